@@ -1,0 +1,35 @@
+# What `cmake --install` puts where: headers, both libraries, the CMake package and the pkg-config file.
+include(CMakePackageConfigHelpers)
+
+get_property(weir_public_headers GLOBAL PROPERTY WEIR_PUBLIC_HEADERS)
+foreach(header IN LISTS weir_public_headers)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${PROJECT_SOURCE_DIR}/include/${header}
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder} COMPONENT weir_development)
+endforeach()
+
+install(TARGETS weir weir_shared EXPORT weir_targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT weir_runtime
+    NAMELINK_COMPONENT weir_development
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT weir_development)
+
+set(weir_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/weir)
+install(EXPORT weir_targets NAMESPACE weir:: FILE weirTargets.cmake
+  DESTINATION ${weir_package_dir} COMPONENT weir_development)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/weirConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/weirConfig.cmake INSTALL_DESTINATION ${weir_package_dir})
+# Before 1.0 a minor version may break: 0.1 does not stand in for 0.2.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/weirConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/weirConfig.cmake ${PROJECT_BINARY_DIR}/weirConfigVersion.cmake
+  DESTINATION ${weir_package_dir} COMPONENT weir_development)
+
+# The file finds its prefix from where it lies, so an installed tree can be moved.
+cmake_path(SET weir_pc_dir NORMALIZE ${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${weir_pc_dir}
+  OUTPUT_VARIABLE WEIR_PC_PREFIX)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/weir.pc.in ${PROJECT_BINARY_DIR}/weir.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/weir.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT weir_development)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE
+  DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT weir_development)

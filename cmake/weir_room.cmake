@@ -1,0 +1,64 @@
+# weir_room(): one folder of src/ as one target that can see only the rooms it may use.
+#
+#   weir_room(<name> PUBLIC_HEADERS weir/x.hpp... [DEPENDS lower-room...] [LIBRARIES library...])
+#
+# Every room gets a folder of links in the build tree: its public headers under public/ and its own
+# folder under private/<room>/. A target's include path is made of the folders of the rooms it
+# depends on and nothing else, so an include that goes against the order of the rooms finds no file.
+# What a path with ".." could still reach, cmake/check_layers.py refuses.
+
+function(weir_library_properties target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PRIVATE weir_warnings)
+endfunction()
+
+# For developers the standard headers that most rooms include are compiled once. They are in every
+# source's sight then, included or not; the build of tests/package/add_subdirectory does without.
+if(WEIR_DEVELOPER)
+  file(WRITE ${PROJECT_BINARY_DIR}/precompiled_room.cpp "")
+  add_library(weir_room_headers OBJECT ${PROJECT_BINARY_DIR}/precompiled_room.cpp)
+  weir_library_properties(weir_room_headers)
+  target_precompile_headers(weir_room_headers PRIVATE <algorithm> <array> <atomic> <chrono> <functional>
+    <map> <memory> <mutex> <optional> <string> <utility> <variant> <vector>)
+endif()
+
+set_property(GLOBAL PROPERTY WEIR_ROOMS "")
+set_property(GLOBAL PROPERTY WEIR_PUBLIC_HEADERS "")
+
+function(weir_room name)
+  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "PUBLIC_HEADERS;DEPENDS;LIBRARIES")
+  set(view ${PROJECT_BINARY_DIR}/rooms/${name})
+  file(REMOVE_RECURSE ${view})  # a header that left the room must not stay in its view
+  file(MAKE_DIRECTORY ${view}/public/weir ${view}/private)
+  foreach(header IN LISTS room_PUBLIC_HEADERS)
+    if(NOT EXISTS ${PROJECT_SOURCE_DIR}/include/${header})
+      message(FATAL_ERROR "room ${name}: include/${header} does not exist")
+    endif()
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/${header} ${view}/public/${header} SYMBOLIC)
+  endforeach()
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${name} ${view}/private/${name} SYMBOLIC)
+
+  # All sources of the folder belong to the room, without a list to keep: there is no file in a room
+  # that is built in one configuration and not in another, and a new file is found by the next build.
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
+  add_library(weir_${name} OBJECT ${sources})
+  weir_library_properties(weir_${name})
+  if(TARGET weir_room_headers)
+    target_precompile_headers(weir_${name} REUSE_FROM weir_room_headers)
+  endif()
+  target_include_directories(weir_${name} PUBLIC ${view}/public PRIVATE ${view}/private)
+  set(seen ${name})
+  foreach(lower IN LISTS room_DEPENDS)
+    get_property(seen_by_lower GLOBAL PROPERTY WEIR_SEEN_BY_${lower})
+    list(APPEND seen ${seen_by_lower})
+    target_link_libraries(weir_${name} PUBLIC weir_${lower})
+    target_include_directories(weir_${name} PRIVATE ${PROJECT_BINARY_DIR}/rooms/${lower}/private)
+  endforeach()
+  target_link_libraries(weir_${name} PUBLIC ${room_LIBRARIES})
+  list(REMOVE_DUPLICATES seen)
+  set_property(GLOBAL PROPERTY WEIR_SEEN_BY_${name} ${seen})
+  set_property(GLOBAL APPEND PROPERTY WEIR_ROOMS ${name})
+  set_property(GLOBAL APPEND PROPERTY WEIR_PUBLIC_HEADERS ${room_PUBLIC_HEADERS})
+endfunction()

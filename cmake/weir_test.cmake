@@ -1,0 +1,126 @@
+# weir_test(), weir_benchmark(), weir_example(), weir_fuzz(): one line for each program that shows
+# that weir works.
+#
+#   weir_test(name SOURCES file... [LIBRARIES library...] [LABELS label...] [TIMEOUT seconds]
+#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...])
+#
+# Labels say where a test runs. unit (the default), contract and scenario run everywhere; slow ones not
+# under sanitizers; tool (the command) and example not under ThreadSanitizer; script and package once, in
+# release; gpu on a machine that has one, with the preset gpu, and nowhere else.
+
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(Threads REQUIRED)
+
+# What a test may see: every public header, and the inside of every room as "room/header.hpp".
+add_library(weir_inside INTERFACE)
+target_link_libraries(weir_inside INTERFACE weir weir_warnings)
+get_property(weir_rooms_ GLOBAL PROPERTY WEIR_ROOMS)
+foreach(room IN LISTS weir_rooms_)
+  target_include_directories(weir_inside INTERFACE ${PROJECT_BINARY_DIR}/rooms/${room}/private)
+endforeach()
+
+# Compiling is most of what a test run costs. The code of the tests themselves is hardly optimised, and
+# the headers that all of them include are compiled once.
+add_library(weir_test_settings INTERFACE)
+target_link_libraries(weir_test_settings INTERFACE weir_inside GTest::gmock_main)
+target_include_directories(weir_test_settings INTERFACE ${PROJECT_SOURCE_DIR}/tests)
+if(WEIR_SANITIZE)
+  target_compile_options(weir_test_settings INTERFACE -O0)
+else()
+  target_compile_options(weir_test_settings INTERFACE $<$<CONFIG:Release>:-O1>)
+endif()
+file(WRITE ${PROJECT_BINARY_DIR}/precompiled.cpp "")
+add_library(weir_test_headers OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
+target_link_libraries(weir_test_headers PRIVATE weir_test_settings)
+target_precompile_headers(weir_test_headers PRIVATE <chrono> <functional> <memory> <random> <string>
+  <thread> <vector> <gmock/gmock.h> <gtest/gtest.h>)
+
+add_custom_target(weir_tests)     # every weir_test() program
+add_custom_target(weir_products)  # what a user sees: libraries, command, examples
+add_dependencies(weir_products weir weir_shared)
+
+# weir_register_(): target `name` becomes a test.
+function(weir_register_ name default_label)
+  cmake_parse_arguments(PARSE_ARGV 2 test "" "TIMEOUT" "LABELS;ARGUMENTS;ENVIRONMENT")
+  if(NOT test_LABELS)
+    set(test_LABELS ${default_label})
+  endif()
+  if(NOT test_TIMEOUT)
+    set(test_TIMEOUT 120)
+  endif()
+  if(WEIR_SANITIZE)  # slower by as much
+    math(EXPR test_TIMEOUT "4 * ${test_TIMEOUT}")
+  endif()
+  if(gpu IN_LIST test_LABELS)  # where the report of ./dev gpu looks
+    list(APPEND test_ENVIRONMENT GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/report/tests/${name}.xml)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} ${test_ARGUMENTS})
+  set_tests_properties(${name} PROPERTIES
+    LABELS "${test_LABELS}" TIMEOUT ${test_TIMEOUT} ENVIRONMENT "${test_ENVIRONMENT}")
+endfunction()
+
+function(weir_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
+  add_executable(${name} ${test_SOURCES})
+  target_link_libraries(${name} PRIVATE ${test_LIBRARIES} weir_test_settings)
+  target_precompile_headers(${name} REUSE_FROM weir_test_headers)
+  add_dependencies(weir_tests ${name})
+  weir_register_(${name} unit LABELS ${test_LABELS} TIMEOUT ${test_TIMEOUT}
+    ARGUMENTS ${test_ARGUMENTS} ENVIRONMENT ${test_ENVIRONMENT})
+endfunction()
+
+# weir_example(name SOURCES file... [LIBRARIES ...]): a program a user could write: it links weir::weir
+# and sees what is installed. Running it is a test.
+function(weir_example name)
+  cmake_parse_arguments(PARSE_ARGV 1 example "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
+  add_executable(${name} ${example_SOURCES})
+  target_link_libraries(${name} PRIVATE weir::weir weir_warnings ${example_LIBRARIES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+  add_dependencies(weir_products ${name})
+  weir_register_(${name} example LABELS example ${example_LABELS} TIMEOUT ${example_TIMEOUT}
+    ARGUMENTS ${example_ARGUMENTS} ENVIRONMENT ${example_ENVIRONMENT})
+endfunction()
+
+# weir_benchmark(name SOURCES file... [LIBRARIES ...] [LABELS gpu]): a Google Benchmark program.
+# benchmarks.txt in the build tree lists them for ./dev: name, path and labels, a line each.
+file(WRITE ${PROJECT_BINARY_DIR}/benchmarks.txt "")
+add_custom_target(weir_benchmarks)
+function(weir_benchmark name)
+  cmake_parse_arguments(PARSE_ARGV 1 bench "" "" "SOURCES;LIBRARIES;LABELS")
+  add_executable(${name} ${bench_SOURCES})
+  target_link_libraries(${name} PRIVATE weir_inside ${bench_LIBRARIES} benchmark::benchmark_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmarks)
+  add_dependencies(weir_benchmarks ${name})
+  list(JOIN bench_LABELS "," labels)
+  file(APPEND ${PROJECT_BINARY_DIR}/benchmarks.txt
+    "${name} ${PROJECT_BINARY_DIR}/benchmarks/${name} ${labels}\n")
+endfunction()
+
+# weir_fuzz(name SOURCES file... LIBRARIES room...): a libFuzzer program; nothing without WEIR_FUZZ. It
+# links the rooms it names, e.g. weir_base, so that no others need to be built for it, or weir_inside.
+# Seeds stand in corpus/<name>/ beside the caller's CMakeLists.txt, if it has any.
+set(WEIR_FUZZ_SECONDS 20 CACHE STRING "How long ctest lets each fuzz target run")
+add_custom_target(weir_fuzzers)
+function(weir_fuzz name)
+  if(NOT WEIR_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 fuzz "" "" "SOURCES;LIBRARIES")
+  add_executable(${name} ${fuzz_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE weir_warnings ${fuzz_LIBRARIES})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+  add_dependencies(weir_fuzzers ${name})
+  # New inputs stay in the build tree, as the start of the next run; seeds are read only.
+  set(found ${PROJECT_BINARY_DIR}/fuzz/corpus/${name})
+  file(MAKE_DIRECTORY ${found})
+  set(seeds ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${name})
+  if(NOT EXISTS ${seeds})
+    set(seeds "")
+  endif()
+  math(EXPR timeout "${WEIR_FUZZ_SECONDS} + 30")
+  weir_register_(${name} fuzz TIMEOUT ${timeout} ARGUMENTS -max_total_time=${WEIR_FUZZ_SECONDS}
+    -timeout=20 -print_final_stats=1 ${found} ${seeds})
+endfunction()

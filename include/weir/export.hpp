@@ -1,0 +1,8 @@
+// WEIR_API: marks the symbols that the shared library shows; everything else stays hidden.
+#pragma once
+
+#if defined(__GNUC__)
+#define WEIR_API __attribute__((visibility("default")))
+#else
+#define WEIR_API
+#endif

@@ -1,0 +1,43 @@
+// Ids that do not mix: a device ordinal is no stream id, even though both are numbers.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace weir::inline v0 {
+
+/// A number of one kind. Two ids compare only if they are of the same kind.
+template <class Kind, class Number>
+class id {
+ public:
+  using number_type = Number;
+
+  constexpr id() noexcept = default;
+  explicit constexpr id(Number number) noexcept : number_{number} {}
+  [[nodiscard]] constexpr Number number() const noexcept { return number_; }
+  friend constexpr auto operator<=>(id, id) noexcept = default;
+
+ private:
+  Number number_{};
+};
+
+/// Which device of a runtime, counted from 0.
+using device_id = id<struct device_kind, int>;
+
+/// The driver's own number for a stream, never used twice while the process lives. The stream's
+/// handle is no substitute: the driver recycles it.
+using stream_id = id<struct stream_kind, std::uint64_t>;
+
+/// One capture of a stream into a graph; unique while the process lives.
+using capture_id = id<struct capture_kind, std::uint64_t>;
+
+}  // namespace weir::inline v0
+
+template <class Kind, class Number>
+struct std::hash<weir::id<Kind, Number>> {
+  std::size_t operator()(weir::id<Kind, Number> value) const noexcept {
+    return std::hash<Number>{}(value.number());
+  }
+};

@@ -1,0 +1,343 @@
+// Options to and from text. Each type knows how it reads and writes; the table does the rest.
+#include "weir/options.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <cstdlib>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace weir::inline v0 {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace literals;
+
+// --- Choices -------------------------------------------------------------------------------------
+
+template <class T>
+struct spelled {
+  std::string_view text;
+  T value;
+};
+
+template <class T>
+constexpr std::array<spelled<T>, 0> choices{};
+template <>
+constexpr std::array<spelled<runtime_choice>, 3> choices<runtime_choice>{{
+    {"auto", runtime_choice::automatic},
+    {"cuda", runtime_choice::cuda},
+    {"sim", runtime_choice::simulated},
+}};
+template <>
+constexpr std::array<spelled<sim_progress>, 3> choices<sim_progress>{{
+    {"seeded", sim_progress::seeded},
+    {"timed", sim_progress::timed},
+    {"manual", sim_progress::manual},
+}};
+
+template <class T>
+concept choice = std::is_enum_v<T>;
+
+// --- The types: read() and write() are each other's inverse
+// ---------------------------------------
+
+// A whole number and whatever follows it.
+template <std::integral T>
+std::optional<std::pair<T, std::string_view>> read_number(std::string_view text) {
+  T number{};
+  const char* const end = text.data() + text.size();
+  const auto [rest, failed] = std::from_chars(text.data(), end, number);
+  if (failed != std::errc{}) return std::nullopt;
+  return std::pair{number, std::string_view{rest, static_cast<std::size_t>(end - rest)}};
+}
+
+template <class T>
+struct text_of;
+
+template <std::integral T>
+struct text_of<T> {
+  static constexpr std::string_view kind = "whole number";
+  static std::optional<T> read(std::string_view text) {
+    const auto number = read_number<T>(text);
+    if (!number || !number->second.empty()) return std::nullopt;
+    return number->first;
+  }
+  static std::string write(T value) { return std::to_string(value); }
+};
+
+template <>
+struct text_of<bool> {
+  static constexpr std::string_view kind = "switch";
+  static std::optional<bool> read(std::string_view text) {
+    if (text == "on" || text == "true" || text == "1") return true;
+    if (text == "off" || text == "false" || text == "0") return false;
+    return std::nullopt;
+  }
+  static std::string write(bool value) { return value ? "on" : "off"; }
+};
+
+template <>
+struct text_of<std::string> {
+  static constexpr std::string_view kind = "text";
+  static std::optional<std::string> read(std::string_view text) {
+    // Such text goes to the system, which would stop at a null character or take "" for a default.
+    if (text.empty() || text.find('\0') != text.npos) return std::nullopt;
+    return std::string{text};
+  }
+  static std::string write(const std::string& value) { return value; }
+};
+
+template <>
+struct text_of<bytes> {
+  static constexpr std::string_view kind = "size";
+  static std::optional<bytes> read(std::string_view text) { return parse_bytes(text); }
+  // Exact, unlike to_string(): the largest unit that divides the size.
+  static std::string write(bytes value) {
+    constexpr std::array<std::string_view, 5> units = {"", "KiB", "MiB", "GiB", "TiB"};
+    std::uint64_t count = value.count();
+    std::size_t unit = 0;
+    while (count != 0 && count % 1024 == 0 && unit + 1 < units.size()) {
+      count /= 1024;
+      ++unit;
+    }
+    return std::to_string(count).append(units[unit]);
+  }
+};
+
+template <>
+struct text_of<std::chrono::nanoseconds> {
+  static constexpr std::string_view kind = "duration";
+  static constexpr std::array<spelled<std::int64_t>, 4> units{
+      {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}, {"ns", 1}}};
+
+  static std::optional<std::chrono::nanoseconds> read(std::string_view text) {
+    const auto number = read_number<std::int64_t>(text);
+    if (!number) return std::nullopt;
+    for (const auto& unit : units) {
+      if (number->second != unit.text) continue;
+      std::int64_t count = 0;
+      if (__builtin_mul_overflow(number->first, unit.value, &count)) return std::nullopt;
+      return std::chrono::nanoseconds{count};
+    }
+    return number->first == 0 && number->second.empty() ? std::optional{0ns} : std::nullopt;
+  }
+  static std::string write(std::chrono::nanoseconds value) {
+    const auto unit = std::find_if(units.begin(), units.end() - 1, [&](const auto& candidate) {
+      return value.count() % candidate.value == 0;
+    });
+    return std::to_string(value.count() / unit->value).append(unit->text);
+  }
+};
+
+template <choice T>
+struct text_of<T> {
+  static constexpr std::string_view kind = "choice";
+  static std::optional<T> read(std::string_view text) {
+    for (const auto& known : choices<T>)
+      if (known.text == text) return known.value;
+    return std::nullopt;
+  }
+  static std::string write(T value) {
+    for (const auto& known : choices<T>)
+      if (known.value == value) return std::string{known.text};
+    // A number cast to the enum by the caller: shown as it is, and refused when read back.
+    return std::to_string(static_cast<int>(value));
+  }
+};
+
+// --- What a row allows
+// ----------------------------------------------------------------------------
+
+struct anything {};
+constexpr anything any;
+
+template <class T>
+struct interval {
+  T least;
+  T most;
+};
+template <class T>
+constexpr interval<T> between(T least, T most) {
+  return {least, most};
+}
+constexpr interval<std::chrono::nanoseconds> between(std::chrono::nanoseconds least,
+                                                     std::chrono::nanoseconds most) {
+  return {least, most};
+}
+
+template <class T>
+bool allows(anything, const T&) {
+  return true;
+}
+template <class T>
+bool allows(const interval<T>& range, const T& value) {
+  return range.least <= value && value <= range.most;
+}
+
+template <class T>
+std::string describe(anything) {
+  std::string list;
+  if constexpr (choice<T>) {
+    for (const auto& known : choices<T>) {
+      if (!list.empty()) list += ", ";
+      list += known.text;
+    }
+  }
+  return list;
+}
+template <class T>
+std::string describe(const interval<T>& range) {
+  return text_of<T>::write(range.least) + " to " + text_of<T>::write(range.most);
+}
+
+// --- Errors
+// ---------------------------------------------------------------------------------------
+
+error bad_option(std::string detail) {
+  return {.code = errc::bad_option, .detail = std::move(detail)};
+}
+
+std::string quoted(std::string_view text) { return '"' + std::string{text} + '"'; }
+
+template <class T, class Values>
+result<void> assign(T& target, std::string_view name, std::string_view value, const Values& values,
+                    std::string_view unit) {
+  std::optional<T> read = text_of<T>::read(value);
+  if (read && allows(values, *read)) {
+    target = std::move(*read);
+    return {};
+  }
+  std::string detail = std::string{name} + ": " + quoted(value);
+  const std::string range = describe<T>(values);
+  if (choice<T>) {
+    detail += " is none of " + range;
+  } else {
+    detail.append(" is no ").append(text_of<T>::kind);
+    if (!range.empty()) detail += " from " + range;
+  }
+  if (!unit.empty()) detail.append(" (").append(unit).append(")");
+  return bad_option(std::move(detail));
+}
+
+constexpr std::array option_names = {
+#define WEIR_OPTION(name, type, initial, values, unit, environment, meaning) \
+  std::string_view{#name},
+#include "weir/options.def"
+};
+
+// How many letters must be put in, taken out or changed to make `b` of `a`.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, changed}));
+    }
+  }
+  return row[b.size()];
+}
+
+error unknown_option(std::string_view name) {
+  // Names come from outside and may be of any length; only a beginning can resemble an option.
+  const std::string_view shown = name.substr(0, 64);
+  const auto nearest = *std::min_element(option_names.begin(), option_names.end(),
+                                         [&](std::string_view a, std::string_view b) {
+                                           return distance(shown, a) < distance(shown, b);
+                                         });
+  return bad_option(quoted(shown) + " is no option; the nearest is " + quoted(nearest));
+}
+
+// The list's entry at the front of `rest`, unescaped, which it leaves behind.
+std::string take_entry(std::string_view& rest) {
+  std::string entry;
+  std::size_t at = 0;
+  for (; at < rest.size() && rest[at] != ','; ++at) {
+    if (rest[at] == '\\' && at + 1 < rest.size()) ++at;
+    entry += rest[at];
+  }
+  rest.remove_prefix(std::min(at + 1, rest.size()));
+  return entry;
+}
+
+}  // namespace
+
+result<void> set(options& target, std::string_view name, std::string_view value) {
+#define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
+  if (name == #member) return assign(target.member, #member, value, values, unit);
+#include "weir/options.def"
+  return unknown_option(name);
+}
+
+result<void> set_all(options& target, std::string_view list) {
+  options changed = target;
+  while (!list.empty()) {
+    const std::string entry = take_entry(list);
+    const std::size_t equals = entry.find('=');
+    if (equals == entry.npos) return bad_option(quoted(entry) + " is not of the form name=value");
+    WEIR_TRY(set(changed, std::string_view{entry}.substr(0, equals),
+                 std::string_view{entry}.substr(equals + 1)));
+  }
+  target = std::move(changed);
+  return {};
+}
+
+result<std::string> get(const options& source, std::string_view name) {
+#define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
+  if (name == #member) return text_of<type>::write(source.member);
+#include "weir/options.def"
+  return unknown_option(name);
+}
+
+std::string to_string(const options& source) {
+  std::string list;
+  const auto append = [&](std::string_view name, std::string_view value) {
+    if (!list.empty()) list += ',';
+    list.append(name) += '=';
+    for (const char letter : value) {
+      if (letter == ',' || letter == '\\') list += '\\';
+      list += letter;
+    }
+  };
+#define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
+  append(#member, text_of<type>::write(source.member));
+#include "weir/options.def"
+  return list;
+}
+
+result<options> options_from_environment(const environment& source, options initial) {
+  const auto read = [&](const char* name, const char* variable) -> result<void> {
+    const char* const value = source ? source(variable) : std::getenv(variable);
+    if (value == nullptr || *value == '\0') return {};
+    auto done = set(initial, name, value);
+    if (!done) return bad_option(std::string{variable} + ": " + done.error().detail);
+    return {};
+  };
+#define WEIR_OPTION(member, type, first, values, unit, variable, meaning) \
+  WEIR_TRY(read(#member, variable));
+#include "weir/options.def"
+  return initial;
+}
+
+std::vector<option_info> describe_options() {
+  const options defaults;
+  std::vector<option_info> rows;
+  // Parameters are named apart from option_info's members, which the macro must not replace.
+#define WEIR_OPTION(member, member_type, first, allowed, counted_in, variable, sentence) \
+  rows.push_back({.name = #member,                                                       \
+                  .type = std::string{text_of<member_type>::kind},                       \
+                  .initial = text_of<member_type>::write(defaults.member),               \
+                  .values = describe<member_type>(allowed),                              \
+                  .unit = counted_in,                                                    \
+                  .environment = variable,                                               \
+                  .meaning = sentence});
+#include "weir/options.def"
+  return rows;
+}
+
+}  // namespace weir::inline v0

@@ -1,0 +1,232 @@
+// Events, the pool of them, and the thread's capture mode.
+#include "weir/event.hpp"
+
+#include <new>
+#include <utility>
+
+#include "device/state.hpp"
+
+namespace weir::inline v0 {
+
+using detail::device_state;
+using driver::call;
+using driver::check;
+
+namespace {
+
+constexpr unsigned pool_flags = driver::CU_EVENT_DISABLE_TIMING;
+
+unsigned driver_flags(const event_options& settings) noexcept {
+  unsigned flags = driver::CU_EVENT_DEFAULT;
+  if (!settings.timing) flags |= driver::CU_EVENT_DISABLE_TIMING;
+  if (settings.interprocess) flags |= driver::CU_EVENT_INTERPROCESS;
+  if (settings.blocking_sync) flags |= driver::CU_EVENT_BLOCKING_SYNC;
+  return flags;
+}
+
+}  // namespace
+
+result<event> event::create(weir::device owner, event_options settings) {
+  if (settings.timing && settings.interprocess) {
+    return error{.code = errc::invalid_argument,
+                 .detail = "an event for other processes cannot have timing"};
+  }
+  const context_scope bound{owner};
+  if (!bound) return bound.error();
+  const unsigned flags = driver_flags(settings);
+  driver::CUevent handle = nullptr;
+  WEIR_TRY(check(call::event_create, bound.driver().event_create(&handle, flags)));
+  return event{device_state::keep(owner), handle, flags};
+}
+
+result<event> event::import_handle(weir::device owner, const driver::CUipcEventHandle& handle) {
+  const context_scope bound{owner};
+  if (!bound) return bound.error();
+  driver::CUevent opened = nullptr;
+  WEIR_TRY(
+      check(call::ipc_open_event_handle, bound.driver().ipc_open_event_handle(&opened, handle)));
+  return event{device_state::keep(owner), opened, driver_flags({.interprocess = true})};
+}
+
+event::event(std::shared_ptr<detail::device_state> home, ::CUevent_st* handle,
+             unsigned flags) noexcept
+    : home_{std::move(home)}, handle_{handle}, flags_{flags} {}
+
+event::~event() { detail::report_failure(close()); }
+
+event::event(event&& other) noexcept
+    : home_{std::move(other.home_)},
+      handle_{std::exchange(other.handle_, nullptr)},
+      flags_{other.flags_} {}
+
+event& event::operator=(event&& other) noexcept {
+  if (this == &other) return *this;
+  detail::report_failure(close());
+  home_ = std::move(other.home_);
+  handle_ = std::exchange(other.handle_, nullptr);
+  flags_ = other.flags_;
+  return *this;
+}
+
+result<void> event::close() noexcept {
+  if (home_ == nullptr) return {};
+  const auto home = std::move(home_);
+  const auto handle = std::exchange(handle_, nullptr);
+  const context_scope bound{home->handle()};
+  if (!bound) return bound.error();
+  return check(call::event_destroy, bound.driver().event_destroy(handle));
+}
+
+weir::device event::device() const noexcept { return home_->handle(); }
+
+result<void> event::record(const stream_ref& behind) {
+  const context_scope bound{behind.device()};
+  return record(behind, bound);
+}
+
+result<void> event::record(const stream_ref& behind, const context_scope& bound) {
+  if (home_ == nullptr) return errc::already_freed;
+  if (behind.device() != device()) [[unlikely]] {
+    return error{.code = errc::bad_stream,
+                 .detail = "an event of device " + std::to_string(device().id().number()) +
+                           " cannot be recorded on a stream of device " +
+                           std::to_string(behind.device().id().number())};
+  }
+  WEIR_TRY(detail::entered(bound, device()));
+  return check(call::event_record, bound.driver().event_record(handle_, behind.handle()));
+}
+
+result<bool> event::reached() const {
+  if (home_ == nullptr) return errc::already_freed;
+  const context_scope bound{device()};
+  return reached(bound);
+}
+
+result<bool> event::reached(const context_scope& bound) const {
+  if (home_ == nullptr) return errc::already_freed;
+  WEIR_TRY(detail::entered(bound, device()));
+  const auto native = bound.driver().event_query(handle_);
+  if (native == driver::CUDA_ERROR_NOT_READY) return false;
+  WEIR_TRY(check(call::event_query, native));
+  return true;
+}
+
+result<void> event::synchronize() const {
+  if (home_ == nullptr) return errc::already_freed;
+  const context_scope bound{device()};
+  if (!bound) return bound.error();
+  return check(call::event_synchronize, bound.driver().event_synchronize(handle_));
+}
+
+result<std::chrono::duration<float, std::milli>> event::elapsed(const event& from,
+                                                                const event& to) {
+  if (!from || !to) return errc::already_freed;
+  if (((from.flags_ | to.flags_) & driver::CU_EVENT_DISABLE_TIMING) != 0) {
+    return error{.code = errc::invalid_argument, .detail = "an event without timing"};
+  }
+  const context_scope bound{from.device()};
+  if (!bound) return bound.error();
+  float milliseconds = 0;
+  WEIR_TRY(check(call::event_elapsed_time,
+                 bound.driver().event_elapsed_time(&milliseconds, from.handle_, to.handle_)));
+  return std::chrono::duration<float, std::milli>{milliseconds};
+}
+
+result<driver::CUipcEventHandle> event::export_handle() const {
+  if (home_ == nullptr) return errc::already_freed;
+  if ((flags_ & driver::CU_EVENT_INTERPROCESS) == 0) {
+    return error{.code = errc::invalid_argument,
+                 .detail = "the event was not made for other processes"};
+  }
+  const context_scope bound{device()};
+  if (!bound) return bound.error();
+  driver::CUipcEventHandle handle{};
+  WEIR_TRY(
+      check(call::ipc_get_event_handle, bound.driver().ipc_get_event_handle(&handle, handle_)));
+  return handle;
+}
+
+event_pool::event_pool(weir::device owner, std::size_t keep)
+    : home_{device_state::keep(owner)}, keep_{keep} {}
+
+event_pool::~event_pool() { detail::report_failure(trim()); }
+
+weir::device event_pool::device() const noexcept { return home_->handle(); }
+
+// In a forked child the lock may be held by a thread that does not exist there: everything below
+// asks about that first.
+
+result<event> event_pool::take() {
+  if (home_->forked()) return detail::fork_error();
+  {
+    const std::lock_guard lock{mutex_};
+    if (!idle_.empty()) {
+      event taken{home_, idle_.back(), pool_flags};
+      idle_.pop_back();
+      return taken;
+    }
+  }
+  return event::create(device());
+}
+
+result<void> event_pool::give_back(event&& done) {
+  if (!done) return errc::already_freed;
+  if (home_->forked()) return detail::fork_error();
+  if (done.home_.get() != home_.get() || done.flags_ != pool_flags) return errc::foreign_pointer;
+  try {
+    const std::lock_guard lock{mutex_};
+    if (idle_.size() < keep_) {
+      idle_.push_back(done.handle_);
+      done.handle_ = nullptr;
+      done.home_.reset();
+      return {};
+    }
+  } catch (const std::bad_alloc&) {
+    // No room to remember it; the driver takes it back instead.
+  }
+  return done.close();
+}
+
+result<void> event_pool::trim() {
+  if (home_->forked()) return detail::fork_error();
+  std::vector<::CUevent_st*> surplus;
+  {
+    const std::lock_guard lock{mutex_};
+    surplus.swap(idle_);
+  }
+  if (surplus.empty()) return {};
+  const context_scope bound{device()};
+  if (!bound) return bound.error();
+  result<void> outcome;
+  for (auto* each : surplus) {
+    auto destroyed = check(call::event_destroy, bound.driver().event_destroy(each));
+    if (!destroyed && outcome) outcome = std::move(destroyed);
+  }
+  return outcome;
+}
+
+std::size_t event_pool::idle() const {
+  if (home_->forked()) return 0;
+  const std::lock_guard lock{mutex_};
+  return idle_.size();
+}
+
+thread_capture_mode_guard::thread_capture_mode_guard(weir::device where) noexcept : device_{where} {
+  if (device_state::of(where).forked()) return;
+  native_ = where.driver().thread_exchange_stream_capture_mode(&previous_);
+  exchanged_ = native_ == driver::CUDA_SUCCESS;
+}
+
+thread_capture_mode_guard::~thread_capture_mode_guard() {
+  if (!exchanged_) return;
+  auto mode = previous_;
+  detail::report_failure(check(call::thread_exchange_stream_capture_mode,
+                               device_.driver().thread_exchange_stream_capture_mode(&mode)));
+}
+
+weir::error thread_capture_mode_guard::error() const {
+  if (device_state::of(device_).forked()) return detail::fork_error();
+  return driver::make_error(call::thread_exchange_stream_capture_mode, native_);
+}
+
+}  // namespace weir::inline v0

@@ -1,0 +1,168 @@
+// Opening a machine: a table of calls, its devices, and what happens to both when a process forks.
+#include "weir/runtime.hpp"
+
+#include <pthread.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "device/state.hpp"
+
+namespace weir::inline v0 {
+namespace detail {
+
+std::atomic<std::uint32_t> fork_generation{0};
+
+namespace {
+
+result<void> watch_forks() {
+  static const int refused = pthread_atfork(
+      nullptr, nullptr, +[] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
+  if (refused == 0) return {};
+  return error{.code = errc::system,
+               .native = refused,
+               .detail = std::string{"pthread_atfork: "} + std::strerror(refused)};
+}
+
+/// The optional calls that `calls` lacks; symbol_missing, with all names, if a required one is.
+result<std::vector<std::string_view>> missing_calls(const driver::table& calls) {
+  std::vector<std::string_view> optional;
+  std::string required;
+  const auto note = [&](driver::call which, bool present) {
+    if (present) return;
+    const auto& row = driver::info(which);
+    if (!row.required) {
+      optional.push_back(row.symbol);
+    } else {
+      required += required.empty() ? "" : ", ";
+      required += row.symbol;
+    }
+  };
+#define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
+  note(driver::call::member, calls.member != nullptr);
+#include "weir/driver_calls.def"
+  if (required.empty()) return optional;
+  return error{.code = errc::symbol_missing, .detail = std::move(required)};
+}
+
+result<std::shared_ptr<sim::machine>> simulated_machine(const options& settings) {
+  if (settings.sim_devices < 1) {
+    return error{.code = errc::bad_option,
+                 .detail = "sim_devices = " + std::to_string(settings.sim_devices)};
+  }
+  sim::device_spec spec;
+  spec.capacity = settings.sim_capacity;
+  sim::machine_options machine;
+  machine.devices.assign(static_cast<std::size_t>(settings.sim_devices), spec);
+  machine.seed = settings.sim_seed;
+  machine.lag = settings.sim_lag;
+  machine.check_hazards = settings.sim_hazards;
+  switch (settings.sim_mode) {
+    case sim_progress::seeded:
+      machine.mode = sim::progress::seeded;
+      break;
+    case sim_progress::timed:
+      machine.mode = sim::progress::timed;
+      break;
+    case sim_progress::manual:
+      machine.mode = sim::progress::manual;
+      break;
+  }
+  return sim::machine::create(std::move(machine));
+}
+
+/// Whether a real driver failed only by not being there.
+bool means_no_driver(errc code) noexcept {
+  return code == errc::driver_unavailable || code == errc::driver_too_old ||
+         code == errc::symbol_missing || code == errc::no_device;
+}
+
+}  // namespace
+}  // namespace detail
+
+runtime::runtime() = default;
+
+runtime::~runtime() {
+  for (const auto& each : devices_) {
+    if (each->forked()) continue;
+    if (each->context.load(std::memory_order_acquire) == nullptr) continue;
+    detail::report_failure(driver::check(driver::call::device_primary_ctx_release,
+                                         calls_.device_primary_ctx_release(each->native)));
+  }
+}
+
+result<std::shared_ptr<runtime>> runtime::open(const options& settings) {
+  std::optional<error> no_real_driver;
+  if (settings.runtime != runtime_choice::simulated) {
+    auto real = open_cuda(settings.driver_path);
+    if (real || settings.runtime == runtime_choice::cuda) return real;
+    if (!detail::means_no_driver(real.code())) return real;
+    no_real_driver = std::move(real).error();
+  }
+  WEIR_TRY_VALUE(machine, detail::simulated_machine(settings));
+  WEIR_TRY_VALUE(opened, open_simulated(std::move(machine)));
+  opened->description_.no_real_driver = std::move(no_real_driver);
+  return std::move(opened);
+}
+
+result<std::shared_ptr<runtime>> runtime::open_cuda(const std::string& path) {
+  WEIR_TRY_VALUE(loaded, driver::load(path.c_str()));
+  std::shared_ptr<const driver::library> library = std::move(loaded);
+  return open_table(library->calls, library->path, library);
+}
+
+result<std::shared_ptr<runtime>> runtime::open_simulated(std::shared_ptr<sim::machine> machine) {
+  if (machine == nullptr) return errc::invalid_argument;
+  const driver::table& calls = machine->driver();
+  return open_table(calls, "simulated", std::move(machine));
+}
+
+result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls, std::string name,
+                                                     std::shared_ptr<const void> keep_alive) {
+  using driver::call;
+  using driver::check;
+  WEIR_TRY(detail::watch_forks());
+  std::shared_ptr<runtime> opened{new runtime};
+  opened->calls_ = calls;
+  opened->keep_alive_ = std::move(keep_alive);
+  opened->description_.driver = std::move(name);
+  WEIR_TRY_VALUE(missing, detail::missing_calls(calls));
+  opened->description_.missing_calls = std::move(missing);
+
+  WEIR_TRY(check(call::init, calls.init(0)));
+  int version = 0;
+  WEIR_TRY(check(call::driver_get_version, calls.driver_get_version(&version)));
+  opened->description_.driver_version = version;
+  int count = 0;
+  WEIR_TRY(check(call::device_get_count, calls.device_get_count(&count)));
+  if (count <= 0) return errc::no_device;
+
+  const auto born_under = detail::fork_generation.load(std::memory_order_relaxed);
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    auto& state = *opened->devices_.emplace_back(std::make_unique<detail::device_state>());
+    state.owner = opened.get();
+    state.calls = &opened->calls_;
+    state.driver_version = version;
+    state.born_under = born_under;
+    WEIR_TRY(detail::ask(state, ordinal));
+  }
+  return opened;
+}
+
+int runtime::device_count() const noexcept { return static_cast<int>(devices_.size()); }
+
+result<weir::device> runtime::device(device_id which) const {
+  if (which.number() < 0 || which.number() >= device_count()) {
+    return error{.code = errc::no_device,
+                 .detail = "device " + std::to_string(which.number()) + " of " +
+                           std::to_string(device_count())};
+  }
+  return devices_[static_cast<std::size_t>(which.number())]->handle();
+}
+
+const driver::table& runtime::driver() const noexcept { return calls_; }
+int runtime::driver_version() const noexcept { return description_.driver_version; }
+const runtime_description& runtime::describe() const noexcept { return description_; }
+
+}  // namespace weir::inline v0

@@ -1,0 +1,85 @@
+// What a runtime keeps about one device, and the few helpers that every wrapper shares.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "weir/device.hpp"
+#include "weir/runtime.hpp"
+
+namespace weir::inline v0::detail {
+
+/// How often this process came out of a fork as the child. Objects remember the number they were
+/// born under; one that differs belongs to the parent, whose driver the child must not touch. The
+/// child cannot trust the locks of such an object either: a thread that held one is not there.
+extern std::atomic<std::uint32_t> fork_generation;
+
+/// Owned by its runtime; at the same address for as long as that lives. Everything but the context
+/// and the numbering of streams is fixed when the runtime is opened.
+struct device_state {
+  runtime* owner = nullptr;
+  const driver::table* calls = nullptr;
+  int driver_version = 0;
+  std::uint32_t born_under = 0;
+
+  driver::CUdevice native = 0;
+  device_id id{};
+  std::string name;
+  std::string pci_bus_id;
+  std::optional<std::array<std::uint8_t, 16>> uuid;
+  bytes total{};
+  device_capabilities capabilities;
+
+  /// Null until first needed; then retained until the runtime goes.
+  std::atomic<driver::CUcontext> context{nullptr};
+  std::mutex context_mutex;
+
+  /// Stream numbers for drivers that give none; see stream_ref::id().
+  std::mutex numbers_mutex;
+  std::unordered_map<driver::CUstream, std::uint64_t> numbers;
+
+  [[nodiscard]] static device_state& of(weir::device which) noexcept { return *which.state_; }
+  [[nodiscard]] weir::device handle() noexcept { return weir::device{*this}; }
+  /// For owners: this state, with the runtime kept alive.
+  [[nodiscard]] static std::shared_ptr<device_state> keep(weir::device which) {
+    return {of(which).owner->shared_from_this(), &of(which)};
+  }
+  [[nodiscard]] bool forked() const noexcept {
+    return born_under != fork_generation.load(std::memory_order_relaxed);
+  }
+  /// The primary context, retained if it was not yet.
+  [[nodiscard]] driver::CUresult retain_context(driver::CUcontext& out) noexcept;
+};
+
+/// Asks the driver what this device is and can do.
+[[nodiscard]] result<void> ask(device_state& about, int ordinal);
+
+/// The stream with this handle is gone: whatever gets the handle next is another stream.
+void forget_stream(device_state& where, driver::CUstream handle) noexcept;
+
+/// Reports what a destructor could not return, unless the driver is gone: then everything the
+/// driver held is gone with it and there is nothing to tell.
+void report_failure(const result<void>& outcome) noexcept;
+
+/// No detail, so that destructors can make one without memory.
+[[nodiscard]] inline error fork_error() { return error{.code = errc::driver_gone}; }
+
+/// A call was given a scope of another device than its object's.
+[[nodiscard]] error wrong_scope(weir::device bound, weir::device wanted);
+
+/// What every call with a scope checks first.
+[[nodiscard]] inline result<void> entered(const context_scope& bound, weir::device wanted) {
+  if (!bound) [[unlikely]]
+    return bound.error();
+  if (bound.device() != wanted) [[unlikely]]
+    return wrong_scope(bound.device(), wanted);
+  return {};
+}
+
+}  // namespace weir::inline v0::detail

@@ -1,0 +1,22 @@
+// What the table of driver calls says about its own rows.
+#include <array>
+
+#include "weir/driver.hpp"
+
+namespace weir::inline v0::driver {
+namespace {
+
+constexpr bool required = true;
+constexpr bool optional = false;
+
+constexpr std::array<call_info, call_count> rows{{
+#define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
+  {#member, #symbol, version, #exported, need},
+#include "weir/driver_calls.def"
+}};
+
+}  // namespace
+
+const call_info& info(call which) noexcept { return rows[static_cast<std::size_t>(which)]; }
+
+}  // namespace weir::inline v0::driver

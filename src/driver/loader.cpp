@@ -1,0 +1,143 @@
+// Fills the table of driver calls from libcuda, found at run time.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <new>
+#include <utility>
+
+#include "weir/driver.hpp"
+
+namespace weir::inline v0::driver {
+namespace {
+
+// cuGetProcAddress came in two forms: four arguments in CUDA 11.3, five since 12.0. Each is
+// exported under its own name, so a name that is there says which form it has.
+using get_proc_address_v1 = CUresult (*)(const char* symbol, void** function, int version,
+                                         std::uint64_t flags);
+using get_proc_address_v2 = CUresult (*)(const char* symbol, void** function, int version,
+                                         std::uint64_t flags,
+                                         CUdriverProcAddressQueryResult* status);
+
+// A null stream in our calls is the legacy default stream, whatever the program around us is.
+constexpr std::uint64_t legacy_default_stream = CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+
+// Looks up driver calls in an opened library.
+class symbols {
+ public:
+  explicit symbols(void* library) noexcept
+      : library_{library},
+        ask_v2_{reinterpret_cast<get_proc_address_v2>(dlsym(library, "cuGetProcAddress_v2"))},
+        ask_v1_{reinterpret_cast<get_proc_address_v1>(dlsym(library, "cuGetProcAddress"))} {}
+
+  // The driver first: it may hold calls that it does not export. For a name with several signatures
+  // it gives the newest that is not newer than the version asked for, hence the row's own version.
+  // What it does not know may still be exported, and an exported name has one signature for ever.
+  [[nodiscard]] void* find(const call_info& row) const noexcept {
+    if (void* const function = ask(row)) return function;
+    return dlsym(library_, row.exported.data());
+  }
+
+ private:
+  [[nodiscard]] void* ask(const call_info& row) const noexcept {
+    void* function = nullptr;
+    CUresult answer = CUDA_ERROR_NOT_FOUND;
+    // Interposers exist that leave the status alone: it must say "found" beforehand.
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    if (ask_v2_ != nullptr) {
+      answer = ask_v2_(row.symbol.data(), &function, row.version, legacy_default_stream, &status);
+    } else if (ask_v1_ != nullptr) {
+      answer = ask_v1_(row.symbol.data(), &function, row.version, legacy_default_stream);
+    }
+    // An unknown name is answered with success and a null pointer, a version newer than the driver
+    // with an error: both only mean that the call is not to be had this way.
+    const bool found = answer == CUDA_SUCCESS && status == CU_GET_PROC_ADDRESS_SUCCESS;
+    return found ? function : nullptr;
+  }
+
+  void* library_;
+  get_proc_address_v2 ask_v2_;
+  get_proc_address_v1 ask_v1_;
+};
+
+// The file that the dynamic loader chose for a name.
+std::string path_of(void* library, const char* asked) {
+  link_map* found = nullptr;
+  const bool known = dlinfo(library, RTLD_DI_LINKMAP, &found) == 0 && found != nullptr &&
+                     found->l_name != nullptr && *found->l_name != '\0';
+  return known ? found->l_name : asked;
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+result<void> check_version(library& into) {
+  // A library without this call is reported with everything else it lacks.
+  if (into.calls.driver_get_version == nullptr) return {};
+  const CUresult answer = into.calls.driver_get_version(&into.driver_version);
+  if (answer != CUDA_SUCCESS) {
+    // Whatever a driver has against telling its version, it is of no use.
+    error unusable = make_error(call::driver_get_version, answer, {},
+                                into.path + ": " + std::string{result_name(answer)});
+    unusable.code = errc::driver_unavailable;
+    return unusable;
+  }
+  if (into.driver_version < oldest_driver) {
+    return error{.code = errc::driver_too_old,
+                 .detail = into.path + " is of CUDA " + version_text(into.driver_version) +
+                           ", weir needs " + version_text(oldest_driver)};
+  }
+  return {};
+}
+
+result<std::unique_ptr<library>> load_or_throw(const char* path) {
+  // The dynamic loader takes an empty name for the program itself.
+  if (path == nullptr || *path == '\0') {
+    return error{.code = errc::invalid_argument, .detail = "the driver's path is empty"};
+  }
+  // Closed neither on success (see library) nor on failure: a driver that has been mapped may have
+  // registered exit handlers that point into it.
+  void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* const reason = dlerror();
+    return error{.code = errc::driver_unavailable, .detail = reason != nullptr ? reason : path};
+  }
+
+  auto loaded = std::make_unique<library>();
+  loaded->path = path_of(handle, path);
+  const symbols found{handle};
+  std::string lacking;
+  const auto bind = [&]<class Function>(Function& member, call which) {
+    const call_info& row = info(which);
+    member = reinterpret_cast<Function>(found.find(row));
+    if (member != nullptr) return;
+    if (row.required) {
+      lacking.append(lacking.empty() ? "" : ", ").append(row.exported);
+    } else {
+      loaded->missing.push_back(row.exported);
+    }
+  };
+#define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
+  bind(loaded->calls.member, call::member);
+#include "weir/driver_calls.def"
+
+  // The version first: an old driver lacks calls because it is old.
+  WEIR_TRY(check_version(*loaded));
+  if (!lacking.empty()) {
+    return error{.code = errc::symbol_missing, .detail = loaded->path + " lacks " + lacking};
+  }
+  return loaded;
+}
+
+}  // namespace
+
+result<std::unique_ptr<library>> load(const char* path) noexcept {
+  try {
+    return load_or_throw(path);
+  } catch (const std::bad_alloc&) {
+    // Short enough to be held without memory.
+    return error{.code = errc::system, .detail = "no host memory"};
+  }
+}
+
+}  // namespace weir::inline v0::driver

@@ -1,0 +1,114 @@
+// Driver calls: primary contexts and the calling thread's stack of current contexts.
+#include "sim/graphs.hpp"
+#include "sim/memory.hpp"
+#include "sim/pools.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+CUresult state::device_primary_ctx_retain(CUcontext* context, CUdevice device) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  device_state& which = devices[static_cast<std::size_t>(device)];
+  if (which.context_references == 0 &&
+      !space.reserve(device, which.spec.context_overhead.count())) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  ++which.context_references;
+  *context = context_of(device);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::device_primary_ctx_release(CUdevice device) {
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  device_state& which = devices[static_cast<std::size_t>(device)];
+  if (which.context_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--which.context_references == 0) {
+    space.give_back(device, which.spec.context_overhead.count());
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult state::device_primary_ctx_get_state(CUdevice device, unsigned* flags, int* active) {
+  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *active = devices[static_cast<std::size_t>(device)].context_references != 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult state::device_primary_ctx_reset(CUdevice device) {
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  // Everything the context owned goes, also after a fault: a reset is the way out of one.
+  device_state& which = devices[static_cast<std::size_t>(device)];
+  if (which.lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (which.sticky == CUDA_SUCCESS) flow.synchronize_device(device, lock());
+  flow.discard(device);
+  which.sticky = CUDA_SUCCESS;
+  pools->reset(device);
+  space.reset(device);
+  which.peer_enabled.assign(devices.size(), false);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::ctx_get_current(CUcontext* context) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const thread_state& me = thread();
+  *context = me.contexts.empty() ? nullptr : me.contexts.back();
+  return CUDA_SUCCESS;
+}
+
+CUresult state::ctx_set_current(CUcontext context) {
+  thread_state& me = thread();
+  if (context == nullptr) {
+    if (!me.contexts.empty()) me.contexts.pop_back();
+    return CUDA_SUCCESS;
+  }
+  if (device_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (me.contexts.empty()) {
+    me.contexts.push_back(context);
+  } else {
+    me.contexts.back() = context;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult state::ctx_push_current(CUcontext context) {
+  if (device_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  thread().contexts.push_back(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::ctx_pop_current(CUcontext* context) {
+  thread_state& me = thread();
+  if (me.contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = me.contexts.back();
+  me.contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult state::ctx_get_device(CUdevice* device) {
+  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const int current = current_device();
+  if (current < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  *device = current;
+  return CUDA_SUCCESS;
+}
+
+CUresult state::ctx_synchronize() {
+  const int device = current_device();
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  const CUresult answer = flow.synchronize_device(device, lock());
+  if (answer == CUDA_SUCCESS) after_synchronize(device);
+  return answer;
+}
+
+CUresult state::ctx_get_stream_priority_range(int* least, int* greatest) {
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace weir::inline v0::sim

@@ -1,0 +1,349 @@
+// Driver calls: copies and fills.
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "sim/costs.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+namespace {
+
+/// A copy of `rows` rows of `width` bytes each; planes of a 3D copy are rows too.
+struct shape {
+  std::uint64_t width = 0;
+  std::vector<std::uint64_t> to{};  ///< address of each row
+  std::vector<std::uint64_t> from{};
+  [[nodiscard]] std::uint64_t size() const noexcept { return width * to.size(); }
+};
+
+/// Host memory that the machine knows nothing of is touched through the kernel, which answers a bad
+/// address with an error where a plain copy would end the process.
+bool copy_pageable(std::uint64_t to, std::uint64_t from, std::uint64_t size) {
+  const iovec target{reinterpret_cast<void*>(to), size};
+  const iovec source{reinterpret_cast<void*>(from), size};
+  return process_vm_readv(getpid(), &target, 1, &source, 1, 0) == static_cast<ssize_t>(size);
+}
+
+std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+/// Everything about one copy call: which sides are device-visible, and the work it becomes.
+class copy {
+ public:
+  copy(state& machine, shape what) : machine_{machine}, what_{std::move(what)} {
+    if (what_.to.empty()) return;
+    to_pageable_ = machine_.space.find(what_.to.front()) == nullptr;
+    from_pageable_ = machine_.space.find(what_.from.front()) == nullptr;
+  }
+
+  /// Queues the copy on `on`. A side in pageable memory makes it half synchronous, as on a device:
+  /// such a source is read before the call returns, such a destination is written before it does.
+  CUresult queue(const std::shared_ptr<stream_state>& on, bool wait) {
+    if (what_.size() == 0) return CUDA_SUCCESS;
+    // Both sides wait for the host anyway where memory is pageable; inside a capture nothing is read.
+    if (from_pageable_ && !on->capturing && !stage()) return CUDA_ERROR_INVALID_VALUE;
+    work description = describe();
+    machine_.charge(1, what_.size());
+    if (wait || (to_pageable_ && !on->capturing)) {
+      return machine_.submit_and_wait(on, std::move(description));
+    }
+    return machine_.submit(on, std::move(description));
+  }
+
+ private:
+  bool stage() {
+    staged_ = std::make_shared<std::vector<std::byte>>(what_.size());
+    auto next = address_of(staged_->data());
+    for (std::uint64_t& row : what_.from) {
+      if (!copy_pageable(next, row, what_.width)) return false;
+      row = next;
+      next += what_.width;
+    }
+    return true;
+  }
+
+  work describe() {
+    work description{.type = CU_GRAPH_NODE_TYPE_MEMCPY, .label = label(), .by_owner = true};
+    const bool on_bus = to_pageable_ || from_pageable_ ||
+                        machine_.space.find(what_.to.front())->device < 0 ||
+                        machine_.space.find(what_.from.front())->device < 0;
+    description.takes = costs::moving(what_.size(), on_bus ? costs::bus_rate : costs::copy_rate);
+    if (!to_pageable_) add_accesses(description.accesses, what_.to, true);
+    if (!from_pageable_) add_accesses(description.accesses, what_.from, false);
+    description.body = [what = what_, staged = staged_, pageable = to_pageable_] {
+      for (std::size_t i = 0; i < what.to.size(); ++i) {
+        if (pageable) {
+          if (!copy_pageable(what.to[i], what.from[i], what.width)) return CUDA_ERROR_INVALID_VALUE;
+        } else {
+          std::memmove(reinterpret_cast<void*>(what.to[i]),
+                       reinterpret_cast<const void*>(what.from[i]), what.width);
+        }
+      }
+      return CUDA_SUCCESS;
+    };
+    return description;
+  }
+
+  [[nodiscard]] const char* label() const {
+    if (from_pageable_) return to_pageable_ ? "copy on the host" : "copy to device";
+    return to_pageable_ ? "copy to host" : "copy";
+  }
+
+  /// Rows that touch each other are one access.
+  void add_accesses(std::vector<access>& out, const std::vector<std::uint64_t>& rows,
+                    bool writes) const {
+    for (const std::uint64_t row : rows) {
+      if (!out.empty() && out.back().writes == writes &&
+          out.back().where.address + out.back().where.size == row) {
+        out.back().where.size += what_.width;
+      } else {
+        out.push_back({{row, what_.width}, writes});
+      }
+    }
+  }
+
+  state& machine_;
+  shape what_;
+  bool to_pageable_ = false;
+  bool from_pageable_ = false;
+  std::shared_ptr<std::vector<std::byte>> staged_;
+};
+
+shape line(std::uint64_t to, std::uint64_t from, std::uint64_t size) { return {size, {to}, {from}}; }
+
+/// A fill of `rows` rows; `element` is repeated, `count` times a row.
+struct fill {
+  std::uint64_t to = 0;
+  std::uint64_t pitch = 0;
+  std::uint32_t value = 0;
+  std::uint64_t element = 1;
+  std::uint64_t count = 0;
+  std::uint64_t rows = 1;
+};
+
+CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& on, const fill& what) {
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  const std::uint64_t width = what.element * what.count;
+  if (width == 0 || what.rows == 0) return CUDA_SUCCESS;
+  if (what.to % what.element != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (width / what.element != what.count || (what.rows > 1 && what.pitch < width)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (machine.space.find(what.to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  work description{.type = CU_GRAPH_NODE_TYPE_MEMSET, .label = "fill", .by_owner = true};
+  for (std::uint64_t row = 0; row < what.rows; ++row) {
+    description.accesses.push_back(writes(what.to + row * what.pitch, width));
+  }
+  description.takes = costs::moving(width * what.rows, costs::fill_rate);
+  description.body = [what, width] {
+    for (std::uint64_t row = 0; row < what.rows; ++row) {
+      auto* const first = reinterpret_cast<unsigned char*>(what.to + row * what.pitch);
+      if (what.element == 1) {
+        std::memset(first, static_cast<int>(what.value & 0xffU), width);
+      } else {
+        auto* const words = reinterpret_cast<std::uint32_t*>(first);
+        for (std::uint64_t i = 0; i < what.count; ++i) words[i] = what.value;
+      }
+    }
+    return CUDA_SUCCESS;
+  };
+  machine.charge(1, width * what.rows);
+  return machine.submit(on, std::move(description));
+}
+
+/// One side of a 2D or 3D copy, resolved to the address of its first byte.
+struct side {
+  CUmemorytype type{};
+  const void* host = nullptr;
+  CUdeviceptr device = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t pitch = 0;
+  std::uint64_t plane = 0;
+
+  [[nodiscard]] bool usable(std::uint64_t width) const {
+    return (type == CU_MEMORYTYPE_HOST || type == CU_MEMORYTYPE_DEVICE ||
+            type == CU_MEMORYTYPE_UNIFIED) &&
+           first() != 0 && (pitch == 0 || pitch >= width);
+  }
+  [[nodiscard]] std::uint64_t first() const {
+    return type == CU_MEMORYTYPE_HOST ? address_of(host) : device;
+  }
+  [[nodiscard]] std::uint64_t row(std::uint64_t y, std::uint64_t z) const {
+    return first() + offset + y * pitch + z * plane;
+  }
+};
+
+CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& on, const side& to,
+                   const side& from, std::uint64_t width, std::uint64_t height,
+                   std::uint64_t depth) {
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
+  if (!to.usable(width) || !from.usable(width)) return CUDA_ERROR_INVALID_VALUE;
+  shape rows{.width = width};
+  for (std::uint64_t z = 0; z < depth; ++z) {
+    for (std::uint64_t y = 0; y < height; ++y) {
+      rows.to.push_back(to.row(y, z));
+      rows.from.push_back(from.row(y, z));
+    }
+  }
+  return copy{machine, std::move(rows)}.queue(on, false);
+}
+
+/// Null for copies of nothing: the driver does not look at the addresses then.
+bool null_side(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
+  return size != 0 && (to == 0 || from == 0);
+}
+
+CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr from,
+                   std::size_t size, bool wait) {
+  const auto on = machine.stream(handle);
+  if (!on) return handle == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  if (null_side(to, from, size)) return CUDA_ERROR_INVALID_VALUE;
+  return copy{machine, line(to, from, size)}.queue(on, wait);
+}
+
+}  // namespace
+
+// --- One run of bytes ----------------------------------------------------------------------------
+
+CUresult state::memcpy_sync(CUdeviceptr destination, CUdeviceptr source, std::size_t size) {
+  return copy_line(*this, nullptr, destination, source, size, true);
+}
+
+CUresult state::memcpy_async(CUdeviceptr destination, CUdeviceptr source, std::size_t size,
+                             CUstream handle) {
+  return copy_line(*this, handle, destination, source, size, false);
+}
+
+CUresult state::memcpy_htod(CUdeviceptr destination, const void* source, std::size_t size) {
+  return copy_line(*this, nullptr, destination, address_of(source), size, true);
+}
+
+CUresult state::memcpy_dtoh(void* destination, CUdeviceptr source, std::size_t size) {
+  return copy_line(*this, nullptr, address_of(destination), source, size, true);
+}
+
+CUresult state::memcpy_dtod(CUdeviceptr destination, CUdeviceptr source, std::size_t size) {
+  // Ordered by the legacy stream, but the host does not wait.
+  return copy_line(*this, nullptr, destination, source, size, false);
+}
+
+CUresult state::memcpy_htod_async(CUdeviceptr destination, const void* source, std::size_t size,
+                                  CUstream handle) {
+  return copy_line(*this, handle, destination, address_of(source), size, false);
+}
+
+CUresult state::memcpy_dtoh_async(void* destination, CUdeviceptr source, std::size_t size,
+                                  CUstream handle) {
+  return copy_line(*this, handle, address_of(destination), source, size, false);
+}
+
+CUresult state::memcpy_dtod_async(CUdeviceptr destination, CUdeviceptr source, std::size_t size,
+                                  CUstream handle) {
+  return copy_line(*this, handle, destination, source, size, false);
+}
+
+CUresult state::memcpy_peer_async(CUdeviceptr destination, CUcontext destination_context,
+                                  CUdeviceptr source, CUcontext source_context, std::size_t size,
+                                  CUstream handle) {
+  if (device_of(destination_context) < 0 || device_of(source_context) < 0) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return copy_line(*this, handle, destination, source, size, false);
+}
+
+// --- Boxes and batches -----------------------------------------------------------------------------
+
+CUresult state::memcpy_2d_async(const CUDA_MEMCPY2D* box, CUstream handle) {
+  if (box == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const side to{box->dstMemoryType, box->dstHost, box->dstDevice,
+                box->dstXInBytes + box->dstY * box->dstPitch, box->dstPitch, 0};
+  const side from{box->srcMemoryType, box->srcHost, box->srcDevice,
+                  box->srcXInBytes + box->srcY * box->srcPitch, box->srcPitch, 0};
+  return queue_box(*this, stream(handle), to, from, box->WidthInBytes, box->Height, 1);
+}
+
+CUresult state::memcpy_3d_async(const CUDA_MEMCPY3D* box, CUstream handle) {
+  if (box == nullptr || box->srcLOD != 0 || box->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t to_plane = box->dstPitch * box->dstHeight;
+  const std::uint64_t from_plane = box->srcPitch * box->srcHeight;
+  const side to{box->dstMemoryType, box->dstHost, box->dstDevice,
+                box->dstXInBytes + box->dstY * box->dstPitch + box->dstZ * to_plane, box->dstPitch,
+                to_plane};
+  const side from{box->srcMemoryType, box->srcHost, box->srcDevice,
+                  box->srcXInBytes + box->srcY * box->srcPitch + box->srcZ * from_plane,
+                  box->srcPitch, from_plane};
+  return queue_box(*this, stream(handle), to, from, box->WidthInBytes, box->Height, box->Depth);
+}
+
+CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sources,
+                                   std::size_t* sizes, std::size_t count,
+                                   CUmemcpyAttributes* attributes, std::size_t* attribute_indices,
+                                   std::size_t attribute_count, std::size_t* failed,
+                                   CUstream handle) {
+  if (failed != nullptr) *failed = ~std::size_t{0};
+  if (destinations == nullptr || sources == nullptr || sizes == nullptr || count == 0 ||
+      attributes == nullptr || attribute_indices == nullptr || attribute_count == 0 ||
+      attribute_count > count || attribute_indices[0] != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (handle == nullptr || handle == legacy_stream()) return CUDA_ERROR_INVALID_VALUE;
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  const auto refuse = [&](std::size_t which) {
+    if (failed != nullptr) *failed = which;
+    return CUDA_ERROR_INVALID_VALUE;
+  };
+  for (std::size_t i = 0; i < attribute_count; ++i) {
+    if (attributes[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_INVALID) return refuse(i);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (sizes[i] == 0 || destinations[i] == 0 || sources[i] == 0) return refuse(i);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const CUresult answer =
+        copy{*this, line(destinations[i], sources[i], sizes[i])}.queue(on, false);
+    if (answer != CUDA_SUCCESS) {
+      if (failed != nullptr) *failed = i;
+      return answer;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// --- Fills -------------------------------------------------------------------------------------------
+
+CUresult state::memset_d8(CUdeviceptr destination, unsigned char value, std::size_t count) {
+  return memset_d8_async(destination, value, count, nullptr);
+}
+
+CUresult state::memset_d32(CUdeviceptr destination, unsigned value, std::size_t count) {
+  return memset_d32_async(destination, value, count, nullptr);
+}
+
+CUresult state::memset_d8_async(CUdeviceptr destination, unsigned char value, std::size_t count,
+                                CUstream handle) {
+  return queue_fill(*this, stream(handle), {.to = destination, .value = value, .count = count});
+}
+
+CUresult state::memset_d32_async(CUdeviceptr destination, unsigned value, std::size_t count,
+                                 CUstream handle) {
+  return queue_fill(*this, stream(handle),
+                    {.to = destination, .value = value, .element = 4, .count = count});
+}
+
+CUresult state::memset_d2d8_async(CUdeviceptr destination, std::size_t pitch, unsigned char value,
+                                  std::size_t width, std::size_t height, CUstream handle) {
+  return queue_fill(*this, stream(handle),
+                    {.to = destination,
+                     .pitch = pitch,
+                     .value = value,
+                     .count = width,
+                     .rows = height});
+}
+
+}  // namespace weir::inline v0::sim

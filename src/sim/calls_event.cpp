@@ -1,0 +1,88 @@
+// Driver calls: events.
+#include "sim/graphs.hpp"
+#include "sim/sharing.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+CUresult state::event_create(CUevent* handle, unsigned flags) {
+  constexpr unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if (handle == nullptr || (flags & ~known) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const bool interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
+  if (interprocess && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+  const int device = current_device();
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  auto event = std::make_shared<event_state>();
+  event->flags = flags;
+  event->device = device;
+  if (interprocess) {
+    event->shared = shared_event::create();
+    if (!event->shared) return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  *handle = event_handles.insert(std::move(event));
+  return CUDA_SUCCESS;
+}
+
+CUresult state::event_destroy(CUevent handle) {
+  return event_handles.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult state::event_record(CUevent handle, CUstream stream_handle) {
+  return event_record_with_flags(handle, stream_handle, CU_EVENT_RECORD_DEFAULT);
+}
+
+CUresult state::event_record_with_flags(CUevent handle, CUstream stream_handle, unsigned flags) {
+  if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  event_state* const event = event_handles.find(handle);
+  const auto on = stream(stream_handle);
+  if (event == nullptr || !on) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->device != on->device) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
+  if (on->capturing) return graphs->record(*event, on);
+  if (flags == CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  if (on->is_legacy && graphs->any_active()) {
+    if (const CUresult bad = graphs->check_legacy(on->device); bad != CUDA_SUCCESS) return bad;
+  }
+  event->captured = nullptr;
+  event->captured_nodes.clear();
+  flow.record(*event, on);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::event_query(CUevent handle) {
+  event_state* const event = event_handles.find(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
+  if (const CUresult bad = health(event->device); bad != CUDA_SUCCESS) return bad;
+  const bool done = event->shared ? event->shared->is_complete(event->shared->recorded())
+                                  : event->complete();
+  if (!done) return CUDA_ERROR_NOT_READY;
+  if (event->recorded) flow.host_learns(event->when);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::event_synchronize(CUevent handle) {
+  const auto event = event_handles.share(handle);
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
+  const CUresult answer = flow.synchronize(*event, lock());
+  if (answer == CUDA_SUCCESS) after_synchronize(event->device);
+  return answer;
+}
+
+CUresult state::event_elapsed_time(float* milliseconds, CUevent start, CUevent end) {
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const event_state* const from = event_handles.find(start);
+  const event_state* const to = event_handles.find(end);
+  if (from == nullptr || to == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (!from->recorded || !to->recorded) return CUDA_ERROR_INVALID_HANDLE;
+  if (from->device != to->device) return CUDA_ERROR_INVALID_HANDLE;
+  if (!from->complete() || !to->complete()) return CUDA_ERROR_NOT_READY;
+  const duration between = *to->end - *from->end;
+  *milliseconds = static_cast<float>(static_cast<double>(between.count()) * 1e-6);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace weir::inline v0::sim

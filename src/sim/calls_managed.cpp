@@ -1,0 +1,252 @@
+// Driver calls: managed memory.
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "sim/graphs.hpp"
+#include "sim/managed.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+namespace {
+
+/// The managed region that contains all of [address, address + size); null if there is none.
+region* managed_at(state& machine, CUdeviceptr address, std::size_t size) {
+  region* const in = machine.space.find(address);
+  if (in == nullptr || !in->managed || size == 0 || size > in->end() - address) return nullptr;
+  return in;
+}
+
+/// The processor a location means; nobody for one that means none.
+processor processor_at(const CUmemLocation& where) {
+  switch (where.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return where.id >= 0 ? processor::device(where.id) : processor{};
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return processor::host();
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:  // the machine has one node
+      return where.id == 0 ? processor::host() : processor{};
+    default:
+      return {};
+  }
+}
+
+/// How the first forms of these calls name a processor.
+CUmemLocation location_of(CUdevice device) {
+  if (device == cpu_device) return {CU_MEM_LOCATION_TYPE_HOST, 0};
+  return {CU_MEM_LOCATION_TYPE_DEVICE, device};
+}
+
+int location_type(processor where) {
+  if (where.is_device()) return CU_MEM_LOCATION_TYPE_DEVICE;
+  return where.is_host() ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_INVALID;
+}
+
+bool can_share(const state& machine, processor where) {
+  return !where.is_device() || machine.devices[static_cast<std::size_t>(where.number())]
+                                   .spec.concurrent_managed_access;
+}
+
+/// What all pages of a range agree on; `otherwise` where they do not.
+template <class Get, class Value>
+Value agreed(const managed_pages& pages, std::uint64_t offset, std::uint64_t size, Get&& get,
+             Value otherwise) {
+  std::optional<Value> common;
+  bool differs = false;
+  pages.look(offset, size, [&](const page_run& run, std::uint64_t, std::uint64_t) {
+    const Value value = get(run);
+    if (common && *common != value) differs = true;
+    common = value;
+  });
+  return differs || !common ? otherwise : *common;
+}
+
+}  // namespace
+
+CUresult state::mem_alloc_managed(CUdeviceptr* address, std::size_t bytes, unsigned flags) {
+  if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
+  const int device = current_device();
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (!devices[static_cast<std::size_t>(device)].spec.managed_memory) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  region wanted{.size = bytes,
+                .kind = memory_kind::managed,
+                .device = device,
+                .flags = flags,
+                .owner = device,
+                .managed = std::make_shared<managed_pages>(bytes)};
+  wanted.managed->attachment = flags;
+  const region* const made = space.allocate(std::move(wanted), "mem_alloc_managed");
+  if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  charge(1, bytes);
+  *address = made->base;
+  return CUDA_SUCCESS;
+}
+
+CUresult state::mem_prefetch_async(CUdeviceptr address, std::size_t bytes, CUmemLocation location,
+                                   unsigned flags, CUstream stream_handle) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto on = stream(stream_handle);
+  if (!on) return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  if (on->capturing) return graphs->misuse(on);
+  region* const in = managed_at(*this, address, bytes);
+  const processor target = processor_at(location);
+  if (in == nullptr || target == processor{}) return CUDA_ERROR_INVALID_VALUE;
+  if (target.is_device() && !valid_device(target.number())) return CUDA_ERROR_INVALID_DEVICE;
+  if (!can_share(*this, target)) return CUDA_ERROR_INVALID_DEVICE;
+
+  const std::uint64_t base = in->base;
+  const std::uint64_t id = in->id;
+  const std::uint64_t offset = address - base;
+  work what{.label = "prefetch"};
+  what.body = [this, base, id, offset, bytes, target] {
+    region* const now = space.find(base);
+    if (now != nullptr && now->id == id) managed_prefetch(*this, *now, offset, bytes, target);
+    return CUDA_SUCCESS;
+  };
+  constexpr std::uint64_t bytes_a_nanosecond = 55;  // what host and device copy between them
+  what.takes = duration{static_cast<std::int64_t>(bytes / bytes_a_nanosecond)};
+  const CUresult answer = submit(on, std::move(what));
+  if (answer != CUDA_SUCCESS) return answer;
+  in->managed->change(offset, bytes,
+                      [&](page_run& run, std::uint64_t) { run.last_prefetch = target; });
+  return CUDA_SUCCESS;
+}
+
+CUresult state::mem_prefetch_async_v1(CUdeviceptr address, std::size_t bytes, CUdevice device,
+                                      CUstream stream_handle) {
+  return mem_prefetch_async(address, bytes, location_of(device), 0, stream_handle);
+}
+
+CUresult state::mem_advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice,
+                           CUmemLocation location) {
+  if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  region* const in = managed_at(*this, address, bytes);
+  const processor who = processor_at(location);
+  if (in == nullptr || who == processor{}) return CUDA_ERROR_INVALID_VALUE;
+  const bool names_processor = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
+                               advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
+                               advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+  if (names_processor && who.is_device() && !valid_device(who.number())) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const bool about_access =
+      advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+  if (about_access && location.type != CU_MEM_LOCATION_TYPE_DEVICE &&
+      location.type != CU_MEM_LOCATION_TYPE_HOST) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (names_processor && !can_share(*this, who)) return CUDA_ERROR_INVALID_DEVICE;
+
+  const auto advise = [&](auto&& change) {
+    in->managed->change(address - in->base, bytes,
+                        [&](page_run& run, std::uint64_t size) { change(run, size); });
+    return CUDA_SUCCESS;
+  };
+  switch (advice) {
+    case CU_MEM_ADVISE_SET_READ_MOSTLY:
+      return advise([](page_run& run, std::uint64_t) { run.read_mostly = true; });
+    case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
+      return advise([&](page_run& run, std::uint64_t size) { unset_read_mostly(*this, run, size); });
+    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+      return advise([&](page_run& run, std::uint64_t) { run.preferred = who; });
+    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
+      return advise([](page_run& run, std::uint64_t) { run.preferred = {}; });
+    case CU_MEM_ADVISE_SET_ACCESSED_BY:
+      return advise([&](page_run& run, std::uint64_t) { run.accessed_by.add(who); });
+    case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+      return advise([&](page_run& run, std::uint64_t) { run.accessed_by.remove(who); });
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult state::mem_advise_v1(CUdeviceptr address, std::size_t bytes, CUmem_advise advice,
+                              CUdevice device) {
+  return mem_advise(address, bytes, advice, location_of(device));
+}
+
+CUresult state::mem_range_get_attribute(void* data, std::size_t data_bytes,
+                                        CUmem_range_attribute attribute, CUdeviceptr address,
+                                        std::size_t bytes) {
+  const region* const in = managed_at(*this, address, bytes);
+  if (data == nullptr || in == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const managed_pages& pages = *in->managed;
+  const std::uint64_t offset = address - in->base;
+
+  if (attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY) {
+    if (data_bytes == 0 || data_bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<int> list(data_bytes / sizeof(int), processor{}.number());
+    std::size_t count = 0;
+    const auto tell = [&](processor who) {
+      const auto has = [&](const page_run& run) { return run.accessed_by.has(who); };
+      if (count < list.size() && agreed(pages, offset, bytes, has, false)) {
+        list[count++] = who.number();
+      }
+    };
+    for (int device = 0; valid_device(device); ++device) tell(processor::device(device));
+    tell(processor::host());
+    std::memcpy(data, list.data(), data_bytes);
+    return CUDA_SUCCESS;
+  }
+
+  if (data_bytes != sizeof(int)) return CUDA_ERROR_INVALID_VALUE;
+  const auto preferred = [](const page_run& run) { return run.preferred; };
+  const auto prefetched = [](const page_run& run) { return run.last_prefetch; };
+  const processor home = agreed(pages, offset, bytes, preferred, processor{});
+  const processor last = agreed(pages, offset, bytes, prefetched, processor{});
+  int value = 0;
+  switch (attribute) {
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+      value = agreed(pages, offset, bytes, [](const page_run& run) { return run.read_mostly; },
+                     false);
+      break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+      value = home.number();
+      break;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
+      value = location_type(home);
+      break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+      value = last.number();
+      break;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
+      value = location_type(last);
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::memcpy(data, &value, sizeof(value));
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_attach_mem_async(CUstream stream_handle, CUdeviceptr address,
+                                        std::size_t bytes, unsigned flags) {
+  const auto on = stream(stream_handle);
+  if (!on) return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  if (on->capturing) return graphs->misuse(on);
+  const region* const in = space.find(address);
+  if (in == nullptr || !in->managed || in->base != address) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes != 0 && bytes != in->size) return CUDA_ERROR_INVALID_VALUE;  // the whole, or nothing
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+      flags != CU_MEM_ATTACH_SINGLE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (flags == CU_MEM_ATTACH_SINGLE && stream_handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  work what{.label = "attach memory"};
+  what.body = [pages = in->managed, flags, to = std::weak_ptr{on}] {
+    pages->attachment = flags;
+    pages->attached_to = to;
+    return CUDA_SUCCESS;
+  };
+  return submit(on, std::move(what));
+}
+
+}  // namespace weir::inline v0::sim

@@ -1,0 +1,152 @@
+// Driver calls: streams, and waiting on values in memory.
+#include <atomic>
+
+#include "sim/costs.hpp"
+#include "sim/graphs.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+CUresult state::stream_create(CUstream* handle, unsigned flags) {
+  return stream_create_with_priority(handle, flags, 0);
+}
+
+CUresult state::stream_create_with_priority(CUstream* handle, unsigned flags, int priority) {
+  if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  const int device = current_device();
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  const int clamped = priority > 0 ? 0 : priority < -5 ? -5 : priority;
+  *handle = stream_handles.insert(flow.make_stream(device, flags, clamped));
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_destroy(CUstream handle) {
+  if (handle == nullptr || handle == legacy_stream() || handle == per_thread_stream()) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  const auto stream = stream_handles.share(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->capturing) graphs->misuse(stream);
+  stream_handles.erase(handle);
+  flow.retire(stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_query(CUstream handle) {
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (on->capturing) return graphs->misuse(on);
+  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
+  if (on->completed < on->tail()) return CUDA_ERROR_NOT_READY;
+  flow.host_learns(on->clock.now());
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_synchronize(CUstream handle) {
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (on->capturing) return graphs->misuse(on);
+  const CUresult answer = flow.synchronize(on, lock());
+  if (answer == CUDA_SUCCESS) after_synchronize(on->device);
+  return answer;
+}
+
+CUresult state::stream_wait_event(CUstream handle, CUevent event, unsigned flags) {
+  if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const auto on = stream(handle);
+  event_state* const which = event_handles.find(event);
+  if (!on || which == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
+  if (on->capturing || which->captured) return graphs->wait(on, *which);
+  flow.wait(on, *which);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_get_priority(CUstream handle, int* priority) {
+  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  *priority = on->priority;
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_get_flags(CUstream handle, unsigned* flags) {
+  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  *flags = on->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_get_ctx(CUstream handle, CUcontext* context) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  *context = context_of(on->device);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::stream_get_id(CUstream handle, unsigned long long* id) {
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  *id = on->id;
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+bool compare(std::uint32_t present, std::uint32_t value, unsigned how) {
+  switch (how) {
+    case CU_STREAM_WAIT_VALUE_EQ: return present == value;
+    case CU_STREAM_WAIT_VALUE_AND: return (present & value) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR: return ~(present | value) != 0;
+    default: return static_cast<std::int32_t>(present - value) >= 0;  // GEQ, cyclic
+  }
+}
+
+/// The flag is written by others while it is watched, from host threads too.
+std::atomic_ref<std::uint32_t> flag_at(CUdeviceptr address) {
+  return std::atomic_ref{*reinterpret_cast<std::uint32_t*>(address)};
+}
+
+}  // namespace
+
+CUresult state::stream_wait_value32(CUstream handle, CUdeviceptr address, std::uint32_t value,
+                                    unsigned flags) {
+  const unsigned how = flags & 3U;
+  if ((flags & ~(3U | CU_STREAM_WAIT_VALUE_FLUSH)) != 0 || address % 4 != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  region* const in = space.find(address);
+  if (in == nullptr || in->managed) return CUDA_ERROR_INVALID_VALUE;
+  // The order that a value in memory establishes is invisible to the driver, and so to the hazard
+  // check; the flag itself is not an access that could race.
+  return submit(on, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                     .label = "wait for value",
+                     .gate = [=] { return compare(flag_at(address).load(), value, how); }});
+}
+
+CUresult state::stream_write_value32(CUstream handle, CUdeviceptr address, std::uint32_t value,
+                                     unsigned flags) {
+  if (flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER || address % 4 != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto on = stream(handle);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  region* const in = space.find(address);
+  if (in == nullptr || in->managed) return CUDA_ERROR_INVALID_VALUE;
+  return submit(on, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                     .label = "write value",
+                     .body =
+                         [=] {
+                           flag_at(address).store(value);
+                           return CUDA_SUCCESS;
+                         },
+                     .takes = costs::small_operation});
+}
+
+}  // namespace weir::inline v0::sim

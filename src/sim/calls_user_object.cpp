@@ -1,0 +1,83 @@
+// Driver calls: user objects, and the references that graphs hold to them.
+#include <algorithm>
+#include <climits>
+
+#include "sim/graphs.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+namespace {
+
+constexpr unsigned no_destructor_sync = 1;  // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, the only flag
+constexpr unsigned move_references = 1;     // CU_GRAPH_USER_OBJECT_MOVE
+
+bool is_count(unsigned count) { return count != 0 && count <= INT_MAX; }
+
+object_counts::iterator entry(graph& in, const user_object* object) {
+  return std::find_if(in.objects.begin(), in.objects.end(),
+                      [&](const object_count& each) { return each.object.get() == object; });
+}
+
+}  // namespace
+
+CUresult state::user_object_create(CUuserObject* handle, void* pointer, CUhostFn destroy,
+                                   unsigned references, unsigned flags) {
+  if (handle == nullptr || destroy == nullptr || !is_count(references)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (flags != no_destructor_sync) return CUDA_ERROR_INVALID_VALUE;
+  auto object = std::make_shared<user_object>();
+  object->pointer = pointer;
+  object->destroy = destroy;
+  object->references = references;
+  object->handle = *handle = graphs->object_handles.insert(object);
+  return CUDA_SUCCESS;
+}
+
+CUresult state::user_object_retain(CUuserObject handle, unsigned count) {
+  user_object* const object = graphs->object_handles.find(handle);
+  if (object == nullptr || !is_count(count)) return CUDA_ERROR_INVALID_VALUE;
+  object->references += count;
+  return CUDA_SUCCESS;
+}
+
+CUresult state::user_object_release(CUuserObject handle, unsigned count) {
+  const auto object = graphs->object_handles.share(handle);
+  if (!object || !is_count(count) || count > object->references) return CUDA_ERROR_INVALID_VALUE;
+  graphs->release(object, count);
+  graphs->run_destructors(lock());
+  return CUDA_SUCCESS;
+}
+
+CUresult state::graph_retain_user_object(CUgraph graph_handle, CUuserObject handle, unsigned count,
+                                         unsigned flags) {
+  graph* const by = graphs->graph_handles.find(graph_handle);
+  const auto object = graphs->object_handles.share(handle);
+  if (by == nullptr || !object || !is_count(count)) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & ~move_references) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != move_references) object->references += count;
+  const auto held = entry(*by, object.get());
+  if (held == by->objects.end()) {
+    by->objects.push_back({object, count});
+  } else {
+    held->count += count;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult state::graph_release_user_object(CUgraph graph_handle, CUuserObject handle,
+                                          unsigned count) {
+  graph* const by = graphs->graph_handles.find(graph_handle);
+  const auto object = graphs->object_handles.share(handle);
+  if (by == nullptr || !object || !is_count(count)) return CUDA_ERROR_INVALID_VALUE;
+  const auto held = entry(*by, object.get());
+  if (held == by->objects.end() || held->count < count) return CUDA_ERROR_INVALID_VALUE;
+  held->count -= count;
+  if (held->count == 0) by->objects.erase(held);
+  graphs->release(object, count);
+  graphs->run_destructors(lock());
+  return CUDA_SUCCESS;
+}
+
+}  // namespace weir::inline v0::sim

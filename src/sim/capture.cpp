@@ -1,0 +1,285 @@
+// Captures: what a capturing stream does with calls, and which calls a capture forbids.
+#include "sim/capture.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "sim/graphs.hpp"
+#include "sim/pools.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+namespace {
+
+/// Calls the driver holds potentially unsafe while a capture is under way: they are not put into a
+/// stream, so a replay could not repeat them, or they wait for work that a capture only notes down.
+constexpr std::array unsafe_calls{
+    // They wait for work, or ask whether it is done.
+    driver::call::event_query, driver::call::event_synchronize, driver::call::stream_query,
+    driver::call::stream_synchronize, driver::call::ctx_synchronize,
+    // They take or free memory, and may wait for the device to do so.
+    driver::call::mem_alloc, driver::call::mem_alloc_pitch, driver::call::mem_alloc_managed,
+    driver::call::mem_free, driver::call::mem_host_alloc, driver::call::mem_free_host,
+    driver::call::mem_host_register, driver::call::mem_host_unregister,
+    // They do their work at once, on the legacy stream.
+    driver::call::memcpy_sync, driver::call::memcpy_htod, driver::call::memcpy_dtoh,
+    driver::call::memcpy_dtod, driver::call::memset_d8, driver::call::memset_d32,
+    // They put code on the device.
+    driver::call::module_load_data, driver::call::module_unload};
+
+constexpr auto unsafe_by_call = [] {
+  std::array<bool, driver::call_count> unsafe{};
+  for (const driver::call which : unsafe_calls) unsafe[static_cast<std::size_t>(which)] = true;
+  return unsafe;
+}();
+
+std::atomic<std::uint64_t> next_capture_id{1};
+
+}  // namespace
+
+capture::member& capture::at(const stream_state& stream) noexcept {
+  return *std::find_if(members.begin(), members.end(),
+                       [&](const member& each) { return each.stream.get() == &stream; });
+}
+
+bool capture::blocks_legacy(int device) const noexcept {
+  return std::any_of(members.begin(), members.end(), [&](const member& each) {
+    return each.stream->device == device && each.stream->blocking();
+  });
+}
+
+void merge(std::vector<CUgraphNode>& into, const std::vector<CUgraphNode>& more) {
+  for (CUgraphNode node : more) {
+    if (std::find(into.begin(), into.end(), node) == into.end()) into.push_back(node);
+  }
+}
+
+// --- What captures forbid -----------------------------------------------------------------------
+
+CUresult graph_set::forbid(driver::call which) {
+  if (!unsafe_by_call[static_cast<std::size_t>(which)]) return CUDA_SUCCESS;
+  const thread_state& me = machine_.thread();
+  if (me.mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  CUresult answer = CUDA_SUCCESS;
+  for (const auto& each : captures_) {
+    const bool mine = each->thread == me.number;
+    const bool forbids = mine ? each->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+                              : me.mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                    each->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!forbids) continue;
+    each->invalidated = true;
+    answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return answer;
+}
+
+CUresult graph_set::misuse(const std::shared_ptr<stream_state>& stream) {
+  if (!stream->capturing) return CUDA_SUCCESS;
+  if (std::exchange(stream->capturing->invalidated, true)) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+void graph_set::abandon(const std::shared_ptr<stream_state>& stream) {
+  if (const auto in = stream->capturing) close(*in);
+}
+
+CUresult graph_set::legacy_usable(int device) const noexcept {
+  const bool blocked = std::any_of(captures_.begin(), captures_.end(),
+                                   [&](const auto& each) { return each->blocks_legacy(device); });
+  return blocked ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+}
+
+CUresult graph_set::check_legacy(int device) {
+  for (const auto& each : captures_) {
+    if (each->blocks_legacy(device)) each->invalidated = true;
+  }
+  return legacy_usable(device);
+}
+
+// --- Begin and end ------------------------------------------------------------------------------
+
+CUresult graph_set::begin(const std::shared_ptr<stream_state>& stream, CUstreamCaptureMode mode) {
+  if (stream->is_legacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
+  auto started = std::make_shared<capture>();
+  started->id = next_capture_id.fetch_add(1);
+  started->mode = mode;
+  started->thread = machine_.thread().number;
+  started->building = make_graph();
+  started->building->capturing = true;
+  started->handle = graph_handles.insert(started->building);
+  started->members.push_back({stream, {}});
+  captures_.push_back(started);
+  stream->capturing = std::move(started);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+/// Whether everything that the members' next nodes would depend on comes before, or is, something
+/// that the first member's next node would depend on.
+bool all_joined(const capture& which, const graph_set& graphs) {
+  const auto& nodes = which.building->nodes;
+  std::vector<bool> reached(nodes.size(), false);
+  for (const CUgraphNode node : which.members.front().next) {
+    reached[graphs.node_handles.find(node)->place] = true;
+  }
+  for (std::size_t i = nodes.size(); i-- > 0;) {
+    if (!reached[i]) continue;
+    for (const std::size_t before : nodes[i]->after) reached[before] = true;
+  }
+  for (const capture::member& each : which.members) {
+    for (const CUgraphNode node : each.next) {
+      if (!reached[graphs.node_handles.find(node)->place]) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+CUresult graph_set::end(const std::shared_ptr<stream_state>& stream, CUgraph* graph) {
+  const auto ending = stream->capturing;
+  if (!ending) return CUDA_ERROR_ILLEGAL_STATE;
+  if (ending->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      ending->thread != machine_.thread().number) {
+    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  }
+  if (!ending->began_on(*stream)) {
+    ending->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  *graph = nullptr;
+  CUresult answer = CUDA_SUCCESS;
+  if (ending->invalidated) {
+    answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  } else if (!all_joined(*ending, *this)) {
+    answer = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+  } else {
+    *graph = std::exchange(ending->handle, nullptr);
+    ending->building->capturing = false;
+  }
+  close(*ending);
+  return answer;
+}
+
+void graph_set::close(capture& which) {
+  which.ended = true;
+  if (which.handle != nullptr) {
+    graph_handles.erase(which.handle);
+    dismantle(*which.building);
+  }
+  which.building = nullptr;
+  std::shared_ptr<capture> kept;  // the members may hold the last references
+  for (capture::member& each : which.members) kept = std::exchange(each.stream->capturing, nullptr);
+  which.members.clear();
+  std::erase_if(captures_, [&](const auto& each) { return each.get() == &which; });
+}
+
+// --- Work ---------------------------------------------------------------------------------------
+
+CUresult graph_set::add_node(const std::shared_ptr<stream_state>& stream, work what) {
+  return add_node(stream, {.what = std::move(what), .device = stream->device});
+}
+
+CUresult graph_set::add_node(const std::shared_ptr<stream_state>& stream, node_content content) {
+  capture& in = *stream->capturing;
+  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  std::vector<CUgraphNode>& next = in.at(*stream).next;
+  next = {append(*in.building, std::move(content), places_of(next))};
+  return CUDA_SUCCESS;
+}
+
+std::vector<std::size_t> graph_set::places_of(const std::vector<CUgraphNode>& nodes) const {
+  std::vector<std::size_t> found;
+  for (const CUgraphNode node : nodes) found.push_back(node_handles.find(node)->place);
+  return found;
+}
+
+// --- Events -------------------------------------------------------------------------------------
+
+CUresult graph_set::record(event_state& event, const std::shared_ptr<stream_state>& stream) {
+  capture& in = *stream->capturing;
+  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  event.captured = stream->capturing;
+  event.captured_nodes = in.at(*stream).next;
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_set::wait(const std::shared_ptr<stream_state>& stream, event_state& event) {
+  const auto mine = stream->capturing;
+  const auto theirs = event.captured;
+  if (mine && mine->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (!theirs) {
+    // Waiting for an event that was never recorded is nothing, here as elsewhere.
+    if (!event.recorded && !event.shared) return CUDA_SUCCESS;
+    mine->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (theirs->ended) return CUDA_ERROR_INVALID_VALUE;
+  if (mine && mine != theirs) {
+    mine->invalidated = theirs->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
+  if (theirs->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (stream->is_legacy) {
+    theirs->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  if (!mine) {
+    theirs->members.push_back({stream, {}});
+    stream->capturing = theirs;
+  }
+  merge(theirs->at(*stream).next, event.captured_nodes);
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_set::record_external(const std::shared_ptr<event_state>& event,
+                                    const std::shared_ptr<stream_state>& stream) {
+  if (!stream->capturing) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(stream, {.what = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD},
+                           .device = stream->device,
+                           .event = event});
+}
+
+CUresult graph_set::wait_external(const std::shared_ptr<stream_state>& stream,
+                                  const std::shared_ptr<event_state>& event) {
+  if (!stream->capturing) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(
+      stream,
+      {.what = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT}, .device = stream->device, .event = event});
+}
+
+// --- Memory -------------------------------------------------------------------------------------
+
+CUresult graph_set::capture_alloc(const std::shared_ptr<stream_state>& stream, std::size_t bytes,
+                                  CUmemoryPool pool, CUdeviceptr* address) {
+  capture& in = *stream->capturing;
+  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  const auto* const from = machine_.pools->find(pool);
+  const int device = from == nullptr ? stream->device : from->device();
+  if (bytes == 0 || device < 0) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<CUgraphNode>& next = in.at(*stream).next;
+  CUgraphNode node = nullptr;
+  const CUresult answer =
+      add_allocation(*in.building, places_of(next), device, bytes, {}, &node, address);
+  if (answer == CUDA_SUCCESS) next = {node};
+  return answer;
+}
+
+CUresult graph_set::capture_free(const std::shared_ptr<stream_state>& stream, CUdeviceptr address) {
+  capture& in = *stream->capturing;
+  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  std::vector<CUgraphNode>& next = in.at(*stream).next;
+  CUgraphNode node = nullptr;
+  const CUresult answer = add_free(*in.building, places_of(next), address, &node);
+  if (answer == CUDA_SUCCESS) next = {node};
+  return answer;
+}
+
+}  // namespace weir::inline v0::sim

@@ -1,0 +1,98 @@
+// Vector clocks: who can know of what, for streams, graph lanes and the host.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace weir::inline v0::sim {
+
+/// One party that does things in an order of its own: a stream, a lane of a graph, or the host.
+using actor_index = std::uint32_t;
+inline constexpr actor_index host_actor = 0;
+
+/// One thing that one actor did: its `tick`-th.
+struct stamp {
+  actor_index actor = host_actor;
+  std::uint64_t tick = 0;
+};
+
+/// For each actor, up to which tick its deeds are known. Immutable once shared: a moment costs one
+/// reference, however many actors there are.
+using knowledge = std::shared_ptr<const std::vector<std::uint64_t>>;
+
+/// A point in the order of things: one deed, and everything that happened before it.
+struct moment {
+  stamp at{};
+  knowledge known{};
+
+  /// Whether `other` happened at or before this moment. Since an actor that learns of a deed learns
+  /// all that the deed knew, one comparison decides.
+  [[nodiscard]] bool includes(stamp other) const noexcept {
+    if (other.actor == at.actor) return other.tick <= at.tick;
+    return known && other.actor < known->size() && (*known)[other.actor] >= other.tick;
+  }
+};
+
+/// The running clock of one actor.
+class actor_clock {
+ public:
+  actor_clock() = default;
+  explicit actor_clock(actor_index actor, std::uint64_t first_tick = 0)
+      : now_{.at = {actor, first_tick}} {}
+
+  [[nodiscard]] const moment& now() const noexcept { return now_; }
+  /// Grows with every change: who has seen this version has nothing more to learn.
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+
+  /// The moment of the next deed.
+  const moment& tick() noexcept {
+    ++now_.at.tick;
+    ++version_;
+    return now_;
+  }
+
+  /// From now on everything up to `other` is known here.
+  void learn(const moment& other) {
+    if (now_.includes(other.at)) return;
+    auto merged = std::make_shared<std::vector<std::uint64_t>>();
+    const std::size_t mine = now_.known ? now_.known->size() : 0;
+    const std::size_t theirs = other.known ? other.known->size() : 0;
+    merged->resize(std::max({mine, theirs, std::size_t{other.at.actor} + 1}), 0);
+    for (std::size_t i = 0; i < mine; ++i) (*merged)[i] = (*now_.known)[i];
+    for (std::size_t i = 0; i < theirs; ++i) {
+      (*merged)[i] = std::max((*merged)[i], (*other.known)[i]);
+    }
+    (*merged)[other.at.actor] = std::max((*merged)[other.at.actor], other.at.tick);
+    now_.known = std::move(merged);
+    ++version_;
+  }
+
+ private:
+  moment now_{};
+  std::uint64_t version_ = 1;
+};
+
+/// Hands out actor numbers. A number is used again only once the host knows of everything its former
+/// owner did: whatever the new owner does is queued by the host and so comes after it anyway.
+class actor_registry {
+ public:
+  [[nodiscard]] actor_clock join(const moment& host) {
+    for (auto it = retired_.begin(); it != retired_.end(); ++it) {
+      if (!host.includes(*it)) continue;
+      const stamp last = *it;
+      retired_.erase(it);
+      return actor_clock{last.actor, last.tick};
+    }
+    return actor_clock{++count_};
+  }
+  void leave(const actor_clock& clock) { retired_.push_back(clock.now().at); }
+
+ private:
+  actor_index count_ = host_actor;
+  std::vector<stamp> retired_;
+};
+
+}  // namespace weir::inline v0::sim

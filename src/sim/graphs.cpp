@@ -1,0 +1,382 @@
+// Graphs: their nodes, making them executable, launching them.
+#include "sim/graphs.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/dispatch.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+graph_set::graph_set(state& machine) : memory{machine}, machine_{machine} {}
+
+graph_set::~graph_set() {
+  // A capture and its streams point at each other.
+  while (!captures_.empty()) close(*captures_.back());
+}
+
+// --- Nodes --------------------------------------------------------------------------------------
+
+std::shared_ptr<graph> graph_set::make_graph() {
+  auto made = std::make_shared<graph>();
+  made->id = next_graph_id_++;
+  return made;
+}
+
+CUgraphNode graph_set::append(graph& to, node_content content, std::vector<std::size_t> after) {
+  auto node = std::make_shared<graph_node>();
+  node->owner = &to;
+  node->place = to.nodes.size();
+  node->content = std::move(content);
+  node->after = std::move(after);
+  node->handle = node_handles.insert(node);
+  to.nodes.push_back(node);
+  return node->handle;
+}
+
+bool graph_set::places(const graph& in, const CUgraphNode* nodes, std::size_t count,
+                       std::vector<std::size_t>& found) const {
+  if (count != 0 && nodes == nullptr) return false;
+  for (std::size_t i = 0; i < count; ++i) {
+    const graph_node* const node = node_handles.find(nodes[i]);
+    if (node == nullptr || node->owner != &in) return false;
+    if (std::find(found.begin(), found.end(), node->place) != found.end()) return false;
+    found.push_back(node->place);
+  }
+  return true;
+}
+
+CUresult graph_set::add_allocation(graph& to, std::vector<std::size_t> after, int device,
+                                   std::size_t bytes, const std::vector<CUmemAccessDesc>& also_for,
+                                   CUgraphNode* node, CUdeviceptr* address) {
+  const auto made = memory.create(device, bytes);
+  if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+  made->owner = to.id;
+  for (const CUmemAccessDesc& each : also_for) {
+    made->rights[static_cast<std::size_t>(each.location.id)] = each.flags;
+  }
+  *node = append(to, {.what = graph_memory::allocating(*made), .device = device, .memory = made},
+                 std::move(after));
+  *address = made->address;
+  return CUDA_SUCCESS;
+}
+
+CUresult graph_set::add_free(graph& from, std::vector<std::size_t> after, CUdeviceptr address,
+                             CUgraphNode* node) {
+  const auto what = memory.find(address);
+  if (!what || what->freed_in != 0) return CUDA_ERROR_INVALID_VALUE;
+  what->freed_in = from.id;
+  *node =
+      append(from, {.what = graph_memory::freeing(*what), .device = what->device, .memory = what},
+             std::move(after));
+  return CUDA_SUCCESS;
+}
+
+void graph_set::dismantle(graph& what) {
+  for (const auto& node : what.nodes) {
+    // What another graph allocated can be freed in a graph again.
+    const auto& freed = node->content.memory;
+    if (freed && freed->freed_in == what.id && freed->owner != what.id) freed->freed_in = 0;
+    node_handles.erase(node->handle);
+  }
+  what.nodes.clear();
+  release(std::exchange(what.objects, {}));
+  memory.sweep();
+}
+
+// --- Plans --------------------------------------------------------------------------------------
+
+namespace {
+
+/// Puts `content` behind `after`; a child graph's steps are put there instead of it. Returns the
+/// steps that whatever comes next must wait for.
+std::vector<std::size_t> add_steps(plan& to, const node_content& content,
+                                   std::vector<std::size_t> after) {
+  if (!content.child) {
+    to.steps.push_back({content, std::move(after)});
+    return {to.steps.size() - 1};
+  }
+  const std::size_t first = to.steps.size();
+  std::vector<bool> is_last(content.child->steps.size(), true);
+  for (const step& each : content.child->steps) {
+    step copy{each.content, {}};
+    for (const std::size_t before : each.after) {
+      copy.after.push_back(first + before);
+      is_last[before] = false;
+    }
+    if (each.after.empty()) copy.after = after;
+    to.steps.push_back(std::move(copy));
+  }
+  if (is_last.empty()) return after;
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 0; i < is_last.size(); ++i) {
+    if (is_last[i]) ends.push_back(first + i);
+  }
+  return ends;
+}
+
+void choose_lanes(plan& of) {
+  std::vector<std::size_t> end_of_lane;
+  for (std::size_t i = 0; i < of.steps.size(); ++i) {
+    step& each = of.steps[i];
+    const auto continued = std::find_if(each.after.begin(), each.after.end(), [&](std::size_t b) {
+      const step& before = of.steps[b];
+      return end_of_lane[before.lane] == b && before.content.device == each.content.device;
+    });
+    if (continued != each.after.end()) {
+      each.lane = of.steps[*continued].lane;
+      end_of_lane[each.lane] = i;
+    } else {
+      each.lane = end_of_lane.size();
+      end_of_lane.push_back(i);
+      of.lane_devices.push_back(each.content.device);
+    }
+  }
+}
+
+}  // namespace
+
+bool plan::has_memory_nodes() const noexcept {
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const step& each) { return each.content.memory != nullptr; });
+}
+
+std::shared_ptr<const plan> make_plan(const graph& from) {
+  auto made = std::make_shared<plan>();
+  std::vector<std::vector<std::size_t>> ends(from.nodes.size());
+  for (const auto& node : from.nodes) {
+    std::vector<std::size_t> after;
+    for (const std::size_t before : node->after) {
+      after.insert(after.end(), ends[before].begin(), ends[before].end());
+    }
+    std::sort(after.begin(), after.end());
+    after.erase(std::unique(after.begin(), after.end()), after.end());
+    ends[node->place] = add_steps(*made, node->content, std::move(after));
+  }
+  choose_lanes(*made);
+  return made;
+}
+
+// --- Executable graphs --------------------------------------------------------------------------
+
+CUresult graph_set::instantiate(const std::shared_ptr<graph>& from, unsigned long long flags,
+                                CUgraphExec* exec) {
+  auto steps = make_plan(*from);
+  if (steps->has_memory_nodes() && !from->instance.expired()) return CUDA_ERROR_INVALID_VALUE;
+  auto made = std::make_shared<graph_exec>();
+  for (const int device : steps->lane_devices)
+    made->lanes.push_back(machine_.flow.make_lane(device));
+  made->steps = std::move(steps);
+  made->flags = flags;
+  made->objects = from->objects;
+  for (const object_count& each : made->objects) each.object->references += each.count;
+  from->instance = made;
+  made->handle = *exec = exec_handles.insert(made);
+  return CUDA_SUCCESS;
+}
+
+void graph_set::destroy(const std::shared_ptr<graph_exec>& exec) {
+  // A launch on its way keeps what the graph keeps alive until it is through.
+  const bool pending = exec->last && !exec->last->met();
+  if (pending && !exec->objects.empty()) {
+    if (exec->lanes.empty())
+      exec->lanes.push_back(machine_.flow.make_lane(exec->last->stream->device));
+    work release_later{.label = "release of user objects", .host_function = true};
+    release_later.body = [this, objects = std::exchange(exec->objects, {})] {
+      entered here{machine_};
+      release(objects);
+      run_destructors(here.lock());
+      return CUDA_SUCCESS;
+    };
+    machine_.flow.enqueue(exec->lanes.front(), std::move(release_later), {*exec->last});
+  }
+  release(std::exchange(exec->objects, {}));
+  for (const auto& lane : exec->lanes) machine_.flow.retire(lane);
+  exec->lanes.clear();
+  exec->steps = nullptr;
+  memory.sweep();
+}
+
+// --- Launching ----------------------------------------------------------------------------------
+
+namespace {
+
+bool allocates(const step& each) { return each.content.what.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
+/// Whether the step frees what another graph has allocated.
+bool frees_foreign(const step& each) {
+  return each.content.what.type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
+         each.content.memory->owner != each.content.memory->freed_in;
+}
+
+}  // namespace
+
+CUresult graph_set::prepare_memory(const graph_exec& exec) {
+  const bool auto_free = (exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+  for (const step& each : exec.steps->steps) {
+    const auto& what = each.content.memory;
+    if (allocates(each) && what->live && !auto_free) return CUDA_ERROR_INVALID_VALUE;
+    if (frees_foreign(each) && !what->live) return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (const step& each : exec.steps->steps) {
+    if (allocates(each) && !memory.attach(*each.content.memory)) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return CUDA_SUCCESS;
+}
+
+void graph_set::free_leftovers(const graph_exec& exec,
+                               const std::shared_ptr<stream_state>& stream) {
+  for (const step& each : exec.steps->steps) {
+    const auto& what = each.content.memory;
+    if (!allocates(each) || !what->live) continue;
+    machine_.flow.enqueue(stream, graph_memory::freeing(*what));
+    memory.count_free(*what);
+  }
+}
+
+void graph_set::enqueue_steps(graph_exec& exec, const std::shared_ptr<stream_state>& stream) {
+  timeline& flow = machine_.flow;
+  const moment begun = flow.enqueue(stream, {.label = "graph launch"});
+  const dependency start{stream, stream->tail()};
+
+  const auto& steps = exec.steps->steps;
+  std::vector<moment> when(steps.size());
+  std::vector<std::uint64_t> sequence(steps.size());
+  std::vector<bool> started(exec.lanes.size(), false);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const step& each = steps[i];
+    const auto& lane = exec.lanes[each.lane];
+    std::vector<dependency> waits;
+    if (!started[each.lane]) {
+      started[each.lane] = true;
+      lane->clock.learn(begun);
+      waits.push_back(start);
+    }
+    for (const std::size_t before : each.after) {
+      if (steps[before].lane == each.lane) continue;
+      lane->clock.learn(when[before]);
+      waits.push_back({exec.lanes[steps[before].lane], sequence[before]});
+    }
+    if (!each.content.event) {
+      when[i] = flow.enqueue(lane, each.content.what, std::move(waits));
+    } else {
+      event_state& event = *each.content.event;
+      flow.enqueue(lane, {.label = "graph event"}, std::move(waits));
+      if (each.content.what.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+        event.captured = nullptr;
+        event.captured_nodes.clear();
+        flow.record(event, lane);
+      } else {
+        flow.wait(lane, event);
+      }
+      when[i] = lane->clock.now();
+    }
+    sequence[i] = lane->tail();
+  }
+
+  std::vector<dependency> ends;
+  for (const auto& lane : exec.lanes) {
+    stream->clock.learn(lane->clock.now());
+    ends.push_back({lane, lane->tail()});
+  }
+  exec.last_when = flow.enqueue(stream, {.label = "graph end"}, std::move(ends));
+  exec.last = dependency{stream, stream->tail()};
+}
+
+void graph_set::settle_memory(const graph_exec& exec) {
+  for (const step& each : exec.steps->steps) {
+    const auto& what = each.content.memory;
+    if (!what) continue;
+    what->used_until = *exec.last;
+    if (allocates(each)) {
+      memory.count_allocation(*what);
+      what->live = what->freed_in != what->owner;
+    } else {
+      memory.count_free(*what);
+      what->live = false;
+    }
+  }
+}
+
+CUresult graph_set::launch(const std::shared_ptr<graph_exec>& exec,
+                           const std::shared_ptr<stream_state>& stream) {
+  if (stream->capturing) {
+    if (exec->steps->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
+    return add_node(stream, node_content{.what = {.type = CU_GRAPH_NODE_TYPE_GRAPH},
+                                         .device = stream->device,
+                                         .child = exec->steps});
+  }
+  if (stream->is_legacy && any_active()) {
+    if (const CUresult bad = check_legacy(stream->device); bad != CUDA_SUCCESS) return bad;
+  }
+  if (const CUresult bad = prepare_memory(*exec); bad != CUDA_SUCCESS) return bad;
+  if (exec->last) machine_.flow.wait(stream, *exec->last, exec->last_when);
+  free_leftovers(*exec, stream);
+  enqueue_steps(*exec, stream);
+  settle_memory(*exec);
+  return CUDA_SUCCESS;
+}
+
+bool graph_set::free_graph_allocation(CUdeviceptr address,
+                                      const std::shared_ptr<stream_state>& stream) {
+  const auto what = memory.find(address);
+  if (!what || !what->live) return false;
+  if (stream) {
+    machine_.flow.enqueue(stream, graph_memory::freeing(*what));
+    what->used_until = {stream, stream->tail()};
+  } else {
+    memory.free_by_host(*what);
+  }
+  memory.count_free(*what);
+  what->live = false;
+  return true;
+}
+
+void graph_set::reset(int device, std::unique_lock<std::mutex>& lock) {
+  const auto ongoing = captures_;
+  for (const auto& each : ongoing) {
+    const bool concerned =
+        std::any_of(each->members.begin(), each->members.end(),
+                    [&](const capture::member& m) { return m.stream->device == device; });
+    if (concerned) close(*each);
+  }
+  std::vector<std::shared_ptr<graph_exec>> going;
+  exec_handles.for_each([&](const graph_exec& each) {
+    const auto& lanes = each.lanes;
+    const bool concerned = std::any_of(lanes.begin(), lanes.end(),
+                                       [&](const auto& lane) { return lane->device == device; });
+    if (concerned) going.push_back(exec_handles.share(each.handle));
+  });
+  for (const auto& each : going) {
+    exec_handles.erase(each->handle);
+    destroy(each);
+  }
+  memory.reset(device);
+  run_destructors(lock);
+}
+
+// --- User objects -------------------------------------------------------------------------------
+
+void graph_set::release(const std::shared_ptr<user_object>& object, std::uint64_t count) {
+  object->references -= count;
+  if (object->references != 0) return;
+  object_handles.erase(object->handle);
+  doomed_.push_back(object);
+}
+
+void graph_set::release(const object_counts& objects) {
+  for (const object_count& each : objects) release(each.object, each.count);
+}
+
+void graph_set::run_destructors(std::unique_lock<std::mutex>& lock) {
+  if (doomed_.empty()) return;
+  const auto going = std::exchange(doomed_, {});
+  lock.unlock();
+  {
+    const host_function_scope no_driver_calls;
+    for (const auto& object : going) object->destroy(object->pointer);
+  }
+  lock.lock();
+}
+
+}  // namespace weir::inline v0::sim

@@ -1,0 +1,261 @@
+// Managed memory: where its pages are and how they move.
+#include "sim/managed.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+// --- Runs ----------------------------------------------------------------------------------------
+
+managed_pages::managed_pages(std::uint64_t size) : size_{(size + page - 1) / page * page} {
+  runs_.emplace(0, page_run{});
+}
+
+void managed_pages::cut(std::uint64_t offset) {
+  if (offset >= size_) return;
+  const auto next = runs_.upper_bound(offset);
+  const auto in = std::prev(next);
+  if (in->first != offset) runs_.emplace_hint(next, offset, in->second);
+}
+
+void managed_pages::join(std::uint64_t from, std::uint64_t end) {
+  auto it = runs_.find(from);
+  if (it != runs_.begin()) --it;
+  while (it != runs_.end() && it->first <= end) {
+    const auto next = std::next(it);
+    if (next != runs_.end() && next->first <= end && next->second == it->second) {
+      runs_.erase(next);
+    } else {
+      it = next;
+    }
+  }
+}
+
+// --- Moving --------------------------------------------------------------------------------------
+
+namespace {
+
+std::uint64_t pages_in(std::uint64_t size) { return size / managed_pages::page; }
+
+class mover {
+ public:
+  explicit mover(state& machine) : machine_{machine} {}
+
+  /// Whether `who` can reach pages that are at `where` without moving them.
+  [[nodiscard]] bool reaches(processor who, const processor_set& where) const {
+    if (!who.is_device()) return false;  // the host cannot map device memory
+    if (where.has(processor::host())) return true;
+    bool reached = false;
+    where.each_device([&](int device) {
+      reached |= device == who.number() || machine_.devices[static_cast<std::size_t>(who.number())]
+                                               .peer_enabled[static_cast<std::size_t>(device)];
+    });
+    return reached;
+  }
+
+  /// Takes capacity for a copy at `who`; false where a device has none left.
+  bool admit(processor who, std::uint64_t size) {
+    return who.is_host() || machine_.space.reserve_free(who.number(), size);
+  }
+
+  /// Makes `who` the only one that has the pages. Room was made.
+  void settle(page_run& run, std::uint64_t size, processor who) {
+    run.at.each_device([&](int device) {
+      if (device != who.number()) machine_.space.give_back(device, size);
+    });
+    run.at = {};
+    run.at.add(who);
+  }
+
+  /// Counts a copy of `size` bytes going to `to`.
+  void count(const processor_set& from, processor to, std::uint64_t size) {
+    if (to.is_device()) {
+      counts(to.number()).to_device += pages_in(size);
+      return;
+    }
+    bool counted = false;
+    from.each_device([&](int device) {
+      if (!std::exchange(counted, true)) counts(device).to_host += pages_in(size);
+    });
+  }
+
+  migration_counts& counts(int device) {
+    return machine_.devices[static_cast<std::size_t>(device)].migrations;
+  }
+
+ private:
+  state& machine_;
+};
+
+/// Puts pages that nobody has yet where they belong.
+void populate(mover& moves, page_run& run, std::uint64_t size, processor who) {
+  processor home = who;
+  if (run.preferred != processor{}) {
+    processor_set there;
+    there.add(run.preferred);
+    if (moves.reaches(who, there)) home = run.preferred;
+  }
+  if (!moves.admit(home, size)) home = processor::host();
+  run.at.add(home);
+}
+
+void touch_run(mover& moves, page_run& run, std::uint64_t size, processor who, bool write) {
+  if (run.at.empty()) {
+    populate(moves, run, size, who);
+    return;
+  }
+  if (run.at.has(who)) {
+    if (write) moves.settle(run, size, who);  // other copies are out of date now
+    return;
+  }
+  if (run.read_mostly && !write) {
+    if (!moves.admit(who, size)) return;
+    moves.count(run.at, who, size);
+    run.at.add(who);
+    return;
+  }
+  const bool at_home = run.preferred != processor{} && run.at.has(run.preferred);
+  if ((at_home || run.accessed_by.has(who)) && moves.reaches(who, run.at)) return;
+  if (!moves.admit(who, size)) return;  // accessed from afar, for want of room
+  moves.count(run.at, who, size);
+  moves.settle(run, size, who);
+}
+
+/// Devices on which the host must leave memory alone while they work: reports if it does not.
+void check_exclusive(state& machine, const region& in, std::uint64_t address, std::uint64_t size,
+                     bool write) {
+  if (in.managed->attachment == CU_MEM_ATTACH_HOST) return;
+  for (int device = 0; machine.valid_device(device); ++device) {
+    if (machine.devices[static_cast<std::size_t>(device)].spec.concurrent_managed_access) continue;
+    bool busy = !machine.flow.idle(device);
+    if (in.managed->attachment == CU_MEM_ATTACH_SINGLE) {
+      const auto stream = in.managed->attached_to.lock();
+      busy = stream && stream->device == device && !stream->queue.empty();
+    }
+    if (!busy) continue;
+    const range where{address, size};
+    const party device_side{"work of a device without concurrent managed access", stream_id{0}, 0,
+                            where, true, machine.clock};
+    const party host_side{write ? "host write" : "host read", stream_id{0},
+                          machine.flow.host.now().at.tick, where, write, machine.clock};
+    machine.hazards.report({hazard_kind::bad_access, device_side, host_side, where});
+    return;
+  }
+}
+
+/// Lets `move` have [from, end) in pieces of one device page, each after room for it was made at
+/// `target`. Piece by piece, so that more than a device holds pushes out its own beginning; room
+/// first, because making room changes runs.
+template <class Move>
+void in_pieces(state& machine, managed_pages& pages, std::uint64_t from, std::uint64_t end,
+               processor target, Move&& move) {
+  const std::uint64_t now = ++machine.space.touches;
+  for (std::uint64_t at = from; at < end; at += device_page) {
+    const std::uint64_t piece = std::min(device_page, end - at);
+    pages.change(at, piece, [&](page_run& run, std::uint64_t) { run.touched = now; });
+    if (target.is_device()) {
+      const std::uint64_t free = machine.space.free(target.number());
+      if (free < piece) evict_managed(machine, target.number(), piece - free);
+    }
+    pages.change(at, piece, move);
+  }
+}
+
+}  // namespace
+
+void managed_touch(state& machine, region& in, std::uint64_t address, std::uint64_t size,
+                   int device_or_host, bool write) {
+  const processor who = device_or_host < 0 ? processor::host() : processor::device(device_or_host);
+  if (who.is_host() && machine.options.check_hazards) {
+    check_exclusive(machine, in, address, size, write);
+  }
+  constexpr std::uint64_t unit = managed_pages::fault_size;
+  const std::uint64_t offset = address - in.base;
+  const std::uint64_t from = offset / unit * unit;
+  const std::uint64_t end = std::min(in.managed->size(), (offset + size + unit - 1) / unit * unit);
+  mover moves{machine};
+  in_pieces(machine, *in.managed, from, end, who, [&](page_run& run, std::uint64_t length) {
+    touch_run(moves, run, length, who, write);
+  });
+}
+
+void managed_prefetch(state& machine, region& in, std::uint64_t offset, std::uint64_t size,
+                      processor target) {
+  mover moves{machine};
+  const std::uint64_t from = offset / managed_pages::page * managed_pages::page;
+  in_pieces(machine, *in.managed, from, offset + size, target,
+            [&](page_run& run, std::uint64_t length) {
+              if (run.at.has(target) || !moves.admit(target, length)) return;
+              if (run.at.empty()) {
+                run.at.add(target);
+                return;
+              }
+              moves.count(run.at, target, length);
+              if (run.read_mostly) {
+                run.at.add(target);
+              } else {
+                moves.settle(run, length, target);
+              }
+            });
+}
+
+void unset_read_mostly(state& machine, page_run& run, std::uint64_t size) {
+  run.read_mostly = false;
+  if (run.at.empty()) return;
+  // Pages go where they would rather be if they are there, else to the host, else to any device.
+  processor keeper = run.at.has(processor::host()) ? processor::host() : processor{};
+  if (keeper == processor{}) {
+    run.at.each_device([&](int device) { keeper = processor::device(device); });
+  }
+  if (run.at.has(run.preferred)) keeper = run.preferred;
+  mover{machine}.settle(run, size, keeper);
+}
+
+void managed_forget(state& machine, region& in) {
+  in.managed->change(0, in.managed->size(), [&](page_run& run, std::uint64_t length) {
+    run.at.each_device([&](int device) { machine.space.give_back(device, length); });
+    run.at = {};
+  });
+}
+
+void evict_managed(state& machine, int device, std::uint64_t wanted) {
+  if (machine.space.managed_regions == 0) return;
+  struct resident {
+    std::uint64_t touched;
+    region* in;
+    std::uint64_t from;
+    std::uint64_t end;
+  };
+  std::vector<resident> oldest_first;
+  const processor here = processor::device(device);
+  machine.space.for_each([&](region& in) {
+    if (!in.managed) return;
+    in.managed->look(0, in.managed->size(),
+                     [&](const page_run& run, std::uint64_t from, std::uint64_t end) {
+                       if (run.at.has(here)) oldest_first.push_back({run.touched, &in, from, end});
+                     });
+  });
+  std::stable_sort(oldest_first.begin(), oldest_first.end(),
+                   [](const resident& a, const resident& b) { return a.touched < b.touched; });
+  migration_counts& counts = machine.devices[static_cast<std::size_t>(device)].migrations;
+  for (const resident& each : oldest_first) {
+    if (wanted == 0) return;
+    // Whole device pages leave, as far as the run goes.
+    const std::uint64_t needed = (wanted + device_page - 1) / device_page * device_page;
+    const std::uint64_t leaving = std::min(each.end - each.from, needed);
+    each.in->managed->change(each.from, leaving, [&](page_run& run, std::uint64_t length) {
+      run.at.remove(here);
+      machine.space.give_back(device, length);
+      if (!run.at.empty()) return;  // another copy is left
+      run.at.add(processor::host());
+      counts.to_host += pages_in(length);
+      counts.evicted += pages_in(length);
+    });
+    wanted -= std::min(wanted, leaving);
+  }
+}
+
+}  // namespace weir::inline v0::sim

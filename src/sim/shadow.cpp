@@ -1,0 +1,128 @@
+// Shadow memory: the checks themselves.
+#include "sim/shadow.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace weir::inline v0::sim {
+
+void hazard_log::report(hazard found) {
+  if (listener_) listener_(found);
+  if (all_.size() < most) all_.push_back(std::move(found));
+}
+
+shadow::cell_map::iterator shadow::cut(std::uint64_t offset) {
+  auto next = cells_.lower_bound(offset);
+  if (next != cells_.begin()) {
+    auto before = std::prev(next);
+    if (before->second.end > offset) {
+      cell right = before->second;
+      before->second.end = offset;
+      next = cells_.emplace_hint(next, offset, std::move(right));
+    }
+  }
+  return next;
+}
+
+void shadow::forget(std::uint64_t offset, std::uint64_t size) {
+  const auto first = cut(offset);
+  const auto last = cut(offset + size);
+  cells_.erase(first, last);
+}
+
+namespace {
+
+hazard_kind classify(deed what, bool freed, bool ordered) {
+  if (ordered) return hazard_kind::use_after_free;
+  if (what == deed::free) return hazard_kind::freed_in_use;
+  return freed ? hazard_kind::freed_in_use : hazard_kind::race;
+}
+
+}  // namespace
+
+void shadow::touch(std::uint64_t offset, std::uint64_t size, deed what, const moment& when,
+                   const std::shared_ptr<const party>& story, std::uint64_t address,
+                   hazard_log& log) {
+  if (size == 0) return;
+  const std::uint64_t end = offset + size;
+  bool told = false;  // one report an access: its other bytes tell the same story
+  const auto tell = [&](hazard_kind kind, const deed_record& other, std::uint64_t from,
+                        std::uint64_t to) {
+    if (std::exchange(told, true)) return;
+    log.report({kind,
+                other.story ? *other.story : party{},
+                *story,
+                {static_cast<driver::CUdeviceptr>(address + (std::max(from, offset) - offset)),
+                 static_cast<std::size_t>(std::min(to, end) - std::max(from, offset))}});
+  };
+
+  const auto check = [&](std::uint64_t from, const cell& old) {
+    const bool after_write = !old.last_write.story || when.includes(old.last_write.at);
+    if (!after_write) {
+      tell(classify(what, old.freed, false), old.last_write, from, old.end);
+    } else if (old.freed && what != deed::allocate) {
+      tell(classify(what, true, true), old.last_write, from, old.end);
+    }
+    if (what == deed::read) return;
+    for (const deed_record& reader : old.readers) {
+      if (!when.includes(reader.at)) tell(classify(what, false, false), reader, from, old.end);
+    }
+  };
+
+  if (what != deed::read) {
+    // The common case of the same range written again needs no new cell.
+    auto exact = cells_.find(offset);
+    if (exact == cells_.end() || exact->second.end != end) {
+      const auto first = cut(offset);
+      const auto last = cut(end);
+      for (auto it = first; it != last; ++it) check(it->first, it->second);
+      exact = cells_.emplace_hint(cells_.erase(first, last), offset, cell{.end = end});
+    } else {
+      check(offset, exact->second);
+      exact->second.readers.clear();
+    }
+    exact->second.last_write = {when.at, story};
+    exact->second.freed = what == deed::free;
+    return;
+  }
+
+  auto it = cut(offset);
+  cut(end);
+  std::uint64_t reached = offset;
+  const auto note_reader = [&](cell& in) {
+    // A later writer that comes after this read also comes after the reads this one knows of.
+    std::erase_if(in.readers, [&](const deed_record& r) { return when.includes(r.at); });
+    in.readers.push_back({when.at, story});
+  };
+  while (reached < end) {
+    if (it == cells_.end() || it->first > reached) {
+      const std::uint64_t gap_end = it == cells_.end() ? end : std::min(end, it->first);
+      it = cells_.emplace_hint(it, reached, cell{.end = gap_end});
+    } else {
+      check(it->first, it->second);
+    }
+    note_reader(it->second);
+    reached = it->second.end;
+    ++it;
+  }
+}
+
+void use_log::add(const moment& when, const std::shared_ptr<const party>& story) {
+  for (deed_record& use : uses_) {
+    if (when.includes(use.at)) {
+      use = {when.at, story};
+      return;
+    }
+  }
+  uses_.push_back({when.at, story});
+}
+
+const deed_record* use_log::not_before(const moment& when) const noexcept {
+  for (const deed_record& use : uses_) {
+    if (!when.includes(use.at)) return &use;
+  }
+  return nullptr;
+}
+
+}  // namespace weir::inline v0::sim

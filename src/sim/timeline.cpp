@@ -1,0 +1,437 @@
+// Streams, events and the scheduler.
+#include "sim/timeline.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "sim/dispatch.hpp"
+#include "sim/managed.hpp"
+#include "sim/memory.hpp"
+#include "sim/sharing.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+namespace {
+
+/// Set while this thread is inside a host function: what it does happens at that moment.
+thread_local const moment* host_function_moment = nullptr;
+
+}  // namespace
+
+timeline::timeline(state& machine) : machine_{machine}, random_{machine.options.seed} {
+  legacy_.resize(machine.options.devices.size());
+}
+
+std::uint64_t timeline::random(std::uint64_t below) noexcept {
+  // splitmix64: small, and every seed is a good one.
+  std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ULL);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  z ^= z >> 31;
+  return below == 0 ? 0 : z % below;
+}
+
+// --- Streams -------------------------------------------------------------------------------------
+
+std::shared_ptr<stream_state> timeline::make_stream(int device, unsigned flags, int priority) {
+  auto stream = std::make_shared<stream_state>();
+  stream->id = next_id_++;
+  stream->device = device;
+  stream->flags = flags;
+  stream->priority = priority;
+  stream->clock = actors.join(host.now());
+  streams.push_back(stream);
+  return stream;
+}
+
+std::shared_ptr<stream_state> timeline::make_lane(int device) {
+  auto stream = make_stream(device, CU_STREAM_NON_BLOCKING, 0);
+  stream->lane = true;
+  return stream;
+}
+
+std::shared_ptr<stream_state> timeline::legacy(int device) {
+  auto& stream = legacy_[static_cast<std::size_t>(device)];
+  if (!stream) {
+    stream = make_stream(device, CU_STREAM_DEFAULT, 0);
+    stream->is_legacy = true;
+  }
+  return stream;
+}
+
+void timeline::retire(const std::shared_ptr<stream_state>& stream) {
+  stream->destroyed = true;
+  drop_if_done(stream);
+}
+
+void timeline::drop_if_done(const std::shared_ptr<stream_state>& stream) {
+  if (!stream->destroyed || !stream->queue.empty()) return;
+  if (std::erase(streams, stream) == 0) return;
+  actors.leave(stream->clock);
+  const moment& last = stream->clock.now();
+  if (!host.now().includes(last.at)) {
+    departed_.push_back({stream->device, stream->blocking(), last});
+  }
+}
+
+// --- Queueing ------------------------------------------------------------------------------------
+
+moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
+                         std::vector<dependency> waits, std::shared_ptr<time_point> end) {
+  stream_state& s = *stream;
+  if (s.host_version_seen != host.version()) {
+    s.clock.learn(host.now());
+    s.host_version_seen = host.version();
+  }
+  if (!s.lane) order_behind_legacy(stream, waits);
+
+  const moment when = s.clock.tick();
+  if (!what.accesses.empty()) check_accesses(s, what, when, s.next);
+
+  operation& op = s.queue.emplace_back();
+  op.sequence = s.next++;
+  op.queued = machine_.clock;
+  op.takes = what.takes;
+  op.waits = std::move(waits);
+  op.body = std::move(what.body);
+  op.gate = std::move(what.gate);
+  op.fault = what.fault;
+  op.host_function = what.host_function;
+  if (op.host_function) op.when = when;
+  op.by_owner = what.by_owner;
+  // An allocation or free does not touch the bytes; its range only tells their lifetime.
+  if (!what.lifetime) op.accesses = std::move(what.accesses);
+  op.end = std::move(end);
+  if (!s.busy) {
+    s.busy = true;
+    busy_.push_back(stream);
+  }
+  return when;
+}
+
+void timeline::order_behind_legacy(const std::shared_ptr<stream_state>& stream,
+                                   std::vector<dependency>& waits) {
+  const auto& legacy = legacy_[static_cast<std::size_t>(stream->device)];
+  if (!legacy) return;
+  const auto wait_for = [&](const std::shared_ptr<stream_state>& other) {
+    if (other->tail() > other->completed) waits.push_back({other, other->tail()});
+    stream->clock.learn(other->clock.now());
+  };
+  if (stream->is_legacy) {
+    for (const auto& other : streams) {
+      if (other->device == stream->device && other->blocking()) wait_for(other);
+    }
+    for (const departed& gone : departed_) {
+      if (gone.device == stream->device && gone.blocking) stream->clock.learn(gone.last);
+    }
+  } else if (stream->blocking() && stream->legacy_seen < legacy->tail()) {
+    wait_for(legacy);
+    stream->legacy_seen = legacy->tail();
+  }
+}
+
+void timeline::record(event_state& event, const std::shared_ptr<stream_state>& stream) {
+  work mark{.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD};
+  if (event.shared) {
+    const std::uint64_t number = event.shared->next_record();
+    mark.body = [shared = event.shared, number] {
+      shared->complete(number);
+      return CUDA_SUCCESS;
+    };
+  }
+  if ((event.flags & CU_EVENT_DISABLE_TIMING) == 0) event.end = std::make_shared<time_point>();
+  event.when = enqueue(stream, std::move(mark), {}, event.end);
+  event.recorded = dependency{stream, stream->tail()};
+}
+
+void timeline::wait(const std::shared_ptr<stream_state>& stream, const event_state& event) {
+  if (event.shared) {
+    // Another process may have recorded it last: its counters tell, not our queue.
+    work gate{.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT};
+    gate.gate = [shared = event.shared, number = event.shared->recorded()] {
+      return shared->is_complete(number);
+    };
+    if (event.recorded) stream->clock.learn(event.when);
+    enqueue(stream, std::move(gate));
+  } else if (event.recorded) {
+    wait(stream, *event.recorded, event.when);
+  }
+}
+
+void timeline::wait(const std::shared_ptr<stream_state>& stream, dependency on,
+                    const moment& when) {
+  stream->clock.learn(when);
+  std::vector<dependency> waits;
+  if (!on.met()) waits.push_back(std::move(on));
+  enqueue(stream, work{.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT}, std::move(waits));
+}
+
+// --- Accesses ------------------------------------------------------------------------------------
+
+bool timeline::allowed(int device, bool by_owner, const access& what) const {
+  memory& space = machine_.space;
+  if (!by_owner) return space.permits(device, what);
+  return space.each(what.where.address, what.where.size,
+                    [&](region& in, std::uint64_t address, std::uint64_t size) {
+                      const int owner = in.device < 0 ? device : in.device;
+                      return space.permits(owner, {{address, size}, what.writes});
+                    });
+}
+
+void timeline::check_accesses(const stream_state& stream, work& what, const moment& when,
+                              std::uint64_t sequence) {
+  if (!machine_.options.check_hazards) return;
+  for (const access& each : what.accesses) {
+    if (each.where.size == 0) continue;
+    const auto story = std::make_shared<const party>(
+        party{what.label, stream_id{stream.id}, sequence, each.where, each.writes,
+              machine_.clock});
+    if (!what.lifetime && !allowed(stream.device, what.by_owner, each)) {
+      machine_.hazards.report({hazard_kind::bad_access, *story, *story, each.where});
+      what.fault = CUDA_ERROR_ILLEGAL_ADDRESS;
+      continue;
+    }
+    const deed kind = what.lifetime.value_or(each.writes ? deed::write : deed::read);
+    machine_.space.each(each.where.address, each.where.size,
+                        [&](region& in, std::uint64_t address, std::uint64_t size) {
+                          in.pages->history.touch(in.offset + (address - in.base), size, kind, when,
+                                                  story, address, machine_.hazards);
+                          in.uses.add(when, story);
+                          return true;
+                        });
+  }
+}
+
+// --- Waiting -------------------------------------------------------------------------------------
+
+void timeline::host_learns(const moment& done) {
+  if (host.now().includes(done.at)) return;
+  host.learn(done);
+  host.tick();  // knowledge counts from a tick on: who includes the tick has learnt this too
+}
+
+moment timeline::host_deed() {
+  if (host_function_moment != nullptr) return *host_function_moment;
+  return host.tick();
+}
+
+bool timeline::run_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock) {
+  while (!done()) {
+    if (machine_.down) return false;
+    if (step_before(time_point::max(), lock)) continue;
+    // What is waited for hangs on something outside: a held stream, a host function in another
+    // thread, another process, a flag in memory. Some of these give no notice, hence the timeout.
+    ++waiting_threads_;
+    changed_.wait_for(lock, std::chrono::milliseconds{1});
+    --waiting_threads_;
+  }
+  return true;
+}
+
+CUresult timeline::synchronize(const std::shared_ptr<stream_state>& stream,
+                               std::unique_lock<std::mutex>& lock) {
+  const std::uint64_t target = stream->tail();
+  const moment when = stream->clock.now();
+  run_until(
+      [&] {
+        return stream->completed >= target || machine_.health(stream->device) != CUDA_SUCCESS;
+      },
+      lock);
+  if (stream->completed < target) {
+    return machine_.down ? CUDA_ERROR_DEINITIALIZED : machine_.health(stream->device);
+  }
+  machine_.clock = std::max(machine_.clock, stream->last_end);
+  host_learns(when);
+  return machine_.health(stream->device);
+}
+
+CUresult timeline::synchronize(event_state& event, std::unique_lock<std::mutex>& lock) {
+  if (event.shared) {
+    const std::uint64_t number = event.shared->recorded();
+    run_until([&] { return event.shared->is_complete(number); }, lock);
+    if (event.recorded) host_learns(event.when);
+    return machine_.down ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
+  }
+  if (!event.recorded) return machine_.health(event.device);
+  const dependency target = *event.recorded;
+  const moment when = event.when;
+  const auto end = event.end;
+  run_until(
+      [&] { return target.met() || machine_.health(target.stream->device) != CUDA_SUCCESS; }, lock);
+  if (!target.met()) {
+    return machine_.down ? CUDA_ERROR_DEINITIALIZED : machine_.health(target.stream->device);
+  }
+  if (end) machine_.clock = std::max(machine_.clock, *end);
+  host_learns(when);
+  return machine_.health(target.stream->device);
+}
+
+CUresult timeline::synchronize_device(int device, std::unique_lock<std::mutex>& lock) {
+  busy_list all;
+  for (const auto& stream : streams) {
+    if (stream->device == device) all.push_back(stream);
+  }
+  for (const auto& stream : all) {
+    if (const CUresult bad = synchronize(stream, lock); bad != CUDA_SUCCESS) return bad;
+  }
+  for (const departed& gone : departed_) {
+    if (gone.device == device) host_learns(gone.last);
+  }
+  std::erase_if(departed_, [&](const departed& gone) { return host.now().includes(gone.last.at); });
+  return machine_.health(device);
+}
+
+void timeline::discard(int device) {
+  const busy_list all = streams;
+  for (const auto& stream : all) {
+    if (stream->device != device) continue;
+    stream->queue.clear();
+    stream->completed = stream->tail();
+    stream->busy = false;
+    std::erase(busy_, stream);
+    drop_if_done(stream);
+  }
+}
+
+bool timeline::idle(int device) const {
+  return std::none_of(streams.begin(), streams.end(), [&](const auto& stream) {
+    return stream->device == device && !stream->queue.empty();
+  });
+}
+
+// --- Progress ------------------------------------------------------------------------------------
+
+bool timeline::ready(stream_state& stream) const {
+  if (stream.held || stream.queue.empty()) return false;
+  if (machine_.health(stream.device) != CUDA_SUCCESS) return false;
+  operation& op = stream.queue.front();
+  if (op.running) return false;
+  for (const dependency& wait : op.waits) {
+    if (!wait.met()) return false;
+  }
+  return !op.gate || op.gate();
+}
+
+time_point timeline::end_of(const stream_state& stream, const operation& op) const {
+  time_point start = std::max(stream.last_end, op.queued);
+  for (const dependency& wait : op.waits) start = std::max(start, wait.stream->last_end);
+  const time_point end = start + op.takes;
+  return machine_.options.mode == progress::timed ? std::max(end, op.queued + machine_.options.lag)
+                                                  : end;
+}
+
+std::shared_ptr<stream_state> timeline::choose(time_point limit) {
+  const std::size_t count = busy_.size();
+  if (count == 0) return nullptr;
+  if (machine_.options.mode == progress::timed) {
+    std::shared_ptr<stream_state> first;
+    time_point first_end = limit;
+    for (const auto& stream : busy_) {
+      if (!ready(*stream)) continue;
+      const time_point end = end_of(*stream, stream->queue.front());
+      if (end < first_end || (end == first_end && !first)) {
+        first = stream;
+        first_end = end;
+      }
+    }
+    return first;
+  }
+  const std::size_t from = random(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& stream = busy_[(from + i) % count];
+    if (ready(*stream)) return stream;
+  }
+  return nullptr;
+}
+
+bool timeline::step_before(time_point limit, std::unique_lock<std::mutex>& lock) {
+  const auto stream = choose(limit);
+  if (!stream) return false;
+  perform(stream, lock);
+  return true;
+}
+
+bool timeline::step(std::unique_lock<std::mutex>& lock) {
+  return step_before(time_point::max(), lock);
+}
+
+void timeline::let_time_pass(std::unique_lock<std::mutex>& lock) {
+  if (busy_.empty()) return;
+  switch (machine_.options.mode) {
+    case progress::manual:
+      return;
+    case progress::timed:
+      while (step_before(machine_.clock, lock)) {
+      }
+      return;
+    case progress::seeded:
+      // More than one on average, so that a program that only queues does not pile work up.
+      for (std::uint64_t steps = random(4); steps > 0; --steps) {
+        if (!step(lock)) return;
+      }
+      return;
+  }
+}
+
+CUresult timeline::do_work(stream_state& stream, operation& op,
+                           std::unique_lock<std::mutex>& lock) {
+  if (op.fault != CUDA_SUCCESS) return op.fault;
+  for (const access& each : op.accesses) {
+    // Checked again: what was mapped when the work was queued may be gone now.
+    if (each.where.size != 0 && !allowed(stream.device, op.by_owner, each)) {
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
+    machine_.space.each(each.where.address, each.where.size,
+                        [&](region& in, std::uint64_t address, std::uint64_t size) {
+                          if (in.managed) {
+                            managed_touch(machine_, in, address, size, stream.device, each.writes);
+                          }
+                          return true;
+                        });
+  }
+  if (!op.body) return CUDA_SUCCESS;
+  if (!op.host_function) return op.body();
+
+  op.running = true;
+  host_function_moment = &op.when;
+  lock.unlock();
+  CUresult answer = CUDA_SUCCESS;
+  {
+    const host_function_scope no_driver_calls;
+    answer = op.body();
+  }
+  lock.lock();
+  host_function_moment = nullptr;
+  op.running = false;
+  return answer;
+}
+
+void timeline::perform(const std::shared_ptr<stream_state>& stream,
+                       std::unique_lock<std::mutex>& lock) {
+  // A deque keeps the place of its front while others append: `op` stays valid even where the lock
+  // is given up for a host function.
+  operation& op = stream->queue.front();
+  const time_point end = end_of(*stream, op);
+  const CUresult answer = do_work(*stream, op, lock);
+  stream->last_end = end;
+  if (machine_.options.mode == progress::timed) machine_.clock = std::max(machine_.clock, end);
+  if (op.end) *op.end = end;
+  if (answer != CUDA_SUCCESS) {
+    machine_.fault(stream->device, answer);
+    changed_.notify_all();
+    return;
+  }
+  stream->completed = op.sequence;
+  // Destroyed only now, and not under pop_front: a body may own the last reference to a stream.
+  const operation finished = std::move(op);
+  stream->queue.pop_front();
+  if (stream->queue.empty()) {
+    stream->busy = false;
+    std::erase(busy_, stream);
+    drop_if_done(stream);
+  }
+  if (waiting_threads_ > 0) changed_.notify_all();
+}
+
+}  // namespace weir::inline v0::sim

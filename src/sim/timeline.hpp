@@ -1,0 +1,224 @@
+// Streams, events and the scheduler: what is queued, in which order, and when it happens.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/clock.hpp"
+#include "sim/handles.hpp"
+#include "sim/shadow.hpp"
+#include "weir/sim.hpp"
+
+namespace weir::inline v0::sim {
+
+class state;
+class capture;       // capture.hpp: one capture of streams into a graph
+class shared_event;  // ipc.hpp: an event that another process can see
+struct stream_state;
+
+/// What kind of node a piece of work becomes when it is captured.
+using node_type = driver::CUgraphNodeType;
+
+/// One piece of device work as a call describes it, before it is queued or captured. Copyable: a
+/// graph queues its nodes again at each launch.
+struct work {
+  node_type type = driver::CU_GRAPH_NODE_TYPE_EMPTY;
+  std::string label{};
+  std::vector<access> accesses{};
+  /// Does the work when its turn comes; an error stops the device as a fault in a kernel would.
+  /// Runs under the machine's lock, except for host functions.
+  std::function<driver::CUresult()> body{};
+  duration takes{0};
+  bool host_function = false;
+  /// Further conditions for starting, polled: a flag in memory, an event of another process.
+  std::function<bool()> gate{};
+  /// Which device does the work, for access rights: the stream's, or for copies and fills every
+  /// device that owns a side.
+  bool by_owner = false;
+  /// Set where an access was wrong already when it was queued: the device stops with this.
+  driver::CUresult fault = driver::CUDA_SUCCESS;
+  /// What the work does to the memory it names in `accesses`, where that is more than a read or a
+  /// write: a stream-ordered allocation or free.
+  std::optional<deed> lifetime{};
+};
+
+/// "That stream has got as far as its n-th operation."
+struct dependency {
+  std::shared_ptr<stream_state> stream;
+  std::uint64_t sequence = 0;
+  [[nodiscard]] bool met() const noexcept;
+};
+
+/// One entry of a stream's queue.
+struct operation {
+  std::uint64_t sequence = 0;
+  time_point queued{};
+  duration takes{0};
+  std::vector<dependency> waits{};
+  std::function<driver::CUresult()> body{};
+  std::function<bool()> gate{};
+  moment when{};
+  std::string label{};
+  driver::CUresult fault = driver::CUDA_SUCCESS;
+  bool host_function = false;
+  bool running = false;  // a host function that some thread is inside of
+  bool by_owner = false;
+  /// Must be mapped and granted when the work starts.
+  std::vector<access> accesses{};
+  std::shared_ptr<time_point> end{};  // where to note the time of completion
+};
+
+/// A stream. Its queue holds what has not happened yet; operation `completed` is the last that has.
+/// Always: queue.front().sequence == completed + 1, next == completed + queue.size() + 1.
+/// Outlives its handle: work queued before a destroy still happens.
+struct stream_state {
+  std::uint64_t id = 0;
+  int device = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  bool is_legacy = false;
+  bool lane = false;  // of a graph launch; not visible to users, takes no part in legacy ordering
+  bool held = false;
+  bool destroyed = false;
+  std::uint64_t next = 1;
+  std::uint64_t completed = 0;
+  time_point last_end{};
+  std::deque<operation> queue{};
+  actor_clock clock{};
+  std::uint64_t host_version_seen = 0;
+  std::uint64_t legacy_seen = 0;  // sequence of the legacy stream's last operation waited for
+  bool busy = false;              // in the scheduler's list
+  std::shared_ptr<capture> capturing{};
+
+  [[nodiscard]] bool blocking() const noexcept {
+    return !lane && !is_legacy && (flags & driver::CU_STREAM_NON_BLOCKING) == 0;
+  }
+  [[nodiscard]] std::uint64_t tail() const noexcept { return next - 1; }
+};
+
+inline bool dependency::met() const noexcept { return stream->completed >= sequence; }
+
+/// An event: the place in a stream where it was last recorded, if ever.
+struct event_state {
+  unsigned flags = 0;
+  int device = 0;
+  std::optional<dependency> recorded{};
+  moment when{};
+  std::shared_ptr<time_point> end{};  // of the last record, where the event keeps time
+  /// The capture the event was last recorded in, until it is recorded outside of one, and the nodes
+  /// of that capture it stands for.
+  std::shared_ptr<capture> captured{};
+  std::vector<driver::CUgraphNode> captured_nodes{};
+  std::shared_ptr<shared_event> shared{};  // interprocess events
+
+  [[nodiscard]] bool complete() const noexcept { return !recorded || recorded->met(); }
+};
+
+/// All streams and the scheduler that moves them. Every function needs the machine's lock held;
+/// those that wait may give it up while they do.
+class timeline {
+ public:
+  explicit timeline(state& machine);
+
+  // --- Streams ---------------------------------------------------------------------------------
+
+  std::shared_ptr<stream_state> make_stream(int device, unsigned flags, int priority);
+  /// A stream that only a graph launch knows of.
+  std::shared_ptr<stream_state> make_lane(int device);
+  /// The handle is gone: the stream goes too, once its work has happened.
+  void retire(const std::shared_ptr<stream_state>& stream);
+  [[nodiscard]] std::shared_ptr<stream_state> legacy(int device);
+
+  // --- Queueing ----------------------------------------------------------------------------------
+
+  /// Queues `what`, behind everything already in `stream` and behind `waits`. Checks its accesses
+  /// against everything queued before, in the order that streams, events and the host define. Returns
+  /// the operation's moment. The stream must not be capturing (state::submit takes care of that).
+  moment enqueue(const std::shared_ptr<stream_state>& stream, work what,
+                 std::vector<dependency> waits = {}, std::shared_ptr<time_point> end = {});
+  void record(event_state& event, const std::shared_ptr<stream_state>& stream);
+  /// Nothing for an event never recorded.
+  void wait(const std::shared_ptr<stream_state>& stream, const event_state& event);
+  /// Makes `stream` wait for a place in another one; `when` is the moment of that place.
+  void wait(const std::shared_ptr<stream_state>& stream, dependency on, const moment& when);
+
+  // --- Waiting, on the calling thread --------------------------------------------------------------
+
+  driver::CUresult synchronize(const std::shared_ptr<stream_state>& stream,
+                               std::unique_lock<std::mutex>& lock);
+  driver::CUresult synchronize(event_state& event, std::unique_lock<std::mutex>& lock);
+  /// All streams of a device.
+  driver::CUresult synchronize_device(int device, std::unique_lock<std::mutex>& lock);
+  /// Lets work happen until `done`; false if the device is lost meanwhile.
+  bool run_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock);
+
+  // --- Progress ------------------------------------------------------------------------------------
+
+  /// One ready operation, chosen by the seed (or by end time in timed mode); false if none is ready.
+  bool step(std::unique_lock<std::mutex>& lock);
+  /// What a driver call lets happen, according to the mode.
+  void let_time_pass(std::unique_lock<std::mutex>& lock);
+  /// Forgets all work queued on a device; its streams count as having done it.
+  void discard(int device);
+  /// Whether nothing is queued on any stream of `device`.
+  [[nodiscard]] bool idle(int device) const;
+  /// Wakes threads in run_until: something outside the queues has changed.
+  void poke() { changed_.notify_all(); }
+  /// A number in [0, below), from the machine's seed.
+  std::uint64_t random(std::uint64_t below) noexcept;
+
+  // --- The host ---------------------------------------------------------------------------------
+
+  /// The host has waited for `done`, or has seen that it is complete.
+  void host_learns(const moment& done);
+  /// The moment of what the host does now: inside a host function that of its operation.
+  moment host_deed();
+
+  /// The host as an actor. All host threads are one: their calls happen one after the other, and what
+  /// one thread has waited for is finished for all of them.
+  actor_clock host{host_actor};
+  actor_registry actors{};
+
+  std::vector<std::shared_ptr<stream_state>> streams{};  // every stream with a handle or with work
+
+ private:
+  using busy_list = std::vector<std::shared_ptr<stream_state>>;
+
+  [[nodiscard]] bool ready(stream_state& stream) const;
+  [[nodiscard]] time_point end_of(const stream_state& stream, const operation& op) const;
+  [[nodiscard]] bool allowed(int device, bool by_owner, const access& what) const;
+  void order_behind_legacy(const std::shared_ptr<stream_state>& stream,
+                           std::vector<dependency>& waits);
+  void check_accesses(const stream_state& stream, work& what, const moment& when,
+                      std::uint64_t sequence);
+  bool step_before(time_point limit, std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::shared_ptr<stream_state> choose(time_point limit);
+  void perform(const std::shared_ptr<stream_state>& stream, std::unique_lock<std::mutex>& lock);
+  driver::CUresult do_work(stream_state& stream, operation& op, std::unique_lock<std::mutex>& lock);
+  void drop_if_done(const std::shared_ptr<stream_state>& stream);
+
+  /// What streams that are gone did last, as far as the host does not know of it yet.
+  struct departed {
+    int device;
+    bool blocking;
+    moment last;
+  };
+
+  state& machine_;
+  busy_list busy_;
+  std::vector<std::shared_ptr<stream_state>> legacy_;  // by device; null until first used
+  std::vector<departed> departed_;
+  int waiting_threads_ = 0;
+  std::condition_variable changed_;
+  std::uint64_t random_;
+  std::uint64_t next_id_ = 7;
+};
+
+}  // namespace weir::inline v0::sim

@@ -1,0 +1,79 @@
+// Byte sizes: arithmetic, and text in both directions.
+#include "weir/bytes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+namespace weir {
+namespace {
+
+using namespace weir::literals;
+
+// A size is no number: neither direction is implicit.
+static_assert(!std::is_convertible_v<std::uint64_t, bytes>);
+static_assert(!std::is_convertible_v<bytes, std::uint64_t>);
+static_assert(sizeof(bytes) == sizeof(std::uint64_t) && std::is_trivially_copyable_v<bytes>);
+
+TEST(bytes, arithmetic_keeps_the_unit) {
+  EXPECT_EQ(2_MiB + 512_KiB, bytes{2621440});
+  EXPECT_EQ(2_MiB - 1_B, bytes{2097151});
+  EXPECT_EQ(3 * 512_B, bytes{1536});
+  EXPECT_EQ(512_B * 3, bytes{1536});
+  EXPECT_EQ(1_GiB / 2_MiB, 512u);
+  EXPECT_EQ(1_GiB / 4, 256_MiB);
+  EXPECT_EQ(1000_B % 512_B, 488_B);
+  EXPECT_EQ(1_TiB, bytes{std::uint64_t{1} << 40});
+  bytes sum = 1_KiB;
+  sum += 1_KiB;
+  sum -= 1_B;
+  EXPECT_EQ(sum.count(), 2047u);
+  EXPECT_LT(1_MiB, 1_GiB);
+  EXPECT_EQ(bytes{}.count(), 0u);
+}
+
+TEST(bytes, text_uses_the_largest_unit_that_fits) {
+  EXPECT_EQ(to_string(0_B), "0 B");
+  EXPECT_EQ(to_string(512_B), "512 B");
+  EXPECT_EQ(to_string(1023_B), "1023 B");
+  EXPECT_EQ(to_string(1_KiB), "1 KiB");
+  EXPECT_EQ(to_string(20_MiB), "20 MiB");
+  EXPECT_EQ(to_string(1536_MiB), "1.5 GiB");
+  EXPECT_EQ(to_string(1_GiB + 256_MiB), "1.25 GiB");
+  EXPECT_EQ(to_string(143771_MiB), "140.4 GiB");
+  EXPECT_EQ(to_string(3_TiB), "3 TiB");
+  EXPECT_EQ(to_string(1024 * 1_TiB), "1 PiB");
+}
+
+TEST(bytes, text_rounds_into_the_next_unit) {
+  EXPECT_EQ(to_string(1_MiB - 1_B), "1 MiB");
+  EXPECT_EQ(to_string(1_GiB - 1_B), "1 GiB");
+  EXPECT_EQ(to_string(2_GiB - 1_B), "2 GiB");
+  EXPECT_EQ(to_string(1_KiB + 6_B), "1.01 KiB");
+  EXPECT_EQ(to_string(1_KiB + 5_B), "1 KiB");
+  EXPECT_EQ(to_string(bytes::max()), "16 EiB");
+}
+
+TEST(bytes, text_is_read) {
+  EXPECT_EQ(parse_bytes("0"), 0_B);
+  EXPECT_EQ(parse_bytes("4096"), 4096_B);
+  EXPECT_EQ(parse_bytes("64B"), 64_B);
+  EXPECT_EQ(parse_bytes("512KiB"), 512_KiB);
+  EXPECT_EQ(parse_bytes("20MiB"), 20_MiB);
+  EXPECT_EQ(parse_bytes("20 MiB"), 20_MiB);
+  EXPECT_EQ(parse_bytes("2GiB"), 2_GiB);
+  EXPECT_EQ(parse_bytes("1TiB"), 1_TiB);
+  EXPECT_EQ(parse_bytes("18446744073709551615"), bytes::max());
+  EXPECT_EQ(parse_bytes("15EiB"), bytes{std::uint64_t{15} << 60});
+}
+
+TEST(bytes, text_that_is_no_size_is_refused) {
+  for (const char* text :
+       {"", " ", "KiB", "-1", "+1", " 1", "1 ", "1  KiB", "20MB", "20M", "20mib", "1.5GiB", "0x10",
+        "1KiBx", "1,000", "18446744073709551616", "16EiB", "18014398509481984KiB"})
+    EXPECT_FALSE(parse_bytes(text)) << '"' << text << '"';
+  EXPECT_FALSE(parse_bytes(std::string_view{}));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,166 @@
+// Errors: their words, the exceptions they become, and the handler of last resort.
+#include "weir/error.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace weir {
+namespace {
+
+using namespace weir::literals;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr errc all_codes[] = {
+#define WEIR_ERRC(name, value, meaning) errc::name,
+#include "weir/errc.def"
+#undef WEIR_ERRC
+};
+
+TEST(errc, has_names_meanings_and_fixed_numbers) {
+  EXPECT_EQ(name(errc::driver_unavailable), "driver_unavailable");
+  EXPECT_EQ(meaning(errc::out_of_memory), "the device has no room");
+  // Numbers are ABI: these were published and must stay.
+  EXPECT_EQ(static_cast<int>(errc::invalid_argument), 1);
+  EXPECT_EQ(static_cast<int>(errc::out_of_memory), 4);
+  EXPECT_EQ(static_cast<int>(errc::driver_unavailable), 13);
+  EXPECT_EQ(static_cast<int>(errc::internal), 30);
+}
+
+TEST(errc, every_code_is_told_apart) {
+  std::set<std::string_view> names;
+  std::set<std::string_view> meanings;
+  int expected = 1;
+  for (const errc code : all_codes) {
+    EXPECT_EQ(static_cast<int>(code), expected++);  // append only, without holes
+    EXPECT_TRUE(names.insert(name(code)).second) << name(code);
+    EXPECT_TRUE(meanings.insert(meaning(code)).second) << meaning(code);
+  }
+}
+
+TEST(errc, a_foreign_number_has_a_name_too) {
+  EXPECT_EQ(name(static_cast<errc>(0)), "unknown");
+  EXPECT_EQ(name(static_cast<errc>(-5)), "unknown");
+  EXPECT_FALSE(meaning(static_cast<errc>(4711)).empty());
+}
+
+TEST(error_message, says_all_that_is_known) {
+  const error full{.code = errc::out_of_memory,
+                   .native = 2,
+                   .call = "cuMemCreate",
+                   .requested = 64_MiB,
+                   .detail = "device 0"};
+  EXPECT_EQ(full.message(),
+            "out_of_memory: the device has no room (cuMemCreate = 2, 64 MiB): device 0");
+}
+
+TEST(error_message, leaves_out_what_is_not_known) {
+  EXPECT_EQ((error{.code = errc::not_ready}).message(), "not_ready: the work has not finished");
+  EXPECT_EQ((error{.code = errc::not_ready, .native = 600, .call = "cuEventQuery"}).message(),
+            "not_ready: the work has not finished (cuEventQuery = 600)");
+  EXPECT_EQ((error{.code = errc::not_ready, .call = "cuEventQuery"}).message(),
+            "not_ready: the work has not finished (cuEventQuery)");
+  EXPECT_EQ((error{.code = errc::not_ready, .native = 600}).message(),
+            "not_ready: the work has not finished (native code 600)");
+  EXPECT_EQ((error{.code = errc::out_of_memory, .requested = 1_GiB}).message(),
+            "out_of_memory: the device has no room (1 GiB)");
+  EXPECT_EQ((error{.code = errc::bad_option, .detail = "x"}).message(),
+            "bad_option: an option is unknown or its value cannot be read: x");
+}
+
+TEST(raise, throws_what_fits_the_code) {
+  const error full{.code = errc::out_of_memory, .requested = 1_GiB};
+  try {
+    raise(full);
+    FAIL();
+  } catch (const std::bad_alloc& caught) {  // as code that knows nothing of weir would
+    const auto* const ours = dynamic_cast<const out_of_memory*>(&caught);
+    ASSERT_NE(ours, nullptr);
+    EXPECT_EQ(ours->reason(), full);
+    EXPECT_EQ(ours->what(), full.message());
+    EXPECT_EQ(ours->report(), "");
+  }
+
+  const error other{.code = errc::bad_stream, .detail = "stream 7"};
+  try {
+    raise(other);
+    FAIL();
+  } catch (const failure& caught) {
+    EXPECT_EQ(caught.reason(), other);
+    EXPECT_EQ(caught.code(), errc::bad_stream);
+    EXPECT_EQ(caught.what(), other.message());
+  }
+}
+
+TEST(out_of_memory_exception, carries_its_report) {
+  const out_of_memory thrown{error{.code = errc::out_of_memory}, "live 3 GiB"};
+  EXPECT_EQ(thrown.report(), "live 3 GiB");
+  EXPECT_THAT(thrown.what(), StartsWith("out_of_memory: "));
+}
+
+// Restores "no handler", which every test begins with.
+struct error_handling : ::testing::Test {
+  ~error_handling() override { set_error_handler(nullptr); }
+};
+
+TEST_F(error_handling, reaches_the_handler_with_its_context) {
+  std::vector<error> seen;
+  const std::uint64_t before = reported_errors();
+  set_error_handler(
+      [](const error& found, void* context) noexcept {
+        static_cast<std::vector<error>*>(context)->push_back(found);
+      },
+      &seen);
+  const error found{.code = errc::double_free, .detail = "0x1000"};
+  report_error(found);
+  EXPECT_THAT(seen, ::testing::ElementsAre(found));
+
+  set_error_handler(nullptr);
+  report_error(found);
+  EXPECT_EQ(seen.size(), 1u);
+  EXPECT_EQ(reported_errors(), before + 2);  // counted with and without a handler
+}
+
+// Each handler knows its own context and complains about any other.
+template <int Mine>
+struct pairing {
+  static inline int context = 0;
+  static inline std::atomic<int> wrong{0};
+  static void handler(const error&, void* given) noexcept {
+    if (given != &context) ++wrong;
+  }
+};
+
+TEST_F(error_handling, never_mixes_one_handler_with_anothers_context) {
+  std::atomic<bool> stop{false};
+  const std::uint64_t before = reported_errors();
+  std::atomic<std::uint64_t> sent{0};
+  std::vector<std::thread> reporters;
+  for (int i = 0; i < 2; ++i) {
+    reporters.emplace_back([&] {
+      const error found{.code = errc::internal};
+      while (!stop) {
+        report_error(found);
+        ++sent;
+      }
+    });
+  }
+  for (int i = 0; i < 20'000; ++i) {
+    set_error_handler(pairing<1>::handler, &pairing<1>::context);
+    set_error_handler(pairing<2>::handler, &pairing<2>::context);
+    set_error_handler(nullptr);
+  }
+  stop = true;
+  for (auto& reporter : reporters) reporter.join();
+  EXPECT_EQ(pairing<1>::wrong, 0);
+  EXPECT_EQ(pairing<2>::wrong, 0);
+  EXPECT_EQ(reported_errors() - before, sent);
+}
+
+}  // namespace
+}  // namespace weir

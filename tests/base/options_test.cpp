@@ -1,0 +1,240 @@
+// Options: reading, refusing, writing back, and the environment.
+#include "weir/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace weir {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace weir::literals;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string refusal(std::string_view name, std::string_view value) {
+  options target;
+  const auto done = set(target, name, value);
+  EXPECT_EQ(target, options{}) << "a refused value changed something";
+  if (done) {
+    ADD_FAILURE() << name << " took " << value;
+    return "";
+  }
+  EXPECT_EQ(done.code(), errc::bad_option);
+  return done.error().detail;
+}
+
+TEST(options, start_with_the_table_s_values) {
+  const options initial;
+  EXPECT_EQ(initial.runtime, runtime_choice::automatic);
+  EXPECT_EQ(initial.driver_path, "libcuda.so.1");
+  EXPECT_EQ(initial.sim_devices, 1);
+  EXPECT_EQ(initial.sim_capacity, 143771_MiB);
+  EXPECT_EQ(initial.sim_seed, 1u);
+  EXPECT_EQ(initial.sim_mode, sim_progress::seeded);
+  EXPECT_EQ(initial.sim_lag, 0ns);
+  EXPECT_TRUE(initial.sim_hazards);
+}
+
+TEST(options, of_every_type_are_read) {
+  options target;
+  EXPECT_TRUE(set(target, "runtime", "sim"));
+  EXPECT_TRUE(set(target, "driver_path", "/opt/cuda/libcuda.so.1"));
+  EXPECT_TRUE(set(target, "sim_devices", "8"));
+  EXPECT_TRUE(set(target, "sim_capacity", "20GiB"));
+  EXPECT_TRUE(set(target, "sim_seed", "18446744073709551615"));
+  EXPECT_TRUE(set(target, "sim_mode", "manual"));
+  EXPECT_TRUE(set(target, "sim_lag", "250us"));
+  EXPECT_TRUE(set(target, "sim_hazards", "off"));
+  EXPECT_EQ(target, (options{.runtime = runtime_choice::simulated,
+                             .driver_path = "/opt/cuda/libcuda.so.1",
+                             .sim_devices = 8,
+                             .sim_capacity = 20_GiB,
+                             .sim_seed = ~std::uint64_t{0},
+                             .sim_mode = sim_progress::manual,
+                             .sim_lag = 250us,
+                             .sim_hazards = false}));
+}
+
+TEST(options, take_the_spellings_they_document) {
+  options target;
+  for (const char* on : {"on", "true", "1"}) {
+    target.sim_hazards = false;
+    EXPECT_TRUE(set(target, "sim_hazards", on));
+    EXPECT_TRUE(target.sim_hazards) << on;
+  }
+  for (const char* off : {"off", "false", "0"}) {
+    target.sim_hazards = true;
+    EXPECT_TRUE(set(target, "sim_hazards", off));
+    EXPECT_FALSE(target.sim_hazards) << off;
+  }
+  const std::map<std::string, std::chrono::nanoseconds> durations = {
+      {"0", 0ns}, {"7ns", 7ns}, {"7us", 7us}, {"7ms", 7ms}, {"7s", 7s}, {"3600s", 1h}};
+  for (const auto& [text, value] : durations) {
+    EXPECT_TRUE(set(target, "sim_lag", text)) << text;
+    EXPECT_EQ(target.sim_lag, value) << text;
+  }
+  EXPECT_TRUE(set(target, "sim_capacity", "2147483648"));
+  EXPECT_EQ(target.sim_capacity, 2_GiB);
+}
+
+TEST(options, out_of_range_are_refused_with_the_range) {
+  EXPECT_EQ(refusal("sim_devices", "0"),
+            "sim_devices: \"0\" is no whole number from 1 to 16 (devices)");
+  EXPECT_EQ(refusal("sim_devices", "17"),
+            "sim_devices: \"17\" is no whole number from 1 to 16 (devices)");
+  EXPECT_EQ(refusal("sim_capacity", "1MiB"),
+            "sim_capacity: \"1MiB\" is no size from 1GiB to 1TiB (bytes)");
+  EXPECT_EQ(refusal("sim_lag", "3601s"),
+            "sim_lag: \"3601s\" is no duration from 0s to 3600s (ns, us, ms or s)");
+  EXPECT_EQ(refusal("sim_lag", "-1ns"),
+            "sim_lag: \"-1ns\" is no duration from 0s to 3600s (ns, us, ms or s)");
+}
+
+TEST(options, that_cannot_be_read_are_refused) {
+  EXPECT_EQ(refusal("runtime", "gpu"), "runtime: \"gpu\" is none of auto, cuda, sim");
+  EXPECT_THAT(refusal("sim_hazards", "yes"), HasSubstr("is no switch (on or off)"));
+  for (const char* text : {"", "1x", " 1", "1 ", "0x1", "1.0", "99999999999999999999"})
+    EXPECT_THAT(refusal("sim_devices", text), StartsWith("sim_devices: ")) << text;
+  for (const char* text : {"", "5", "5 s", "5m", "s", "9223372036854775807s", "1e3ns"})
+    EXPECT_THAT(refusal("sim_lag", text), StartsWith("sim_lag: ")) << text;
+  EXPECT_THAT(refusal("sim_seed", "-1"), StartsWith("sim_seed: "));
+  EXPECT_THAT(refusal("sim_mode", "Manual"), StartsWith("sim_mode: "));
+  EXPECT_THAT(refusal("driver_path", ""), StartsWith("driver_path: "));
+  EXPECT_THAT(refusal("driver_path", std::string_view{"a\0b", 3}), StartsWith("driver_path: "));
+}
+
+TEST(options, with_an_unknown_name_are_refused_with_the_nearest) {
+  EXPECT_EQ(refusal("sim_device", "2"),
+            "\"sim_device\" is no option; the nearest is \"sim_devices\"");
+  EXPECT_THAT(refusal("simcapacity", "2"), HasSubstr("\"sim_capacity\""));
+  EXPECT_THAT(refusal("Runtime", "2"), HasSubstr("\"runtime\""));
+  EXPECT_THAT(refusal("", "2"), HasSubstr("is no option"));
+  EXPECT_LT(refusal(std::string(100'000, 'x'), "2").size(), 200u);
+}
+
+TEST(option_lists, set_several) {
+  options target;
+  EXPECT_TRUE(set_all(target, "runtime=sim,sim_devices=2"));
+  EXPECT_EQ(target.runtime, runtime_choice::simulated);
+  EXPECT_EQ(target.sim_devices, 2);
+  EXPECT_TRUE(set_all(target, ""));
+  EXPECT_TRUE(set_all(target, "sim_devices=3,sim_devices=4,"));  // the last one counts
+  EXPECT_EQ(target.sim_devices, 4);
+}
+
+TEST(option_lists, keep_commas_and_backslashes_of_values) {
+  options target;
+  EXPECT_TRUE(set_all(target, R"(driver_path=/a\,b\\c=d,sim_devices=2)"));
+  EXPECT_EQ(target.driver_path, R"(/a,b\c=d)");
+  EXPECT_EQ(target.sim_devices, 2);
+}
+
+TEST(option_lists, set_all_or_none) {
+  options target;
+  const auto done = set_all(target, "sim_devices=2,sim_lag=soon");
+  ASSERT_FALSE(done);
+  EXPECT_THAT(done.error().detail, StartsWith("sim_lag: "));
+  EXPECT_EQ(target, options{});
+}
+
+TEST(option_lists, refuse_what_is_no_pair) {
+  options target;
+  EXPECT_EQ(set_all(target, "sim_devices").error().detail,
+            "\"sim_devices\" is not of the form name=value");
+  EXPECT_FALSE(set_all(target, ",sim_devices=2"));
+  EXPECT_FALSE(set_all(target, "sim_devices=2,,sim_seed=2"));
+  EXPECT_EQ(target, options{});
+}
+
+TEST(options, survive_being_written_and_read) {
+  for (const char* list :
+       {"", "runtime=cuda", "sim_mode=timed,sim_lag=1500ns", "sim_capacity=1073741825",
+        R"(driver_path=a\\b\,c=d)", "sim_hazards=off,sim_seed=0,sim_devices=16"}) {
+    options first;
+    ASSERT_TRUE(set_all(first, list)) << list;
+    options second;
+    second.sim_seed = 99;  // must be overwritten
+    ASSERT_TRUE(set_all(second, to_string(first))) << to_string(first);
+    EXPECT_EQ(second, first) << list;
+  }
+}
+
+TEST(options, are_written_exactly_and_shortly) {
+  EXPECT_EQ(to_string(options{}),
+            "runtime=auto,driver_path=libcuda.so.1,sim_devices=1,sim_capacity=143771MiB,sim_seed=1,"
+            "sim_mode=seeded,sim_lag=0s,sim_hazards=on");
+  EXPECT_EQ(*get(options{}, "sim_capacity"), "143771MiB");
+  EXPECT_EQ(get(options{}, "sim_capacit").code(), errc::bad_option);
+}
+
+// An environment that is not the process's.
+environment pretend(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found != variables.end() ? found->second.c_str() : nullptr;
+  };
+}
+
+TEST(options_from_environment, take_what_is_set) {
+  const auto read = options_from_environment(
+      pretend({{"WEIR_RUNTIME", "sim"}, {"WEIR_SIM_DEVICES", "2"}, {"WEIR_SIM_LAG", ""}}));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(*read, (options{.runtime = runtime_choice::simulated, .sim_devices = 2}));
+}
+
+TEST(options_from_environment, stand_above_the_initial_values) {
+  const options initial{.sim_devices = 4, .sim_seed = 5};
+  const auto read = options_from_environment(pretend({{"WEIR_SIM_DEVICES", "2"}}), initial);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->sim_devices, 2);
+  EXPECT_EQ(read->sim_seed, 5u);
+}
+
+TEST(options_from_environment, name_the_variable_that_is_wrong) {
+  const auto read = options_from_environment(pretend({{"WEIR_SIM_DEVICES", "many"}}));
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().detail,
+            "WEIR_SIM_DEVICES: sim_devices: \"many\" is no whole number from 1 to 16 (devices)");
+}
+
+TEST(options_from_environment, reads_the_process_s_own_by_default) {
+  ASSERT_EQ(setenv("WEIR_SIM_SEED", "4711", 1), 0);
+  const auto read = options_from_environment();
+  unsetenv("WEIR_SIM_SEED");
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->sim_seed, 4711u);
+}
+
+TEST(described_options, are_the_rows_of_the_table) {
+  const auto rows = describe_options();
+  std::set<std::string> names;
+  std::set<std::string> variables;
+  for (const option_info& row : rows) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_TRUE(variables.insert(row.environment).second) << row.environment;
+    EXPECT_THAT(row.environment, StartsWith("WEIR_"));
+    EXPECT_FALSE(row.meaning.empty() || row.type.empty()) << row.name;
+    // The initial value is one that the option itself takes.
+    options target;
+    EXPECT_TRUE(set(target, row.name, row.initial)) << row.name;
+    EXPECT_EQ(target, options{}) << row.name;
+    EXPECT_EQ(*get(options{}, row.name), row.initial);
+  }
+  EXPECT_TRUE(names.contains("sim_capacity"));
+}
+
+TEST(described_options, show_what_is_allowed) {
+  std::map<std::string, std::string> values;
+  for (const option_info& row : describe_options()) values[row.name] = row.values;
+  EXPECT_EQ(values["runtime"], "auto, cuda, sim");
+  EXPECT_EQ(values["sim_devices"], "1 to 16");
+  EXPECT_EQ(values["sim_capacity"], "1GiB to 1TiB");
+  EXPECT_EQ(values["sim_seed"], "");
+}
+
+}  // namespace
+}  // namespace weir

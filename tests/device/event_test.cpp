@@ -1,0 +1,204 @@
+// Events, their pool, and the thread's capture mode.
+#include "weir/event.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "device/device_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using driver::call;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+static_assert(!std::is_copy_constructible_v<event>);
+static_assert(std::is_nothrow_move_constructible_v<event>);
+
+using event_test = device_test;
+
+TEST_F(event_test, SettingsReachTheDriver) {
+  const auto flags = [this](event_options settings) {
+    EXPECT_TRUE(event::create(device_at(0), settings));
+    return static_cast<int>(fake.last_event_flags);
+  };
+  EXPECT_EQ(flags({}), driver::CU_EVENT_DISABLE_TIMING);
+  EXPECT_EQ(flags({.timing = true}), driver::CU_EVENT_DEFAULT);
+  EXPECT_EQ(flags({.interprocess = true}),
+            driver::CU_EVENT_DISABLE_TIMING | driver::CU_EVENT_INTERPROCESS);
+  EXPECT_EQ(flags({.timing = true, .blocking_sync = true}), driver::CU_EVENT_BLOCKING_SYNC);
+  EXPECT_EQ(event::create(device_at(0), {.timing = true, .interprocess = true}).code(),
+            errc::invalid_argument);
+}
+
+TEST_F(event_test, NotReachedIsNoError) {
+  const auto mark = event::create(device_at(0)).value();
+  EXPECT_TRUE(mark.reached().value());
+  fake.always[call::event_query] = driver::CUDA_ERROR_NOT_READY;
+  EXPECT_FALSE(mark.reached().value());
+  fake.always[call::event_query] = driver::CUDA_ERROR_CAPTURED_EVENT;
+  const auto refused = mark.reached();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, 907);
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+}
+
+TEST_F(event_test, AStreamOfAnotherDeviceIsRefusedBeforeTheDriverSeesIt) {
+  auto mark = event::create(device_at(0)).value();
+  EXPECT_EQ(mark.record(stream_ref::legacy(device_at(1))).code(), errc::bad_stream);
+  EXPECT_EQ(fake.count(call::event_record), 0u);
+  EXPECT_TRUE(stream_ref::legacy(device_at(1)).wait(mark)) << "waiting across devices is allowed";
+}
+
+TEST_F(event_test, AnEmptyEventRefusesEverything) {
+  auto mark = event::create(device_at(0)).value();
+  const auto other = event::create(device_at(0), {.timing = true}).value();
+  ASSERT_TRUE(mark.close());
+  EXPECT_EQ(mark.handle(), nullptr);
+  fake.clear_log();
+  EXPECT_EQ(mark.record(stream_ref::legacy(device_at(0))).code(), errc::already_freed);
+  EXPECT_EQ(mark.reached().code(), errc::already_freed);
+  EXPECT_EQ(mark.synchronize().code(), errc::already_freed);
+  EXPECT_EQ(mark.export_handle().code(), errc::already_freed);
+  EXPECT_EQ(event::elapsed(mark, other).code(), errc::already_freed);
+  EXPECT_TRUE(mark.close());
+  EXPECT_EQ(fake.count(call::event_destroy), 0u);
+}
+
+TEST_F(event_test, ElapsedNeedsTiming) {
+  const auto timed = event::create(device_at(0), {.timing = true}).value();
+  const auto untimed = event::create(device_at(0)).value();
+  EXPECT_EQ(event::elapsed(timed, untimed).code(), errc::invalid_argument);
+  EXPECT_TRUE(event::elapsed(timed, timed));
+  fake.always[call::event_elapsed_time] = driver::CUDA_ERROR_NOT_READY;
+  EXPECT_EQ(event::elapsed(timed, timed).code(), errc::not_ready);
+}
+
+TEST_F(event_test, OnlyInterprocessEventsAreExported) {
+  EXPECT_EQ(event::create(device_at(0)).value().export_handle().code(), errc::invalid_argument);
+  EXPECT_TRUE(event::create(device_at(0), {.interprocess = true}).value().export_handle());
+}
+
+TEST_F(event_test, MovesAndClosesOnce) {
+  auto first = event::create(device_at(0)).value();
+  event second{std::move(first)};
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(second);
+  second = event::create(device_at(0)).value();
+  EXPECT_EQ(fake.live(), 1u);
+  EXPECT_TRUE(second.close());
+  EXPECT_EQ(fake.live(), 0u);
+}
+
+TEST_F(event_test, ThePoolGivesBackWhatItGot) {
+  event_pool pool{device_at(0)};
+  auto first = pool.take().value();
+  auto* const handle = first.handle();
+  EXPECT_EQ(fake.last_event_flags, unsigned{driver::CU_EVENT_DISABLE_TIMING});
+  ASSERT_TRUE(pool.give_back(std::move(first)));
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(pool.idle(), 1u);
+  fake.clear_log();
+  const auto again = pool.take().value();
+  EXPECT_EQ(again.handle(), handle);
+  EXPECT_THAT(fake.calls(), IsEmpty());
+}
+
+TEST_F(event_test, ThePoolKeepsNoMoreThanItMay) {
+  event_pool pool{device_at(0), 2};
+  std::vector<event> taken;
+  for (int i = 0; i < 5; ++i) taken.push_back(pool.take().value());
+  for (auto& each : taken) ASSERT_TRUE(pool.give_back(std::move(each)));
+  EXPECT_EQ(pool.idle(), 2u);
+  EXPECT_EQ(fake.live(), 2u);
+  ASSERT_TRUE(pool.trim());
+  EXPECT_EQ(pool.idle(), 0u);
+  EXPECT_EQ(fake.live(), 0u);
+}
+
+TEST_F(event_test, ThePoolTakesOnlyItsOwnKind) {
+  event_pool pool{device_at(0)};
+  auto timed = event::create(device_at(0), {.timing = true}).value();
+  auto elsewhere = event::create(device_at(1)).value();
+  EXPECT_EQ(pool.give_back(std::move(timed)).code(), errc::foreign_pointer);
+  EXPECT_EQ(pool.give_back(std::move(elsewhere)).code(), errc::foreign_pointer);
+  EXPECT_TRUE(timed);      // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(elsewhere);  // NOLINT(bugprone-use-after-move)
+  ASSERT_TRUE(timed.close());
+  EXPECT_EQ(pool.give_back(std::move(timed)).code(), errc::already_freed);
+  EXPECT_EQ(pool.idle(), 0u);
+}
+
+TEST_F(event_test, TheIdleEventsGoWithThePoolAndTheTakenOnesDoNot) {
+  std::optional<event> taken;
+  {
+    event_pool pool{device_at(0)};
+    auto idle = pool.take().value();
+    taken = pool.take().value();
+    ASSERT_TRUE(pool.give_back(std::move(idle)));
+  }
+  EXPECT_EQ(fake.live(), 1u);
+  EXPECT_TRUE(taken->reached());
+}
+
+TEST_F(event_test, TrimDestroysAllAndTellsTheFirstFailure) {
+  event_pool pool{device_at(0)};
+  std::vector<event> taken;
+  for (int i = 0; i < 3; ++i) taken.push_back(pool.take().value());
+  for (auto& each : taken) ASSERT_TRUE(pool.give_back(std::move(each)));
+  make_current();
+  fake.clear_log();
+  fake.fail_nth(3, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(pool.trim().code(), errc::driver_error);
+  EXPECT_EQ(fake.count(call::event_destroy), 3u);
+  EXPECT_EQ(fake.live(), 1u);
+}
+
+TEST_F(event_test, ThePoolServesManyThreads) {
+  event_pool pool{device_at(0), 4};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool] {
+      for (int i = 0; i < 500; ++i) {
+        auto a = pool.take().value();
+        auto b = pool.take().value();
+        ASSERT_NE(a.handle(), b.handle());
+        ASSERT_TRUE(pool.give_back(std::move(a)));
+        ASSERT_TRUE(pool.give_back(std::move(b)));
+      }
+    });
+  }
+  for (auto& each : threads) each.join();
+  EXPECT_LE(pool.idle(), 4u);
+  EXPECT_EQ(fake.live(), pool.idle());
+}
+
+TEST_F(event_test, TheGuardRelaxesTheThreadAndPutsItsModeBack) {
+  fake.thread_mode = driver::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+  fake.clear_log();
+  {
+    const thread_capture_mode_guard relaxed{device_at(0)};
+    EXPECT_TRUE(relaxed);
+    EXPECT_EQ(fake.thread_mode, driver::CU_STREAM_CAPTURE_MODE_RELAXED);
+  }
+  EXPECT_EQ(fake.thread_mode, driver::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  EXPECT_THAT(fake.calls(), ElementsAre(call::thread_exchange_stream_capture_mode,
+                                        call::thread_exchange_stream_capture_mode));
+}
+
+TEST_F(event_test, AGuardThatFailedPutsNothingBack) {
+  fake.clear_log();
+  fake.always[call::thread_exchange_stream_capture_mode] = driver::CUDA_ERROR_UNKNOWN;
+  {
+    const thread_capture_mode_guard relaxed{device_at(0)};
+    EXPECT_FALSE(relaxed);
+    EXPECT_EQ(relaxed.error().native, 999);
+  }
+  EXPECT_EQ(fake.calls().size(), 1u);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

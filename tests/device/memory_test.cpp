@@ -1,0 +1,246 @@
+// Virtual memory: the rules are checked before the driver sees a call, and owners give things back.
+#include "weir/memory.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "device/device_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using driver::call;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr bytes unit{fake_driver::granularity};
+
+class memory_test : public device_test {
+ protected:
+  /// Calls besides binding the context.
+  [[nodiscard]] std::vector<call> memory_calls() const {
+    auto all = fake.calls();
+    std::erase_if(all, [](call each) {
+      return each == call::ctx_get_current || each == call::ctx_push_current ||
+             each == call::ctx_pop_current || each == call::device_primary_ctx_retain;
+    });
+    return all;
+  }
+};
+
+TEST_F(memory_test, RoundsToTheDevicesUnits) {
+  EXPECT_EQ(round_to_granularity(device_at(0), bytes{1}).value(), unit);
+  EXPECT_EQ(round_to_granularity(device_at(0), unit).value(), unit);
+  EXPECT_EQ(round_to_granularity(device_at(0), unit + bytes{1}).value(), unit * 2);
+  EXPECT_EQ(round_to_recommended(device_at(0), unit).value(),
+            bytes{fake_driver::recommended_granularity});
+  EXPECT_EQ(round_to_granularity(device_at(0), bytes{}).code(), errc::invalid_argument);
+  EXPECT_EQ(round_to_granularity(device_at(0), bytes::max()).code(), errc::size_overflow);
+}
+
+TEST_F(memory_test, BadSizesAndAddressesNeverReachTheDriver) {
+  const auto where = device_at(0);
+  const context_scope bound{where};
+  const auto access = vmm::access_for(where);
+  const std::span<const vmm::access> rights{&access, 1};
+  const vmm::physical whole{.handle = 1, .size = unit};
+  const vmm::physical part{.handle = 1, .size = unit / 2};
+  const vmm::physical huge{.handle = 1, .size = bytes{~std::uint64_t{0} - unit.count() + 1}};
+  const device_address base = 64 * unit.count();
+  fake.clear_log();
+
+  EXPECT_EQ(vmm::reserve(bound, bytes{}).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::reserve(bound, unit + bytes{1}).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::reserve(bound, unit, bytes{3}).code(), errc::bad_alignment);
+  EXPECT_EQ(vmm::reserve(bound, unit, bytes{}, 1).code(), errc::bad_alignment);
+  EXPECT_EQ(vmm::free(bound, 0, unit).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::create(bound, bytes{}).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::create(bound, unit / 2).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::map(bound, base, part).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::map(bound, base + 1, whole).code(), errc::bad_alignment);
+  EXPECT_EQ(vmm::map(bound, 0, whole).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::map(bound, base, huge).code(), errc::size_overflow);
+  EXPECT_EQ(vmm::map(bound, base, std::vector{whole, part}).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::map(bound, base, std::vector{huge, huge}).code(), errc::size_overflow);
+  EXPECT_EQ(vmm::map(bound, base, std::span<const vmm::physical>{}).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::unmap(bound, base, unit / 2).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::unmap(bound, base + unit.count() / 2, unit).code(), errc::bad_alignment);
+  EXPECT_EQ(vmm::set_access(bound, base, bytes{}, rights).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::set_access(bound, base, unit, {}).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::import_descriptor(bound, -1, unit).code(), errc::invalid_argument);
+  EXPECT_EQ(vmm::import_descriptor(bound, 3, bytes{1}).code(), errc::invalid_argument);
+  EXPECT_EQ(allocate_plain(bound, bytes{}).code(), errc::invalid_argument);
+  EXPECT_TRUE(free_plain(bound, 0));
+  EXPECT_THAT(fake.calls(), IsEmpty());
+}
+
+TEST_F(memory_test, ReservationsAreAlignedToTheGranularityAtLeast) {
+  const auto small = address_range::reserve(device_at(0), unit, bytes{4096}).value();
+  EXPECT_EQ(small.base(), 64 * unit.count()) << "the fake answers 64 times the alignment it got";
+  const auto large = address_range::reserve(device_at(0), unit, unit * 8).value();
+  EXPECT_EQ(large.base(), 64 * 8 * unit.count());
+}
+
+TEST_F(memory_test, ARangeKnowsWhatLiesInside) {
+  const auto range = address_range::reserve(device_at(0), unit * 4).value();
+  const auto base = range.base();
+  EXPECT_TRUE(range.contains(base, unit * 4));
+  EXPECT_TRUE(range.contains(base + 3 * unit.count(), unit));
+  EXPECT_FALSE(range.contains(base + 3 * unit.count(), unit * 2));
+  EXPECT_FALSE(range.contains(base - 1, bytes{1}));
+  EXPECT_FALSE(range.contains(base, bytes::max()));
+  EXPECT_FALSE(range.contains(base + 4 * unit.count(), bytes{1}));
+}
+
+TEST_F(memory_test, PropertiesReachTheDriverAndAreCheckedFirst) {
+  ASSERT_TRUE(
+      physical_handle::create(device_at(1), unit, {.posix_descriptor = true, .rdma = true}));
+  EXPECT_EQ(fake.last_properties.type, driver::CU_MEM_ALLOCATION_TYPE_PINNED);
+  EXPECT_EQ(fake.last_properties.location.type, driver::CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(fake.last_properties.location.id, 1);
+  EXPECT_EQ(fake.last_properties.requestedHandleTypes,
+            driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  EXPECT_EQ(fake.last_properties.allocFlags.gpuDirectRDMACapable, 1);
+  ASSERT_TRUE(physical_handle::create(device_at(0), unit));
+  EXPECT_EQ(fake.last_properties.requestedHandleTypes, driver::CU_MEM_HANDLE_TYPE_NONE);
+  EXPECT_EQ(fake.last_properties.allocFlags.gpuDirectRDMACapable, 0);
+  const auto created = fake.count(call::mem_create);
+  EXPECT_EQ(physical_handle::create(device_at(0), unit, {.fabric = true}).code(),
+            errc::not_supported);
+  EXPECT_EQ(fake.count(call::mem_create), created);
+}
+
+TEST_F(memory_test, OutOfMemoryCarriesTheSize) {
+  fake.always[call::mem_create] = driver::CUDA_ERROR_OUT_OF_MEMORY;
+  const auto refused = physical_handle::create(device_at(0), unit * 3);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::out_of_memory);
+  EXPECT_EQ(refused.error().requested, unit * 3);
+  EXPECT_EQ(refused.error().call, "cuMemCreate");
+}
+
+TEST_F(memory_test, OnlyExportableHandlesAreExported) {
+  const auto plain = physical_handle::create(device_at(0), unit).value();
+  EXPECT_EQ(plain.export_descriptor().code(), errc::not_supported);
+  EXPECT_EQ(fake.count(call::mem_export_to_shareable_handle), 0u);
+}
+
+TEST_F(memory_test, TheDescriptorsNumberStandsForThePointer) {
+  const auto imported = physical_handle::import_descriptor(device_at(0), 42, unit).value();
+  EXPECT_EQ(fake.last_imported, 42u);
+  EXPECT_EQ(imported.size(), unit);
+}
+
+TEST_F(memory_test, AMappingCoversTheWholeHandle) {
+  const auto range = address_range::reserve(device_at(0), unit * 4).value();
+  const auto handle = physical_handle::create(device_at(0), unit * 2).value();
+  const auto mapped = mapping::create(range, unit, handle).value();
+  ASSERT_EQ(fake.mappings().size(), 1u);
+  EXPECT_EQ(fake.mappings()[0].address, range.base() + unit.count());
+  EXPECT_EQ(fake.mappings()[0].size, handle.size().count());
+  EXPECT_EQ(fake.mappings()[0].offset, 0u);
+  EXPECT_EQ(mapped.address(), range.base() + unit.count());
+  ASSERT_TRUE(mapped.set_access(device_at(1), access_rights::read));
+  ASSERT_EQ(fake.last_access.size(), 1u);
+  EXPECT_EQ(fake.last_access[0].location.id, 1);
+  EXPECT_EQ(fake.last_access[0].flags, driver::CU_MEM_ACCESS_FLAGS_PROT_READ);
+}
+
+TEST_F(memory_test, AMappingMustFitIntoItsRange) {
+  const auto range = address_range::reserve(device_at(0), unit * 4).value();
+  auto handle = physical_handle::create(device_at(0), unit * 2).value();
+  EXPECT_EQ(mapping::create(range, unit * 3, handle).code(), errc::invalid_argument);
+  EXPECT_EQ(mapping::create(range, bytes::max(), handle).code(), errc::invalid_argument);
+  EXPECT_EQ(mapping::create(range, unit / 2, handle).code(), errc::bad_alignment);
+  EXPECT_EQ(fake.count(call::mem_map), 0u);
+  ASSERT_TRUE(handle.close());
+  EXPECT_EQ(mapping::create(range, unit, handle).code(), errc::already_freed);
+}
+
+TEST_F(memory_test, ManyHandlesTakeOneGrant) {
+  const auto range = address_range::reserve(device_at(0), unit * 8).value();
+  const context_scope bound{device_at(0)};
+  std::vector<vmm::physical> handles;
+  for (int i = 0; i < 3; ++i) handles.push_back(vmm::create(bound, unit).value());
+  const vmm::access rights[] = {vmm::access_for(device_at(0)),
+                                vmm::access_for(device_at(1), access_rights::read)};
+  fake.clear_log();
+  ASSERT_TRUE(vmm::map(bound, range.base(), handles));
+  ASSERT_TRUE(vmm::set_access(bound, range.base(), unit * 3, rights));
+  EXPECT_THAT(fake.calls(),
+              ElementsAre(call::mem_map, call::mem_map, call::mem_map, call::mem_set_access));
+  EXPECT_EQ(fake.last_access.size(), 2u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(fake.mappings()[i].address, range.base() + i * unit.count());
+    EXPECT_EQ(fake.mappings()[i].handle, handles[i].handle);
+  }
+  ASSERT_TRUE(vmm::unmap(bound, range.base(), unit * 3));
+  for (const auto& each : handles) ASSERT_TRUE(vmm::release(bound, each));
+}
+
+TEST_F(memory_test, WhatWasMappedBeforeAFailureIsUnmapped) {
+  const auto range = address_range::reserve(device_at(0), unit * 8).value();
+  const context_scope bound{device_at(0)};
+  const std::vector<vmm::physical> handles(3, {.handle = 9, .size = unit});
+  fake.fail_nth(3, driver::CUDA_ERROR_ALREADY_MAPPED);
+  const auto refused = vmm::map(bound, range.base(), handles);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::already_mapped);
+  EXPECT_THAT(fake.mappings(), IsEmpty());
+}
+
+TEST_F(memory_test, OwnersMoveAndGiveBackOnce) {
+  {
+    auto range = address_range::reserve(device_at(0), unit * 4).value();
+    auto handle = physical_handle::create(device_at(0), unit).value();
+    auto mapped = mapping::create(range, bytes{}, handle).value();
+    address_range range_again{std::move(range)};
+    physical_handle handle_again{std::move(handle)};
+    mapping mapped_again{std::move(mapped)};
+    EXPECT_FALSE(range);   // NOLINT(bugprone-use-after-move)
+    EXPECT_FALSE(handle);  // NOLINT(bugprone-use-after-move)
+    EXPECT_FALSE(mapped);  // NOLINT(bugprone-use-after-move)
+    EXPECT_EQ(mapped.set_access(device_at(0)).code(), errc::already_freed);
+    EXPECT_EQ(handle.export_descriptor().code(), errc::already_freed);
+    EXPECT_EQ(fake.live(), 3u);
+    handle_again = physical_handle::create(device_at(0), unit).value();
+    mapped_again = mapping::create(range_again, unit, handle_again).value();
+    EXPECT_EQ(fake.live(), 3u);
+    fake.clear_log();
+  }
+  EXPECT_THAT(memory_calls(),
+              ElementsAre(call::mem_unmap, call::mem_release, call::mem_address_free));
+  EXPECT_EQ(fake.live(), 0u);
+}
+
+TEST_F(memory_test, AHandleMayGoBeforeItsMapping) {
+  const auto range = address_range::reserve(device_at(0), unit * 4).value();
+  auto handle = physical_handle::create(device_at(0), unit).value();
+  auto mapped = mapping::create(range, bytes{}, handle).value();
+  EXPECT_TRUE(handle.close());
+  EXPECT_TRUE(mapped.set_access(device_at(0)));
+  EXPECT_TRUE(mapped.close());
+}
+
+TEST(descriptor, ClosesWhatItOwnsAndNothingElse) {
+  const auto is_open = [](int number) { return ::fcntl(number, F_GETFD) != -1; };
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  {
+    descriptor reader{ends[0]};
+    descriptor moved{std::move(reader)};
+    EXPECT_FALSE(reader);  // NOLINT(bugprone-use-after-move)
+    EXPECT_EQ(moved.get(), ends[0]);
+    moved = descriptor{ends[1]};
+    EXPECT_FALSE(is_open(ends[0]));
+    EXPECT_EQ(moved.release(), ends[1]);
+  }
+  EXPECT_TRUE(is_open(ends[1]));
+  { const descriptor writer{ends[1]}; }
+  EXPECT_FALSE(is_open(ends[1]));
+}
+
+}  // namespace
+}  // namespace weir::testing_support

@@ -1,0 +1,215 @@
+// Streams: who they are, what they belong to, and whether they are being captured.
+#include "weir/stream.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <type_traits>
+
+#include "device/device_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using driver::call;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+static_assert(std::is_trivially_copyable_v<stream_ref>, "passed by value on every allocation");
+static_assert(!std::is_copy_constructible_v<stream>);
+static_assert(std::is_nothrow_move_constructible_v<stream>);
+// cuda.h: typedef struct CUstream_st* CUstream; driver_types.h: typedef CUstream_st* cudaStream_t.
+static_assert(std::is_constructible_v<stream_ref, device, struct ::CUstream_st*>);
+
+using stream_test = device_test;
+
+TEST_F(stream_test, NullIsTheLegacyStream) {
+  const stream_ref null{device_at(0), nullptr};
+  EXPECT_TRUE(null.is_legacy());
+  EXPECT_EQ(null, stream_ref::legacy(device_at(0)));
+  EXPECT_NE(null, stream_ref::legacy(device_at(1)));
+  EXPECT_NE(null, stream_ref::per_thread(device_at(0)));
+  EXPECT_EQ(null.id().value(), stream_ref::legacy(device_at(0)).id().value());
+}
+
+TEST_F(stream_test, AnIdentifiedReferenceAsksNoMore) {
+  const auto known = stream_ref::legacy(device_at(0)).identified().value();
+  const auto own = stream::create(device_at(0)).value();
+  fake.clear_log();
+  EXPECT_EQ(known.id().value(), stream_id{6});
+  EXPECT_EQ(own.ref().id().value(), own.id());
+  EXPECT_EQ(stream_ref{own}.identified().value().id().value(), own.id());
+  EXPECT_THAT(fake.calls(), IsEmpty());
+}
+
+TEST_F(stream_test, ThePerThreadStreamIsAskedEachTime) {
+  const auto mine = stream_ref::per_thread(device_at(0)).identified().value();
+  ASSERT_TRUE(mine.id());
+  make_current();
+  fake.clear_log();
+  ASSERT_TRUE(mine.id());
+  EXPECT_THAT(fake.calls(), ElementsAre(call::ctx_get_current, call::stream_get_id));
+}
+
+TEST_F(stream_test, SettingsReachTheDriver) {
+  const auto beside = stream::create(device_at(0)).value();
+  EXPECT_EQ(fake.last_stream_flags, unsigned{driver::CU_STREAM_NON_BLOCKING});
+  const auto in_order = stream::create(device_at(0), {.non_blocking = false}).value();
+  EXPECT_EQ(fake.last_stream_flags, unsigned{driver::CU_STREAM_DEFAULT});
+  EXPECT_NE(beside.id(), in_order.id());
+}
+
+TEST_F(stream_test, MovesAndClosesOnce) {
+  auto first = stream::create(device_at(0)).value();
+  auto* const handle = first.handle();
+  stream second{std::move(first)};
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(second.handle(), handle);
+  second = stream::create(device_at(0)).value();
+  EXPECT_EQ(fake.count(call::stream_destroy), 1u);
+  EXPECT_TRUE(second.close());
+  EXPECT_FALSE(second);
+  EXPECT_TRUE(second.close());
+  EXPECT_EQ(fake.count(call::stream_destroy), 2u);
+  EXPECT_EQ(fake.live(), 0u);
+}
+
+TEST_F(stream_test, AssigningToItselfKeepsTheStream) {
+  auto own = stream::create(device_at(0)).value();
+  auto& same = own;
+  own = std::move(same);
+  EXPECT_TRUE(own);
+  EXPECT_EQ(fake.count(call::stream_destroy), 0u);
+}
+
+TEST_F(stream_test, BusyIsNoError) {
+  const auto own = stream::create(device_at(0)).value();
+  EXPECT_TRUE(own.ready().value());
+  fake.always[call::stream_query] = driver::CUDA_ERROR_NOT_READY;
+  EXPECT_FALSE(own.ready().value());
+  fake.always[call::stream_query] = driver::CUDA_ERROR_LAUNCH_FAILED;
+  EXPECT_EQ(own.ready().code(), errc::device_lost);
+}
+
+TEST_F(stream_test, WaitingForAnEmptyEventIsRefused) {
+  const auto own = stream::create(device_at(0)).value();
+  auto gone = event::create(device_at(0)).value();
+  ASSERT_TRUE(gone.close());
+  EXPECT_EQ(own.wait(gone).code(), errc::already_freed);
+  EXPECT_EQ(fake.count(call::stream_wait_event), 0u);
+}
+
+TEST_F(stream_test, CaptureIsToldWithItsId) {
+  const auto own = stream::create(device_at(0)).value();
+  EXPECT_EQ(own.ref().capture().value().status, capture_status::none);
+  EXPECT_FALSE(own.ref().is_capturing().value());
+  fake.capture = driver::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  const auto active = own.ref().capture().value();
+  EXPECT_EQ(active.status, capture_status::active);
+  EXPECT_EQ(active.id, capture_id{77});
+  EXPECT_TRUE(own.ref().is_capturing().value());
+  fake.capture = driver::CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  EXPECT_EQ(own.ref().capture().value().status, capture_status::invalidated);
+  EXPECT_TRUE(own.ref().is_capturing().value());
+}
+
+TEST_F(stream_test, TheLegacyStreamBesideACaptureIsNotCapturing) {
+  fake.always[call::stream_get_capture_info] = driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  fake.always[call::stream_is_capturing] = driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  const auto legacy = stream_ref::legacy(device_at(0));
+  EXPECT_EQ(legacy.capture().value().status, capture_status::implicit);
+  EXPECT_FALSE(legacy.is_capturing().value());
+}
+
+TEST_F(stream_test, StreamsOfAnotherDeviceAreFound) {
+  const stream_ref theirs{device_at(0), reinterpret_cast<::CUstream_st*>(std::uintptr_t{0x500})};
+  EXPECT_TRUE(theirs.validate());
+  fake.stream_context = fake_driver::context_of(1);
+  EXPECT_EQ(theirs.validate().code(), errc::bad_stream);
+  fake.stream_context = reinterpret_cast<driver::CUcontext>(std::uintptr_t{0x2000});
+  EXPECT_TRUE(theirs.validate()) << "a context of the user's own on the right device";
+  fake.always[call::stream_get_ctx] = driver::CUDA_ERROR_INVALID_HANDLE;
+  EXPECT_EQ(theirs.validate().code(), errc::bad_stream);
+  EXPECT_TRUE(stream_ref::legacy(device_at(0)).validate());
+}
+
+// Drivers before CUDA 12.0 and 11.3.
+class old_driver_test : public ::testing::Test {
+ protected:
+  old_driver_test() {
+    fake.table.stream_get_id = nullptr;
+    fake.table.stream_get_capture_info = nullptr;
+    runtime_ = runtime::open_table(fake.table, "old").value();
+  }
+  [[nodiscard]] device device_at(int index) const {
+    return runtime_->device(device_id{index}).value();
+  }
+
+  fake_driver fake;
+  std::shared_ptr<runtime> runtime_;
+};
+
+TEST_F(old_driver_test, NumbersStreamsItself) {
+  const auto a = stream::create(device_at(0)).value();
+  const auto b = stream::create(device_at(0)).value();
+  EXPECT_NE(a.id(), b.id());
+  EXPECT_EQ(stream_ref(device_at(0), a.handle()).id().value(), a.id());
+  const auto legacy = stream_ref::legacy(device_at(0)).id().value();
+  EXPECT_EQ(stream_ref(device_at(0), nullptr).id().value(), legacy);
+  EXPECT_NE(stream_ref::legacy(device_at(1)).id().value(), legacy);
+}
+
+TEST_F(old_driver_test, ARecycledHandleGetsANewNumber) {
+  const auto handle = fake.next_handle;
+  auto first = stream::create(device_at(0)).value();
+  const auto before = first.id();
+  ASSERT_TRUE(first.close());
+  fake.next_handle = handle;
+  const auto second = stream::create(device_at(0)).value();
+  EXPECT_NE(second.id(), before);
+  EXPECT_EQ(stream_ref(device_at(0), second.handle()).id().value(), second.id());
+}
+
+TEST_F(old_driver_test, AForeignStreamWithTheHandleOfOneThatWeDestroyedIsAnother) {
+  auto own = stream::create(device_at(0)).value();
+  const auto before = own.id();
+  auto* const handle = own.handle();
+  ASSERT_TRUE(own.close());
+  EXPECT_NE(stream_ref(device_at(0), handle).id().value(), before);
+}
+
+TEST_F(old_driver_test, AHandleKnownFromAForeignStreamIsRenumberedWhenWeCreateIt) {
+  const auto handle = fake.next_handle;
+  const stream_ref foreign{device_at(0), reinterpret_cast<::CUstream_st*>(handle)};
+  const auto before = foreign.id().value();
+  EXPECT_EQ(foreign.id().value(), before);
+  const auto own = stream::create(device_at(0)).value();
+  ASSERT_EQ(own.handle(), foreign.handle());
+  EXPECT_NE(own.id(), before);
+}
+
+TEST_F(old_driver_test, EachThreadHasItsOwnPerThreadNumber) {
+  const auto ask = [this](int index) {
+    return stream_ref::per_thread(device_at(index)).id().value();
+  };
+  const auto mine = ask(0);
+  EXPECT_EQ(ask(0), mine);
+  EXPECT_NE(ask(1), mine);
+  stream_id theirs{};
+  std::thread{[&] { theirs = ask(0); }}.join();
+  EXPECT_NE(theirs, mine);
+}
+
+TEST_F(old_driver_test, SaysThatItCannotNameACapture) {
+  const auto own = stream::create(device_at(0)).value();
+  EXPECT_EQ(own.ref().capture().value().status, capture_status::none);
+  fake.capture = driver::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  EXPECT_EQ(own.ref().capture().code(), errc::not_supported);
+  EXPECT_TRUE(own.ref().is_capturing().value());
+  fake.always[call::stream_is_capturing] = driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  EXPECT_EQ(stream_ref::legacy(device_at(0)).capture().value().status, capture_status::implicit);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

@@ -1,0 +1,376 @@
+// Random programs from a generator that knows whether it put a race in: it must agree with the
+// oracle on every one of them.
+//
+// The generator keeps its own model of order, made of nothing the oracle uses: an explicit graph of
+// operations with the set of all predecessors of each. Before an access it adds what keeps it apart
+// from earlier ones (an event, a host wait); in a racy program it forgets to, once.
+#include <bitset>
+#include <cstdlib>
+#include <map>
+#include <optional>
+
+#include "program.hpp"
+
+namespace weir::hazards {
+namespace {
+
+constexpr std::size_t most_nodes = 768;
+using node = std::size_t;
+
+/// The graph: who comes before whom.
+class order_model {
+ public:
+  node add(std::initializer_list<std::optional<node>> before) {
+    std::bitset<most_nodes> all;
+    for (const auto& each : before) {
+      if (!each) continue;
+      all |= before_[*each];
+      all.set(*each);
+    }
+    before_.push_back(all);
+    return before_.size() - 1;
+  }
+  void also_after(node later, node earlier) {
+    before_[later] |= before_[earlier];
+    before_[later].set(earlier);
+  }
+  [[nodiscard]] bool ordered(node earlier, node later) const {
+    return before_[later].test(earlier);
+  }
+  [[nodiscard]] bool full() const { return before_.size() + 64 > most_nodes; }
+
+ private:
+  std::vector<std::bitset<most_nodes>> before_;
+};
+
+class random_source {
+ public:
+  explicit random_source(std::uint64_t seed) : state_{seed * 2 + 1} {}
+  std::size_t below(std::size_t n) {
+    state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<std::size_t>((state_ >> 33) % n);
+  }
+  bool chance(std::size_t in) { return below(in) == 0; }
+
+ private:
+  std::uint64_t state_;
+};
+
+/// Things that many programs share, so that 100,000 programs do not create 100,000 machines.
+struct workplace {
+  static constexpr std::size_t stream_count = 5;
+  static constexpr std::size_t buffer_size = 4096;
+
+  explicit workplace(std::uint64_t seed) : p{seed} {
+    for (std::size_t i = 0; i < stream_count; ++i) {
+      const bool blocking = i < 2;
+      streams.push_back(p.stream(blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
+    }
+    streams.push_back(legacy_stream());
+    for (int i = 0; i < 4; ++i) events.push_back(p.event());
+    // A pool that makes one stream wait for another puts an order in that the model does not know.
+    CUmemoryPool pool{};
+    p.check(p.cuda().device_get_default_mem_pool(&pool, 0));
+    for (const auto rule : {CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC,
+                            CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES}) {
+      int off = 0;
+      p.check(p.cuda().mem_pool_set_attribute(pool, rule, &off));
+    }
+    for (int i = 0; i < 2; ++i) buffers.push_back({p.buffer(buffer_size)});
+    const auto twice = p.alias();
+    buffers.push_back({twice.first, twice.second});
+    auto* const pinned = p.pinned(buffer_size);
+    buffers.push_back({reinterpret_cast<CUdeviceptr>(pinned)});
+    pinned_buffer = buffers.size() - 1;
+  }
+
+  program p;
+  std::vector<CUstream> streams;  // the first two and the last (legacy) block each other
+  std::vector<CUevent> events;
+  std::vector<std::vector<CUdeviceptr>> buffers;  // each by all its addresses
+  std::size_t pinned_buffer = 0;
+};
+
+/// One random program: queues operations on the workplace and mirrors them in the model.
+class generator {
+ public:
+  generator(workplace& at, std::uint64_t seed, bool racy)
+      : at_{at}, random_{seed}, racy_{racy}, buffers_{at.buffers} {
+    host_ = model_.add({});
+    last_of_.assign(at_.streams.size(), host_);
+    history_.resize(buffers_.size());
+    forget_at_ = 2 + random_.below(12);
+  }
+
+  /// Returns whether the program contains a race.
+  bool run() {
+    const std::size_t steps = 8 + random_.below(24);
+    for (std::size_t i = 0; i < steps && !model_.full(); ++i) step();
+    release_pool_memory();
+    return raced_;
+  }
+
+ private:
+  struct past_access {
+    node who;
+    std::size_t stream;  // host_side for the host
+    std::size_t from;
+    std::size_t to;
+    bool writes;
+  };
+  static constexpr std::size_t host_side = ~std::size_t{0};
+
+  void step() {
+    switch (random_.below(12)) {
+      case 0: return record(random_.below(at_.events.size()), random_stream());
+      case 1: return wait(random_stream(), random_.below(at_.events.size()));
+      case 2: return random_.chance(3) ? synchronize_stream(random_stream()) : copy();
+      case 3: return random_.chance(6) ? synchronize_device() : fill();
+      case 4: return poll(random_.below(at_.events.size()));
+      case 5: return host_touch();
+      case 6: return random_.chance(2) ? allocate() : release();
+      default: return touch();
+    }
+  }
+
+  // --- Operations and their order ------------------------------------------------------------------
+
+  [[nodiscard]] bool blocking(std::size_t stream) const {
+    return stream < 2 || stream == legacy();
+  }
+  [[nodiscard]] std::size_t legacy() const { return at_.streams.size() - 1; }
+  std::size_t random_stream() { return random_.below(at_.streams.size()); }
+
+  /// A new operation at the end of a stream.
+  node append(std::size_t stream) {
+    const node made = model_.add({last_of_[stream], host_});
+    if (stream == legacy()) {
+      for (std::size_t other = 0; other < legacy(); ++other) {
+        if (blocking(other)) model_.also_after(made, last_of_[other]);
+      }
+    } else if (blocking(stream)) {
+      model_.also_after(made, last_of_[legacy()]);
+    }
+    return last_of_[stream] = made;
+  }
+  void host_after(node done) { host_ = model_.add({host_, done}); }
+
+  void record(std::size_t event, std::size_t stream) {
+    at_.p.record(at_.events[event], at_.streams[stream]);
+    recorded_[event] = append(stream);
+  }
+  void wait(std::size_t stream, std::size_t event) {
+    at_.p.wait(at_.streams[stream], at_.events[event]);
+    const auto known = recorded_.find(event);
+    if (known == recorded_.end()) return;  // not of this program: all of that is over
+    model_.also_after(append(stream), known->second);
+  }
+  void poll(std::size_t event) {
+    at_.p.poll(at_.events[event]);
+    if (const auto known = recorded_.find(event); known != recorded_.end()) {
+      host_after(known->second);
+    }
+  }
+  void synchronize_stream(std::size_t stream) {
+    at_.p.synchronize(at_.streams[stream]);
+    host_after(last_of_[stream]);
+  }
+  void synchronize_device() {
+    at_.p.synchronize();
+    for (const node last : last_of_) host_after(last);
+  }
+
+  // --- Accesses ----------------------------------------------------------------------------------
+
+  /// What `later` would conflict with, that does not come before it.
+  [[nodiscard]] std::vector<past_access> conflicts(std::size_t buffer, std::size_t from,
+                                                   std::size_t to, bool writes, node before) const {
+    std::vector<past_access> found;
+    for (const past_access& old : history_[buffer]) {
+      if (old.from >= to || from >= old.to || (!old.writes && !writes)) continue;
+      if (old.who != before && !model_.ordered(old.who, before)) found.push_back(old);
+    }
+    return found;
+  }
+
+  /// Makes the next operation of `stream` come after `old`, in one of the ways a program can.
+  void come_after(std::size_t stream, const past_access& old) {
+    if (old.stream == host_side) return;  // whatever is queued now comes after the host's deeds
+    switch (stream == host_side ? 1 + random_.below(3) : random_.below(4)) {
+      case 0: {
+        const std::size_t event = random_.below(at_.events.size());
+        record(event, old.stream);
+        return wait(stream, event);
+      }
+      case 1: return synchronize_stream(old.stream);
+      case 2: {
+        const std::size_t event = random_.below(at_.events.size());
+        record(event, old.stream);
+        return poll(event);
+      }
+      default: return synchronize_device();
+    }
+  }
+
+  /// Puts everything before the coming access that must be; in a racy program not always.
+  void prepare(std::size_t stream, std::size_t buffer, std::size_t from, std::size_t to,
+               bool writes) {
+    // What the access would know if it were queued now: its stream, the host, the default streams.
+    const auto now = [&] { return stream == host_side ? host_ : probe(stream); };
+    std::vector<past_access> missing = conflicts(buffer, from, to, writes, now());
+    if (missing.empty()) return;
+    if (racy_ && !raced_ && ++chances_ >= forget_at_ % 4 + 1) {
+      raced_ = true;
+      return;
+    }
+    while (!missing.empty()) {
+      come_after(stream, missing.front());
+      missing = conflicts(buffer, from, to, writes, now());
+    }
+  }
+  /// A node with the order an operation queued on `stream` would have. It stands for nothing.
+  node probe(std::size_t stream) {
+    const node last = last_of_[stream];
+    const node made = append(stream);
+    last_of_[stream] = last;
+    return made;
+  }
+
+  struct place {
+    std::size_t buffer;
+    std::size_t from;
+    std::size_t to;
+    CUdeviceptr address;
+  };
+  place random_place() {
+    place where{};
+    where.buffer = random_.below(buffers_.size());
+    where.from = random_.below(8) * 512;
+    where.to = where.from + (1 + random_.below(2)) * 512;
+    where.to = std::min(where.to, workplace::buffer_size);
+    const auto& addresses = buffers_[where.buffer];
+    where.address = addresses[random_.below(addresses.size())] + where.from;
+    return where;
+  }
+  void note(const place& where, std::size_t stream, node who, bool writes) {
+    history_[where.buffer].push_back({who, stream, where.from, where.to, writes});
+  }
+
+  void touch() {
+    const place where = random_place();
+    const std::size_t stream = random_stream();
+    const bool writes = random_.chance(2);
+    prepare(stream, where.buffer, where.from, where.to, writes);
+    if (writes) {
+      at_.p.write(at_.streams[stream], where.address, where.to - where.from);
+    } else {
+      at_.p.read(at_.streams[stream], where.address, where.to - where.from);
+    }
+    note(where, stream, append(stream), writes);
+  }
+  void fill() {
+    const place where = random_place();
+    const std::size_t stream = random_stream();
+    prepare(stream, where.buffer, where.from, where.to, true);
+    at_.p.fill(at_.streams[stream], where.address, where.to - where.from);
+    note(where, stream, append(stream), true);
+  }
+  void copy() {
+    place to = random_place();
+    place from = random_place();
+    if (to.buffer == from.buffer) return touch();
+    const std::size_t length = std::min(to.to - to.from, from.to - from.from);
+    to.to = to.from + length;
+    from.to = from.from + length;
+    const std::size_t stream = random_stream();
+    prepare(stream, to.buffer, to.from, to.to, true);
+    prepare(stream, from.buffer, from.from, from.to, false);
+    at_.p.copy(at_.streams[stream], to.address, from.address, length);
+    const node made = append(stream);
+    note(to, stream, made, true);
+    note(from, stream, made, false);
+  }
+  void host_touch() {
+    place where = random_place();
+    where.buffer = at_.pinned_buffer;
+    where.address = buffers_[where.buffer].front() + where.from;
+    const bool writes = random_.chance(2);
+    prepare(host_side, where.buffer, where.from, where.to, writes);
+    auto* const address = reinterpret_cast<void*>(where.address);
+    if (writes) {
+      at_.p.host_write(address, where.to - where.from);
+    } else {
+      at_.p.host_read(address, where.to - where.from);
+    }
+    host_ = model_.add({host_});
+    note(where, host_side, host_, writes);
+  }
+
+  // --- Stream-ordered memory -----------------------------------------------------------------------
+
+  void allocate() {
+    const std::size_t stream = random_stream();
+    const CUdeviceptr made = at_.p.allocate(at_.streams[stream], workplace::buffer_size);
+    buffers_.push_back({made});
+    history_.push_back({{append(stream), stream, 0, workplace::buffer_size, true}});
+  }
+  void release() {
+    if (buffers_.size() == at_.buffers.size()) return;
+    const std::size_t stream = random_stream();
+    const std::size_t buffer = buffers_.size() - 1;
+    prepare(stream, buffer, 0, workplace::buffer_size, true);
+    at_.p.free(at_.streams[stream], buffers_[buffer].front());
+    append(stream);
+    buffers_.pop_back();
+    history_.pop_back();
+  }
+  void release_pool_memory() {
+    racy_ = racy_ && !raced_;
+    while (buffers_.size() > at_.buffers.size()) release();
+  }
+
+  workplace& at_;
+  random_source random_;
+  bool racy_;
+  bool raced_ = false;
+  std::size_t chances_ = 0;
+  std::size_t forget_at_ = 0;
+  order_model model_;
+  node host_ = 0;
+  std::vector<node> last_of_;
+  std::map<std::size_t, node> recorded_;
+  std::vector<std::vector<CUdeviceptr>> buffers_;
+  std::vector<std::vector<past_access>> history_;
+};
+
+std::uint64_t program_count() {
+  const char* const wanted = std::getenv("WEIR_HAZARD_PROGRAMS");
+  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 100'000;
+}
+
+TEST(RandomPrograms, TheOracleAgreesWithTheGenerator) {
+  constexpr std::uint64_t programs_a_workplace = 500;
+  const std::uint64_t count = program_count();
+  std::uint64_t races = 0;
+  std::unique_ptr<workplace> at;
+  for (std::uint64_t seed = 1; seed <= count; ++seed) {
+    if ((seed - 1) % programs_a_workplace == 0) {
+      at.reset();
+      at = std::make_unique<workplace>(seed);
+    }
+    const bool expected = generator{*at, seed, seed % 2 == 0}.run();
+    const auto found = at->p.machine().hazards();
+    ASSERT_EQ(!found.empty(), expected) << "program " << seed << "\n" << at->p.stories();
+    races += expected ? 1 : 0;
+    at->p.synchronize();
+    at->p.machine().clear_hazards();
+  }
+  // A generator that never races, or always does, would prove nothing.
+  EXPECT_GT(races, count / 5);
+  EXPECT_LT(races, count / 2 + 1);
+  RecordProperty("programs", std::to_string(count));
+  RecordProperty("races", std::to_string(races));
+}
+
+}  // namespace
+}  // namespace weir::hazards

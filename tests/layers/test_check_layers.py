@@ -1,0 +1,100 @@
+"""cmake/check_layers.py finds each kind of mistake, and nothing in a tree without one."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cmake"))
+import check_layers  # noqa: E402
+
+ROOMS = """
+weir_room(low PUBLIC_HEADERS weir/low.hpp weir/low.def)  # weir_room(not_this)
+weir_room(high
+  PUBLIC_HEADERS weir/high.hpp weir.h
+  DEPENDS low
+  LIBRARIES dl)
+"""
+
+
+class CheckLayers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        self.write("src/CMakeLists.txt", ROOMS)
+        self.write("include/weir/low.hpp", "#pragma once\n#include <vector>\n")
+        self.write("include/weir/low.def", "WEIR_LOW(a)\n")
+        self.write("include/weir/high.hpp", '#include "weir/low.hpp"\n')
+        self.write("include/weir.h", "#include <stdint.h>\n")
+        self.write("src/low/a.cpp", '#include "low/a.hpp"\n#include "weir/low.def"\n')
+        self.write("src/low/a.hpp", '#include "weir/low.hpp"\n')
+        self.write("src/high/b.cpp", '#include "low/a.hpp"\n#include "weir.h"\n#include <sys/mman.h>\n')
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def expect(self, *parts):
+        """Exactly one problem, which says all of these."""
+        problems = check_layers.check(self.root)
+        self.assertEqual(len(problems), 1, problems)
+        for part in parts:
+            self.assertIn(part, problems[0])
+
+    def test_a_tree_in_order_has_no_problem(self):
+        self.assertEqual(check_layers.check(self.root), [])
+
+    def test_public_header_of_a_higher_room(self):
+        self.write("src/low/a.cpp", '#include "low/a.hpp"\n\n#  include <weir/high.hpp>\n')
+        self.expect("src/low/a.cpp:3", "room low may not use weir/high.hpp of high")
+
+    def test_c_header_of_a_higher_room(self):
+        self.write("src/low/a.cpp", '#include "weir.h"\n')
+        self.expect("src/low/a.cpp:1", "weir.h of high")
+
+    def test_private_header_of_a_higher_room(self):
+        self.write("src/low/a.cpp", '#include "high/b.hpp"\n')
+        self.expect("src/low/a.cpp:1", "may not use high/b.hpp")
+
+    def test_public_header_with_a_private_one(self):
+        self.write("include/weir/high.hpp", '#include "low/a.hpp"\n')
+        self.expect("include/weir/high.hpp:1", "private low/a.hpp")
+
+    def test_public_header_of_a_lower_room_with_a_higher_one(self):
+        self.write("include/weir/low.hpp", '#include "weir/high.hpp"\n')
+        self.expect("include/weir/low.hpp:1", "room low may not use weir/high.hpp")
+
+    def test_path_that_leaves_its_folder(self):
+        self.write("src/low/a.cpp", '#include "../high/b.hpp"\n')
+        self.expect("src/low/a.cpp:1", "leaves its folder")
+
+    def test_header_without_its_room(self):
+        self.write("src/low/a.cpp", '#include "a.hpp"\n')
+        self.expect("src/low/a.cpp:1", '"low/a.hpp"')
+
+    def test_header_that_no_room_owns(self):
+        self.write("include/weir/stray.hpp", "")
+        self.expect("include/weir/stray.hpp", "no room")
+
+    def test_header_that_two_rooms_own(self):
+        self.write("src/CMakeLists.txt", ROOMS.replace("weir.h", "weir.h weir/low.hpp"))
+        self.assertIn("include/weir/low.hpp: belongs to low and high",
+                      check_layers.check(self.root))
+
+    def test_folder_that_is_no_room(self):
+        self.write("src/attic/c.cpp", "")
+        self.expect("src/attic", "no room")
+
+    def test_room_that_depends_on_one_below(self):
+        self.write("src/CMakeLists.txt", ROOMS.replace("low PUBLIC", "low DEPENDS high PUBLIC"))
+        self.expect("room low depends on high")
+
+    def test_header_of_the_toolkit(self):
+        self.write("src/high/b.cpp", "#include <cuda.h>\n")
+        self.expect("src/high/b.cpp:1", "CUDA toolkit")
+
+
+if __name__ == "__main__":
+    unittest.main()

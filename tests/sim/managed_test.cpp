@@ -1,0 +1,389 @@
+// Managed memory: where pages are, how they move, what advice does to that.
+#include <array>
+#include <cstring>
+
+#include "memory_fixture.hpp"
+
+namespace weir::sim_tests {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr CUmemLocation on_device{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+constexpr CUmemLocation on_other{CU_MEM_LOCATION_TYPE_DEVICE, 1};
+constexpr CUmemLocation on_host{CU_MEM_LOCATION_TYPE_HOST, 0};
+
+/// In pages, as migrations are counted.
+constexpr std::uint64_t pages(std::size_t size) { return size / 4096; }
+
+class managed_memory : public memory_fixture {
+ protected:
+  explicit managed_memory(sim::machine_options options = small_machine(64 * mib, 2))
+      : memory_fixture{std::move(options)}, on{stream()} {}
+
+  void on_device_touch(CUdeviceptr address, std::size_t size, bool write = false) {
+    EXPECT_EQ(run(on, {write ? writes(address, size) : reads(address, size)}), CUDA_SUCCESS);
+  }
+  void on_host_touch(CUdeviceptr address, std::size_t size, bool write = false) {
+    if (write) {
+      machine->host_write(at<void>(address), size);
+    } else {
+      machine->host_read(at<const void>(address), size);
+    }
+  }
+  CUresult prefetch(CUdeviceptr address, std::size_t size, CUmemLocation to) {
+    const CUresult answer = cuda.mem_prefetch_async(address, size, to, 0, on);
+    if (answer == CUDA_SUCCESS) {
+      EXPECT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
+    }
+    return answer;
+  }
+  void advise(CUdeviceptr address, std::size_t size, CUmem_advise advice, CUmemLocation where) {
+    EXPECT_EQ(cuda.mem_advise(address, size, advice, where), CUDA_SUCCESS);
+  }
+  int range(CUmem_range_attribute which, CUdeviceptr address, std::size_t size) {
+    int value = 77;
+    EXPECT_EQ(cuda.mem_range_get_attribute(&value, sizeof(value), which, address, size),
+              CUDA_SUCCESS);
+    return value;
+  }
+  sim::migration_counts moved(int device = 0) { return machine->migrations(device_id{device}); }
+
+  CUstream on = nullptr;
+};
+
+TEST_F(managed_memory, is_asked_for_properly) {
+  CUdeviceptr made = 0;
+  EXPECT_EQ(cuda.mem_alloc_managed(&made, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_alloc_managed(nullptr, 64, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+  for (const unsigned flags : {0U, 3U, 4U}) {
+    EXPECT_EQ(cuda.mem_alloc_managed(&made, 64, flags), CUDA_ERROR_INVALID_VALUE);
+  }
+}
+
+TEST_F(managed_memory, takes_room_where_it_is_touched_first) {
+  const CUdeviceptr address = managed(8 * mib);
+  EXPECT_EQ(used(), 0U);
+  on_device_touch(address, 4 * mib, true);
+  EXPECT_EQ(used(), 4 * mib);
+  on_host_touch(address + 4 * mib, 4 * mib, true);
+  EXPECT_EQ(used(), 4 * mib);
+  EXPECT_EQ(moved().to_device, 0U);  // nothing was anywhere before
+  EXPECT_EQ(moved().to_host, 0U);
+  EXPECT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0U);
+}
+
+TEST_F(managed_memory, moves_to_who_touches_it) {
+  const CUdeviceptr address = managed(8 * mib);
+  on_host_touch(address, 8 * mib, true);
+  *at<int>(address + 5 * mib) = 42;
+  int seen = 0;
+  EXPECT_EQ(run(on, {reads(address, 8 * mib)}, [&] { seen = *at<int>(address + 5 * mib); }),
+            CUDA_SUCCESS);
+  EXPECT_EQ(seen, 42);
+  EXPECT_EQ(moved().to_device, pages(8 * mib));
+  EXPECT_EQ(used(), 8 * mib);
+  on_host_touch(address, 1);  // one page fault
+  EXPECT_EQ(moved().to_host, pages(64 * kib));
+  EXPECT_EQ(used(), 8 * mib - 64 * kib);
+  EXPECT_EQ(moved().evicted, 0U);
+}
+
+TEST_F(managed_memory, moves_between_devices) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_device_touch(address, 2 * mib, true);
+  EXPECT_EQ(prefetch(address, 2 * mib, on_other), CUDA_SUCCESS);
+  EXPECT_EQ(used(0), 0U);
+  EXPECT_EQ(used(1), 2 * mib);
+  EXPECT_EQ(moved(1).to_device, pages(2 * mib));
+  EXPECT_EQ(moved(0).to_host, 0U);
+}
+
+TEST_F(managed_memory, prefetch_happens_in_its_turn) {
+  const CUdeviceptr address = managed(8 * mib);
+  on_host_touch(address, 8 * mib, true);
+  ASSERT_EQ(cuda.mem_prefetch_async(address, 8 * mib, on_device, 0, on), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0U);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, 8 * mib), 0);
+  EXPECT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 8 * mib);
+  EXPECT_EQ(moved().to_device, pages(8 * mib));
+  on_device_touch(address, 8 * mib);
+  EXPECT_EQ(moved().to_device, pages(8 * mib));  // it was there
+  EXPECT_EQ(prefetch(address, 8 * mib, on_host), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0U);
+  EXPECT_EQ(moved().to_host, pages(8 * mib));
+}
+
+TEST_F(managed_memory, prefetch_refuses_what_it_cannot_do) {
+  const CUdeviceptr address = managed(8 * mib);
+  EXPECT_EQ(prefetch(address, 0, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(prefetch(address, 9 * mib, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(prefetch(address, 4096, {CU_MEM_LOCATION_TYPE_DEVICE, 7}), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(prefetch(address, 4096, {}), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(prefetch(address, 4096, {CU_MEM_LOCATION_TYPE_HOST_NUMA, 99}),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(prefetch(plain(4096), 4096, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(prefetch(nowhere, 4096, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_prefetch_async(address, 4096, on_device, 1, on), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(prefetch(address, 4096, {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}), CUDA_SUCCESS);
+  EXPECT_EQ(prefetch(address, 4096, {CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0}), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_prefetch_async_v1(address, 4096, cpu_device, on), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_prefetch_async_v1(address, 4096, 7, on), CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_F(managed_memory, prefetch_cannot_be_captured) {
+  const CUdeviceptr address = managed(8 * mib);
+  ASSERT_EQ(cuda.stream_begin_capture(on, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_prefetch_async(address, 4096, on_device, 0, on),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuda.stream_end_capture(on, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+// --- Advice --------------------------------------------------------------------------------------
+
+TEST_F(managed_memory, read_mostly_pages_are_copied_until_written) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_host_touch(address, 2 * mib, true);
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device);
+  on_device_touch(address, 2 * mib);
+  EXPECT_EQ(prefetch(address, 2 * mib, on_other), CUDA_SUCCESS);
+  EXPECT_EQ(used(0), 2 * mib);
+  EXPECT_EQ(used(1), 2 * mib);
+  on_host_touch(address, 2 * mib);
+  EXPECT_EQ(moved(0).to_host, 0U);  // the host kept its copy
+  on_device_touch(address, 2 * mib, true);
+  EXPECT_EQ(used(0), 2 * mib);
+  EXPECT_EQ(used(1), 0U);
+  on_host_touch(address, 2 * mib);
+  EXPECT_EQ(moved(0).to_host, pages(2 * mib));
+  EXPECT_EQ(used(0), 2 * mib);
+  advise(address, 2 * mib, CU_MEM_ADVISE_UNSET_READ_MOSTLY, on_device);
+  EXPECT_EQ(used(0), 0U);  // one copy is left, the host's
+}
+
+TEST_F(managed_memory, pages_at_their_preferred_place_are_reached_from_afar) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_host_touch(address, 2 * mib, true);
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_host);
+  on_device_touch(address, 2 * mib, true);
+  EXPECT_EQ(used(), 0U);
+  EXPECT_EQ(moved().to_device, 0U);
+  advise(address, 2 * mib, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, on_host);
+  on_device_touch(address, 2 * mib, true);
+  EXPECT_EQ(used(), 2 * mib);
+  // The host cannot reach into a device: there the advice does not hold the pages.
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device);
+  on_host_touch(address, 2 * mib);
+  EXPECT_EQ(used(), 0U);
+}
+
+TEST_F(managed_memory, first_touch_goes_to_the_preferred_place) {
+  const CUdeviceptr address = managed(2 * mib);
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_host);
+  on_device_touch(address, 2 * mib, true);
+  EXPECT_EQ(used(), 0U);
+}
+
+TEST_F(managed_memory, who_is_said_to_access_pages_does_not_pull_them) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_host_touch(address, 2 * mib, true);
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device);
+  on_device_touch(address, 2 * mib);
+  EXPECT_EQ(used(), 0U);
+  advise(address, 2 * mib, CU_MEM_ADVISE_UNSET_ACCESSED_BY, on_device);
+  on_device_touch(address, 2 * mib);
+  EXPECT_EQ(used(), 2 * mib);
+}
+
+TEST_F(managed_memory, advice_is_refused_where_it_makes_no_sense) {
+  const CUdeviceptr address = managed(8 * mib);
+  const CUmemLocation nobody{CU_MEM_LOCATION_TYPE_DEVICE, 7};
+  const auto answer = [&](CUdeviceptr where, std::size_t size, int advice, CUmemLocation who) {
+    return cuda.mem_advise(where, size, static_cast<CUmem_advise>(advice), who);
+  };
+  EXPECT_EQ(answer(address, 4096, 0, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 4096, 7, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 0, 1, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 9 * mib, 1, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(plain(64), 64, 1, on_device), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 4096, 1, nobody), CUDA_SUCCESS);  // names nobody that matters
+  EXPECT_EQ(answer(address, 4096, 1, {}), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 4096, 3, nobody), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 4096, 5, nobody), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 4096, 5, {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(address, 4096, 3, {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_advise_v1(address, 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, cpu_device),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(answer(address, 4096, 1, on_device), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_F(managed_memory, ranges_tell_what_all_their_pages_agree_on) {
+  const CUdeviceptr address = managed(8 * mib);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, address, 8 * mib), -2);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, address, 8 * mib), 0);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID, address, 8 * mib), -2);
+  advise(address, 4 * mib, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, 4 * mib), 1);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, 8 * mib), 0);
+  advise(address, 8 * mib, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_other);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, address, 8 * mib), 1);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, address, 8 * mib), 1);
+  advise(address, 8 * mib, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_host);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID, address, 8 * mib), -1);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, address, 8 * mib), 2);
+  EXPECT_EQ(prefetch(address, 8 * mib, on_device), CUDA_SUCCESS);
+  EXPECT_EQ(prefetch(address + 100, 10, on_host), CUDA_SUCCESS);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, 4096), -1);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address + 4096, 4096), 0);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, address, 8 * mib), -2);
+  EXPECT_EQ(range(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, address + 4096, 4096), 1);
+}
+
+TEST_F(managed_memory, ranges_list_who_accesses_them) {
+  const CUdeviceptr address = managed(8 * mib);
+  advise(address, 8 * mib, CU_MEM_ADVISE_SET_ACCESSED_BY, on_host);
+  advise(address, 8 * mib, CU_MEM_ADVISE_SET_ACCESSED_BY, on_other);
+  advise(address, 4 * mib, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device);
+  std::array<int, 4> list{};
+  ASSERT_EQ(cuda.mem_range_get_attribute(list.data(), sizeof(list),
+                                         CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, address, 8 * mib),
+            CUDA_SUCCESS);
+  EXPECT_THAT(list, ElementsAre(1, -1, -2, -2));
+  ASSERT_EQ(cuda.mem_range_get_attribute(list.data(), sizeof(int),
+                                         CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, address, 4 * mib),
+            CUDA_SUCCESS);
+  EXPECT_EQ(list[0], 0);
+}
+
+TEST_F(managed_memory, ranges_are_asked_properly) {
+  const CUdeviceptr address = managed(8 * mib);
+  int value[2] = {};
+  const auto ask = [&](void* data, std::size_t room, int which, std::size_t size) {
+    return cuda.mem_range_get_attribute(data, room, static_cast<CUmem_range_attribute>(which),
+                                        address, size);
+  };
+  EXPECT_EQ(ask(value, 8, 1, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 2, 1, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 6, 3, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 0, 3, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 4, 0, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 4, 9, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 4, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 4, 1, 9 * mib), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(nullptr, 4, 1, 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(value, 4, 1, 4096), CUDA_SUCCESS);
+}
+
+// --- A full device -------------------------------------------------------------------------------
+
+TEST_F(managed_memory, leaves_a_full_device_oldest_first) {
+  const CUdeviceptr old = managed(16 * mib);
+  const CUdeviceptr young = managed(16 * mib);
+  on_device_touch(old, 16 * mib, true);
+  on_device_touch(young, 16 * mib, true);
+  plain(32 * mib);
+  EXPECT_EQ(used(), 64 * mib);
+  plain(4 * mib);
+  EXPECT_EQ(used(), 64 * mib);
+  EXPECT_EQ(moved().evicted, pages(4 * mib));
+  EXPECT_EQ(moved().to_host, pages(4 * mib));
+  on_device_touch(young, 16 * mib);
+  EXPECT_EQ(moved().to_device, 0U);  // the young ones were left alone
+  on_device_touch(old, 16 * mib);    // 4 MiB come back, and as much of the old must go
+  EXPECT_EQ(moved().to_device, pages(4 * mib) + (moved().evicted - 2 * pages(4 * mib)));
+}
+
+TEST_F(managed_memory, can_be_more_than_the_device_holds) {
+  const CUdeviceptr address = managed(160 * mib);
+  on_host_touch(address, 160 * mib, true);
+  on_device_touch(address, 160 * mib);
+  EXPECT_EQ(used(), 64 * mib);
+  EXPECT_EQ(moved().to_device, pages(160 * mib));
+  EXPECT_EQ(moved().evicted, pages(96 * mib));
+}
+
+TEST_F(managed_memory, stays_away_from_a_device_full_of_other_memory) {
+  plain(64 * mib);
+  const CUdeviceptr address = managed(2 * mib);
+  on_host_touch(address, 2 * mib, true);
+  on_device_touch(address, 2 * mib);
+  EXPECT_EQ(moved().to_device, 0U);
+  EXPECT_EQ(used(), 64 * mib);
+}
+
+// --- Devices that do not share -------------------------------------------------------------------
+
+class exclusive_managed_memory : public managed_memory {
+ protected:
+  exclusive_managed_memory() : managed_memory{options()} {}
+  static sim::machine_options options() {
+    auto wanted = small_machine(64 * mib);
+    wanted.devices[0].concurrent_managed_access = false;
+    return wanted;
+  }
+};
+
+TEST_F(exclusive_managed_memory, is_not_the_hosts_while_the_device_works) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_host_touch(address, 64, true);
+  EXPECT_THAT(hazards(), IsEmpty());
+  work(on, {});  // any work, whatever it touches
+  on_host_touch(address, 64);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+  machine->clear_hazards();
+  EXPECT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
+  on_host_touch(address, 64);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(exclusive_managed_memory, attached_to_the_host_is_the_hosts_alone) {
+  const CUdeviceptr address = managed(2 * mib, CU_MEM_ATTACH_HOST);
+  work(on, {});
+  on_host_touch(address, 64, true);
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(run(on, {reads(address, 64)}), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_F(exclusive_managed_memory, attached_to_a_stream_waits_for_that_stream_only) {
+  const CUdeviceptr address = managed(2 * mib);
+  ASSERT_EQ(cuda.stream_attach_mem_async(on, address, 0, CU_MEM_ATTACH_SINGLE), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
+  work(stream(), {});
+  on_host_touch(address, 64);
+  EXPECT_THAT(hazards(), IsEmpty());
+  work(on, {});
+  on_host_touch(address, 64);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+}
+
+TEST_F(exclusive_managed_memory, is_not_prefetched_to_the_device) {
+  const CUdeviceptr address = managed(2 * mib);
+  EXPECT_EQ(prefetch(address, 4096, on_device), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(prefetch(address, 4096, on_host), CUDA_SUCCESS);
+}
+
+TEST_F(managed_memory, is_attached_as_a_whole) {
+  const CUdeviceptr address = managed(2 * mib);
+  const auto attach = [&](CUstream to, CUdeviceptr where, std::size_t size, unsigned flags) {
+    return cuda.stream_attach_mem_async(to, where, size, flags);
+  };
+  EXPECT_EQ(attach(on, address, 0, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(attach(on, address, 2 * mib, CU_MEM_ATTACH_HOST), CUDA_SUCCESS);
+  EXPECT_EQ(attach(on, address, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attach(on, address + 4096, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attach(on, address, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attach(on, address, 0, 3), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attach(nullptr, address, 0, CU_MEM_ATTACH_SINGLE), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attach(nullptr, address, 0, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(attach(on, plain(64), 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
+}  // namespace weir::sim_tests

@@ -1,0 +1,485 @@
+// Plain, pinned and peer memory: sizes, capacity, life times, and what pointers say of themselves.
+#include <sys/mman.h>
+
+#include <array>
+#include <cstring>
+#include <numeric>
+
+#include "memory_fixture.hpp"
+
+namespace weir::sim_tests {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// --- Plain memory --------------------------------------------------------------------------------
+
+class plain_memory : public memory_fixture {
+ protected:
+  plain_memory() : memory_fixture{small_machine(64 * mib, 2)} {}
+};
+
+TEST_F(plain_memory, refuses_nothing_and_nowhere) {
+  CUdeviceptr address = 0;
+  EXPECT_EQ(cuda.mem_alloc(&address, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_alloc(nullptr, 512), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(plain_memory, belongs_to_a_context) {
+  ASSERT_EQ(cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  std::size_t size = 0;
+  EXPECT_EQ(cuda.mem_alloc(&address, 512), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuda.mem_get_info(&size, &size), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuda.mem_free(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free(nowhere), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(plain_memory, small_allocations_share_a_chunk) {
+  const CUdeviceptr first = plain(1);
+  const CUdeviceptr second = plain(513);
+  const CUdeviceptr third = plain(1);
+  EXPECT_EQ(second - first, 512U);
+  EXPECT_EQ(third - second, 1024U);
+  EXPECT_EQ(used(), 2 * mib);
+  for (const CUdeviceptr each : {first, third, second}) {
+    EXPECT_EQ(cuda.mem_free(each), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(used(), 0U);
+}
+
+TEST_F(plain_memory, holes_in_a_chunk_are_filled_and_join) {
+  std::vector<CUdeviceptr> all;
+  for (int i = 0; i < 4; ++i) all.push_back(plain(512 * kib));
+  EXPECT_EQ(used(), 2 * mib);
+  EXPECT_EQ(cuda.mem_free(all[1]), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free(all[2]), CUDA_SUCCESS);
+  EXPECT_EQ(plain(1 * mib), all[1]);
+  EXPECT_EQ(used(), 2 * mib);
+  EXPECT_NE(plain(512), 0U);
+  EXPECT_EQ(used(), 4 * mib);
+}
+
+TEST_F(plain_memory, larger_allocations_take_whole_pages) {
+  const CUdeviceptr address = plain(mib + 1);
+  EXPECT_EQ(used(), 2 * mib);
+  EXPECT_EQ(address % (2 * mib), 0U);
+  plain(2 * mib + 1);
+  EXPECT_EQ(used(), 6 * mib);
+}
+
+TEST_F(plain_memory, reports_the_exact_range) {
+  const CUdeviceptr address = plain(1000);
+  CUdeviceptr base = 0;
+  std::size_t size = 0;
+  EXPECT_EQ(cuda.mem_get_address_range(&base, &size, address + 999), CUDA_SUCCESS);
+  EXPECT_EQ(base, address);
+  EXPECT_EQ(size, 1000U);
+  EXPECT_EQ(cuda.mem_get_address_range(nullptr, nullptr, address), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_get_address_range(&base, &size, address + 1000), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(base, 0U);
+  EXPECT_EQ(size, 0U);
+}
+
+TEST_F(plain_memory, ends_with_the_device) {
+  const CUdeviceptr all = plain(64 * mib);
+  CUdeviceptr more = 0;
+  EXPECT_EQ(cuda.mem_alloc(&more, 512), CUDA_ERROR_OUT_OF_MEMORY);
+  std::size_t free = 1;
+  std::size_t total = 0;
+  EXPECT_EQ(cuda.mem_get_info(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free, 0U);
+  EXPECT_EQ(total, 64 * mib);
+  EXPECT_EQ(cuda.mem_free(all), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_alloc(&more, 64 * mib), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_alloc(&more, ~std::size_t{0}), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(plain_memory, takes_back_what_pools_do_not_use) {
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(cuda.device_get_default_mem_pool(&pool, 0), CUDA_SUCCESS);
+  std::uint64_t keep_all = ~std::uint64_t{0};
+  ASSERT_EQ(cuda.mem_pool_set_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all),
+            CUDA_SUCCESS);
+  const CUstream on = stream();
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&pooled, 32 * mib, on), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_free_async(pooled, on), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
+  ASSERT_GE(used(), 32 * mib);
+  EXPECT_NE(plain(64 * mib), 0U);
+}
+
+TEST_F(plain_memory, free_waits_for_the_device) {
+  const CUdeviceptr address = plain(4 * mib);
+  bool done = false;
+  work(stream(), {writes(address, 4 * mib)}, [&] { done = true; });
+  EXPECT_FALSE(done);
+  EXPECT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
+  EXPECT_TRUE(done);
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_FALSE(readable(address));
+}
+
+TEST_F(plain_memory, free_of_another_devices_use_is_reported) {
+  const CUdeviceptr address = plain(4 * mib);
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_push_current(other), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_enable_peer_access(context, 0), CUDA_SUCCESS);
+  const CUstream there = stream();
+  work(there, {reads(address, 512)});
+  EXPECT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
+}
+
+TEST_F(plain_memory, wrong_frees_are_refused) {
+  const CUdeviceptr address = plain(1024);
+  EXPECT_EQ(cuda.mem_free(address + 512), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free(address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_free(nowhere), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_free(reinterpret_cast<std::uintptr_t>(pinned(64))), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(plain_memory, reaching_past_the_end_is_a_fault) {
+  const CUdeviceptr address = plain(1000);
+  EXPECT_EQ(run(stream(), {writes(address, 1000)}), CUDA_SUCCESS);
+  EXPECT_EQ(run(stream(), {writes(address, 1001)}), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+  CUdeviceptr more = 0;
+  EXPECT_EQ(cuda.mem_alloc(&more, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_F(plain_memory, rows_are_padded) {
+  CUdeviceptr address = 0;
+  std::size_t pitch = 0;
+  EXPECT_EQ(cuda.mem_alloc_pitch(&address, &pitch, 513, 4, 16), CUDA_SUCCESS);
+  EXPECT_EQ(pitch, 1024U);
+  std::size_t size = 0;
+  EXPECT_EQ(cuda.mem_get_address_range(nullptr, &size, address), CUDA_SUCCESS);
+  EXPECT_EQ(size, 4096U);
+  EXPECT_EQ(cuda.mem_alloc_pitch(&address, &pitch, 64, 4, 3), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_alloc_pitch(&address, &pitch, 0, 4, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_alloc_pitch(&address, &pitch, 4, 0, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_alloc_pitch(&address, nullptr, 64, 4, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_alloc_pitch(&address, &pitch, ~std::size_t{0} / 2, 4, 4),
+            CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(plain_memory, goes_with_the_context) {
+  plain(4 * mib);
+  const CUdeviceptr small = plain(100);
+  managed(mib);
+  auto* const host = static_cast<char*>(pinned(100));
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0U);
+  EXPECT_EQ(cuda.mem_free(small), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_FALSE(readable(small));
+  EXPECT_EQ(cuda.mem_free_host(host), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST(whole_device, costs_nothing_until_it_is_touched) {
+  const auto machine = sim::machine::create().value();
+  const table& cuda = machine->driver();
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  std::size_t free = 0;
+  ASSERT_EQ(cuda.mem_get_info(&free, nullptr), CUDA_SUCCESS);
+  ASSERT_GT(free, 100 * gib);
+  CUdeviceptr all = 0;
+  ASSERT_EQ(cuda.mem_alloc(&all, free / unit * unit), CUDA_SUCCESS);
+  const auto resident = [&](CUdeviceptr page) {
+    unsigned char there = 0;
+    ::mincore(at<void>(page), 4096, &there);
+    return (there & 1) != 0;
+  };
+  EXPECT_FALSE(resident(all + 100 * gib));
+  *at<char>(all + 100 * gib) = 1;
+  EXPECT_TRUE(resident(all + 100 * gib));
+  EXPECT_FALSE(resident(all + 50 * gib));
+}
+
+TEST(whole_machine, leaves_no_mapping_behind) {
+  CUdeviceptr plain = 0;
+  CUdeviceptr range = 0;
+  {
+    const auto machine = sim::machine::create().value();
+    const table& cuda = machine->driver();
+    CUcontext context = nullptr;
+    ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.mem_alloc(&plain, 100), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.mem_address_reserve(&range, unit, 0, 0, 0), CUDA_SUCCESS);
+    EXPECT_TRUE(readable(plain));
+  }
+  // Addresses that are free can be had; those that leaked could not.
+  for (const CUdeviceptr each : {plain / unit * unit, range}) {
+    void* const again = ::mmap(at<void>(each), unit, PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    EXPECT_EQ(again, at<void>(each));
+    ::munmap(again, unit);
+  }
+}
+
+// --- Pinned memory -------------------------------------------------------------------------------
+
+class pinned_memory : public memory_fixture {
+ protected:
+  pinned_memory() : memory_fixture{small_machine(64 * mib, 2)} {
+    own = static_cast<char*>(::mmap(nullptr, mib, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  }
+  ~pinned_memory() override { ::munmap(own, mib); }
+
+  char* own = nullptr;  // ordinary memory of the process
+};
+
+TEST_F(pinned_memory, is_the_hosts_and_every_devices) {
+  auto* const memory = static_cast<char*>(pinned(100));
+  CUdeviceptr address = 0;
+  EXPECT_EQ(cuda.mem_host_get_device_pointer(&address, memory + 8, 0), CUDA_SUCCESS);
+  EXPECT_EQ(address, reinterpret_cast<std::uintptr_t>(memory + 8));
+  EXPECT_EQ(used(), 0U);
+  EXPECT_EQ(run(stream(), {writes(address, 1)}, [&] { memory[8] = 42; }), CUDA_SUCCESS);
+  EXPECT_EQ(memory[8], 42);
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_push_current(other), CUDA_SUCCESS);
+  EXPECT_EQ(run(stream(), {writes(address, 1)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(pinned_memory, host_and_device_can_race) {
+  void* const memory = pinned(100);
+  work(stream(), {writes(reinterpret_cast<std::uintptr_t>(memory), 4)});
+  machine->host_read(memory, 4);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::race));
+}
+
+TEST_F(pinned_memory, nothing_asked_nothing_given) {
+  void* memory = own;
+  EXPECT_EQ(cuda.mem_host_alloc(&memory, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(memory, nullptr);
+  EXPECT_EQ(cuda.mem_host_alloc(&memory, 64, 8), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_alloc(nullptr, 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_free_host(nullptr), CUDA_SUCCESS);
+}
+
+TEST_F(pinned_memory, tells_its_flags) {
+  unsigned flags = 0;
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, pinned(64)), CUDA_SUCCESS);
+  EXPECT_EQ(flags, 2U);  // always mapped
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, pinned(64, 7)), CUDA_SUCCESS);
+  EXPECT_EQ(flags, 7U);
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, own), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(pinned_memory, free_waits_for_all_devices) {
+  void* const memory = pinned(4 * mib);
+  bool done = false;
+  work(stream(), {reads(reinterpret_cast<std::uintptr_t>(memory), mib)}, [&] { done = true; });
+  EXPECT_EQ(cuda.mem_free_host(static_cast<char*>(memory) + 8), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_free_host(memory), CUDA_SUCCESS);
+  EXPECT_TRUE(done);
+  EXPECT_EQ(cuda.mem_free_host(memory), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(pinned_memory, registers_what_the_process_has) {
+  EXPECT_EQ(cuda.mem_host_register(own + 100, 5000, 0), CUDA_SUCCESS);
+  EXPECT_EQ(run(stream(), {reads(reinterpret_cast<std::uintptr_t>(own + 100), 5000)}),
+            CUDA_SUCCESS);
+  unsigned flags = 0;
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, own + 200), CUDA_SUCCESS);
+  EXPECT_EQ(flags, 2U);
+  EXPECT_EQ(cuda.mem_host_register(own + 100, 5000, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(cuda.mem_host_register(own, 101, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(cuda.mem_host_register(own, 100, 0), CUDA_SUCCESS);  // bytes count, not pages
+  EXPECT_EQ(cuda.mem_free_host(own + 100), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_unregister(own + 200), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_unregister(own + 100), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_host_unregister(own + 100), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  EXPECT_EQ(cuda.mem_host_unregister(nullptr), CUDA_ERROR_INVALID_VALUE);
+  own[200] = 1;  // still the process's own
+  EXPECT_EQ(run(stream(), {reads(reinterpret_cast<std::uintptr_t>(own + 100), 1)}),
+            CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_F(pinned_memory, registers_nothing_else) {
+  EXPECT_EQ(cuda.mem_host_register(own, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(nullptr, 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own, 64, 16), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own, ~std::size_t{0}, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(at<void>(0x10000), 4096, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(pinned(64), 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(at<void>(plain(64)), 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(at<void>(managed(64)), 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_unregister(pinned(64)), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(pinned_memory, read_only_pages_are_read_only) {
+  ASSERT_EQ(::mprotect(own, mib, PROT_READ), 0);
+  EXPECT_EQ(cuda.mem_host_register(own, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own, 4096, host_register_read_only), CUDA_SUCCESS);
+  const auto address = reinterpret_cast<std::uintptr_t>(own);
+  EXPECT_EQ(run(stream(), {reads(address, 64)}), CUDA_SUCCESS);
+  EXPECT_EQ(run(stream(), {writes(address, 64)}), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+// --- Peers ---------------------------------------------------------------------------------------
+
+class peer_memory : public memory_fixture {
+ protected:
+  peer_memory() : memory_fixture{small_machine(64 * mib, 2)} {
+    EXPECT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  }
+  CUcontext other = nullptr;
+};
+
+TEST_F(peer_memory, is_reached_only_once_enabled) {
+  const CUdeviceptr mine = plain(64);
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_enable_peer_access(context, 0), CUDA_SUCCESS);
+  EXPECT_EQ(run(stream(), {writes(mine, 64)}), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.ctx_disable_peer_access(context), CUDA_SUCCESS);
+  EXPECT_EQ(run(stream(), {writes(mine, 64)}), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_F(peer_memory, says_what_is_wrong) {
+  EXPECT_EQ(cuda.ctx_enable_peer_access(other, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.ctx_enable_peer_access(nullptr, 0), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuda.ctx_enable_peer_access(context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  EXPECT_EQ(cuda.ctx_disable_peer_access(other), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  EXPECT_EQ(cuda.ctx_enable_peer_access(other, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.ctx_enable_peer_access(other, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  EXPECT_EQ(cuda.ctx_disable_peer_access(other), CUDA_SUCCESS);
+}
+
+TEST_F(peer_memory, is_told_in_advance) {
+  int can = 7;
+  EXPECT_EQ(cuda.device_can_access_peer(&can, 0, 1), CUDA_SUCCESS);
+  EXPECT_EQ(can, 1);
+  EXPECT_EQ(cuda.device_can_access_peer(&can, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(can, 0);
+  EXPECT_EQ(cuda.device_can_access_peer(&can, 0, 2), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuda.device_get_p2p_attribute(&can, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(can, 1);
+  EXPECT_EQ(cuda.device_get_p2p_attribute(&can, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 0),
+            CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuda.device_get_p2p_attribute(&can, static_cast<CUdevice_P2PAttribute>(9), 0, 1),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+// --- Pointers ------------------------------------------------------------------------------------
+
+class pointers : public memory_fixture {
+ protected:
+  pointers() : memory_fixture{small_machine(64 * mib)} {}
+};
+
+TEST_F(pointers, to_plain_memory) {
+  plain(1 * mib);
+  const CUdeviceptr address = plain(1000);
+  const CUdeviceptr inside = address + 512;
+  EXPECT_EQ(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, inside), context);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside), CU_MEMORYTYPE_DEVICE);
+  EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, inside), inside);
+  EXPECT_EQ(attribute_answer(CU_POINTER_ATTRIBUTE_HOST_POINTER, inside), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_MANAGED, inside), 0);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, inside), 0);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, inside), 1);
+  EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside), address);
+  EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside), 1000U);
+  EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, inside), address - mib);
+  EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, inside), 2 * mib);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_MAPPED, inside), 1);
+  EXPECT_EQ(attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, inside), 3U);
+  EXPECT_EQ(attribute<CUmemoryPool>(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, inside), nullptr);
+}
+
+TEST_F(pointers, to_host_memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pinned(100));
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), CU_MEMORYTYPE_HOST);
+  EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 3), address + 3);
+  EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address), 100U);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address), 0);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, address), 0);
+}
+
+TEST_F(pointers, to_managed_memory) {
+  const CUdeviceptr address = managed(8 * mib);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), CU_MEMORYTYPE_DEVICE);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_MANAGED, address), 1);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address), 1);
+  EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_HOST_POINTER, address), address);
+}
+
+TEST_F(pointers, to_pool_memory) {
+  const CUstream on = stream();
+  CUdeviceptr address = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&address, 1000, on), CUDA_SUCCESS);
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(cuda.device_get_default_mem_pool(&pool, 0), CUDA_SUCCESS);
+  EXPECT_EQ(attribute<CUmemoryPool>(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address + 600), pool);
+  EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address + 600), 1000U);
+  EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address + 600), address);
+  EXPECT_EQ(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, address), nullptr);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address), 0);
+  ASSERT_EQ(cuda.mem_free_async(address, on), CUDA_SUCCESS);
+  EXPECT_EQ(attribute_answer(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(pointers, never_share_a_buffer_id) {
+  const CUdeviceptr first = plain(64);
+  const auto before = attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, first);
+  ASSERT_EQ(cuda.mem_free(first), CUDA_SUCCESS);
+  const CUdeviceptr second = plain(64);
+  EXPECT_NE(attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, second), before);
+}
+
+TEST_F(pointers, to_unknown_memory) {
+  std::uint64_t value = 0;
+  const auto own = reinterpret_cast<std::uintptr_t>(&value);
+  for (int which = CU_POINTER_ATTRIBUTE_CONTEXT;
+       which <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE; ++which) {
+    EXPECT_EQ(attribute_answer(static_cast<CUpointer_attribute>(which), own),
+              CUDA_ERROR_INVALID_VALUE);
+  }
+  // A list of attributes is answered all the same: the memory is the host's.
+  std::array<CUpointer_attribute, 3> which = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                              CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                              CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  int type = 7;
+  int ordinal = 7;
+  std::uint64_t host = 7;
+  std::array<void*, 3> data = {&type, &ordinal, &host};
+  EXPECT_EQ(cuda.pointer_get_attributes(3, which.data(), data.data(), own), CUDA_SUCCESS);
+  EXPECT_EQ(type, 0);
+  EXPECT_EQ(ordinal, -2);
+  EXPECT_EQ(host, own);
+}
+
+TEST_F(pointers, are_asked_properly) {
+  const CUdeviceptr address = plain(64);
+  EXPECT_EQ(cuda.pointer_get_attribute(nullptr, CU_POINTER_ATTRIBUTE_CONTEXT, address),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attribute_answer(static_cast<CUpointer_attribute>(0), address),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(attribute_answer(static_cast<CUpointer_attribute>(22), address),
+            CUDA_ERROR_INVALID_VALUE);
+  auto unknown = static_cast<CUpointer_attribute>(99);
+  std::uint64_t value = 0;
+  void* data = &value;
+  EXPECT_EQ(cuda.pointer_get_attributes(1, &unknown, &data, address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.pointer_get_attributes(0, &unknown, &data, address), CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
+}  // namespace weir::sim_tests

@@ -1,0 +1,420 @@
+// Sharing between two real processes: memory handles and events.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "memory_fixture.hpp"
+
+namespace weir::sim_tests {
+namespace {
+
+using ::testing::IsEmpty;
+
+/// One end of the talk between two processes.
+class line {
+ public:
+  explicit line(int descriptor) : descriptor_{descriptor} {}
+  ~line() { ::close(descriptor_); }
+  line(const line&) = delete;
+  line& operator=(const line&) = delete;
+
+  template <class T>
+  void say(const T& what) {
+    if (::write(descriptor_, &what, sizeof(what)) != static_cast<ssize_t>(sizeof(what))) hang_up();
+  }
+  template <class T>
+  T hear() {
+    T what{};
+    if (::read(descriptor_, &what, sizeof(what)) != static_cast<ssize_t>(sizeof(what))) hang_up();
+    return what;
+  }
+
+ private:
+  static void hang_up() { ADD_FAILURE() << "the other process is gone"; }
+  int descriptor_;
+};
+
+/// A machine of one's own, as each of the processes has.
+struct side {
+  std::shared_ptr<sim::machine> machine = sim::machine::create(small_machine(64 * mib)).value();
+  const table& cuda = machine->driver();
+  CUcontext context = nullptr;
+
+  side() {
+    EXPECT_EQ(cuda.init(0), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  }
+  CUdeviceptr plain(std::size_t size) {
+    CUdeviceptr made = 0;
+    EXPECT_EQ(cuda.mem_alloc(&made, size), CUDA_SUCCESS);
+    return made;
+  }
+  CUipcMemHandle share(CUdeviceptr address) {
+    CUipcMemHandle handle{};
+    EXPECT_EQ(cuda.ipc_get_mem_handle(&handle, address), CUDA_SUCCESS);
+    return handle;
+  }
+  CUresult open(CUdeviceptr* address, const CUipcMemHandle& handle) {
+    return cuda.ipc_open_mem_handle(address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  }
+};
+
+/// Runs `theirs` in a second process and `ours` in this one. What fails there fails the test here.
+void in_two_processes(const std::function<void(line&)>& ours,
+                      const std::function<void(line&)>& theirs) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::close(ends[0]);
+    {
+      line to_parent{ends[1]};
+      theirs(to_parent);
+    }
+    std::fflush(nullptr);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  ::close(ends[1]);
+  {
+    line to_child{ends[0]};
+    ours(to_child);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the other process failed";
+}
+
+constexpr bool ready = true;
+
+TEST(shared_memory, is_seen_on_both_sides) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        const CUdeviceptr address = here.plain(4 * mib);
+        std::memset(at<void>(address), 1, 4 * mib);
+        other.say(here.share(address));
+        EXPECT_EQ(other.hear<int>(), 0x01010101);
+        EXPECT_EQ(*at<int>(address + 4 * mib - 4), 42);
+        other.say(ready);
+      },
+      [](line& other) {
+        side here;
+        CUdeviceptr address = 0;
+        ASSERT_EQ(here.open(&address, other.hear<CUipcMemHandle>()), CUDA_SUCCESS);
+        *at<int>(address + 4 * mib - 4) = 42;
+        other.say(*at<int>(address));
+        EXPECT_EQ(here.machine->used(device_id{0}).count(), 0U);  // the other side pays
+        std::size_t size = 0;
+        EXPECT_EQ(here.cuda.mem_get_address_range(nullptr, &size, address), CUDA_SUCCESS);
+        EXPECT_EQ(size, 4 * mib);
+        EXPECT_EQ(here.cuda.mem_free(address), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(here.cuda.memset_d8(address, 0, 64), CUDA_SUCCESS);
+        EXPECT_THAT(here.machine->hazards(), IsEmpty());
+        other.hear<bool>();
+      });
+}
+
+TEST(shared_memory, is_opened_and_closed_as_often) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        const CUdeviceptr address = here.plain(4 * mib);
+        other.say(here.share(address));
+        other.say(here.share(address + 512));
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        const auto handle = other.hear<CUipcMemHandle>();
+        const auto inside = other.hear<CUipcMemHandle>();
+        CUdeviceptr first = 0;
+        CUdeviceptr second = 0;
+        ASSERT_EQ(here.open(&first, handle), CUDA_SUCCESS);
+        ASSERT_EQ(here.open(&second, inside), CUDA_SUCCESS);
+        EXPECT_EQ(first, second);  // a handle means the whole allocation
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(first + 512), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(first), CUDA_SUCCESS);
+        EXPECT_TRUE(readable(first));
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(first), CUDA_SUCCESS);
+        EXPECT_FALSE(readable(first));
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(first), CUDA_ERROR_INVALID_VALUE);
+        other.say(ready);
+      });
+}
+
+TEST(shared_memory, small_allocations_keep_their_exact_range) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        const CUdeviceptr first = here.plain(1000);
+        const CUdeviceptr second = here.plain(2000);
+        *at<int>(first) = 1;
+        *at<int>(second) = 2;
+        other.say(here.share(second));
+        other.say(here.share(first));
+        EXPECT_EQ(*at<int>(first), 1);  // sharing has not disturbed what was there
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        CUdeviceptr second = 0;
+        CUdeviceptr first = 0;
+        ASSERT_EQ(here.open(&second, other.hear<CUipcMemHandle>()), CUDA_SUCCESS);
+        ASSERT_EQ(here.open(&first, other.hear<CUipcMemHandle>()), CUDA_SUCCESS);
+        EXPECT_EQ(*at<int>(first), 1);
+        EXPECT_EQ(*at<int>(second), 2);
+        EXPECT_EQ(second - first, 1024U);
+        std::size_t size = 0;
+        EXPECT_EQ(here.cuda.mem_get_address_range(nullptr, &size, second), CUDA_SUCCESS);
+        EXPECT_EQ(size, 2000U);
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(first), CUDA_SUCCESS);
+        EXPECT_EQ(*at<int>(second), 2);
+        other.say(ready);
+      });
+}
+
+TEST(shared_memory, outlives_the_exporters_free) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        const CUdeviceptr address = here.plain(4 * mib);
+        *at<int>(address) = 42;
+        const auto handle = here.share(address);
+        other.say(handle);
+        other.hear<bool>();
+        EXPECT_EQ(here.cuda.mem_free(address), CUDA_SUCCESS);
+        here.plain(4 * mib);
+        other.say(ready);
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        const auto handle = other.hear<CUipcMemHandle>();
+        CUdeviceptr address = 0;
+        ASSERT_EQ(here.open(&address, handle), CUDA_SUCCESS);
+        other.say(ready);
+        other.hear<bool>();
+        EXPECT_EQ(*at<int>(address), 42);
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(address), CUDA_SUCCESS);
+        EXPECT_EQ(here.open(&address, handle), CUDA_ERROR_INVALID_VALUE);
+        other.say(ready);
+      });
+}
+
+TEST(shared_memory, hostile_handles_are_refused) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        other.say(here.share(here.plain(4 * mib)));
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        const auto good = other.hear<CUipcMemHandle>();
+        CUdeviceptr address = 0;
+        EXPECT_EQ(here.cuda.ipc_open_mem_handle(&address, good, 0), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(here.cuda.ipc_open_mem_handle(nullptr, good, 1), CUDA_ERROR_INVALID_VALUE);
+        CUipcMemHandle bad{};
+        EXPECT_EQ(here.open(&address, bad), CUDA_ERROR_INVALID_VALUE);
+        std::memset(&bad, 0x5a, sizeof(bad));
+        EXPECT_EQ(here.open(&address, bad), CUDA_ERROR_INVALID_VALUE);
+        // Each byte of a good one, bent: refused, or it did not matter; never anything worse.
+        for (std::size_t i = 0; i < sizeof(good); ++i) {
+          for (const int bend : {0x01, 0x80, 0xff}) {
+            bad = good;
+            bad.reserved[i] = static_cast<char>(bad.reserved[i] ^ bend);
+            if (here.open(&address, bad) != CUDA_SUCCESS) continue;
+            EXPECT_TRUE(readable(address));
+            EXPECT_EQ(here.cuda.ipc_close_mem_handle(address), CUDA_SUCCESS);
+          }
+        }
+        EXPECT_EQ(here.open(&address, good), CUDA_SUCCESS);
+        other.say(ready);
+      });
+}
+
+TEST(shared_memory, is_plain_memory_of_another_process) {
+  side here;
+  CUdeviceptr address = 0;
+  const CUdeviceptr own = here.plain(4 * mib);
+  EXPECT_EQ(here.open(&address, here.share(own)), CUDA_ERROR_INVALID_CONTEXT);
+  CUipcMemHandle handle{};
+  EXPECT_EQ(here.cuda.ipc_get_mem_handle(nullptr, own), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(here.cuda.ipc_get_mem_handle(&handle, nowhere), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(here.cuda.mem_alloc_managed(&address, 64, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(here.cuda.ipc_get_mem_handle(&handle, address), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(here.cuda.mem_alloc_async(&address, 64, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(here.cuda.ipc_get_mem_handle(&handle, address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(here.cuda.ipc_close_mem_handle(own), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(here.cuda.ipc_close_mem_handle(0), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST(shared_memory, handles_of_virtual_memory_travel_as_descriptors) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        CUmemAllocationProp wanted{};
+        wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+        CUmemGenericAllocationHandle handle = 0;
+        ASSERT_EQ(here.cuda.mem_create(&handle, unit, &wanted, 0), CUDA_SUCCESS);
+        int descriptor = -1;
+        ASSERT_EQ(here.cuda.mem_export_to_shareable_handle(
+                      &descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                  CUDA_SUCCESS);
+        other.say(::getpid());
+        other.say(descriptor);
+        other.hear<bool>();
+        CUdeviceptr range = 0;
+        ASSERT_EQ(here.cuda.mem_address_reserve(&range, unit, 0, 0, 0), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.mem_map(range, unit, 0, handle, 0), CUDA_SUCCESS);
+        const CUmemAccessDesc access{wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        ASSERT_EQ(here.cuda.mem_set_access(range, unit, &access, 1), CUDA_SUCCESS);
+        EXPECT_EQ(*at<int>(range), 42);
+        ::close(descriptor);
+      },
+      [](line& other) {
+        side here;
+        const auto process = other.hear<pid_t>();
+        const auto number = other.hear<int>();
+        const auto path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(number);
+        const int descriptor = ::open(path.c_str(), O_RDWR);
+        ASSERT_GE(descriptor, 0);
+        CUmemGenericAllocationHandle handle = 0;
+        ASSERT_EQ(here.cuda.mem_import_from_shareable_handle(
+                      &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                  CUDA_SUCCESS);
+        ::close(descriptor);
+        CUdeviceptr range = 0;
+        ASSERT_EQ(here.cuda.mem_address_reserve(&range, unit, 0, 0, 0), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.mem_map(range, unit, 0, handle, 0), CUDA_SUCCESS);
+        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+                                     CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        ASSERT_EQ(here.cuda.mem_set_access(range, unit, &access, 1), CUDA_SUCCESS);
+        EXPECT_EQ(here.machine->used(device_id{0}).count(), 0U);
+        *at<int>(range) = 42;
+        other.say(ready);
+      });
+}
+
+// --- Events --------------------------------------------------------------------------------------
+
+TEST(shared_events, are_waited_for_across_processes) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        CUstream stream = nullptr;
+        CUevent event = nullptr;
+        ASSERT_EQ(here.cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+                  CUDA_SUCCESS);
+        CUipcEventHandle handle{};
+        ASSERT_EQ(here.cuda.ipc_get_event_handle(&handle, event), CUDA_SUCCESS);
+        here.machine->hold(stream);
+        ASSERT_EQ(here.cuda.event_record(event, stream), CUDA_SUCCESS);
+        other.say(handle);
+        EXPECT_EQ(other.hear<CUresult>(), CUDA_ERROR_NOT_READY);
+        here.machine->release(stream);  // and no call after it: the device goes on by itself
+        EXPECT_EQ(other.hear<CUresult>(), CUDA_SUCCESS);
+      },
+      [](line& other) {
+        side here;
+        CUevent event = nullptr;
+        ASSERT_EQ(here.cuda.ipc_open_event_handle(&event, other.hear<CUipcEventHandle>()),
+                  CUDA_SUCCESS);
+        other.say(here.cuda.event_query(event));
+        other.say(here.cuda.event_synchronize(event));
+        EXPECT_EQ(here.cuda.event_query(event), CUDA_SUCCESS);
+        EXPECT_EQ(here.cuda.event_destroy(event), CUDA_SUCCESS);
+      });
+}
+
+TEST(shared_events, streams_wait_for_them) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        CUstream stream = nullptr;
+        CUevent event = nullptr;
+        ASSERT_EQ(here.cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+                  CUDA_SUCCESS);
+        CUipcEventHandle handle{};
+        ASSERT_EQ(here.cuda.ipc_get_event_handle(&handle, event), CUDA_SUCCESS);
+        here.machine->hold(stream);
+        ASSERT_EQ(here.cuda.event_record(event, stream), CUDA_SUCCESS);
+        other.say(handle);
+        EXPECT_EQ(other.hear<CUresult>(), CUDA_ERROR_NOT_READY);
+        here.machine->release(stream);
+        EXPECT_EQ(other.hear<CUresult>(), CUDA_SUCCESS);
+      },
+      [](line& other) {
+        side here;
+        CUevent event = nullptr;
+        CUstream stream = nullptr;
+        ASSERT_EQ(here.cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.ipc_open_event_handle(&event, other.hear<CUipcEventHandle>()),
+                  CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.stream_wait_event(stream, event, 0), CUDA_SUCCESS);
+        other.say(here.cuda.stream_query(stream));
+        other.say(here.cuda.stream_synchronize(stream));
+      });
+}
+
+TEST(shared_events, wrong_ones_are_refused) {
+  side here;
+  CUevent shared = nullptr;
+  CUevent plain = nullptr;
+  ASSERT_EQ(here.cuda.event_create(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+            CUDA_SUCCESS);
+  ASSERT_EQ(here.cuda.event_create(&plain, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  CUipcEventHandle handle{};
+  EXPECT_EQ(here.cuda.ipc_get_event_handle(&handle, plain), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(here.cuda.ipc_get_event_handle(&handle, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(here.cuda.ipc_get_event_handle(nullptr, shared), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(here.cuda.ipc_get_event_handle(&handle, shared), CUDA_SUCCESS);
+  CUevent opened = nullptr;
+  EXPECT_EQ(here.cuda.ipc_open_event_handle(&opened, handle), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(here.cuda.ipc_open_event_handle(nullptr, handle), CUDA_ERROR_INVALID_VALUE);
+  std::memset(&handle, 0x5a, sizeof(handle));
+  EXPECT_EQ(here.cuda.ipc_open_event_handle(&opened, handle), CUDA_ERROR_MAP_FAILED);
+}
+
+TEST(shared_events, bent_handles_are_refused) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        CUevent event = nullptr;
+        ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+                  CUDA_SUCCESS);
+        CUipcEventHandle handle{};
+        ASSERT_EQ(here.cuda.ipc_get_event_handle(&handle, event), CUDA_SUCCESS);
+        other.say(handle);
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        const auto good = other.hear<CUipcEventHandle>();
+        constexpr std::size_t meaningful = 20;  // magic, version, process, descriptor
+        for (std::size_t i = 0; i < meaningful; ++i) {
+          CUipcEventHandle bad = good;
+          bad.reserved[i] = static_cast<char>(bad.reserved[i] ^ 0x11);
+          CUevent opened = nullptr;
+          EXPECT_NE(here.cuda.ipc_open_event_handle(&opened, bad), CUDA_SUCCESS) << i;
+        }
+        CUevent opened = nullptr;
+        EXPECT_EQ(here.cuda.ipc_open_event_handle(&opened, good), CUDA_SUCCESS);
+        other.say(ready);
+      });
+}
+
+}  // namespace
+}  // namespace weir::sim_tests

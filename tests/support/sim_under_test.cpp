@@ -1,0 +1,138 @@
+// The machine under test is a simulated one, with two devices.
+#include <cstring>
+#include <utility>
+
+#include "support/machine_under_test.hpp"
+#include "weir/sim.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using sim::kernel_arguments;
+
+template <class T>
+T* at(driver::CUdeviceptr address) {
+  return reinterpret_cast<T*>(static_cast<std::uintptr_t>(address));
+}
+
+/// The kernels of kernels.hpp as callables that touch what their PTX twins touch.
+void add_kernels(sim::machine& machine) {
+  using word = std::uint32_t;
+  using std::uint64_t;
+  const auto bytes_of = [](uint64_t count) {
+    return static_cast<std::size_t>(count) * sizeof(word);
+  };
+  machine.add_kernel(
+      {.name = "weir_fill",
+       .parameters = {8, 4, 8},
+       .accesses =
+           [=](const kernel_arguments& a, std::vector<sim::access>& touched) {
+             touched.push_back(sim::writes(a.get<uint64_t>(0), bytes_of(a.get<uint64_t>(2))));
+           },
+       .run =
+           [](const kernel_arguments& a) {
+             std::fill_n(at<word>(a.get<uint64_t>(0)), a.get<uint64_t>(2), a.get<word>(1));
+           }});
+  machine.add_kernel({.name = "weir_check",
+                      .parameters = {8, 4, 8, 8},
+                      .accesses =
+                          [=](const kernel_arguments& a, std::vector<sim::access>& touched) {
+                            touched.push_back(
+                                sim::reads(a.get<uint64_t>(0), bytes_of(a.get<uint64_t>(2))));
+                            touched.push_back(sim::writes(a.get<uint64_t>(3), sizeof(word)));
+                          },
+                      .run =
+                          [](const kernel_arguments& a) {
+                            const word* words = at<const word>(a.get<uint64_t>(0));
+                            for (uint64_t i = 0; i < a.get<uint64_t>(2); ++i)
+                              if (words[i] != a.get<word>(1)) ++*at<word>(a.get<uint64_t>(3));
+                          }});
+  machine.add_kernel({.name = "weir_increment",
+                      .parameters = {8, 8},
+                      .accesses =
+                          [=](const kernel_arguments& a, std::vector<sim::access>& touched) {
+                            touched.push_back(
+                                sim::writes(a.get<uint64_t>(0), bytes_of(a.get<uint64_t>(1))));
+                          },
+                      .run =
+                          [](const kernel_arguments& a) {
+                            word* words = at<word>(a.get<uint64_t>(0));
+                            for (uint64_t i = 0; i < a.get<uint64_t>(1); ++i) ++words[i];
+                          }});
+  machine.add_kernel(
+      {.name = "weir_copy",
+       .parameters = {8, 8, 8},
+       .accesses =
+           [=](const kernel_arguments& a, std::vector<sim::access>& touched) {
+             touched.push_back(sim::writes(a.get<uint64_t>(0), bytes_of(a.get<uint64_t>(2))));
+             touched.push_back(sim::reads(a.get<uint64_t>(1), bytes_of(a.get<uint64_t>(2))));
+           },
+       .run =
+           [=](const kernel_arguments& a) {
+             std::memcpy(at<void>(a.get<uint64_t>(0)), at<const void>(a.get<uint64_t>(1)),
+                         bytes_of(a.get<uint64_t>(2)));
+           }});
+  machine.add_kernel({.name = "weir_spin", .parameters = {8}, .accesses = {}, .run = {}});
+  machine.add_kernel({.name = "weir_hold", .parameters = {8, 8}, .accesses = {}, .run = {}});
+}
+
+class sim_occupation final : public occupation {
+ public:
+  sim_occupation(sim::machine& machine, driver::CUstream stream)
+      : machine_{machine}, stream_{stream} {
+    machine_.hold(stream_);
+    // Something must be queued, or the stream would count as idle.
+    (void)machine_.launch(stream_, "occupation", {});
+  }
+  ~sim_occupation() override { finish(); }
+  void finish() override {
+    if (!std::exchange(finished_, true)) machine_.release(stream_);
+  }
+
+ private:
+  sim::machine& machine_;
+  driver::CUstream stream_;
+  bool finished_ = false;
+};
+
+class sim_under_test final : public machine_under_test {
+ public:
+  explicit sim_under_test(std::uint64_t seed) : machine_under_test{seed} {}
+
+  result<void> open() {
+    auto made =
+        sim::machine::create({.devices = {sim::device_spec{}, sim::device_spec{}}, .seed = seed()});
+    if (!made) return std::move(made).error();
+    machine_ = std::move(*made);
+    add_kernels(*machine_);
+    return start(machine_->driver());
+  }
+
+  std::unique_ptr<occupation> occupy(driver::CUstream stream) override {
+    return std::make_unique<sim_occupation>(*machine_, stream);
+  }
+
+  std::vector<std::string> complaints() override {
+    std::vector<std::string> stories;
+    for (const auto& found : machine_->hazards()) stories.push_back(found.story());
+    machine_->clear_hazards();
+    return stories;
+  }
+
+ private:
+  std::shared_ptr<sim::machine> machine_;
+};
+
+}  // namespace
+
+result<std::shared_ptr<machine_under_test>> open_machine(std::uint64_t seed) {
+  auto machine = std::make_shared<sim_under_test>(seed);
+  WEIR_TRY(machine->open());
+  return std::shared_ptr<machine_under_test>{machine};
+}
+
+std::vector<std::uint64_t> machine_seeds() { return {1, 2, 3}; }
+
+bool machine_may_be_absent() { return false; }
+
+}  // namespace weir::testing_support

@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""Documents quote programs and their output; what they quote must be what there is."""
+
+import re
+import sys
+from pathlib import Path
+
+root = Path(sys.argv[1])
+problems = []
+
+
+def blocks(document, language):
+    found = re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(), re.S | re.M)
+    if not found:
+        problems.append(f"{document}: no block of {language}")
+    return found
+
+
+# Code in the simulator's document that is marked as the example's is copied from it.
+simulator = root / "docs/simulator.md"
+example = (root / "examples/stream_race.cpp").read_text()
+for block in blocks(simulator, "cpp example"):
+    if block not in example:
+        problems.append(f"{simulator}: not in examples/stream_race.cpp:\n{block}")
+
+# The doctor's document shows what the doctor says.
+doctor = root / "docs/doctor.md"
+golden = (root / "tests/tools/doctor_no_driver.txt").read_text()
+if golden not in blocks(doctor, "text"):
+    problems.append(f"{doctor}: does not show tests/tools/doctor_no_driver.txt")
+
+print("\n".join(problems))
+sys.exit(1 if problems else 0)

@@ -1,0 +1,65 @@
+// weir doctor: what driver and devices are here, and what of weir works with them.
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "commands.hpp"
+#include "doctor.hpp"
+
+namespace weir::command {
+
+namespace {
+
+constexpr const char* explanation =
+    "Exit codes:\n"
+    "  0   a usable driver, and everything weir needs works\n"
+    "  1   a usable driver, with limits: some features or calls are missing\n"
+    "  2   no driver: only the simulated machine can be used\n"
+    "  3   a driver is there, but weir cannot use it: too old, incomplete,\n"
+    "      failing, or without a device\n"
+    "  64  the command line or an environment variable could not be understood";
+
+struct arguments {
+  std::string driver;
+  std::optional<int> device;
+  bool json = false;
+};
+
+int refuse(const error& reason) {
+  fmt::print(stderr, "weir doctor: {}\n", reason.message());
+  return bad_usage;
+}
+
+int run(const arguments& wanted) {
+  auto settings = options_from_environment();
+  if (!settings) return refuse(settings.error());
+  if (!wanted.driver.empty()) settings->driver_path = wanted.driver;
+  const auto found = examine(*settings, wanted.device);
+  if (!found) return refuse(found.error());
+  fmt::print("{}", wanted.json ? to_json(*found) : to_text(*found));
+  return static_cast<int>(found->outcome);
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& application, int& exit_code) {
+  auto* const doctor = application.add_subcommand(
+      "doctor", "Say what driver and devices are here and what of weir works with them");
+  const auto wanted = std::make_shared<arguments>();
+  doctor->add_option("--driver", wanted->driver, "The driver (else WEIR_DRIVER, else libcuda.so.1)")
+      ->type_name("PATH")
+      ->check([](const std::string& path) {
+        return path.empty() ? std::string{"the path is empty"} : std::string{};
+      });
+  doctor->add_option("--device", wanted->device, "Look at this device only")
+      ->type_name("N")
+      ->check(CLI::Validator{CLI::NonNegativeNumber}.description(""));
+  doctor->add_flag("--json", wanted->json, "Write JSON instead of text");
+  doctor->footer(explanation);
+  doctor->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+}
+
+}  // namespace weir::command

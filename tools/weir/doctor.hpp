@@ -1,0 +1,72 @@
+// What `weir doctor` finds out about a machine, before anything is printed.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weir/device.hpp"
+#include "weir/driver.hpp"
+#include "weir/options.hpp"
+#include "weir/result.hpp"
+#include "weir/runtime.hpp"
+
+namespace weir::command {
+
+/// The outcome in one word. The values are the exit codes; docs/doctor.md promises them.
+enum class verdict {
+  ready = 0,      ///< a driver, and everything below works
+  limited = 1,    ///< a driver, and something below is missing
+  no_driver = 2,  ///< only the simulated machine
+  unusable = 3,   ///< a driver is there, but weir cannot use it
+};
+
+enum class standing { yes, partly, no };
+
+/// One thing that weir needs of a device: whether it is to be had, found out by trying it.
+struct feature {
+  std::string_view key;    ///< in JSON
+  std::string_view title;  ///< for people
+  standing works = standing::no;
+  std::string why;
+};
+
+struct device_report {
+  weir::device about;
+  result<memory_info> memory;
+  std::vector<int> peers;  ///< the other devices whose memory it reaches
+  std::vector<feature> features;
+};
+
+struct checkup {
+  std::string asked;             ///< the driver that was looked for
+  std::optional<error> problem;  ///< why no real machine is used
+  verdict outcome = verdict::ready;
+  std::shared_ptr<runtime> machine;   ///< the real one, or with a problem the simulated one
+  std::vector<driver::call> missing;  ///< optional calls that the machine's driver lacks
+  std::vector<device_report> devices;
+
+  [[nodiscard]] bool simulated() const noexcept { return problem.has_value(); }
+};
+
+/// Looks at the driver that `settings` name; without a usable one at the simulated machine they
+/// describe. Only `only`, if given. no_device: the machine has no such device.
+[[nodiscard]] result<checkup> examine(const options& settings, std::optional<int> only);
+
+/// Tries out what weir needs of `gpu`. Takes a context and a few megabytes for a moment.
+[[nodiscard]] std::vector<feature> examine_features(device gpu);
+
+/// The optional calls that `calls` lacks.
+[[nodiscard]] std::vector<driver::call> missing_calls(const driver::table& calls);
+
+/// "13.0" for 13000.
+[[nodiscard]] std::string cuda_version(int number);
+
+/// "caching allocator: yes"... in at most 80 columns, for people.
+[[nodiscard]] std::string to_text(const checkup& found);
+/// The same as JSON; docs/doctor.md describes the members.
+[[nodiscard]] std::string to_json(const checkup& found);
+
+}  // namespace weir::command

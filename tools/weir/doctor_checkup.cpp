@@ -1,0 +1,85 @@
+// weir doctor: finds a machine to look at and comes to a verdict about it.
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "doctor.hpp"
+
+namespace weir::command {
+
+namespace {
+
+/// No driver, or one that is of no use? A library that is not found and one that cannot be loaded
+/// are the same to the loader; a path tells them apart. Once loaded, it is there.
+verdict verdict_without_machine(const error& problem, const std::string& asked) {
+  if (problem.code != errc::driver_unavailable || !problem.call.empty()) return verdict::unusable;
+  std::error_code ignored;
+  const bool is_path = asked.find('/') != std::string::npos;
+  return is_path && std::filesystem::exists(asked, ignored) ? verdict::unusable
+                                                            : verdict::no_driver;
+}
+
+result<device_report> examine_device(const runtime& machine, device gpu) {
+  device_report report{gpu, gpu.memory_info(), {}, {}};
+  for (int other = 0; other < machine.device_count(); ++other) {
+    if (other == gpu.id().number()) continue;
+    WEIR_TRY_VALUE(peer, machine.device(device_id{other}));
+    WEIR_TRY_VALUE(reaches, gpu.can_access_peer(peer));
+    if (reaches) report.peers.push_back(other);
+  }
+  report.features = examine_features(gpu);
+  return report;
+}
+
+bool flawless(const checkup& found) {
+  return found.missing.empty() &&
+         std::all_of(found.devices.begin(), found.devices.end(), [](const device_report& report) {
+           return report.memory.has_value() &&
+                  std::all_of(report.features.begin(), report.features.end(),
+                              [](const feature& each) { return each.works == standing::yes; });
+         });
+}
+
+}  // namespace
+
+std::string cuda_version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+std::vector<driver::call> missing_calls(const driver::table& calls) {
+  std::vector<driver::call> missing;
+#define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
+  if (calls.member == nullptr) missing.push_back(driver::call::member);
+#include "weir/driver_calls.def"
+  return missing;
+}
+
+result<checkup> examine(const options& settings, std::optional<int> only) {
+  checkup found;
+  found.asked = settings.driver_path;
+  auto real = runtime::open_cuda(settings.driver_path);
+  if (real) {
+    found.machine = std::move(*real);
+  } else {
+    found.outcome = verdict_without_machine(real.error(), settings.driver_path);
+    found.problem = std::move(real).error();
+    options simulated = settings;
+    simulated.runtime = runtime_choice::simulated;
+    WEIR_TRY_VALUE(machine, runtime::open(simulated));
+    found.machine = std::move(machine);
+  }
+
+  found.missing = missing_calls(found.machine->driver());
+  const int first = only.value_or(0);
+  const int end = only ? *only + 1 : found.machine->device_count();
+  for (int number = first; number < end; ++number) {
+    WEIR_TRY_VALUE(gpu, found.machine->device(device_id{number}));
+    WEIR_TRY_VALUE(report, examine_device(*found.machine, gpu));
+    found.devices.push_back(std::move(report));
+  }
+  if (!found.simulated() && !flawless(found)) found.outcome = verdict::limited;
+  return found;
+}
+
+}  // namespace weir::command
