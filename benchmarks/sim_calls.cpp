@@ -70,7 +70,7 @@ BENCHMARK(pool_alloc_and_free)->Arg(512)->Arg(1 << 20)->Arg(1 << 30);
 
 /// One of the two alone: batches of either, of which only one is timed.
 void pool_call(benchmark::State& state, bool measure_free) {
-  constexpr int batch = 512;
+  constexpr int batch = 64;
   const ready_machine m;
   std::vector<CUdeviceptr> made(batch);
   // A live neighbour on each side, so that the blocks stay apart.

@@ -41,9 +41,9 @@ using time_point = std::chrono::nanoseconds;
 struct device_spec {
   std::string name = "weir simulated H200";
   /// The size the device reports. Costs nothing until it is touched.
-  bytes capacity{std::uint64_t{143'771} << 20};
+  bytes capacity{150'109'880'320};
   /// What is gone before the first allocation, once a context exists.
-  bytes context_overhead{std::uint64_t{527} << 20};
+  bytes context_overhead{554'500'096};
   int compute_major = 9;
   int compute_minor = 0;
   int multiprocessors = 132;

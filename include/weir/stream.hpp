@@ -62,8 +62,13 @@ class WEIR_API stream_ref {
   /// Drivers before CUDA 12.0 have no such number. There weir numbers handles itself, at first
   /// sight, and renumbers a handle when a weir::stream with it is destroyed; a stream that somebody
   /// else destroys and the driver's next stream with the same handle then share a number.
-  [[nodiscard]] result<stream_id> id() const;
+  [[nodiscard]] result<stream_id> id() const {
+    if (id_ != stream_id{}) return id_;
+    return ask_id();
+  }
   [[nodiscard]] result<stream_id> id(const context_scope& bound) const;
+  /// What id() would say without a driver call; 0 if it needs one.
+  [[nodiscard]] stream_id known_id() const noexcept { return id_; }
   /// The same reference with its id looked up, so that id() makes no driver call from now on. The
   /// per-thread stream stays as it is: its id depends on who asks.
   [[nodiscard]] result<stream_ref> identified() const;
@@ -94,6 +99,8 @@ class WEIR_API stream_ref {
 
  private:
   friend class stream;
+  [[nodiscard]] result<stream_id> ask_id() const;
+
   weir::device device_;
   ::CUstream_st* handle_;
   stream_id id_{};  // 0: not looked up; the driver's ids begin above

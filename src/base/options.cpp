@@ -201,7 +201,7 @@ error bad_option(std::string detail) {
   return {.code = errc::bad_option, .detail = std::move(detail)};
 }
 
-std::string quoted(std::string_view text) { return '"' + std::string{text} + '"'; }
+std::string in_quotes(std::string_view text) { return '"' + std::string{text} + '"'; }
 
 template <class T, class Values>
 result<void> assign(T& target, std::string_view name, std::string_view value, const Values& values,
@@ -211,7 +211,7 @@ result<void> assign(T& target, std::string_view name, std::string_view value, co
     target = std::move(*read);
     return {};
   }
-  std::string detail = std::string{name} + ": " + quoted(value);
+  std::string detail = std::string{name} + ": " + in_quotes(value);
   const std::string range = describe<T>(values);
   if (choice<T>) {
     detail += " is none of " + range;
@@ -250,7 +250,7 @@ error unknown_option(std::string_view name) {
                                          [&](std::string_view a, std::string_view b) {
                                            return distance(shown, a) < distance(shown, b);
                                          });
-  return bad_option(quoted(shown) + " is no option; the nearest is " + quoted(nearest));
+  return bad_option(in_quotes(shown) + " is no option; the nearest is " + in_quotes(nearest));
 }
 
 // The list's entry at the front of `rest`, unescaped, which it leaves behind.
@@ -279,7 +279,7 @@ result<void> set_all(options& target, std::string_view list) {
   while (!list.empty()) {
     const std::string entry = take_entry(list);
     const std::size_t equals = entry.find('=');
-    if (equals == entry.npos) return bad_option(quoted(entry) + " is not of the form name=value");
+    if (equals == entry.npos) return bad_option(in_quotes(entry) + " is not of the form name=value");
     WEIR_TRY(set(changed, std::string_view{entry}.substr(0, equals),
                  std::string_view{entry}.substr(equals + 1)));
   }

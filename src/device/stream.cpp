@@ -45,8 +45,7 @@ void forget_stream(device_state& where, driver::CUstream handle) noexcept {
 
 }  // namespace detail
 
-result<stream_id> stream_ref::id() const {
-  if (id_ != stream_id{}) return id_;
+result<stream_id> stream_ref::ask_id() const {
   const context_scope bound{device_};
   return id(bound);
 }

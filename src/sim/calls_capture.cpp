@@ -23,7 +23,6 @@ CUresult state::stream_begin_capture(CUstream handle, CUstreamCaptureMode mode) 
 }
 
 CUresult state::stream_end_capture(CUstream handle, CUgraph* graph) {
-  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
   if (!on) return CUDA_ERROR_INVALID_HANDLE;
   const CUresult answer = graphs->end(on, graph);

@@ -16,6 +16,7 @@ CUresult state::device_primary_ctx_retain(CUcontext* context, CUdevice device) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   ++which.context_references;
+  which.context_ended = false;
   *context = context_of(device);
   return CUDA_SUCCESS;
 }
@@ -24,8 +25,10 @@ CUresult state::device_primary_ctx_release(CUdevice device) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   device_state& which = devices[static_cast<std::size_t>(device)];
   if (which.context_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--which.context_references == 0) {
-    space.give_back(device, which.spec.context_overhead.count());
+  if (which.context_references == 1) {
+    end_context(device);
+  } else {
+    --which.context_references;
   }
   return CUDA_SUCCESS;
 }
@@ -40,16 +43,28 @@ CUresult state::device_primary_ctx_get_state(CUdevice device, unsigned* flags, i
 
 CUresult state::device_primary_ctx_reset(CUdevice device) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  // Everything the context owned goes, also after a fault: a reset is the way out of one.
   device_state& which = devices[static_cast<std::size_t>(device)];
   if (which.lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (which.sticky == CUDA_SUCCESS) flow.synchronize_device(device, lock());
+  if (which.context_references != 0) end_context(device);
+  return CUDA_SUCCESS;
+}
+
+void state::end_context(int device) {
+  device_state& which = devices[static_cast<std::size_t>(device)];
+  if (health(device) == CUDA_SUCCESS) flow.synchronize_device(device, lock());
   flow.discard(device);
-  which.sticky = CUDA_SUCCESS;
+  graphs->reset(device, lock());
   pools->reset(device);
   space.reset(device);
+  stream_handles.erase_if([&](const stream_state& each) { return each.device == device; },
+                          [&](const std::shared_ptr<stream_state>& each) { flow.retire(each); });
+  event_handles.erase_if([&](const event_state& each) { return each.device == device; },
+                         [](const std::shared_ptr<event_state>&) {});
   which.peer_enabled.assign(devices.size(), false);
-  return CUDA_SUCCESS;
+  which.sticky = CUDA_SUCCESS;  // the end of the context is the way out of a fault
+  which.context_references = 0;
+  which.context_ended = true;
+  space.give_back(device, which.spec.context_overhead.count());
 }
 
 CUresult state::ctx_get_current(CUcontext* context) {
@@ -75,6 +90,7 @@ CUresult state::ctx_set_current(CUcontext context) {
 }
 
 CUresult state::ctx_push_current(CUcontext context) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (device_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
   thread().contexts.push_back(context);
   return CUDA_SUCCESS;
@@ -99,6 +115,7 @@ CUresult state::ctx_get_device(CUdevice* device) {
 CUresult state::ctx_synchronize() {
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult bad = graphs->check_synchronize(device); bad != CUDA_SUCCESS) return bad;
   const CUresult answer = flow.synchronize_device(device, lock());
   if (answer == CUDA_SUCCESS) after_synchronize(device);
   return answer;

@@ -45,47 +45,63 @@ class copy {
   CUresult queue(const std::shared_ptr<stream_state>& on, bool wait) {
     if (what_.size() == 0) return CUDA_SUCCESS;
     // Both sides wait for the host anyway where memory is pageable; inside a capture nothing is read.
-    if (from_pageable_ && !on->capturing && !stage()) return CUDA_ERROR_INVALID_VALUE;
+    const bool staged = !on->capturing;
+    if (staged && from_pageable_ && !read_source()) return CUDA_ERROR_INVALID_VALUE;
+    const std::vector<std::uint64_t> destination = what_.to;
+    if (staged && to_pageable_) what_.to = rows_of_staging();
     work description = describe();
-    machine_.charge(1, what_.size());
-    if (wait || (to_pageable_ && !on->capturing)) {
-      return machine_.submit_and_wait(on, std::move(description));
+    for (const access& each : description.accesses) {
+      if (!machine_.flow.allowed(on->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
     }
-    return machine_.submit(on, std::move(description));
+    machine_.charge(1, what_.size());
+    if (!wait && !(staged && to_pageable_)) return machine_.submit(on, std::move(description));
+    const CUresult answer = machine_.submit_and_wait(on, std::move(description));
+    if (answer != CUDA_SUCCESS || !to_pageable_) return answer;
+    for (std::size_t i = 0; i < destination.size(); ++i) {
+      if (!copy_pageable(destination[i], what_.to[i], what_.width)) return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
   }
 
  private:
-  bool stage() {
+  std::vector<std::uint64_t> rows_of_staging() {
     staged_ = std::make_shared<std::vector<std::byte>>(what_.size());
-    auto next = address_of(staged_->data());
-    for (std::uint64_t& row : what_.from) {
-      if (!copy_pageable(next, row, what_.width)) return false;
-      row = next;
-      next += what_.width;
+    std::vector<std::uint64_t> rows;
+    for (std::size_t i = 0; i < what_.to.size(); ++i) {
+      rows.push_back(address_of(staged_->data()) + i * what_.width);
     }
+    return rows;
+  }
+
+  bool read_source() {
+    const std::vector<std::uint64_t> rows = rows_of_staging();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!copy_pageable(rows[i], what_.from[i], what_.width)) return false;
+    }
+    what_.from = rows;
     return true;
   }
 
   work describe() {
     work description{.type = CU_GRAPH_NODE_TYPE_MEMCPY, .label = label(), .by_owner = true};
     const bool on_bus = to_pageable_ || from_pageable_ ||
-                        machine_.space.find(what_.to.front())->device < 0 ||
-                        machine_.space.find(what_.from.front())->device < 0;
+                        on_host(what_.to.front()) || on_host(what_.from.front());
     description.takes = costs::moving(what_.size(), on_bus ? costs::bus_rate : costs::copy_rate);
     if (!to_pageable_) add_accesses(description.accesses, what_.to, true);
     if (!from_pageable_) add_accesses(description.accesses, what_.from, false);
-    description.body = [what = what_, staged = staged_, pageable = to_pageable_] {
+    description.body = [what = what_, staged = staged_] {
       for (std::size_t i = 0; i < what.to.size(); ++i) {
-        if (pageable) {
-          if (!copy_pageable(what.to[i], what.from[i], what.width)) return CUDA_ERROR_INVALID_VALUE;
-        } else {
-          std::memmove(reinterpret_cast<void*>(what.to[i]),
-                       reinterpret_cast<const void*>(what.from[i]), what.width);
-        }
+        std::memmove(reinterpret_cast<void*>(what.to[i]),
+                     reinterpret_cast<const void*>(what.from[i]), what.width);
       }
       return CUDA_SUCCESS;
     };
     return description;
+  }
+
+  [[nodiscard]] bool on_host(std::uint64_t address) const {
+    const region* const in = machine_.space.find(address);
+    return in == nullptr || in->device < 0;
   }
 
   [[nodiscard]] const char* label() const {
@@ -137,6 +153,9 @@ CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& on, con
   work description{.type = CU_GRAPH_NODE_TYPE_MEMSET, .label = "fill", .by_owner = true};
   for (std::uint64_t row = 0; row < what.rows; ++row) {
     description.accesses.push_back(writes(what.to + row * what.pitch, width));
+  }
+  for (const access& each : description.accesses) {
+    if (!machine.flow.allowed(on->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
   }
   description.takes = costs::moving(width * what.rows, costs::fill_rate);
   description.body = [what, width] {
@@ -198,11 +217,20 @@ bool null_side(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
   return size != 0 && (to == 0 || from == 0);
 }
 
+/// Which sides of a copy must be memory that the machine knows.
+enum class known { neither, destination, source, both };
+
 CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr from,
-                   std::size_t size, bool wait) {
+                   std::size_t size, bool wait, known must_be = known::neither) {
   const auto on = machine.stream(handle);
-  if (!on) return handle == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  if (!on) return machine.no_stream();
   if (null_side(to, from, size)) return CUDA_ERROR_INVALID_VALUE;
+  const bool check_to = must_be == known::destination || must_be == known::both;
+  const bool check_from = must_be == known::source || must_be == known::both;
+  if (size != 0 && ((check_to && machine.space.find(to) == nullptr) ||
+                    (check_from && machine.space.find(from) == nullptr))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return copy{machine, line(to, from, size)}.queue(on, wait);
 }
 
@@ -220,31 +248,33 @@ CUresult state::memcpy_async(CUdeviceptr destination, CUdeviceptr source, std::s
 }
 
 CUresult state::memcpy_htod(CUdeviceptr destination, const void* source, std::size_t size) {
-  return copy_line(*this, nullptr, destination, address_of(source), size, true);
+  return copy_line(*this, nullptr, destination, address_of(source), size, true,
+                   known::destination);
 }
 
 CUresult state::memcpy_dtoh(void* destination, CUdeviceptr source, std::size_t size) {
-  return copy_line(*this, nullptr, address_of(destination), source, size, true);
+  return copy_line(*this, nullptr, address_of(destination), source, size, true, known::source);
 }
 
 CUresult state::memcpy_dtod(CUdeviceptr destination, CUdeviceptr source, std::size_t size) {
   // Ordered by the legacy stream, but the host does not wait.
-  return copy_line(*this, nullptr, destination, source, size, false);
+  return copy_line(*this, nullptr, destination, source, size, false, known::both);
 }
 
 CUresult state::memcpy_htod_async(CUdeviceptr destination, const void* source, std::size_t size,
                                   CUstream handle) {
-  return copy_line(*this, handle, destination, address_of(source), size, false);
+  return copy_line(*this, handle, destination, address_of(source), size, false,
+                   known::destination);
 }
 
 CUresult state::memcpy_dtoh_async(void* destination, CUdeviceptr source, std::size_t size,
                                   CUstream handle) {
-  return copy_line(*this, handle, address_of(destination), source, size, false);
+  return copy_line(*this, handle, address_of(destination), source, size, false, known::source);
 }
 
 CUresult state::memcpy_dtod_async(CUdeviceptr destination, CUdeviceptr source, std::size_t size,
                                   CUstream handle) {
-  return copy_line(*this, handle, destination, source, size, false);
+  return copy_line(*this, handle, destination, source, size, false, known::both);
 }
 
 CUresult state::memcpy_peer_async(CUdeviceptr destination, CUcontext destination_context,
@@ -294,6 +324,8 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
   if (handle == nullptr || handle == legacy_stream()) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
   if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  // Refused, but unlike other calls it leaves the capture as it was.
+  if (on->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   const auto refuse = [&](std::size_t which) {
     if (failed != nullptr) *failed = which;
     return CUDA_ERROR_INVALID_VALUE;

@@ -34,13 +34,15 @@ CUresult state::event_record(CUevent handle, CUstream stream_handle) {
 
 CUresult state::event_record_with_flags(CUevent handle, CUstream stream_handle, unsigned flags) {
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  event_state* const event = event_handles.find(handle);
+  const auto event = event_handles.share(handle);
   const auto on = stream(stream_handle);
-  if (event == nullptr || !on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!event || !on) return CUDA_ERROR_INVALID_HANDLE;
   if (event->device != on->device) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
+  if (flags == CU_EVENT_RECORD_EXTERNAL) {
+    return on->capturing ? graphs->record_external(event, on) : CUDA_ERROR_ILLEGAL_STATE;
+  }
   if (on->capturing) return graphs->record(*event, on);
-  if (flags == CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   if (on->is_legacy && graphs->any_active()) {
     if (const CUresult bad = graphs->check_legacy(on->device); bad != CUDA_SUCCESS) return bad;
   }
@@ -50,10 +52,26 @@ CUresult state::event_record_with_flags(CUevent handle, CUstream stream_handle, 
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+/// Whether the host may ask about an event, or wait for it, while captures are under way.
+CUresult check_wait(graph_set& graphs, event_state& event, driver::call which) {
+  if (event.captured) {
+    event.captured->invalidated = true;
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
+  return graphs.any_active() ? graphs.forbid(which) : CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult state::event_query(CUevent handle) {
   event_state* const event = event_handles.find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
+  if (const CUresult bad = check_wait(*graphs, *event, driver::call::event_query);
+      bad != CUDA_SUCCESS) {
+    return bad;
+  }
   if (const CUresult bad = health(event->device); bad != CUDA_SUCCESS) return bad;
   const bool done = event->shared ? event->shared->is_complete(event->shared->recorded())
                                   : event->complete();
@@ -65,14 +83,17 @@ CUresult state::event_query(CUevent handle) {
 CUresult state::event_synchronize(CUevent handle) {
   const auto event = event_handles.share(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->captured) return CUDA_ERROR_CAPTURED_EVENT;
+  if (const CUresult bad = check_wait(*graphs, *event, driver::call::event_synchronize);
+      bad != CUDA_SUCCESS) {
+    return bad;
+  }
   const CUresult answer = flow.synchronize(*event, lock());
   if (answer == CUDA_SUCCESS) after_synchronize(event->device);
   return answer;
 }
 
 CUresult state::event_elapsed_time(float* milliseconds, CUevent start, CUevent end) {
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // as an H200's driver has it
   const event_state* const from = event_handles.find(start);
   const event_state* const to = event_handles.find(end);
   if (from == nullptr || to == nullptr) return CUDA_ERROR_INVALID_HANDLE;

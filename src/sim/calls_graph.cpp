@@ -178,7 +178,7 @@ CUresult state::device_get_graph_mem_attribute(CUdevice device, CUgraphMem_attri
   auto* const out = static_cast<std::uint64_t*>(value);
   switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      *out = of.used;
+      *out = of.reserved;
       return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
       *out = of.used_high;
@@ -201,7 +201,7 @@ CUresult state::device_set_graph_mem_attribute(CUdevice device, CUgraphMem_attri
   graph_memory::usage& of = graphs->memory.of(device);
   switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      of.used_high = of.used;
+      of.used_high = of.reserved;
       return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
       of.reserved_high = of.reserved;

@@ -46,8 +46,8 @@ int location_type(processor where) {
 }
 
 bool can_share(const state& machine, processor where) {
-  return !where.is_device() || machine.devices[static_cast<std::size_t>(where.number())]
-                                   .spec.concurrent_managed_access;
+  return !where.is_device() ||
+         machine.devices[static_cast<std::size_t>(where.number())].spec.concurrent_managed_access;
 }
 
 /// What all pages of a range agree on; `otherwise` where they do not.
@@ -153,7 +153,8 @@ CUresult state::mem_advise(CUdeviceptr address, std::size_t bytes, CUmem_advise 
     case CU_MEM_ADVISE_SET_READ_MOSTLY:
       return advise([](page_run& run, std::uint64_t) { run.read_mostly = true; });
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-      return advise([&](page_run& run, std::uint64_t size) { unset_read_mostly(*this, run, size); });
+      return advise(
+          [&](page_run& run, std::uint64_t size) { unset_read_mostly(*this, run, size); });
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
       return advise([&](page_run& run, std::uint64_t) { run.preferred = who; });
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
@@ -168,6 +169,7 @@ CUresult state::mem_advise(CUdeviceptr address, std::size_t bytes, CUmem_advise 
 
 CUresult state::mem_advise_v1(CUdeviceptr address, std::size_t bytes, CUmem_advise advice,
                               CUdevice device) {
+  if (device != cpu_device && !valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   return mem_advise(address, bytes, advice, location_of(device));
 }
 
@@ -203,8 +205,8 @@ CUresult state::mem_range_get_attribute(void* data, std::size_t data_bytes,
   int value = 0;
   switch (attribute) {
     case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-      value = agreed(pages, offset, bytes, [](const page_run& run) { return run.read_mostly; },
-                     false);
+      value = agreed(
+          pages, offset, bytes, [](const page_run& run) { return run.read_mostly; }, false);
       break;
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
     case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:

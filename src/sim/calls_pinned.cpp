@@ -64,14 +64,14 @@ CUresult take_away(state& machine, std::uint64_t address, memory_kind kind, cons
 }
 
 bool is_pinned(const region* in) {
-  return in != nullptr &&
-         (in->kind == memory_kind::pinned || in->kind == memory_kind::registered);
+  return in != nullptr && (in->kind == memory_kind::pinned || in->kind == memory_kind::registered);
 }
 
 }  // namespace
 
 CUresult state::mem_host_alloc(void** pointer, std::size_t bytes, unsigned flags) {
-  constexpr unsigned known = host_alloc_portable | host_alloc_device_map | host_alloc_write_combined;
+  constexpr unsigned known =
+      host_alloc_portable | host_alloc_device_map | host_alloc_write_combined;
   if (pointer == nullptr || (flags & ~known) != 0) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;

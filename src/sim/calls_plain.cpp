@@ -10,8 +10,7 @@ CUresult state::mem_get_info(std::size_t* free, std::size_t* total) {
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
-  const std::uint64_t capacity =
-      devices[static_cast<std::size_t>(device)].spec.capacity.count();
+  const std::uint64_t capacity = devices[static_cast<std::size_t>(device)].spec.capacity.count();
   if (free != nullptr) *free = space.free(device);
   if (total != nullptr) *total = capacity;
   return CUDA_SUCCESS;
@@ -73,8 +72,7 @@ CUresult state::mem_free(CUdeviceptr address) {
   if (pools->allocation(address, &base, &bytes)) {
     return base == address ? pools->free_now(address) : CUDA_ERROR_INVALID_VALUE;
   }
-  return graphs->free_graph_allocation(address, nullptr) ? CUDA_SUCCESS
-                                                         : CUDA_ERROR_INVALID_VALUE;
+  return graphs->free_graph_allocation(address, nullptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult state::mem_get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
@@ -83,13 +81,13 @@ CUresult state::mem_get_address_range(CUdeviceptr* base, std::size_t* bytes, CUd
   CUresult answer = CUDA_SUCCESS;
   if (!pools->allocation(address, &from, &size)) {
     const region* const in = space.find(address);
-    // A mapping that nobody may access yet is not found, nor is a pool's memory between allocations.
-    const bool known =
-        in != nullptr && in->kind != memory_kind::pool &&
-        (in->kind != memory_kind::mapped ||
-         std::any_of(in->rights.begin(), in->rights.end(), [](auto granted) {
-           return granted != CU_MEM_ACCESS_FLAGS_PROT_NONE;
-         }));
+    // A mapping that nobody may access yet is not found, nor is a pool's memory between
+    // allocations.
+    const bool known = in != nullptr && in->kind != memory_kind::pool &&
+                       (in->kind != memory_kind::mapped ||
+                        std::any_of(in->rights.begin(), in->rights.end(), [](auto granted) {
+                          return granted != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+                        }));
     if (known) {
       from = in->base;
       size = in->size;

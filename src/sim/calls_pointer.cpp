@@ -20,9 +20,10 @@ class pointee {
     if (in_ == nullptr) return;
     base_ = in_->base;
     size_ = in_->size;
-    if (in_->kind == memory_kind::pool) {
+    id_ = in_->id;
+    if (in_->kind == memory_kind::pool || in_->pool != nullptr) {
       // Between its allocations a pool's memory is nobody's.
-      if (!machine.pools->allocation(address, &base_, &size_, &pool_)) in_ = nullptr;
+      if (!machine.pools->allocation(address, &base_, &size_, &pool_, &id_)) in_ = nullptr;
     } else if (in_->kind == memory_kind::mapped) {
       const auto within = machine.space.handles->reservation(address);
       base_ = within->first;
@@ -67,6 +68,7 @@ class pointee {
   const region* in_ = nullptr;
   CUdeviceptr base_ = 0;
   std::size_t size_ = 0;
+  std::uint64_t id_ = 0;
   CUmemoryPool pool_ = nullptr;
 };
 
@@ -102,7 +104,7 @@ CUresult pointee::get_identity(void* data, CUpointer_attribute attribute) const 
       put<CUdeviceptr>(data, host_visible() ? address_ : 0);
       return host_visible() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return put<std::uint64_t>(data, in_->id);
+      return put<std::uint64_t>(data, id_);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return put<std::uint64_t>(data, in_->mapped ? in_->mapped->id : in_->id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -146,12 +148,12 @@ CUresult pointee::get_ability(void* data, CUpointer_attribute attribute) const {
       return put<int>(data, plain);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put<int>(
-          data, plain || (in_->mapped &&
-                          in_->mapped->properties.allocFlags.gpuDirectRDMACapable != 0));
+          data,
+          plain || (in_->mapped && in_->mapped->properties.allocFlags.gpuDirectRDMACapable != 0));
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put<std::uint64_t>(
-          data, in_->mapped ? static_cast<unsigned>(in_->mapped->properties.requestedHandleTypes)
-                            : 0U);
+          data,
+          in_->mapped ? static_cast<unsigned>(in_->mapped->properties.requestedHandleTypes) : 0U);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
       const int device = machine_.current_device();
       return put<std::uint64_t>(data, device < 0 ? 0U : static_cast<unsigned>(rights(device)));

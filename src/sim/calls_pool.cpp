@@ -16,16 +16,24 @@ constexpr std::uint64_t largest_maximum = std::uint64_t{1} << 47;
 
 bool valid_location(const state& machine, const CUmemLocation& where) {
   switch (where.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: return machine.valid_device(where.id);
-    case CU_MEM_LOCATION_TYPE_HOST: return true;
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA: return where.id == 0;  // the machine has one node
-    default: return false;
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return machine.valid_device(where.id);
+    case CU_MEM_LOCATION_TYPE_HOST:
+      return true;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+      return where.id == 0;  // the machine has one node
+    default:
+      return false;
   }
 }
 
 /// Fabric handles can be asked for though nothing can be exported as one.
-bool valid_handle_types(int types, const CUmemLocation& where) {
-  if (where.type == CU_MEM_LOCATION_TYPE_HOST) return types == CU_MEM_HANDLE_TYPE_NONE;
+bool valid_handle_types(const state& machine, int types, const CUmemLocation& where) {
+  const bool shareable = where.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+                         machine.devices[static_cast<std::size_t>(where.id)].spec.posix_handles;
+  if (where.type == CU_MEM_LOCATION_TYPE_HOST || !shareable) {
+    return types == CU_MEM_HANDLE_TYPE_NONE;
+  }
   return (types & ~(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)) == 0;
 }
 
@@ -40,18 +48,15 @@ CUresult may_queue(state& machine, const stream_state& on) {
   return CUDA_SUCCESS;
 }
 
-/// Why there is no stream behind a handle: a default stream needs a context.
-CUresult no_stream(CUstream handle) {
-  const bool is_default =
-      handle == nullptr || handle == legacy_stream() || handle == per_thread_stream();
-  return is_default ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
-}
-
 CUresult allocate(state& machine, CUdeviceptr* address, std::size_t bytes, CUmemoryPool handle,
                   const std::shared_ptr<stream_state>& on) {
   pool* const from = machine.pools->find(handle);
   if (from == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (on->capturing) return machine.graphs->capture_alloc(on, bytes, handle, address);
+  if (machine.graphs->any_active()) {
+    const CUresult bad = machine.graphs->forbid(driver::call::mem_alloc_async);
+    if (bad != CUDA_SUCCESS) return bad;
+  }
   if (const CUresult bad = may_queue(machine, *on); bad != CUDA_SUCCESS) return bad;
   if (from->device() >= 0) {
     if (const CUresult bad = machine.health(from->device()); bad != CUDA_SUCCESS) return bad;
@@ -110,7 +115,7 @@ CUresult get_access(const state& machine, const Pool& of, const CUmemLocation& w
 
 }  // namespace
 
-// --- Which pool --------------------------------------------------------------------------------------
+// --- Which pool ----------------------------------------------------------------------------------
 
 CUresult state::device_get_default_mem_pool(CUmemoryPool* pool, CUdevice device) {
   if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -136,7 +141,7 @@ CUresult state::device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
   return CUDA_SUCCESS;
 }
 
-// --- Pools ---------------------------------------------------------------------------------------------
+// --- Pools ---------------------------------------------------------------------------------------
 
 CUresult state::mem_pool_create(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   if (pool == nullptr || properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -145,7 +150,7 @@ CUresult state::mem_pool_create(CUmemoryPool* pool, const CUmemPoolProps* proper
                                 [](unsigned char byte) { return byte == 0; });
   if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED || !zero ||
       !valid_location(*this, properties->location) ||
-      !valid_handle_types(properties->handleTypes, properties->location)) {
+      !valid_handle_types(*this, properties->handleTypes, properties->location)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -198,12 +203,12 @@ CUresult state::mem_pool_get_access(CUmemAccess_flags* flags, CUmemoryPool pool,
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// --- Allocations -----------------------------------------------------------------------------------------
+// --- Allocations ---------------------------------------------------------------------------------
 
 CUresult state::mem_alloc_async(CUdeviceptr* address, std::size_t bytes, CUstream handle) {
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
-  if (!on) return no_stream(handle);
+  if (!on) return no_stream();
   if (!has_pools(*this, on->device)) return CUDA_ERROR_NOT_SUPPORTED;
   return allocate(*this, address, bytes, pools->current_of(on->device), on);
 }
@@ -212,13 +217,13 @@ CUresult state::mem_alloc_from_pool_async(CUdeviceptr* address, std::size_t byte
                                           CUmemoryPool pool, CUstream handle) {
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
-  if (!on) return no_stream(handle);
+  if (!on) return no_stream();
   return allocate(*this, address, bytes, pool, on);
 }
 
 CUresult state::mem_free_async(CUdeviceptr address, CUstream handle) {
   const auto on = stream(handle);
-  if (!on) return no_stream(handle);
+  if (!on) return no_stream();
   if (address == 0) return CUDA_SUCCESS;
   if (on->capturing) return graphs->capture_free(on, address);
   if (const CUresult bad = may_queue(*this, *on); bad != CUDA_SUCCESS) return bad;

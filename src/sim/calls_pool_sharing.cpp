@@ -71,10 +71,10 @@ CUresult state::mem_pool_export_pointer(CUmemPoolPtrExportData* data, CUdevicept
   }
   const block* const found = home->find(address);
   if (found == nullptr || found->address != address) return CUDA_ERROR_INVALID_VALUE;
-  *data = pool_pointer{.nonce = home->nonce(),
-                       .offset = address - home->base(),
-                       .size = found->requested}
-              .encode();
+  *data =
+      pool_pointer{
+          .nonce = home->nonce(), .offset = address - home->base(), .size = found->requested}
+          .encode();
   return CUDA_SUCCESS;
 }
 

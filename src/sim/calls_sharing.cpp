@@ -25,9 +25,11 @@ CUresult state::ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle,
 }
 
 CUresult state::ipc_close_mem_handle(CUdeviceptr address) {
-  const auto imported = [&] {
+  const auto imported = [&]() -> const region* {
     const region* const in = space.find(address);
-    return in != nullptr && in->kind == memory_kind::imported && in->base == address ? in : nullptr;
+    const bool opened = in != nullptr && in->base == address && in->kind == memory_kind::imported &&
+                        in->pool == nullptr;
+    return opened ? in : nullptr;
   };
   const region* const in = imported();
   if (in == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -27,16 +27,34 @@ CUresult state::stream_destroy(CUstream handle) {
   }
   const auto stream = stream_handles.share(handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capturing) graphs->misuse(stream);
+  graphs->abandon(stream);
   stream_handles.erase(handle);
   flow.retire(stream);
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+/// Whether the host may wait for a stream while captures are under way.
+CUresult check_wait(graph_set& graphs, const std::shared_ptr<stream_state>& on,
+                    driver::call which) {
+  if (!graphs.any_active()) return CUDA_SUCCESS;
+  if (on->capturing) return graphs.misuse(on);
+  if (on->is_legacy) {
+    if (const CUresult bad = graphs.check_legacy(on->device); bad != CUDA_SUCCESS) return bad;
+  }
+  return graphs.forbid(which);
+}
+
+}  // namespace
+
 CUresult state::stream_query(CUstream handle) {
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  if (on->capturing) return graphs->misuse(on);
+  if (!on) return no_stream();
+  if (const CUresult bad = check_wait(*graphs, on, driver::call::stream_query);
+      bad != CUDA_SUCCESS) {
+    return bad;
+  }
   if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
   if (on->completed < on->tail()) return CUDA_ERROR_NOT_READY;
   flow.host_learns(on->clock.now());
@@ -45,8 +63,11 @@ CUresult state::stream_query(CUstream handle) {
 
 CUresult state::stream_synchronize(CUstream handle) {
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  if (on->capturing) return graphs->misuse(on);
+  if (!on) return no_stream();
+  if (const CUresult bad = check_wait(*graphs, on, driver::call::stream_synchronize);
+      bad != CUDA_SUCCESS) {
+    return bad;
+  }
   const CUresult answer = flow.synchronize(on, lock());
   if (answer == CUDA_SUCCESS) after_synchronize(on->device);
   return answer;
@@ -55,9 +76,12 @@ CUresult state::stream_synchronize(CUstream handle) {
 CUresult state::stream_wait_event(CUstream handle, CUevent event, unsigned flags) {
   if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
-  event_state* const which = event_handles.find(event);
-  if (!on || which == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const auto which = event_handles.share(event);
+  if (!on || !which) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
+  if (flags == CU_EVENT_WAIT_EXTERNAL) {
+    return on->capturing ? graphs->wait_external(on, which) : CUDA_ERROR_ILLEGAL_STATE;
+  }
   if (on->capturing || which->captured) return graphs->wait(on, *which);
   flow.wait(on, *which);
   return CUDA_SUCCESS;
@@ -66,7 +90,7 @@ CUresult state::stream_wait_event(CUstream handle, CUevent event, unsigned flags
 CUresult state::stream_get_priority(CUstream handle, int* priority) {
   if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!on) return no_stream();
   *priority = on->priority;
   return CUDA_SUCCESS;
 }
@@ -74,7 +98,7 @@ CUresult state::stream_get_priority(CUstream handle, int* priority) {
 CUresult state::stream_get_flags(CUstream handle, unsigned* flags) {
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!on) return no_stream();
   *flags = on->flags;
   return CUDA_SUCCESS;
 }
@@ -82,7 +106,7 @@ CUresult state::stream_get_flags(CUstream handle, unsigned* flags) {
 CUresult state::stream_get_ctx(CUstream handle, CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!on) return no_stream();
   *context = context_of(on->device);
   return CUDA_SUCCESS;
 }
@@ -90,7 +114,9 @@ CUresult state::stream_get_ctx(CUstream handle, CUcontext* context) {
 CUresult state::stream_get_id(CUstream handle, unsigned long long* id) {
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!on) return no_stream();
+  // The driver takes the question for a use of the stream, and a capture does not survive it.
+  if (on->capturing) return graphs->misuse(on);
   *id = on->id;
   return CUDA_SUCCESS;
 }
@@ -120,7 +146,7 @@ CUresult state::stream_wait_value32(CUstream handle, CUdeviceptr address, std::u
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!on) return no_stream();
   region* const in = space.find(address);
   if (in == nullptr || in->managed) return CUDA_ERROR_INVALID_VALUE;
   // The order that a value in memory establishes is invisible to the driver, and so to the hazard
@@ -136,7 +162,7 @@ CUresult state::stream_write_value32(CUstream handle, CUdeviceptr address, std::
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!on) return no_stream();
   region* const in = space.find(address);
   if (in == nullptr || in->managed) return CUDA_ERROR_INVALID_VALUE;
   return submit(on, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,

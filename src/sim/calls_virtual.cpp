@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -93,25 +94,31 @@ int protection_of(const region& in) {
   return protection;
 }
 
-/// The mappings under a range that begins and ends at the ends of mappings.
+/// The mappings under a range, by address.
 struct whole_mappings {
-  bool valid = true;   ///< no mapping lies in the range only in part
-  bool gapless = true;
+  bool valid = true;         ///< no mapping lies in the range only in part
+  bool ends_mapped = false;  ///< the range begins with a mapping and ends with one
   std::vector<region*> found{};
+
+  /// Access is granted from the beginning to the first gap, and silently no further.
+  void keep_to_first_gap(std::uint64_t from) {
+    const auto gap = std::find_if(found.begin(), found.end(), [&](const region* in) {
+      return std::exchange(from, in->end()) != in->base;
+    });
+    found.erase(gap, found.end());
+  }
 };
 
 whole_mappings mappings_under(memory& space, std::uint64_t address, std::uint64_t size) {
   whole_mappings under;
-  std::uint64_t reached = address;
   space.each_in(address, size, [&](region& in) {
     if (in.kind != memory_kind::mapped || in.base < address || in.end() > address + size) {
       under.valid = false;
     }
-    if (in.base != reached) under.gapless = false;
-    reached = in.end();
     under.found.push_back(&in);
   });
-  if (reached != address + size) under.gapless = false;
+  under.ends_mapped = !under.found.empty() && under.found.front()->base == address &&
+                      under.found.back()->end() == address + size;
   return under;
 }
 
@@ -275,8 +282,9 @@ CUresult state::mem_set_access(CUdeviceptr address, std::size_t bytes,
   if (access == nullptr || count == 0 || bytes == 0 || address + bytes < address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const whole_mappings under = mappings_under(space, address, bytes);
-  if (!under.valid || !under.gapless) return CUDA_ERROR_INVALID_VALUE;
+  whole_mappings under = mappings_under(space, address, bytes);
+  if (!under.valid || !under.ends_mapped) return CUDA_ERROR_INVALID_VALUE;
+  under.keep_to_first_gap(address);
   for (std::size_t i = 0; i < count; ++i) {
     const auto& [where, flags] = access[i];
     if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&

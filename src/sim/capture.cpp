@@ -19,16 +19,17 @@ namespace {
 constexpr std::array unsafe_calls{
     // They wait for work, or ask whether it is done.
     driver::call::event_query, driver::call::event_synchronize, driver::call::stream_query,
-    driver::call::stream_synchronize, driver::call::ctx_synchronize,
+    driver::call::stream_synchronize,
     // They take or free memory, and may wait for the device to do so.
     driver::call::mem_alloc, driver::call::mem_alloc_pitch, driver::call::mem_alloc_managed,
     driver::call::mem_free, driver::call::mem_host_alloc, driver::call::mem_free_host,
     driver::call::mem_host_register, driver::call::mem_host_unregister,
-    // They do their work at once, on the legacy stream.
-    driver::call::memcpy_sync, driver::call::memcpy_htod, driver::call::memcpy_dtoh,
-    driver::call::memcpy_dtod, driver::call::memset_d8, driver::call::memset_d32,
-    // They put code on the device.
-    driver::call::module_load_data, driver::call::module_unload};
+    // Pools, down to their attributes; and allocation on a stream that is not captured itself.
+    driver::call::mem_pool_create, driver::call::mem_pool_destroy, driver::call::mem_pool_trim_to,
+    driver::call::mem_pool_get_attribute, driver::call::mem_pool_set_attribute,
+    driver::call::mem_alloc_async, driver::call::mem_alloc_from_pool_async,
+    // It puts a graph on the device.
+    driver::call::graph_instantiate};
 
 constexpr auto unsafe_by_call = [] {
   std::array<bool, driver::call_count> unsafe{};
@@ -101,6 +102,19 @@ CUresult graph_set::check_legacy(int device) {
   return legacy_usable(device);
 }
 
+CUresult graph_set::check_synchronize(int device) {
+  CUresult answer = CUDA_SUCCESS;
+  for (const auto& each : captures_) {
+    const bool here = std::any_of(each->members.begin(), each->members.end(), [&](const auto& in) {
+      return in.stream->device == device;
+    });
+    if (!here) continue;
+    each->invalidated = true;
+    answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return answer;
+}
+
 // --- Begin and end ------------------------------------------------------------------------------
 
 CUresult graph_set::begin(const std::shared_ptr<stream_state>& stream, CUstreamCaptureMode mode) {
@@ -146,17 +160,18 @@ bool all_joined(const capture& which, const graph_set& graphs) {
 CUresult graph_set::end(const std::shared_ptr<stream_state>& stream, CUgraph* graph) {
   const auto ending = stream->capturing;
   if (!ending) return CUDA_ERROR_ILLEGAL_STATE;
-  if (ending->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-      ending->thread != machine_.thread().number) {
-    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-  }
   if (!ending->began_on(*stream)) {
     ending->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
+  CUgraph nobody = nullptr;  // a caller that does not want the graph ends the capture all the same
+  if (graph == nullptr) graph = &nobody;
   *graph = nullptr;
   CUresult answer = CUDA_SUCCESS;
-  if (ending->invalidated) {
+  if (ending->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+      ending->thread != machine_.thread().number) {
+    answer = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  } else if (ending->invalidated) {
     answer = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   } else if (!all_joined(*ending, *this)) {
     answer = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;

@@ -50,12 +50,13 @@ bool graph_set::places(const graph& in, const CUgraphNode* nodes, std::size_t co
 CUresult graph_set::add_allocation(graph& to, std::vector<std::size_t> after, int device,
                                    std::size_t bytes, const std::vector<CUmemAccessDesc>& also_for,
                                    CUgraphNode* node, CUdeviceptr* address) {
-  const auto made = memory.create(device, bytes);
-  if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
-  made->owner = to.id;
+  std::vector<CUmemAccess_flags> rights(machine_.devices.size(), CU_MEM_ACCESS_FLAGS_PROT_NONE);
   for (const CUmemAccessDesc& each : also_for) {
-    made->rights[static_cast<std::size_t>(each.location.id)] = each.flags;
+    rights[static_cast<std::size_t>(each.location.id)] = each.flags;
   }
+  rights[static_cast<std::size_t>(device)] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const auto made = memory.create(to.id, device, bytes, std::move(rights));
+  if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
   *node = append(to, {.what = graph_memory::allocating(*made), .device = device, .memory = made},
                  std::move(after));
   *address = made->address;
@@ -66,10 +67,11 @@ CUresult graph_set::add_free(graph& from, std::vector<std::size_t> after, CUdevi
                              CUgraphNode* node) {
   const auto what = memory.find(address);
   if (!what || what->freed_in != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (what->owner() == from.id && what->freed_outside) return CUDA_ERROR_INVALID_VALUE;
   what->freed_in = from.id;
-  *node =
-      append(from, {.what = graph_memory::freeing(*what), .device = what->device, .memory = what},
-             std::move(after));
+  *node = append(
+      from, {.what = graph_memory::freeing(*what), .device = what->block->device, .memory = what},
+      std::move(after));
   return CUDA_SUCCESS;
 }
 
@@ -77,7 +79,7 @@ void graph_set::dismantle(graph& what) {
   for (const auto& node : what.nodes) {
     // What another graph allocated can be freed in a graph again.
     const auto& freed = node->content.memory;
-    if (freed && freed->freed_in == what.id && freed->owner != what.id) freed->freed_in = 0;
+    if (freed && freed->freed_in == what.id && freed->owner() != what.id) freed->freed_in = 0;
     node_handles.erase(node->handle);
   }
   what.nodes.clear();
@@ -163,7 +165,7 @@ std::shared_ptr<const plan> make_plan(const graph& from) {
 CUresult graph_set::instantiate(const std::shared_ptr<graph>& from, unsigned long long flags,
                                 CUgraphExec* exec) {
   auto steps = make_plan(*from);
-  if (steps->has_memory_nodes() && !from->instance.expired()) return CUDA_ERROR_INVALID_VALUE;
+  if (steps->has_memory_nodes() && !from->instance.expired()) return CUDA_ERROR_NOT_SUPPORTED;
   auto made = std::make_shared<graph_exec>();
   for (const int device : steps->lane_devices)
     made->lanes.push_back(machine_.flow.make_lane(device));
@@ -206,7 +208,7 @@ bool allocates(const step& each) { return each.content.what.type == CU_GRAPH_NOD
 /// Whether the step frees what another graph has allocated.
 bool frees_foreign(const step& each) {
   return each.content.what.type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
-         each.content.memory->owner != each.content.memory->freed_in;
+         each.content.memory->owner() != each.content.memory->freed_in;
 }
 
 }  // namespace
@@ -219,7 +221,8 @@ CUresult graph_set::prepare_memory(const graph_exec& exec) {
     if (frees_foreign(each) && !what->live) return CUDA_ERROR_INVALID_VALUE;
   }
   for (const step& each : exec.steps->steps) {
-    if (allocates(each) && !memory.attach(*each.content.memory)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (allocates(each) && !memory.attach(*each.content.memory->block))
+      return CUDA_ERROR_OUT_OF_MEMORY;
   }
   return CUDA_SUCCESS;
 }
@@ -228,9 +231,7 @@ void graph_set::free_leftovers(const graph_exec& exec,
                                const std::shared_ptr<stream_state>& stream) {
   for (const step& each : exec.steps->steps) {
     const auto& what = each.content.memory;
-    if (!allocates(each) || !what->live) continue;
-    machine_.flow.enqueue(stream, graph_memory::freeing(*what));
-    memory.count_free(*what);
+    if (allocates(each) && what->live) machine_.flow.enqueue(stream, graph_memory::freeing(*what));
   }
 }
 
@@ -287,14 +288,8 @@ void graph_set::settle_memory(const graph_exec& exec) {
   for (const step& each : exec.steps->steps) {
     const auto& what = each.content.memory;
     if (!what) continue;
-    what->used_until = *exec.last;
-    if (allocates(each)) {
-      memory.count_allocation(*what);
-      what->live = what->freed_in != what->owner;
-    } else {
-      memory.count_free(*what);
-      what->live = false;
-    }
+    what->block->used_by(*exec.last);
+    what->set_live(allocates(each) && what->freed_in != what->owner());
   }
 }
 
@@ -323,12 +318,12 @@ bool graph_set::free_graph_allocation(CUdeviceptr address,
   if (!what || !what->live) return false;
   if (stream) {
     machine_.flow.enqueue(stream, graph_memory::freeing(*what));
-    what->used_until = {stream, stream->tail()};
+    what->block->used_by({stream, stream->tail()});
   } else {
     memory.free_by_host(*what);
   }
-  memory.count_free(*what);
-  what->live = false;
+  what->freed_outside = true;
+  what->set_live(false);
   return true;
 }
 

@@ -51,6 +51,8 @@ class graph_set {
   void abandon(const std::shared_ptr<stream_state>& stream);
   /// Work on the legacy stream while a blocking stream of the device captures is refused.
   driver::CUresult check_legacy(int device);
+  /// Waiting for a whole device is refused, and spoils the captures on it, in every mode.
+  driver::CUresult check_synchronize(int device);
   /// Stream-ordered allocation and free on a capturing stream. A graph has memory of its own: of
   /// the pool only its device matters.
   driver::CUresult capture_alloc(const std::shared_ptr<stream_state>& stream, std::size_t bytes,

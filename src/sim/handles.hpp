@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,16 @@ class handle_table {
     if (slot >= objects_.size() || !objects_[slot]) return nullptr;
     free_.push_back(slot);
     return std::exchange(objects_[slot], nullptr);
+  }
+
+  /// Takes out every object that `which` says, and hands each to `taken`.
+  template <class Which, class Taken>
+  void erase_if(Which&& which, Taken&& taken) {
+    for (std::size_t slot = 0; slot < objects_.size(); ++slot) {
+      if (!objects_[slot] || !which(*objects_[slot])) continue;
+      free_.push_back(slot);
+      taken(std::exchange(objects_[slot], nullptr));
+    }
   }
 
   template <class F>

@@ -137,10 +137,18 @@ void check_exclusive(state& machine, const region& in, std::uint64_t address, st
     }
     if (!busy) continue;
     const range where{address, size};
-    const party device_side{"work of a device without concurrent managed access", stream_id{0}, 0,
-                            where, true, machine.clock};
-    const party host_side{write ? "host write" : "host read", stream_id{0},
-                          machine.flow.host.now().at.tick, where, write, machine.clock};
+    const party device_side{"work of a device without concurrent managed access",
+                            stream_id{0},
+                            0,
+                            where,
+                            true,
+                            machine.clock};
+    const party host_side{write ? "host write" : "host read",
+                          stream_id{0},
+                          machine.flow.host.now().at.tick,
+                          where,
+                          write,
+                          machine.clock};
     machine.hazards.report({hazard_kind::bad_access, device_side, host_side, where});
     return;
   }

@@ -87,8 +87,8 @@ class managed_pages {
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
-  /// Calls `visit(page_run&, size)` for each run of [offset, offset + size), which is rounded outwards
-  /// to pages; runs are cut at its ends and joined again afterwards.
+  /// Calls `visit(page_run&, size)` for each run of [offset, offset + size), which is rounded
+  /// outwards to pages; runs are cut at its ends and joined again afterwards.
   template <class Visit>
   void change(std::uint64_t offset, std::uint64_t size, Visit&& visit) {
     const std::uint64_t from = offset / page * page;
@@ -126,8 +126,8 @@ class managed_pages {
 };
 
 /// A processor touches managed memory now: -1 is the host. Pages move, are copied, or are accessed
-/// from afar, as residency and advice have it. On devices that the host must not disturb, a touch by
-/// the host while they work is reported as a hazard.
+/// from afar, as residency and advice have it. On devices that the host must not disturb, a touch
+/// by the host while they work is reported as a hazard.
 void managed_touch(state& machine, region& in, std::uint64_t address, std::uint64_t size,
                    int device_or_host, bool write);
 

@@ -1,4 +1,4 @@
-// Memory of a simulated machine: physical objects, the address space they are mapped into, capacity.
+// Memory of a simulated machine: pages, the addresses they are mapped at, and capacity.
 #include "sim/memory.hpp"
 
 #include <sys/mman.h>
@@ -101,8 +101,8 @@ std::uint64_t memory::reserve_addresses(std::uint64_t size, std::uint64_t alignm
   const std::uint64_t step = std::max({alignment, device_page, host_page()});
   if (length == 0 || !is_power_of_two(step)) return 0;
   if (hint != 0 && hint % step == 0) {
-    void* const at = ::mmap(to_pointer(hint), length, PROT_NONE,
-                            reserved_flags | MAP_FIXED_NOREPLACE, -1, 0);
+    void* const at =
+        ::mmap(to_pointer(hint), length, PROT_NONE, reserved_flags | MAP_FIXED_NOREPLACE, -1, 0);
     if (at == to_pointer(hint)) {
       reservations_.emplace(hint, length);
       return hint;

@@ -1,4 +1,4 @@
-// Memory of a simulated machine: physical objects, the address space they are mapped into, capacity.
+// Memory of a simulated machine: pages, the addresses they are mapped at, and capacity.
 #pragma once
 
 #include <algorithm>
@@ -49,15 +49,16 @@ class physical {
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] std::uint64_t file_offset() const noexcept { return file_offset_; }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  /// Maps [offset, offset + size) of the pages at `address`; -1 with errno where the system refuses.
+  /// Maps [offset, offset + size) of the pages at `address`; -1 with errno where the system
+  /// refuses.
   int map_at(std::uint64_t address, std::uint64_t offset, std::uint64_t size, bool accessible);
 
   /// Gives the pages a descriptor of their own, if they have none, without a change to what they
   /// hold. Who has them mapped must map them again. False where the system refuses.
   bool make_shareable();
 
-  // A shareable object can carry a note for whoever is handed its descriptor: bytes behind the memory
-  // itself, which no mapping reaches.
+  // A shareable object can carry a note for whoever is handed its descriptor: bytes behind the
+  // memory itself, which no mapping reaches.
 
   static constexpr std::size_t note_size = 192;
   /// At most note_size bytes; false if the object is not shareable or the note too long.
@@ -78,10 +79,10 @@ class physical {
 };
 
 enum class memory_kind {
-  plain,       ///< mem_alloc
-  mapped,      ///< a physical handle mapped into a reservation
-  pool,        ///< reserved by a stream-ordered pool; allocations lie inside
-  graph,       ///< owned by a graph
+  plain,   ///< mem_alloc
+  mapped,  ///< a physical handle mapped into a reservation
+  pool,    ///< reserved by a stream-ordered pool; allocations lie inside
+  graph,   ///< owned by a graph
   managed,
   pinned,      ///< mem_host_alloc
   registered,  ///< mem_host_register
@@ -154,13 +155,14 @@ class memory {
       visit(next->second);
     }
   }
-  /// Adds a region whose pages are mapped already (physical::map_at). Gives it an id if it has none.
+  /// Adds a region whose pages are mapped already (physical::map_at). Gives it an id if it has
+  /// none.
   region& insert(region what);
   /// Forgets the region and unmaps it (the addresses become inaccessible but stay reserved).
   void erase(std::uint64_t base);
 
-  /// Calls `visit(region&, address, size)` for each region under [address, address + size), in order;
-  /// false, and stops, where there is a hole.
+  /// Calls `visit(region&, address, size)` for each region under [address, address + size), in
+  /// order; false, and stops, where there is a hole.
   template <class Visit>
   bool each(std::uint64_t address, std::uint64_t size, Visit&& visit) {
     const std::uint64_t end = address + size;
@@ -187,7 +189,8 @@ class memory {
 
   // --- Capacity ----------------------------------------------------------------------------------
 
-  /// Takes `size` bytes of a device's capacity; false if it has no room. Evicts managed pages first.
+  /// Takes `size` bytes of a device's capacity; false if it has no room. Evicts managed pages
+  /// first.
   [[nodiscard]] bool reserve(int device, std::uint64_t size);
   /// The same without evicting anything.
   [[nodiscard]] bool reserve_free(int device, std::uint64_t size);

@@ -48,8 +48,8 @@ class page_file {
   void give(std::uint64_t offset, std::uint64_t size) noexcept {
     // In a forked child the file is still the parent's: its pages are not ours to drop.
     if (::getpid() != owner_) return;
-    ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(offset), static_cast<off_t>(size));
+    ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                static_cast<off_t>(size));
   }
 
  private:
@@ -75,7 +75,8 @@ struct note_block {
 };
 static_assert(sizeof(note_block) <= note_block::room);
 
-/// Copies what `from` really holds of [offset, offset + size) to the start of `to`; holes stay holes.
+/// Copies what `from` really holds of [offset, offset + size) to the start of `to`; holes stay
+/// holes.
 bool copy_contents(int from, std::uint64_t offset, std::uint64_t size, int to) {
   std::vector<char> buffer(std::size_t{1} << 20);
   const auto end = static_cast<off_t>(offset + size);
@@ -162,8 +163,8 @@ int physical::map_at(std::uint64_t address, std::uint64_t offset, std::uint64_t 
                      bool accessible) {
   const int protection = accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
   void* const to = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
-  void* const at = ::mmap(to, size, protection, MAP_SHARED | MAP_FIXED,
-                          descriptor_, static_cast<off_t>(file_offset_ + offset));
+  void* const at = ::mmap(to, size, protection, MAP_SHARED | MAP_FIXED, descriptor_,
+                          static_cast<off_t>(file_offset_ + offset));
   return at == MAP_FAILED ? -1 : 0;
 }
 

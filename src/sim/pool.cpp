@@ -29,7 +29,8 @@ constexpr std::size_t no_page = ~std::size_t{0};
 std::uint64_t make_nonce() {
   static std::atomic<std::uint64_t> count{0};
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  std::uint64_t mixed = static_cast<std::uint64_t>(now) ^ static_cast<std::uint64_t>(::getpid()) << 32;
+  std::uint64_t mixed = static_cast<std::uint64_t>(now) ^ static_cast<std::uint64_t>(::getpid())
+                                                              << 32;
   mixed = (mixed ^ count.fetch_add(1)) * 0x9e3779b97f4a7c15ULL;
   return mixed ^ (mixed >> 29);
 }
@@ -38,7 +39,8 @@ std::uint64_t make_nonce() {
 
 pool::pool(state& machine, const CUmemPoolProps& properties, bool is_default)
     : machine_{machine},
-      device_{properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id : -1},
+      device_{properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties.location.id
+                                                                      : -1},
       is_default_{is_default},
       handle_types_{properties.handleTypes},
       limit_{checked_round_up(properties.maxSize, pool_page).value_or(0)},
@@ -55,7 +57,7 @@ pool::~pool() {
   machine_.space.free_addresses(base_, room_);
 }
 
-// --- Allocations -----------------------------------------------------------------------------------
+// --- Allocations ---------------------------------------------------------------------------------
 
 CUresult pool::allocate(std::uint64_t bytes, const std::shared_ptr<stream_state>& stream,
                         CUdeviceptr* address) {
@@ -70,26 +72,26 @@ CUresult pool::allocate(std::uint64_t bytes, const std::shared_ptr<stream_state>
   found->id = machine_.space.next_id++;
   ++allocations_;
   used_.add(bytes);
-  tell(deed::allocate, *found, next_moment(*stream), stream.get(), stream->tail(), "alloc");
+  const moment when = next_moment(stream, deed::allocate);
+  tell(deed::allocate, *found, when, stream.get(), stream->tail());
   *address = found->address;
   return CUDA_SUCCESS;
 }
 
-/// An allocation has a place in the order of things but no work to do, so it stands in no queue.
-moment pool::next_moment(stream_state& stream) {
-  const actor_clock& host = machine_.flow.host;
-  if (stream.host_version_seen != host.version()) {
-    stream.clock.learn(host.now());
-    stream.host_version_seen = host.version();
+/// The place of an allocation or a free in the order of things. Neither has work to do, so neither
+/// stands in a queue: a free is complete when everything before it is. Only where operations take
+/// time of their own must it be one.
+moment pool::next_moment(const std::shared_ptr<stream_state>& stream, deed what) {
+  if (what == deed::free && machine_.options.mode == progress::timed) {
+    return machine_.flow.enqueue(stream, work{.type = CU_GRAPH_NODE_TYPE_MEM_FREE});
   }
-  return stream.clock.tick();
+  return machine_.flow.mark(stream);
 }
 
 block* pool::own_free(std::uint64_t size, const stream_state& stream) {
   if (last_frees_ == nullptr || last_frees_->stream.get() != &stream) {
-    const auto mine = std::find_if(frees_.begin(), frees_.end(), [&](const auto& each) {
-      return each->stream.get() == &stream;
-    });
+    const auto mine = std::find_if(frees_.begin(), frees_.end(),
+                                   [&](const auto& each) { return each->stream.get() == &stream; });
     if (mine == frees_.end()) return nullptr;
     last_frees_ = mine->get();
   }
@@ -172,7 +174,7 @@ block* pool::find(std::uint64_t address) const noexcept {
   return at->allocated() && address - at->address < at->requested ? at : nullptr;
 }
 
-// --- Frees -----------------------------------------------------------------------------------------
+// --- Frees ---------------------------------------------------------------------------------------
 
 pool::stream_frees& pool::frees_of(const std::shared_ptr<stream_state>& stream) {
   if (last_frees_ != nullptr && last_frees_->stream == stream) return *last_frees_;
@@ -188,18 +190,19 @@ pool::stream_frees& pool::frees_of(const std::shared_ptr<stream_state>& stream) 
 
 void pool::free(block& which, const std::shared_ptr<stream_state>& stream) {
   stream_frees& mine = frees_of(stream);
-  const moment when = machine_.flow.enqueue(stream, work{.type = CU_GRAPH_NODE_TYPE_MEM_FREE});
-  tell(deed::free, which, when, stream.get(), stream->tail(), "free");
+  const moment when = next_moment(stream, deed::free);
+  tell(deed::free, which, when, stream.get(), stream->tail());
   --allocations_;
   used_.now -= which.requested;
   which.sequence = stream->tail();
   which.freed = when;
+  if (mine.runs.empty()) mine.oldest = which.sequence;
   put_into(mine.runs, which);
 }
 
 void pool::free_now(block& which) {
   const moment when = machine_.flow.host_deed();
-  tell(deed::free, which, when, nullptr, when.at.tick, "free");
+  tell(deed::free, which, when, nullptr, when.at.tick);
   --allocations_;
   // used_ stays: the driver does not take such frees off its count.
   settle(which);
@@ -233,9 +236,17 @@ void pool::settle(block& which) {
 void pool::settle_completed() {
   std::vector<block*> done;
   for (const auto& each : frees_) {
+    const std::uint64_t completed = each->stream->completed;
+    if (each->runs.empty() || completed < each->oldest) continue;
     done.clear();
+    each->oldest = ~std::uint64_t{0};
     for (const fit_key& key : each->runs.all()) {
-      if (key.which->sequence <= each->stream->completed) done.push_back(key.which);
+      block& run = *key.which;
+      if (run.sequence <= completed) {
+        done.push_back(&run);
+      } else {
+        each->oldest = std::min(each->oldest, run.sequence);
+      }
     }
     std::sort(done.begin(), done.end(),
               [](const block* a, const block* b) { return a->order < b->order; });
@@ -268,9 +279,8 @@ void pool::settle_known() {
 
 void pool::after_synchronize() {
   settle_known();
-  std::erase_if(frees_, [](const auto& each) {
-    return each->stream->destroyed && each->runs.empty();
-  });
+  std::erase_if(frees_,
+                [](const auto& each) { return each->stream->destroyed && each->runs.empty(); });
   last_frees_ = nullptr;
   while (reserved_ > threshold_) {
     const std::size_t idle = idle_page();
@@ -308,7 +318,7 @@ void pool::retire() {
   release_unused();
 }
 
-// --- Pages -----------------------------------------------------------------------------------------
+// --- Pages ---------------------------------------------------------------------------------------
 
 bool pool::prepare() {
   if (base_ != 0) return true;
@@ -359,8 +369,8 @@ bool pool::backed(std::uint64_t address, std::uint64_t size) const {
   return true;
 }
 
-/// Puts memory behind a range that is counted as busy. Where it cannot be had for all of it, what was
-/// had stays reserved, as with the driver.
+/// Puts memory behind a range that is counted as busy. Where it cannot be had for all of it, what
+/// was had stays reserved, as with the driver.
 bool pool::back(std::uint64_t address, std::uint64_t size) {
   bool all = true;
   each_page(address, size, [&](std::size_t index, std::uint64_t) {
@@ -427,14 +437,22 @@ std::size_t pool::idle_page() const {
   return no_page;
 }
 
-// --- The oracle ------------------------------------------------------------------------------------
+// --- The oracle ----------------------------------------------------------------------------------
 
-void pool::tell(deed what, const block& which, const moment& when, const stream_state* stream,
-                std::uint64_t order, const char* label) {
+void pool::tell(deed what, block& which, const moment& when, const stream_state* stream,
+                std::uint64_t order) {
   if (!machine_.options.check_hazards) return;
-  const auto story = std::make_shared<const party>(
-      party{label, stream_id{stream == nullptr ? 0 : stream->id}, order,
-            {which.address, which.requested}, true, machine_.clock});
+  auto& story = what == deed::free ? which.freed_by : which.allocated_by;
+  // The history drops a story when the next deed takes its place; then it can be told anew without
+  // a heap call.
+  if (!story || story.use_count() != 1) {
+    story = std::make_shared<party>(party{.what = what == deed::free ? "free" : "alloc"});
+  }
+  story->stream = stream_id{stream == nullptr ? 0 : stream->id};
+  story->order = order;
+  story->where = {which.address, which.requested};
+  story->writes = true;
+  story->queued = machine_.clock;
   store_->history.touch(which.address - base_, which.requested, what, when, story, which.address,
                         machine_.hazards);
 }
@@ -449,7 +467,7 @@ void pool::tell_host_owns(std::uint64_t address, std::uint64_t size, const char*
   store_->history.touch(address - base_, size, deed::free, now, story, address, machine_.hazards);
 }
 
-// --- Attributes --------------------------------------------------------------------------------------
+// --- Attributes ----------------------------------------------------------------------------------
 
 CUresult pool::get(CUmemPool_attribute which, void* value) const {
   const auto put = [&](auto what) {
@@ -457,14 +475,22 @@ CUresult pool::get(CUmemPool_attribute which, void* value) const {
     return CUDA_SUCCESS;
   };
   switch (which) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: return put(int{follow_events_});
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: return put(int{opportunistic_});
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: return put(int{internal_waits_});
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: return put(threshold_);
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return put(reserved_);
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return put(reserved_high_);
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return put(used_.now);
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return put(used_.high);
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      return put(int{follow_events_});
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      return put(int{opportunistic_});
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      return put(int{internal_waits_});
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      return put(threshold_);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      return put(reserved_);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      return put(reserved_high_);
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      return put(used_.now);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return put(used_.high);
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -487,13 +513,24 @@ CUresult pool::set(CUmemPool_attribute which, const void* value) {
     return CUDA_SUCCESS;
   };
   switch (which) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: follow_events_ = as_flag(); break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: opportunistic_ = as_flag(); break;
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: internal_waits_ = as_flag(); break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: threshold_ = as_size(); break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return set_back(reserved_high_, reserved_);
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return set_back(used_.high, used_.now);
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      follow_events_ = as_flag();
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      opportunistic_ = as_flag();
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      internal_waits_ = as_flag();
+      break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      threshold_ = as_size();
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      return set_back(reserved_high_, reserved_);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return set_back(used_.high, used_.now);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -510,7 +547,7 @@ CUmemAccess_flags pool::granted(int to) const {
   return device_ < 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
-// --- For tests -----------------------------------------------------------------------------------------
+// --- For tests -----------------------------------------------------------------------------------
 
 std::string pool::inconsistency() const {
   if (base_ == 0) return reserved_ == 0 && allocations_ == 0 ? "" : "memory without addresses";

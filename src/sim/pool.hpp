@@ -17,9 +17,9 @@ class state;
 
 /// A pool as the driver of an H200 keeps it (measured; the figures are in pool_blocks.hpp).
 ///
-/// It owns a run of addresses. Memory is put behind them in pages of 32 MiB when an allocation needs
-/// it; a page that nothing lives in can be put elsewhere or given back. A freed block belongs to the
-/// stream that freed it until the pool learns that the free is complete; then it is settled:
+/// It owns a run of addresses. Memory is put behind them in pages of 32 MiB when an allocation
+/// needs it; a page that nothing lives in can be put elsewhere or given back. A freed block belongs
+/// to the stream that freed it until the pool learns that the free is complete; then it is settled:
 /// anybody's, and one with its settled neighbours. An allocation takes, in this order,
 ///
 ///   1. the best fit of what its own stream freed;
@@ -27,9 +27,9 @@ class state;
 ///      what other streams freed before an event its own stream waits for;
 ///   3. where no memory can be had for that: what another stream freed, behind a wait for the free.
 ///
-/// Always: blocks cover the addresses; an allocated block and one that a stream owns is wholly backed
-/// by pages; page.busy is the number of its bytes in such blocks. Needs the machine's lock held. An
-/// allocation that finds its size among its stream's own frees makes no heap call here.
+/// Always: blocks cover the addresses; an allocated block and one that a stream owns is wholly
+/// backed by pages; page.busy is the number of its bytes in such blocks. Needs the machine's lock
+/// held. An allocation that finds its size among its stream's own frees makes no heap call here.
 class pool {
  public:
   pool(state& machine, const driver::CUmemPoolProps& properties, bool is_default);
@@ -87,11 +87,12 @@ class pool {
   [[nodiscard]] std::string inconsistency() const;
 
  private:
-  /// What one stream freed and nobody has seen complete. Neighbours are joined: the later free of the
-  /// two stands for both, since a stream does one thing after the other.
+  /// What one stream freed and nobody has seen complete. Neighbours are joined: the later free of
+  /// the two stands for both, since a stream does one thing after the other.
   struct stream_frees {
     std::shared_ptr<stream_state> stream;
     fit_index runs{};
+    std::uint64_t oldest = 0;  // no run was freed before this operation of the stream
   };
   struct page {
     bool backed = false;
@@ -106,7 +107,7 @@ class pool {
     }
   };
 
-  [[nodiscard]] moment next_moment(stream_state& stream);
+  moment next_moment(const std::shared_ptr<stream_state>& stream, deed what);
 
   // The rungs of allocate(), in order. Each returns a block of `size`, in no index, or null.
   block* own_free(std::uint64_t size, const stream_state& stream);
@@ -136,8 +137,8 @@ class pool {
   void count_busy(std::uint64_t address, std::uint64_t size, bool more);
 
   // What the oracle is told.
-  void tell(deed what, const block& which, const moment& when, const stream_state* stream,
-            std::uint64_t order, const char* label);
+  void tell(deed what, block& which, const moment& when, const stream_state* stream,
+            std::uint64_t order);
   void tell_host_owns(std::uint64_t address, std::uint64_t size, const char* label);
 
   state& machine_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/clock.hpp"
+#include "weir/sim.hpp"
 
 namespace weir::inline v0::sim {
 
@@ -48,6 +49,10 @@ struct block {
   std::uint64_t sequence = 0;
   moment freed{};
 
+  // Of its last allocation and its last free, for whoever meets them.
+  std::shared_ptr<party> allocated_by{};
+  std::shared_ptr<party> freed_by{};
+
   // The index's business: where it stands, or the node to stand in again without a heap call.
   std::set<fit_key>::iterator place{};
   std::set<fit_key>::node_type node{};
@@ -80,9 +85,9 @@ class fit_index {
   std::set<fit_key> runs_;
 };
 
-/// Blocks that cover [base, base + size) without gap or overlap, linked by address. Finding a block by
-/// its start costs two loads; by an address inside, a walk over one page's starts. Metadata is made
-/// where blocks start, so a large map costs nothing until it is cut.
+/// Blocks that cover [base, base + size) without gap or overlap, linked by address. Finding a block
+/// by its start costs two loads; by an address inside, a walk over one page's starts. Metadata is
+/// made where blocks start, so a large map costs nothing until it is cut.
 class block_map {
  public:
   block_map(std::uint64_t base, std::uint64_t size);
@@ -105,7 +110,7 @@ class block_map {
     void operator()(block** starts) const noexcept { std::free(starts); }
   };
   struct page_starts {
-    std::unique_ptr<block*[], give_to_malloc> starts{};  // by unit; null where none begins
+    std::unique_ptr<block* [], give_to_malloc> starts {};  // by unit; null where none begins
     std::uint32_t count = 0;
   };
 

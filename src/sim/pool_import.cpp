@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::uint32_t format_version = 1;
 
-/// The bytes of an exported pointer. Everything not used must be 0, so that a later version can tell.
+/// The bytes of an exported pointer. Everything not used must be 0, so that a later version can
+/// tell.
 struct pointer_bytes {
   std::array<char, 8> magic{'w', 'e', 'i', 'r', 'p', 't', 'r', '\0'};
   std::uint32_t version = format_version;

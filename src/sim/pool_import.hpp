@@ -54,7 +54,8 @@ class imported_pool {
   /// The imported allocation that contains `address`; null if none.
   [[nodiscard]] const region* find(std::uint64_t address) const;
   [[nodiscard]] bool has_pointers() const noexcept { return !live_.empty(); }
-  /// Lets an imported allocation go, at once or when `stream` comes to it; false if none starts there.
+  /// Lets an imported allocation go, at once or when `stream` comes to it; false if none starts
+  /// there.
   bool free_now(std::uint64_t address);
   bool free(std::uint64_t address, const std::shared_ptr<stream_state>& stream);
 

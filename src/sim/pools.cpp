@@ -14,7 +14,7 @@ pool_set::pool_set(state& machine)
 
 pool_set::~pool_set() = default;
 
-// --- Handles ---------------------------------------------------------------------------------------
+// --- Handles -------------------------------------------------------------------------------------
 
 CUmemoryPool pool_set::add(const CUmemPoolProps& properties, bool is_default) {
   auto made = std::make_shared<pool>(machine_, properties, is_default);
@@ -73,7 +73,7 @@ void pool_set::drop_finished() {
   std::erase_if(pools_, [](const auto& each) { return each->finished(); });
 }
 
-// --- Addresses ---------------------------------------------------------------------------------------
+// --- Addresses -----------------------------------------------------------------------------------
 
 pool* pool_set::holding(std::uint64_t address) noexcept {
   if (last_held_ != nullptr && last_held_->contains(address)) return last_held_;
@@ -123,7 +123,7 @@ CUresult pool_set::free_now(CUdeviceptr address) {
   return in != nullptr && in->free_now(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// --- Giving back -------------------------------------------------------------------------------------
+// --- Giving back ---------------------------------------------------------------------------------
 
 void pool_set::after_synchronize(int) {
   // A stream can free memory of any device's pool, so all of them look.

@@ -26,14 +26,14 @@ class pool_set {
 
   // --- Asked by other parts ----------------------------------------------------------------------
 
-  /// Whether `address` lies in an allocation of a pool, imported ones included; then its exact start,
-  /// size and so on. An allocation's id is never used twice.
+  /// Whether `address` lies in an allocation of a pool, imported ones included; then its exact
+  /// start, size and so on. An allocation's id is never used twice.
   bool allocation(driver::CUdeviceptr address, driver::CUdeviceptr* base, std::size_t* bytes,
                   driver::CUmemoryPool* pool = nullptr, std::uint64_t* id = nullptr);
   /// mem_free on pool memory: nothing is waited for.
   driver::CUresult free_now(driver::CUdeviceptr address);
-  /// Host synchronisation with a device happened: completed frees are observed, and what a pool holds
-  /// above its release threshold goes back.
+  /// Host synchronisation with a device happened: completed frees are observed, and what a pool
+  /// holds above its release threshold goes back.
   void after_synchronize(int device);
   /// The device is short of memory: give back every unused reserved byte whose free is complete.
   void release_unused(int device);

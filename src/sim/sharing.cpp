@@ -69,8 +69,7 @@ bool read_memory_note(int descriptor, memory_note& note, std::uint64_t& size) {
 std::uint64_t draw_nonce() {
   std::uint64_t drawn = 0;
   if (::getrandom(&drawn, sizeof(drawn), 0) != static_cast<ssize_t>(sizeof(drawn))) {
-    drawn = static_cast<std::uint64_t>(
-        std::chrono::steady_clock::now().time_since_epoch().count());
+    drawn = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }
   return drawn;
 }

@@ -13,8 +13,8 @@ namespace weir::inline v0::sim {
 class state;
 
 /// An interprocess event: counters in memory that both processes map. The recording side raises
-/// `recorded` when it queues the record and `completed` when the record's turn has come; an event is
-/// complete when nothing recorded is outstanding.
+/// `recorded` when it queues the record and `completed` when the record's turn has come; an event
+/// is complete when nothing recorded is outstanding.
 class shared_event {
  public:
   static std::shared_ptr<shared_event> create();
@@ -42,9 +42,9 @@ class shared_event {
 
 /// Exported and imported memory of one machine. Needs the machine's lock held.
 ///
-/// A handle names a descriptor of the exporting process, which the importer opens through /proc, and
-/// a number drawn at random that the file must hold too: a descriptor that stands for something else
-/// by now is not mistaken for the memory. What was opened stays when the exporter frees it.
+/// A handle names a descriptor of the exporting process, which the importer opens through /proc,
+/// and a number drawn at random that the file must hold too: a descriptor that stands for something
+/// else by now is not mistaken for the memory. What was opened stays when the exporter frees it.
 class sharing {
  public:
   explicit sharing(state& machine) : machine_{machine} {}

@@ -30,6 +30,26 @@ bool works_uninitialized(driver::call which) {
          which == get_error_string;
 }
 
+/// Calls that work whatever context is current: those about devices and contexts themselves, and the
+/// virtual memory calls, which name their device.
+bool needs_context(driver::call which) {
+  using enum driver::call;
+  const auto between = [&](driver::call first, driver::call last) {
+    return which >= first && which <= last;
+  };
+  return !between(init, ctx_pop_current) &&
+         !between(mem_address_reserve, mem_import_from_shareable_handle);
+}
+
+/// Calls whose fate during a capture depends on the stream or event they name: they ask
+/// graph_set::forbid() themselves, once they know it.
+bool judged_by_argument(driver::call which) {
+  using enum driver::call;
+  return which == event_query || which == event_synchronize || which == stream_query ||
+         which == stream_synchronize || which == mem_alloc_async ||
+         which == mem_alloc_from_pool_async;
+}
+
 }  // namespace
 
 state::state(machine_options wanted)
@@ -76,7 +96,14 @@ bool state::before(driver::call which, CUresult& answer) {
     answer = CUDA_ERROR_NOT_INITIALIZED;
     return true;
   }
-  if (graphs->any_active()) {
+  if (needs_context(which)) {
+    const int device = current_device();
+    if (device >= 0 && devices[static_cast<std::size_t>(device)].context_ended) {
+      answer = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+      return true;
+    }
+  }
+  if (graphs->any_active() && !judged_by_argument(which)) {
     answer = graphs->forbid(which);
     return answer != CUDA_SUCCESS;
   }
@@ -152,6 +179,10 @@ std::shared_ptr<stream_state> state::stream(CUstream handle) {
     return mine;
   }
   return stream_handles.share(handle);
+}
+
+CUresult state::no_stream() {
+  return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // --- Work ------------------------------------------------------------------------------------------

@@ -45,8 +45,9 @@ struct device_state {
   /// What a fault left behind: every later call that concerns the device answers this.
   CUresult sticky = CUDA_SUCCESS;
   unsigned context_references = 0;
-  std::vector<bool> peer_enabled;  ///< by ordinal of the peer
-  migration_counts migrations;
+  bool context_ended = false;  ///< there was a context, and there is none now
+  std::vector<bool> peer_enabled{};  ///< by ordinal of the peer
+  migration_counts migrations{};
 };
 
 /// What one host thread is to one machine.
@@ -86,6 +87,8 @@ class state {
   [[nodiscard]] CUresult health(int device) const noexcept;
   /// The stream behind a handle, the default streams included; null for a handle that is not alive.
   [[nodiscard]] std::shared_ptr<stream_state> stream(CUstream handle);
+  /// What to answer where stream() gave null.
+  [[nodiscard]] CUresult no_stream();
 
   /// Queues work, or captures it if the stream is capturing.
   CUresult submit(const std::shared_ptr<stream_state>& on, work what);
@@ -100,7 +103,9 @@ class state {
     charged_units = units;
     charged_bytes = size;
   }
-  /// A fault of the device while doing `label`; sticks.
+  /// The last holder of a primary context let go, or it was reset: everything it owned goes.
+  void end_context(int device);
+  /// A fault of the device; sticks.
   void fault(int device, CUresult with) noexcept;
 
   // --- The parts ---------------------------------------------------------------------------------

@@ -80,10 +80,7 @@ void timeline::drop_if_done(const std::shared_ptr<stream_state>& stream) {
 moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
                          std::vector<dependency> waits, std::shared_ptr<time_point> end) {
   stream_state& s = *stream;
-  if (s.host_version_seen != host.version()) {
-    s.clock.learn(host.now());
-    s.host_version_seen = host.version();
-  }
+  learn_from_host(s);
   if (!s.lane) order_behind_legacy(stream, waits);
 
   const moment when = s.clock.tick();
@@ -110,6 +107,20 @@ moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
   return when;
 }
 
+moment timeline::mark(const std::shared_ptr<stream_state>& stream) {
+  learn_from_host(*stream);
+  std::vector<dependency> waits;
+  if (!stream->lane) order_behind_legacy(stream, waits);
+  if (!waits.empty()) return enqueue(stream, {}, std::move(waits));
+  return stream->clock.tick();
+}
+
+void timeline::learn_from_host(stream_state& stream) {
+  if (stream.host_version_seen == host.version()) return;
+  stream.clock.learn(host.now());
+  stream.host_version_seen = host.version();
+}
+
 void timeline::order_behind_legacy(const std::shared_ptr<stream_state>& stream,
                                    std::vector<dependency>& waits) {
   const auto& legacy = legacy_[static_cast<std::size_t>(stream->device)];
@@ -125,9 +136,9 @@ void timeline::order_behind_legacy(const std::shared_ptr<stream_state>& stream,
     for (const departed& gone : departed_) {
       if (gone.device == stream->device && gone.blocking) stream->clock.learn(gone.last);
     }
-  } else if (stream->blocking() && stream->legacy_seen < legacy->tail()) {
+  } else if (stream->blocking() && stream->legacy_seen != legacy->clock.version()) {
     wait_for(legacy);
-    stream->legacy_seen = legacy->tail();
+    stream->legacy_seen = legacy->clock.version();
   }
 }
 

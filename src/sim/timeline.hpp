@@ -93,7 +93,7 @@ struct stream_state {
   std::deque<operation> queue{};
   actor_clock clock{};
   std::uint64_t host_version_seen = 0;
-  std::uint64_t legacy_seen = 0;  // sequence of the legacy stream's last operation waited for
+  std::uint64_t legacy_seen = 0;  // version of the legacy stream's clock
   bool busy = false;              // in the scheduler's list
   std::shared_ptr<capture> capturing{};
 
@@ -143,11 +143,17 @@ class timeline {
   /// the operation's moment. The stream must not be capturing (state::submit takes care of that).
   moment enqueue(const std::shared_ptr<stream_state>& stream, work what,
                  std::vector<dependency> waits = {}, std::shared_ptr<time_point> end = {});
+  /// A place in the stream's order for a deed without work of its own: nothing is queued, unless the
+  /// legacy stream must be waited for.
+  moment mark(const std::shared_ptr<stream_state>& stream);
   void record(event_state& event, const std::shared_ptr<stream_state>& stream);
   /// Nothing for an event never recorded.
   void wait(const std::shared_ptr<stream_state>& stream, const event_state& event);
   /// Makes `stream` wait for a place in another one; `when` is the moment of that place.
   void wait(const std::shared_ptr<stream_state>& stream, dependency on, const moment& when);
+
+  /// Whether work of `device`, or of whoever owns the memory, may do `what`.
+  [[nodiscard]] bool allowed(int device, bool by_owner, const access& what) const;
 
   // --- Waiting, on the calling thread --------------------------------------------------------------
 
@@ -193,7 +199,7 @@ class timeline {
 
   [[nodiscard]] bool ready(stream_state& stream) const;
   [[nodiscard]] time_point end_of(const stream_state& stream, const operation& op) const;
-  [[nodiscard]] bool allowed(int device, bool by_owner, const access& what) const;
+  void learn_from_host(stream_state& stream);
   void order_behind_legacy(const std::shared_ptr<stream_state>& stream,
                            std::vector<dependency>& waits);
   void check_accesses(const stream_state& stream, work& what, const moment& when,

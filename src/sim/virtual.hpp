@@ -40,8 +40,8 @@ class handle_set {
   [[nodiscard]] std::map<std::uint64_t, std::uint64_t>::const_iterator reservation(
       std::uint64_t address) const noexcept;
 
-  /// What this process knows already by another descriptor of the same file: two views of one memory
-  /// share pages, history and capacity.
+  /// What this process knows already by another descriptor of the same file: two views of one
+  /// memory share pages, history and capacity.
   [[nodiscard]] std::shared_ptr<allocation> known(int descriptor) const;
   void remember(const std::shared_ptr<allocation>& what);
 

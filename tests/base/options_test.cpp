@@ -32,7 +32,7 @@ TEST(options, start_with_the_table_s_values) {
   EXPECT_EQ(initial.runtime, runtime_choice::automatic);
   EXPECT_EQ(initial.driver_path, "libcuda.so.1");
   EXPECT_EQ(initial.sim_devices, 1);
-  EXPECT_EQ(initial.sim_capacity, 143771_MiB);
+  EXPECT_EQ(initial.sim_capacity, bytes{150'109'880'320});
   EXPECT_EQ(initial.sim_seed, 1u);
   EXPECT_EQ(initial.sim_mode, sim_progress::seeded);
   EXPECT_EQ(initial.sim_lag, 0ns);
@@ -165,9 +165,9 @@ TEST(options, survive_being_written_and_read) {
 
 TEST(options, are_written_exactly_and_shortly) {
   EXPECT_EQ(to_string(options{}),
-            "runtime=auto,driver_path=libcuda.so.1,sim_devices=1,sim_capacity=143771MiB,sim_seed=1,"
+            "runtime=auto,driver_path=libcuda.so.1,sim_devices=1,sim_capacity=146591680KiB,sim_seed=1,"
             "sim_mode=seeded,sim_lag=0s,sim_hazards=on");
-  EXPECT_EQ(*get(options{}, "sim_capacity"), "143771MiB");
+  EXPECT_EQ(*get(options{}, "sim_capacity"), "146591680KiB");
   EXPECT_EQ(get(options{}, "sim_capacit").code(), errc::bad_option);
 }
 

@@ -101,11 +101,6 @@ const refusal_list refusals{
              return b.cu->stream_update_capture_dependencies(stream, nullptr, 0, 0x80);
            });
          }},
-        {"thread_exchange_stream_capture_mode to no mode", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           auto mode = static_cast<CUstreamCaptureMode>(9);
-           return b.cu->thread_exchange_stream_capture_mode(&mode);
-         }},
         {"stream_synchronize of a stream in capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
          [](workbench& b) {
            return during_capture(b, relaxed,
@@ -149,6 +144,115 @@ const refusal_list refusals{
            return during_capture(b, thread_local_mode, [&](CUstream) {
              CUdeviceptr memory = 0;
              return b.cu->mem_alloc(&memory, 4096);
+           });
+         }},
+        {"mem_free of null while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           return during_capture(b, global, [&](CUstream) { return b.cu->mem_free(0); });
+         }},
+        {"mem_host_alloc while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           return during_capture(b, global, [&](CUstream) {
+             void* pointer = nullptr;
+             return b.cu->mem_host_alloc(&pointer, 4096, 0);
+           });
+         }},
+        {"mem_alloc_managed while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           return during_capture(b, global, [&](CUstream) {
+             CUdeviceptr memory = 0;
+             return b.cu->mem_alloc_managed(&memory, 4096, CU_MEM_ATTACH_GLOBAL);
+           });
+         }},
+        {"stream_query of another stream while a global capture runs",
+         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           const CUstream other = b.new_stream();
+           return during_capture(b, global, [&](CUstream) { return b.cu->stream_query(other); });
+         }},
+        {"stream_query of the legacy stream while a blocking stream is captured",
+         CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+         [](workbench& b) {
+           return during_capture(
+               b, relaxed, [&](CUstream) { return b.cu->stream_query(nullptr); },
+               CU_STREAM_DEFAULT);
+         }},
+        {"stream_get_id of a stream in capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           return during_capture(b, relaxed, [&](CUstream stream) {
+             unsigned long long id = 0;
+             return b.cu->stream_get_id(stream, &id);
+           });
+         }},
+        {"mem_alloc_async on another stream while a global capture runs",
+         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           const CUstream other = b.new_stream();
+           return during_capture(b, global, [&](CUstream) {
+             CUdeviceptr memory = 0;
+             return b.cu->mem_alloc_async(&memory, 4096, other);
+           });
+         }},
+        {"mem_pool_get_attribute while a global capture runs",
+         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           const CUmemoryPool pool = b.new_pool();
+           return during_capture(b, global, [&](CUstream) {
+             std::uint64_t value = 0;
+             return b.cu->mem_pool_get_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value);
+           });
+         }},
+        {"mem_pool_trim_to while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           const CUmemoryPool pool = b.new_pool();
+           return during_capture(b, global,
+                                 [&](CUstream) { return b.cu->mem_pool_trim_to(pool, 0); });
+         }},
+        {"graph_instantiate while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           CUgraph graph = nullptr;
+           b.cu->graph_create(&graph, 0);
+           b.defer([&b, graph] { b.cu->graph_destroy(graph); });
+           return during_capture(b, global, [&](CUstream) {
+             CUgraphExec exec = nullptr;
+             return b.cu->graph_instantiate(&exec, graph, 0);
+           });
+         }},
+        {"mem_prefetch_async in a capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           const CUdeviceptr managed = b.new_managed(4096);
+           return during_capture(b, relaxed, [&](CUstream stream) {
+             return b.cu->mem_prefetch_async(managed, 4096, b.here(), 0, stream);
+           });
+         }},
+        {"stream_attach_mem_async in a capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           const CUdeviceptr managed = b.new_managed(4096);
+           return during_capture(b, relaxed, [&](CUstream stream) {
+             return b.cu->stream_attach_mem_async(stream, managed, 0, CU_MEM_ATTACH_GLOBAL);
+           });
+         }},
+        {"a blocking copy while a blocking stream is captured", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+         [](workbench& b) {
+           const CUdeviceptr memory = b.new_memory(64);
+           return during_capture(
+               b, relaxed,
+               [&](CUstream) {
+                 word host[16] = {};
+                 return b.cu->memcpy_htod(memory, host, 64);
+               },
+               CU_STREAM_DEFAULT);
+         }},
+        {"ctx_synchronize while a relaxed capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           return during_capture(b, relaxed, [&](CUstream) { return b.cu->ctx_synchronize(); });
+         }},
+        {"event_query of a captured event while a global capture runs", CUDA_ERROR_CAPTURED_EVENT,
+         [](workbench& b) {
+           const CUevent event = b.new_event();
+           return during_capture(b, global, [&](CUstream stream) {
+             b.cu->event_record(event, stream);
+             return b.cu->event_query(event);
            });
          }},
         {"ctx_synchronize while a capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
@@ -340,6 +444,74 @@ TEST_P(capture, a_forbidden_call_spoils_it) {
   // The stream is as good as new.
   WEIR_OK(fill(memory, 3, 16, stream));
   EXPECT_EQ(0u, mismatches(memory, 3, 16));
+}
+
+TEST_P(capture, a_query_of_a_captured_event_spoils_it) {
+  const CUstream stream = new_stream();
+  const CUevent event = new_event();
+  WEIR_OK(cu->stream_begin_capture(stream, relaxed));
+  WEIR_OK(cu->event_record(event, stream));
+  EXPECT_EQ(CUDA_ERROR_CAPTURED_EVENT, cu->event_query(event));
+  CUgraph graph = nullptr;
+  EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cu->stream_end_capture(stream, &graph));
+}
+
+TEST_P(capture, an_id_asked_for_in_a_capture_spoils_it) {
+  WEIR_NEEDS(stream_get_id);
+  const CUstream stream = new_stream();
+  WEIR_OK(cu->stream_begin_capture(stream, relaxed));
+  unsigned long long id = 0;
+  EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu->stream_get_id(stream, &id));
+  CUgraph graph = nullptr;
+  EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cu->stream_end_capture(stream, &graph));
+  WEIR_OK(cu->stream_get_id(stream, &id));
+}
+
+TEST_P(capture, the_status_of_the_legacy_stream_can_be_asked_without_harm) {
+  const CUstream stream = new_stream(CU_STREAM_DEFAULT);
+  WEIR_OK(cu->stream_begin_capture(stream, global));
+  CUstreamCaptureStatus of_legacy{};
+  EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cu->stream_is_capturing(nullptr, &of_legacy));
+  EXPECT_NE(nullptr, end_capture(stream));
+}
+
+TEST_P(capture, what_never_spoils_it) {
+  const std::size_t unit = granularity();
+  const CUdeviceptr range = new_range(2 * unit);
+  const CUstream other = new_stream();
+  const CUdeviceptr memory = new_memory(64);
+  for (const auto mode : {global, thread_local_mode, relaxed}) {
+    const CUstream stream = new_stream();
+    WEIR_OK(cu->stream_begin_capture(stream, mode));
+    std::size_t free = 0;
+    std::size_t total = 0;
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_get_info(&free, &total));
+    // Virtual memory, from the handle to the rights.
+    const auto wanted = properties();
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr more = 0;
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_address_reserve(&more, unit, 0, 0, 0));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_create(&handle, unit, &wanted, 0));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_map(range, unit, 0, handle, 0));
+    const CUmemAccessDesc access{here(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_set_access(range, unit, &access, 1));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_unmap(range, unit));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_release(handle));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_address_free(more, unit));
+    // Streams and events, and work that has nothing to do with the capture.
+    [[maybe_unused]] const CUstream another = new_stream();
+    const CUevent event = new_event();
+    EXPECT_EQ(CUDA_SUCCESS, cu->stream_wait_event(stream, event, 0));
+    EXPECT_EQ(CUDA_SUCCESS, cu->event_record(event, other));
+    EXPECT_EQ(CUDA_SUCCESS, fill(memory, 1, 16, other));
+    unsigned long long id = 0;
+    EXPECT_EQ(CUDA_SUCCESS, cu->stream_get_id(other, &id));
+    int type = 0;
+    EXPECT_EQ(CUDA_SUCCESS,
+              cu->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory));
+    EXPECT_EQ(CU_STREAM_CAPTURE_STATUS_ACTIVE, status(stream)) << mode;
+    EXPECT_NE(nullptr, end_capture(stream));
+  }
 }
 
 TEST_P(capture, a_relaxed_thread_may_allocate) {

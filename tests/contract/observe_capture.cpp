@@ -203,8 +203,6 @@ const probe probes[] = {
      [](workbench& b, CUstream) { return b.fill(made.mapped, 1, 16, made.other); }},
     {"kernel in the legacy stream",
      [](workbench& b, CUstream) { return b.fill(made.mapped, 1, 16, nullptr); }},
-    {"kernel in the per-thread stream",
-     [](workbench& b, CUstream) { return b.fill(made.mapped, 1, 16, per_thread_stream()); }},
     {"memcpy_htod",
      [](workbench& b, CUstream) { return b.cu->memcpy_htod(made.mapped, made.pageable, 64); }},
     {"memcpy_dtoh",

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,13 @@
 #include "weir/stream.hpp"
 
 namespace weir::testing_support {
+
+/// The error's code, or nothing where there was none.
+template <class Result>
+[[nodiscard]] std::optional<errc> code_of(const Result& outcome) {
+  if (outcome) return std::nullopt;
+  return outcome.code();
+}
 
 /// Collects what reaches the process-wide error handler while it lives.
 class reported {

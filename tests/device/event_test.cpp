@@ -30,7 +30,7 @@ TEST_F(event_test, SettingsReachTheDriver) {
   EXPECT_EQ(flags({.interprocess = true}),
             driver::CU_EVENT_DISABLE_TIMING | driver::CU_EVENT_INTERPROCESS);
   EXPECT_EQ(flags({.timing = true, .blocking_sync = true}), driver::CU_EVENT_BLOCKING_SYNC);
-  EXPECT_EQ(event::create(device_at(0), {.timing = true, .interprocess = true}).code(),
+  EXPECT_EQ(code_of(event::create(device_at(0), {.timing = true, .interprocess = true})),
             errc::invalid_argument);
 }
 
@@ -43,12 +43,12 @@ TEST_F(event_test, NotReachedIsNoError) {
   const auto refused = mark.reached();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().native, 907);
-  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  EXPECT_EQ(code_of(refused), errc::capture_forbidden);
 }
 
 TEST_F(event_test, AStreamOfAnotherDeviceIsRefusedBeforeTheDriverSeesIt) {
   auto mark = event::create(device_at(0)).value();
-  EXPECT_EQ(mark.record(stream_ref::legacy(device_at(1))).code(), errc::bad_stream);
+  EXPECT_EQ(code_of(mark.record(stream_ref::legacy(device_at(1)))), errc::bad_stream);
   EXPECT_EQ(fake.count(call::event_record), 0u);
   EXPECT_TRUE(stream_ref::legacy(device_at(1)).wait(mark)) << "waiting across devices is allowed";
 }
@@ -59,11 +59,11 @@ TEST_F(event_test, AnEmptyEventRefusesEverything) {
   ASSERT_TRUE(mark.close());
   EXPECT_EQ(mark.handle(), nullptr);
   fake.clear_log();
-  EXPECT_EQ(mark.record(stream_ref::legacy(device_at(0))).code(), errc::already_freed);
-  EXPECT_EQ(mark.reached().code(), errc::already_freed);
-  EXPECT_EQ(mark.synchronize().code(), errc::already_freed);
-  EXPECT_EQ(mark.export_handle().code(), errc::already_freed);
-  EXPECT_EQ(event::elapsed(mark, other).code(), errc::already_freed);
+  EXPECT_EQ(code_of(mark.record(stream_ref::legacy(device_at(0)))), errc::already_freed);
+  EXPECT_EQ(code_of(mark.reached()), errc::already_freed);
+  EXPECT_EQ(code_of(mark.synchronize()), errc::already_freed);
+  EXPECT_EQ(code_of(mark.export_handle()), errc::already_freed);
+  EXPECT_EQ(code_of(event::elapsed(mark, other)), errc::already_freed);
   EXPECT_TRUE(mark.close());
   EXPECT_EQ(fake.count(call::event_destroy), 0u);
 }
@@ -71,14 +71,14 @@ TEST_F(event_test, AnEmptyEventRefusesEverything) {
 TEST_F(event_test, ElapsedNeedsTiming) {
   const auto timed = event::create(device_at(0), {.timing = true}).value();
   const auto untimed = event::create(device_at(0)).value();
-  EXPECT_EQ(event::elapsed(timed, untimed).code(), errc::invalid_argument);
+  EXPECT_EQ(code_of(event::elapsed(timed, untimed)), errc::invalid_argument);
   EXPECT_TRUE(event::elapsed(timed, timed));
   fake.always[call::event_elapsed_time] = driver::CUDA_ERROR_NOT_READY;
-  EXPECT_EQ(event::elapsed(timed, timed).code(), errc::not_ready);
+  EXPECT_EQ(code_of(event::elapsed(timed, timed)), errc::not_ready);
 }
 
 TEST_F(event_test, OnlyInterprocessEventsAreExported) {
-  EXPECT_EQ(event::create(device_at(0)).value().export_handle().code(), errc::invalid_argument);
+  EXPECT_EQ(code_of(event::create(device_at(0)).value().export_handle()), errc::invalid_argument);
   EXPECT_TRUE(event::create(device_at(0), {.interprocess = true}).value().export_handle());
 }
 
@@ -123,12 +123,12 @@ TEST_F(event_test, ThePoolTakesOnlyItsOwnKind) {
   event_pool pool{device_at(0)};
   auto timed = event::create(device_at(0), {.timing = true}).value();
   auto elsewhere = event::create(device_at(1)).value();
-  EXPECT_EQ(pool.give_back(std::move(timed)).code(), errc::foreign_pointer);
-  EXPECT_EQ(pool.give_back(std::move(elsewhere)).code(), errc::foreign_pointer);
+  EXPECT_EQ(code_of(pool.give_back(std::move(timed))), errc::foreign_pointer);
+  EXPECT_EQ(code_of(pool.give_back(std::move(elsewhere))), errc::foreign_pointer);
   EXPECT_TRUE(timed);      // NOLINT(bugprone-use-after-move)
   EXPECT_TRUE(elsewhere);  // NOLINT(bugprone-use-after-move)
   ASSERT_TRUE(timed.close());
-  EXPECT_EQ(pool.give_back(std::move(timed)).code(), errc::already_freed);
+  EXPECT_EQ(code_of(pool.give_back(std::move(timed))), errc::already_freed);
   EXPECT_EQ(pool.idle(), 0u);
 }
 
@@ -152,7 +152,7 @@ TEST_F(event_test, TrimDestroysAllAndTellsTheFirstFailure) {
   make_current();
   fake.clear_log();
   fake.fail_nth(3, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(pool.trim().code(), errc::driver_error);
+  EXPECT_EQ(code_of(pool.trim()), errc::driver_error);
   EXPECT_EQ(fake.count(call::event_destroy), 3u);
   EXPECT_EQ(fake.live(), 1u);
 }

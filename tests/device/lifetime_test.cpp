@@ -71,7 +71,7 @@ TEST_F(lifetime_test, CloseReturnsWhatADestructorWouldReport) {
   const reported heard;
   auto own = stream::create(device_at(0)).value();
   fake.always[call::stream_destroy] = driver::CUDA_ERROR_INVALID_HANDLE;
-  EXPECT_EQ(own.close().code(), errc::invalid_handle);
+  EXPECT_EQ(code_of(own.close()), errc::invalid_handle);
   EXPECT_FALSE(own);
   EXPECT_THAT(heard.errors, IsEmpty());
 }
@@ -85,7 +85,7 @@ TEST_P(gone_test, CallsSaySoAndDestructorsAreSilent) {
     possessions own{device_at(0)};
     fake.everything = GetParam();
     for (const auto& each : operations()) {
-      EXPECT_EQ(each.run(device_at(0), own).code(), errc::driver_gone) << each.name;
+      EXPECT_EQ(code_of(each.run(device_at(0), own)), errc::driver_gone) << each.name;
     }
   }
   runtime_.reset();

@@ -36,8 +36,8 @@ TEST_F(memory_test, RoundsToTheDevicesUnits) {
   EXPECT_EQ(round_to_granularity(device_at(0), unit + bytes{1}).value(), unit * 2);
   EXPECT_EQ(round_to_recommended(device_at(0), unit).value(),
             bytes{fake_driver::recommended_granularity});
-  EXPECT_EQ(round_to_granularity(device_at(0), bytes{}).code(), errc::invalid_argument);
-  EXPECT_EQ(round_to_granularity(device_at(0), bytes::max()).code(), errc::size_overflow);
+  EXPECT_EQ(code_of(round_to_granularity(device_at(0), bytes{})), errc::invalid_argument);
+  EXPECT_EQ(code_of(round_to_granularity(device_at(0), bytes::max())), errc::size_overflow);
 }
 
 TEST_F(memory_test, BadSizesAndAddressesNeverReachTheDriver) {
@@ -51,27 +51,28 @@ TEST_F(memory_test, BadSizesAndAddressesNeverReachTheDriver) {
   const device_address base = 64 * unit.count();
   fake.clear_log();
 
-  EXPECT_EQ(vmm::reserve(bound, bytes{}).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::reserve(bound, unit + bytes{1}).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::reserve(bound, unit, bytes{3}).code(), errc::bad_alignment);
-  EXPECT_EQ(vmm::reserve(bound, unit, bytes{}, 1).code(), errc::bad_alignment);
-  EXPECT_EQ(vmm::free(bound, 0, unit).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::create(bound, bytes{}).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::create(bound, unit / 2).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::map(bound, base, part).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::map(bound, base + 1, whole).code(), errc::bad_alignment);
-  EXPECT_EQ(vmm::map(bound, 0, whole).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::map(bound, base, huge).code(), errc::size_overflow);
-  EXPECT_EQ(vmm::map(bound, base, std::vector{whole, part}).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::map(bound, base, std::vector{huge, huge}).code(), errc::size_overflow);
-  EXPECT_EQ(vmm::map(bound, base, std::span<const vmm::physical>{}).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::unmap(bound, base, unit / 2).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::unmap(bound, base + unit.count() / 2, unit).code(), errc::bad_alignment);
-  EXPECT_EQ(vmm::set_access(bound, base, bytes{}, rights).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::set_access(bound, base, unit, {}).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::import_descriptor(bound, -1, unit).code(), errc::invalid_argument);
-  EXPECT_EQ(vmm::import_descriptor(bound, 3, bytes{1}).code(), errc::invalid_argument);
-  EXPECT_EQ(allocate_plain(bound, bytes{}).code(), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::reserve(bound, bytes{})), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::reserve(bound, unit + bytes{1})), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::reserve(bound, unit, bytes{3})), errc::bad_alignment);
+  EXPECT_EQ(code_of(vmm::reserve(bound, unit, bytes{}, 1)), errc::bad_alignment);
+  EXPECT_EQ(code_of(vmm::free(bound, 0, unit)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::create(bound, bytes{})), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::create(bound, unit / 2)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::map(bound, base, part)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::map(bound, base + 1, whole)), errc::bad_alignment);
+  EXPECT_EQ(code_of(vmm::map(bound, 0, whole)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::map(bound, base, huge)), errc::size_overflow);
+  EXPECT_EQ(code_of(vmm::map(bound, base, std::vector{whole, part})), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::map(bound, base, std::vector{huge, huge})), errc::size_overflow);
+  EXPECT_EQ(code_of(vmm::map(bound, base, std::span<const vmm::physical>{})),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::unmap(bound, base, unit / 2)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::unmap(bound, base + unit.count() / 2, unit)), errc::bad_alignment);
+  EXPECT_EQ(code_of(vmm::set_access(bound, base, bytes{}, rights)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::set_access(bound, base, unit, {})), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::import_descriptor(bound, -1, unit)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::import_descriptor(bound, 3, bytes{1})), errc::invalid_argument);
+  EXPECT_EQ(code_of(allocate_plain(bound, bytes{})), errc::invalid_argument);
   EXPECT_TRUE(free_plain(bound, 0));
   EXPECT_THAT(fake.calls(), IsEmpty());
 }
@@ -107,7 +108,7 @@ TEST_F(memory_test, PropertiesReachTheDriverAndAreCheckedFirst) {
   EXPECT_EQ(fake.last_properties.requestedHandleTypes, driver::CU_MEM_HANDLE_TYPE_NONE);
   EXPECT_EQ(fake.last_properties.allocFlags.gpuDirectRDMACapable, 0);
   const auto created = fake.count(call::mem_create);
-  EXPECT_EQ(physical_handle::create(device_at(0), unit, {.fabric = true}).code(),
+  EXPECT_EQ(code_of(physical_handle::create(device_at(0), unit, {.fabric = true})),
             errc::not_supported);
   EXPECT_EQ(fake.count(call::mem_create), created);
 }
@@ -116,14 +117,14 @@ TEST_F(memory_test, OutOfMemoryCarriesTheSize) {
   fake.always[call::mem_create] = driver::CUDA_ERROR_OUT_OF_MEMORY;
   const auto refused = physical_handle::create(device_at(0), unit * 3);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.code(), errc::out_of_memory);
+  EXPECT_EQ(code_of(refused), errc::out_of_memory);
   EXPECT_EQ(refused.error().requested, unit * 3);
   EXPECT_EQ(refused.error().call, "cuMemCreate");
 }
 
 TEST_F(memory_test, OnlyExportableHandlesAreExported) {
   const auto plain = physical_handle::create(device_at(0), unit).value();
-  EXPECT_EQ(plain.export_descriptor().code(), errc::not_supported);
+  EXPECT_EQ(code_of(plain.export_descriptor()), errc::not_supported);
   EXPECT_EQ(fake.count(call::mem_export_to_shareable_handle), 0u);
 }
 
@@ -151,12 +152,12 @@ TEST_F(memory_test, AMappingCoversTheWholeHandle) {
 TEST_F(memory_test, AMappingMustFitIntoItsRange) {
   const auto range = address_range::reserve(device_at(0), unit * 4).value();
   auto handle = physical_handle::create(device_at(0), unit * 2).value();
-  EXPECT_EQ(mapping::create(range, unit * 3, handle).code(), errc::invalid_argument);
-  EXPECT_EQ(mapping::create(range, bytes::max(), handle).code(), errc::invalid_argument);
-  EXPECT_EQ(mapping::create(range, unit / 2, handle).code(), errc::bad_alignment);
+  EXPECT_EQ(code_of(mapping::create(range, unit * 3, handle)), errc::invalid_argument);
+  EXPECT_EQ(code_of(mapping::create(range, bytes::max(), handle)), errc::invalid_argument);
+  EXPECT_EQ(code_of(mapping::create(range, unit / 2, handle)), errc::bad_alignment);
   EXPECT_EQ(fake.count(call::mem_map), 0u);
   ASSERT_TRUE(handle.close());
-  EXPECT_EQ(mapping::create(range, unit, handle).code(), errc::already_freed);
+  EXPECT_EQ(code_of(mapping::create(range, unit, handle)), errc::already_freed);
 }
 
 TEST_F(memory_test, ManyHandlesTakeOneGrant) {
@@ -187,7 +188,7 @@ TEST_F(memory_test, WhatWasMappedBeforeAFailureIsUnmapped) {
   fake.fail_nth(3, driver::CUDA_ERROR_ALREADY_MAPPED);
   const auto refused = vmm::map(bound, range.base(), handles);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.code(), errc::already_mapped);
+  EXPECT_EQ(code_of(refused), errc::already_mapped);
   EXPECT_THAT(fake.mappings(), IsEmpty());
 }
 
@@ -202,8 +203,8 @@ TEST_F(memory_test, OwnersMoveAndGiveBackOnce) {
     EXPECT_FALSE(range);   // NOLINT(bugprone-use-after-move)
     EXPECT_FALSE(handle);  // NOLINT(bugprone-use-after-move)
     EXPECT_FALSE(mapped);  // NOLINT(bugprone-use-after-move)
-    EXPECT_EQ(mapped.set_access(device_at(0)).code(), errc::already_freed);
-    EXPECT_EQ(handle.export_descriptor().code(), errc::already_freed);
+    EXPECT_EQ(code_of(mapped.set_access(device_at(0))), errc::already_freed);
+    EXPECT_EQ(code_of(handle.export_descriptor()), errc::already_freed);
     EXPECT_EQ(fake.live(), 3u);
     handle_again = physical_handle::create(device_at(0), unit).value();
     mapped_again = mapping::create(range_again, unit, handle_again).value();

@@ -118,9 +118,9 @@ TEST(runtime_open, WithoutVirtualMemoryThereIsNoGranularity) {
   const auto where = opened->device(device_id{0}).value();
   EXPECT_EQ(where.capabilities().granularity, bytes{});
   EXPECT_EQ(fake.count(call::mem_get_allocation_granularity), 0u);
-  EXPECT_EQ(address_range::reserve(where, bytes{fake_driver::granularity}).code(),
+  EXPECT_EQ(code_of(address_range::reserve(where, bytes{fake_driver::granularity})),
             errc::not_supported);
-  EXPECT_EQ(round_to_granularity(where, bytes{1}).code(), errc::not_supported);
+  EXPECT_EQ(code_of(round_to_granularity(where, bytes{1})), errc::not_supported);
 }
 
 TEST(runtime_open, NamesEveryRequiredCallThatIsMissing) {
@@ -130,7 +130,7 @@ TEST(runtime_open, NamesEveryRequiredCallThatIsMissing) {
   fake.table.stream_get_id = nullptr;  // optional
   const auto refused = runtime::open_table(fake.table, "fake");
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.code(), errc::symbol_missing);
+  EXPECT_EQ(code_of(refused), errc::symbol_missing);
   EXPECT_THAT(refused.error().detail, AllOf(HasSubstr("cuMemCreate"), HasSubstr("cuEventQuery"),
                                             Not(HasSubstr("cuStreamGetId"))));
   EXPECT_THAT(fake.calls(), IsEmpty());
@@ -162,7 +162,7 @@ TEST(runtime_open, EveryCallOfOpeningMayFail) {
 
 TEST(runtime_open, WithoutDevicesThereIsNoRuntime) {
   fake_driver fake{0};
-  EXPECT_EQ(runtime::open_table(fake.table, "fake").code(), errc::no_device);
+  EXPECT_EQ(code_of(runtime::open_table(fake.table, "fake")), errc::no_device);
 }
 
 TEST(runtime_open, KeepsWhatItWasGiven) {
@@ -175,22 +175,22 @@ TEST(runtime_open, KeepsWhatItWasGiven) {
 }
 
 TEST(runtime_open, ALibraryThatIsNotThereIsDriverUnavailable) {
-  EXPECT_EQ(runtime::open_cuda("libweir_no_such_driver.so").code(), errc::driver_unavailable);
+  EXPECT_EQ(code_of(runtime::open_cuda("libweir_no_such_driver.so")), errc::driver_unavailable);
   options settings;
   settings.runtime = runtime_choice::cuda;
   settings.driver_path = "libweir_no_such_driver.so";
-  EXPECT_EQ(runtime::open(settings).code(), errc::driver_unavailable);
+  EXPECT_EQ(code_of(runtime::open(settings)), errc::driver_unavailable);
 }
 
 TEST(runtime_open, ANullMachineIsRefused) {
-  EXPECT_EQ(runtime::open_simulated(nullptr).code(), errc::invalid_argument);
+  EXPECT_EQ(code_of(runtime::open_simulated(nullptr)), errc::invalid_argument);
 }
 
 using runtime_test = device_test;
 
 TEST_F(runtime_test, KnowsWhichDevicesExist) {
-  EXPECT_EQ(runtime_->device(device_id{2}).code(), errc::no_device);
-  EXPECT_EQ(runtime_->device(device_id{-1}).code(), errc::no_device);
+  EXPECT_EQ(code_of(runtime_->device(device_id{2})), errc::no_device);
+  EXPECT_EQ(code_of(runtime_->device(device_id{-1})), errc::no_device);
   EXPECT_EQ(device_at(1), device_at(1));
   EXPECT_NE(device_at(0), device_at(1));
 }
@@ -210,7 +210,7 @@ TEST_F(runtime_test, AContextThatCannotBeHadIsAskedForAgain) {
   fake.always[call::device_primary_ctx_retain] = driver::CUDA_ERROR_OUT_OF_MEMORY;
   const auto refused = device_at(0).memory_info();
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.code(), errc::out_of_memory);
+  EXPECT_EQ(code_of(refused), errc::out_of_memory);
   EXPECT_EQ(refused.error().call, "cuDevicePrimaryCtxRetain");
   fake.always.clear();
   EXPECT_TRUE(device_at(0).memory_info());
@@ -228,7 +228,7 @@ TEST_F(runtime_test, EnablingPeersTwiceIsNoError) {
   fake.always[call::ctx_enable_peer_access] = driver::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
   EXPECT_TRUE(device_at(0).enable_peer_access(device_at(1)));
   fake.always[call::ctx_enable_peer_access] = driver::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  EXPECT_EQ(device_at(0).enable_peer_access(device_at(1)).code(), errc::not_supported);
+  EXPECT_EQ(code_of(device_at(0).enable_peer_access(device_at(1))), errc::not_supported);
   fake.always[call::ctx_disable_peer_access] = driver::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   EXPECT_TRUE(device_at(0).disable_peer_access(device_at(1)));
 }
@@ -244,9 +244,9 @@ TEST_F(runtime_test, ADeviceIsItsOwnPeer) {
 TEST_F(runtime_test, DevicesOfTwoRuntimesAreNoPeers) {
   const auto other = runtime::open_table(fake.table, "another").value();
   const auto theirs = other->device(device_id{1}).value();
-  EXPECT_EQ(device_at(0).can_access_peer(theirs).code(), errc::invalid_argument);
-  EXPECT_EQ(device_at(0).enable_peer_access(theirs).code(), errc::invalid_argument);
-  EXPECT_EQ(device_at(0).disable_peer_access(theirs).code(), errc::invalid_argument);
+  EXPECT_EQ(code_of(device_at(0).can_access_peer(theirs)), errc::invalid_argument);
+  EXPECT_EQ(code_of(device_at(0).enable_peer_access(theirs)), errc::invalid_argument);
+  EXPECT_EQ(code_of(device_at(0).disable_peer_access(theirs)), errc::invalid_argument);
 }
 
 }  // namespace

@@ -82,10 +82,11 @@ TEST_F(scope_test, AScopeOfAnotherDeviceIsRefusedBeforeTheDriverSeesIt) {
   const context_scope wrong{device_at(1)};
   ASSERT_TRUE(wrong);
   fake.clear_log();
-  EXPECT_EQ(own.event.reached(wrong).code(), errc::invalid_argument);
-  EXPECT_EQ(own.event.record(own.stream, wrong).code(), errc::invalid_argument);
-  EXPECT_EQ(stream_ref(device_at(0), own.stream.handle()).id(wrong).code(), errc::invalid_argument);
-  EXPECT_EQ(own.stream.ref().wait(own.event, wrong).code(), errc::invalid_argument);
+  EXPECT_EQ(code_of(own.event.reached(wrong)), errc::invalid_argument);
+  EXPECT_EQ(code_of(own.event.record(own.stream, wrong)), errc::invalid_argument);
+  EXPECT_EQ(code_of(stream_ref(device_at(0), own.stream.handle()).id(wrong)),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of(own.stream.ref().wait(own.event, wrong)), errc::invalid_argument);
   EXPECT_THAT(fake.calls(), IsEmpty());
 }
 
@@ -106,7 +107,7 @@ TEST_F(scope_test, TheFirstFailureOfAnyCallComesBackAndNothingIsLost) {
       ASSERT_FALSE(outcome);
       EXPECT_EQ(outcome.error().call, driver::info(failing).symbol);
       EXPECT_EQ(outcome.error().native, 999);
-      EXPECT_EQ(outcome.code(), errc::driver_error);
+      EXPECT_EQ(code_of(outcome), errc::driver_error);
       EXPECT_THAT(fake.stack(), ElementsAre(fake_driver::context_of(0)));
       // What the driver refused to destroy is still there, and so is what could not be destroyed
       // because its context could not be bound; everything else was cleaned up.

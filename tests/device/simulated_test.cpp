@@ -62,7 +62,7 @@ TEST(simulated_runtime, IsWhatTheOptionsSay) {
   EXPECT_EQ(opened->describe().driver, "simulated");
   EXPECT_FALSE(opened->describe().no_real_driver);
   settings.sim_devices = 0;
-  EXPECT_EQ(runtime::open(settings).code(), errc::bad_option);
+  EXPECT_EQ(code_of(runtime::open(settings)), errc::bad_option);
 }
 
 TEST(simulated_runtime, IsTheBestAvailableWithoutADriver) {
@@ -81,7 +81,7 @@ TEST(simulated_runtime, IsTheBestAvailableBesideADriverThatCannotBeUsed) {
   settings.driver_path = WEIR_FAKE_LACKS_REQUIRED;
   EXPECT_EQ(runtime::open(settings).value()->describe().no_real_driver->code, errc::symbol_missing);
   settings.runtime = runtime_choice::cuda;
-  EXPECT_EQ(runtime::open(settings).code(), errc::symbol_missing);
+  EXPECT_EQ(code_of(runtime::open(settings)), errc::symbol_missing);
 }
 
 TEST(simulated_runtime, IsNoSubstituteForADriverThatFails) {
@@ -136,7 +136,7 @@ TEST_F(simulated_test, AUsersContextStaysCurrent) {
 TEST_F(simulated_test, StreamsKnowTheirDevice) {
   const auto own = stream::create(device_at(1)).value();
   EXPECT_TRUE(own.ref().validate());
-  EXPECT_EQ(stream_ref(device_at(0), own.handle()).validate().code(), errc::bad_stream);
+  EXPECT_EQ(code_of(stream_ref(device_at(0), own.handle()).validate()), errc::bad_stream);
 }
 
 TEST_F(stepped_test, AnEventIsReachedWhenTheWorkBeforeItIsDone) {
@@ -209,7 +209,7 @@ TEST_F(stepped_test, ElapsedTimeIsMeasuredBetweenTimingEvents) {
   ASSERT_TRUE(from.record(own));
   queue(own);
   ASSERT_TRUE(to.record(own));
-  EXPECT_EQ(event::elapsed(from, to).code(), errc::not_ready);
+  EXPECT_EQ(code_of(event::elapsed(from, to)), errc::not_ready);
   ASSERT_TRUE(own.synchronize());
   EXPECT_GE(event::elapsed(from, to).value().count(), 0.005F) << "the work takes 5 µs";
 }
@@ -299,10 +299,10 @@ TEST_F(simulated_test, AnExportedHandleIsTheSameMemory) {
 TEST_F(simulated_test, AFullDeviceIsOutOfMemoryWithTheSize) {
   const auto refused = physical_handle::create(device_at(0), 8_GiB);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.code(), errc::out_of_memory);
+  EXPECT_EQ(code_of(refused), errc::out_of_memory);
   EXPECT_EQ(refused.error().requested, 8_GiB);
   const context_scope bound{device_at(0)};
-  EXPECT_EQ(allocate_plain(bound, 8_GiB).code(), errc::out_of_memory);
+  EXPECT_EQ(code_of(allocate_plain(bound, 8_GiB)), errc::out_of_memory);
 }
 
 TEST_F(simulated_test, PlainMemoryIsGivenAndTakenBack) {
@@ -369,7 +369,7 @@ TEST_F(capture_test, IsBrokenByAQueryAndKeptWholeByTheGuard) {
     EXPECT_TRUE(free_plain(bound, *plain));
   }
   EXPECT_EQ(own.ref().capture().value().status, capture_status::active);
-  EXPECT_EQ(mark.reached().code(), errc::capture_forbidden) << "the mode was put back";
+  EXPECT_EQ(code_of(mark.reached()), errc::capture_forbidden) << "the mode was put back";
   EXPECT_EQ(own.ref().capture().value().status, capture_status::invalidated);
   EXPECT_EQ(end(own), driver::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
@@ -424,7 +424,7 @@ TEST_F(simulated_test, ALostDeviceIsSaidToBeLost) {
   auto own = stream::create(device_at(0)).value();
   const auto other = stream::create(device_at(1)).value();
   machine->lose_device(device_id{0});
-  EXPECT_EQ(own.synchronize().code(), errc::device_lost);
+  EXPECT_EQ(code_of(own.synchronize()), errc::device_lost);
   EXPECT_TRUE(other.synchronize());
   static_cast<void>(own.close());
   heard.errors.clear();
@@ -437,7 +437,7 @@ TEST_F(simulated_test, AfterShutDownEverythingIsSilent) {
     possessions own{device_at(0)};
     machine->shut_down();
     for (const auto& each : operations()) {
-      EXPECT_EQ(each.run(device_at(0), own).code(), errc::driver_gone) << each.name;
+      EXPECT_EQ(code_of(each.run(device_at(0), own)), errc::driver_gone) << each.name;
     }
   }
   runtime_.reset();

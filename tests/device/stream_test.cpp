@@ -38,6 +38,9 @@ TEST_F(stream_test, AnIdentifiedReferenceAsksNoMore) {
   const auto own = stream::create(device_at(0)).value();
   fake.clear_log();
   EXPECT_EQ(known.id().value(), stream_id{6});
+  EXPECT_EQ(known.known_id(), stream_id{6});
+  EXPECT_EQ(own.ref().known_id(), own.id());
+  EXPECT_EQ(stream_ref(device_at(0), own.handle()).known_id(), stream_id{});
   EXPECT_EQ(own.ref().id().value(), own.id());
   EXPECT_EQ(stream_ref{own}.identified().value().id().value(), own.id());
   EXPECT_THAT(fake.calls(), IsEmpty());
@@ -46,6 +49,7 @@ TEST_F(stream_test, AnIdentifiedReferenceAsksNoMore) {
 TEST_F(stream_test, ThePerThreadStreamIsAskedEachTime) {
   const auto mine = stream_ref::per_thread(device_at(0)).identified().value();
   ASSERT_TRUE(mine.id());
+  EXPECT_EQ(mine.known_id(), stream_id{});
   make_current();
   fake.clear_log();
   ASSERT_TRUE(mine.id());
@@ -89,14 +93,14 @@ TEST_F(stream_test, BusyIsNoError) {
   fake.always[call::stream_query] = driver::CUDA_ERROR_NOT_READY;
   EXPECT_FALSE(own.ready().value());
   fake.always[call::stream_query] = driver::CUDA_ERROR_LAUNCH_FAILED;
-  EXPECT_EQ(own.ready().code(), errc::device_lost);
+  EXPECT_EQ(code_of(own.ready()), errc::device_lost);
 }
 
 TEST_F(stream_test, WaitingForAnEmptyEventIsRefused) {
   const auto own = stream::create(device_at(0)).value();
   auto gone = event::create(device_at(0)).value();
   ASSERT_TRUE(gone.close());
-  EXPECT_EQ(own.wait(gone).code(), errc::already_freed);
+  EXPECT_EQ(code_of(own.wait(gone)), errc::already_freed);
   EXPECT_EQ(fake.count(call::stream_wait_event), 0u);
 }
 
@@ -126,11 +130,11 @@ TEST_F(stream_test, StreamsOfAnotherDeviceAreFound) {
   const stream_ref theirs{device_at(0), reinterpret_cast<::CUstream_st*>(std::uintptr_t{0x500})};
   EXPECT_TRUE(theirs.validate());
   fake.stream_context = fake_driver::context_of(1);
-  EXPECT_EQ(theirs.validate().code(), errc::bad_stream);
+  EXPECT_EQ(code_of(theirs.validate()), errc::bad_stream);
   fake.stream_context = reinterpret_cast<driver::CUcontext>(std::uintptr_t{0x2000});
   EXPECT_TRUE(theirs.validate()) << "a context of the user's own on the right device";
   fake.always[call::stream_get_ctx] = driver::CUDA_ERROR_INVALID_HANDLE;
-  EXPECT_EQ(theirs.validate().code(), errc::bad_stream);
+  EXPECT_EQ(code_of(theirs.validate()), errc::bad_stream);
   EXPECT_TRUE(stream_ref::legacy(device_at(0)).validate());
 }
 
@@ -205,7 +209,7 @@ TEST_F(old_driver_test, SaysThatItCannotNameACapture) {
   const auto own = stream::create(device_at(0)).value();
   EXPECT_EQ(own.ref().capture().value().status, capture_status::none);
   fake.capture = driver::CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  EXPECT_EQ(own.ref().capture().code(), errc::not_supported);
+  EXPECT_EQ(code_of(own.ref().capture()), errc::not_supported);
   EXPECT_TRUE(own.ref().is_capturing().value());
   fake.always[call::stream_is_capturing] = driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   EXPECT_EQ(stream_ref::legacy(device_at(0)).capture().value().status, capture_status::implicit);

@@ -99,7 +99,7 @@ class generator {
     host_ = model_.add({});
     last_of_.assign(at_.streams.size(), host_);
     history_.resize(buffers_.size());
-    forget_at_ = 2 + random_.below(12);
+    forget_at_ = 1 + random_.below(4);
   }
 
   /// Returns whether the program contains a race.
@@ -219,8 +219,8 @@ class generator {
     const auto now = [&] { return stream == host_side ? host_ : probe(stream); };
     std::vector<past_access> missing = conflicts(buffer, from, to, writes, now());
     if (missing.empty()) return;
-    if (racy_ && !raced_ && ++chances_ >= forget_at_ % 4 + 1) {
-      raced_ = true;
+    if (racy_ && !forgot_ && ++chances_ >= forget_at_) {
+      forgot_ = true;
       return;
     }
     while (!missing.empty()) {
@@ -253,7 +253,13 @@ class generator {
     return where;
   }
   void note(const place& where, std::size_t stream, node who, bool writes) {
+    look_for_race(where.buffer, where.from, where.to, writes, who);
     history_[where.buffer].push_back({who, stream, where.from, where.to, writes});
+  }
+
+  /// What was forgotten may have been made good by something queued since, for another reason.
+  void look_for_race(std::size_t buffer, std::size_t from, std::size_t to, bool writes, node who) {
+    if (!conflicts(buffer, from, to, writes, who).empty()) raced_ = true;
   }
 
   void touch() {
@@ -320,18 +326,18 @@ class generator {
     const std::size_t buffer = buffers_.size() - 1;
     prepare(stream, buffer, 0, workplace::buffer_size, true);
     at_.p.free(at_.streams[stream], buffers_[buffer].front());
-    append(stream);
+    look_for_race(buffer, 0, workplace::buffer_size, true, append(stream));
     buffers_.pop_back();
     history_.pop_back();
   }
   void release_pool_memory() {
-    racy_ = racy_ && !raced_;
     while (buffers_.size() > at_.buffers.size()) release();
   }
 
   workplace& at_;
   random_source random_;
   bool racy_;
+  bool forgot_ = false;
   bool raced_ = false;
   std::size_t chances_ = 0;
   std::size_t forget_at_ = 0;

@@ -79,10 +79,16 @@ TEST_F(capture_test, wrong_arguments) {
             CUDA_ERROR_INVALID_VALUE);
   begin(s);
   EXPECT_EQ(cuda.stream_begin_capture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_ERROR_ILLEGAL_STATE);
-  EXPECT_EQ(cuda.stream_end_capture(s, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.stream_is_capturing(s, nullptr), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(status(s), CU_STREAM_CAPTURE_STATUS_ACTIVE);
   end(s);
+}
+
+TEST_F(capture_test, a_caller_need_not_want_the_graph) {
+  const CUstream s = stream();
+  begin(s);
+  EXPECT_EQ(cuda.stream_end_capture(s, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(status(s), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 TEST_F(capture_test, end_without_begin) {
@@ -100,14 +106,11 @@ TEST_F(capture_test, unknown_stream) {
   EXPECT_EQ(cuda.stream_is_capturing(nobody, &found), CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_F(capture_test, only_the_beginning_thread_ends_it_unless_relaxed) {
+TEST_F(capture_test, only_the_beginning_thread_gets_the_graph_unless_relaxed) {
   const CUstream s = stream();
   begin(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-  on_another_thread([&] {
-    CUgraph graph = nullptr;
-    EXPECT_EQ(cuda.stream_end_capture(s, &graph), CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-  });
-  cuda.graph_destroy(end(s));
+  on_another_thread([&] { EXPECT_EQ(failing_end(s), CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD); });
+  EXPECT_EQ(status(s), CU_STREAM_CAPTURE_STATUS_NONE);  // it is over all the same
 
   begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
   on_another_thread([&] { cuda.graph_destroy(end(s)); });
@@ -258,11 +261,12 @@ TEST_F(capture_test, a_captured_event_has_no_state_outside) {
   const CUstream s = stream();
   const CUstream outside = stream();
   const CUevent mark = event();
-  begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
-  EXPECT_EQ(cuda.event_record(mark, s), CUDA_SUCCESS);
-  EXPECT_EQ(cuda.event_query(mark), CUDA_ERROR_CAPTURED_EVENT);
-  EXPECT_EQ(cuda.event_synchronize(mark), CUDA_ERROR_CAPTURED_EVENT);
-  end(s);
+  for (const auto call : {cuda.event_query, cuda.event_synchronize}) {
+    begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
+    EXPECT_EQ(cuda.event_record(mark, s), CUDA_SUCCESS);
+    EXPECT_EQ(call(mark), CUDA_ERROR_CAPTURED_EVENT);
+    EXPECT_EQ(failing_end(s), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  }
   EXPECT_NE(cuda.stream_wait_event(outside, mark, 0), CUDA_SUCCESS);
   // Recorded outside, it is an event like any other again.
   EXPECT_EQ(cuda.event_record(mark, outside), CUDA_SUCCESS);

@@ -17,6 +17,8 @@ using namespace driver;  // NOLINT(google-build-using-namespace): the calls unde
 using sim::reads;
 using sim::writes;
 
+inline constexpr std::size_t mib = std::size_t{1} << 20;
+
 class graph_fixture : public ::testing::Test {
  protected:
   explicit graph_fixture(sim::machine_options options = {})
@@ -107,6 +109,33 @@ class graph_fixture : public ::testing::Test {
     std::uint64_t found = ~std::uint64_t{0};
     EXPECT_EQ(cuda.device_get_graph_mem_attribute(0, which, &found), CUDA_SUCCESS);
     return found;
+  }
+  CUgraph empty_graph() {
+    CUgraph made = nullptr;
+    EXPECT_EQ(cuda.graph_create(&made, 0), CUDA_SUCCESS);
+    return made;
+  }
+  CUgraphNode empty_node(CUgraph to, std::vector<CUgraphNode> after = {}) {
+    CUgraphNode made = nullptr;
+    EXPECT_EQ(cuda.graph_add_empty_node(&made, to, after.data(), after.size()), CUDA_SUCCESS);
+    return made;
+  }
+  static CUDA_MEM_ALLOC_NODE_PARAMS wanting(std::size_t bytes) {
+    CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
+    wanted.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wanted.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    wanted.bytesize = bytes;
+    return wanted;
+  }
+  CUdeviceptr alloc_node(CUgraph to, std::size_t bytes, CUgraphNode* node = nullptr) {
+    auto wanted = wanting(bytes);
+    CUgraphNode made = nullptr;
+    EXPECT_EQ(cuda.graph_add_mem_alloc_node(&made, to, nullptr, 0, &wanted), CUDA_SUCCESS);
+    if (node != nullptr) *node = made;
+    return wanted.dptr;
+  }
+  void launch(CUgraphExec exec, CUstream on) {
+    EXPECT_EQ(cuda.graph_launch(exec, on), CUDA_SUCCESS);
   }
   std::vector<sim::hazard_kind> hazards() {
     std::vector<sim::hazard_kind> kinds;

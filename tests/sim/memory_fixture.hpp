@@ -1,4 +1,5 @@
-// What the tests of memory share: a machine with a current context, and a look at the address space.
+// What the tests of memory share: a machine with a current context, and a look at the address
+// space.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -89,9 +90,7 @@ class memory_fixture : public ::testing::Test {
     work(on, std::move(accesses), std::move(body));
     return cuda.stream_synchronize(on);
   }
-  std::size_t used(int device = 0) {
-    return machine->used(device_id{device}).count();
-  }
+  std::size_t used(int device = 0) { return machine->used(device_id{device}).count(); }
   std::vector<hazard_kind> hazards() {
     std::vector<hazard_kind> found;
     for (const auto& each : machine->hazards()) found.push_back(each.kind);

@@ -176,6 +176,8 @@ TEST_F(plain_memory, goes_with_the_context) {
   auto* const host = static_cast<char*>(pinned(100));
   ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
   EXPECT_EQ(used(), 0U);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_free(small), CUDA_ERROR_INVALID_VALUE);
   EXPECT_FALSE(readable(small));
   EXPECT_EQ(cuda.mem_free_host(host), CUDA_ERROR_INVALID_VALUE);
@@ -232,8 +234,8 @@ TEST(whole_machine, leaves_no_mapping_behind) {
 class pinned_memory : public memory_fixture {
  protected:
   pinned_memory() : memory_fixture{small_machine(64 * mib, 2)} {
-    own = static_cast<char*>(::mmap(nullptr, mib, PROT_READ | PROT_WRITE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    own = static_cast<char*>(
+        ::mmap(nullptr, mib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   }
   ~pinned_memory() override { ::munmap(own, mib); }
 
@@ -442,6 +444,13 @@ TEST_F(pointers, never_share_a_buffer_id) {
   ASSERT_EQ(cuda.mem_free(first), CUDA_SUCCESS);
   const CUdeviceptr second = plain(64);
   EXPECT_NE(attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, second), before);
+  const CUstream on = stream();
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&pooled, 64, on), CUDA_SUCCESS);
+  const auto in_pool = attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, pooled);
+  ASSERT_EQ(cuda.mem_free_async(pooled, on), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_alloc_async(&pooled, 64, on), CUDA_SUCCESS);
+  EXPECT_NE(attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, pooled), in_pool);
 }
 
 TEST_F(pointers, to_unknown_memory) {

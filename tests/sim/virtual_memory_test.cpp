@@ -112,8 +112,8 @@ TEST_F(virtual_memory, tells_its_granularity) {
       cuda.mem_get_allocation_granularity(&found, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
       CUDA_SUCCESS);
   EXPECT_EQ(found, unit);
-  EXPECT_EQ(cuda.mem_get_allocation_granularity(
-                &found, &wanted, static_cast<CUmemAllocationGranularity_flags>(2)),
+  EXPECT_EQ(cuda.mem_get_allocation_granularity(&found, &wanted,
+                                                static_cast<CUmemAllocationGranularity_flags>(2)),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_get_allocation_granularity(nullptr, &wanted, {}), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_get_allocation_granularity(&found, nullptr, {}), CUDA_ERROR_INVALID_VALUE);

@@ -17,7 +17,7 @@ namespace weir::testing_support {
 namespace {
 
 /// A subject that takes longer than this hangs; the others still get their turn.
-constexpr unsigned most_seconds = 100;
+constexpr unsigned most_seconds = 40;
 
 std::map<std::string, observation>& observations() {
   static std::map<std::string, observation> all;

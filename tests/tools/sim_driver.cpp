@@ -1,69 +1,74 @@
-// A library that the loader takes for libcuda, with a simulated machine inside. Built several
-// times:
+// A library that the loader takes for libcuda, with a simulated machine inside. The environment
+// says what kind of driver it is:
 //
-//   VERSION  what cuDriverGetVersion says, and up to which the calls are there (13000 is CUDA 13.0)
-//   DEVICES  how many devices the machine has
-//   PLAIN    whether they can do nothing but plain memory
-//   LACKS    a call that is not there
-//   REFUSES  a call that fails once, with CUDA_ERROR_NOT_PERMITTED
+//   FAKE_VERSION  what cuDriverGetVersion says, and up to which calls are there (13000 is
+//   CUDA 13.0) FAKE_DEVICES  how many devices the machine has FAKE_PLAIN    set: they can do
+//   nothing but plain memory FAKE_LACKS    a call that is not there FAKE_REFUSES  a call that fails
+//   the first time, with CUDA_ERROR_NOT_PERMITTED
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string_view>
 
 #include "weir/driver.hpp"
 #include "weir/sim.hpp"
 
-#ifndef VERSION
-#define VERSION 13000
-#endif
-#ifndef DEVICES
-#define DEVICES 1
-#endif
-#ifndef PLAIN
-#define PLAIN 0
-#endif
-#ifndef LACKS
-#define LACKS ""
-#endif
-
 namespace {
+
+std::string_view text(const char* variable) {
+  const char* const found = std::getenv(variable);
+  return found != nullptr ? found : "";
+}
+
+int number(const char* variable, int otherwise) {
+  const char* const found = std::getenv(variable);
+  return found != nullptr ? std::atoi(found) : otherwise;
+}
 
 /// Complains at the end of the process, when whoever used the driver should have tidied up.
 struct inspected_machine {
   std::shared_ptr<weir::sim::machine> machine;
 
   ~inspected_machine() {
-    for (int device = 0; device < DEVICES; ++device) {
+    const int devices = static_cast<int>(machine->options().devices.size());
+    for (int device = 0; device < devices; ++device) {
       const weir::bytes left = machine->used(weir::device_id{device});
       if (left.count() == 0) continue;
       std::fprintf(stderr, "device %d: %s left behind\n", device, to_string(left).c_str());
     }
-    for (const auto& found : machine->hazards())
+    for (const auto& found : machine->hazards()) {
       std::fprintf(stderr, "%s\n", found.story().c_str());
+    }
   }
 };
 
 std::shared_ptr<weir::sim::machine> make_machine() {
   weir::sim::device_spec spec;
-  if (PLAIN != 0) {
+  if (!text("FAKE_PLAIN").empty()) {
     spec.virtual_memory = spec.memory_pools = spec.managed_memory = false;
     spec.concurrent_managed_access = spec.posix_handles = false;
   }
   weir::sim::machine_options options;
-  options.devices.assign(DEVICES, spec);
-  options.driver_version = VERSION;
+  options.devices.assign(static_cast<std::size_t>(number("FAKE_DEVICES", 1)), spec);
+  options.driver_version = number("FAKE_VERSION", options.driver_version);
   auto machine = weir::sim::machine::create(options).value();
-#ifdef REFUSES
-  machine->fail(weir::driver::call::REFUSES, 1, weir::driver::CUDA_ERROR_NOT_PERMITTED);
-#endif
+  for (std::size_t i = 0; i < weir::driver::call_count; ++i) {
+    const auto which = static_cast<weir::driver::call>(i);
+    if (weir::driver::info(which).symbol != text("FAKE_REFUSES")) continue;
+    machine->fail(which, 1, weir::driver::CUDA_ERROR_NOT_PERMITTED);
+  }
   return machine;
+}
+
+const weir::sim::machine& the_machine() {
+  static const inspected_machine here{make_machine()};
+  return *here.machine;
 }
 
 /// The newest signature of `symbol` that is not newer than `version`, as the driver does it.
 void* find(std::string_view symbol, int version) {
-  static const inspected_machine here{make_machine()};
-  const weir::driver::table& calls = here.machine->driver();
+  const weir::driver::table& calls = the_machine().driver();
   void* best = nullptr;
   int best_version = -1;
   const auto offer = [&](std::string_view name, int since, void* function) {
@@ -74,7 +79,7 @@ void* find(std::string_view symbol, int version) {
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   offer(#symbol, version, reinterpret_cast<void*>(calls.member));
 #include "weir/driver_calls.def"
-  return symbol == LACKS ? nullptr : best;
+  return symbol == text("FAKE_LACKS") ? nullptr : best;
 }
 
 }  // namespace
@@ -82,7 +87,8 @@ void* find(std::string_view symbol, int version) {
 extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(
     const char* symbol, void** function, int version, std::uint64_t /*flags*/, int* status) {
   *function = nullptr;
-  if (version > VERSION) return 1;  // no driver knows the future: CUDA_ERROR_INVALID_VALUE
+  // No driver knows the future: CUDA_ERROR_INVALID_VALUE.
+  if (version > the_machine().options().driver_version) return 1;
   *function = find(symbol, version);
   *status = *function != nullptr ? 0 : 1;  // found, or no such symbol
   return 0;

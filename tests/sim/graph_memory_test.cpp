@@ -1,0 +1,318 @@
+// Graph memory: allocation nodes, their lifetimes, what is counted and trimmed.
+#include "graph_fixture.hpp"
+
+namespace weir::sim_tests {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+/// What the driver takes from the device at a time.
+constexpr std::size_t unit = 32 * mib;
+
+class graph_memory_test : public graph_fixture {};
+
+TEST_F(graph_memory_test, alloc_nodes_check_their_parameters) {
+  const CUgraph graph = empty_graph();
+  CUgraphNode node = nullptr;
+  const auto answer = [&](CUDA_MEM_ALLOC_NODE_PARAMS wanted) {
+    return cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &wanted);
+  };
+  EXPECT_EQ(answer(wanting(0)), CUDA_ERROR_INVALID_VALUE);
+  auto wrong = wanting(512);
+  wrong.poolProps.location.id = 9;
+  EXPECT_EQ(answer(wrong), CUDA_ERROR_INVALID_VALUE);
+  wrong = wanting(512);
+  wrong.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
+  EXPECT_EQ(answer(wrong), CUDA_ERROR_INVALID_VALUE);
+  wrong = wanting(512);
+  wrong.poolProps.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  EXPECT_EQ(answer(wrong), CUDA_ERROR_INVALID_VALUE);
+  wrong = wanting(512);
+  wrong.accessDescCount = 1;
+  EXPECT_EQ(answer(wrong), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_THAT(nodes(graph), IsEmpty());
+}
+
+TEST_F(graph_memory_test, free_nodes_free_graph_memory_once) {
+  const CUgraph graph = empty_graph();
+  CUgraphNode alloc = nullptr;
+  CUgraphNode node = nullptr;
+  const CUdeviceptr p = alloc_node(graph, 512, &alloc);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p + 256),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, memory(512)),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_SUCCESS);
+  EXPECT_EQ(type_of(alloc), CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+  EXPECT_EQ(type_of(node), CU_GRAPH_NODE_TYPE_MEM_FREE);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, empty_graph(), nullptr, 0, p),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(graph_memory_test, captured_allocation_lives_inside_the_graph) {
+  const CUstream s = stream();
+  begin(s);
+  CUdeviceptr p = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&p, 3 * mib, s), CUDA_SUCCESS);
+  ASSERT_NE(p, 0u);
+  work(s, {writes(p, 3 * mib)}, [=] { *reinterpret_cast<int*>(p) = 42; });
+  int seen = 0;
+  work(s, {reads(p, 4)}, [=, &seen] { seen = *reinterpret_cast<int*>(p); });
+  ASSERT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+  const CUgraphExec exec = executable(end(s));
+  const bytes before = machine->used(device_id{0});
+  for (int i = 0; i < 2; ++i) {
+    seen = 0;
+    launch(exec, s);
+    wait_for(s);
+    EXPECT_EQ(seen, 42);
+  }
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(machine->used(device_id{0}), before + bytes{unit});  // free, but cached
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
+
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+  EXPECT_EQ(machine->used(device_id{0}), before);
+  launch(exec, s);  // and once more, with new pages behind the old address
+  wait_for(s);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  CUgraphNode alloc = nullptr;
+  CUgraphNode node = nullptr;
+  const CUdeviceptr p = alloc_node(graph, mib, &alloc);
+  ASSERT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_SUCCESS);
+  launch(executable(graph), s);
+  wait_for(s);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  std::uint64_t value = 1;
+  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
+  value = 0;
+  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
+            CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), 0u);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
+  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value),
+            CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
+  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &value),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.device_get_graph_mem_attribute(7, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
+            CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuda.device_graph_mem_trim(7), CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_F(graph_memory_test, an_unfreed_allocation_lives_on_until_freed_outside) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr p = alloc_node(graph, mib);
+  const CUgraphExec exec = executable(graph);
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_ERROR_INVALID_VALUE);  // not there before a launch
+  launch(exec, s);
+  work(s, {writes(p, mib)});
+  EXPECT_EQ(cuda.graph_launch(exec, s), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_ERROR_INVALID_VALUE);
+  launch(exec, s);
+  wait_for(s);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);  // does not take what is in use
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  EXPECT_EQ(cuda.mem_free(p), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), unit);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0u);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, auto_free_frees_before_the_next_launch) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr p = alloc_node(graph, mib);
+  const CUgraphExec exec = executable(graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+  launch(exec, s);
+  work(s, {writes(p, mib)});
+  launch(exec, s);
+  work(s, {writes(p, mib)});
+  wait_for(s);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+}
+
+TEST_F(graph_memory_test, auto_free_under_a_stream_that_still_reads_is_reported) {
+  const CUstream s = stream();
+  const CUstream other = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr p = alloc_node(graph, mib);
+  const CUgraphExec exec = executable(graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+  launch(exec, s);
+  order(other, s);
+  work(other, {reads(p, mib)});
+  launch(exec, s);  // frees what `other` may still be reading
+  machine->run_until_idle();
+  EXPECT_THAT(hazards(), Contains(sim::hazard_kind::freed_in_use));
+}
+
+TEST_F(graph_memory_test, memory_freed_in_the_graph_is_gone_outside) {
+  const CUstream s = stream();
+  begin(s);
+  CUdeviceptr p = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&p, mib, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  const CUgraphExec exec = executable(end(s));
+  launch(exec, s);
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_ERROR_INVALID_VALUE);
+  work(s, {reads(p, 16)});
+  EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
+}
+
+TEST_F(graph_memory_test, a_branch_that_does_not_wait_for_the_allocation_races_with_it) {
+  const CUstream a = stream();
+  const CUstream b = stream();
+  begin(a);
+  order(b, a);
+  CUdeviceptr p = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&p, mib, a), CUDA_SUCCESS);
+  work(b, {writes(p, mib)});
+  order(a, b);
+  ASSERT_EQ(cuda.mem_free_async(p, a), CUDA_SUCCESS);
+  launch(executable(end(a)), a);
+  wait_for(a);
+  EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::race));
+}
+
+TEST_F(graph_memory_test, one_graph_can_free_what_another_allocates) {
+  const CUstream s = stream();
+  const CUgraph making = empty_graph();
+  const CUgraph freeing = empty_graph();
+  const CUdeviceptr p = alloc_node(making, mib);
+  CUgraphNode node = nullptr;
+  ASSERT_EQ(cuda.graph_add_mem_free_node(&node, freeing, nullptr, 0, p), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, making, nullptr, 0, p), CUDA_ERROR_INVALID_VALUE);
+  const CUgraphExec make = executable(making);
+  const CUgraphExec free = executable(freeing);
+  EXPECT_EQ(cuda.graph_launch(free, s), CUDA_ERROR_INVALID_VALUE);  // nothing to free yet
+  for (int i = 0; i < 2; ++i) {
+    launch(make, s);
+    launch(free, s);
+  }
+  wait_for(s);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0u);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, a_graph_with_memory_has_one_executable_at_a_time) {
+  const CUgraph graph = empty_graph();
+  alloc_node(graph, mib);
+  const CUgraphExec first = executable(graph);
+  CUgraphExec second = nullptr;
+  EXPECT_EQ(cuda.graph_instantiate(&second, graph, 0), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(cuda.graph_exec_destroy(first), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.graph_instantiate(&second, graph, 0), CUDA_SUCCESS);
+}
+
+TEST_F(graph_memory_test, what_was_freed_outside_gets_no_free_node_inside) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  CUgraphNode alloc = nullptr;
+  CUgraphNode node = nullptr;
+  const CUdeviceptr p = alloc_node(graph, mib, &alloc);
+  launch(executable(graph), s);
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_ERROR_INVALID_VALUE);
+  wait_for(s);
+}
+
+TEST_F(graph_memory_test, small_allocations_share_a_unit_without_sharing_bytes) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr a = alloc_node(graph, 700);
+  const CUdeviceptr b = alloc_node(graph, mib);
+  const CUdeviceptr c = alloc_node(graph, 31 * mib);  // does not fit behind the others
+  EXPECT_EQ(b, a + 1024);
+  EXPECT_TRUE(c < a || c >= a + unit);
+  launch(executable(graph), s);
+  work(s, {writes(a, 700), writes(b, mib), writes(c, 31 * mib)});
+  wait_for(s);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 2 * unit);
+  EXPECT_EQ(cuda.mem_free_async(a, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free_async(c, s), CUDA_SUCCESS);
+  wait_for(s);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);  // b is still there
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  work(s, {reads(b, mib)});
+  EXPECT_THAT(hazards(), IsEmpty());
+  work(s, {reads(a, 700)});
+  EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
+}
+
+TEST_F(graph_memory_test, pages_of_destroyed_graphs_are_cached_and_used_again) {
+  const CUstream s = stream();
+  for (int i = 0; i < 3; ++i) {
+    begin(s);
+    CUdeviceptr p = 0;
+    ASSERT_EQ(cuda.mem_alloc_async(&p, mib, s), CUDA_SUCCESS);
+    work(s, {writes(p, mib)});
+    ASSERT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+    const CUgraph graph = end(s);
+    const CUgraphExec exec = executable(graph);
+    launch(exec, s);
+    wait_for(s);
+    EXPECT_EQ(cuda.graph_exec_destroy(exec), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
+    EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  }
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, a_launch_that_does_not_fit_fails_and_leaves_the_graph_usable) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr p = alloc_node(graph, 64 * mib);
+  const CUgraphExec exec = executable(graph);
+  const bytes capacity = machine->options().devices[0].capacity;
+  machine->set_capacity(device_id{0}, machine->used(device_id{0}) + bytes{8 * mib});
+  EXPECT_EQ(cuda.graph_launch(exec, s), CUDA_ERROR_OUT_OF_MEMORY);
+  machine->set_capacity(device_id{0}, capacity);
+  launch(exec, s);
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  wait_for(s);
+}
+
+TEST_F(graph_memory_test, a_reset_of_the_context_takes_everything_along) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  alloc_node(graph, mib);
+  const CUgraphExec exec = executable(graph);
+  launch(exec, s);
+  begin(stream());
+  EXPECT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0u);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+  EXPECT_EQ(cuda.graph_launch(exec, stream()), CUDA_ERROR_INVALID_VALUE);
+  memory(512);  // nothing is captured any more, so nothing is forbidden
+}
+
+}  // namespace
+}  // namespace weir::sim_tests

@@ -1,0 +1,269 @@
+// Stream-ordered pools of the simulated machine in two processes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "pool_fixture.hpp"
+
+namespace weir::sim_tests {
+namespace {
+
+using ::testing::IsEmpty;
+
+class pool_exports : public pool_fixture {};
+
+void send_descriptor(int socket, int descriptor) {
+  char byte = 'd';
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  ASSERT_NE(head, nullptr);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(head), &descriptor, sizeof(descriptor));
+  ASSERT_EQ(::sendmsg(socket, &message, 0), 1);
+}
+
+int receive_descriptor(int socket) {
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return -1;
+  int descriptor = -1;
+  const cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  if (head == nullptr) return -1;
+  std::memcpy(&descriptor, CMSG_DATA(head), sizeof(descriptor));
+  return descriptor;
+}
+
+struct exported_pointers {
+  CUmemPoolPtrExportData first;
+  CUmemPoolPtrExportData second;
+};
+
+/// The importer. Returns 0, or the number of the first step that went wrong.
+int import_in_another_process(int socket) {
+  int step = 0;
+#define STEP(condition) \
+  ++step;               \
+  if (!(condition)) return step
+  exported_pointers sent{};
+  STEP(::read(socket, &sent, sizeof(sent)) == static_cast<ssize_t>(sizeof(sent)));
+  const int descriptor = receive_descriptor(socket);
+  STEP(descriptor >= 0);
+  const auto machine = sim::machine::create(by_hand()).value();
+  const driver::table& cuda = machine->driver();
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  STEP(cuda.init(0) == CUDA_SUCCESS);
+  STEP(cuda.device_primary_ctx_retain(&context, 0) == CUDA_SUCCESS);
+  STEP(cuda.ctx_set_current(context) == CUDA_SUCCESS);
+  STEP(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+
+  const auto import = [&](CUmemoryPool* into, int from, CUmemAllocationHandleType type,
+                          unsigned long long flags = 0) {
+    return cuda.mem_pool_import_from_shareable_handle(
+        into, reinterpret_cast<void*>(static_cast<std::intptr_t>(from)), type, flags);
+  };
+  constexpr auto as_descriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemoryPool pool = nullptr;
+  CUmemoryPool again = nullptr;
+  STEP(import(&pool, descriptor, CU_MEM_HANDLE_TYPE_NONE) == CUDA_ERROR_INVALID_VALUE);
+  STEP(import(&pool, descriptor, as_descriptor, 1) == CUDA_ERROR_INVALID_VALUE);
+  STEP(import(&pool, socket, as_descriptor) == CUDA_ERROR_UNKNOWN);
+  STEP(import(&pool, 999, as_descriptor) == CUDA_ERROR_UNKNOWN);
+  STEP(import(&pool, descriptor, as_descriptor) == CUDA_SUCCESS);
+  STEP(import(&again, descriptor, as_descriptor) == CUDA_SUCCESS);
+  STEP(again == pool);
+  STEP(cuda.mem_pool_destroy(again) == CUDA_SUCCESS);
+  ::close(descriptor);
+
+  std::uint64_t figure = 0;
+  CUdeviceptr address = 0;
+  STEP(cuda.mem_pool_get_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &figure) ==
+       CUDA_ERROR_INVALID_VALUE);
+  STEP(cuda.mem_pool_set_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &figure) ==
+       CUDA_ERROR_INVALID_VALUE);
+  STEP(cuda.mem_pool_trim_to(pool, 0) == CUDA_ERROR_INVALID_VALUE);
+  STEP(cuda.mem_alloc_from_pool_async(&address, 512, pool, stream) == CUDA_ERROR_INVALID_VALUE);
+  STEP(cuda.device_set_mem_pool(0, pool) == CUDA_ERROR_INVALID_VALUE);
+  int unused = -1;
+  STEP(cuda.mem_pool_export_to_shareable_handle(&unused, pool, as_descriptor, 0) ==
+       CUDA_ERROR_INVALID_VALUE);
+  CUmemAccess_flags access{};
+  CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  STEP(cuda.mem_pool_get_access(&access, pool, &here) == CUDA_SUCCESS);
+  STEP(access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  STEP(cuda.mem_pool_import_pointer(&first, pool, &sent.first) == CUDA_SUCCESS);
+  STEP(cuda.mem_pool_import_pointer(&address, pool, &sent.first) == CUDA_SUCCESS);
+  STEP(address == first);
+  STEP(cuda.mem_pool_import_pointer(&second, pool, &sent.second) == CUDA_SUCCESS);
+  STEP(second - first == 3 * mib + 512);
+  for (std::size_t at = 0; at < sizeof(sent.first.reserved); ++at) {
+    CUmemPoolPtrExportData damaged = sent.first;
+    damaged.reserved[at] = static_cast<unsigned char>(damaged.reserved[at] ^ 0x55);
+    if (cuda.mem_pool_import_pointer(&address, pool, &damaged) == CUDA_SUCCESS) {
+      return 1000 + static_cast<int>(at);
+    }
+  }
+  CUmemoryPool standard = nullptr;
+  STEP(cuda.device_get_default_mem_pool(&standard, 0) == CUDA_SUCCESS);
+  STEP(cuda.mem_pool_import_pointer(&address, standard, &sent.first) == CUDA_ERROR_INVALID_VALUE);
+
+  CUdeviceptr start = 0;
+  std::size_t size = 0;
+  STEP(cuda.mem_get_address_range(&start, &size, first + 100) == CUDA_SUCCESS);
+  STEP(start == first && size == 3 * mib + 5);
+  STEP(*reinterpret_cast<const unsigned char*>(first) == 0x42);
+  STEP(*reinterpret_cast<const unsigned char*>(second) == 0x43);
+  STEP(cuda.memset_d8_async(first, 0x77, 64, stream) == CUDA_SUCCESS);
+  CUmemPoolPtrExportData data{};
+  STEP(cuda.mem_pool_export_pointer(&data, first) == CUDA_ERROR_INVALID_VALUE);
+  STEP(cuda.mem_free_async(first + 512, stream) == CUDA_ERROR_INVALID_VALUE);
+  STEP(cuda.mem_free_async(first, stream) == CUDA_SUCCESS);
+  STEP(cuda.mem_free_async(first, stream) == CUDA_ERROR_INVALID_VALUE);
+  STEP(machine->hazards().empty());
+  STEP(cuda.stream_synchronize(stream) == CUDA_SUCCESS);
+  // Only what is imported can be reached.
+  STEP(machine->launch(stream, "outside", {writes(first, 16)}).has_value());
+  STEP(machine->hazards().size() == 1);
+  STEP(machine->hazards()[0].kind == hazard_kind::bad_access);
+  STEP(cuda.mem_pool_destroy(pool) == CUDA_ERROR_INVALID_VALUE);
+  STEP(cuda.mem_free(second) == CUDA_SUCCESS);
+  STEP(cuda.mem_pool_destroy(pool) == CUDA_SUCCESS);
+  STEP(cuda.mem_pool_destroy(pool) == CUDA_ERROR_INVALID_VALUE);
+#undef STEP
+  return 0;
+}
+
+TEST(pool_sharing, between_two_processes) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[0]);
+    const int failed = import_in_another_process(ends[1]);
+    const bool told = ::write(ends[1], &failed, sizeof(failed)) == ssize_t{sizeof(failed)};
+    ::_exit(failed == 0 && told ? 0 : 1);
+  }
+  ::close(ends[1]);
+
+  const auto machine = sim::machine::create(by_hand()).value();
+  const driver::table& cuda = machine->driver();
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const CUmemPoolProps wanted = device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(cuda.mem_pool_create(&pool, &wanted), CUDA_SUCCESS);
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  ASSERT_EQ(cuda.mem_alloc_from_pool_async(&first, 3 * mib + 5, pool, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_alloc_from_pool_async(&second, 40 * mib, pool, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.memset_d8_async(first, 0x42, 3 * mib, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.memset_d8_async(second, 0x43, 40 * mib, stream), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.stream_synchronize(stream), CUDA_SUCCESS);
+
+  exported_pointers sent{};
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.first, first), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.second, second), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.second, second + 512), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(nullptr, second), CUDA_ERROR_INVALID_VALUE);
+  int descriptor = -1;
+  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, pool,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  ASSERT_EQ(::write(ends[0], &sent, sizeof(sent)), static_cast<ssize_t>(sizeof(sent)));
+  send_descriptor(ends[0], descriptor);
+  ::close(descriptor);
+
+  int failed = -1;
+  EXPECT_EQ(::read(ends[0], &failed, sizeof(failed)), static_cast<ssize_t>(sizeof(failed)));
+  EXPECT_EQ(failed, 0) << "step of the importer";
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(*reinterpret_cast<const unsigned char*>(first + 63), 0x77);
+  EXPECT_EQ(*reinterpret_cast<const unsigned char*>(first + 64), 0x42);
+  EXPECT_TRUE(machine->hazards().empty());
+  ::close(ends[0]);
+}
+
+TEST_F(pool_exports, exports_are_validated) {
+  int descriptor = -1;
+  const auto as = [&](CUmemoryPool of, CUmemAllocationHandleType type,
+                      unsigned long long flags = 0) {
+    return cuda.mem_pool_export_to_shareable_handle(&descriptor, of, type, flags);
+  };
+  constexpr auto as_descriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemoryPool standard = nullptr;
+  ASSERT_EQ(cuda.device_get_default_mem_pool(&standard, 0), CUDA_SUCCESS);
+  EXPECT_EQ(as(standard, as_descriptor), CUDA_ERROR_INVALID_VALUE);
+  CUmemoryPool of = make(device_pool(0, 0, as_descriptor));
+  EXPECT_EQ(as(of, CU_MEM_HANDLE_TYPE_NONE), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(as(of, CU_MEM_HANDLE_TYPE_FABRIC), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(as(of, as_descriptor, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_pool_export_to_shareable_handle(nullptr, of, as_descriptor, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  CUmemoryPool fabric = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_FABRIC));
+  EXPECT_EQ(as(fabric, CU_MEM_HANDLE_TYPE_FABRIC), CUDA_ERROR_NOT_PERMITTED);
+  CUmemPoolPtrExportData data{};
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&data, take(standard, 512, a)), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&data, 0x1000), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
+  CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUdeviceptr made = take(of, 4096, a);
+  ASSERT_EQ(cuda.memset_d8_async(made, 9, 4096, a), CUDA_SUCCESS);
+  wait_for(a);
+  int descriptor = -1;
+  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  CUmemoryPool own = nullptr;
+  ASSERT_EQ(cuda.mem_pool_import_from_shareable_handle(
+                &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  ::close(descriptor);
+  EXPECT_NE(own, of);
+  CUmemPoolPtrExportData data{};
+  ASSERT_EQ(cuda.mem_pool_export_pointer(&data, made), CUDA_SUCCESS);
+  CUdeviceptr alias = 0;
+  EXPECT_EQ(cuda.mem_pool_import_pointer(&alias, of, &data), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cuda.mem_pool_import_pointer(&alias, own, &data), CUDA_SUCCESS);
+  EXPECT_NE(alias, made);
+  EXPECT_EQ(*reinterpret_cast<const unsigned char*>(alias), 9);
+  EXPECT_EQ(cuda.mem_pool_destroy(own), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_free_async(alias, a), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_pool_import_pointer(&alias, own, &data), CUDA_SUCCESS);  // before it went
+  wait_for(a);
+  kernel(a, {reads(alias, 4096)});
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(cuda.mem_free(alias), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace weir::sim_tests
