@@ -36,7 +36,7 @@ template <std::unsigned_integral T>
 
 /// The next multiple of `step` at or above `n`; empty if it does not fit or `step` is zero.
 [[nodiscard]] constexpr std::optional<std::uint64_t> checked_round_up(std::uint64_t n,
-                                                                     std::uint64_t step) noexcept {
+                                                                      std::uint64_t step) noexcept {
   if (step == 0) return std::nullopt;
   const std::uint64_t rest = n % step;
   return rest == 0 ? std::optional{n} : checked_add(n, step - rest);
@@ -54,7 +54,7 @@ template <std::unsigned_integral T>
 
 /// `n` elements of `size` bytes.
 [[nodiscard]] constexpr std::optional<bytes> checked_multiply(bytes size,
-                                                             std::uint64_t n) noexcept {
+                                                              std::uint64_t n) noexcept {
   const auto product = checked_multiply(size.count(), n);
   return product ? std::optional{bytes{*product}} : std::nullopt;
 }

@@ -78,7 +78,8 @@ struct library {
 
 /// CUDA_SUCCESS becomes success, anything else the error for it.
 [[nodiscard]] inline result<void> check(call which, CUresult native, bytes requested = {}) {
-  if (native == CUDA_SUCCESS) [[likely]] return {};
+  if (native == CUDA_SUCCESS) [[likely]]
+    return {};
   return make_error(which, native, requested);
 }
 

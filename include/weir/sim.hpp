@@ -59,7 +59,8 @@ struct device_spec {
 /// What moves queued work forward. In every mode a call that waits (synchronize, a blocking copy,
 /// mem_free) runs exactly what it must wait for.
 enum class progress {
-  /// Each driver call lets a random number of ready operations happen, drawn from the seed. The same
+  /// Each driver call lets a random number of ready operations happen, drawn from the seed. The
+  /// same
   /// seed and the same calls give the same run.
   seeded,
   /// An operation is complete once simulated time has reached its end. For replays.
@@ -91,9 +92,9 @@ struct machine_options {
   /// Check every access. Off: faster, for measurements of placement only.
   bool check_hazards = true;
   cost_table costs = cost_table::h200();
-  /// Lets work happen also while no driver call is made, as a real device does, from a thread of the
-  /// machine's own. Needed by code that spins on memory; such a run is not repeatable. A machine
-  /// that shares events with another process switches it on by itself.
+  /// Lets work happen also while no driver call is made, as a real device does, from a thread of
+  /// the machine's own. Needed by code that spins on memory; such a run is not repeatable. A
+  /// machine that shares events with another process switches it on by itself.
   bool background = false;
 };
 
@@ -144,8 +145,8 @@ class kernel_arguments {
   std::span<const std::vector<std::byte>> values_;
 };
 
-/// A kernel: a callable with the ranges it reads and writes. A module whose PTX text has an entry of
-/// this name runs this callable when that entry is launched.
+/// A kernel: a callable with the ranges it reads and writes. A module whose PTX text has an entry
+/// of this name runs this callable when that entry is launched.
 struct kernel {
   std::string name;
   /// The size of each parameter in bytes.
@@ -167,8 +168,8 @@ enum class hazard_kind {
 
 /// One side of a hazard.
 struct party {
-  std::string what;     ///< "kernel weir_fill", "copy to device", "free", "host write"
-  stream_id stream{};   ///< where it was queued; 0 for the host
+  std::string what;         ///< "kernel weir_fill", "copy to device", "free", "host write"
+  stream_id stream{};       ///< where it was queued; 0 for the host
   std::uint64_t order = 0;  ///< the how-manieth operation of that stream, or of the host
   range where{};
   bool writes = false;
@@ -200,8 +201,8 @@ class state;  // the inside of a machine
 /// alive when the machine goes is released with it, and later calls through the table answer
 /// CUDA_ERROR_DEINITIALIZED. Every function may be called from any thread.
 ///
-/// After fork() the child's calls answer CUDA_ERROR_NOT_INITIALIZED, as a real driver's do; the child
-/// may create a machine of its own. At most 8 machines live at a time in one process.
+/// After fork() the child's calls answer CUDA_ERROR_NOT_INITIALIZED, as a real driver's do; the
+/// child may create a machine of its own. At most 8 machines live at a time in one process.
 class WEIR_API machine {
  public:
   [[nodiscard]] static result<std::shared_ptr<machine>> create(machine_options options = {});
@@ -244,7 +245,8 @@ class WEIR_API machine {
   /// All the time that driver calls were charged for.
   [[nodiscard]] duration driver_time() const;
 
-  // --- Faults --------------------------------------------------------------------------------------
+  // --- Faults
+  // --------------------------------------------------------------------------------------
 
   /// The `nth` call of `which` from now on (1 is the next) answers `with` and does nothing.
   void fail(driver::call which, std::uint64_t nth, driver::CUresult with);

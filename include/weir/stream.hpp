@@ -56,8 +56,11 @@ class WEIR_API stream_ref {
     return handle_ == driver::per_thread_stream();
   }
 
-  /// The stream's own number, never used twice while the process lives. One driver call (27 ns)
+  /// The stream's own number, never used twice while the process lives. Two driver calls (50 ns)
   /// unless the reference knows it already (identified()).
+  ///
+  /// capture_forbidden: the stream is being captured, and the driver would break the capture rather
+  /// than answer. A reference that is used during captures is identified() before.
   ///
   /// Drivers before CUDA 12.0 have no such number. There weir numbers handles itself, at first
   /// sight, and renumbers a handle when a weir::stream with it is destroyed; a stream that somebody

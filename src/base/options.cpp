@@ -279,7 +279,8 @@ result<void> set_all(options& target, std::string_view list) {
   while (!list.empty()) {
     const std::string entry = take_entry(list);
     const std::size_t equals = entry.find('=');
-    if (equals == entry.npos) return bad_option(in_quotes(entry) + " is not of the form name=value");
+    if (equals == entry.npos)
+      return bad_option(in_quotes(entry) + " is not of the form name=value");
     WEIR_TRY(set(changed, std::string_view{entry}.substr(0, equals),
                  std::string_view{entry}.substr(equals + 1)));
   }

@@ -55,6 +55,16 @@ result<stream_id> stream_ref::id(const context_scope& bound) const {
   WEIR_TRY(detail::entered(bound, device_));
   const auto get_id = bound.driver().stream_get_id;
   if (get_id == nullptr) return detail::own_number(device_state::of(device_), handle_);
+  // The driver takes the question for a use of the stream: a capture would not survive it.
+  driver::CUstreamCaptureStatus status{};
+  const auto asked = bound.driver().stream_is_capturing(handle_, &status);
+  if (asked == driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+      (asked == driver::CUDA_SUCCESS && status != driver::CU_STREAM_CAPTURE_STATUS_NONE)) {
+    return error{.code = errc::capture_forbidden,
+                 .call = driver::info(call::stream_get_id).symbol,
+                 .detail = "a stream's id must be known before its capture begins"};
+  }
+  WEIR_TRY(check(call::stream_is_capturing, asked));
   unsigned long long number = 0;
   WEIR_TRY(check(call::stream_get_id, get_id(handle_, &number)));
   return stream_id{number};

@@ -52,7 +52,7 @@ CUresult state::device_primary_ctx_reset(CUdevice device) {
 void state::end_context(int device) {
   device_state& which = devices[static_cast<std::size_t>(device)];
   if (health(device) == CUDA_SUCCESS) flow.synchronize_device(device, lock());
-  flow.discard(device);
+  flow.discard(device, lock());
   graphs->reset(device, lock());
   pools->reset(device);
   space.reset(device);

@@ -44,7 +44,8 @@ class copy {
   /// such a source is read before the call returns, such a destination is written before it does.
   CUresult queue(const std::shared_ptr<stream_state>& on, bool wait) {
     if (what_.size() == 0) return CUDA_SUCCESS;
-    // Both sides wait for the host anyway where memory is pageable; inside a capture nothing is read.
+    // Both sides wait for the host anyway where memory is pageable; inside a capture nothing is
+    // read.
     const bool staged = !on->capturing;
     if (staged && from_pageable_ && !read_source()) return CUDA_ERROR_INVALID_VALUE;
     const std::vector<std::uint64_t> destination = what_.to;
@@ -84,8 +85,8 @@ class copy {
 
   work describe() {
     work description{.type = CU_GRAPH_NODE_TYPE_MEMCPY, .label = label(), .by_owner = true};
-    const bool on_bus = to_pageable_ || from_pageable_ ||
-                        on_host(what_.to.front()) || on_host(what_.from.front());
+    const bool on_bus =
+        to_pageable_ || from_pageable_ || on_host(what_.to.front()) || on_host(what_.from.front());
     description.takes = costs::moving(what_.size(), on_bus ? costs::bus_rate : costs::copy_rate);
     if (!to_pageable_) add_accesses(description.accesses, what_.to, true);
     if (!from_pageable_) add_accesses(description.accesses, what_.from, false);
@@ -129,7 +130,9 @@ class copy {
   std::shared_ptr<std::vector<std::byte>> staged_;
 };
 
-shape line(std::uint64_t to, std::uint64_t from, std::uint64_t size) { return {size, {to}, {from}}; }
+shape line(std::uint64_t to, std::uint64_t from, std::uint64_t size) {
+  return {size, {to}, {from}};
+}
 
 /// A fill of `rows` rows; `element` is repeated, `count` times a row.
 struct fill {
@@ -248,8 +251,7 @@ CUresult state::memcpy_async(CUdeviceptr destination, CUdeviceptr source, std::s
 }
 
 CUresult state::memcpy_htod(CUdeviceptr destination, const void* source, std::size_t size) {
-  return copy_line(*this, nullptr, destination, address_of(source), size, true,
-                   known::destination);
+  return copy_line(*this, nullptr, destination, address_of(source), size, true, known::destination);
 }
 
 CUresult state::memcpy_dtoh(void* destination, CUdeviceptr source, std::size_t size) {
@@ -263,8 +265,7 @@ CUresult state::memcpy_dtod(CUdeviceptr destination, CUdeviceptr source, std::si
 
 CUresult state::memcpy_htod_async(CUdeviceptr destination, const void* source, std::size_t size,
                                   CUstream handle) {
-  return copy_line(*this, handle, destination, address_of(source), size, false,
-                   known::destination);
+  return copy_line(*this, handle, destination, address_of(source), size, false, known::destination);
 }
 
 CUresult state::memcpy_dtoh_async(void* destination, CUdeviceptr source, std::size_t size,
@@ -286,14 +287,17 @@ CUresult state::memcpy_peer_async(CUdeviceptr destination, CUcontext destination
   return copy_line(*this, handle, destination, source, size, false);
 }
 
-// --- Boxes and batches -----------------------------------------------------------------------------
+// --- Boxes and batches
+// -----------------------------------------------------------------------------
 
 CUresult state::memcpy_2d_async(const CUDA_MEMCPY2D* box, CUstream handle) {
   if (box == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const side to{box->dstMemoryType, box->dstHost, box->dstDevice,
-                box->dstXInBytes + box->dstY * box->dstPitch, box->dstPitch, 0};
-  const side from{box->srcMemoryType, box->srcHost, box->srcDevice,
-                  box->srcXInBytes + box->srcY * box->srcPitch, box->srcPitch, 0};
+  const side to{box->dstMemoryType, box->dstHost,
+                box->dstDevice,     box->dstXInBytes + box->dstY * box->dstPitch,
+                box->dstPitch,      0};
+  const side from{box->srcMemoryType, box->srcHost,
+                  box->srcDevice,     box->srcXInBytes + box->srcY * box->srcPitch,
+                  box->srcPitch,      0};
   return queue_box(*this, stream(handle), to, from, box->WidthInBytes, box->Height, 1);
 }
 
@@ -301,12 +305,14 @@ CUresult state::memcpy_3d_async(const CUDA_MEMCPY3D* box, CUstream handle) {
   if (box == nullptr || box->srcLOD != 0 || box->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::uint64_t to_plane = box->dstPitch * box->dstHeight;
   const std::uint64_t from_plane = box->srcPitch * box->srcHeight;
-  const side to{box->dstMemoryType, box->dstHost, box->dstDevice,
-                box->dstXInBytes + box->dstY * box->dstPitch + box->dstZ * to_plane, box->dstPitch,
-                to_plane};
-  const side from{box->srcMemoryType, box->srcHost, box->srcDevice,
-                  box->srcXInBytes + box->srcY * box->srcPitch + box->srcZ * from_plane,
-                  box->srcPitch, from_plane};
+  const side to{
+      box->dstMemoryType, box->dstHost,
+      box->dstDevice,     box->dstXInBytes + box->dstY * box->dstPitch + box->dstZ * to_plane,
+      box->dstPitch,      to_plane};
+  const side from{
+      box->srcMemoryType, box->srcHost,
+      box->srcDevice,     box->srcXInBytes + box->srcY * box->srcPitch + box->srcZ * from_plane,
+      box->srcPitch,      from_plane};
   return queue_box(*this, stream(handle), to, from, box->WidthInBytes, box->Height, box->Depth);
 }
 
@@ -347,7 +353,8 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
   return CUDA_SUCCESS;
 }
 
-// --- Fills -------------------------------------------------------------------------------------------
+// --- Fills
+// -------------------------------------------------------------------------------------------
 
 CUresult state::memset_d8(CUdeviceptr destination, unsigned char value, std::size_t count) {
   return memset_d8_async(destination, value, count, nullptr);
@@ -370,12 +377,9 @@ CUresult state::memset_d32_async(CUdeviceptr destination, unsigned value, std::s
 
 CUresult state::memset_d2d8_async(CUdeviceptr destination, std::size_t pitch, unsigned char value,
                                   std::size_t width, std::size_t height, CUstream handle) {
-  return queue_fill(*this, stream(handle),
-                    {.to = destination,
-                     .pitch = pitch,
-                     .value = value,
-                     .count = width,
-                     .rows = height});
+  return queue_fill(
+      *this, stream(handle),
+      {.to = destination, .pitch = pitch, .value = value, .count = width, .rows = height});
 }
 
 }  // namespace weir::inline v0::sim

@@ -6,7 +6,8 @@
 namespace weir::inline v0::sim {
 
 CUresult state::event_create(CUevent* handle, unsigned flags) {
-  constexpr unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  constexpr unsigned known =
+      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   if (handle == nullptr || (flags & ~known) != 0) return CUDA_ERROR_INVALID_VALUE;
   const bool interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
   if (interprocess && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -34,13 +35,14 @@ CUresult state::event_record(CUevent handle, CUstream stream_handle) {
 
 CUresult state::event_record_with_flags(CUevent handle, CUstream stream_handle, unsigned flags) {
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  const auto event = event_handles.share(handle);
+  event_state* const event = event_handles.find(handle);
   const auto on = stream(stream_handle);
-  if (!event || !on) return CUDA_ERROR_INVALID_HANDLE;
+  if (event == nullptr || !on) return CUDA_ERROR_INVALID_HANDLE;
   if (event->device != on->device) return CUDA_ERROR_INVALID_HANDLE;
   if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
   if (flags == CU_EVENT_RECORD_EXTERNAL) {
-    return on->capturing ? graphs->record_external(event, on) : CUDA_ERROR_ILLEGAL_STATE;
+    return on->capturing ? graphs->record_external(event_handles.share(handle), on)
+                         : CUDA_ERROR_ILLEGAL_STATE;
   }
   if (on->capturing) return graphs->record(*event, on);
   if (on->is_legacy && graphs->any_active()) {
@@ -73,8 +75,8 @@ CUresult state::event_query(CUevent handle) {
     return bad;
   }
   if (const CUresult bad = health(event->device); bad != CUDA_SUCCESS) return bad;
-  const bool done = event->shared ? event->shared->is_complete(event->shared->recorded())
-                                  : event->complete();
+  const bool done =
+      event->shared ? event->shared->is_complete(event->shared->recorded()) : event->complete();
   if (!done) return CUDA_ERROR_NOT_READY;
   if (event->recorded) flow.host_learns(event->when);
   return CUDA_SUCCESS;

@@ -125,10 +125,14 @@ namespace {
 
 bool compare(std::uint32_t present, std::uint32_t value, unsigned how) {
   switch (how) {
-    case CU_STREAM_WAIT_VALUE_EQ: return present == value;
-    case CU_STREAM_WAIT_VALUE_AND: return (present & value) != 0;
-    case CU_STREAM_WAIT_VALUE_NOR: return ~(present | value) != 0;
-    default: return static_cast<std::int32_t>(present - value) >= 0;  // GEQ, cyclic
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return present == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (present & value) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+      return ~(present | value) != 0;
+    default:
+      return static_cast<std::int32_t>(present - value) >= 0;  // GEQ, cyclic
   }
 }
 

@@ -105,9 +105,8 @@ CUresult graph_set::check_legacy(int device) {
 CUresult graph_set::check_synchronize(int device) {
   CUresult answer = CUDA_SUCCESS;
   for (const auto& each : captures_) {
-    const bool here = std::any_of(each->members.begin(), each->members.end(), [&](const auto& in) {
-      return in.stream->device == device;
-    });
+    const bool here = std::any_of(each->members.begin(), each->members.end(),
+                                  [&](const auto& in) { return in.stream->device == device; });
     if (!here) continue;
     each->invalidated = true;
     answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

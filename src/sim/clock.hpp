@@ -75,8 +75,9 @@ class actor_clock {
   std::uint64_t version_ = 1;
 };
 
-/// Hands out actor numbers. A number is used again only once the host knows of everything its former
-/// owner did: whatever the new owner does is queued by the host and so comes after it anyway.
+/// Hands out actor numbers. A number is used again only once the host knows of everything its
+/// former owner did: whatever the new owner does is queued by the host and so comes after it
+/// anyway.
 class actor_registry {
  public:
   [[nodiscard]] actor_clock join(const moment& host) {

@@ -1,4 +1,4 @@
-// What simulated device work takes: the rates of an H200, as measured.
+// What simulated device work takes, at the rates of an H200.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace weir::inline v0::sim::costs {
 
-/// Anything that only has to be noticed by the device.
+/// Anything that only has to be noticed by the device. An estimate.
 inline constexpr duration small_operation{2'000};
 
-/// Bytes a nanosecond: 55 GB/s over the bus, 2.15 TB/s copied and 4 TB/s filled on the device.
+/// Bytes a nanosecond. Measured: 55 GB/s over the bus, 2.15 TB/s copied on the device. Filling
+/// writes without reading; its rate is an estimate.
 inline constexpr double bus_rate = 55;
 inline constexpr double copy_rate = 2'150;
 inline constexpr double fill_rate = 4'000;

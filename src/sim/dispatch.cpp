@@ -22,7 +22,8 @@ thread_local std::unique_lock<std::mutex>* held_lock = nullptr;
 /// Set while this thread runs a host function, which must not call the driver.
 thread_local int inside_host_function = 0;
 
-/// One row of the table: `call<Slot>` is the function pointer, the rest does not depend on the slot.
+/// One row of the table: `call<Slot>` is the function pointer, the rest does not depend on the
+/// slot.
 template <driver::call Which, auto Method>
 struct row;
 
@@ -90,8 +91,7 @@ const driver::table& table_of(int slot) noexcept { return tables[static_cast<std
 
 std::uint64_t fork_generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
-entered::entered(state& machine)
-    : lock_{machine.mutex}, outer_{std::exchange(held_lock, &lock_)} {}
+entered::entered(state& machine) : lock_{machine.mutex}, outer_{std::exchange(held_lock, &lock_)} {}
 
 entered::~entered() { held_lock = outer_; }
 

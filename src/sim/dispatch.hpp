@@ -9,8 +9,8 @@
 
 namespace weir::inline v0::sim {
 
-/// A driver call has no argument that says which machine is meant, so each machine of a process gets
-/// a slot with thunks of its own.
+/// A driver call has no argument that says which machine is meant, so each machine of a process
+/// gets a slot with thunks of its own.
 inline constexpr int slot_count = 8;
 
 /// Takes a free slot for `machine`; -1 if all are taken.
@@ -22,8 +22,8 @@ void leave_slot(int slot) noexcept;
 /// Counts the forks between this process and the one that loaded the library.
 [[nodiscard]] std::uint64_t fork_generation() noexcept;
 
-/// The lock of a machine, held by this thread while it is inside one of its functions. Everything in
-/// state that says "the machine's lock" means the one taken here.
+/// The lock of a machine, held by this thread while it is inside one of its functions. Everything
+/// in state that says "the machine's lock" means the one taken here.
 class entered {
  public:
   explicit entered(state& machine);

@@ -9,9 +9,9 @@
 
 namespace weir::inline v0::sim {
 
-/// Objects of one kind by their driver handle. Handles are numbers, not addresses, and are handed out
-/// again as soon as they are free, youngest first, as the real driver does: code that keys anything
-/// on a handle instead of an id is meant to trip here.
+/// Objects of one kind by their driver handle. Handles are numbers, not addresses, and are handed
+/// out again as soon as they are free, youngest first, as the real driver does: code that keys
+/// anything on a handle instead of an id is meant to trip here.
 ///
 /// `Tag` keeps the handles of different kinds apart; looking up costs two comparisons.
 template <class Handle, class Object, std::uint64_t Tag>

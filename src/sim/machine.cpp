@@ -11,9 +11,7 @@ namespace weir::inline v0::sim {
 
 namespace {
 
-error refuse(std::string why) {
-  return {.code = errc::invalid_argument, .detail = std::move(why)};
-}
+error refuse(std::string why) { return {.code = errc::invalid_argument, .detail = std::move(why)}; }
 
 }  // namespace
 

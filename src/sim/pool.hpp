@@ -131,6 +131,7 @@ class pool {
   bool map_page(std::size_t index);
   void unmap_page(std::size_t index);
   void give_page(std::size_t index);
+  void release_above(std::uint64_t limit);
   [[nodiscard]] std::size_t idle_page() const;
   template <class Visit>
   void each_page(std::uint64_t address, std::uint64_t size, Visit&& visit);

@@ -9,10 +9,11 @@ namespace weir::inline v0::sim {
 void fit_index::insert(block& what) {
   const fit_key key{what.size, what.order, &what};
   if (what.node.empty()) {
-    what.place = runs_.insert(key).first;
+    what.place = runs_.insert(runs_.end(), key);
   } else {
     what.node.value() = key;
-    what.place = runs_.insert(std::move(what.node)).position;
+    // The hint is often right: equal ones queue up.
+    what.place = runs_.insert(runs_.end(), std::move(what.node));
   }
   what.in = this;
 }

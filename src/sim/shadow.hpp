@@ -37,11 +37,12 @@ struct deed_record {
 };
 
 /// The access history of one physical memory object, by offset: races are found also between two
-/// addresses of the same memory. Cells are disjoint and cover only what was touched. An access costs a map look-up and one comparison a recorded reader.
+/// addresses of the same memory. Cells are disjoint and cover only what was touched. An access
+/// costs a map look-up and one comparison a recorded reader.
 class shadow {
  public:
-  /// Checks an access of [offset, offset + size) against the history and adds it. `address` is where
-  /// the accessing side sees `offset`.
+  /// Checks an access of [offset, offset + size) against the history and adds it. `address` is
+  /// where the accessing side sees `offset`.
   void touch(std::uint64_t offset, std::uint64_t size, deed what, const moment& when,
              const std::shared_ptr<const party>& story, std::uint64_t address, hazard_log& log);
 

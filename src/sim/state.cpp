@@ -30,8 +30,8 @@ bool works_uninitialized(driver::call which) {
          which == get_error_string;
 }
 
-/// Calls that work whatever context is current: those about devices and contexts themselves, and the
-/// virtual memory calls, which name their device.
+/// Calls that work whatever context is current: those about devices and contexts themselves, and
+/// the virtual memory calls, which name their device.
 bool needs_context(driver::call which) {
   using enum driver::call;
   const auto between = [&](driver::call first, driver::call last) {
@@ -151,8 +151,7 @@ int state::device_of(CUcontext context) const noexcept {
 
 int state::current_device() {
   const thread_state& me = thread();
-  return me.contexts.empty() || me.contexts.back() == nullptr ? -1
-                                                              : device_of(me.contexts.back());
+  return me.contexts.empty() || me.contexts.back() == nullptr ? -1 : device_of(me.contexts.back());
 }
 
 CUresult state::health(int device) const noexcept {
@@ -185,7 +184,8 @@ CUresult state::no_stream() {
   return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// --- Work ------------------------------------------------------------------------------------------
+// --- Work
+// ------------------------------------------------------------------------------------------
 
 CUresult state::submit(const std::shared_ptr<stream_state>& on, work what) {
   if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
@@ -219,7 +219,8 @@ void state::host_access(std::uint64_t address, std::uint64_t size, bool write, c
   });
 }
 
-// --- Background --------------------------------------------------------------------------------------
+// --- Background
+// --------------------------------------------------------------------------------------
 
 void state::start_background() {
   if (background_.joinable()) return;

@@ -45,7 +45,7 @@ struct device_state {
   /// What a fault left behind: every later call that concerns the device answers this.
   CUresult sticky = CUDA_SUCCESS;
   unsigned context_references = 0;
-  bool context_ended = false;  ///< there was a context, and there is none now
+  bool context_ended = false;        ///< there was a context, and there is none now
   std::vector<bool> peer_enabled{};  ///< by ordinal of the peer
   migration_counts migrations{};
 };
@@ -147,8 +147,8 @@ class state {
   std::uint64_t count_all = 0;
   std::vector<planned_fault> faults;
 
-  /// What comes before and after the row's function. Returns true if the call must not run, with its
-  /// answer in `answer`.
+  /// What comes before and after the row's function. Returns true if the call must not run, with
+  /// its answer in `answer`.
   bool before(driver::call which, CUresult& answer);
   void after(driver::call which);
 

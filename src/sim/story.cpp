@@ -21,10 +21,14 @@ void describe(std::ostream& out, const party& who) {
 
 const char* headline(hazard_kind kind) {
   switch (kind) {
-    case hazard_kind::race: return "race: two accesses that nothing keeps apart";
-    case hazard_kind::use_after_free: return "use after free";
-    case hazard_kind::freed_in_use: return "memory taken away that queued work may still use";
-    case hazard_kind::bad_access: return "access where nothing is mapped or access was not granted";
+    case hazard_kind::race:
+      return "race: two accesses that nothing keeps apart";
+    case hazard_kind::use_after_free:
+      return "use after free";
+    case hazard_kind::freed_in_use:
+      return "memory taken away that queued work may still use";
+    case hazard_kind::bad_access:
+      return "access where nothing is mapped or access was not granted";
   }
   return "hazard";
 }

@@ -29,7 +29,7 @@ std::uint64_t timeline::random(std::uint64_t below) noexcept {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
   z ^= z >> 31;
-  return below == 0 ? 0 : z % below;
+  return ((z >> 32) * below) >> 32;  // scaled, not divided: this runs in every driver call
 }
 
 // --- Streams -------------------------------------------------------------------------------------
@@ -62,35 +62,47 @@ std::shared_ptr<stream_state> timeline::legacy(int device) {
 
 void timeline::retire(const std::shared_ptr<stream_state>& stream) {
   stream->destroyed = true;
-  drop_if_done(stream);
+  drop_if_done(*stream);
 }
 
-void timeline::drop_if_done(const std::shared_ptr<stream_state>& stream) {
-  if (!stream->destroyed || !stream->queue.empty()) return;
-  if (std::erase(streams, stream) == 0) return;
-  actors.leave(stream->clock);
-  const moment& last = stream->clock.now();
+void timeline::drop_if_done(stream_state& stream) {
+  if (!stream.destroyed || !stream.queue.empty()) return;
+  const auto place = std::find_if(streams.begin(), streams.end(),
+                                  [&](const auto& each) { return each.get() == &stream; });
+  if (place == streams.end()) return;
+  actors.leave(stream.clock);
+  const moment& last = stream.clock.now();
   if (!host.now().includes(last.at)) {
-    departed_.push_back({stream->device, stream->blocking(), last});
+    departed_.push_back({stream.device, stream.blocking(), last});
   }
+  streams.erase(place);
 }
 
 // --- Queueing ------------------------------------------------------------------------------------
 
-moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
-                         std::vector<dependency> waits, std::shared_ptr<time_point> end) {
+operation& timeline::append(const std::shared_ptr<stream_state>& stream,
+                            std::vector<dependency> waits) {
   stream_state& s = *stream;
   learn_from_host(s);
   if (!s.lane) order_behind_legacy(stream, waits);
-
-  const moment when = s.clock.tick();
-  if (!what.accesses.empty()) check_accesses(s, what, when, s.next);
-
+  s.clock.tick();
   operation& op = s.queue.emplace_back();
   op.sequence = s.next++;
   op.queued = machine_.clock;
-  op.takes = what.takes;
   op.waits = std::move(waits);
+  if (!s.busy) {
+    s.busy = true;
+    busy_.push_back(&s);
+  }
+  return op;
+}
+
+moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
+                         std::vector<dependency> waits) {
+  operation& op = append(stream, std::move(waits));
+  const moment when = stream->clock.now();
+  if (!what.accesses.empty()) check_accesses(*stream, what, when, op.sequence);
+  op.takes = what.takes;
   op.body = std::move(what.body);
   op.gate = std::move(what.gate);
   op.fault = what.fault;
@@ -99,11 +111,6 @@ moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
   op.by_owner = what.by_owner;
   // An allocation or free does not touch the bytes; its range only tells their lifetime.
   if (!what.lifetime) op.accesses = std::move(what.accesses);
-  op.end = std::move(end);
-  if (!s.busy) {
-    s.busy = true;
-    busy_.push_back(stream);
-  }
   return when;
 }
 
@@ -143,17 +150,23 @@ void timeline::order_behind_legacy(const std::shared_ptr<stream_state>& stream,
 }
 
 void timeline::record(event_state& event, const std::shared_ptr<stream_state>& stream) {
-  work mark{.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD};
+  operation& mark = append(stream, {});
   if (event.shared) {
-    const std::uint64_t number = event.shared->next_record();
-    mark.body = [shared = event.shared, number] {
+    mark.body = [shared = event.shared, number = event.shared->next_record()] {
       shared->complete(number);
       return CUDA_SUCCESS;
     };
   }
-  if ((event.flags & CU_EVENT_DISABLE_TIMING) == 0) event.end = std::make_shared<time_point>();
-  event.when = enqueue(stream, std::move(mark), {}, event.end);
-  event.recorded = dependency{stream, stream->tail()};
+  if ((event.flags & CU_EVENT_DISABLE_TIMING) == 0) {
+    event.end = std::make_shared<time_point>();
+    mark.end = event.end;
+  }
+  event.when = stream->clock.now();
+  if (event.recorded && event.recorded->stream == stream) {
+    event.recorded->sequence = mark.sequence;
+  } else {
+    event.recorded = dependency{stream, mark.sequence};
+  }
 }
 
 void timeline::wait(const std::shared_ptr<stream_state>& stream, const event_state& event) {
@@ -196,8 +209,7 @@ void timeline::check_accesses(const stream_state& stream, work& what, const mome
   for (const access& each : what.accesses) {
     if (each.where.size == 0) continue;
     const auto story = std::make_shared<const party>(
-        party{what.label, stream_id{stream.id}, sequence, each.where, each.writes,
-              machine_.clock});
+        party{what.label, stream_id{stream.id}, sequence, each.where, each.writes, machine_.clock});
     if (!what.lifetime && !allowed(stream.device, what.by_owner, each)) {
       machine_.hazards.report({hazard_kind::bad_access, *story, *story, each.where});
       what.fault = CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -268,8 +280,8 @@ CUresult timeline::synchronize(event_state& event, std::unique_lock<std::mutex>&
   const dependency target = *event.recorded;
   const moment when = event.when;
   const auto end = event.end;
-  run_until(
-      [&] { return target.met() || machine_.health(target.stream->device) != CUDA_SUCCESS; }, lock);
+  run_until([&] { return target.met() || machine_.health(target.stream->device) != CUDA_SUCCESS; },
+            lock);
   if (!target.met()) {
     return machine_.down ? CUDA_ERROR_DEINITIALIZED : machine_.health(target.stream->device);
   }
@@ -279,7 +291,7 @@ CUresult timeline::synchronize(event_state& event, std::unique_lock<std::mutex>&
 }
 
 CUresult timeline::synchronize_device(int device, std::unique_lock<std::mutex>& lock) {
-  busy_list all;
+  std::vector<std::shared_ptr<stream_state>> all;
   for (const auto& stream : streams) {
     if (stream->device == device) all.push_back(stream);
   }
@@ -293,15 +305,23 @@ CUresult timeline::synchronize_device(int device, std::unique_lock<std::mutex>& 
   return machine_.health(device);
 }
 
-void timeline::discard(int device) {
-  const busy_list all = streams;
+void timeline::discard(int device, std::unique_lock<std::mutex>& lock) {
+  const auto in_host_function = [&](const std::shared_ptr<stream_state>& each) {
+    return each->device == device && !each->queue.empty() && each->queue.front().running;
+  };
+  while (std::any_of(streams.begin(), streams.end(), in_host_function)) {
+    ++waiting_threads_;
+    changed_.wait_for(lock, std::chrono::milliseconds{1});
+    --waiting_threads_;
+  }
+  const auto all = streams;
   for (const auto& stream : all) {
     if (stream->device != device) continue;
     stream->queue.clear();
     stream->completed = stream->tail();
     stream->busy = false;
-    std::erase(busy_, stream);
-    drop_if_done(stream);
+    std::erase(busy_, stream.get());
+    drop_if_done(*stream);
   }
 }
 
@@ -332,13 +352,13 @@ time_point timeline::end_of(const stream_state& stream, const operation& op) con
                                                   : end;
 }
 
-std::shared_ptr<stream_state> timeline::choose(time_point limit) {
+stream_state* timeline::choose(time_point limit) {
   const std::size_t count = busy_.size();
   if (count == 0) return nullptr;
   if (machine_.options.mode == progress::timed) {
-    std::shared_ptr<stream_state> first;
+    stream_state* first = nullptr;
     time_point first_end = limit;
-    for (const auto& stream : busy_) {
+    for (stream_state* const stream : busy_) {
       if (!ready(*stream)) continue;
       const time_point end = end_of(*stream, stream->queue.front());
       if (end < first_end || (end == first_end && !first)) {
@@ -348,18 +368,18 @@ std::shared_ptr<stream_state> timeline::choose(time_point limit) {
     }
     return first;
   }
-  const std::size_t from = random(count);
+  const std::size_t from = count == 1 ? 0 : random(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto& stream = busy_[(from + i) % count];
+    stream_state* const stream = busy_[(from + i) % count];
     if (ready(*stream)) return stream;
   }
   return nullptr;
 }
 
 bool timeline::step_before(time_point limit, std::unique_lock<std::mutex>& lock) {
-  const auto stream = choose(limit);
-  if (!stream) return false;
-  perform(stream, lock);
+  stream_state* const stream = choose(limit);
+  if (stream == nullptr) return false;
+  perform(*stream, lock);
   return true;
 }
 
@@ -418,28 +438,25 @@ CUresult timeline::do_work(stream_state& stream, operation& op,
   return answer;
 }
 
-void timeline::perform(const std::shared_ptr<stream_state>& stream,
-                       std::unique_lock<std::mutex>& lock) {
+void timeline::perform(stream_state& stream, std::unique_lock<std::mutex>& lock) {
   // A deque keeps the place of its front while others append: `op` stays valid even where the lock
   // is given up for a host function.
-  operation& op = stream->queue.front();
-  const time_point end = end_of(*stream, op);
-  const CUresult answer = do_work(*stream, op, lock);
-  stream->last_end = end;
+  operation& op = stream.queue.front();
+  const time_point end = end_of(stream, op);
+  const CUresult answer = do_work(stream, op, lock);
+  stream.last_end = end;
   if (machine_.options.mode == progress::timed) machine_.clock = std::max(machine_.clock, end);
   if (op.end) *op.end = end;
   if (answer != CUDA_SUCCESS) {
-    machine_.fault(stream->device, answer);
+    machine_.fault(stream.device, answer);
     changed_.notify_all();
     return;
   }
-  stream->completed = op.sequence;
-  // Destroyed only now, and not under pop_front: a body may own the last reference to a stream.
-  const operation finished = std::move(op);
-  stream->queue.pop_front();
-  if (stream->queue.empty()) {
-    stream->busy = false;
-    std::erase(busy_, stream);
+  stream.completed = op.sequence;
+  stream.queue.pop_front();
+  if (stream.queue.empty()) {
+    stream.busy = false;
+    std::erase(busy_, &stream);
     drop_if_done(stream);
   }
   if (waiting_threads_ > 0) changed_.notify_all();

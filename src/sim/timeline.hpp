@@ -64,8 +64,7 @@ struct operation {
   std::vector<dependency> waits{};
   std::function<driver::CUresult()> body{};
   std::function<bool()> gate{};
-  moment when{};
-  std::string label{};
+  moment when{};  // of host functions, for what they do inside
   driver::CUresult fault = driver::CUDA_SUCCESS;
   bool host_function = false;
   bool running = false;  // a host function that some thread is inside of
@@ -139,12 +138,13 @@ class timeline {
   // --- Queueing ----------------------------------------------------------------------------------
 
   /// Queues `what`, behind everything already in `stream` and behind `waits`. Checks its accesses
-  /// against everything queued before, in the order that streams, events and the host define. Returns
-  /// the operation's moment. The stream must not be capturing (state::submit takes care of that).
+  /// against everything queued before, in the order that streams, events and the host define.
+  /// Returns the operation's moment. The stream must not be capturing (state::submit takes care of
+  /// that).
   moment enqueue(const std::shared_ptr<stream_state>& stream, work what,
-                 std::vector<dependency> waits = {}, std::shared_ptr<time_point> end = {});
-  /// A place in the stream's order for a deed without work of its own: nothing is queued, unless the
-  /// legacy stream must be waited for.
+                 std::vector<dependency> waits = {});
+  /// A place in the stream's order for a deed without work of its own: nothing is queued, unless
+  /// the legacy stream must be waited for.
   moment mark(const std::shared_ptr<stream_state>& stream);
   void record(event_state& event, const std::shared_ptr<stream_state>& stream);
   /// Nothing for an event never recorded.
@@ -155,7 +155,8 @@ class timeline {
   /// Whether work of `device`, or of whoever owns the memory, may do `what`.
   [[nodiscard]] bool allowed(int device, bool by_owner, const access& what) const;
 
-  // --- Waiting, on the calling thread --------------------------------------------------------------
+  // --- Waiting, on the calling thread
+  // --------------------------------------------------------------
 
   driver::CUresult synchronize(const std::shared_ptr<stream_state>& stream,
                                std::unique_lock<std::mutex>& lock);
@@ -165,14 +166,17 @@ class timeline {
   /// Lets work happen until `done`; false if the device is lost meanwhile.
   bool run_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock);
 
-  // --- Progress ------------------------------------------------------------------------------------
+  // --- Progress
+  // ------------------------------------------------------------------------------------
 
-  /// One ready operation, chosen by the seed (or by end time in timed mode); false if none is ready.
+  /// One ready operation, chosen by the seed (or by end time in timed mode); false if none is
+  /// ready.
   bool step(std::unique_lock<std::mutex>& lock);
   /// What a driver call lets happen, according to the mode.
   void let_time_pass(std::unique_lock<std::mutex>& lock);
-  /// Forgets all work queued on a device; its streams count as having done it.
-  void discard(int device);
+  /// Forgets all work queued on a device; its streams count as having done it. Waits for a host
+  /// function that is under way.
+  void discard(int device, std::unique_lock<std::mutex>& lock);
   /// Whether nothing is queued on any stream of `device`.
   [[nodiscard]] bool idle(int device) const;
   /// Wakes threads in run_until: something outside the queues has changed.
@@ -187,28 +191,28 @@ class timeline {
   /// The moment of what the host does now: inside a host function that of its operation.
   moment host_deed();
 
-  /// The host as an actor. All host threads are one: their calls happen one after the other, and what
-  /// one thread has waited for is finished for all of them.
+  /// The host as an actor. All host threads are one: their calls happen one after the other, and
+  /// what one thread has waited for is finished for all of them.
   actor_clock host{host_actor};
   actor_registry actors{};
 
   std::vector<std::shared_ptr<stream_state>> streams{};  // every stream with a handle or with work
 
  private:
-  using busy_list = std::vector<std::shared_ptr<stream_state>>;
-
   [[nodiscard]] bool ready(stream_state& stream) const;
   [[nodiscard]] time_point end_of(const stream_state& stream, const operation& op) const;
+  /// A new operation at the end of the stream, in order but empty.
+  operation& append(const std::shared_ptr<stream_state>& stream, std::vector<dependency> waits);
   void learn_from_host(stream_state& stream);
   void order_behind_legacy(const std::shared_ptr<stream_state>& stream,
                            std::vector<dependency>& waits);
   void check_accesses(const stream_state& stream, work& what, const moment& when,
                       std::uint64_t sequence);
   bool step_before(time_point limit, std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] std::shared_ptr<stream_state> choose(time_point limit);
-  void perform(const std::shared_ptr<stream_state>& stream, std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] stream_state* choose(time_point limit);
+  void perform(stream_state& stream, std::unique_lock<std::mutex>& lock);
   driver::CUresult do_work(stream_state& stream, operation& op, std::unique_lock<std::mutex>& lock);
-  void drop_if_done(const std::shared_ptr<stream_state>& stream);
+  void drop_if_done(stream_state& stream);
 
   /// What streams that are gone did last, as far as the host does not know of it yet.
   struct departed {
@@ -218,7 +222,7 @@ class timeline {
   };
 
   state& machine_;
-  busy_list busy_;
+  std::vector<stream_state*> busy_;                    // with work; `streams` owns them
   std::vector<std::shared_ptr<stream_state>> legacy_;  // by device; null until first used
   std::vector<departed> departed_;
   int waiting_threads_ = 0;

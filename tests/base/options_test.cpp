@@ -164,9 +164,10 @@ TEST(options, survive_being_written_and_read) {
 }
 
 TEST(options, are_written_exactly_and_shortly) {
-  EXPECT_EQ(to_string(options{}),
-            "runtime=auto,driver_path=libcuda.so.1,sim_devices=1,sim_capacity=146591680KiB,sim_seed=1,"
-            "sim_mode=seeded,sim_lag=0s,sim_hazards=on");
+  EXPECT_EQ(
+      to_string(options{}),
+      "runtime=auto,driver_path=libcuda.so.1,sim_devices=1,sim_capacity=146591680KiB,sim_seed=1,"
+      "sim_mode=seeded,sim_lag=0s,sim_hazards=on");
   EXPECT_EQ(*get(options{}, "sim_capacity"), "146591680KiB");
   EXPECT_EQ(get(options{}, "sim_capacit").code(), errc::bad_option);
 }

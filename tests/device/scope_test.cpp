@@ -73,8 +73,8 @@ TEST_F(scope_test, CallsWithAScopeAddNothing) {
   ASSERT_TRUE(foreign.is_capturing(bound));
   EXPECT_THAT(fake.calls(),
               ElementsAre(call::event_record, call::event_query, call::stream_wait_event,
-                          call::stream_get_id, call::stream_query, call::stream_get_capture_info,
-                          call::stream_is_capturing));
+                          call::stream_is_capturing, call::stream_get_id, call::stream_query,
+                          call::stream_get_capture_info, call::stream_is_capturing));
 }
 
 TEST_F(scope_test, AScopeOfAnotherDeviceIsRefusedBeforeTheDriverSeesIt) {

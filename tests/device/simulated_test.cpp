@@ -374,12 +374,25 @@ TEST_F(capture_test, IsBrokenByAQueryAndKeptWholeByTheGuard) {
   EXPECT_EQ(end(own), driver::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
+TEST_F(capture_test, IsNotSpoiledByAskingForAnId) {
+  const auto own = stream::create(device_at(0)).value();
+  const stream_ref stranger{device_at(0), own.handle()};
+  const stream_ref known = stranger.identified().value();
+  begin(own);
+  EXPECT_EQ(code_of(stranger.id()), errc::capture_forbidden);
+  EXPECT_EQ(known.id().value(), own.id());
+  EXPECT_EQ(own.ref().id().value(), own.id());
+  EXPECT_EQ(end(own), driver::CUDA_SUCCESS);
+  EXPECT_EQ(stranger.id().value(), own.id());
+}
+
 TEST_F(capture_test, QuestionsAboutTheLegacyStreamDoNoHarm) {
   const auto own = stream::create(device_at(0), {.non_blocking = false}).value();
   begin(own);
   const auto legacy = stream_ref::legacy(device_at(0));
   EXPECT_EQ(legacy.capture().value().status, capture_status::implicit);
   EXPECT_FALSE(legacy.is_capturing().value());
+  EXPECT_EQ(code_of(legacy.id()), errc::capture_forbidden);
   EXPECT_EQ(own.ref().capture().value().status, capture_status::active);
   EXPECT_EQ(end(own), driver::CUDA_SUCCESS);
 }

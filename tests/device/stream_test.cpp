@@ -53,7 +53,8 @@ TEST_F(stream_test, ThePerThreadStreamIsAskedEachTime) {
   make_current();
   fake.clear_log();
   ASSERT_TRUE(mine.id());
-  EXPECT_THAT(fake.calls(), ElementsAre(call::ctx_get_current, call::stream_get_id));
+  EXPECT_THAT(fake.calls(),
+              ElementsAre(call::ctx_get_current, call::stream_is_capturing, call::stream_get_id));
 }
 
 TEST_F(stream_test, SettingsReachTheDriver) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "program.hpp"
 
@@ -87,6 +88,7 @@ struct workplace {
   program p;
   std::vector<CUstream> streams;  // the first two and the last (legacy) block each other
   std::vector<CUevent> events;
+  std::set<std::size_t> ever_recorded;
   std::vector<std::vector<CUdeviceptr>> buffers;  // each by all its addresses
   std::size_t pinned_buffer = 0;
 };
@@ -122,22 +124,29 @@ class generator {
 
   void step() {
     switch (random_.below(12)) {
-      case 0: return record(random_.below(at_.events.size()), random_stream());
-      case 1: return wait(random_stream(), random_.below(at_.events.size()));
-      case 2: return random_.chance(3) ? synchronize_stream(random_stream()) : copy();
-      case 3: return random_.chance(6) ? synchronize_device() : fill();
-      case 4: return poll(random_.below(at_.events.size()));
-      case 5: return host_touch();
-      case 6: return random_.chance(2) ? allocate() : release();
-      default: return touch();
+      case 0:
+        return record(random_.below(at_.events.size()), random_stream());
+      case 1:
+        return wait(random_stream(), random_.below(at_.events.size()));
+      case 2:
+        return random_.chance(3) ? synchronize_stream(random_stream()) : copy();
+      case 3:
+        return random_.chance(6) ? synchronize_device() : fill();
+      case 4:
+        return poll(random_.below(at_.events.size()));
+      case 5:
+        return host_touch();
+      case 6:
+        return random_.chance(2) ? allocate() : release();
+      default:
+        return touch();
     }
   }
 
-  // --- Operations and their order ------------------------------------------------------------------
+  // --- Operations and their order
+  // ------------------------------------------------------------------
 
-  [[nodiscard]] bool blocking(std::size_t stream) const {
-    return stream < 2 || stream == legacy();
-  }
+  [[nodiscard]] bool blocking(std::size_t stream) const { return stream < 2 || stream == legacy(); }
   [[nodiscard]] std::size_t legacy() const { return at_.streams.size() - 1; }
   std::size_t random_stream() { return random_.below(at_.streams.size()); }
 
@@ -158,12 +167,16 @@ class generator {
   void record(std::size_t event, std::size_t stream) {
     at_.p.record(at_.events[event], at_.streams[stream]);
     recorded_[event] = append(stream);
+    at_.ever_recorded.insert(event);
   }
   void wait(std::size_t stream, std::size_t event) {
     at_.p.wait(at_.streams[stream], at_.events[event]);
-    const auto known = recorded_.find(event);
-    if (known == recorded_.end()) return;  // not of this program: all of that is over
-    model_.also_after(append(stream), known->second);
+    if (!at_.ever_recorded.contains(event)) return;
+    // What an earlier program recorded is over, but the wait is an operation of the stream still.
+    const node made = append(stream);
+    if (const auto known = recorded_.find(event); known != recorded_.end()) {
+      model_.also_after(made, known->second);
+    }
   }
   void poll(std::size_t event) {
     at_.p.poll(at_.events[event]);
@@ -202,13 +215,15 @@ class generator {
         record(event, old.stream);
         return wait(stream, event);
       }
-      case 1: return synchronize_stream(old.stream);
+      case 1:
+        return synchronize_stream(old.stream);
       case 2: {
         const std::size_t event = random_.below(at_.events.size());
         record(event, old.stream);
         return poll(event);
       }
-      default: return synchronize_device();
+      default:
+        return synchronize_device();
     }
   }
 
@@ -312,7 +327,8 @@ class generator {
     note(where, host_side, host_, writes);
   }
 
-  // --- Stream-ordered memory -----------------------------------------------------------------------
+  // --- Stream-ordered memory
+  // -----------------------------------------------------------------------
 
   void allocate() {
     const std::size_t stream = random_stream();

@@ -1,0 +1,137 @@
+// One stream-ordered memory pool: its attributes, who may access it, and a look at its books.
+#include <algorithm>
+#include <cstring>
+
+#include "sim/pool.hpp"
+#include "sim/state.hpp"
+
+namespace weir::inline v0::sim {
+
+CUresult pool::get(CUmemPool_attribute which, void* value) const {
+  const auto put = [&](auto what) {
+    std::memcpy(value, &what, sizeof(what));
+    return CUDA_SUCCESS;
+  };
+  switch (which) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      return put(int{follow_events_});
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      return put(int{opportunistic_});
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      return put(int{internal_waits_});
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      return put(threshold_);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      return put(reserved_);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      return put(reserved_high_);
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      return put(used_.now);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return put(used_.high);
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult pool::set(CUmemPool_attribute which, const void* value) {
+  const auto as_flag = [&] {
+    int given = 0;
+    std::memcpy(&given, value, sizeof(given));
+    return given != 0;
+  };
+  const auto as_size = [&] {
+    std::uint64_t given = 0;
+    std::memcpy(&given, value, sizeof(given));
+    return given;
+  };
+  // A high mark can only be set back, and then starts from what is now.
+  const auto set_back = [&](std::uint64_t& high, std::uint64_t now) {
+    if (as_size() != 0) return CUDA_ERROR_INVALID_VALUE;
+    high = now;
+    return CUDA_SUCCESS;
+  };
+  switch (which) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      follow_events_ = as_flag();
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      opportunistic_ = as_flag();
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      internal_waits_ = as_flag();
+      break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      threshold_ = as_size();
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      return set_back(reserved_high_, reserved_);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      return set_back(used_.high, used_.now);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+void pool::grant(int to, CUmemAccess_flags flags) {
+  rights_[static_cast<std::size_t>(to)] = flags;
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    if (pages_[i].backed) machine_.space.find(base_ + i * pool_page)->rights = rights_;
+  }
+}
+
+CUmemAccess_flags pool::granted(int to) const {
+  if (to >= 0) return rights_[static_cast<std::size_t>(to)];
+  return device_ < 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
+// --- For tests -----------------------------------------------------------------------------------
+
+std::string pool::inconsistency() const {
+  if (base_ == 0) return reserved_ == 0 && allocations_ == 0 ? "" : "memory without addresses";
+  std::vector<std::uint64_t> busy(pages_.size(), 0);
+  std::uint64_t at = base_;
+  std::uint64_t live = 0;
+  std::uint64_t requested = 0;
+  std::size_t free_blocks = 0;
+  for (const block* each = &blocks_->first(); each != nullptr; each = each->after) {
+    if (each->address != at || each->size == 0) return "blocks leave a gap";
+    if (each->after != nullptr && each->after->before != each) return "links disagree";
+    if (blocks_->starting_at(each->address) != each) return "a block cannot be found";
+    if (each->in != nullptr) ++free_blocks;
+    if (each->in != nullptr && each->after != nullptr && each->after->in == each->in) {
+      return "neighbours are not joined";
+    }
+    if (each->in == nullptr) {
+      if (each->requested == 0 || each->requested > each->size) return "a block has a wrong size";
+      ++live;
+      requested += each->requested;
+    }
+    if (each->in != &settled_) {
+      if (!backed(each->address, each->size)) return "a block in use has no memory";
+      for (std::uint64_t from = each->address; from < each->end();) {
+        const std::size_t index = (from - base_) / pool_page;
+        const std::uint64_t to = std::min(each->end(), base_ + (index + 1) * pool_page);
+        busy[index] += to - from;
+        from = to;
+      }
+    }
+    at = each->end();
+  }
+  if (at != base_ + room_) return "blocks do not reach the end";
+  if (live != allocations_) return "allocations are miscounted";
+  if (requested > used_.now) return "used is below what is live";
+  std::size_t indexed = settled_.all().size();
+  for (const auto& each : frees_) indexed += each->runs.all().size();
+  if (indexed != free_blocks) return "an index has lost a block";
+  std::uint64_t reserved = 0;
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    if (pages_[i].busy != busy[i]) return "a page's busy bytes are miscounted";
+    if (pages_[i].backed) reserved += pool_page;
+  }
+  if (reserved != reserved_) return "reserved is not what is mapped";
+  if (reserved_high_ < reserved_ || used_.high < used_.now) return "a high mark is too low";
+  return {};
+}
+
+}  // namespace weir::inline v0::sim
