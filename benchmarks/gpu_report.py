@@ -209,14 +209,15 @@ def markdown(report):
         lines += [f"- `{skip['test']}`: {cell(skip['reason']) or 'no reason given'}" for skip in skips]
 
     if report["benchmarks"]:
-        lines += ["", "## Benchmarks", "", "| benchmark | time | CPU time | unit | more |",
-                  "|---|--:|--:|---|---|"]
+        lines += ["", "## Benchmarks", "",
+                  "| program | benchmark | time | CPU time | unit | more |", "|---|---|--:|--:|---|---|"]
         for figure in report["benchmarks"]:
             more = [f"{key} {value:,.4g}" if isinstance(value, (int, float)) else f"{key} {value}"
                     for key, value in figure["counters"].items()]
             if figure["label"]:
                 more.insert(0, figure["label"])
-            lines.append(f"| {cell(figure['name'])} | {figure['real_time']:,.1f} | "
+            lines.append(f"| {cell(figure['program'])} | {cell(figure['name'])} | "
+                         f"{figure['real_time']:,.1f} | "
                          f"{figure['cpu_time']:,.1f} | {figure['unit']} | {cell('; '.join(more))} |")
     return "\n".join(lines) + "\n"
 

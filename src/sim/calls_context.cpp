@@ -1,6 +1,7 @@
 // Driver calls: primary contexts and the calling thread's stack of current contexts.
 #include "sim/graphs.hpp"
 #include "sim/memory.hpp"
+#include "sim/modules.hpp"
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
 
@@ -54,6 +55,7 @@ void state::end_context(int device) {
   if (health(device) == CUDA_SUCCESS) flow.synchronize_device(device, lock());
   flow.discard(device, lock());
   graphs->reset(device, lock());
+  modules->reset(device);
   pools->reset(device);
   space.reset(device);
   stream_handles.erase_if([&](const stream_state& each) { return each.device == device; },

@@ -1,0 +1,430 @@
+// The machine as a whole: progress, time, costs, faults, devices lost, lifetimes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "weir/sim.hpp"
+
+namespace weir::sim {
+namespace {
+
+using namespace driver;
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+
+/// A machine with the context of device 0 current.
+struct bench {
+  explicit bench(machine_options options = {})
+      : machine{sim::machine::create(std::move(options)).value()}, cuda{machine->driver()} {
+    EXPECT_EQ(cuda.init(0), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  }
+  CUstream stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+    CUstream made{};
+    EXPECT_EQ(cuda.stream_create(&made, flags), CUDA_SUCCESS);
+    return made;
+  }
+  CUevent event(unsigned flags = CU_EVENT_DISABLE_TIMING) {
+    CUevent made{};
+    EXPECT_EQ(cuda.event_create(&made, flags), CUDA_SUCCESS);
+    return made;
+  }
+
+  std::shared_ptr<sim::machine> machine;
+  const table& cuda;
+  CUcontext context{};
+};
+
+machine_options with(progress mode, duration lag = 0ns) {
+  machine_options wanted;
+  wanted.mode = mode;
+  wanted.lag = lag;
+  return wanted;
+}
+
+// --- Progress ------------------------------------------------------------------------------------
+
+/// In which order the work of four streams happened.
+std::string interleaving(std::uint64_t seed) {
+  machine_options wanted;
+  wanted.seed = seed;
+  bench b{wanted};
+  std::string order;
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(b.stream());
+  for (int round = 0; round < 8; ++round) {
+    for (std::size_t i = 0; i < streams.size(); ++i) {
+      EXPECT_TRUE(b.machine->launch(streams[i], "note", {},
+                                    [&order, i] { order += static_cast<char>('a' + i); }));
+    }
+  }
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_SUCCESS);
+  return order;
+}
+
+TEST(Progress, TheSameSeedIsTheSameRunAndAnotherSeedAnother) {
+  EXPECT_EQ(interleaving(7), interleaving(7));
+  EXPECT_NE(interleaving(7), interleaving(8));
+  EXPECT_EQ(interleaving(7).size(), 32U);
+}
+
+TEST(Progress, ManualMovesOnlyWhenTold) {
+  bench b{with(progress::manual)};
+  const CUstream s = b.stream();
+  int done = 0;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(b.machine->launch(s, "count", {}, [&] { ++done; }));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(b.cuda.stream_query(s), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(done, 0);
+  EXPECT_TRUE(b.machine->step());
+  EXPECT_EQ(done, 1);
+  b.machine->run_until_idle();
+  EXPECT_EQ(done, 3);
+  EXPECT_FALSE(b.machine->step());
+  EXPECT_EQ(b.cuda.stream_query(s), CUDA_SUCCESS);
+}
+
+TEST(Progress, TimedWorkIsCompleteWhenItsTimeHasCome) {
+  machine_options wanted = with(progress::timed, 1ms);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream s = b.stream();
+  const CUevent e = b.event();
+  ASSERT_EQ(b.cuda.event_record(e, s), CUDA_SUCCESS);
+  b.machine->advance(999'999ns);
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_ERROR_NOT_READY);
+  b.machine->advance(1ns);
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
+}
+
+TEST(Progress, WaitingMovesTimedTimeToTheEndOfTheWork) {
+  machine_options wanted = with(progress::timed);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream s = b.stream();
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, {}, 3ms));
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, {}, 4ms));
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(b.machine->now(), 7ms);
+}
+
+TEST(Progress, AHeldStreamWaitsForItsRelease) {
+  bench b;
+  const CUstream s = b.stream();
+  bool done = false;
+  b.machine->hold(s);
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, [&] { done = true; }));
+  b.machine->run_until_idle();
+  EXPECT_FALSE(done);
+  b.machine->release(s);
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  EXPECT_TRUE(done);
+}
+
+TEST(Progress, BackgroundWorkNeedsNoCalls) {
+  machine_options wanted;
+  wanted.background = true;
+  bench b{wanted};
+  std::atomic<bool> done{false};
+  b.machine->hold(legacy_stream());
+  const CUstream s = b.stream();
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, [&] { done = true; }));
+  for (int i = 0; i < 5000 && !done; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(done);
+}
+
+TEST(Progress, EventsKeepTheTimeBetweenThem) {
+  machine_options wanted;
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream s = b.stream();
+  const CUevent start = b.event(CU_EVENT_DEFAULT);
+  const CUevent end = b.event(CU_EVENT_DEFAULT);
+  ASSERT_EQ(b.cuda.event_record(start, s), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, {}, 2500us));
+  ASSERT_EQ(b.cuda.event_record(end, s), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.event_synchronize(end), CUDA_SUCCESS);
+  float milliseconds = 0;
+  ASSERT_EQ(b.cuda.event_elapsed_time(&milliseconds, start, end), CUDA_SUCCESS);
+  EXPECT_FLOAT_EQ(milliseconds, 2.5F);
+}
+
+TEST(Progress, AHostFunctionMayNotCallTheDriver) {
+  bench b;
+  const CUstream s = b.stream();
+  struct state {
+    const table* cuda;
+    CUresult answer;
+  } seen{&b.cuda, CUDA_SUCCESS};
+  const auto call = [](void* data) {
+    auto& at = *static_cast<state*>(data);
+    int count = 0;
+    at.answer = at.cuda->device_get_count(&count);
+  };
+  ASSERT_EQ(b.cuda.launch_host_func(s, call, &seen), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  EXPECT_EQ(seen.answer, CUDA_ERROR_NOT_PERMITTED);
+}
+
+// --- Costs ---------------------------------------------------------------------------------------
+
+TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
+  machine_options wanted;
+  wanted.costs = cost_table::free();
+  wanted.costs.of[static_cast<std::size_t>(call::mem_set_access)] = {.nanoseconds = 100};
+  wanted.costs.of[static_cast<std::size_t>(call::mem_create)] = {.nanoseconds = 10,
+                                                                 .nanoseconds_per_mib = 1};
+  bench b{wanted};
+  constexpr std::size_t unit = std::size_t{2} << 20;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUdeviceptr at = 0;
+  ASSERT_EQ(b.cuda.mem_address_reserve(&at, 3 * unit, 0, 0, 0), CUDA_SUCCESS);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    ASSERT_EQ(b.cuda.mem_create(&handle, unit, &properties, 0), CUDA_SUCCESS);
+    ASSERT_EQ(b.cuda.mem_map(at + i * unit, unit, 0, handle, 0), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(b.machine->driver_time(), 36ns) << "three times 10 ns and 2 MiB";
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  ASSERT_EQ(b.cuda.mem_set_access(at, 3 * unit, &access, 1), CUDA_SUCCESS);
+  EXPECT_EQ(b.machine->driver_time(), 336ns) << "one call, three handles";
+  EXPECT_EQ(b.machine->calls(call::mem_create), 3U);
+  EXPECT_EQ(b.machine->calls(call::mem_set_access), 1U);
+}
+
+TEST(Costs, ABigDeviceCostsNothingUntilItIsTouched) {
+  const auto resident = [] {
+    std::ifstream status{"/proc/self/statm"};
+    std::size_t all = 0;
+    std::size_t here = 0;
+    status >> all >> here;
+    return here * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  };
+  const std::size_t before = resident();
+  bench b;
+  CUdeviceptr at = 0;
+  ASSERT_EQ(b.cuda.mem_alloc(&at, std::size_t{130} << 30), CUDA_SUCCESS);
+  EXPECT_GT(b.machine->used(device_id{0}).count(), std::uint64_t{130} << 30);
+  EXPECT_LT(resident() - before, std::size_t{64} << 20);
+}
+
+// --- Faults --------------------------------------------------------------------------------------
+
+TEST(Faults, TheNthCallFailsAndDoesNothing) {
+  bench b;
+  b.machine->fail(call::mem_alloc, 2, CUDA_ERROR_OUT_OF_MEMORY);
+  CUdeviceptr at = 0;
+  EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_SUCCESS);
+  const auto used = b.machine->used(device_id{0});
+  EXPECT_EQ(b.cuda.mem_alloc(&at, std::size_t{4} << 20), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(b.machine->used(device_id{0}), used);
+  EXPECT_EQ(b.cuda.mem_alloc(&at, std::size_t{4} << 20), CUDA_SUCCESS);
+}
+
+TEST(Faults, TheNthCallOfAnyKindFails) {
+  bench b;
+  b.machine->fail_any(3, CUDA_ERROR_UNKNOWN);
+  int count = 0;
+  CUdevice device = 0;
+  EXPECT_EQ(b.cuda.device_get_count(&count), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.ctx_get_device(&device), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_SUCCESS);
+}
+
+TEST(Faults, PlannedFaultsCanBeTakenBack) {
+  bench b;
+  b.machine->fail(call::ctx_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  b.machine->clear_faults();
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_SUCCESS);
+}
+
+TEST(Faults, ADelayTakesTimeAndNothingElse) {
+  machine_options wanted;
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  b.machine->delay(call::ctx_synchronize, 1, 5ms);
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(b.machine->now(), 5ms);
+}
+
+TEST(Faults, CapacityCanShrink) {
+  bench b;
+  CUdeviceptr at = 0;
+  b.machine->set_capacity(device_id{0}, b.machine->used(device_id{0}) + bytes{4 << 20});
+  EXPECT_EQ(b.cuda.mem_alloc(&at, std::size_t{8} << 20), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(b.cuda.mem_alloc(&at, std::size_t{4} << 20), CUDA_SUCCESS);
+}
+
+TEST(Faults, ALostDeviceAnswersNothingElse) {
+  bench b;
+  const CUstream s = b.stream();
+  b.machine->lose_device(device_id{0});
+  CUdeviceptr at = 0;
+  EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.stream_synchronize(s), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+TEST(Faults, ADeviceLostUnderWorkEndsWhoeverWaits) {
+  bench b;
+  const CUstream s = b.stream();
+  b.machine->hold(s);
+  ASSERT_TRUE(b.machine->launch(s, "work", {}));
+  std::thread waiter{[&] {
+    EXPECT_EQ(b.cuda.ctx_set_current(b.context), CUDA_SUCCESS);
+    EXPECT_EQ(b.cuda.stream_synchronize(s), CUDA_ERROR_LAUNCH_FAILED);
+  }};
+  std::this_thread::sleep_for(5ms);
+  b.machine->lose_device(device_id{0});
+  waiter.join();
+}
+
+TEST(Faults, AKernelThatFaultsStopsItsDeviceForGood) {
+  bench b;
+  const CUstream s = b.stream();
+  ASSERT_TRUE(b.machine->launch(s, "stray", {writes(0x1000, 16)}));
+  EXPECT_EQ(b.cuda.stream_synchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CUdeviceptr at = 0;
+  EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
+  ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.device_primary_ctx_retain(&b.context, 0), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_SUCCESS) << "a reset is the way out";
+}
+
+// --- Lifetimes -----------------------------------------------------------------------------------
+
+TEST(Lifetime, EightMachinesAndNoMore) {
+  std::vector<std::shared_ptr<machine>> all;
+  for (int i = 0; i < 8; ++i) {
+    auto made = machine::create();
+    ASSERT_TRUE(made);
+    all.push_back(std::move(*made));
+  }
+  const auto refused = machine::create();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::limit_exceeded);
+  all.pop_back();
+  EXPECT_TRUE(machine::create());
+}
+
+TEST(Lifetime, MachinesDoNotSeeEachOther) {
+  machine_options two;
+  two.devices.resize(2);
+  const auto one = machine::create().value();
+  const auto other = machine::create(two).value();
+  ASSERT_EQ(one->driver().init(0), CUDA_SUCCESS);
+  int count = 0;
+  EXPECT_EQ(other->driver().device_get_count(&count), CUDA_ERROR_NOT_INITIALIZED);
+  ASSERT_EQ(other->driver().init(0), CUDA_SUCCESS);
+  EXPECT_EQ(other->driver().device_get_count(&count), CUDA_SUCCESS);
+  EXPECT_EQ(count, 2);
+  EXPECT_EQ(one->driver().device_get_count(&count), CUDA_SUCCESS);
+  EXPECT_EQ(count, 1);
+}
+
+TEST(Lifetime, ATableOutlivesItsMachineAndSaysSo) {
+  auto made = machine::create().value();
+  const table& cuda = made->driver();
+  ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+  made.reset();
+  int count = 0;
+  EXPECT_EQ(cuda.device_get_count(&count), CUDA_ERROR_DEINITIALIZED);
+}
+
+TEST(Lifetime, AfterShutDownEveryCallIsRefused) {
+  bench b;
+  b.machine->shut_down();
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_ERROR_DEINITIALIZED);
+}
+
+TEST(Lifetime, AForkedChildIsRefusedAndMayStartAnew) {
+  bench b;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int count = 0;
+    const bool refused = b.cuda.device_get_count(&count) == CUDA_ERROR_NOT_INITIALIZED;
+    const auto own = machine::create();
+    const bool anew = own && (*own)->driver().init(0) == CUDA_SUCCESS;
+    b.machine.reset();
+    _exit(refused && anew ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_SUCCESS) << "the parent goes on";
+}
+
+TEST(Lifetime, ImpossibleMachinesAreRefused) {
+  const auto code_of = [](machine_options wanted) {
+    const auto made = machine::create(std::move(wanted));
+    return made ? errc::internal : made.code();
+  };
+  machine_options odd;
+  odd.devices[0].granularity = bytes{3 << 20};
+  EXPECT_EQ(code_of(odd), errc::invalid_argument);
+  machine_options small;
+  small.devices[0].capacity = bytes{1 << 20};
+  EXPECT_EQ(code_of(small), errc::invalid_argument);
+  machine_options early;
+  early.lag = -1ns;
+  EXPECT_EQ(code_of(early), errc::invalid_argument);
+}
+
+TEST(Lifetime, AMachineWithoutDevicesSaysSo) {
+  machine_options none;
+  none.devices.clear();
+  const auto made = machine::create(none).value();
+  EXPECT_EQ(made->driver().init(0), CUDA_ERROR_NO_DEVICE);
+}
+
+TEST(Lifetime, HandlesAreRecycledAndIdsAreNot) {
+  bench b;
+  const CUstream first = b.stream();
+  unsigned long long first_id = 0;
+  ASSERT_EQ(b.cuda.stream_get_id(first, &first_id), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.stream_destroy(first), CUDA_SUCCESS);
+  const CUstream second = b.stream();
+  unsigned long long second_id = 0;
+  ASSERT_EQ(b.cuda.stream_get_id(second, &second_id), CUDA_SUCCESS);
+  EXPECT_EQ(first, second);
+  EXPECT_NE(first_id, second_id);
+}
+
+TEST(Threads, ManyThreadsShareAMachine) {
+  bench b;
+  constexpr int threads = 4;
+  constexpr int rounds = 200;
+  std::atomic<int> done{0};
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) {
+    all.emplace_back([&] {
+      ASSERT_EQ(b.cuda.ctx_set_current(b.context), CUDA_SUCCESS);
+      const CUstream s = b.stream();
+      for (int i = 0; i < rounds; ++i) {
+        CUdeviceptr at = 0;
+        ASSERT_EQ(b.cuda.mem_alloc_async(&at, 4096, s), CUDA_SUCCESS);
+        ASSERT_TRUE(b.machine->launch(s, "work", {writes(at, 4096)}, [&] { ++done; }));
+        ASSERT_EQ(b.cuda.mem_free_async(at, s), CUDA_SUCCESS);
+      }
+      ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+    });
+  }
+  for (auto& each : all) each.join();
+  EXPECT_EQ(done, threads * rounds);
+  EXPECT_TRUE(b.machine->hazards().empty());
+}
+
+}  // namespace
+}  // namespace weir::sim
