@@ -135,8 +135,8 @@ TEST_P(pointer_attributes, mapped_memory) {
   EXPECT_EQ(unit, attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, memory));
   EXPECT_EQ(nullptr, attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, memory));
   EXPECT_EQ(1, attribute<int>(CU_POINTER_ATTRIBUTE_MAPPED, memory));
-  EXPECT_EQ(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-            attribute<int>(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, memory));
+  EXPECT_EQ(std::uint64_t{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
+            attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, memory));
   EXPECT_FALSE(legacy_shareable(memory));
   EXPECT_FALSE(managed(memory));
   WEIR_OK(cu->mem_unmap(range + unit, unit));

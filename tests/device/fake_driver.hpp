@@ -4,6 +4,7 @@
 // at once, remembers every call with the context it was made under, and fails where it is told to.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -68,7 +69,7 @@ class fake_driver {
   std::vector<driver::CUmemAccessDesc> last_access;
   std::uintptr_t last_imported = 0;
   unsigned last_stream_flags = 0;
-  unsigned last_event_flags = 0;
+  std::atomic<unsigned> last_event_flags{0};
   driver::CUstreamCaptureMode thread_mode = driver::CU_STREAM_CAPTURE_MODE_GLOBAL;
 
   // The calling thread's contexts.

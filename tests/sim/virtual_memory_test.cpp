@@ -51,8 +51,21 @@ class virtual_memory : public memory_fixture {
 
 // --- Addresses -----------------------------------------------------------------------------------
 
+/// Sanitizers keep most of the address space to themselves.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t most_addresses = tib;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr std::size_t most_addresses = tib;
+#else
+constexpr std::size_t most_addresses = 64 * tib;
+#endif
+#else
+constexpr std::size_t most_addresses = 64 * tib;
+#endif
+
 TEST_F(virtual_memory, reserves_more_than_there_is_memory) {
-  for (const std::size_t size : {1 * tib, 4 * tib, 16 * tib, 64 * tib}) {
+  for (std::size_t size = tib; size <= most_addresses; size *= 4) {
     CUdeviceptr address = 0;
     ASSERT_EQ(cuda.mem_address_reserve(&address, size, 0, 0, 0), CUDA_SUCCESS) << size;
     EXPECT_EQ(address % unit, 0U);
