@@ -245,8 +245,7 @@ class WEIR_API machine {
   /// All the time that driver calls were charged for.
   [[nodiscard]] duration driver_time() const;
 
-  // --- Faults
-  // --------------------------------------------------------------------------------------
+  // --- Faults -----------------------------------------------------------------------------------
 
   /// The `nth` call of `which` from now on (1 is the next) answers `with` and does nothing.
   void fail(driver::call which, std::uint64_t nth, driver::CUresult with);

@@ -42,8 +42,7 @@ constexpr std::array<spelled<sim_progress>, 3> choices<sim_progress>{{
 template <class T>
 concept choice = std::is_enum_v<T>;
 
-// --- The types: read() and write() are each other's inverse
-// ---------------------------------------
+// --- The types: read() and write() are each other's inverse -------------------------------------
 
 // A whole number and whatever follows it.
 template <std::integral T>
@@ -149,8 +148,7 @@ struct text_of<T> {
   }
 };
 
-// --- What a row allows
-// ----------------------------------------------------------------------------
+// --- What a row allows --------------------------------------------------------------------------
 
 struct anything {};
 constexpr anything any;
@@ -194,8 +192,7 @@ std::string describe(const interval<T>& range) {
   return text_of<T>::write(range.least) + " to " + text_of<T>::write(range.most);
 }
 
-// --- Errors
-// ---------------------------------------------------------------------------------------
+// --- Errors -------------------------------------------------------------------------------------
 
 error bad_option(std::string detail) {
   return {.code = errc::bad_option, .detail = std::move(detail)};

@@ -287,8 +287,7 @@ CUresult state::memcpy_peer_async(CUdeviceptr destination, CUcontext destination
   return copy_line(*this, handle, destination, source, size, false);
 }
 
-// --- Boxes and batches
-// -----------------------------------------------------------------------------
+// --- Boxes and batches --------------------------------------------------------------------------
 
 CUresult state::memcpy_2d_async(const CUDA_MEMCPY2D* box, CUstream handle) {
   if (box == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -353,8 +352,7 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
   return CUDA_SUCCESS;
 }
 
-// --- Fills
-// -------------------------------------------------------------------------------------------
+// --- Fills --------------------------------------------------------------------------------------
 
 CUresult state::memset_d8(CUdeviceptr destination, unsigned char value, std::size_t count) {
   return memset_d8_async(destination, value, count, nullptr);

@@ -184,8 +184,7 @@ CUresult state::no_stream() {
   return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// --- Work
-// ------------------------------------------------------------------------------------------
+// --- Work ---------------------------------------------------------------------------------------
 
 CUresult state::submit(const std::shared_ptr<stream_state>& on, work what) {
   if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
@@ -219,8 +218,7 @@ void state::host_access(std::uint64_t address, std::uint64_t size, bool write, c
   });
 }
 
-// --- Background
-// --------------------------------------------------------------------------------------
+// --- Background ---------------------------------------------------------------------------------
 
 void state::start_background() {
   if (background_.joinable()) return;

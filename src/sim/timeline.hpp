@@ -155,8 +155,7 @@ class timeline {
   /// Whether work of `device`, or of whoever owns the memory, may do `what`.
   [[nodiscard]] bool allowed(int device, bool by_owner, const access& what) const;
 
-  // --- Waiting, on the calling thread
-  // --------------------------------------------------------------
+  // --- Waiting, on the calling thread -----------------------------------------------------------
 
   driver::CUresult synchronize(const std::shared_ptr<stream_state>& stream,
                                std::unique_lock<std::mutex>& lock);
@@ -166,8 +165,7 @@ class timeline {
   /// Lets work happen until `done`; false if the device is lost meanwhile.
   bool run_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock);
 
-  // --- Progress
-  // ------------------------------------------------------------------------------------
+  // --- Progress ---------------------------------------------------------------------------------
 
   /// One ready operation, chosen by the seed (or by end time in timed mode); false if none is
   /// ready.

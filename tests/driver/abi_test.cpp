@@ -12,8 +12,7 @@ namespace {
 
 namespace ours = weir::driver;
 
-// --- Values and layouts
-// -----------------------------------------------------------------------------
+// --- Values and layouts -------------------------------------------------------------------------
 
 #define WEIR_ENUMERATOR(enumeration, name, value) \
   static_assert(static_cast<long long>(ours::name) == static_cast<long long>(::name), #name);
@@ -52,8 +51,7 @@ static_assert(std::is_same_v<ours::CUdevice, ::CUdevice>);
 static_assert(std::is_same_v<ours::CUdeviceptr, ::CUdeviceptr>);
 static_assert(std::is_same_v<ours::CUmemGenericAllocationHandle, ::CUmemGenericAllocationHandle>);
 
-// --- Signatures
-// -------------------------------------------------------------------------------------
+// --- Signatures ---------------------------------------------------------------------------------
 
 // Whether a caller and a callee that disagree about A and B by name still understand each other:
 // the same kind of thing, of the same size, through every level of pointers.

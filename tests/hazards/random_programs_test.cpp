@@ -143,8 +143,7 @@ class generator {
     }
   }
 
-  // --- Operations and their order
-  // ------------------------------------------------------------------
+  // --- Operations and their order ---------------------------------------------------------------
 
   [[nodiscard]] bool blocking(std::size_t stream) const { return stream < 2 || stream == legacy(); }
   [[nodiscard]] std::size_t legacy() const { return at_.streams.size() - 1; }
@@ -327,8 +326,7 @@ class generator {
     note(where, host_side, host_, writes);
   }
 
-  // --- Stream-ordered memory
-  // -----------------------------------------------------------------------
+  // --- Stream-ordered memory --------------------------------------------------------------------
 
   void allocate() {
     const std::size_t stream = random_stream();

@@ -13,8 +13,7 @@ struct written {
 
 void PrintTo(const written& which, std::ostream* out) { *out << which.name; }
 
-// --- Racy
-// ------------------------------------------------------------------------------------------
+// --- Racy ---------------------------------------------------------------------------------------
 
 const std::vector<written> racy = {
     {"write_write_on_two_streams",
@@ -214,8 +213,7 @@ const std::vector<written> racy = {
      }},
 };
 
-// --- Correct
-// ---------------------------------------------------------------------------------------
+// --- Correct ------------------------------------------------------------------------------------
 
 const std::vector<written> correct = {
     {"one_stream_many_uses",

@@ -104,8 +104,7 @@ std::string_view name(standing works) {
   return "no";
 }
 
-// --- Text
-// ------------------------------------------------------------------------------------------
+// --- Text ---------------------------------------------------------------------------------------
 
 /// Lines of at most 80 columns: a label at the left edge, its text beside it, broken between words.
 class page {
