@@ -9,9 +9,11 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "weir/device.hpp"
 #include "weir/runtime.hpp"
+#include "weir/stream.hpp"
 
 namespace weir::inline v0::detail {
 
@@ -19,6 +21,14 @@ namespace weir::inline v0::detail {
 /// born under; one that differs belongs to the parent, whose driver the child must not touch. The
 /// child cannot trust the locks of such an object either: a thread that held one is not there.
 extern std::atomic<std::uint32_t> fork_generation;
+
+/// Told of streams that weir destroys, while they still can be asked: the driver says nothing of
+/// streams that are gone, and does not survive being asked.
+class stream_listener {
+ public:
+  virtual ~stream_listener() = default;
+  virtual void stream_closing(const stream_ref& which) noexcept = 0;
+};
 
 /// Owned by its runtime; at the same address for as long as that lives. Everything but the context
 /// and the numbering of streams is fixed when the runtime is opened.
@@ -44,6 +54,10 @@ struct device_state {
   std::mutex numbers_mutex;
   std::unordered_map<driver::CUstream, std::uint64_t> numbers;
 
+  /// Who is told; called with the lock held, so that a listener that was removed is not called.
+  std::mutex listeners_mutex;
+  std::vector<stream_listener*> listeners;
+
   [[nodiscard]] static device_state& of(weir::device which) noexcept { return *which.state_; }
   [[nodiscard]] weir::device handle() noexcept { return weir::device{*this}; }
   /// For owners: this state, with the runtime kept alive.
@@ -59,6 +73,9 @@ struct device_state {
 
 /// Asks the driver what this device is and can do.
 [[nodiscard]] result<void> ask(device_state& about, int ordinal);
+
+void add_listener(device_state& where, stream_listener& who);
+void remove_listener(device_state& where, stream_listener& who) noexcept;
 
 /// The stream with this handle is gone: whatever gets the handle next is another stream.
 void forget_stream(device_state& where, driver::CUstream handle) noexcept;

@@ -37,6 +37,16 @@ stream_id own_number(device_state& where, driver::CUstream handle) {
 
 }  // namespace
 
+void add_listener(device_state& where, stream_listener& who) {
+  const std::lock_guard lock{where.listeners_mutex};
+  where.listeners.push_back(&who);
+}
+
+void remove_listener(device_state& where, stream_listener& who) noexcept {
+  const std::lock_guard lock{where.listeners_mutex};
+  std::erase(where.listeners, &who);
+}
+
 void forget_stream(device_state& where, driver::CUstream handle) noexcept {
   if (where.calls->stream_get_id != nullptr) return;
   const std::lock_guard lock{where.numbers_mutex};
@@ -225,11 +235,16 @@ stream& stream::operator=(stream&& other) noexcept {
 
 result<void> stream::close() noexcept {
   if (home_ == nullptr) return {};
+  const stream_ref going = ref();
   const auto home = std::move(home_);
   const auto handle = std::exchange(handle_, nullptr);
   id_ = {};
   const context_scope bound{home->handle()};
   if (!bound) return bound.error();
+  {
+    const std::lock_guard lock{home->listeners_mutex};
+    for (detail::stream_listener* each : home->listeners) each->stream_closing(going);
+  }
   detail::forget_stream(*home, handle);
   return check(call::stream_destroy, bound.driver().stream_destroy(handle));
 }
