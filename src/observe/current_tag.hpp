@@ -1,0 +1,11 @@
+// The calling thread's tag, for code that cannot afford a call to read it.
+#pragma once
+
+#include "weir/tag.hpp"
+
+namespace weir::inline v0::observe {
+
+// Initial-exec: one load from a register's offset, also inside the shared library.
+extern constinit thread_local tag thread_tag __attribute__((tls_model("initial-exec")));
+
+}  // namespace weir::inline v0::observe
