@@ -20,6 +20,16 @@ enum class runtime_choice { automatic, cuda, simulated };
 /// What moves simulated work forward: "seeded", "timed" or "manual" in text.
 enum class sim_progress { seeded, timed, manual };
 
+/// How the caching allocator places memory; docs/tuning.md compares them.
+enum class placement_policy {
+  balanced,
+  throughput,
+  compact,
+  never_move,
+  classic,
+  classic_expandable,
+};
+
 /// The options with their initial values. docs/options.md lists each with its meaning. A plain
 /// value: nothing in weir reads options, or the environment, behind its user's back.
 struct options {

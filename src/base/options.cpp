@@ -39,6 +39,16 @@ constexpr std::array<spelled<sim_progress>, 3> choices<sim_progress>{{
     {"manual", sim_progress::manual},
 }};
 
+template <>
+constexpr std::array<spelled<placement_policy>, 6> choices<placement_policy>{{
+    {"balanced", placement_policy::balanced},
+    {"throughput", placement_policy::throughput},
+    {"compact", placement_policy::compact},
+    {"never_move", placement_policy::never_move},
+    {"classic", placement_policy::classic},
+    {"classic_expandable", placement_policy::classic_expandable},
+}};
+
 template <class T>
 concept choice = std::is_enum_v<T>;
 
