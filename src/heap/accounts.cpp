@@ -1,0 +1,242 @@
+// The ledger of pools and tags.
+#include "heap/accounts.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace weir::inline v0::heap {
+namespace {
+
+constexpr std::uint64_t key_of(pool_id pool, tag what) {
+  return std::uint64_t{pool.number()} << 16 | what.number();
+}
+
+/// Adds a signed change to an amount that never falls below zero.
+void add(gauge& to, std::int64_t change) noexcept {
+  to.current += static_cast<std::uint64_t>(change);
+}
+void raise(gauge& which) noexcept {
+  if (which.peak < which.current) which.peak = which.current;
+}
+
+}  // namespace
+
+void ledger::raise_peaks() noexcept {
+  active.current = allocated.current + pending;
+  raise(requested);
+  raise(allocated);
+  raise(active);
+  raise(blocks);
+}
+
+void ledger::reset_peaks() noexcept {
+  active.current = allocated.current + pending;
+  requested.reset_peak();
+  allocated.reset_peak();
+  active.reset_peak();
+  blocks.reset_peak();
+}
+
+void ledger::fill(memory_stats& into) const noexcept {
+  into.requested = requested;
+  into.allocated = allocated;
+  into.active = {allocated.current + pending, active.peak};
+  into.blocks = blocks;
+  into.pending = pending;
+  into.allocations = allocations;
+  into.frees = frees;
+  into.hits = hits;
+  into.failures = failures;
+}
+
+accounts::accounts() {
+  add_pool(pool_id{});
+  static_cast<void>(number_of(pool_id{}, tag{}));
+}
+
+ledger& accounts::tag_ledger(tag what) {
+  const std::size_t index = what.number();
+  if (tags_.size() <= index) tags_.resize(index + 1);
+  if (tags_[index] == nullptr) tags_[index] = std::make_unique<tag_entry>();
+  return tags_[index]->sums;
+}
+
+result<account_number> accounts::number_of(pool_id pool, tag what) {
+  if (pool == pool_id{}) {
+    const account_number number = what.number();
+    if (number < cells_.size() && cells_[number].by_pool != nullptr) [[likely]]
+      return number;
+    // Those below as well: a thread's cache counts every account up to the highest it met, and hits
+    // are counted there before their tag is ever asked for here.
+    static_cast<void>(tag_ledger(what));
+    if (cells_.size() <= number) cells_.resize(std::size_t{number} + 1);
+    for (account_number i = 0; i <= number; ++i) {
+      if (cells_[i].by_pool != nullptr) continue;
+      WEIR_TRY_VALUE(each, tag::numbered(i));
+      cells_[i] = {pool, each, pools_.at(pool).get(), &tag_ledger(each)};
+    }
+    return number;
+  }
+  const auto known = private_.find(key_of(pool, what));
+  if (known != private_.end()) return known->second;
+  ledger& by_tag = tag_ledger(what);
+  if (cells_.size() < first_private_account) cells_.resize(first_private_account);
+  if (unused_.empty() && cells_.size() > std::numeric_limits<account_number>::max()) {
+    return error{.code = errc::limit_exceeded,
+                 .detail = "too many pairs of private pool and tag are in use"};
+  }
+  if (unused_.empty()) {
+    const auto fresh = static_cast<account_number>(cells_.size());
+    cells_.emplace_back();
+    unused_.push_back(fresh);
+  }
+  unused_.reserve(cells_.size() - first_private_account);  // so that remove_pool() cannot fail
+  const account_number number = unused_.back();
+  private_.emplace(key_of(pool, what), number);
+  unused_.pop_back();
+  cells_[number] = {pool, what, pools_.at(pool).get(), &by_tag};
+  return number;
+}
+
+template <class Change>
+void accounts::change(account_number which, const Change& apply) noexcept {
+  const cell& at = cells_[which];
+  apply(total_);
+  apply(*at.by_pool);
+  apply(*at.by_tag);
+}
+
+void accounts::allocated(account_number which, std::uint64_t requested,
+                         std::uint64_t rounded) noexcept {
+  change(which, [&](ledger& book) {
+    book.requested.set(book.requested.current + requested);
+    book.allocated.set(book.allocated.current + rounded);
+    book.active.set(book.allocated.current + book.pending);
+    book.blocks.set(book.blocks.current + 1);
+    ++book.allocations;
+  });
+}
+
+void accounts::allocated(account_number which, std::uint64_t requested, std::uint64_t rounded,
+                         account_delta& counted) noexcept {
+  change(which, [&](ledger& book) {
+    add(book.requested, counted.requested);
+    add(book.allocated, counted.allocated);
+    book.requested.set(book.requested.current + requested);
+    book.allocated.set(book.allocated.current + rounded);
+    book.active.set(book.allocated.current + book.pending);
+    book.blocks.set(book.blocks.current + counted.allocations - counted.frees + 1);
+    book.allocations += counted.allocations + 1;
+    book.hits += counted.allocations;
+    book.frees += counted.frees;
+  });
+  counted = {};
+}
+
+void accounts::freed(account_number which, std::uint64_t requested,
+                     std::uint64_t rounded) noexcept {
+  change(which, [&](ledger& book) {
+    book.requested.current -= requested;
+    book.allocated.current -= rounded;
+    --book.blocks.current;
+    ++book.frees;
+  });
+}
+
+void accounts::pending(account_number which, std::int64_t more) noexcept {
+  change(which, [&](ledger& book) { book.pending += static_cast<std::uint64_t>(more); });
+}
+
+void accounts::failed(pool_id pool, tag what) noexcept {
+  ++total_.failures;
+  if (const auto found = pools_.find(pool); found != pools_.end()) ++found->second->failures;
+  if (what.number() < tags_.size() && tags_[what.number()] != nullptr)
+    ++tags_[what.number()]->sums.failures;
+}
+
+void accounts::fold(account_number which, account_delta& counted) noexcept {
+  if (counted.allocations == 0 && counted.frees == 0) return;
+  change(which, [&](ledger& book) {
+    add(book.requested, counted.requested);
+    add(book.allocated, counted.allocated);
+    book.blocks.current += counted.allocations - counted.frees;
+    book.allocations += counted.allocations;
+    book.hits += counted.allocations;
+    book.frees += counted.frees;
+  });
+  counted = {};
+}
+
+void accounts::raise_peaks() noexcept {
+  total_.raise_peaks();
+  for (auto& [id, book] : pools_) book->raise_peaks();
+  for (auto& each : tags_)
+    if (each != nullptr) each->sums.raise_peaks();
+}
+
+void accounts::reset_peaks() noexcept {
+  total_.reset_peaks();
+  for (auto& [id, book] : pools_) book->reset_peaks();
+  for (auto& each : tags_)
+    if (each != nullptr) each->sums.reset_peaks();
+}
+
+void accounts::add_pool(pool_id pool) { pools_.emplace(pool, std::make_unique<ledger>()); }
+
+void accounts::remove_pool(pool_id pool) noexcept {
+  for (auto each = private_.begin(); each != private_.end();) {
+    if (cells_[each->second].pool != pool) {
+      ++each;
+      continue;
+    }
+    cells_[each->second] = {};
+    unused_.push_back(each->second);  // number_of() kept room for it
+    each = private_.erase(each);
+  }
+  pools_.erase(pool);
+}
+
+void accounts::set_limit(tag what, std::uint64_t most) {
+  static_cast<void>(tag_ledger(what));
+  tags_[what.number()]->limit = most;
+}
+
+std::uint64_t accounts::limit(tag what) const noexcept {
+  const std::size_t index = what.number();
+  return index < tags_.size() && tags_[index] != nullptr ? tags_[index]->limit
+                                                         : bytes::max().count();
+}
+
+bool accounts::limited(std::uint16_t tag_number) const noexcept {
+  return tag_number < tags_.size() && tags_[tag_number] != nullptr &&
+         tags_[tag_number]->limit != bytes::max().count();
+}
+
+bool accounts::any_limit() const noexcept {
+  return std::any_of(tags_.begin(), tags_.end(), [](const auto& each) {
+    return each != nullptr && each->limit != bytes::max().count();
+  });
+}
+
+bool accounts::may_allocate(tag what, std::uint64_t more) const noexcept {
+  const std::uint64_t most = limit(what);
+  if (most == bytes::max().count()) return true;
+  const std::uint64_t live = tags_[what.number()]->sums.allocated.current;
+  return live <= most && more <= most - live;
+}
+
+const ledger* accounts::of(pool_id pool) const noexcept {
+  const auto found = pools_.find(pool);
+  return found == pools_.end() ? nullptr : found->second.get();
+}
+
+const ledger* accounts::of(tag what) const noexcept {
+  const std::size_t index = what.number();
+  return index < tags_.size() && tags_[index] != nullptr ? &tags_[index]->sums : nullptr;
+}
+
+std::size_t accounts::footprint() const noexcept {
+  return cells_.capacity() * sizeof(cell) + (tags_.size() + pools_.size()) * sizeof(tag_entry);
+}
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,122 @@
+// The ledger: what is held by pool, by tag and in all.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "weir/observe.hpp"
+#include "weir/result.hpp"
+#include "weir/stats.hpp"
+#include "weir/tag.hpp"
+
+namespace weir::inline v0::heap {
+
+/// A pool and a tag, as one number that fits a block's record. The allocator's own pool comes
+/// first: there the number is the tag's.
+using account_number = std::uint16_t;
+constexpr account_number first_private_account = tag::most + 1;
+[[nodiscard]] constexpr bool is_private(account_number which) noexcept {
+  return which >= first_private_account;
+}
+
+/// What a thread's cache did with the blocks of one account since it was last folded in.
+struct account_delta {
+  std::int64_t requested = 0;
+  std::int64_t allocated = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+};
+
+/// Sums of one pool, of one tag, or of all.
+struct ledger {
+  gauge requested;
+  gauge allocated;
+  gauge active;
+  gauge blocks;
+  std::uint64_t pending = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+  std::uint64_t hits = 0;
+  std::uint64_t failures = 0;
+
+  void raise_peaks() noexcept;
+  void reset_peaks() noexcept;
+  /// The members of memory_stats that a ledger knows.
+  void fill(memory_stats& into) const noexcept;
+};
+
+/// Every pool's and every tag's ledger, and the total: each block is in one of each, so that the
+/// sums agree.
+///
+/// Needs the heap's lock. Never fails but in number_of() and add_pool().
+class accounts {
+ public:
+  accounts();
+
+  /// limit_exceeded: more pairs of private pool and tag than fit a record.
+  [[nodiscard]] result<account_number> number_of(pool_id pool, tag what);
+  [[nodiscard]] pool_id pool_of(account_number which) const noexcept { return cells_[which].pool; }
+  [[nodiscard]] tag tag_of(account_number which) const noexcept { return cells_[which].what; }
+
+  void allocated(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
+  /// The same, together with what a thread counted for the account: the peak is not raised by what
+  /// was freed before.
+  void allocated(account_number which, std::uint64_t requested, std::uint64_t rounded,
+                 account_delta& counted) noexcept;
+  void freed(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
+  /// Freed memory that waits for streams; negative when it has waited.
+  void pending(account_number which, std::int64_t more) noexcept;
+  void failed(pool_id pool, tag what) noexcept;
+  /// Takes over what a cache counted and clears it. Peaks rise with raise_peaks() only, so that
+  /// several caches can be taken over as of one moment.
+  void fold(account_number which, account_delta& counted) noexcept;
+  void raise_peaks() noexcept;
+  void reset_peaks() noexcept;
+
+  void add_pool(pool_id pool);
+  /// The pool is gone; all its blocks are.
+  void remove_pool(pool_id pool) noexcept;
+
+  /// The most that may be live with the tag; bytes::max() is no limit.
+  void set_limit(tag what, std::uint64_t most);
+  [[nodiscard]] bool limited(tag what) const noexcept { return limited(what.number()); }
+  [[nodiscard]] bool limited(std::uint16_t tag_number) const noexcept;
+  [[nodiscard]] bool any_limit() const noexcept;
+  /// Whether so much more may be live with the tag.
+  [[nodiscard]] bool may_allocate(tag what, std::uint64_t more) const noexcept;
+  [[nodiscard]] std::uint64_t limit(tag what) const noexcept;
+
+  [[nodiscard]] const ledger& total() const noexcept { return total_; }
+  [[nodiscard]] const ledger* of(pool_id pool) const noexcept;
+  [[nodiscard]] const ledger* of(tag what) const noexcept;
+  /// Numbers of tags that were used are below this.
+  [[nodiscard]] std::size_t tags() const noexcept { return tags_.size(); }
+  [[nodiscard]] std::size_t footprint() const noexcept;
+
+ private:
+  struct cell {
+    pool_id pool{};
+    tag what{};
+    ledger* by_pool = nullptr;
+    ledger* by_tag = nullptr;
+  };
+  struct tag_entry {
+    ledger sums;
+    std::uint64_t limit = bytes::max().count();
+  };
+
+  template <class Change>
+  void change(account_number which, const Change& apply) noexcept;
+  [[nodiscard]] ledger& tag_ledger(tag what);
+
+  ledger total_;
+  std::unordered_map<pool_id, std::unique_ptr<ledger>> pools_;
+  std::vector<std::unique_ptr<tag_entry>> tags_;  // by number; null: never used
+  std::vector<cell> cells_;                       // by account number
+  std::unordered_map<std::uint64_t, account_number> private_;
+  std::vector<account_number> unused_;  // private numbers that may be given again
+};
+
+}  // namespace weir::inline v0::heap

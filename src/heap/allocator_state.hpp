@@ -1,0 +1,343 @@
+// The inside of a caching_allocator: its parts, its lock, and the path that needs neither.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "device/state.hpp"
+#include "heap/accounts.hpp"
+#include "heap/address_table.hpp"
+#include "heap/block.hpp"
+#include "heap/capture.hpp"
+#include "heap/pending.hpp"
+#include "heap/pool.hpp"
+#include "heap/store.hpp"
+#include "heap/streams.hpp"
+#include "heap/thread_cache.hpp"
+#include "observe/current_tag.hpp"
+#include "weir/caching_allocator.hpp"
+#include "weir/options.hpp"
+
+namespace weir::inline v0::heap {
+
+class driver_access;
+
+/// Says that the size of a freed block need not be checked.
+constexpr bytes any_size = bytes::max();
+
+/// Everything a caching_allocator holds.
+///
+/// Two paths. allocate_cached() and deallocate_cached() touch the calling thread's cache, the
+/// address table and the block's record, and take no lock. Everything else holds `mutex_`, the
+/// heap's lock; members are the lock's unless they say otherwise. What another thread's cache holds
+/// is reached by stopping it (thread_caches::stop).
+///
+/// Owned by the handles of users; pools, claims and threads refer to it weakly. After close(), and
+/// in a forked child, no call touches anything.
+class allocator_state : public std::enable_shared_from_this<allocator_state>,
+                        private detail::stream_listener {
+ public:
+  [[nodiscard]] static result<std::shared_ptr<allocator_state>> create(weir::device where,
+                                                                       const options& settings);
+  /// The inside of an allocator, for tests.
+  [[nodiscard]] static allocator_state& of(caching_allocator& outside) noexcept {
+    return *outside.inside_;
+  }
+  allocator_state(weir::device where, const options& settings);
+  ~allocator_state() override;
+  allocator_state(const allocator_state&) = delete;
+  allocator_state& operator=(const allocator_state&) = delete;
+
+  // --- Without the lock -------------------------------------------------------------------------
+
+  /// Memory of exactly that size from the calling thread's cache; null: allocate() knows.
+  [[nodiscard]] void* allocate_quickly(bytes size, const stream_ref& stream) noexcept;
+  /// Whether the calling thread's cache took the block; if not, deallocate() does or says what is
+  /// wrong.
+  [[nodiscard]] bool deallocate_quickly(void* pointer, const stream_ref& stream) noexcept;
+
+  /// The same for what the quick path left undone: large blocks, streams other than the last,
+  /// default streams, blocks of other threads, observers, limits. Then, with the lock, for requests
+  /// that fit into free memory as it is and frees that the cache has no room for.
+  [[nodiscard]] void* allocate_closely(bytes size, const stream_ref& stream) noexcept;
+  [[nodiscard]] bool deallocate_closely(void* pointer, const stream_ref* stream,
+                                        bytes expected) noexcept;
+
+  // --- The slow paths: allocator_state.cpp ------------------------------------------------------
+
+  /// From the pool, or where the request belongs if that is null.
+  [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment,
+                                       const pool* from);
+  result<void> deallocate(void* pointer, const stream_ref* stream, bytes expected);
+  result<void> record_stream(void* pointer, const stream_ref& stream);
+  [[nodiscard]] result<bytes> size_of(const void* pointer);
+
+  result<bytes> trim(bytes keep);
+  result<bytes> empty_cache();
+  result<void> release_stream(const stream_ref& stream);
+  result<void> close();
+
+  result<void> set_limit(bytes most);
+  result<void> set_limit(tag of, bytes most);
+  [[nodiscard]] bytes limit() const noexcept {
+    return bytes{limit_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] std::uint64_t add_callback(out_of_memory_callback callback);
+  void remove_callback(std::uint64_t key) noexcept;
+  void set_observer(event_sink* sink) noexcept;
+  [[nodiscard]] weir::device device() const noexcept { return device_; }
+
+  /// A weir::stream is about to be destroyed: from then on it cannot be asked.
+  void stream_closing(const stream_ref& which) noexcept override;
+  /// A thread is at its end; its cache goes back.
+  void thread_ended(thread_cache& cache) noexcept;
+
+  // --- Pools and captures: pools.cpp ------------------------------------------------------------
+
+  [[nodiscard]] result<std::shared_ptr<pool>> create_pool(std::string_view name);
+  void release_pool(pool_id which) noexcept;
+  [[nodiscard]] result<std::shared_ptr<graph_claim>> begin_capture(const stream_ref& stream);
+  void end_capture(const graph_claim& claim) noexcept;
+  void release_claim(const graph_claim& claim) noexcept;
+  [[nodiscard]] result<void> keep_with(const graph_claim& claim, driver::CUgraph graph);
+  /// A handle to a claim's pool.
+  [[nodiscard]] std::shared_ptr<pool> share_pool(pool_id which);
+
+  // --- Looking: snapshot.cpp, report.cpp --------------------------------------------------------
+
+  [[nodiscard]] memory_stats stats();
+  [[nodiscard]] memory_stats stats(tag of);
+  [[nodiscard]] memory_stats stats(pool_id of);
+  [[nodiscard]] std::vector<tag_stats> stats_by_tag();
+  void reset_peaks();
+  [[nodiscard]] allocator_snapshot snapshot();
+  [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream);
+  /// What contradicts itself; empty if nothing. For tests.
+  [[nodiscard]] std::string check();
+
+ private:
+  friend class ladder;
+
+  /// A stream as the slow paths know it.
+  struct caller {
+    stream_ref ref;
+    stream_id id{};  // 0: it cannot be asked now
+  };
+  // cached.cpp. A stream of id 0 stands for the block's own.
+  [[nodiscard]] stream_id quick_id(const stream_ref& stream,
+                                   const thread_cache& cache) const noexcept;
+  [[nodiscard]] void* allocate_cached(thread_cache& cache, bytes size, stream_id stream,
+                                      std::uint32_t accepted) noexcept;
+  [[nodiscard]] bool deallocate_cached(thread_cache& cache, void* pointer, stream_id stream,
+                                       bytes expected, std::uint32_t accepted) noexcept;
+  [[nodiscard]] void* allocate_plainly(thread_cache& cache, bytes size, stream_id stream) noexcept;
+  [[nodiscard]] bool deallocate_plainly(thread_cache& cache, void* pointer, stream_id stream,
+                                        bytes expected) noexcept;
+  [[nodiscard]] bool free_for_another(thread_cache& cache, block_index which, stream_bins& bins,
+                                      thread_cache& owner) noexcept;
+
+  void emit(event_sink* to, memory_event_kind kind, const block& what, stream_id stream,
+            account_number account) const noexcept;
+
+  // allocator_state.cpp
+  [[nodiscard]] result<void> usable() const;
+  /// The calling thread's cache, made at first sight; null where there is none.
+  [[nodiscard]] thread_cache* local();
+  [[nodiscard]] result<caller> identify(const stream_ref& stream, thread_cache* cache);
+  [[nodiscard]] result<stream_slot> slot_of(const caller& who, driver_access& driver);
+  [[nodiscard]] result<void*> allocate_locked(std::unique_lock<std::mutex>& lock, bytes size,
+                                              const request& wanted, const caller& who,
+                                              const pool* from, bool chosen_by_user,
+                                              std::optional<capture_status> capturing);
+  [[nodiscard]] result<pool_state*> route(const pool* from);
+  [[nodiscard]] result<void> make_table_room();
+  void hand_out(block_index which, bytes size, account_number account, pool_state& from,
+                stream_id stream, thread_cache* cache) noexcept;
+  [[nodiscard]] result<void> deallocate_locked(void* pointer, const caller* who, bytes expected);
+  void free_recorded(block_index which, stream_slot slot, driver_access& driver) noexcept;
+  /// Puts a freed block, counted as freed, into the cache; false: there is no place for it.
+  [[nodiscard]] bool keep(thread_cache& cache, block_index which, stream_slot slot,
+                          stream_id id) noexcept;
+  [[nodiscard]] result<block_index> find_live(const void* pointer);
+  [[nodiscard]] error not_a_block(std::uint64_t address);
+  /// To the store, for good.
+  void give_back(block_index which, stamp freed) noexcept;
+  [[nodiscard]] pool_state& pool_of(const block& what) noexcept;
+
+  // Thread caches, with the lock; a foreign cache is stopped. Each counts what the cache counted.
+  void fold(thread_cache& cache) noexcept;
+  void hand_back_list(block_index head, bool counted) noexcept;
+  bool hand_back_large(thread_cache& cache) noexcept;
+  bool hand_back_unplaced(thread_cache& cache) noexcept;
+  void hand_back_bins(thread_cache& cache, stream_bins& bins) noexcept;
+  void hand_back_half(thread_cache& cache, stream_bins& newest) noexcept;
+  bool hand_back(thread_cache& cache) noexcept;
+  bool hand_back_all() noexcept;
+  void hand_over_unplaced(thread_cache& own) noexcept;
+  [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,
+                                         stream_slot slot) noexcept;
+  /// Every cache's counts and what others left in them; inside a stop.
+  void settle_caches() noexcept;
+  [[nodiscard]] thread_cache* own_cache() const noexcept {
+    return here.serial == serial_ ? here.cache : nullptr;
+  }
+
+  // Streams, with the lock.
+  bool retire_all() noexcept;
+  [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot close_but);
+  /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams
+  /// share memory, it should not take a miss for others to profit.
+  void share_freed(driver_access& driver) noexcept;
+  void share_if_due() noexcept;
+  [[nodiscard]] result<void> wait_for_streams(driver_access& driver);
+  [[nodiscard]] result<bool> any_capturing(driver_access& driver);
+
+  // pools.cpp
+  [[nodiscard]] pool_state* find_pool(pool_id which) noexcept;
+  [[nodiscard]] pool_state& add_pool(std::string name);
+  void drop_holder(pool_id which) noexcept;
+  void sweep_graphs() noexcept;
+  void sweep_pools(driver_access& driver) noexcept;
+  /// The pool of the capture that the stream is in.
+  [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
+                                                 driver_access& driver);
+  /// Whether the pool's free memory may go back to the driver.
+  [[nodiscard]] bool may_release(const pool_state& from) const noexcept;
+  [[nodiscard]] result<bytes> release_down_to(std::uint64_t keep, driver_access& driver);
+  void update_capture_reason() noexcept;
+
+  // snapshot.cpp, with the lock and caches settled
+  [[nodiscard]] memory_stats totals() const noexcept;
+  [[nodiscard]] memory_stats pool_totals(const pool_state& of) const noexcept;
+  [[nodiscard]] memory_stats tag_totals(tag of) const noexcept;
+  [[nodiscard]] std::vector<tag_stats> tags_in_use() const;
+  [[nodiscard]] memory_report report(bytes size, stream_slot slot);
+
+  // What the quick path reads; nothing here changes while a cache is in use.
+  const std::uint64_t serial_;
+  const weir::device device_;
+  address_table table_;
+  block_store blocks_;
+
+  const placement_policy policy_;
+  const bool detect_captures_;
+  stream_id legacy_stream_{};  // fixed in create()
+  std::shared_ptr<detail::device_state> home_;
+  std::atomic<bool> closed_{false};
+  std::atomic<std::uint64_t> limit_;
+  thread_caches caches_;
+
+  mutable std::mutex mutex_;
+  heap::streams streams_;
+  core core_;
+  accounts accounts_;
+  pending pending_;
+  captures captures_;
+  std::vector<std::unique_ptr<pool_state>> pools_;  // the allocator's own first
+  std::uint32_t next_pool_ = 1;
+  std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>> callbacks_;
+  std::uint64_t next_callback_ = 1;
+  stream_slot to_share_ = nobody;  // freed enough for an event
+  bool pools_to_sweep_ = false;    // a pool that nobody holds lost its last block
+};
+
+/// The driver, entered when first needed: the context made current and, with it, the thread's
+/// capture mode relaxed, so that no question of ours breaks anybody's capture. A slow path that
+/// finds room makes no driver call at all.
+class driver_access {
+ public:
+  explicit driver_access(weir::device where) noexcept : device_{where} {}
+  driver_access(const driver_access&) = delete;
+  driver_access& operator=(const driver_access&) = delete;
+
+  [[nodiscard]] const context_scope& enter() noexcept {
+    if (!bound_) {
+      bound_.emplace(device_);
+      if (*bound_) relaxed_.emplace(device_);
+    }
+    return *bound_;
+  }
+  [[nodiscard]] result<void> entered() {
+    if (!enter()) return bound_->error();
+    if (!*relaxed_) return relaxed_->error();
+    return {};
+  }
+
+ private:
+  weir::device device_;
+  std::optional<context_scope> bound_;
+  std::optional<thread_capture_mode_guard> relaxed_;
+};
+
+// --- The quick path -----------------------------------------------------------------------------
+//
+// No lock, no shared write, no driver call, no call at all: these two are leaves, so that what they
+// need stays in registers. Whatever is out of the ordinary is left to the slower paths.
+
+inline void* allocator_state::allocate_quickly(bytes size, const stream_ref& stream) noexcept {
+  if (here.serial != serial_) [[unlikely]]
+    return nullptr;
+  thread_cache& cache = *here.cache;
+  const std::uint64_t units = (size.count() + (unit - 1)) / unit;
+  const account_number account = observe::thread_tag.number();
+  const std::uint32_t reasons = cache.enter_quickly();
+  stream_bins& bins = *cache.current;
+  if (reasons != 0 || bins.id != stream.known_id() || stream.device() != device_ ||
+      units - 1 >= most_binned_units || account >= cache.delta_count) [[unlikely]] {
+    cache.leave();
+    return nullptr;
+  }
+  const block_index which = bins.heads[units];
+  if (which == no_block) [[unlikely]] {
+    cache.leave();
+    return nullptr;
+  }
+  block& what = blocks_[which];
+  bins.heads[units] = what.out.next;
+  const std::uint64_t rounded = units * unit;
+  what.become(block_kind::live);
+  what.account = account;
+  what.out.waste = static_cast<std::uint32_t>(rounded - size.count());
+  what.out.home = cache.number;
+  cache.units -= units;
+  cache.count_allocation(account, size.count(), rounded);
+  cache.leave();
+  return reinterpret_cast<void*>(what.address);
+}
+
+inline bool allocator_state::deallocate_quickly(void* pointer, const stream_ref& stream) noexcept {
+  if (here.serial != serial_) [[unlikely]]
+    return false;
+  thread_cache& cache = *here.cache;
+  const std::uint32_t reasons = cache.enter_quickly();
+  if (reasons != 0) [[unlikely]] {
+    cache.leave();
+    return false;
+  }
+  stream_bins& bins = *cache.current;
+  const block_index which = table_.find(reinterpret_cast<std::uint64_t>(pointer));
+  block& what = blocks_[which];  // where there is none: the record that is never used
+  // A block whose home is here is of the allocator's own pool, counted here, and nobody recorded
+  // it.
+  if (bins.id != stream.known_id() || stream.device() != device_ || what.is() != block_kind::live ||
+      what.out.home != cache.number || what.units > most_binned_units ||
+      cache.units + what.units > cache.bound()) [[unlikely]] {
+    cache.leave();
+    return false;
+  }
+  what.become(block_kind::thread_cached);
+  what.stream = bins.slot;
+  bins.push(which, what);
+  cache.units += what.units;
+  cache.count_free(what.account, what.size() - what.out.waste, what.size());
+  cache.leave();
+  return true;
+}
+
+}  // namespace weir::inline v0::heap

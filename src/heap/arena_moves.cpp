@@ -1,0 +1,479 @@
+// Making room in an arena: creating, moving and releasing handles, with the books kept exact.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "heap/arena.hpp"
+#include "heap/mutation.hpp"
+
+namespace weir::inline v0::heap {
+
+result<block_index> arena::rearrange(const request& wanted, reach whose,
+                                     const context_scope& bound) {
+  if (whose == reach::behind_wait) {
+    WEIR_TRY_VALUE(borrowed, borrow(wanted, bound));
+    if (borrowed != no_block) return borrowed;
+  }
+  // Where one slot is room enough a free handle would have served as it is.
+  if (wanted.units * unit <= slot_size_) return no_block;
+  join_holes();
+  room_plan made = make_plan(wanted, whose, means::moving);
+  if (!made.complete) return no_block;
+  return carry_out(made, wanted, bound);
+}
+
+/// A run of another stream that fits as it is, behind a wait for that stream.
+result<block_index> arena::borrow(const request& wanted, const context_scope& bound) {
+  const std::uint32_t needed = wanted.units + wanted.alignment - 1;
+  block_index best = no_block;
+  for (stream_slot other = 1; other < owners_.size(); ++other) {
+    if (other == wanted.stream) continue;
+    const fit_index& theirs = owners_[other]->runs;
+    const block_index found =
+        needed <= fit_index::large ? theirs.lowest(needed) : theirs.shortest(needed);
+    if (found == no_block) continue;
+    const block& run = shared_.blocks[found];
+    if (!shared_.streams.can_wait_for(stamp_of(run))) continue;
+    if (best == no_block || run.units < shared_.blocks[best].units) best = found;
+  }
+  if (best == no_block) return no_block;
+  if (mutated(mutation::no_wait_for_borrowed)) return carve(best, wanted);
+  WEIR_TRY_VALUE(waits, shared_.streams.wait(wanted.stream, stamp_of(shared_.blocks[best]), bound));
+  return waits ? carve(best, wanted) : no_block;
+}
+
+result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
+  join_holes();
+  const bool move = !prefers_growth(wanted);
+  // Others' memory first, if this goes beyond the slack anyway; then without.
+  for (const reach whose : {reach::behind_wait, reach::usable}) {
+    if (whose == reach::behind_wait && !move) continue;
+    room_plan made = make_plan(wanted, whose, move ? means::both : means::growing);
+    if (!made.complete || !shared_.may_reserve(made.new_slots * slot_size_)) continue;
+    auto done = carry_out(made, wanted, bound);
+    if (!done && done.code() == errc::out_of_memory) continue;
+    if (done && *done == no_block) continue;
+    return done;
+  }
+  return no_block;
+}
+
+result<block_index> arena::carry_out(room_plan& room, const request& wanted,
+                                     const context_scope& bound) {
+  // Every filling can split a run and a hole twice each, and the window one more.
+  if (!shared_.blocks.prepare(5 * room.fillings.size() + 4)) return errc::system;
+  WEIR_TRY_VALUE(waited, wait_for_others(room, wanted, bound));
+  if (!waited) return no_block;
+  WEIR_TRY(create_handles(room, bound));
+  auto mapped = clear_the_way(room, bound);
+  if (mapped) mapped = map_handles(room, bound);
+  if (!mapped) {
+    for (filling& each : room.fillings) {
+      if (!each.fresh || each.from == 0) continue;
+      static_cast<void>(vmm::release(bound, handles_[each.from].memory));
+      handles_[each.from] = {};
+      spare_handles_.push_back(each.from);
+    }
+    return std::move(mapped).error();
+  }
+  std::vector<std::uint32_t> left;  // places that handles move from
+  for (const filling& each : room.fillings)
+    if (!each.fresh) left.push_back(handles_[each.from].slot);
+  const block_index taken = commit(room, wanted);
+  // A mapping that cannot be taken away stays retained, which is no harm.
+  if (shared_.unmap_at_once)
+    for (const std::uint32_t place : left) static_cast<void>(unmap_retained(place, bound));
+  // Someone will want to fill the holes, or to move what is free where nothing may stay mapped: the
+  // epoch of the last use must come to an end.
+  if (!left.empty() || shared_.unmap_at_once)
+    static_cast<void>(shared_.streams.close(wanted.stream, bound));
+  return taken;
+}
+
+/// Makes the stream wait for what others may still do with the bytes it gets. False: it cannot.
+result<bool> arena::wait_for_others(const room_plan& room, const request& wanted,
+                                    const context_scope& bound) {
+  const auto wait_over = [&](block_index at, std::uint64_t start,
+                             std::uint64_t end) -> result<bool> {
+    for (; at != no_block && shared_.blocks[at].address < end; at = shared_.blocks[at].after) {
+      const block& there = shared_.blocks[at];
+      if (there.end() <= start || there.is() != block_kind::run) continue;
+      if (there.stream == nobody || there.stream == wanted.stream) continue;
+      if (mutated(mutation::no_wait_for_window)) continue;
+      WEIR_TRY_VALUE(waits, shared_.streams.wait(wanted.stream, stamp_of(there), bound));
+      if (!waits) return false;
+    }
+    return true;
+  };
+  WEIR_TRY_VALUE(window_ready, wait_over(room.where.first, room.where.start, room.where.end));
+  if (!window_ready) return false;
+  for (const filling& each : room.fillings) {
+    if (each.from == 0) continue;
+    const std::uint64_t start = address_of(handles_[each.from].slot);
+    WEIR_TRY_VALUE(ready, wait_over(each.source, start, start + each.slots * slot_size_));
+    if (!ready) return false;
+  }
+  return true;
+}
+
+result<void> arena::create_handles(room_plan& room, const context_scope& bound) {
+  for (std::size_t i = 0; i < room.fillings.size(); ++i) {
+    filling& each = room.fillings[i];
+    if (each.from != 0) continue;
+    auto memory = vmm::create(bound, bytes{each.slots * slot_size_});
+    if (memory) {
+      each.fresh = true;
+      each.from = new_handle(*memory);
+      continue;
+    }
+    while (i-- > 0) {
+      filling& earlier = room.fillings[i];
+      if (!earlier.fresh) continue;
+      static_cast<void>(vmm::release(bound, handles_[earlier.from].memory));
+      handles_[earlier.from] = {};
+      spare_handles_.push_back(std::exchange(earlier.from, 0));
+    }
+    return std::move(memory).error();
+  }
+  return {};
+}
+
+arena::handle_number arena::new_handle(vmm::physical memory) {
+  handle_number number = 0;
+  if (spare_handles_.empty()) {
+    number = static_cast<handle_number>(handles_.size());
+    handles_.emplace_back();
+    spare_handles_.reserve(handles_.size());
+  } else {
+    number = spare_handles_.back();
+    spare_handles_.pop_back();
+  }
+  handles_[number] = {.memory = memory,
+                      .slots = static_cast<std::uint32_t>(memory.size.count() / slot_size_)};
+  return number;
+}
+
+/// Unmaps mappings that handles left behind where others are to be mapped now.
+result<void> arena::clear_the_way(const room_plan& room, const context_scope& bound) {
+  for (const filling& each : room.fillings) {
+    if (each.returns || each.hole == no_block) continue;
+    for (std::uint32_t at = each.slot; at < each.slot + each.slots; ++at)
+      if (slots_[at].retained != 0) WEIR_TRY(unmap_retained(at, bound));
+  }
+  return {};
+}
+
+/// Unmaps the whole mapping that a handle left behind over `at_slot`.
+result<void> arena::unmap_retained(std::uint32_t at_slot, const context_scope& bound) {
+  const handle_number which = slots_[at_slot].retained;
+  const std::uint32_t first = at_slot - slots_[at_slot].retained_offset;
+  handle& from = handles_[which];
+  WEIR_TRY(vmm::unmap(bound, address_of(first), bytes{from.slots * slot_size_}));
+  for (std::uint32_t at = first; at < first + from.slots; ++at) {
+    slots_[at].retained = 0;
+    slots_[at].retained_offset = 0;
+  }
+  --from.retained;
+  return {};
+}
+
+result<void> arena::map_handles(const room_plan& room, const context_scope& bound) {
+  const std::array rights{access_};
+  for (std::size_t i = 0; i < room.fillings.size(); ++i) {
+    const filling& each = room.fillings[i];
+    if (each.returns) continue;
+    const std::uint64_t where = address_of(each.slot);
+    const bytes size{each.slots * slot_size_};
+    if (mutated(mutation::mapping_not_retained) && !each.fresh)
+      WEIR_TRY(vmm::unmap(bound, address_of(handles_[each.from].slot), size));
+    auto done = vmm::map(bound, where, handles_[each.from].memory);
+    if (done) {
+      done = vmm::set_access(bound, where, size, rights);
+      if (!done) static_cast<void>(vmm::unmap(bound, where, size));
+    }
+    if (done) continue;
+    while (i-- > 0) {
+      const filling& earlier = room.fillings[i];
+      if (!earlier.returns)
+        static_cast<void>(
+            vmm::unmap(bound, address_of(earlier.slot), bytes{earlier.slots * slot_size_}));
+    }
+    return done;
+  }
+  return {};
+}
+
+// --- The books -----------------------------------------------------------------------------------
+
+/// Enters what carry_out() did. Works from high addresses to low, because cutting leaves the
+/// records of lower addresses as they are: the plan's hints stay good.
+block_index arena::commit(const room_plan& room, const request& wanted) {
+  struct step {
+    const filling* with = nullptr;
+    std::uint32_t from_slot = 0;
+    stamp used{};   // the last use of the old place
+    stamp ready{};  // of the new place
+  };
+  const stamp now = shared_.streams.now(wanted.stream);
+  std::vector<step> steps;
+  for (const filling& each : room.fillings) {
+    step made{.with = &each};
+    if (!each.fresh) {
+      made.from_slot = handles_[each.from].slot;
+      const std::uint64_t end = address_of(made.from_slot + each.slots);
+      for (block_index at = each.source; at != no_block && shared_.blocks[at].address < end;
+           at = shared_.blocks[at].after) {
+        const block& run = shared_.blocks[at];
+        if (run.end() <= address_of(made.from_slot) || run.stream == nobody) continue;
+        if (!mutated(mutation::surplus_is_everybodys)) made.ready = now;
+        if (run.stream != wanted.stream) {
+          made.used = now;
+        } else if (made.used.stream == nobody || is_after(run.in.freed, made.used.epoch)) {
+          made.used = stamp_of(run);
+        }
+      }
+    }
+    if (mutated(mutation::hole_forgets_its_use)) made.used = {};
+    steps.push_back(made);
+  }
+
+  // New addresses at the end.
+  block_index first = room.where.first;
+  for (const step& each : steps) {
+    if (each.with->hole != no_block) continue;
+    if (slots_.size() < each.with->slot + each.with->slots)
+      slots_.resize(each.with->slot + each.with->slots);
+    const block_index fresh = shared_.blocks.make();
+    block& run = shared_.blocks[fresh];
+    run.address = address_of(each.with->slot);
+    run.units = static_cast<std::uint32_t>(each.with->slots * slot_size_ / unit);
+    run.become(block_kind::run);
+    run.stream = each.ready.stream;
+    run.in.freed = each.ready.epoch;
+    link_after(last_, fresh);
+    add_run(fresh);
+    if (first == no_block) first = fresh;
+  }
+
+  // Every place that changes hands, from the top.
+  struct change {
+    std::uint64_t address;
+    const step* of;
+    bool leaves;
+  };
+  std::vector<change> changes;
+  for (const step& each : steps) {
+    if (each.with->hole != no_block) changes.push_back({address_of(each.with->slot), &each, false});
+    if (!each.with->fresh) changes.push_back({address_of(each.from_slot), &each, true});
+  }
+  std::sort(changes.begin(), changes.end(),
+            [](const change& a, const change& b) { return a.address > b.address; });
+  // A window may begin inside a slot that is filled for it.
+  const std::uint64_t floor = address_of(slot_of(room.where.start));
+  const auto carry = [&](const change& each) {
+    const filling& with = *each.of->with;
+    if (each.leaves) {
+      leave_hole(with.from, with.source, each.of->used);
+    } else {
+      fill_hole(with, each.of->ready);
+    }
+  };
+  std::size_t at = 0;
+  for (; at < changes.size() && changes[at].address >= floor; ++at) carry(changes[at]);
+  const block_index taken = cut(first, room.where.start, room.where.end);
+  for (; at < changes.size(); ++at) carry(changes[at]);
+
+  for (const step& each : steps) {
+    const filling& with = *each.with;
+    handle& moved = handles_[with.from];
+    moved.slot = with.slot;
+    for (std::uint32_t i = with.slot; i < with.slot + with.slots; ++i) {
+      slots_[i].current = with.from;
+      if (!with.returns) continue;
+      slots_[i].retained = 0;
+      slots_[i].retained_offset = 0;
+    }
+    if (with.returns) --moved.retained;
+    if (with.fresh) {
+      add_reserved(with.slots * slot_size_);
+      ++shared_.handles_created;
+    } else {
+      ++(with.returns ? shared_.handles_returned : shared_.handles_moved);
+    }
+    shared_.tell({.kind = with.fresh ? memory_event_kind::reserve : memory_event_kind::move,
+                  .pool = pool_,
+                  .address = address_of(with.slot),
+                  .other_address = with.fresh ? 0 : address_of(each.from_slot),
+                  .size = with.slots * slot_size_});
+  }
+
+  static_cast<void>(hand_out(taken, wanted));
+  for (const block_index beside : {shared_.blocks[taken].after, shared_.blocks[taken].before})
+    if (beside != no_block && shared_.blocks[beside].is() == block_kind::run)
+      merge_same_owner(beside);
+  return taken;
+}
+
+/// The place a handle leaves becomes a hole; its mapping stays behind.
+void arena::leave_hole(handle_number which, block_index hint, stamp used) noexcept {
+  handle& moved = handles_[which];
+  const std::uint64_t start = address_of(moved.slot);
+  const block_index hole = cut(hint, start, start + moved.slots * slot_size_);
+  block& left = shared_.blocks[hole];
+  left.become(block_kind::hole);
+  ++holes_;
+  left.stream = used.stream;
+  left.in = {};
+  left.in.freed = used.epoch;
+  for (std::uint32_t i = 0; i < moved.slots; ++i)
+    slots_[moved.slot + i] = {.retained = which, .retained_offset = i};
+  ++moved.retained;
+}
+
+/// Slots of a hole get memory and become a run.
+void arena::fill_hole(const filling& with, stamp ready) noexcept {
+  const std::uint64_t start = address_of(with.slot);
+  const std::uint64_t end = start + with.slots * slot_size_;
+  block_index at = with.hole;
+  while (shared_.blocks[at].end() <= start) at = shared_.blocks[at].after;
+  if (shared_.blocks[at].address < start) at = split(at, start);
+  if (shared_.blocks[at].end() > end) split(at, end);
+  --holes_;
+  block& run = shared_.blocks[at];
+  run.become(block_kind::run);
+  run.stream = ready.stream;
+  run.in = {};
+  run.in.freed = ready.epoch;
+  add_run(at);
+}
+
+// --- Giving back ---------------------------------------------------------------------------------
+
+result<bytes> arena::release(bytes most, const context_scope& bound) {
+  std::uint64_t released = 0;
+  // From the end, so that the arena gets shorter.
+  for (block_index at = last_; at != no_block && released < most.count();) {
+    const block_index before = shared_.blocks[at].before;
+    const block& run = shared_.blocks[at];
+    if (run.is() == block_kind::run &&
+        (run.stream == nobody || mutated(mutation::bound_memory_released))) {
+      std::uint64_t low = slot_of(run.address + slot_size_ - 1);
+      std::uint64_t high = slot_of(run.end());
+      while (low < high && released < most.count()) {
+        const handle_number which = slots_[high - 1].current;
+        const handle there = handles_[which];
+        if (there.slot + there.slots == high && there.slot >= low) {
+          WEIR_TRY_VALUE(went, release_handle(which, at, bound));
+          if (went) released += there.slots * slot_size_;
+        }
+        high = there.slot;
+      }
+    }
+    at = before;
+  }
+  drop_trailing_holes();
+  return bytes{released};
+}
+
+/// Gives a wholly free handle back, with the mappings it left behind. False: one of those may still
+/// be in use.
+result<bool> arena::release_handle(handle_number which, block_index run,
+                                   const context_scope& bound) {
+  const handle going = handles_[which];
+  if (!shared_.blocks.prepare(2)) return errc::system;
+  if (going.retained != 0) {
+    std::vector<std::uint32_t> left_behind;
+    for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+      const block& hole = shared_.blocks[at];
+      if (hole.is() != block_kind::hole) continue;
+      for (std::uint64_t i = slot_of(hole.address); i < slot_of(hole.end()); ++i) {
+        if (slots_[i].retained != which) continue;
+        if (!fillable(hole)) return false;
+        if (slots_[i].retained_offset == 0) left_behind.push_back(static_cast<std::uint32_t>(i));
+      }
+    }
+    for (const std::uint32_t at : left_behind) WEIR_TRY(unmap_retained(at, bound));
+  }
+  const std::uint64_t start = address_of(going.slot);
+  const bytes size{going.slots * slot_size_};
+  WEIR_TRY(vmm::unmap(bound, start, size));
+  leave_hole(which, run, {});
+  for (std::uint32_t i = going.slot; i < going.slot + going.slots; ++i) slots_[i] = {};
+  handles_[which] = {};
+  spare_handles_.push_back(which);
+  remove_reserved(size.count());
+  ++shared_.handles_released;
+  shared_.tell(
+      {.kind = memory_event_kind::release, .pool = pool_, .address = start, .size = size.count()});
+  WEIR_TRY(vmm::release(bound, going.memory));
+  return true;
+}
+
+/// Adjoining holes that can be filled become one: it takes fewer handles to fill.
+void arena::join_holes() noexcept {
+  if (holes_ < 2) return;
+  for (block_index at = first_; at != no_block;) {
+    block& low = shared_.blocks[at];
+    const block_index after = low.after;
+    if (after == no_block) break;
+    if (!fillable(low) || !fillable(shared_.blocks[after])) {
+      at = after;
+      continue;
+    }
+    low.stream = nobody;
+    low.units += shared_.blocks[after].units;
+    unlink(after);
+    shared_.blocks.recycle(after);
+    --holes_;
+  }
+}
+
+void arena::drop_trailing_holes() noexcept {
+  while (last_ != no_block && fillable(shared_.blocks[last_])) {
+    const block& hole = shared_.blocks[last_];
+    const std::uint64_t low = slot_of(hole.address);
+    for (std::uint64_t i = low; i < slots_.size(); ++i)
+      if (slots_[i].retained != 0) return;
+    const block_index gone = last_;
+    unlink(gone);
+    shared_.blocks.recycle(gone);
+    --holes_;
+    slots_.resize(low);
+  }
+}
+
+result<void> arena::close(const context_scope& bound) {
+  result<void> first_failure;
+  const auto note = [&](result<void> done) {
+    if (!done && first_failure) first_failure = std::move(done);
+  };
+  for (std::uint32_t at = 0; at < slots_.size(); ++at) {
+    if (slots_[at].retained != 0 && slots_[at].retained_offset == 0)
+      note(vmm::unmap(bound, address_of(at),
+                      bytes{handles_[slots_[at].retained].slots * slot_size_}));
+  }
+  for (const handle& each : handles_) {
+    if (each.slots == 0) continue;
+    note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
+    note(vmm::release(bound, each.memory));
+  }
+  for (block_index at = first_; at != no_block;) {
+    const block_index next = shared_.blocks[at].after;
+    shared_.blocks.recycle(at);
+    at = next;
+  }
+  first_ = last_ = no_block;
+  holes_ = 0;
+  slots_.clear();
+  handles_.assign(1, {});
+  spare_handles_.clear();
+  owners_.clear();
+  static_cast<void>(add_owner(nobody));
+  remove_reserved(reserved_);
+  handed_out_ = 0;
+  note(range_.close());
+  return first_failure;
+}
+
+}  // namespace weir::inline v0::heap

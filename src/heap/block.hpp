@@ -1,0 +1,141 @@
+// The record of one piece of address space, and the store that recycles records.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "weir/bytes.hpp"
+#include "weir/memory.hpp"
+
+namespace weir::inline v0::heap {
+
+/// Sizes inside the heap are counted in units: every block starts and ends on one.
+constexpr std::uint64_t unit = 512;
+/// 2 TiB less one unit: a size that still counts in 32 bits.
+constexpr std::uint64_t most_units = 0xffff'fffe;
+
+[[nodiscard]] constexpr bytes to_bytes(std::uint64_t units) noexcept { return bytes{units * unit}; }
+
+/// A record's number. 0 is no record.
+using block_index = std::uint32_t;
+constexpr block_index no_block = 0;
+
+/// A stream's number inside one allocator (streams.hpp). 0 is nobody: what belongs to it is
+/// everybody's.
+using stream_slot = std::uint32_t;
+constexpr stream_slot nobody = 0;
+
+/// A stretch of a stream's life, counted up. Wraps around, so compare with is_after() only.
+using epoch = std::uint32_t;
+[[nodiscard]] constexpr bool is_after(epoch a, epoch b) noexcept {
+  return static_cast<std::int32_t>(a - b) > 0;
+}
+
+enum class block_kind : std::uint8_t {
+  unused,         // the record is on the free list
+  live,           // the user's
+  thread_cached,  // freed; in a thread's cache or on its way there
+  pending,        // freed; waits for recorded streams
+  run,            // free in a store: `stream` may use it, or everybody where that is nobody
+  hole,           // addresses that no handle is mapped to as its current place
+};
+
+/// 48 bytes: live blocks by the hundred thousand must not cost the host more memory than they are
+/// worth. Owned by a block_store, in the list of its neighbours by address, under the heap's lock;
+/// except that of a live or thread_cached block the thread that frees or caches it writes `kind`
+/// and the members of `out`.
+struct block {
+  std::uint64_t address = 0;
+  std::uint32_t units = 0;
+  block_index before = no_block;  // neighbours by address within one store, never across a gap
+  block_index after = no_block;
+  stream_slot stream = nobody;
+  std::atomic<block_kind> kind{block_kind::unused};
+  bool recorded = false;  // other streams used it: heap::uses knows which
+  std::uint16_t account = 0;
+  /// Of a block that is handed out: live, thread_cached, pending.
+  struct outside {
+    std::uint32_t waste;  // size - what was asked for
+    block_index next;     // in a thread's list
+    std::uint16_t home;   // the thread cache it came through; 0: none
+  };
+  /// Of a run or hole.
+  struct inside {
+    heap::epoch freed;
+    block_index older, newer;  // queue of the stream's runs by epoch; classic: `older` is a rank
+    block_index left, right;   // list or tree of an index
+  };
+  union {
+    outside out;
+    inside in;
+  };
+
+  block() noexcept : in{} {}
+  [[nodiscard]] std::uint64_t end() const noexcept { return address + units * unit; }
+  [[nodiscard]] std::uint64_t size() const noexcept { return units * unit; }
+  [[nodiscard]] block_kind is() const noexcept { return kind.load(std::memory_order_relaxed); }
+  void become(block_kind now) noexcept { kind.store(now, std::memory_order_relaxed); }
+};
+static_assert(sizeof(block) == 48);
+
+/// Records by number, in chunks that never move, recycled: there are never more than were in use at
+/// a time, and a chunk. Making and recycling needs the heap's lock; looking one up does not, for
+/// who knows that it is in use.
+///
+/// A record is three quarters of a cache line. Two threads that each use a block over and over must
+/// not share a line, so records with even numbers are used up before odd ones.
+class block_store {
+ public:
+  block_store() = default;
+  block_store(const block_store&) = delete;
+  block_store& operator=(const block_store&) = delete;
+
+  [[nodiscard]] block& operator[](block_index which) noexcept {
+    return chunks_[which / per_chunk].load(std::memory_order_relaxed)[which % per_chunk];
+  }
+  [[nodiscard]] const block& operator[](block_index which) const noexcept {
+    return chunks_[which / per_chunk].load(std::memory_order_relaxed)[which % per_chunk];
+  }
+
+  /// Sees to it that the next `count` makes succeed; false where the host has no memory. Called
+  /// before a change that must not fail half-way.
+  [[nodiscard]] bool prepare(std::size_t count) noexcept {
+    return free_count_ >= count || add_chunks(count);
+  }
+  /// A fresh record; prepare() must have answered true since.
+  [[nodiscard]] block_index make() noexcept {
+    const std::size_t list = free_[0] != no_block ? 0 : 1;
+    const block_index made = free_[list];
+    free_[list] = (*this)[made].after;
+    --free_count_;
+    ++in_use_;
+    (*this)[made].after = no_block;
+    return made;
+  }
+  void recycle(block_index which) noexcept;
+
+  [[nodiscard]] std::size_t in_use() const noexcept { return in_use_; }
+  /// Host memory that the records take.
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    return owned_.size() * per_chunk * sizeof(block);
+  }
+
+ private:
+  static constexpr block_index per_chunk = 4096;
+  // 2^25 records: as many as the address table can name.
+  static constexpr std::size_t most_chunks = 8192;
+
+  [[nodiscard]] bool add_chunks(std::size_t count) noexcept;
+
+  std::array<std::atomic<block*>, most_chunks> chunks_{};
+  std::vector<std::unique_ptr<block[]>> owned_;
+  std::array<block_index, 2> free_{};  // of even and of odd number
+  std::size_t free_count_ = 0;
+  std::size_t in_use_ = 0;
+};
+
+}  // namespace weir::inline v0::heap

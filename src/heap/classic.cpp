@@ -1,0 +1,307 @@
+// Best fit, split and merge, and what the classic store tells about itself.
+#include "heap/classic.hpp"
+
+#include <algorithm>
+
+#include "device/state.hpp"
+#include "heap/mutation.hpp"
+
+namespace weir::inline v0::heap {
+namespace {
+
+constexpr std::uint32_t mebi = (1U << 20) / unit;  // a MiB in units
+constexpr std::uint32_t small_most = mebi;         // of a small request
+constexpr std::uint32_t large_tail = mebi;         // of a large run, not worth cutting off
+
+block_state state_of(const block& of) noexcept {
+  switch (of.is()) {
+    case block_kind::live:
+      return block_state::live;
+    case block_kind::thread_cached:
+      return block_state::thread_cached;
+    case block_kind::pending:
+      return block_state::pending;
+    case block_kind::hole:
+      return block_state::hole;
+    default:
+      return block_state::stream_bound;
+  }
+}
+
+}  // namespace
+
+result<std::unique_ptr<store>> make_classic_store(core& shared, pool_id pool, bool expandable,
+                                                  const context_scope& bound) {
+  if (!bound) return bound.error();
+  if (expandable && !shared.device.capabilities().virtual_memory) {
+    return error{.code = errc::not_supported, .detail = "expandable segments need virtual memory"};
+  }
+  return std::unique_ptr<store>{std::make_unique<classic_store>(shared, pool, expandable)};
+}
+
+classic_store::classic_store(core& shared, pool_id pool, bool expandable) noexcept
+    : store{shared, pool},
+      expandable_{expandable},
+      classes_{class_index{shared.blocks}, class_index{shared.blocks}} {}
+
+classic_store::~classic_store() {
+  if (segments_.empty()) return;
+  const context_scope bound{shared_.device};
+  detail::report_failure(close(bound));
+}
+
+std::uint64_t classic_store::units_to_look_for(const request& wanted) noexcept {
+  // Whatever address a run begins at, an aligned one is fewer than `alignment` units away.
+  return std::uint64_t{wanted.units} + wanted.alignment - 1;
+}
+
+classic_store::size_class classic_store::class_of(std::uint64_t units) noexcept {
+  return units <= small_most ? size_class::small : size_class::large;
+}
+
+classic_store::segment& classic_store::segment_with(std::uint64_t address) noexcept {
+  return std::prev(segments_.upper_bound(address))->second;
+}
+
+// --- Handing out --------------------------------------------------------------------------------
+
+block_index classic_store::fit(const request& wanted) {
+  const std::uint64_t units = units_to_look_for(wanted);
+  if (units > most_units) return no_block;
+  const size_class from = class_of(units);
+  const block_index found =
+      best_fit(index_of(from), wanted.stream, static_cast<std::uint32_t>(units));
+  if (found == no_block || !shared_.blocks.prepare(2)) return no_block;
+  return hand_out(found, wanted, from);
+}
+
+block_index classic_store::best_fit(class_index& in, stream_slot stream,
+                                    std::uint32_t units) const noexcept {
+  const block_store& blocks = shared_.blocks;
+  // A run before a hole counts as long as both: the room to expand into is used last.
+  const auto length = [&](block_index run) -> std::uint64_t {
+    const block_index behind = blocks[run].after;
+    const bool grows = behind != no_block && blocks[behind].is() == block_kind::hole;
+    return std::uint64_t{blocks[run].units} + (grows ? blocks[behind].units : 0);
+  };
+  block_index found = in.runs.first(stream, units);
+  while (expandable_ && found != no_block) {
+    const block_index longer = in.runs.next(found);
+    if (longer == no_block || length(longer) >= length(found)) break;
+    found = longer;
+  }
+  const block_index guest = in.guests.first(stream, units);
+  if (guest == no_block) return found;
+  return found == no_block || blocks[guest].units < blocks[found].units ? guest : found;
+}
+
+block_index classic_store::hand_out(block_index run, const request& wanted,
+                                    size_class from) noexcept {
+  block_store& blocks = shared_.blocks;
+  class_index& in = index_of(from);
+  const bool guest = in.guests.size() != 0 && in.guests.contains(run);
+  block_tree& listed = guest ? in.guests : in.runs;
+  listed.remove(run);
+
+  const std::uint64_t step = wanted.alignment * unit;
+  const std::uint64_t skipped = (step - blocks[run].address % step) % step / unit;
+  block_index taken = run;
+  if (skipped != 0) {
+    taken = cut(run, static_cast<std::uint32_t>(skipped));
+    listed.insert(run);
+  }
+  const std::uint32_t left = blocks[taken].units - wanted.units;
+  const bool useful = from == size_class::small || expandable_ ? left != 0 : left > large_tail;
+  if (useful) listed.insert(cut(taken, wanted.units));
+
+  block& given = blocks[taken];
+  given.become(block_kind::live);
+  given.stream = wanted.stream;
+  given.out = {};
+  handed_out_ += given.size();
+  return taken;
+}
+
+// --- Taking back --------------------------------------------------------------------------------
+
+void classic_store::give_back(block_index which, stamp freed) noexcept {
+  block& back = shared_.blocks[which];
+  const segment& home = segment_with(back.address);
+  handed_out_ -= back.size();
+  const bool done = shared_.streams.has_passed(freed);
+  const bool at_home =
+      done || freed.stream == home.stream || mutated(mutation::guest_goes_home_at_once);
+  back.become(block_kind::run);
+  back.recorded = false;
+  back.account = 0;
+  back.stream = at_home ? home.stream : freed.stream;
+  back.in = {};
+  back.in.freed = done ? shared_.streams.passed(home.stream) : freed.epoch;
+  back.in.older = home.rank;
+  settle(which, home);
+}
+
+void classic_store::retire(stream_slot stream) noexcept {
+  block_store& blocks = shared_.blocks;
+  for (class_index& in : classes_) {
+    for (block_index guest = in.guests.first(stream); guest != no_block;) {
+      // Going home joins runs of another stream only, so the next guest stays.
+      const block_index next = in.guests.next(guest);
+      if (at_rest(blocks[guest])) {
+        const segment& home = segment_with(blocks[guest].address);
+        in.guests.remove(guest);
+        blocks[guest].stream = home.stream;
+        blocks[guest].in.freed = shared_.streams.passed(home.stream);
+        settle(guest, home);
+      }
+      guest = next;
+    }
+  }
+}
+
+block_index classic_store::settle(block_index run, const segment& home) noexcept {
+  block_store& blocks = shared_.blocks;
+  if (const block_index next = blocks[run].after; may_join(run, next)) {
+    unlist(next, home);
+    absorb_next(run);
+  }
+  if (const block_index previous = blocks[run].before; may_join(previous, run)) {
+    unlist(previous, home);
+    absorb_next(previous);
+    run = previous;
+  }
+  list(run, home);
+  return run;
+}
+
+bool classic_store::may_join(block_index a, block_index b) const noexcept {
+  if (a == no_block || b == no_block) return false;
+  const block& low = shared_.blocks[a];
+  const block& high = shared_.blocks[b];
+  return low.is() == high.is() && low.stream == high.stream &&
+         (low.is() == block_kind::run || low.is() == block_kind::hole);
+}
+
+block_index classic_store::cut(block_index which, std::uint32_t units) noexcept {
+  block_store& blocks = shared_.blocks;
+  const block_index made = blocks.make();
+  block& low = blocks[which];
+  block& high = blocks[made];
+  high.address = low.address + units * unit;
+  high.units = low.units - units;
+  high.before = which;
+  high.after = low.after;
+  high.stream = low.stream;
+  high.become(low.is());
+  high.in = low.in;
+  low.units = units;
+  low.after = made;
+  if (high.after != no_block) blocks[high.after].before = made;
+  return made;
+}
+
+void classic_store::absorb_next(block_index which) noexcept {
+  block_store& blocks = shared_.blocks;
+  block& low = blocks[which];
+  const block_index gone = low.after;
+  const block& high = blocks[gone];
+  low.units += high.units;
+  if (is_after(high.in.freed, low.in.freed)) low.in.freed = high.in.freed;
+  low.after = high.after;
+  if (low.after != no_block) blocks[low.after].before = which;
+  blocks.recycle(gone);
+}
+
+void classic_store::list(block_index run, const segment& home) noexcept {
+  class_index& in = index_of(home.holds);
+  const block& which = shared_.blocks[run];
+  if (which.is() == block_kind::hole) return in.holes.insert(run);
+  (which.stream == home.stream ? in.runs : in.guests).insert(run);
+}
+
+void classic_store::unlist(block_index run, const segment& home) noexcept {
+  class_index& in = index_of(home.holds);
+  const block& which = shared_.blocks[run];
+  if (which.is() == block_kind::hole) return in.holes.remove(run);
+  (which.stream == home.stream ? in.runs : in.guests).remove(run);
+}
+
+bool classic_store::at_rest(const block& run) const noexcept {
+  return shared_.streams.has_passed({run.stream, run.in.freed});
+}
+
+// --- What the rules forbid ----------------------------------------------------------------------
+
+bool classic_store::prefers_growth(const request& /*wanted*/) const { return true; }
+
+result<block_index> classic_store::rearrange(const request& /*wanted*/, reach /*whose*/,
+                                             const context_scope& /*bound*/) {
+  return no_block;
+}
+
+// --- What it tells ------------------------------------------------------------------------------
+
+void classic_store::tell(memory_event_kind what, stream_slot stream, std::uint64_t address,
+                         std::uint64_t size) const noexcept {
+  if (shared_.observer == nullptr) return;
+  memory_event happened{};
+  happened.kind = what;
+  happened.device = shared_.device.id();
+  happened.pool = pool_;
+  happened.stream = shared_.streams.id(stream);
+  happened.address = address;
+  happened.size = size;
+  shared_.observer->on_event(happened);
+}
+
+std::uint64_t classic_store::bound_to(stream_slot stream) const noexcept {
+  std::uint64_t sum = 0;
+  for (const class_index& in : classes_) {
+    for (const block_tree* tree : {&in.runs, &in.guests}) {
+      for (block_index run = tree->first(stream); run != no_block; run = tree->next(run)) {
+        sum += shared_.blocks[run].size();
+      }
+    }
+  }
+  return sum;
+}
+
+std::uint64_t classic_store::longest_fit(stream_slot stream) const noexcept {
+  const auto longest = [&](size_class of) {
+    const class_index& in = index_of(of);
+    std::uint32_t units = 0;
+    for (const block_tree* tree : {&in.runs, &in.guests}) {
+      const block_index last = tree->last(stream);
+      if (last != no_block) units = std::max(units, shared_.blocks[last].units);
+    }
+    return units;
+  };
+  // A large run is never used for a small request, however little is left of it.
+  const std::uint32_t large = longest(size_class::large);
+  if (large > small_most) return large * unit;
+  return std::min(longest(size_class::small), small_most) * unit;
+}
+
+void classic_store::describe(pool_snapshot& into) const {
+  for (const auto& [base, each] : segments_) {
+    for (block_index at = each.first; at != no_block; at = shared_.blocks[at].after) {
+      const block& of = shared_.blocks[at];
+      block_info told{};
+      told.address = of.address;
+      told.size = bytes{of.size()};
+      told.state = state_of(of);
+      told.stream = shared_.streams.id(of.stream);
+      if (told.state == block_state::live) told.requested = bytes{of.size() - of.out.waste};
+      into.blocks.push_back(told);
+    }
+    describe_memory(each, into);
+  }
+}
+
+std::size_t classic_store::footprint() const noexcept {
+  // A node of the map has three links and a colour besides what it holds.
+  constexpr std::size_t node = sizeof(segment_map::value_type) + 4 * sizeof(void*);
+  return sizeof(*this) + segments_.size() * node;
+}
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,118 @@
+// What threads keep goes back to the stores: in halves, by stream, or all of it.
+#include <utility>
+
+#include "heap/allocator_state.hpp"
+
+namespace weir::inline v0::heap {
+
+void allocator_state::fold(thread_cache& cache) noexcept {
+  for (std::uint32_t i = 0; i < cache.delta_count; ++i)
+    accounts_.fold(static_cast<account_number>(i), cache.deltas[i]);
+}
+
+void allocator_state::hand_back_list(block_index head, bool counted) noexcept {
+  while (head != no_block) {
+    const block_index which = head;
+    block& what = blocks_[which];
+    head = what.out.next;
+    if (!counted) accounts_.freed(what.account, what.size() - what.out.waste, what.size());
+    give_back(which, streams_.now(what.stream));
+  }
+}
+
+bool allocator_state::hand_back_large(thread_cache& cache) noexcept {
+  if (cache.large == no_block) return false;
+  fold(cache);
+  give_back(cache.large, streams_.now(blocks_[cache.large].stream));
+  cache.large = no_block;
+  cache.large_units = 0;
+  return true;
+}
+
+bool allocator_state::hand_back_unplaced(thread_cache& cache) noexcept {
+  const block_index head = std::exchange(cache.unplaced, no_block);
+  hand_back_list(head, false);
+  return head != no_block;
+}
+
+void allocator_state::hand_over_unplaced(thread_cache& own) noexcept {
+  const std::lock_guard lock{mutex_};
+  static_cast<void>(hand_back_unplaced(own));
+}
+
+void allocator_state::hand_back_bins(thread_cache& cache, stream_bins& bins) noexcept {
+  bins.for_each_size([&](std::size_t size) {
+    const block_index head = std::exchange(bins.heads[size], no_block);
+    for (block_index each = head; each != no_block; each = blocks_[each].out.next)
+      cache.units -= size;
+    hand_back_list(head, true);
+    return true;
+  });
+}
+
+void allocator_state::hand_back_half(thread_cache& cache, stream_bins& newest) noexcept {
+  std::uint64_t hits = 0;
+  std::uint64_t frees = 0;
+  for (std::uint32_t i = 0; i < cache.delta_count; ++i) {
+    hits += cache.deltas[i].allocations;
+    frees += cache.deltas[i].frees;
+  }
+  fold(cache);
+  // What other streams left goes whole; of this one's lists each keeps its newer half, unless what
+  // was freed here lately was hardly asked for again: then keeping any costs more than it saves.
+  const bool pays = hits >= frees / 4;
+  for (const auto& each : cache.tables)
+    if (each.get() != &newest || !pays) hand_back_bins(cache, *each);
+  if (cache.units <= cache.bound() / 2) return;
+  newest.for_each_size([&](std::size_t size) {
+    std::size_t length = 0;
+    for (block_index each = newest.heads[size]; each != no_block; each = blocks_[each].out.next)
+      ++length;
+    block_index* last = &newest.heads[size];
+    for (std::size_t kept = length / 2; kept > 0; --kept) last = &blocks_[*last].out.next;
+    cache.units -= (length - length / 2) * size;
+    hand_back_list(std::exchange(*last, no_block), true);
+    return cache.units > cache.bound() / 2;
+  });
+}
+
+bool allocator_state::hand_back(thread_cache& cache) noexcept {
+  fold(cache);
+  const std::uint64_t held = cache.held();
+  cache.take_in_remote(blocks_);
+  const bool unplaced = hand_back_unplaced(cache);
+  fold(cache);
+  const bool large = hand_back_large(cache);
+  for (const auto& each : cache.tables) hand_back_bins(cache, *each);
+  return held != 0 || unplaced || large;
+}
+
+bool allocator_state::hand_back_all() noexcept {
+  bool any = false;
+  caches_.for_each([&](thread_cache& each) { any = hand_back(each) || any; });
+  accounts_.raise_peaks();
+  return any;
+}
+
+stream_bins* allocator_state::ensure_bins(thread_cache& cache, stream_id id,
+                                          stream_slot slot) noexcept {
+  if (stream_bins* const known = cache.bins_of(slot); known != nullptr) return known;
+  if (cache.has_every_bins()) {
+    fold(cache);
+    stream_bins* const oldest = cache.least_recent();
+    hand_back_bins(cache, *oldest);
+    cache.remove_bins(oldest);
+  }
+  return cache.add_bins(id, slot);
+}
+
+void allocator_state::settle_caches() noexcept {
+  caches_.for_each([&](thread_cache& each) {
+    each.take_in_remote(blocks_);
+    static_cast<void>(hand_back_unplaced(each));
+    fold(each);
+  });
+  accounts_.raise_peaks();
+}
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,76 @@
+// The way of one request to its memory, rung by rung.
+#pragma once
+
+#include <mutex>
+
+#include "heap/allocator_state.hpp"
+
+namespace weir::inline v0::heap {
+
+/// Looks for room for one request, in the order of find_room(): what is cheap and takes nothing
+/// from anybody first, what waits last. Whenever a rung frees anything the search starts over, so
+/// that a request fails only when nothing was left to free.
+///
+/// Lives for one request, with the heap's lock, which it drops around callbacks of the user only.
+class ladder {
+ public:
+  ladder(allocator_state& heap, std::unique_lock<std::mutex>& lock, driver_access& driver,
+         const request& wanted, pool_state& from, const stream_ref& stream, thread_cache* own,
+         bool pool_is_fixed) noexcept
+      : heap_{heap},
+        lock_{lock},
+        driver_{driver},
+        wanted_{wanted},
+        from_{&from},
+        stream_{stream},
+        own_{own},
+        pool_is_fixed_{pool_is_fixed} {}
+  ladder(const ladder&) = delete;
+  ladder& operator=(const ladder&) = delete;
+
+  /// For who has asked already whether the stream is being captured: then the pool changes.
+  [[nodiscard]] result<void> know_capture(capture_status status);
+  /// A block of kind live; no_block: out of memory.
+  [[nodiscard]] result<block_index> find_room();
+
+  [[nodiscard]] pool_state& pool() const noexcept { return *from_; }
+  [[nodiscard]] account_number account() const noexcept { return account_; }
+
+ private:
+  // The rungs. Those that return a bool say whether the search is worth repeating; those named
+  // after an act of the store say whether there is room now.
+  [[nodiscard]] result<void> get_ready();
+  void take_in_own();
+  [[nodiscard]] bool fit();
+  [[nodiscard]] result<bool> notice_capture();
+  [[nodiscard]] result<bool> retire();
+  [[nodiscard]] bool hand_back_own();
+  [[nodiscard]] bool hand_back_others();
+  [[nodiscard]] result<bool> grow_if_preferred();
+  [[nodiscard]] result<bool> rearrange_own();
+  [[nodiscard]] result<bool> rearrange_behind_waits();
+  [[nodiscard]] result<bool> take_pending_behind_waits();
+  [[nodiscard]] result<bool> grow();
+  [[nodiscard]] result<bool> release_elsewhere();
+  [[nodiscard]] result<bool> release_own();
+  [[nodiscard]] result<bool> ask_callbacks();
+  [[nodiscard]] result<bool> wait_for_a_stream();
+
+  [[nodiscard]] result<bool> found(result<block_index> room);
+
+  allocator_state& heap_;
+  std::unique_lock<std::mutex>& lock_;
+  driver_access& driver_;
+  const request wanted_;
+  pool_state* from_;
+  stream_ref stream_;
+  thread_cache* own_;
+  const bool pool_is_fixed_;
+  bool capture_known_ = false;
+  bool capturing_ = false;
+  bool callbacks_helped_ = true;
+  account_number account_ = 0;
+  block_index room_ = no_block;
+};
+
+}  // namespace weir::inline v0::heap

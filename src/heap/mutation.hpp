@@ -1,0 +1,47 @@
+// Deliberate mistakes in the ordering code, so that tests can show that they would notice them.
+#pragma once
+
+#include <cstdint>
+
+namespace weir::inline v0::heap {
+
+/// Each is one way to get the order of streams wrong. The library knows of none of them: there
+/// mutated() is a constant, and the line it stands in is what it would be without.
+enum class mutation : std::uint8_t {
+  none,
+  free_run_is_everybodys,       ///< what a stream freed is everybody's at once
+  foreign_run_absorbed,         ///< a free takes in a neighbour that another stream freed
+  older_free_counts,            ///< of two frees that become one run the older one's epoch stays
+  one_epoch_too_many,           ///< the epoch after the last one passed counts as passed
+  epoch_not_marked,             ///< what is stamped with an epoch does not make it close
+  hole_filled_early,            ///< a hole is filled while its old mapping may be in use
+  hole_forgets_its_use,         ///< a place that a handle left counts as unused
+  mapping_not_retained,         ///< a handle that moves is unmapped at its old place at once
+  surplus_is_everybodys,        ///< what a moved handle has to spare is everybody's
+  no_wait_for_window,           ///< room behind waits, without the waits
+  no_wait_for_borrowed,         ///< another stream's run, without the wait
+  wait_for_older_epoch,         ///< a wait for the oldest mark instead of the one needed
+  bound_memory_released,        ///< memory goes back to the driver while its stream may use it
+  recorded_stream_forgotten,    ///< a recorded stream is not waited for
+  first_of_recorded_streams,    ///< the first of several recorded streams to pass is enough
+  pending_taken_without_waits,  ///< pending memory is handed out without a wait
+  stream_of_free_forgotten,     ///< a free counts for the stream of the allocation
+  streams_known_by_handle,      ///< a new stream with an old one's handle is taken for the old
+  cache_of_any_stream,          ///< a thread's cache serves one stream with another's block
+  large_block_of_any_stream,    ///< the same for the one large block
+  device_never_waited_for,      ///< the device counts as idle, but nobody waited for it
+  graph_memory_let_go_at_end,   ///< a graph's memory is let go when its capture ends
+  graph_memory_without_guards,  ///< … or when its graph goes, though a replay is under way
+  capture_served_by_the_heap,   ///< a captured stream gets memory that others get again
+  guest_goes_home_at_once,      ///< classic: what another stream freed is the segment's again
+  count,
+};
+
+#ifdef WEIR_MUTATIONS
+inline mutation chosen_mutation = mutation::none;
+[[nodiscard]] inline bool mutated(mutation which) noexcept { return chosen_mutation == which; }
+#else
+[[nodiscard]] constexpr bool mutated(mutation /*which*/) noexcept { return false; }
+#endif
+
+}  // namespace weir::inline v0::heap

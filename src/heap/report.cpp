@@ -1,0 +1,151 @@
+// Why a request could not be met, in figures and in words.
+#include <algorithm>
+#include <map>
+
+#include "heap/allocator_state.hpp"
+
+namespace weir::inline v0 {
+namespace heap {
+namespace {
+
+void add_line(std::string& to, std::string_view what, bytes size, std::string_view rest = {}) {
+  to.append("  ").append(what).append(": ").append(to_string(size)).append(rest).append("\n");
+}
+
+/// What would make the request fit, most effective first.
+std::string advise(const memory_report& about) {
+  std::string text;
+  const auto say = [&](const std::string& sentence) {
+    if (!text.empty()) text += " ";
+    text += sentence;
+  };
+  const std::uint64_t wanted = about.requested.count();
+  const std::uint64_t reserved = about.stats.reserved.current;
+  if (about.limit != bytes::max()) {
+    const std::uint64_t needed = reserved + wanted;
+    if (needed > about.limit.count() && about.device_free >= about.requested) {
+      say("Raise the limit by " + to_string(bytes{needed - about.limit.count()}) + ".");
+    }
+  }
+  for (const auto& each : about.bound) {
+    if (each.stream == about.stream) continue;
+    say(to_string(each.size) + " are bound to stream " + std::to_string(each.stream.number()) +
+        ": synchronise it, or free on the stream that allocates next.");
+  }
+  if (about.stats.pending != 0) {
+    say(to_string(bytes{about.stats.pending}) +
+        " wait for streams that were recorded: synchronise them.");
+  }
+  if (about.other_pools != bytes{}) {
+    say(to_string(about.other_pools) + " are kept by private pools and graphs: let go of them.");
+  }
+  const std::uint64_t cached = about.stats.cached;
+  if (cached < wanted) {
+    const std::uint64_t room = std::min(
+        about.device_free.count(),
+        about.limit.count() > reserved ? about.limit.count() - reserved : std::uint64_t{0});
+    const std::uint64_t missing = wanted > cached + room ? wanted - cached - room : 0;
+    if (missing != 0) say("Free " + to_string(bytes{missing}) + " more.");
+  }
+  if (about.elsewhere >= about.requested) {
+    say(to_string(about.elsewhere) + " of the device are taken by others than this allocator.");
+  }
+  if (text.empty()) say("The request fits.");
+  return text;
+}
+
+}  // namespace
+
+memory_report allocator_state::report(bytes size, stream_slot slot) {
+  memory_report about;
+  about.requested = size;
+  about.stream = slot == nobody ? stream_id{} : streams_.id(slot);
+  about.limit = bytes{core_.reserved_limit};
+  about.stats = totals();
+  about.device_total = core_.device.total_memory();
+  if (const auto asked = core_.device.memory_info(); asked) {
+    about.device_free = asked->free;
+    const std::uint64_t taken = asked->total.count() - asked->free.count();
+    if (taken > core_.reserved) about.elsewhere = bytes{taken - core_.reserved};
+  }
+  about.tags = tags_in_use();
+
+  std::map<std::uint64_t, std::uint64_t> sizes;
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr) continue;
+    about.fragments += bytes{each->memory->fragments()};
+    if (each->id == pool_id{}) {
+      about.largest_free = bytes{each->memory->longest_fit(slot)};
+    } else {
+      about.other_pools += bytes{each->memory->reserved() - each->memory->handed_out()};
+    }
+    pool_snapshot inside;
+    each->memory->describe(inside);
+    for (const block_info& piece : inside.blocks)
+      if (piece.state == block_state::live) ++sizes[piece.size.count()];
+  }
+  for (const auto& [rounded, count] : sizes) about.largest.push_back({bytes{rounded}, count});
+  std::stable_sort(about.largest.begin(), about.largest.end(), [](const auto& a, const auto& b) {
+    return a.size.count() * a.blocks > b.size.count() * b.blocks;
+  });
+  if (about.largest.size() > 8) about.largest.resize(8);
+
+  for (stream_slot each = 1; each <= streams_.count(); ++each) {
+    std::uint64_t held = 0;
+    for (const auto& from : pools_)
+      if (from->memory != nullptr) held += from->memory->bound_to(each);
+    if (held != 0) about.bound.push_back({streams_.id(each), bytes{held}});
+  }
+  std::stable_sort(about.bound.begin(), about.bound.end(),
+                   [](const auto& a, const auto& b) { return a.size > b.size; });
+  about.advice = advise(about);
+  return about;
+}
+
+memory_report allocator_state::explain(bytes size, const stream_ref& stream) {
+  memory_report about;
+  about.requested = size;
+  if (!usable()) return about;
+  const auto who = identify(stream, local());
+  const std::lock_guard lock{mutex_};
+  if (!usable()) return about;
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  return report(size, who ? streams_.known(who->id) : nobody);
+}
+
+}  // namespace heap
+
+std::string memory_report::text() const {
+  std::string text = "no room for " + to_string(requested) + " on stream " +
+                     std::to_string(stream.number()) + "\n";
+  heap::add_line(text, "live", bytes{stats.allocated.current},
+                 " in " + std::to_string(stats.blocks.current) + " blocks, " +
+                     to_string(bytes{stats.requested.current}) + " asked for");
+  for (const tag_stats& each : tags) {
+    if (each.stats.allocated.current == 0) continue;
+    const std::string title =
+        each.tag == weir::tag{} ? "  untagged" : "  tag \"" + std::string{each.tag.name()} + "\"";
+    heap::add_line(text, title, bytes{each.stats.allocated.current},
+                   " in " + std::to_string(each.stats.blocks.current) + " blocks");
+  }
+  for (const size_group& each : largest) {
+    heap::add_line(text, "  " + std::to_string(each.blocks) + " blocks of", each.size);
+  }
+  heap::add_line(text, "waiting for recorded streams", bytes{stats.pending});
+  heap::add_line(text, "cached", bytes{stats.cached},
+                 ", " + to_string(bytes{stats.thread_cached}) +
+                     " of it by threads, longest piece " + to_string(largest_free) +
+                     ", in fragments " + to_string(fragments));
+  for (const stream_share& each : bound)
+    heap::add_line(text, "  bound to stream " + std::to_string(each.stream.number()), each.size);
+  if (other_pools != bytes{}) heap::add_line(text, "cached by other pools", other_pools);
+  heap::add_line(text, "reserved", bytes{stats.reserved.current},
+                 limit == bytes::max() ? ", no limit" : ", limit " + to_string(limit));
+  heap::add_line(text, "device", device_total,
+                 ", free " + to_string(device_free) + ", taken by others " + to_string(elsewhere));
+  text.append("  ").append(advice).append("\n");
+  return text;
+}
+
+}  // namespace weir::inline v0

@@ -1,0 +1,142 @@
+// What a pool's memory comes from: the arena with movable handles, or PyTorch's segments.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "heap/block.hpp"
+#include "heap/streams.hpp"
+#include "weir/bytes.hpp"
+#include "weir/caching_allocator.hpp"
+#include "weir/device.hpp"
+#include "weir/options.hpp"
+#include "weir/result.hpp"
+
+namespace weir::inline v0::heap {
+
+/// What all stores of an allocator share.
+struct core {
+  weir::device device;
+  block_store& blocks;
+  heap::streams& streams;
+  bool unmap_at_once = false;
+
+  // Totals of all stores.
+  std::uint64_t reserved = 0;
+  std::uint64_t reserved_limit = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t reserved_peak = 0;
+  std::uint64_t handles_created = 0;
+  std::uint64_t handles_moved = 0;
+  std::uint64_t handles_returned = 0;
+  std::uint64_t handles_released = 0;
+
+  /// Null: nobody listens.
+  event_sink* observer = nullptr;
+
+  void tell(memory_event what) const noexcept {
+    if (observer == nullptr) return;
+    what.device = device.id();
+    observer->on_event(what);
+  }
+  [[nodiscard]] bool may_reserve(std::uint64_t more) const noexcept {
+    return reserved <= reserved_limit && more <= reserved_limit - reserved;
+  }
+  void reserve(std::uint64_t more) noexcept {
+    reserved += more;
+    reserved_peak = reserved_peak < reserved ? reserved : reserved_peak;
+  }
+};
+
+/// What is asked of a store. Sizes in units.
+struct request {
+  std::uint32_t units = 0;
+  std::uint32_t alignment = 1;  // a power of two; 1 is one unit
+  stream_slot stream = nobody;
+};
+
+/// Memory of one pool: free runs, and the physical memory under them.
+///
+/// Hands out blocks of kind live, with `stream` set to the request's, and takes them back. Every
+/// byte of its physical memory is in exactly one block it handed out or one run. All calls need the
+/// heap's lock. A call that returns an error left everything as it was, but for memory that it
+/// created and kept as free.
+class store {
+ public:
+  explicit store(core& shared, pool_id pool) : shared_{shared}, pool_{pool} {}
+  virtual ~store() = default;
+  store(const store&) = delete;
+  store& operator=(const store&) = delete;
+
+  /// Whose free memory a request may be given.
+  enum class reach : std::uint8_t {
+    usable,      ///< what its stream may use at once
+    behind_wait  ///< everybody's; the stream is made to wait for the others
+  };
+
+  /// Room that costs no driver call, from what the stream may use at once; no_block if none.
+  [[nodiscard]] virtual block_index fit(const request& wanted) = 0;
+  /// Whether growing is to be preferred to rearranging for this request.
+  [[nodiscard]] virtual bool prefers_growth(const request& wanted) const = 0;
+  /// Room made of free memory alone, whose handles are moved; no_block if that cannot be.
+  [[nodiscard]] virtual result<block_index> rearrange(const request& wanted, reach whose,
+                                                      const context_scope& bound) = 0;
+  /// Room with new physical memory. no_block: the limit or the driver refuses.
+  [[nodiscard]] virtual result<block_index> grow(const request& wanted,
+                                                 const context_scope& bound) = 0;
+
+  /// A block it handed out is free: usable at once by `freed.stream`, by others once that has
+  /// passed the epoch. Never fails.
+  virtual void give_back(block_index which, stamp freed) noexcept = 0;
+  /// The stream is known to have passed its epochs up to streams::passed(): its runs of those
+  /// epochs become everybody's.
+  virtual void retire(stream_slot stream) noexcept = 0;
+  /// Gives physical memory under runs that are everybody's back to the driver, until `most` bytes
+  /// or more went or none is left. Returns how much went.
+  [[nodiscard]] virtual result<bytes> release(bytes most, const context_scope& bound) = 0;
+  /// Gives everything back, whatever it is used for: the store ends. The first error is returned;
+  /// all is attempted.
+  virtual result<void> close(const context_scope& bound) = 0;
+
+  [[nodiscard]] std::uint64_t reserved() const noexcept { return reserved_; }
+  [[nodiscard]] std::uint64_t reserved_peak() const noexcept { return reserved_peak_; }
+  void reset_peak() noexcept { reserved_peak_ = reserved_; }
+  /// Bytes of blocks that are handed out.
+  [[nodiscard]] std::uint64_t handed_out() const noexcept { return handed_out_; }
+  /// Bytes in runs that only one stream may use, by stream slot.
+  [[nodiscard]] virtual std::uint64_t bound_to(stream_slot stream) const noexcept = 0;
+  /// The longest piece that fit() could give to the stream.
+  [[nodiscard]] virtual std::uint64_t longest_fit(stream_slot stream) const noexcept = 0;
+  /// Free bytes under handles or segments that are not wholly free.
+  [[nodiscard]] virtual std::uint64_t fragments() const noexcept = 0;
+  /// Blocks by address (live ones carry kind, stream and sizes; the caller adds the rest) and
+  /// physical memory.
+  virtual void describe(pool_snapshot& into) const = 0;
+  [[nodiscard]] virtual std::size_t footprint() const noexcept = 0;
+  /// Walks everything and says what contradicts itself; empty if nothing. For tests.
+  [[nodiscard]] virtual std::string check() const = 0;
+
+ protected:
+  void add_reserved(std::uint64_t more) noexcept {
+    reserved_ += more;
+    reserved_peak_ = reserved_peak_ < reserved_ ? reserved_ : reserved_peak_;
+    shared_.reserve(more);
+  }
+  void remove_reserved(std::uint64_t less) noexcept {
+    reserved_ -= less;
+    shared_.reserved -= less;
+  }
+
+  core& shared_;
+  pool_id pool_;
+  std::uint64_t reserved_ = 0;
+  std::uint64_t reserved_peak_ = 0;
+  std::uint64_t handed_out_ = 0;
+};
+
+/// The store of the policy. The driver is asked for addresses, not for memory.
+[[nodiscard]] result<std::unique_ptr<store>> make_store(core& shared, pool_id pool,
+                                                        placement_policy policy,
+                                                        const context_scope& bound);
+
+}  // namespace weir::inline v0::heap

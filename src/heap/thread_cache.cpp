@@ -1,0 +1,189 @@
+// Tables of a thread's cache, what others leave in it, and stopping caches from outside.
+#include "heap/thread_cache.hpp"
+
+#include <algorithm>
+#include <new>
+#include <thread>
+
+namespace weir::inline v0::heap {
+
+constinit thread_local local_cache here{};
+
+// An id and a slot that no stream has.
+constinit stream_bins thread_cache::nothing{.id = stream_id{~std::uint64_t{0}},
+                                            .slot = ~stream_slot{0}};
+
+stream_bins* thread_cache::search(stream_id id) noexcept {
+  for (const auto& each : tables) {
+    if (each->id != id) continue;
+    each->last_used = ++clock;
+    return current = each.get();
+  }
+  return nullptr;
+}
+
+stream_bins* thread_cache::search(stream_slot slot) noexcept {
+  for (const auto& each : tables) {
+    if (each->slot != slot) continue;
+    each->last_used = ++clock;
+    return current = each.get();
+  }
+  return nullptr;
+}
+
+void thread_cache::take_in_remote(block_store& blocks) noexcept {
+  std::uint64_t seen = remote.load(std::memory_order_relaxed);
+  do {
+    if (seen == 0 || seen == remote_closed) return;
+  } while (
+      !remote.compare_exchange_weak(seen, 0, std::memory_order_acquire, std::memory_order_relaxed));
+  for (auto next = static_cast<block_index>(seen); next != no_block;) {
+    const block_index which = next;
+    block& what = blocks[which];
+    next = what.out.next;
+    stream_bins* const into = bins_of(what.stream);
+    if (into == nullptr || !counts(what.account) || units + what.units > bound()) {
+      leave_unplaced(which, what);
+      continue;
+    }
+    count_free(what.account, what.size() - what.out.waste, what.size());
+    into->push(which, what);
+    units += what.units;
+  }
+}
+
+bool thread_cache::push_remote(block_index which, block& what) noexcept {
+  std::uint64_t seen = remote.load(std::memory_order_relaxed);
+  std::uint64_t next = 0;
+  do {
+    if (seen == remote_closed) return false;
+    const std::uint64_t waiting = (seen >> 32) + what.units;
+    if (waiting > bound() || waiting > 0xffff'fffe) return false;
+    what.out.next = static_cast<block_index>(seen);
+    next = waiting << 32 | which;
+  } while (!remote.compare_exchange_weak(seen, next, std::memory_order_release,
+                                         std::memory_order_relaxed));
+  return true;
+}
+
+bool thread_cache::make_room(account_number which) noexcept {
+  if (which < delta_count) return true;
+  try {
+    limits.resize(std::size_t{which} + 1);
+    delta_storage.resize(std::size_t{which} + 1);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  deltas = delta_storage.data();
+  delta_count = static_cast<std::uint32_t>(delta_storage.size());
+  return true;
+}
+
+stream_bins* thread_cache::add_bins(stream_id id, stream_slot slot) noexcept {
+  try {
+    tables.push_back(std::make_unique<stream_bins>());
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  current = tables.back().get();
+  current->id = id;
+  current->slot = slot;
+  current->last_used = ++clock;
+  return current;
+}
+
+stream_bins* thread_cache::least_recent() noexcept {
+  if (current != &nothing) current->last_used = ++clock;
+  const auto oldest = std::min_element(
+      tables.begin(), tables.end(), [](auto& a, auto& b) { return a->last_used < b->last_used; });
+  return oldest == tables.end() ? nullptr : oldest->get();
+}
+
+void thread_cache::remove_bins(stream_bins* which) noexcept {
+  if (current == which) current = &nothing;
+  std::erase_if(tables, [&](const auto& each) { return each.get() == which; });
+}
+
+std::size_t thread_cache::footprint() const noexcept {
+  return sizeof *this + tables.size() * sizeof(stream_bins) +
+         delta_storage.capacity() * sizeof(account_delta);
+}
+
+thread_cache* thread_caches::open() noexcept {
+  try {
+    if (idle_.empty()) {
+      const bool has_number = all_.size() + 1 < most_homes;
+      const auto number = static_cast<std::uint16_t>(has_number ? all_.size() + 1 : 0);
+      idle_.reserve(all_.size() + 1);  // so that recycle() cannot fail
+      all_.push_back(std::make_unique<thread_cache>(number));
+      idle_.push_back(all_.back().get());
+    }
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  thread_cache* const opened = idle_.back();
+  idle_.pop_back();
+  opened->most_units.store(bound_at(0), std::memory_order_relaxed);
+  opened->observer = observer_;
+  opened->remote.store(0, std::memory_order_relaxed);
+  opened->attention.store(reasons_, std::memory_order_relaxed);
+  if (opened->number != 0) homes_[opened->number].store(opened, std::memory_order_release);
+  return opened;
+}
+
+void thread_caches::recycle(thread_cache& which) noexcept {
+  which.tables.clear();
+  which.current = &thread_cache::nothing;
+  which.per_thread_stream = {};
+  idle_.push_back(&which);
+}
+
+thread_caches::stop::stop(thread_caches& all, thread_cache* except) noexcept
+    : all_{all}, except_{except} {
+  for (auto& each : all_.all_) {
+    if (each.get() == except_) continue;
+    any_ = true;
+    each->attention.store(each->attention.load(std::memory_order_relaxed) | thread_cache::stopped,
+                          std::memory_order_seq_cst);
+  }
+  if (!any_) return;
+  asymmetric_barrier::heavy();
+  for (auto& each : all_.all_) {
+    if (each.get() == except_) continue;
+    // The owner is inside for some tens of instructions, unless it was put to sleep there.
+    for (int spins = 0; each->busy.load(std::memory_order_acquire) != 0; ++spins)
+      if (spins > 100) std::this_thread::yield();
+  }
+}
+
+thread_caches::stop::~stop() {
+  if (!any_) return;
+  asymmetric_barrier::heavy();  // an owner that sees itself let go sees what was done before
+  for (auto& each : all_.all_) {
+    if (each.get() == except_) continue;
+    each->attention.store(each->attention.load(std::memory_order_relaxed) & ~thread_cache::stopped,
+                          std::memory_order_release);
+  }
+}
+
+void thread_caches::set_reason(std::uint32_t reason, bool on) noexcept {
+  reasons_ = on ? reasons_ | reason : reasons_ & ~reason;
+  for (auto& each : all_) {
+    const std::uint32_t now = each->attention.load(std::memory_order_relaxed);
+    each->attention.store(on ? now | reason : now & ~reason, std::memory_order_relaxed);
+  }
+}
+
+void thread_caches::set_observer(event_sink* sink) noexcept {
+  observer_ = sink;
+  for (auto& each : all_) each->observer = sink;
+  set_reason(thread_cache::observed, sink != nullptr);
+}
+
+std::size_t thread_caches::footprint() const noexcept {
+  std::size_t total = sizeof *this;
+  for (const auto& each : all_) total += each->footprint();
+  return total;
+}
+
+}  // namespace weir::inline v0::heap

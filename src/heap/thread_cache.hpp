@@ -1,0 +1,284 @@
+// What a thread keeps of the memory it freed, so that its next requests need no lock.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "heap/accounts.hpp"
+#include "heap/asymmetric_barrier.hpp"
+#include "heap/block.hpp"
+#include "weir/ids.hpp"
+#include "weir/observe.hpp"
+
+namespace weir::inline v0::heap {
+
+/// Blocks above this size (1 MiB) are not kept by size; one of them is kept a thread.
+constexpr std::uint32_t most_binned_units = 2048;
+
+/// The blocks a thread keeps for one stream: a list for every size, last freed first.
+///
+/// Indexed by size: 8 KiB, of which a thread touches the lines of the sizes it uses.
+struct stream_bins {
+  stream_id id{};
+  stream_slot slot = nobody;
+  std::uint64_t last_used = 0;
+  // Whether one of eight sizes was pushed; says nothing about what is left.
+  static constexpr std::size_t group = 8;
+  std::array<bool, most_binned_units / group + 1> touched{};
+  std::array<block_index, most_binned_units + 1> heads{};
+
+  void push(block_index which, block& what) noexcept {
+    block_index& head = heads[what.units];
+    what.out.next = head;
+    head = which;
+    touched[what.units / group] = true;
+  }
+  /// Calls `action(size)` for every size that may have a list, largest first, as long as it answers
+  /// true.
+  template <class Action>
+  void for_each_size(const Action& action) {
+    for (std::size_t at = touched.size(); at-- > 0;) {
+      // Mostly nothing, and then eight at a time.
+      for (std::uint64_t eight = 0; at >= 8; at -= 8) {
+        std::memcpy(&eight, &touched[at - 7], sizeof eight);
+        if (eight != 0) break;
+      }
+      if (!touched[at]) continue;
+      bool left = false;
+      for (std::size_t size = std::min(at * group + group, heads.size()); size-- > at * group;) {
+        if (heads[size] == no_block) continue;
+        if (!action(size)) return;
+        left = left || heads[size] != no_block;
+      }
+      touched[at] = left;
+    }
+  }
+};
+
+/// One thread's cache of one allocator.
+///
+/// The thread that owns it uses it between enter() and leave(), without lock and without an atomic
+/// read-modify-write. Everybody else, and the owner's own slow paths, hold the heap's lock; a
+/// foreign cache is stopped first (thread_caches::stop), so that its owner is outside and stays
+/// there. The owner never waits for the lock while it is inside.
+///
+/// Kept are live blocks of the allocator's own pool that nobody recorded, up to `most_units` of
+/// those by size and one large one. Each is of kind thread_cached and stays in the address table.
+class alignas(64) thread_cache {
+ public:
+  static constexpr std::size_t most_streams = 8;
+  /// A table of no stream, never written.
+  static stream_bins nothing;
+
+  // Why the owner must leave the quick path: for the lock ...
+  static constexpr std::uint32_t stopped = 1;    ///< somebody looks into it
+  static constexpr std::uint32_t closed = 2;     ///< the allocator is
+  static constexpr std::uint32_t capturing = 4;  ///< ask whether the stream is being captured
+  // ... or for the one that looks more closely.
+  static constexpr std::uint32_t observed = 8;  ///< somebody listens
+  static constexpr std::uint32_t limited = 16;  ///< a tag has a limit
+  static constexpr std::uint32_t fenced = 32;   ///< the kernel has no membarrier
+  static constexpr std::uint32_t closer_look = observed | limited | fenced;
+
+  explicit thread_cache(std::uint16_t own_number) noexcept : number{own_number} {}
+
+  /// The reasons to leave at once; 0: none. Either way leave() follows.
+  [[nodiscard]] std::uint32_t enter_quickly() noexcept {
+    busy.store(1, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // for the rest see `fenced`
+    const std::uint32_t reasons = attention.load(asymmetric_barrier::load_order);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return reasons;
+  }
+  /// False: take the lock, nothing is held. Reasons in `accepted` do not count.
+  [[nodiscard]] bool enter(std::uint32_t accepted) noexcept {
+    busy.store(1, std::memory_order_relaxed);
+    asymmetric_barrier::light();
+    const std::uint32_t reasons = attention.load(asymmetric_barrier::load_order);
+    asymmetric_barrier::loaded();
+    if ((reasons & ~accepted) == 0) return true;
+    leave();
+    return false;
+  }
+  void leave() noexcept { busy.store(0, std::memory_order_release); }
+  /// For the owner: whether to ask, before anything, if its stream is being captured.
+  [[nodiscard]] bool asks_captures() const noexcept {
+    return (attention.load(std::memory_order_relaxed) & capturing) != 0;
+  }
+
+  // --- Between enter() and leave(), or with the lock --------------------------------------------
+
+  [[nodiscard]] stream_bins* bins_of(stream_id id) noexcept {
+    return current->id == id ? current : search(id);
+  }
+  [[nodiscard]] stream_bins* bins_of(stream_slot slot) noexcept {
+    return current->slot == slot ? current : search(slot);
+  }
+  /// Whether what happens to this account may be counted here.
+  [[nodiscard]] bool counts(account_number which) const noexcept {
+    return which < delta_count && !limits[which];
+  }
+  void count_allocation(account_number which, std::uint64_t requested,
+                        std::uint64_t rounded) noexcept {
+    account_delta& mine = deltas[which];
+    mine.requested += static_cast<std::int64_t>(requested);
+    mine.allocated += static_cast<std::int64_t>(rounded);
+    ++mine.allocations;
+  }
+  void count_free(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept {
+    account_delta& mine = deltas[which];
+    mine.requested -= static_cast<std::int64_t>(requested);
+    mine.allocated -= static_cast<std::int64_t>(rounded);
+    ++mine.frees;
+  }
+
+  /// Keeps a freed block, not counted as freed yet, for whoever next has the lock.
+  void leave_unplaced(block_index which, block& what) noexcept {
+    what.out.next = unplaced;
+    unplaced = which;
+  }
+  /// Takes in what other threads freed. What finds no place here waits in `unplaced`.
+  void take_in_remote(block_store& blocks) noexcept;
+
+  // --- From any thread --------------------------------------------------------------------------
+
+  /// Leaves a block that this cache handed out and another thread freed; it is thread_cached
+  /// already and names the stream. False: the cache is closed or has enough.
+  [[nodiscard]] bool push_remote(block_index which, block& what) noexcept;
+  [[nodiscard]] bool has_remote() const noexcept {
+    return remote.load(std::memory_order_relaxed) != 0;
+  }
+
+  // --- With the lock ----------------------------------------------------------------------------
+
+  /// Counts accounts up to `which` from now on; false where the host has no memory.
+  [[nodiscard]] bool make_room(account_number which) noexcept;
+  /// Adds a table for a stream; there must be fewer than most_streams. Null: no host memory.
+  stream_bins* add_bins(stream_id id, stream_slot slot) noexcept;
+  [[nodiscard]] bool has_every_bins() const noexcept { return tables.size() == most_streams; }
+  [[nodiscard]] stream_bins* least_recent() noexcept;
+  void remove_bins(stream_bins* which) noexcept;
+  [[nodiscard]] std::uint64_t held() const noexcept { return units * unit + large_units * unit; }
+  [[nodiscard]] std::size_t footprint() const noexcept;
+
+  // The owner's line.
+  std::atomic<std::uint32_t> busy{0};
+  std::atomic<std::uint32_t> attention{0};
+  stream_bins* current = &nothing;  // the table used last
+  account_delta* deltas = nullptr;
+  std::uint32_t delta_count = 0;
+  std::uint16_t number;     // what block.out.home says; 0: a cache that is nobody's home
+  std::uint64_t units = 0;  // in all tables
+  /// Written by the owner with the heap's lock; read by who frees for it, too.
+  std::atomic<std::uint64_t> most_units{0};
+  [[nodiscard]] std::uint64_t bound() const noexcept {
+    return most_units.load(std::memory_order_relaxed);
+  }
+  event_sink* observer = nullptr;
+  block_index large = no_block;
+  block_index unplaced = no_block;  // freed by others, not counted as freed yet
+  std::uint64_t large_units = 0;
+
+  std::vector<std::unique_ptr<stream_bins>> tables;
+  std::vector<account_delta> delta_storage;
+  std::vector<bool> limits;       // by account: counted centrally, because its tag has a limit
+  stream_id per_thread_stream{};  // the id of the owner's per-thread stream, once asked
+  std::uint64_t clock = 0;
+
+  /// Head of the list in the low half, its units in the high half. Others write it: a line of its
+  /// own.
+  alignas(64) std::atomic<std::uint64_t> remote{0};
+
+ private:
+  [[nodiscard]] stream_bins* search(stream_id id) noexcept;
+  [[nodiscard]] stream_bins* search(stream_slot slot) noexcept;
+};
+
+/// The value of thread_cache::remote that takes no more.
+constexpr std::uint64_t remote_closed = ~std::uint64_t{0};
+
+/// All caches of an allocator. Caches are never freed before it: a thread that ends leaves its
+/// cache, empty and closed, to the next thread.
+///
+/// Needs the heap's lock, except at().
+class thread_caches {
+ public:
+  /// `most` bytes a thread; 0: no caches at all.
+  explicit thread_caches(std::uint64_t most) noexcept
+      : most_{most}, reasons_{asymmetric_barrier::is_free() ? 0 : thread_cache::fenced} {}
+
+  [[nodiscard]] bool enabled() const noexcept { return most_ != 0; }
+  /// What a cache may hold, in units, while so much is reserved: no more than a 1024th, so that the
+  /// caches of a small process do not keep it from packing its memory, but enough for any block
+  /// that is kept by size.
+  [[nodiscard]] std::uint64_t bound_at(std::uint64_t reserved) const noexcept {
+    return std::min(most_,
+                    std::max<std::uint64_t>(reserved / 1024, most_binned_units * unit / 4 * 5)) /
+           unit;
+  }
+  /// A cache for a thread; null where the host has no memory.
+  [[nodiscard]] thread_cache* open() noexcept;
+  /// The thread is gone and the cache is empty.
+  void recycle(thread_cache& which) noexcept;
+  /// The cache with that number; any thread.
+  [[nodiscard]] thread_cache* at(std::uint16_t number) const noexcept {
+    return homes_[number].load(std::memory_order_acquire);
+  }
+
+  /// Stops the owners of all caches but `except` (the caller's own) until the end of the scope.
+  class stop {
+   public:
+    explicit stop(thread_caches& all, thread_cache* except) noexcept;
+    ~stop();
+    stop(const stop&) = delete;
+    stop& operator=(const stop&) = delete;
+
+   private:
+    thread_caches& all_;
+    thread_cache* except_;
+    bool any_ = false;
+  };
+
+  /// Sets or clears a lasting reason for slow paths, on caches to come as well. Inside a stop.
+  void set_reason(std::uint32_t reason, bool on) noexcept;
+  void set_observer(event_sink* sink) noexcept;
+
+  template <class Action>
+  void for_each(const Action& action) {
+    for (auto& each : all_) action(*each);
+  }
+  template <class Action>
+  void for_each(const Action& action) const {
+    for (const auto& each : all_) action(std::as_const(*each));
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept;
+
+ private:
+  // A cache beyond these is nobody's home: what it handed out goes to whoever frees it.
+  static constexpr std::size_t most_homes = 4096;
+
+  std::uint64_t most_;
+  std::uint32_t reasons_;
+  event_sink* observer_ = nullptr;
+  std::vector<std::unique_ptr<thread_cache>> all_;
+  std::vector<thread_cache*> idle_;
+  std::array<std::atomic<thread_cache*>, most_homes> homes_{};
+};
+
+/// The cache that this thread used last, and whose it is. Checked by serial: an allocator's address
+/// may come again, its serial does not.
+struct local_cache {
+  std::uint64_t serial = 0;
+  thread_cache* cache = nullptr;
+};
+// Initial-exec: one load from a register's offset, also inside the shared library.
+extern constinit thread_local local_cache here __attribute__((tls_model("initial-exec")));
+
+}  // namespace weir::inline v0::heap

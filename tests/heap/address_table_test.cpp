@@ -1,0 +1,102 @@
+// Address → block: against a map, with growth, erasing and readers beside the writer.
+#include "heap/address_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+namespace weir::inline v0::heap {
+namespace {
+
+TEST(address_table_test, AgreesWithAMap) {
+  address_table table;
+  std::unordered_map<std::uint64_t, block_index> truth;
+  std::vector<std::uint64_t> known;
+  std::mt19937_64 random{1};
+  for (int step = 0; step < 200'000; ++step) {
+    const bool add = known.empty() || random() % 100 < (step < 100'000 ? 60 : 40);
+    if (add) {
+      // Neighbours and far ones, so that clusters form and wrap around.
+      const std::uint64_t address =
+          (random() % 4 == 0 ? random() % (std::uint64_t{1} << 39) : random() % 50'000) * unit;
+      if (address == 0 || truth.contains(address)) continue;
+      ASSERT_TRUE(!table.full() || table.grow());
+      const auto which = static_cast<block_index>(1 + random() % ((1u << 25) - 1));
+      table.insert(address, which);
+      truth.emplace(address, which);
+      known.push_back(address);
+    } else {
+      const std::size_t at = random() % known.size();
+      table.erase(known[at]);
+      truth.erase(known[at]);
+      known[at] = known.back();
+      known.pop_back();
+    }
+    if (step % 1000 != 0) continue;
+    ASSERT_EQ(table.size(), truth.size());
+    for (const auto& [address, which] : truth) ASSERT_EQ(table.find(address), which);
+  }
+}
+
+TEST(address_table_test, FindsNothingWhereNothingIs) {
+  address_table table;
+  table.insert(1024, 5);
+  EXPECT_EQ(table.find(1024), 5u);
+  EXPECT_EQ(table.find(0), no_block);
+  EXPECT_EQ(table.find(512), no_block);
+  EXPECT_EQ(table.find(1025), no_block) << "inside a block";
+  EXPECT_EQ(table.find(~std::uint64_t{0}), no_block);
+  EXPECT_EQ(table.find((std::uint64_t{1} << 48) + 1024), no_block);
+  table.erase(512);
+  table.erase(1024);
+  EXPECT_EQ(table.find(1024), no_block);
+}
+
+TEST(address_table_test, CostsAtMost16BytesABlock) {
+  address_table table;
+  for (block_index i = 1; i < 100'000; ++i) {
+    ASSERT_TRUE(!table.full() || table.grow());
+    table.insert(std::uint64_t{i} * 4096, i);
+    ASSERT_TRUE(i < 2000 || table.footprint() <= std::size_t{i} * 17) << i;
+  }
+}
+
+TEST(address_table_test, ReadersFindWhatStaysWhileOthersComeAndGo) {
+  address_table table;
+  constexpr std::uint64_t steady = 300;
+  for (std::uint64_t i = 1; i <= steady; ++i)
+    table.insert(i * 4 * unit, static_cast<block_index>(i));
+  std::atomic<bool> over{false};
+  std::atomic<std::uint64_t> wrong{0};
+  std::atomic<std::uint64_t> found{0};
+  std::thread reader{[&] {
+    std::mt19937_64 random{2};
+    while (!over.load()) {
+      const std::uint64_t i = 1 + random() % steady;
+      const block_index which = table.find(i * 4 * unit);
+      // A miss beside an erase is allowed; another block's number is not.
+      if (which == i) ++found;
+      if (which != no_block && which != i) ++wrong;
+    }
+  }};
+  std::mt19937_64 random{3};
+  for (int i = 0; i < 200'000; ++i) {
+    const std::uint64_t address = (1'000'000 + random() % 1000) * unit;
+    if (table.find(address) == no_block) {
+      if (!table.full()) table.insert(address, 77);
+    } else {
+      table.erase(address);
+    }
+  }
+  over = true;
+  reader.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_GT(found, 0u);
+}
+
+}  // namespace
+}  // namespace weir::inline v0::heap

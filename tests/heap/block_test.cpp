@@ -1,0 +1,64 @@
+// Records: their numbers, their recycling and what they cost.
+#include "heap/block.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <vector>
+
+namespace weir::inline v0::heap {
+namespace {
+
+TEST(block_test, RecordsAreRecycled) {
+  block_store records;
+  std::mt19937_64 random{1};
+  std::vector<block_index> used;
+  std::set<block_index> distinct;
+  std::size_t most = 0;
+  for (int step = 0; step < 300'000; ++step) {
+    if (used.size() < 5000 && (used.empty() || random() % 2 == 0)) {
+      ASSERT_TRUE(records.prepare(1));
+      const block_index made = records.make();
+      ASSERT_NE(made, no_block);
+      block& fresh = records[made];
+      EXPECT_EQ(fresh.address, 0u);
+      EXPECT_EQ(fresh.before, no_block);
+      EXPECT_EQ(fresh.after, no_block);
+      fresh.address = std::uint64_t{made} * unit;
+      fresh.units = 1;
+      used.push_back(made);
+      distinct.insert(made);
+      most = std::max(most, used.size());
+    } else {
+      const std::size_t at = random() % used.size();
+      ASSERT_EQ(records[used[at]].address, std::uint64_t{used[at]} * unit);
+      records.recycle(used[at]);
+      used[at] = used.back();
+      used.pop_back();
+    }
+    ASSERT_EQ(records.in_use(), used.size());
+  }
+  EXPECT_EQ(distinct.size(), most) << "never more records than were in use at a time";
+}
+
+TEST(block_test, PreparedMakesSucceedAcrossChunks) {
+  block_store records;
+  ASSERT_TRUE(records.prepare(10'000));
+  const std::size_t before = records.footprint();
+  std::set<block_index> made;
+  for (int i = 0; i < 10'000; ++i) made.insert(records.make());
+  EXPECT_EQ(made.size(), 10'000u);
+  EXPECT_EQ(records.footprint(), before);
+  EXPECT_FALSE(made.contains(no_block));
+}
+
+TEST(block_test, EpochsCompareAcrossTheWrap) {
+  EXPECT_TRUE(is_after(1, 0));
+  EXPECT_TRUE(is_after(0, 0xffff'ffff));
+  EXPECT_FALSE(is_after(5, 5));
+  EXPECT_FALSE(is_after(0xffff'fff0, 3));
+}
+
+}  // namespace
+}  // namespace weir::inline v0::heap

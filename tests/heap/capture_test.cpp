@@ -1,0 +1,260 @@
+// Captured graphs: memory of their own, safe to replay, given back when the graph is gone.
+#include "heap/heap_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::IsEmpty;
+
+class graph_memory_test : public heap_test {
+ protected:
+  void begin(const stream& on,
+             driver::CUstreamCaptureMode mode = driver::CU_STREAM_CAPTURE_MODE_GLOBAL) {
+    const context_scope bound{gpu()};
+    ASSERT_EQ(cuda().stream_begin_capture(on.handle(), mode), driver::CUDA_SUCCESS);
+  }
+  [[nodiscard]] driver::CUgraph end(const stream& on) {
+    const context_scope bound{gpu()};
+    driver::CUgraph graph = nullptr;
+    EXPECT_EQ(cuda().stream_end_capture(on.handle(), &graph), driver::CUDA_SUCCESS);
+    EXPECT_NE(graph, nullptr);
+    return graph;
+  }
+  [[nodiscard]] driver::CUgraphExec instantiate(driver::CUgraph graph) {
+    const context_scope bound{gpu()};
+    driver::CUgraphExec made = nullptr;
+    EXPECT_EQ(cuda().graph_instantiate(&made, graph, 0), driver::CUDA_SUCCESS);
+    return made;
+  }
+  void launch(driver::CUgraphExec graph, const stream& on) {
+    const context_scope bound{gpu()};
+    ASSERT_EQ(cuda().graph_launch(graph, on.handle()), driver::CUDA_SUCCESS);
+  }
+  void destroy(driver::CUgraph graph) {
+    const context_scope bound{gpu()};
+    ASSERT_EQ(cuda().graph_destroy(graph), driver::CUDA_SUCCESS);
+  }
+  void destroy(driver::CUgraphExec graph) {
+    const context_scope bound{gpu()};
+    ASSERT_EQ(cuda().graph_exec_destroy(graph), driver::CUDA_SUCCESS);
+  }
+  [[nodiscard]] const driver::table& cuda() const { return machine->driver(); }
+};
+
+TEST_F(graph_memory_test, ADeclaredCaptureHasAPoolOfItsOwn) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto other = new_stream();
+  memory.deallocate(memory.allocate(1_MiB, stream), stream);  // in the thread's cache
+  auto own = memory.begin_capture(stream).value();
+  EXPECT_EQ(code_of(memory.begin_capture(stream)), errc::invalid_argument);
+  begin(stream);
+  void* const a = memory.allocate(1_MiB, stream);
+  write(stream, a, 1_MiB);
+  memory.deallocate(a, stream);
+  void* const b = memory.allocate(1_MiB, stream);
+  EXPECT_EQ(b, a) << "reused inside the capture";
+  write(stream, b, 1_MiB);
+  void* const c = memory.allocate(3_MiB, stream);
+  write(stream, c, 3_MiB);
+  memory.deallocate(b, stream);
+  memory.deallocate(c, stream);
+  EXPECT_EQ(own.pool().stats().blocks.current, 0u);
+  void* const outside = memory.allocate(1_MiB, other);  // others go on meanwhile
+  write(other, outside, 1_MiB);
+  const auto graph = end(stream);
+  own.end();
+  own.end();
+  EXPECT_EQ(code_of(own.pool().try_allocate(1_KiB, stream)), errc::invalid_argument);
+
+  const auto replay = instantiate(graph);
+  for (int i = 0; i < 5; ++i) {
+    launch(replay, stream);
+    std::vector<void*> meanwhile;
+    for (const bytes size : {1_MiB, 3_MiB, 100_KiB}) {
+      meanwhile.push_back(memory.allocate(size, other));
+      write(other, meanwhile.back(), size);
+    }
+    for (void* const p : meanwhile) memory.deallocate(p, other);
+    ASSERT_TRUE(memory.trim());
+    ASSERT_TRUE(memory.empty_cache());
+  }
+  EXPECT_THAT(machine->hazards(), IsEmpty());
+  EXPECT_GE(memory.stats().reserved.current, (4_MiB).count());
+  machine->run_until_idle();
+  destroy(replay);
+  destroy(graph);
+  memory.deallocate(outside, other);
+  own = {};
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(graph_memory_test, ForkedStreamsBelongToTheCapture) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto branch = new_stream();
+  memory.deallocate(memory.allocate(1_KiB, branch), branch);  // known before
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  void* const a = memory.allocate(1_MiB, stream);
+  auto fork = event::create(gpu()).value();
+  auto join = event::create(gpu()).value();
+  ASSERT_TRUE(fork.record(stream));
+  ASSERT_TRUE(branch.wait(fork));
+  void* const b = memory.allocate(1_MiB, branch);
+  write(branch, b, 1_MiB);
+  memory.deallocate(b, branch);
+  void* const c = memory.allocate(1_MiB, stream);
+  EXPECT_NE(c, b) << "another stream's, even inside the capture";
+  write(stream, c, 1_MiB);
+  EXPECT_EQ(own.pool().stats().blocks.current, 2u);
+  ASSERT_TRUE(join.record(branch));
+  ASSERT_TRUE(stream.wait(join));
+  memory.deallocate(a, stream);
+  memory.deallocate(c, stream);
+  const auto graph = end(stream);
+  own.end();
+  const auto replay = instantiate(graph);
+  launch(replay, stream);
+  machine->run_until_idle();
+  EXPECT_THAT(machine->hazards(), IsEmpty());
+  destroy(replay);
+  destroy(graph);
+}
+
+TEST_F(graph_memory_test, TiedToTheGraphItLivesAsLongAsThat) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  void* const a = memory.allocate(8_MiB, stream);
+  write(stream, a, 8_MiB);
+  memory.deallocate(a, stream);
+  const auto graph = end(stream);
+  ASSERT_TRUE(own.keep_with(graph));
+  EXPECT_EQ(code_of(own.keep_with(nullptr)), errc::invalid_argument);
+  own = {};
+  const auto replay = instantiate(graph);
+  destroy(graph);
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, (8_MiB).count()) << "the executable still needs it";
+  launch(replay, stream);
+  machine->run_until_idle();
+  destroy(replay);
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+}
+
+TEST_F(graph_memory_test, AnUndeclaredCaptureIsNoticedByAMiss) {
+  auto memory = make();
+  const auto stream = new_stream();
+  void* const outside = memory.allocate(1_MiB, stream);
+  begin(stream);
+  void* const a = memory.allocate(64_MiB, stream);
+  write(stream, a, 64_MiB);
+  EXPECT_EQ(memory.snapshot().pools.size(), 2u);
+  memory.deallocate(a, stream);
+  const auto graph = end(stream);
+  const auto replay = instantiate(graph);
+  destroy(graph);
+  launch(replay, stream);
+  machine->run_until_idle();
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_GE(memory.stats().reserved.current, (64_MiB).count());
+  destroy(replay);
+  memory.deallocate(outside, stream);
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
+}
+
+TEST_F(graph_memory_test, EveryRequestAsksWhereDetectionIsOn) {
+  options settings;
+  settings.heap_detect_captures = true;
+  auto memory = make(settings);
+  const auto stream = new_stream();
+  memory.deallocate(memory.allocate(64_KiB, stream), stream);
+  memory.deallocate(memory.allocate(64_KiB, stream), stream);
+  begin(stream);
+  void* const a = memory.allocate(64_KiB, stream);
+  EXPECT_EQ(memory.snapshot().pools.size(), 2u);
+  memory.deallocate(a, stream);
+  const auto graph = end(stream);
+  void* const b = memory.allocate(64_KiB, stream);
+  EXPECT_NE(a, b);
+  memory.deallocate(b, stream);
+  destroy(graph);
+}
+
+TEST_F(graph_memory_test, NoCallEndsACapture) {
+  for (const auto mode :
+       {driver::CU_STREAM_CAPTURE_MODE_GLOBAL, driver::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        driver::CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    for (const auto policy : {placement_policy::balanced, placement_policy::classic,
+                              placement_policy::classic_expandable}) {
+      options settings;
+      settings.heap_policy = policy;
+      settings.heap_limit = 512_MiB;
+      auto memory = make(settings);
+      const auto stream = new_stream();
+      const auto other = new_stream();
+      auto own = memory.begin_capture(stream).value();
+      void* const shared = memory.allocate(1_MiB, other);
+      ASSERT_TRUE(memory.record_stream(shared, stream));
+      begin(stream, mode);
+      void* const a = memory.allocate(1_MiB, stream);
+      write(stream, a, 1_MiB);
+      std::vector<void*> all;
+      for (int i = 0; i < 4; ++i) {
+        all.push_back(memory.allocate(50_MiB, other));
+        write(other, all.back(), 50_MiB);
+      }
+      for (void* const p : all) memory.deallocate(p, other);
+      memory.deallocate(shared, other);
+      void* const large = memory.allocate(100_MiB, stream);
+      write(stream, large, 100_MiB);
+      memory.deallocate(large, stream);
+      EXPECT_EQ(code_of(memory.try_allocate(1_GiB, other)), errc::out_of_memory);
+      EXPECT_EQ(code_of(memory.try_allocate(1_GiB, stream)), errc::out_of_memory);
+      static_cast<void>(memory.stats());
+      static_cast<void>(memory.snapshot());
+      static_cast<void>(memory.explain(1_GiB, stream));
+      ASSERT_TRUE(memory.trim());
+      ASSERT_TRUE(memory.empty_cache());
+      ASSERT_TRUE(memory.release_stream(stream));
+      ASSERT_TRUE(memory.release_stream(other));
+      memory.deallocate(a, stream);
+      const auto status = stream.ref().capture().value();
+      EXPECT_EQ(status.status, capture_status::active);
+      const auto graph = end(stream);
+      own.end();
+      machine->run_until_idle();
+      destroy(graph);
+      EXPECT_EQ(check(memory), "");
+    }
+  }
+}
+
+TEST_F(graph_memory_test, BlocksThatLeaveTheCaptureKeepItsMemory) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  void* const a = memory.allocate(16_MiB, stream);
+  write(stream, a, 16_MiB);
+  const auto graph = end(stream);
+  destroy(graph);
+  own = {};
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().blocks.current, 1u);
+  EXPECT_GE(memory.stats().reserved.current, (16_MiB).count());
+  memory.deallocate(a, stream);
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+}  // namespace
+}  // namespace weir::testing_support

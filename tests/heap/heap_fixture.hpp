@@ -1,0 +1,121 @@
+// A simulated GPU with an allocator on it, and what was reported meanwhile.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "heap/allocator_state.hpp"
+#include "weir/caching_allocator.hpp"
+#include "weir/runtime.hpp"
+#include "weir/sim.hpp"
+
+namespace weir::testing_support {
+
+using namespace weir::literals;
+
+/// The error's code, or nothing where there was none.
+template <class Result>
+[[nodiscard]] std::optional<errc> code_of(const Result& outcome) {
+  if (outcome) return std::nullopt;
+  return outcome.code();
+}
+
+/// Collects what reaches the process-wide error handler while it lives.
+class reports {
+ public:
+  reports() {
+    set_error_handler(
+        [](const error& found, void* self) noexcept {
+          auto& me = *static_cast<reports*>(self);
+          const std::lock_guard lock{me.mutex_};
+          me.errors_.push_back(found);
+        },
+        this);
+  }
+  ~reports() { set_error_handler(nullptr); }
+  reports(const reports&) = delete;
+  reports& operator=(const reports&) = delete;
+
+  [[nodiscard]] std::vector<error> take() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(errors_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<error> errors_;
+};
+
+/// Counts what an allocator tells.
+class listener final : public event_sink {
+ public:
+  void on_event(const memory_event& what) noexcept override {
+    const std::lock_guard lock{mutex_};
+    events_.push_back(what);
+  }
+  [[nodiscard]] std::vector<memory_event> take() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(events_, {});
+  }
+  [[nodiscard]] std::size_t count(memory_event_kind kind) {
+    const std::lock_guard lock{mutex_};
+    return static_cast<std::size_t>(std::count_if(
+        events_.begin(), events_.end(), [&](const auto& each) { return each.kind == kind; }));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<memory_event> events_;
+};
+
+/// 2 GiB of simulated device; some sanitizers leave few addresses. Nothing may be left that races
+/// or was reported, unless a test took it.
+class heap_test : public ::testing::Test {
+ protected:
+  explicit heap_test(sim::progress mode = sim::progress::manual, bytes capacity = 2_GiB) {
+    sim::machine_options settings;
+    settings.devices.assign(2, sim::device_spec{.capacity = capacity, .context_overhead = 64_MiB});
+    settings.mode = mode;
+    machine = sim::machine::create(settings).value();
+    runtime_ = runtime::open_simulated(machine).value();
+  }
+  void TearDown() override {
+    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.story();
+    for (const auto& each : heard.take()) ADD_FAILURE() << each.message();
+  }
+
+  [[nodiscard]] device gpu(int index = 0) const {
+    return runtime_->device(device_id{index}).value();
+  }
+  [[nodiscard]] caching_allocator make(const options& settings = {}) const {
+    return caching_allocator::create(gpu(), settings).value();
+  }
+  [[nodiscard]] stream new_stream() const { return stream::create(gpu()).value(); }
+  /// A kernel that writes the memory.
+  void write(const stream_ref& on, void* where, bytes size) {
+    const context_scope bound{gpu()};
+    ASSERT_TRUE(
+        machine->launch(on.handle(), "kernel write",
+                        {sim::writes(reinterpret_cast<driver::CUdeviceptr>(where), size.count())}));
+  }
+  /// Says what contradicts itself inside; empty if nothing.
+  [[nodiscard]] static std::string check(caching_allocator& memory) {
+    return heap::allocator_state::of(memory).check();
+  }
+
+  reports heard;
+  std::shared_ptr<sim::machine> machine;
+  std::shared_ptr<runtime> runtime_;
+};
+
+}  // namespace weir::testing_support

@@ -1,0 +1,269 @@
+// Every rung between a request and out of memory: each the only one that can help.
+#include <thread>
+
+#include "heap/heap_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::IsEmpty;
+
+/// 1 GiB may be reserved.
+class ladder_test : public heap_test {
+ protected:
+  ladder_test() {
+    settings.heap_limit = 1_GiB;
+    memory.emplace(make(settings));
+  }
+  void TearDown() override {
+    EXPECT_EQ(check(*memory), "");
+    heap_test::TearDown();
+  }
+  options settings;
+  std::optional<caching_allocator> memory;
+};
+
+TEST_F(ladder_test, TheThreadsOwnCacheIsHandedBack) {
+  options full = settings;
+  full.heap_thread_cache = 1_GiB;
+  memory.emplace(make(full));
+  const auto stream = new_stream();
+  std::vector<void*> all;
+  for (int i = 0; i < 1024; ++i) all.push_back(memory->allocate(1_MiB, stream));
+  EXPECT_EQ(code_of(memory->try_allocate(1_MiB, stream)), errc::out_of_memory);
+  for (void* const p : all) memory->deallocate(p, stream);
+  EXPECT_EQ(memory->stats().thread_cached, (1_MiB).count());
+  void* const p = memory->allocate(1_GiB, stream);
+  memory->deallocate(p, stream);
+}
+
+TEST_F(ladder_test, OtherThreadsCachesAreHandedBack) {
+  options full = settings;
+  full.heap_thread_cache = 1_GiB;
+  memory.emplace(make(full));
+  const auto stream = new_stream();
+  std::atomic<int> stage{0};
+  std::thread other{[&] {
+    std::vector<void*> all;
+    for (int i = 0; i < 1024; ++i) all.push_back(memory->allocate(1_MiB, stream));
+    for (void* const p : all) memory->deallocate(p, stream);
+    stage = 1;
+    while (stage != 2) std::this_thread::yield();
+  }};
+  while (stage != 1) std::this_thread::yield();
+  void* const p = memory->allocate(1_GiB, stream);
+  memory->deallocate(p, stream);
+  stage = 2;
+  other.join();
+}
+
+TEST_F(ladder_test, WhatOtherThreadsFreedForThisOneIsTakenIn) {
+  const auto stream = new_stream();
+  std::vector<void*> all;
+  for (int i = 0; i < 1024; ++i) all.push_back(memory->allocate(1_MiB, stream));
+  std::thread{[&] {
+    for (void* const p : all) memory->deallocate(p, stream);
+  }}.join();
+  void* const p = memory->allocate(1_GiB, stream);
+  memory->deallocate(p, stream);
+}
+
+TEST_F(ladder_test, CompletedEpochsAreRetired) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  void* const p = memory->allocate(1_GiB, one);
+  write(one, p, 1_GiB);
+  memory->deallocate(p, one);
+  ASSERT_TRUE(memory->release_stream(one));
+  machine->run_until_idle();
+  const auto waits = memory->stats().waits;
+  void* const q = memory->allocate(1_GiB, two);
+  write(two, q, 1_GiB);
+  EXPECT_EQ(memory->stats().waits, waits);
+  memory->deallocate(q, two);
+}
+
+TEST_F(ladder_test, OtherStreamsMemoryIsTakenBehindAWait) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  machine->hold(one.handle());
+  void* const p = memory->allocate(1_GiB, one);
+  write(one, p, 1_GiB);
+  memory->deallocate(p, one);
+  void* const q = memory->allocate(1_GiB, two);  // nobody waits on the host
+  write(two, q, 1_GiB);
+  EXPECT_GT(memory->stats().waits, 0u);
+  machine->release(one.handle());
+  memory->deallocate(q, two);
+}
+
+TEST_F(ladder_test, PendingBlocksAreTakenBehindWaits) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto three = new_stream();
+  void* const p = memory->allocate(1_GiB, one);
+  machine->hold(one.handle());
+  machine->hold(two.handle());
+  write(two, p, 1_GiB);
+  ASSERT_TRUE(memory->record_stream(p, two));
+  memory->deallocate(p, one);
+  EXPECT_EQ(memory->stats().pending, (1_GiB).count());
+  void* const q = memory->allocate(1_GiB, three);
+  write(three, q, 1_GiB);
+  EXPECT_EQ(memory->stats().pending, 0u);
+  machine->release(one.handle());
+  machine->release(two.handle());
+  memory->deallocate(q, three);
+}
+
+TEST_F(ladder_test, WhatOtherPoolsCacheIsReleased) {
+  const auto stream = new_stream();
+  const auto other = memory->create_pool("other").value();
+  void* const p = other.allocate(1_GiB, stream);
+  write(stream, p, 1_GiB);
+  memory->deallocate(p, stream);
+  machine->run_until_idle();
+  void* const q = memory->allocate(1_GiB, stream);
+  write(stream, q, 1_GiB);
+  memory->deallocate(q, stream);
+  machine->run_until_idle();
+  void* const r = other.allocate(1_GiB, stream);
+  write(stream, r, 1_GiB);
+  memory->deallocate(r, stream);
+}
+
+TEST_F(ladder_test, CallbacksAreAskedWithoutTheLockAndNotRecursively) {
+  const auto stream = new_stream();
+  std::vector<void*> held;
+  for (int i = 0; i < 4; ++i) held.push_back(memory->allocate(256_MiB, stream));
+  int asked = 0;
+  const auto registration = memory->on_out_of_memory([&](bytes needed) {
+    ++asked;
+    EXPECT_EQ(needed, 512_MiB);
+    // May use the allocator; a request from inside does not ask again.
+    EXPECT_EQ(code_of(memory->try_allocate(1_GiB, stream)), errc::out_of_memory);
+    if (held.empty()) return false;
+    memory->deallocate(held.back(), stream);
+    held.pop_back();
+    return true;
+  });
+  void* const p = memory->allocate(512_MiB, stream);
+  EXPECT_EQ(asked, 2) << "one block is not enough";
+  EXPECT_EQ(held.size(), 2u);
+  memory->deallocate(p, stream);
+  for (void* const each : held) memory->deallocate(each, stream);
+}
+
+TEST_F(ladder_test, ACallbackThatLiesIsNotAskedForEver) {
+  const auto stream = new_stream();
+  void* const p = memory->allocate(1_GiB, stream);
+  int asked = 0;
+  {
+    const auto registration = memory->on_out_of_memory([&](bytes) { return ++asked > 0; });
+    EXPECT_EQ(code_of(memory->try_allocate(1_KiB, stream)), errc::out_of_memory);
+  }
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(code_of(memory->try_allocate(1_KiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(asked, 1) << "the registration is gone";
+  memory->deallocate(p, stream);
+}
+
+TEST_F(ladder_test, TheOldestEpochIsWaitedFor) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto other = memory->create_pool("other").value();
+  void* const p = other.allocate(1_GiB, one);
+  write(one, p, 1_GiB);
+  memory->deallocate(p, one);
+  // The memory must go through the driver, and that only once the stream has passed it.
+  void* const q = memory->allocate(1_GiB, two);
+  write(two, q, 1_GiB);
+  memory->deallocate(q, two);
+}
+
+TEST_F(ladder_test, TheDeviceIsWaitedForWhereAStreamIsGone) {
+  auto one = new_stream();
+  const auto two = new_stream();
+  void* const p = memory->allocate(1_GiB, one);
+  write(one, p, 1_GiB);
+  memory->deallocate(p, one);
+  ASSERT_TRUE(one.close());
+  void* const q = memory->allocate(1_GiB, two);
+  write(two, q, 1_GiB);
+  memory->deallocate(q, two);
+}
+
+TEST_F(ladder_test, TheDriversRefusalIsTheSameAsALimit) {
+  memory.emplace(make());
+  const auto one = new_stream();
+  machine->set_capacity(device_id{0}, 1_GiB);
+  EXPECT_EQ(code_of(memory->try_allocate(1500_MiB, one)), errc::out_of_memory);
+  EXPECT_EQ(memory->stats().failures, 1u);
+  void* const p = memory->allocate(900_MiB, one);
+  EXPECT_EQ(code_of(memory->try_allocate(900_MiB, one)), errc::out_of_memory);
+  machine->set_capacity(device_id{0}, 2_GiB);
+  void* const q = memory->allocate(900_MiB, one);
+  memory->deallocate(p, one);
+  memory->deallocate(q, one);
+}
+
+/// Fails the n-th driver call of a scenario, for every n.
+TEST_F(ladder_test, AnyDriverCallMayFail) {
+  const auto scenario = [&](caching_allocator& of, const stream& one, const stream& two) {
+    std::vector<std::pair<void*, bool>> live;
+    const auto request = [&](bytes size, bool first) {
+      const auto made = of.try_allocate(size, first ? one : two);
+      if (made) live.push_back({*made, first});
+    };
+    const auto free = [&](std::size_t at) {
+      if (at >= live.size()) return;
+      static_cast<void>(of.try_deallocate(live[at].first, live[at].second ? one : two));
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+    };
+    request(100_MiB, true);
+    request(300_MiB, true);
+    request(10_KiB, false);
+    free(0);
+    request(500_MiB, false);
+    if (!live.empty()) static_cast<void>(of.record_stream(live[0].first, two));
+    free(0);
+    request(600_MiB, true);
+    static_cast<void>(of.trim());
+    request(700_MiB, false);
+    static_cast<void>(of.release_stream(two));
+    static_cast<void>(of.empty_cache());
+    for (const auto& [p, first] : live) EXPECT_TRUE(of.try_deallocate(p, first ? one : two));
+  };
+  std::uint64_t calls = 0;
+  {
+    const auto one = new_stream();
+    const auto two = new_stream();
+    caching_allocator fresh = make(settings);
+    const auto before = machine->calls();
+    scenario(fresh, one, two);
+    calls = machine->calls() - before;
+  }
+  ASSERT_GT(calls, 30u);
+  for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+    for (const auto with : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY}) {
+      const auto one = new_stream();
+      const auto two = new_stream();
+      caching_allocator fresh = make(settings);
+      machine->fail_any(nth, with);
+      scenario(fresh, one, two);
+      machine->clear_faults();
+      ASSERT_EQ(check(fresh), "") << "call " << nth;
+      ASSERT_TRUE(fresh.empty_cache()) << "call " << nth;
+      ASSERT_EQ(fresh.stats().blocks.current, 0u) << "call " << nth;
+      ASSERT_EQ(fresh.stats().reserved.current, 0u) << "call " << nth;
+      void* const p = fresh.allocate(1_GiB, one);
+      fresh.deallocate(p, one);
+      ASSERT_TRUE(fresh.close()) << "call " << nth;
+      static_cast<void>(heard.take());  // a context that could not be put back
+    }
+  }
+  EXPECT_THAT(machine->hazards(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace weir::testing_support

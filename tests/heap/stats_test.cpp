@@ -1,0 +1,220 @@
+// Counters, tags, limits, snapshots and reports.
+#include "heap/heap_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::HasSubstr;
+
+using stats_test = heap_test;
+
+const tag weights = tag::named("stats test: weights").value();
+const tag scratch = tag::named("stats test: scratch").value();
+
+TEST_F(stats_test, AreExactThroughCachesAndStores) {
+  auto memory = make();
+  const auto stream = new_stream();
+  void* const a = memory.allocate(1000_B, stream);
+  void* const b = memory.allocate(3_MiB, stream);
+  auto now = memory.stats();
+  EXPECT_EQ(now.requested.current, 1000 + (3_MiB).count());
+  EXPECT_EQ(now.allocated.current, 1024 + (3_MiB).count());
+  EXPECT_EQ(now.active, now.allocated);
+  EXPECT_GE(now.reserved.current, now.active.current);
+  EXPECT_EQ(now.blocks.current, 2u);
+  EXPECT_EQ(now.allocations, 2u);
+  EXPECT_EQ(now.cached, now.reserved.current - now.active.current);
+  memory.deallocate(a, stream);
+  memory.deallocate(b, stream);
+  now = memory.stats();
+  EXPECT_EQ(now.requested.current, 0u);
+  EXPECT_EQ(now.allocated.current, 0u);
+  EXPECT_EQ(now.allocated.peak, 1024 + (3_MiB).count());
+  EXPECT_EQ(now.blocks.current, 0u);
+  EXPECT_EQ(now.frees, 2u);
+  EXPECT_EQ(now.thread_cached, 1024 + (3_MiB).count());
+  EXPECT_EQ(now.hits, 0u);
+  memory.deallocate(memory.allocate(1000_B, stream), stream);
+  memory.deallocate(memory.allocate(3_MiB, stream), stream);
+  now = memory.stats();
+  EXPECT_EQ(now.hits, 2u);
+  EXPECT_EQ(now.allocations, 4u);
+  EXPECT_EQ(now.frees, 4u);
+  memory.reset_peaks();
+  now = memory.stats();
+  EXPECT_EQ(now.allocated.peak, 0u);
+  EXPECT_EQ(now.reserved.peak, now.reserved.current);
+  EXPECT_GT(now.metadata, 0u);
+}
+
+TEST_F(stats_test, APeakCountsWhatWasLiveTogetherOnly) {
+  auto memory = make();
+  const auto stream = new_stream();
+  memory.deallocate(memory.allocate(100_MiB, stream), stream);
+  memory.deallocate(memory.allocate(200_MiB, stream), stream);
+  memory.deallocate(memory.allocate(150_MiB, stream), stream);
+  EXPECT_EQ(memory.stats().allocated.peak, (200_MiB).count());
+  EXPECT_EQ(memory.stats().requested.peak, (200_MiB).count());
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(stats_test, TagsFollowTheScopeAndAddUp) {
+  auto memory = make();
+  const auto stream = new_stream();
+  void* untagged = memory.allocate(512_B, stream);
+  void* first = nullptr;
+  void* second = nullptr;
+  {
+    const tag_scope outer{weights};
+    first = memory.allocate(1_MiB, stream);
+    {
+      const tag_scope inner{scratch};
+      second = memory.allocate(2_MiB, stream);
+    }
+    memory.deallocate(untagged, stream);
+    untagged = memory.allocate(512_B, stream);  // a hit, with a tag now
+  }
+  EXPECT_EQ(memory.stats(weights).allocated.current, (1_MiB).count() + 512);
+  EXPECT_EQ(memory.stats(scratch).allocated.current, (2_MiB).count());
+  EXPECT_EQ(memory.stats(tag{}).allocated.current, 0u);
+  const auto all = memory.stats_by_tag();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].tag, scratch);
+  std::uint64_t sum = 0;
+  for (const auto& each : all) sum += each.stats.allocated.current;
+  EXPECT_EQ(sum, memory.stats().allocated.current);
+  EXPECT_EQ(memory.stats(weights).reserved, memory.stats(weights).active);
+  for (void* const p : {untagged, first, second}) memory.deallocate(p, stream);
+  EXPECT_EQ(memory.stats(weights).blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(stats_test, ATagsLimitHoldsThroughTheCaches) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const tag_scope as{weights};
+  // Cached blocks of the tag, before there is a limit.
+  void* p[4];
+  for (auto& each : p) each = memory.allocate(100_KiB, stream);
+  for (auto* const each : p) memory.deallocate(each, stream);
+  ASSERT_TRUE(memory.set_limit(weights, 300_KiB));
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 3; ++i) p[i] = memory.allocate(100_KiB, stream);
+    EXPECT_EQ(code_of(memory.try_allocate(1_B, stream)), errc::limit_exceeded);
+    for (int i = 0; i < 3; ++i) memory.deallocate(p[i], stream);
+  }
+  EXPECT_EQ(memory.stats().failures, 5u);
+  {
+    const tag_scope other{scratch};
+    memory.deallocate(memory.allocate(10_MiB, stream), stream);
+  }
+  ASSERT_TRUE(memory.set_limit(weights, bytes::max()));
+  memory.deallocate(memory.allocate(10_MiB, stream), stream);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(stats_test, LimitsBoundWhatIsReserved) {
+  options settings;
+  settings.heap_limit = 256_MiB;
+  auto memory = make(settings);
+  const auto stream = new_stream();
+  EXPECT_EQ(memory.limit(), 256_MiB);
+  EXPECT_EQ(code_of(memory.try_allocate(300_MiB, stream)), errc::out_of_memory);
+  void* const p = memory.allocate(200_MiB, stream);
+  EXPECT_EQ(code_of(memory.try_allocate(100_MiB, stream)), errc::out_of_memory);
+  EXPECT_LE(memory.stats().reserved.peak, (256_MiB).count());
+  ASSERT_TRUE(memory.set_limit_fraction(0.5));
+  EXPECT_EQ(memory.limit(), 1_GiB);
+  void* const q = memory.allocate(700_MiB, stream);
+  EXPECT_EQ(code_of(memory.set_limit_fraction(0.0)), errc::invalid_argument);
+  EXPECT_EQ(code_of(memory.set_limit_fraction(1.5)), errc::invalid_argument);
+  EXPECT_EQ(code_of(memory.set_limit_fraction(std::numeric_limits<double>::quiet_NaN())),
+            errc::invalid_argument);
+  memory.deallocate(p, stream);
+  memory.deallocate(q, stream);
+  settings.heap_limit = {};
+  settings.heap_limit_percent = 25;
+  EXPECT_EQ(make(settings).limit(), 512_MiB);
+}
+
+TEST_F(stats_test, ASnapshotCoversEverything) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const tag_scope as{weights};
+  void* const live = memory.allocate(1000_B, one);
+  void* const cached = memory.allocate(2000_B, one);
+  void* const pending = memory.allocate(5_MiB, one);
+  write(two, pending, 5_MiB);
+  ASSERT_TRUE(memory.record_stream(pending, two));
+  memory.deallocate(cached, one);
+  memory.deallocate(pending, one);
+  const auto picture = memory.snapshot();
+  ASSERT_EQ(picture.pools.size(), 1u);
+  std::uint64_t next = picture.pools[0].blocks.front().address;
+  std::uint64_t in_memory = 0;
+  const auto state_of = [&](void* p) {
+    for (const auto& each : picture.pools[0].blocks)
+      if (each.address == reinterpret_cast<std::uint64_t>(p)) return each;
+    return block_info{.state = block_state::hole};
+  };
+  for (const auto& each : picture.pools[0].blocks) {
+    EXPECT_EQ(each.address, next) << "no gaps";
+    next = each.address + each.size.count();
+    if (each.state != block_state::hole) in_memory += each.size.count();
+  }
+  EXPECT_EQ(in_memory, picture.stats.reserved.current);
+  EXPECT_EQ(state_of(live).state, block_state::live);
+  EXPECT_EQ(state_of(live).requested, 1000_B);
+  EXPECT_EQ(state_of(live).tag, weights);
+  EXPECT_EQ(state_of(live).stream, one.id());
+  EXPECT_EQ(state_of(cached).state, block_state::thread_cached);
+  EXPECT_EQ(state_of(pending).state, block_state::pending);
+  EXPECT_EQ(picture.stats.allocated.current, 1024u);
+  memory.deallocate(live, one);
+}
+
+TEST_F(stats_test, AReportSaysWhereTheMemoryIsAndWhatHelps) {
+  options settings;
+  settings.heap_limit = 512_MiB;
+  auto memory = make(settings);
+  const auto one = new_stream();
+  const auto two = new_stream();
+  void* live = nullptr;
+  {
+    const tag_scope as{weights};
+    live = memory.allocate(300_MiB, one);
+  }
+  void* const bound = memory.allocate(100_MiB, two);
+  machine->hold(two.handle());
+  write(two, bound, 100_MiB);
+  memory.deallocate(bound, two);
+  ASSERT_TRUE(memory.release_stream(two));
+  const auto about = memory.explain(400_MiB, one);
+  EXPECT_EQ(about.requested, 400_MiB);
+  EXPECT_EQ(about.limit, 512_MiB);
+  EXPECT_EQ(about.stream, one.id());
+  ASSERT_FALSE(about.tags.empty());
+  EXPECT_EQ(about.tags[0].tag, weights);
+  ASSERT_FALSE(about.largest.empty());
+  EXPECT_EQ(about.largest[0].size, 300_MiB);
+  ASSERT_EQ(about.bound.size(), 1u);
+  EXPECT_EQ(about.bound[0].stream, two.id());
+  EXPECT_EQ(about.bound[0].size, 100_MiB);
+  EXPECT_THAT(about.advice, HasSubstr("Raise the limit by"));
+  EXPECT_THAT(about.advice, HasSubstr("bound to stream " + std::to_string(two.id().number())));
+  EXPECT_THAT(about.text(), HasSubstr("stats test: weights"));
+  machine->release(two.handle());
+  try {
+    static_cast<void>(memory.allocate(600_MiB, one));
+    FAIL();
+  } catch (const out_of_memory& found) {
+    EXPECT_EQ(found.reason().code, errc::out_of_memory);
+    EXPECT_EQ(found.reason().requested, 600_MiB);
+    EXPECT_THAT(found.report(), HasSubstr("300 MiB"));
+  }
+  memory.deallocate(live, one);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

@@ -1,0 +1,155 @@
+// Many threads at once: caches, frees for other threads, and everything that stops them.
+#include <atomic>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "heap/heap_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using threads_test = heap_test;
+
+TEST_F(threads_test, WhatAnotherThreadFreesComesHome) {
+  auto memory = make();
+  const auto stream = new_stream();
+  std::vector<void*> all;
+  for (int i = 0; i < 8; ++i) all.push_back(memory.allocate(64_KiB, stream));
+  std::thread{[&] {
+    memory.deallocate(memory.allocate(64_KiB, stream), stream);  // knows the stream now
+    for (void* const p : all) memory.deallocate(p, stream);
+    for (void* const p : all)
+      EXPECT_EQ(code_of(memory.try_deallocate(p, stream)), errc::double_free);
+  }}.join();
+  const auto before = memory.stats();
+  EXPECT_EQ(before.blocks.current, 0u);
+  std::set<void*> again;
+  for (int i = 0; i < 8; ++i) again.insert(memory.allocate(64_KiB, stream));
+  EXPECT_EQ(memory.stats().hits, before.hits + 8);
+  EXPECT_EQ(again, (std::set<void*>{all.begin(), all.end()}));
+  for (void* const p : all) memory.deallocate(p, stream);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(threads_test, AFreeForAnotherThreadKeepsItsStream) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  memory.deallocate(memory.allocate(64_KiB, two), two);
+  memory.deallocate(memory.allocate(10_MiB, one), one);  // room that needs no looking for
+  void* const p = memory.allocate(128_KiB, one);
+  write(one, p, 128_KiB);
+  std::thread{[&] {
+    auto done = event::create(gpu()).value();
+    ASSERT_TRUE(done.record(one));
+    ASSERT_TRUE(two.wait(done));
+    write(two, p, 128_KiB);
+    memory.deallocate(memory.allocate(64_KiB, two), two);
+    memory.deallocate(p, two);
+  }}.join();
+  void* const q = memory.allocate(128_KiB, one);
+  EXPECT_NE(q, p);
+  write(one, q, 128_KiB);
+  void* const r = memory.allocate(128_KiB, two);
+  write(two, r, 128_KiB);
+  EXPECT_EQ(r, p);
+  memory.deallocate(q, one);
+  memory.deallocate(r, two);
+  EXPECT_EQ(check(memory), "");
+}
+
+/// Threads with streams of their own and of others pass blocks around, while one keeps looking,
+/// trimming, listening and limiting.
+TEST_F(threads_test, EverythingAtOnce) {
+  options settings;
+  settings.heap_thread_cache = 1_MiB;
+  auto memory = make(settings);
+  constexpr int threads = 4;
+  constexpr int steps = 20000;
+  std::vector<stream> streams;
+  for (int i = 0; i < 3; ++i) streams.push_back(new_stream());
+  std::mutex mutex;
+  std::vector<std::pair<void*, bytes>> passed;
+  std::atomic<int> running{threads};
+  const tag mine = tag::named("threads test").value();
+
+  const auto work = [&](int number) {
+    std::mt19937_64 random{static_cast<std::uint64_t>(number)};
+    const auto& stream = streams[static_cast<std::size_t>(number) % streams.size()];
+    std::vector<std::pair<void*, bytes>> live;
+    for (int step = 0; step < steps; ++step) {
+      const auto choice = random() % 10;
+      if (choice < 5 && live.size() < 60) {
+        std::optional<tag_scope> scope;
+        if (random() % 3 == 0) scope.emplace(mine);
+        const bytes size{1 + random() % (random() % 16 == 0 ? 3'000'000 : 60'000)};
+        const auto made = memory.try_allocate(size, stream);
+        if (made) live.push_back({*made, size});
+      } else if (choice < 8 && !live.empty()) {
+        const std::size_t at = random() % live.size();
+        if (random() % 4 == 0) {
+          memory.deallocate(live[at].first, live[at].second, stream);
+        } else {
+          memory.deallocate(live[at].first, stream);
+        }
+        live[at] = live.back();
+        live.pop_back();
+      } else if (choice == 8 && !live.empty()) {
+        const std::lock_guard lock{mutex};
+        passed.push_back(live.back());
+        live.pop_back();
+      } else {
+        std::pair<void*, bytes> taken{};
+        {
+          const std::lock_guard lock{mutex};
+          if (passed.empty()) continue;
+          taken = passed.back();
+          passed.pop_back();
+        }
+        if (random() % 8 == 0) static_cast<void>(memory.record_stream(taken.first, stream));
+        memory.deallocate(taken.first);
+      }
+    }
+    for (const auto& [p, size] : live) memory.deallocate(p, stream);
+    --running;
+  };
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i) all.emplace_back(work, i);
+  listener ear;
+  for (int round = 0; running != 0; ++round) {
+    ASSERT_EQ(check(memory), "");
+    switch (round % 6) {
+      case 0:
+        memory.set_observer(&ear);
+        break;
+      case 1:
+        memory.set_observer(nullptr);
+        break;
+      case 2:
+        EXPECT_TRUE(memory.trim());
+        break;
+      case 3:
+        EXPECT_TRUE(memory.set_limit(mine, round % 4 == 3 ? bytes::max() : 100_MiB));
+        break;
+      case 4:
+        EXPECT_TRUE(memory.release_stream(streams[0]));
+        break;
+      default:
+        static_cast<void>(memory.snapshot());
+    }
+    std::this_thread::yield();
+  }
+  for (auto& each : all) each.join();
+  memory.set_observer(nullptr);
+  for (const auto& [p, size] : passed) memory.deallocate(p);
+  machine->run_until_idle();
+  EXPECT_EQ(check(memory), "");
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+}  // namespace
+}  // namespace weir::testing_support
