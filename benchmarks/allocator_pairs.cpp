@@ -1,0 +1,179 @@
+// allocate + free pairs through weir, beside malloc + free of 64 bytes by mimalloc (by the C
+// library where mimalloc is missing): the ratios that the fast path is measured by. On the
+// simulated GPU, so the host's cost alone; no driver call is made in any timed loop but where
+// memory is first taken.
+#include <benchmark/benchmark.h>
+#ifdef WEIR_HAS_MIMALLOC
+#include <mimalloc.h>
+#endif
+
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "weir/caching_allocator.hpp"
+#include "weir/runtime.hpp"
+#include "weir/sim.hpp"
+
+namespace {
+
+using namespace weir;
+
+#ifdef WEIR_HAS_MIMALLOC
+void* peer_malloc(std::size_t size) { return mi_malloc(size); }
+void peer_free(void* p) { mi_free(p); }
+#define WEIR_PEER(name) "mimalloc_" name
+#else
+void* peer_malloc(std::size_t size) { return std::malloc(size); }
+void peer_free(void* p) { std::free(p); }
+#define WEIR_PEER(name) "malloc_" name
+#endif
+
+/// One simulated machine and allocator for the whole program.
+struct bench {
+  std::shared_ptr<sim::machine> machine = [] {
+    sim::machine_options options;
+    options.check_hazards = false;
+    options.costs = sim::cost_table::free();
+    return sim::machine::create(options).value();
+  }();
+  std::shared_ptr<runtime> opened = runtime::open_simulated(machine).value();
+  device gpu = opened->device(device_id{0}).value();
+  caching_allocator memory = caching_allocator::create(gpu).value();
+
+  static bench& get() {
+    static bench& only = *new bench;
+    return only;
+  }
+};
+
+void peer_64(benchmark::State& state) {
+  for (auto _ : state) {
+    void* p = peer_malloc(64);
+    benchmark::DoNotOptimize(p);
+    peer_free(p);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(peer_64)->Name(WEIR_PEER("64"))->ThreadRange(1, 2)->UseRealTime();
+
+void cached_pair(benchmark::State& state) {
+  bench& all = bench::get();
+  const stream own = stream::create(all.gpu).value();
+  const stream_ref on = own;
+  const bytes size{static_cast<std::uint64_t>(state.range(0))};
+  for (auto _ : state) {
+    void* p = all.memory.allocate(size, on);
+    benchmark::DoNotOptimize(p);
+    all.memory.deallocate(p, on);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(cached_pair)
+    ->Arg(512)
+    ->Arg(4 << 10)
+    ->Arg(64 << 10)
+    ->Arg(512 << 10)
+    ->Arg(1 << 20)
+    ->Arg(2 << 20)
+    ->Arg(64 << 20)
+    ->Arg(1 << 30);
+BENCHMARK(cached_pair)->Name("cached_pair_threads")->Arg(4 << 10)->ThreadRange(1, 2)->UseRealTime();
+
+/// One of `live` blocks, chosen at random, is freed and another of random size taken, up to 1 MiB:
+/// every order of magnitude as likely as another, as the sizes of tensors are, or every size.
+void random_sizes(benchmark::State& state, bool by_magnitude) {
+  bench& all = bench::get();
+  const stream own = stream::create(all.gpu).value();
+  const stream_ref on = own;
+  std::mt19937_64 random{1};
+  std::vector<void*> live(static_cast<std::size_t>(state.range(0)));
+  std::vector<std::uint32_t> choices(1 << 16);
+  std::vector<std::uint32_t> sizes(1 << 16);
+  for (auto& each : choices) each = static_cast<std::uint32_t>(random() % live.size());
+  std::uniform_real_distribution<double> exponent{9, 20};
+  for (auto& each : sizes)
+    each = static_cast<std::uint32_t>(by_magnitude ? std::exp2(exponent(random))
+                                                   : static_cast<double>(random() % (1 << 20) + 1));
+  std::size_t at = 0;
+  for (auto& each : live) each = all.memory.allocate(bytes{sizes[at++ % sizes.size()]}, on);
+  for (auto _ : state) {
+    void*& p = live[choices[at % choices.size()]];
+    all.memory.deallocate(p, on);
+    p = all.memory.allocate(bytes{sizes[++at % sizes.size()]}, on);
+  }
+  state.SetItemsProcessed(state.iterations());
+  for (void* each : live) all.memory.deallocate(each, on);
+  static_cast<void>(all.memory.empty_cache());
+}
+BENCHMARK_CAPTURE(random_sizes, magnitudes, true)->Arg(1'000)->Arg(100'000);
+BENCHMARK_CAPTURE(random_sizes, uniform, false)->Arg(1'000)->Arg(100'000);
+
+/// One thread allocates, another frees: pointers travel through a ring.
+void freed_by_another_thread(benchmark::State& state) {
+  bench& all = bench::get();
+  const stream own = stream::create(all.gpu).value();
+  const stream_ref on = own;
+  constexpr std::size_t size = 1024;
+  std::vector<std::atomic<void*>> ring(size);
+  std::atomic<bool> done{false};
+  std::thread other{[&] {
+    for (std::size_t at = 0;; ++at) {
+      void* p = nullptr;
+      while ((p = ring[at % size].exchange(nullptr, std::memory_order_acquire)) == nullptr)
+        if (done.load(std::memory_order_relaxed)) return;
+      all.memory.deallocate(p, on);
+    }
+  }};
+  std::size_t at = 0;
+  for (auto _ : state) {
+    void* p = all.memory.allocate(bytes{4096}, on);
+    auto& place = ring[at++ % size];
+    while (place.load(std::memory_order_relaxed) != nullptr) {
+    }
+    place.store(p, std::memory_order_release);
+  }
+  state.SetItemsProcessed(state.iterations());
+  done = true;
+  other.join();
+  for (auto& each : ring)
+    if (void* p = each.exchange(nullptr)) all.memory.deallocate(p, on);
+}
+BENCHMARK(freed_by_another_thread)->UseRealTime();
+
+/// The same through the peer, for scale: what the ring and the second thread cost by themselves.
+void peer_freed_by_another_thread(benchmark::State& state) {
+  constexpr std::size_t size = 1024;
+  std::vector<std::atomic<void*>> ring(size);
+  std::atomic<bool> done{false};
+  std::thread other{[&] {
+    for (std::size_t at = 0;; ++at) {
+      void* p = nullptr;
+      while ((p = ring[at % size].exchange(nullptr, std::memory_order_acquire)) == nullptr)
+        if (done.load(std::memory_order_relaxed)) return;
+      peer_free(p);
+    }
+  }};
+  std::size_t at = 0;
+  for (auto _ : state) {
+    void* p = peer_malloc(64);
+    auto& place = ring[at++ % size];
+    while (place.load(std::memory_order_relaxed) != nullptr) {
+    }
+    place.store(p, std::memory_order_release);
+  }
+  state.SetItemsProcessed(state.iterations());
+  done = true;
+  other.join();
+  for (auto& each : ring)
+    if (void* p = each.exchange(nullptr)) peer_free(p);
+}
+BENCHMARK(peer_freed_by_another_thread)->Name(WEIR_PEER("freed_by_another_thread"))->UseRealTime();
+
+}  // namespace

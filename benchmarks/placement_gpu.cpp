@@ -1,0 +1,144 @@
+// What recorded programs cost on a GPU under each policy: memory reserved beyond what they asked
+// for, and time inside the allocator.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/trace.hpp"
+#include "weir/caching_allocator.hpp"
+#include "weir/runtime.hpp"
+
+namespace {
+
+using namespace weir;
+using testing_support::trace;
+using clock_type = std::chrono::steady_clock;
+
+/// Reads each trace once; null if it cannot be read.
+const trace* the_trace(const std::string& name) {
+  static std::map<std::string, std::unique_ptr<trace>> known;
+  const auto [found, is_new] = known.try_emplace(name);
+  if (is_new) {
+    auto read = testing_support::read_trace(testing_support::trace_path(name + ".trace.gz"));
+    if (read) found->second = std::make_unique<trace>(*std::move(read));
+  }
+  return found->second.get();
+}
+
+/// Opened once, for a context costs more than most replays; null without a GPU.
+runtime* the_runtime() {
+  static const auto opened = runtime::open_cuda();
+  return opened ? opened.value().get() : nullptr;
+}
+
+struct outcome {
+  std::chrono::nanoseconds inside{};  ///< allocate and deallocate together
+  std::chrono::nanoseconds slow{};    ///< of it, calls of 5 µs and more: those that use the driver
+  memory_stats stats;
+};
+
+/// Plays the whole trace as fast as it goes. Each block is written to once, so that streams have
+/// work, and freed on its stream when the program could have reused it.
+outcome play(const trace& recorded, caching_allocator& memory, const std::vector<stream>& streams) {
+  const driver::table& cuda = memory.device().driver();
+  std::vector<void*> live(recorded.blocks);
+  outcome found;
+  const auto timed = [&](auto call) {
+    const auto begun = clock_type::now();
+    call();
+    const std::chrono::nanoseconds took = clock_type::now() - begun;
+    found.inside += took;
+    if (took >= std::chrono::microseconds{5}) found.slow += took;
+  };
+  for (const trace::event& each : recorded.events) {
+    const stream_ref on = streams[each.stream];
+    void*& block = live[each.block];
+    if (each.what == trace::action::allocate && each.size != 0) {
+      timed([&] { block = memory.allocate(bytes{each.size}, on); });
+      const auto address =
+          static_cast<driver::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(block));
+      const std::size_t touched = std::min<std::uint64_t>(each.size, 512);
+      driver::check(driver::call::memset_d8_async,
+                    cuda.memset_d8_async(address, 1, touched, on.handle()))
+          .value();
+    }
+    if (each.what == trace::action::reusable && block != nullptr)
+      timed([&] { memory.deallocate(std::exchange(block, nullptr), on); });
+  }
+  found.stats = memory.stats();
+  for (void* const each : live) memory.deallocate(each);
+  return found;
+}
+
+void placement(benchmark::State& state, const std::string& name, placement_policy policy) {
+  const trace* const recorded = the_trace(name);
+  if (recorded == nullptr) {
+    state.SkipWithError("the trace cannot be read");
+    return;
+  }
+  const runtime* const opened = the_runtime();
+  if (opened == nullptr) {
+    state.SkipWithError("no usable GPU driver");
+    return;
+  }
+  for (auto _ : state) {
+    const device where = opened->device(device_id{0}).value();
+    const context_scope bound{where};
+    std::vector<stream> streams;
+    for (std::size_t i = 0; i < recorded->streams; ++i)
+      streams.push_back(stream::create(where).value());
+    auto memory = caching_allocator::create(where, {.heap_policy = policy}).value();
+    const outcome found = play(*recorded, memory, streams);
+    memory.close().value();
+    const auto seconds = [](std::chrono::nanoseconds time) {
+      return std::chrono::duration<double>{time}.count();
+    };
+    state.SetIterationTime(seconds(found.inside));
+    const auto number = [](std::uint64_t count) { return static_cast<double>(count); };
+    const double wall = number(recorded->events.back().time) / 1e6;
+    state.counters["reserved_over_requested"] =
+        number(found.stats.reserved.peak) / number(found.stats.requested.peak);
+    state.counters["reserved_MiB"] = number(found.stats.reserved.peak >> 20);
+    state.counters["driver_ms"] = seconds(found.slow) * 1e3;
+    state.counters["driver_percent_of_program"] = seconds(found.slow) / wall * 100;
+    state.counters["created"] = number(found.stats.handles_created);
+    state.counters["moved"] = number(found.stats.handles_moved);
+    state.counters["returned"] = number(found.stats.handles_returned);
+    state.counters["released"] = number(found.stats.handles_released);
+    state.counters["waits"] = number(found.stats.waits);
+  }
+}
+
+/// One benchmark a trace and policy.
+const bool registered = [] {
+  constexpr placement_policy policies[] = {
+      placement_policy::balanced, placement_policy::throughput,
+      placement_policy::compact,  placement_policy::never_move,
+      placement_policy::classic,  placement_policy::classic_expandable};
+  const auto peaks = testing_support::read_trace_peaks(testing_support::trace_path("peaks.csv"));
+  if (!peaks) return false;
+  for (const auto& each : *peaks) {
+    for (const placement_policy policy : policies) {
+      options settings;
+      settings.heap_policy = policy;
+      const std::string title =
+          "placement/" + each.name + "/" + get(settings, "heap_policy").value();
+      benchmark::RegisterBenchmark(
+          title.c_str(),
+          [name = each.name, policy](benchmark::State& state) { placement(state, name, policy); })
+          ->Iterations(1)
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond);
+    }
+  }
+  return true;
+}();
+
+}  // namespace

@@ -1,0 +1,64 @@
+// The rules of growth by themselves.
+#include "heap/growth.hpp"
+
+#include <gtest/gtest.h>
+
+namespace weir::heap {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+constexpr std::uint64_t slot = 2 * mib;
+constexpr std::uint64_t plenty = 100'000 * mib;  // reserved
+
+TEST(growth, small_requests_get_handles_of_one_slot) {
+  const auto rules = growth_rules::of(placement_policy::balanced);
+  EXPECT_EQ(slot, rules.handle_for(512, plenty, slot));
+  EXPECT_EQ(slot, rules.handle_for(8 * mib, plenty, slot));
+}
+
+TEST(growth, handles_grow_with_the_square_of_the_request_up_to_the_largest) {
+  const auto rules = growth_rules::of(placement_policy::balanced);
+  EXPECT_EQ(4 * mib, rules.handle_for(32 * mib, plenty, slot));
+  EXPECT_EQ(16 * mib, rules.handle_for(64 * mib, plenty, slot));
+  EXPECT_EQ(32 * mib, rules.handle_for(100 * mib, plenty, slot));
+  EXPECT_EQ(32 * mib, rules.handle_for(1024 * mib, plenty, slot));
+}
+
+TEST(growth, a_request_whose_square_does_not_fit_gets_the_largest) {
+  const auto rules = growth_rules::of(placement_policy::balanced);
+  EXPECT_EQ(32 * mib, rules.handle_for(std::uint64_t{1} << 40, plenty, slot));
+}
+
+TEST(growth, where_little_is_reserved_handles_are_small) {
+  const auto rules = growth_rules::of(placement_policy::balanced);
+  EXPECT_EQ(16 * mib, rules.handle_for(240 * mib, 1000 * mib, slot));
+  EXPECT_EQ(4 * mib, rules.handle_for(64 * mib, 600 * mib, slot));
+}
+
+TEST(growth, the_unit_follows_what_is_reserved) {
+  const auto rules = growth_rules::of(placement_policy::balanced);
+  EXPECT_EQ(slot, rules.unit_at(0, slot));
+  EXPECT_EQ(4 * mib, rules.unit_at(1024 * mib, slot));
+  EXPECT_EQ(32 * mib, rules.unit_at(1024 * 1024 * mib, slot));
+}
+
+TEST(growth, compact_rounds_to_a_slot) {
+  const auto rules = growth_rules::of(placement_policy::compact);
+  EXPECT_EQ(slot, rules.unit_at(1024 * 1024 * mib, slot));
+}
+
+TEST(growth, a_slot_larger_than_the_largest_handle_is_the_handle) {
+  const auto rules = growth_rules::of(placement_policy::compact);
+  EXPECT_EQ(64 * mib, rules.handle_for(1024 * mib, plenty, 64 * mib));
+  EXPECT_EQ(64 * mib, rules.unit_at(1024 * mib, 64 * mib));
+}
+
+TEST(growth, only_never_move_never_moves) {
+  EXPECT_FALSE(growth_rules::of(placement_policy::never_move).moves);
+  EXPECT_TRUE(growth_rules::of(placement_policy::balanced).moves);
+  EXPECT_TRUE(growth_rules::of(placement_policy::compact).moves);
+  EXPECT_TRUE(growth_rules::of(placement_policy::throughput).moves);
+}
+
+}  // namespace
+}  // namespace weir::heap
