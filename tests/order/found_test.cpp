@@ -1,0 +1,136 @@
+// The smallest programs that show what the random ones have found.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "weir/caching_allocator.hpp"
+#include "weir/runtime.hpp"
+#include "weir/sim.hpp"
+
+namespace weir::order {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+/// A machine on which nothing happens unless somebody waits, and an allocator that moves memory.
+class Found : public ::testing::Test {
+ protected:
+  static std::shared_ptr<sim::machine> make_machine() {
+    sim::machine_options wanted;
+    wanted.mode = sim::progress::manual;
+    wanted.devices.front().capacity = bytes{512 * mib};
+    wanted.devices.front().context_overhead = bytes{32 * mib};
+    return sim::machine::create(wanted).value();
+  }
+  static options settings(std::uint64_t cache) {
+    options wanted;
+    wanted.heap_policy = placement_policy::compact;
+    wanted.heap_thread_cache = bytes{cache};
+    return wanted;
+  }
+  stream make_stream() { return stream::create(gpu).value(); }
+  caching_allocator make_allocator(std::uint64_t cache = 0) {
+    return caching_allocator::create(gpu, settings(cache)).value();
+  }
+  void write(const stream& on, void* where, std::uint64_t size) {
+    ASSERT_TRUE(machine->launch(on.handle(), "write",
+                                {sim::writes(reinterpret_cast<device_address>(where), size)}));
+  }
+
+  std::shared_ptr<sim::machine> machine = make_machine();
+  std::shared_ptr<runtime> at = runtime::open_simulated(machine).value();
+  device gpu = at->device(device_id{0}).value();
+};
+
+// A block that waited for a recorded stream came back with the epoch of its free, and the run it
+// became part of took that epoch, though the other part was freed later.
+TEST_F(Found, ALateBlockDoesNotMakeItsNeighbourOld) {
+  caching_allocator memory = make_allocator();
+  const stream a = make_stream();
+  const stream b = make_stream();
+  const stream c = make_stream();
+  void* const late = memory.allocate(bytes{2 * mib}, a);
+  void* const neighbour = memory.allocate(bytes{2 * mib}, a);
+  write(a, late, 2 * mib);
+  ASSERT_TRUE(memory.record_stream(late, b));
+  memory.deallocate(late, a);              // in an epoch of a; waits for b ...
+  ASSERT_TRUE(memory.trim(bytes::max()));  // ... which ends here
+  event first = event::create(gpu).value();
+  ASSERT_TRUE(first.record(a));
+  write(a, neighbour, 2 * mib);
+  memory.deallocate(neighbour, a);  // in the next epoch
+  ASSERT_TRUE(b.synchronize());
+  ASSERT_TRUE(memory.trim(bytes::max()));  // b has passed: the late block comes back
+  ASSERT_TRUE(first.synchronize());        // a has passed the first epoch, not the second
+  ASSERT_TRUE(memory.trim(bytes::max()));
+  void* const next = memory.allocate(bytes{4 * mib}, c);
+  write(c, next, 4 * mib);
+  for (const sim::hazard& found : machine->hazards()) ADD_FAILURE() << found.story();
+  memory.deallocate(next, c);
+}
+
+// A window that was rounded down to its alignment began below the row of blocks it was in.
+TEST_F(Found, AnAlignedWindowStaysInItsRow) {
+  caching_allocator memory = make_allocator();
+  const stream a = make_stream();
+  // Small blocks that no slot boundary agrees with, of which every other one goes.
+  std::vector<void*> blocks;
+  for (int i = 0; i < 24; ++i) blocks.push_back(memory.allocate(bytes{3 * mib + 512 * (1 + i)}, a));
+  for (std::size_t i = 0; i < blocks.size(); i += 2) memory.deallocate(blocks[i], a);
+  for (const std::uint64_t size : {5 * mib, 7 * mib, 9 * mib, 11 * mib, 13 * mib}) {
+    void* const aligned = memory.allocate(bytes{size}, a, bytes{2 * mib});
+    EXPECT_EQ(reinterpret_cast<std::uint64_t>(aligned) % (2 * mib), 0U);
+    write(a, aligned, size);
+    memory.deallocate(aligned, a);
+  }
+  for (std::size_t i = 1; i < blocks.size(); i += 2) memory.deallocate(blocks[i], a);
+  EXPECT_TRUE(machine->hazards().empty());
+}
+
+// A stream that was destroyed cannot be asked whether it is captured.
+TEST_F(Found, ADestroyedStreamIsNoError) {
+  caching_allocator memory = make_allocator();
+  {
+    stream gone = make_stream();
+    memory.deallocate(memory.allocate(bytes{mib}, gone), gone);
+  }
+  EXPECT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0U);
+}
+
+// A cache counts every tag up to the highest it has met; the ledger had a place for those only that
+// had come to it.
+TEST_F(Found, ATagThatOnlyACacheHasSeenIsCounted) {
+  caching_allocator memory = make_allocator(4 * mib);
+  const stream a = make_stream();
+  const tag lower = tag::named("found lower").value();
+  const tag higher = tag::named("found higher").value();
+  {
+    const tag_scope tagged{higher};
+    memory.deallocate(memory.allocate(bytes{512}, a), a);
+  }
+  const tag_scope tagged{lower};
+  void* const hit = memory.allocate(bytes{512}, a);
+  EXPECT_EQ(memory.stats(lower).requested.current, 512U);
+  memory.deallocate(hit, a);
+}
+
+// What a cache allocated and the lock freed was taken from a sum that did not have it yet.
+TEST_F(Found, APeakIsNoNumberBelowZero) {
+  caching_allocator memory = make_allocator(4 * mib);
+  const stream a = make_stream();
+  const stream b = make_stream();
+  memory.deallocate(memory.allocate(bytes{512}, a), a);
+  EXPECT_EQ(memory.stats().requested.current, 0U);
+  void* const hit = memory.allocate(bytes{512}, a);
+  ASSERT_TRUE(memory.record_stream(hit, b));
+  memory.deallocate(hit, a);
+  void* const other = memory.allocate(bytes{256}, b);
+  EXPECT_LE(memory.stats().requested.peak, 1024U);
+  memory.deallocate(other, b);
+}
+
+}  // namespace
+}  // namespace weir::order

@@ -1,0 +1,83 @@
+// Every deliberate mistake in the ordering code is found by the random programs, and nothing is
+// found without one.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "heap/mutation.hpp"
+#include "run.hpp"
+
+namespace weir::order {
+namespace {
+
+using heap::mutation;
+
+constexpr std::uint64_t steps_a_program = 1000;
+constexpr std::uint64_t most_programs = 1000;
+
+struct mistake {
+  mutation which;
+  const char* name;
+};
+
+#define WEIR_MISTAKE(name) \
+  mistake { mutation::name, #name }
+constexpr std::array mistakes{
+    WEIR_MISTAKE(free_run_is_everybodys),
+    WEIR_MISTAKE(foreign_run_absorbed),
+    WEIR_MISTAKE(older_free_counts),
+    WEIR_MISTAKE(one_epoch_too_many),
+    WEIR_MISTAKE(epoch_not_marked),
+    WEIR_MISTAKE(hole_filled_early),
+    WEIR_MISTAKE(hole_forgets_its_use),
+    WEIR_MISTAKE(mapping_not_retained),
+    WEIR_MISTAKE(surplus_is_everybodys),
+    WEIR_MISTAKE(no_wait_for_window),
+    WEIR_MISTAKE(no_wait_for_borrowed),
+    WEIR_MISTAKE(wait_for_older_epoch),
+    WEIR_MISTAKE(bound_memory_released),
+    WEIR_MISTAKE(recorded_stream_forgotten),
+    WEIR_MISTAKE(first_of_recorded_streams),
+    WEIR_MISTAKE(pending_taken_without_waits),
+    WEIR_MISTAKE(stream_of_free_forgotten),
+    WEIR_MISTAKE(streams_known_by_handle),
+    WEIR_MISTAKE(cache_of_any_stream),
+    WEIR_MISTAKE(large_block_of_any_stream),
+    WEIR_MISTAKE(device_never_waited_for),
+    WEIR_MISTAKE(graph_memory_let_go_at_end),
+    WEIR_MISTAKE(graph_memory_without_guards),
+    WEIR_MISTAKE(capture_served_by_the_heap),
+    WEIR_MISTAKE(guest_goes_home_at_once),
+};
+#undef WEIR_MISTAKE
+static_assert(mistakes.size() + 1 == static_cast<std::size_t>(mutation::count));
+
+class Mutations : public ::testing::TestWithParam<mistake> {
+ protected:
+  ~Mutations() override { heap::chosen_mutation = mutation::none; }
+};
+
+TEST(NoMutation, IsNotFound) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed)
+    ASSERT_EQ(run_in_turns(seed, steps_a_program), "");
+}
+
+TEST_P(Mutations, IsFound) {
+  heap::chosen_mutation = GetParam().which;
+  for (std::uint64_t seed = 1; seed <= most_programs; ++seed) {
+    const std::string fault = run_in_turns(seed, steps_a_program);
+    if (fault.empty()) continue;
+    RecordProperty("programs", std::to_string(seed));
+    RecordProperty("fault", fault);
+    return;
+  }
+  FAIL() << "not found by " << most_programs << " programs";
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, Mutations, ::testing::ValuesIn(mistakes),
+                         [](const auto& tested) { return std::string{tested.param.name}; });
+
+}  // namespace
+}  // namespace weir::order
