@@ -1,0 +1,152 @@
+// Bytes as a program over an allocator on a small simulated device, checked step by step.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "weir/caching_allocator.hpp"
+#include "weir/runtime.hpp"
+#include "weir/sim.hpp"
+
+namespace weir::fuzz {
+
+/// The bytes of an input, one after the other; 0 behind its end.
+class script {
+ public:
+  explicit script(std::span<const std::uint8_t> text) noexcept : text_{text} {}
+  [[nodiscard]] bool over() const noexcept { return at_ >= text_.size(); }
+  [[nodiscard]] std::uint8_t next() noexcept { return over() ? std::uint8_t{0} : text_[at_++]; }
+  [[nodiscard]] std::size_t below(std::size_t end) noexcept { return next() % end; }
+
+ private:
+  std::span<const std::uint8_t> text_;
+  std::size_t at_ = 0;
+};
+
+/// The machine that programs run on, one after the other: making one costs more than most of them.
+///
+/// Work happens only when a program says so, so that an input does the same every time. One thread.
+class world {
+ public:
+  world();
+  ~world();
+  world(const world&) = delete;
+  world& operator=(const world&) = delete;
+
+  [[nodiscard]] sim::machine& machine() const noexcept { return *machine_; }
+  [[nodiscard]] device gpu() const noexcept { return *gpu_; }
+  [[nodiscard]] bytes used() const { return machine_->used(device_id{0}); }
+  [[nodiscard]] bytes used_when_empty() const noexcept { return used_when_empty_; }
+  /// How many errors reached the process-wide handler, and hazards the machine, since the last
+  /// take.
+  [[nodiscard]] std::uint64_t take_reports() noexcept { return std::exchange(reports_, 0); }
+  [[nodiscard]] std::uint64_t hazards() const noexcept { return hazards_; }
+
+ private:
+  std::shared_ptr<sim::machine> machine_;
+  std::shared_ptr<runtime> runtime_;
+  std::optional<device> gpu_;
+  bytes used_when_empty_{};
+  std::uint64_t reports_ = 0;
+  std::uint64_t hazards_ = 0;
+};
+
+/// One input's program. It uses memory as users should, so that a hazard is the allocator's fault;
+/// its mistakes are those that have a typed error: frees of strangers, twice, with a wrong size.
+///
+/// Stops the process at the first thing that is wrong.
+class program {
+ public:
+  program(world& at, script text);
+  ~program();
+  program(const program&) = delete;
+  program& operator=(const program&) = delete;
+
+  /// To the end of the text, then gives everything back. False: the machine is not what it was,
+  /// because driver calls failed that should have given memory back.
+  [[nodiscard]] bool run();
+
+ private:
+  static constexpr std::size_t lane_count = 5;  // the legacy stream, the thread's own, three more
+  static constexpr std::size_t most_live = 64;
+  using lane_set = unsigned;
+
+  struct piece {
+    device_address address = 0;
+    std::uint64_t size = 0;
+    weir::tag tag{};
+    std::size_t home = 0;
+    lane_set used = 0;      // streams that may be using it
+    lane_set recorded = 0;  // those the allocator was told of
+    bool orphan = false;    // the stream of its allocation is gone; `home` is that stream's place
+    bool captured = false;  // of the capture that is under way
+  };
+  struct graph {
+    graph_memory memory;
+    driver::CUgraphExec exec = nullptr;
+  };
+
+  void step();
+  // Memory
+  void allocate();
+  [[nodiscard]] std::uint64_t read_size();
+  void adopt(void* made, std::uint64_t size, std::size_t on);
+  void free_one();
+  bool free_on(std::size_t which, std::size_t on, unsigned form);
+  void forget(std::size_t which);
+  void free_wrongly();
+  void use();
+  void record();
+  // Around it
+  bool order(piece& what, std::size_t on, lane_set but);
+  void synchronize(std::size_t which);
+  void change_stream();
+  void change_limits();
+  void change_pools();
+  void give_back();
+  void begin_capture(std::size_t on);
+  void end_capture();
+  void drop_graph();
+  void look();
+  // Checks
+  void check(bool everything);
+  void check_books();
+  [[nodiscard]] bool end();
+
+  /// Makes a call to the allocator, with the driver failure that the text asked for.
+  template <class Call>
+  auto call(const Call& made);
+  [[nodiscard]] stream_ref ref(std::size_t which) const;
+  [[nodiscard]] bool captures(std::size_t which) const { return capturing_ == which; }
+
+  world& at_;
+  script text_;
+  caching_allocator memory_;
+  std::array<std::optional<stream>, lane_count> owned_;  // nothing for the default streams
+  lane_set released_ = 0;  // streams said to be used no more, until a call names them again
+  std::vector<piece> live_;
+  std::map<device_address, device_address> extents_;  // of all live blocks, rounded
+  std::vector<device_address> dead_;
+  std::uint64_t live_bytes_ = 0;
+  std::uint64_t last_size_ = 4096;
+  std::array<weir::tag, 3> tags_;
+  std::array<std::uint64_t, 3> tag_limits_;
+  std::vector<memory_pool> pools_;
+  std::vector<graph> graphs_;
+  std::optional<std::size_t> capturing_;
+  graph_memory claim_;
+  std::uint64_t fault_ = 0;  // which driver call of the next allocator call fails; 0: none
+  driver::CUresult fault_code_{};
+  bool faulted_ = false;  // in the last call
+  bool ever_faulted_ = false;
+  unsigned check_mask_ = 0;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace weir::fuzz
