@@ -62,6 +62,9 @@ endfunction()
 
 function(weir_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
+  if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
+    return()  # it would be compiled for nothing
+  endif()
   add_executable(${name} ${test_SOURCES})
   target_link_libraries(${name} PRIVATE ${test_LIBRARIES} weir_test_settings)
   target_precompile_headers(${name} REUSE_FROM weir_test_headers)
