@@ -11,12 +11,14 @@ constexpr std::uint64_t key_of(pool_id pool, tag what) {
   return std::uint64_t{pool.number()} << 16 | what.number();
 }
 
-/// Adds a signed change to an amount that never falls below zero.
 void add(gauge& to, std::int64_t change) noexcept {
   to.current += static_cast<std::uint64_t>(change);
 }
+/// Between two reads an amount may be short by hits that their threads have not told yet, even
+/// below zero: where somebody else has freed them already. No peak may come of that.
 void raise(gauge& which) noexcept {
-  if (which.peak < which.current) which.peak = which.current;
+  if (static_cast<std::int64_t>(which.peak) < static_cast<std::int64_t>(which.current))
+    which.peak = which.current;
 }
 
 }  // namespace
@@ -108,27 +110,20 @@ void accounts::change(account_number which, const Change& apply) noexcept {
 
 void accounts::allocated(account_number which, std::uint64_t requested,
                          std::uint64_t rounded) noexcept {
-  change(which, [&](ledger& book) {
-    book.requested.set(book.requested.current + requested);
-    book.allocated.set(book.allocated.current + rounded);
-    book.active.set(book.allocated.current + book.pending);
-    book.blocks.set(book.blocks.current + 1);
-    ++book.allocations;
-  });
+  account_delta nothing;
+  allocated(which, requested, rounded, nothing);
 }
 
 void accounts::allocated(account_number which, std::uint64_t requested, std::uint64_t rounded,
                          account_delta& counted) noexcept {
   change(which, [&](ledger& book) {
-    add(book.requested, counted.requested);
-    add(book.allocated, counted.allocated);
-    book.requested.set(book.requested.current + requested);
-    book.allocated.set(book.allocated.current + rounded);
-    book.active.set(book.allocated.current + book.pending);
-    book.blocks.set(book.blocks.current + counted.allocations - counted.frees + 1);
+    add(book.requested, counted.requested + static_cast<std::int64_t>(requested));
+    add(book.allocated, counted.allocated + static_cast<std::int64_t>(rounded));
+    book.blocks.current += counted.allocations - counted.frees + 1;
     book.allocations += counted.allocations + 1;
     book.hits += counted.allocations;
     book.frees += counted.frees;
+    book.raise_peaks();
   });
   counted = {};
 }

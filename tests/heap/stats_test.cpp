@@ -11,7 +11,7 @@ using stats_test = heap_test;
 const tag weights = tag::named("stats test: weights").value();
 const tag scratch = tag::named("stats test: scratch").value();
 
-TEST_F(stats_test, AreExactThroughCachesAndStores) {
+TEST_F(stats_test, are_exact_through_caches_and_stores) {
   auto memory = make();
   const auto stream = new_stream();
   void* const a = memory.allocate(1000_B, stream);
@@ -47,7 +47,7 @@ TEST_F(stats_test, AreExactThroughCachesAndStores) {
   EXPECT_GT(now.metadata, 0u);
 }
 
-TEST_F(stats_test, APeakCountsWhatWasLiveTogetherOnly) {
+TEST_F(stats_test, a_peak_counts_what_was_live_together_only) {
   auto memory = make();
   const auto stream = new_stream();
   memory.deallocate(memory.allocate(100_MiB, stream), stream);
@@ -58,7 +58,7 @@ TEST_F(stats_test, APeakCountsWhatWasLiveTogetherOnly) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(stats_test, TagsFollowTheScopeAndAddUp) {
+TEST_F(stats_test, tags_follow_the_scope_and_add_up) {
   auto memory = make();
   const auto stream = new_stream();
   void* untagged = memory.allocate(512_B, stream);
@@ -89,7 +89,7 @@ TEST_F(stats_test, TagsFollowTheScopeAndAddUp) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(stats_test, ATagsLimitHoldsThroughTheCaches) {
+TEST_F(stats_test, a_tags_limit_holds_through_the_caches) {
   auto memory = make();
   const auto stream = new_stream();
   const tag_scope as{weights};
@@ -113,7 +113,7 @@ TEST_F(stats_test, ATagsLimitHoldsThroughTheCaches) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(stats_test, LimitsBoundWhatIsReserved) {
+TEST_F(stats_test, limits_bound_what_is_reserved) {
   options settings;
   settings.heap_limit = 256_MiB;
   auto memory = make(settings);
@@ -137,7 +137,7 @@ TEST_F(stats_test, LimitsBoundWhatIsReserved) {
   EXPECT_EQ(make(settings).limit(), 512_MiB);
 }
 
-TEST_F(stats_test, ASnapshotCoversEverything) {
+TEST_F(stats_test, a_snapshot_covers_everything) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
@@ -174,7 +174,7 @@ TEST_F(stats_test, ASnapshotCoversEverything) {
   memory.deallocate(live, one);
 }
 
-TEST_F(stats_test, AReportSaysWhereTheMemoryIsAndWhatHelps) {
+TEST_F(stats_test, a_report_says_where_the_memory_is_and_what_helps) {
   options settings;
   settings.heap_limit = 512_MiB;
   auto memory = make(settings);
@@ -214,6 +214,27 @@ TEST_F(stats_test, AReportSaysWhereTheMemoryIsAndWhatHelps) {
     EXPECT_THAT(found.report(), HasSubstr("300 MiB"));
   }
   memory.deallocate(live, one);
+}
+
+/// A thread counts its hits by itself. Until it is asked, the books may show less than nothing is
+/// live; no peak may come of that.
+TEST_F(stats_test, a_hit_that_another_thread_frees_raises_no_peak) {
+  auto memory = make();
+  const auto stream = new_stream();
+  memory.deallocate(memory.allocate(64_KiB, stream), stream);
+  memory.reset_peaks();  // counts everything
+  void* const hit = memory.allocate(64_KiB, stream);
+  std::thread{[&] {
+    memory.deallocate(hit, stream);
+    memory.deallocate(memory.allocate(512_B, stream), stream);
+  }}.join();
+  const memory_stats now = memory.stats();
+  EXPECT_EQ(now.hits, 1u);
+  EXPECT_EQ(now.requested.current, 0u);
+  EXPECT_LE(now.requested.peak, (65_KiB).count());
+  EXPECT_LE(now.allocated.peak, (65_KiB).count());
+  EXPECT_LE(now.active.peak, (65_KiB).count());
+  EXPECT_LE(now.blocks.peak, 2u);
 }
 
 }  // namespace
