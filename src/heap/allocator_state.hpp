@@ -69,7 +69,8 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   [[nodiscard]] bool deallocate_closely(void* pointer, const stream_ref* stream,
                                         bytes expected) noexcept;
 
-  // --- The slow paths: allocator_state.cpp ------------------------------------------------------
+  // --- The slow paths: requests.cpp, frees.cpp, giving_back.cpp
+  // ------------------------------------------------------
 
   /// From the pool, or where the request belongs if that is null.
   [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment,
@@ -145,7 +146,7 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   void emit(event_sink* to, memory_event_kind kind, const block& what, stream_id stream,
             account_number account) const noexcept;
 
-  // allocator_state.cpp
+  // allocator_state.cpp, requests.cpp, frees.cpp
   [[nodiscard]] result<void> usable() const;
   /// The calling thread's cache, made at first sight; null where there is none.
   [[nodiscard]] thread_cache* local();
@@ -179,6 +180,8 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   void hand_back_half(thread_cache& cache, stream_bins& newest) noexcept;
   bool hand_back(thread_cache& cache) noexcept;
   bool hand_back_all() noexcept;
+  /// All that threads hold, counted and handed back; stops them for it.
+  void take_back_caches() noexcept;
   void hand_over_unplaced(thread_cache& own) noexcept;
   [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,
                                          stream_slot slot) noexcept;
@@ -188,7 +191,7 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
     return here.serial == serial_ ? here.cache : nullptr;
   }
 
-  // Streams, with the lock.
+  // stream_progress.cpp, with the lock.
   bool retire_all() noexcept;
   [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot close_but);
   /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams

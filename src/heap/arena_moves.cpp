@@ -39,7 +39,7 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
   }
   if (best == no_block) return no_block;
   if (mutated(mutation::no_wait_for_borrowed)) return carve(best, wanted);
-  WEIR_TRY_VALUE(waits, shared_.streams.wait(wanted.stream, stamp_of(shared_.blocks[best]), bound));
+  WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(shared_.blocks[best]), bound));
   return waits ? carve(best, wanted) : no_block;
 }
 
@@ -101,7 +101,7 @@ result<bool> arena::wait_for_others(const room_plan& room, const request& wanted
       if (there.end() <= start || there.is() != block_kind::run) continue;
       if (there.stream == nobody || there.stream == wanted.stream) continue;
       if (mutated(mutation::no_wait_for_window)) continue;
-      WEIR_TRY_VALUE(waits, shared_.streams.wait(wanted.stream, stamp_of(there), bound));
+      WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(there), bound));
       if (!waits) return false;
     }
     return true;

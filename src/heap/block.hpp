@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "weir/bytes.hpp"
+#include "weir/error.hpp"
 #include "weir/memory.hpp"
 
 namespace weir::inline v0::heap {
@@ -18,7 +19,16 @@ constexpr std::uint64_t unit = 512;
 /// 2 TiB less one unit: a size that still counts in 32 bits.
 constexpr std::uint64_t most_units = 0xffff'fffe;
 
+/// How many units a size takes; also for the largest size there is.
+[[nodiscard]] constexpr std::uint64_t units_for(bytes size) noexcept {
+  return size.count() / unit + (size.count() % unit == 0 ? 0 : 1);
+}
 [[nodiscard]] constexpr bytes to_bytes(std::uint64_t units) noexcept { return bytes{units * unit}; }
+
+/// The host, not the device, ran out.
+[[nodiscard]] inline error no_host_memory() {
+  return error{.code = errc::system, .detail = "the host has no memory for the books"};
+}
 
 /// A record's number. 0 is no record.
 using block_index = std::uint32_t;

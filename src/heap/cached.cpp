@@ -24,7 +24,7 @@ void* allocator_state::allocate_closely(bytes size, const stream_ref& stream) no
 /// The commonest request beyond the caches: nothing to ask, nothing to grow, room at once.
 void* allocator_state::allocate_plainly(thread_cache& cache, bytes size,
                                         stream_id stream) noexcept {
-  const std::uint64_t units = size.count() / unit + (size.count() % unit == 0 ? 0 : 1);
+  const std::uint64_t units = units_for(size);
   if (units == 0 || units > most_units) return nullptr;
   const account_number account = observe::thread_tag.number();
   const std::lock_guard lock{mutex_};
@@ -86,7 +86,7 @@ bool allocator_state::deallocate_plainly(thread_cache& cache, void* pointer, str
 
 void* allocator_state::allocate_cached(thread_cache& cache, bytes size, stream_id stream,
                                        std::uint32_t accepted) noexcept {
-  const std::uint64_t units = (size.count() + (unit - 1)) / unit;
+  const std::uint64_t units = units_for(size);
   const account_number account = observe::thread_tag.number();
   if (!cache.enter(accepted)) return nullptr;
   const auto leave_with_nothing = [&] {

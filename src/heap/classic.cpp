@@ -243,15 +243,11 @@ result<block_index> classic_store::rearrange(const request& /*wanted*/, reach /*
 
 void classic_store::tell(memory_event_kind what, stream_slot stream, std::uint64_t address,
                          std::uint64_t size) const noexcept {
-  if (shared_.observer == nullptr) return;
-  memory_event happened{};
-  happened.kind = what;
-  happened.device = shared_.device.id();
-  happened.pool = pool_;
-  happened.stream = shared_.streams.id(stream);
-  happened.address = address;
-  happened.size = size;
-  shared_.observer->on_event(happened);
+  shared_.tell({.kind = what,
+                .pool = pool_,
+                .stream = shared_.streams.id(stream),
+                .address = address,
+                .size = size});
 }
 
 std::uint64_t classic_store::bound_to(stream_slot stream) const noexcept {

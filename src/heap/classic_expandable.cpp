@@ -16,8 +16,6 @@ constexpr std::uint64_t round_up(std::uint64_t size, std::uint64_t step) noexcep
   return (size + step - 1) / step * step;
 }
 
-error no_host_memory() { return {.code = errc::system, .detail = "no host memory"}; }
-
 }  // namespace
 
 std::uint64_t classic_store::page_size(size_class of) const noexcept {

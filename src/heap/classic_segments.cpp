@@ -16,8 +16,6 @@ constexpr std::uint64_t own_segment_from =
     10 * mib;  // such a request gets a segment to its measure
 constexpr std::uint64_t own_segment_step = 2 * mib;
 
-error no_host_memory() { return {.code = errc::system, .detail = "no host memory"}; }
-
 }  // namespace
 
 result<block_index> classic_store::grow(const request& wanted, const context_scope& bound) {

@@ -26,11 +26,7 @@ result<bytes> allocator_state::trim(bytes keep) {
   if (captures_.ended()) sweep_graphs();
   driver_access driver{core_.device};
   WEIR_TRY(driver.entered());
-  {
-    const thread_caches::stop stopped{caches_, own_cache()};
-    settle_caches();
-    static_cast<void>(hand_back_all());
-  }
+  take_back_caches();
   WEIR_TRY(poll_streams(driver, nobody));
   return release_down_to(keep.count(), driver);
 }
@@ -42,11 +38,7 @@ result<bytes> allocator_state::empty_cache() {
   if (captures_.ended()) sweep_graphs();
   driver_access driver{core_.device};
   WEIR_TRY(driver.entered());
-  {
-    const thread_caches::stop stopped{caches_, own_cache()};
-    settle_caches();
-    static_cast<void>(hand_back_all());
-  }
+  take_back_caches();
   WEIR_TRY(wait_for_streams(driver));
   if (captures_.ended()) sweep_graphs();  // those whose last replay was waited for
   return release_down_to(0, driver);
@@ -104,7 +96,7 @@ result<void> allocator_state::set_limit(tag of, bytes most) try {
   caches_.set_reason(thread_cache::limited, accounts_.any_limit());
   return {};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::system, .detail = "the host has no memory for the books"};
+  return no_host_memory();
 }
 
 std::uint64_t allocator_state::add_callback(out_of_memory_callback callback) {

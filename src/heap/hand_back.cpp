@@ -94,6 +94,12 @@ bool allocator_state::hand_back_all() noexcept {
   return any;
 }
 
+void allocator_state::take_back_caches() noexcept {
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  static_cast<void>(hand_back_all());
+}
+
 stream_bins* allocator_state::ensure_bins(thread_cache& cache, stream_id id,
                                           stream_slot slot) noexcept {
   if (stream_bins* const known = cache.bins_of(slot); known != nullptr) return known;

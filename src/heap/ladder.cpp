@@ -13,10 +13,6 @@ namespace {
 /// Set while this thread runs callbacks: requests from inside do not call them again.
 constinit thread_local bool in_callbacks = false;
 
-error no_host_memory() {
-  return error{.code = errc::system, .detail = "the host has no memory for the books"};
-}
-
 }  // namespace
 
 result<block_index> ladder::find_room() {
@@ -163,16 +159,8 @@ result<bool> ladder::take_pending_behind_waits() {
   until.push_back(waiting[best].freed);
   for (const stamp& each : until) {
     if (mutated(mutation::pending_taken_without_waits)) break;
-    const std::uint64_t before = heap_.streams_.waits_queued();
-    WEIR_TRY_VALUE(waits, heap_.streams_.wait(wanted_.stream, each, driver_.enter()));
+    WEIR_TRY_VALUE(waits, heap_.core_.wait(wanted_.stream, each, driver_.enter()));
     if (!waits) return false;
-    if (heap_.core_.observer != nullptr && heap_.streams_.waits_queued() != before) {
-      heap_.core_.observer->on_event({.kind = memory_event_kind::wait,
-                                      .device = heap_.core_.device.id(),
-                                      .pool = from_->id,
-                                      .stream = heap_.streams_.id(wanted_.stream),
-                                      .other = heap_.streams_.id(each.stream)});
-    }
   }
   // Behind the waits the stream may use it as if it had freed it itself.
   const block_index which = heap_.pending_.take(best).which;

@@ -37,11 +37,7 @@ pool_state& allocator_state::add_pool(std::string name) {
   accounts_.add_pool(made->id);
   ++next_pool_;
   pools_.push_back(std::move(made));
-  if (core_.observer != nullptr) {
-    core_.observer->on_event({.kind = memory_event_kind::pool_created,
-                              .device = core_.device.id(),
-                              .pool = pools_.back()->id});
-  }
+  core_.tell({.kind = memory_event_kind::pool_created, .pool = pools_.back()->id});
   return *pools_.back();
 }
 
@@ -52,7 +48,7 @@ result<std::shared_ptr<pool>> allocator_state::create_pool(std::string_view name
   pool_state& made = add_pool(std::string{name});
   return std::make_shared<pool>(weak_from_this(), made.id, made.name);
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::system, .detail = "the host has no memory for the books"};
+  return no_host_memory();
 }
 
 std::shared_ptr<pool> allocator_state::share_pool(pool_id which) {
@@ -69,10 +65,7 @@ void allocator_state::drop_holder(pool_id which) noexcept {
   pool_state* const left = find_pool(which);
   if (left == nullptr || --left->holders != 0) return;
   left->takes_requests = false;
-  if (core_.observer != nullptr) {
-    core_.observer->on_event(
-        {.kind = memory_event_kind::pool_released, .device = core_.device.id(), .pool = which});
-  }
+  core_.tell({.kind = memory_event_kind::pool_released, .pool = which});
   if (left->of_capture) {
     captures_.forget(which);
     // Replays that are under way were queued on some stream before now.
@@ -164,15 +157,10 @@ result<std::shared_ptr<graph_claim>> allocator_state::begin_capture(const stream
   claim->pool = made.id;
   claim->owner = weak_from_this();
   update_capture_reason();
-  if (core_.observer != nullptr) {
-    core_.observer->on_event({.kind = memory_event_kind::capture_begin,
-                              .device = core_.device.id(),
-                              .pool = made.id,
-                              .stream = who.id});
-  }
+  core_.tell({.kind = memory_event_kind::capture_begin, .pool = made.id, .stream = who.id});
   return claim;
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::system, .detail = "the host has no memory for the books"};
+  return no_host_memory();
 }
 
 void allocator_state::end_capture(const graph_claim& claim) noexcept {
@@ -184,12 +172,7 @@ void allocator_state::end_capture(const graph_claim& claim) noexcept {
     if (mutated(mutation::graph_memory_let_go_at_end)) served->of_capture = false;
   }
   update_capture_reason();
-  if (core_.observer != nullptr) {
-    core_.observer->on_event({.kind = memory_event_kind::capture_end,
-                              .device = core_.device.id(),
-                              .pool = claim.pool,
-                              .stream = claim.stream});
-  }
+  core_.tell({.kind = memory_event_kind::capture_end, .pool = claim.pool, .stream = claim.stream});
 }
 
 void allocator_state::release_claim(const graph_claim& claim) noexcept {
@@ -210,7 +193,7 @@ result<void> allocator_state::keep_with(const graph_claim& claim, driver::CUgrap
   ++kept->holders;
   return {};
 } catch (const std::bad_alloc&) {
-  return error{.code = errc::system, .detail = "the host has no memory for the books"};
+  return no_host_memory();
 }
 
 void allocator_state::sweep_graphs() noexcept {

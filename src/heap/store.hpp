@@ -39,6 +39,17 @@ struct core {
     what.device = device.id();
     observer->on_event(what);
   }
+  /// streams::wait(), and tells of it if a wait was queued.
+  [[nodiscard]] result<bool> wait(stream_slot waiter, stamp until, const context_scope& bound) {
+    const std::uint64_t before = streams.waits_queued();
+    WEIR_TRY_VALUE(waits, streams.wait(waiter, until, bound));
+    if (streams.waits_queued() != before) {
+      tell({.kind = memory_event_kind::wait,
+            .stream = streams.id(waiter),
+            .other = streams.id(until.stream)});
+    }
+    return waits;
+  }
   [[nodiscard]] bool may_reserve(std::uint64_t more) const noexcept {
     return reserved <= reserved_limit && more <= reserved_limit - reserved;
   }

@@ -6,15 +6,10 @@
 #include "weir/driver.hpp"
 
 namespace weir::inline v0::heap {
-namespace {
-
-/// An answer that means "there is no such stream", as opposed to a device in trouble.
-bool says_gone(const error& reason) {
+bool says_gone(const error& reason) noexcept {
   return reason.code == errc::bad_stream || reason.code == errc::invalid_handle ||
          reason.native == driver::CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
-
-}  // namespace
 
 streams::streams(weir::device where) : device_{where}, events_{where}, entries_(1) {}
 streams::~streams() = default;

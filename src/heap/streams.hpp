@@ -22,6 +22,9 @@ struct stamp {
   heap::epoch epoch = 0;
 };
 
+/// Whether an answer means "there is no such stream", as opposed to a device in trouble.
+[[nodiscard]] bool says_gone(const error& reason) noexcept;
+
 /// Streams by slot, each with its epochs.
 ///
 /// A stream's life is cut into epochs. What is freed is stamped with the open one; close() records

@@ -133,12 +133,12 @@ inline constexpr placement_policy all_policies[] = {
 }  // namespace weir::testing_support
 
 /// Instantiates the tests of fixture `name` for every policy on the machine under test.
-#define WEIR_ALLOCATOR_CONTRACT(name)                                                          \
-  INSTANTIATE_TEST_SUITE_P(                                                                    \
-      contract, name,                                                                          \
-      ::testing::Combine(::testing::ValuesIn(::weir::testing_support::all_policies),           \
-                         ::testing::Values(::weir::testing_support::machine_seeds().front())), \
-      [](const auto& parameter) {                                                              \
-        return ::weir::testing_support::policy_name(std::get<0>(parameter.param)) + "_seed" +  \
-               std::to_string(std::get<1>(parameter.param));                                   \
+#define WEIR_ALLOCATOR_CONTRACT(name)                                                         \
+  INSTANTIATE_TEST_SUITE_P(                                                                   \
+      contract, name,                                                                         \
+      ::testing::Combine(::testing::ValuesIn(::weir::testing_support::all_policies),          \
+                         ::testing::ValuesIn(::weir::testing_support::machine_seeds())),      \
+      [](const auto& parameter) {                                                             \
+        return ::weir::testing_support::policy_name(std::get<0>(parameter.param)) + "_seed" + \
+               std::to_string(std::get<1>(parameter.param));                                  \
       })

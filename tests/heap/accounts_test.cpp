@@ -11,7 +11,7 @@ namespace {
 const tag first = tag::named("accounts test: first").value();
 const tag second = tag::named("accounts test: second").value();
 
-TEST(accounts_test, EveryBlockIsInItsTagItsPoolAndTheTotal) {
+TEST(accounts_test, every_block_is_in_its_tag_its_pool_and_the_total) {
   accounts books;
   books.add_pool(pool_id{7});
   const auto own = books.number_of(pool_id{}, first).value();
@@ -48,7 +48,7 @@ TEST(accounts_test, EveryBlockIsInItsTagItsPoolAndTheTotal) {
   EXPECT_EQ(sums.active.current, 512u);
 }
 
-TEST(accounts_test, WhatCachesCountedIsTakenOverOnce) {
+TEST(accounts_test, what_caches_counted_is_taken_over_once) {
   accounts books;
   const auto which = books.number_of(pool_id{}, {}).value();
   account_delta counted{.requested = 300, .allocated = 1024, .allocations = 3, .frees = 1};
@@ -67,7 +67,7 @@ TEST(accounts_test, WhatCachesCountedIsTakenOverOnce) {
   EXPECT_EQ(books.total().blocks.current, 0u);
 }
 
-TEST(accounts_test, ALimitCountsAllPools) {
+TEST(accounts_test, a_limit_counts_all_pools) {
   accounts books;
   books.add_pool(pool_id{3});
   EXPECT_FALSE(books.any_limit());
@@ -86,7 +86,7 @@ TEST(accounts_test, ALimitCountsAllPools) {
   EXPECT_FALSE(books.any_limit());
 }
 
-TEST(accounts_test, NumbersOfAPoolThatIsGoneAreGivenAgain) {
+TEST(accounts_test, numbers_of_a_pool_that_is_gone_are_given_again) {
   accounts books;
   account_number most = 0;
   for (std::uint32_t round = 1; round < 200'000; ++round) {
@@ -99,7 +99,7 @@ TEST(accounts_test, NumbersOfAPoolThatIsGoneAreGivenAgain) {
   EXPECT_EQ(most, first_private_account);
 }
 
-TEST(accounts_test, ThereAreOnlySoManyPairs) {
+TEST(accounts_test, there_are_only_so_many_pairs) {
   accounts books;
   std::uint32_t round = 1;
   for (;; ++round) {

@@ -12,7 +12,7 @@
 namespace weir::inline v0::heap {
 namespace {
 
-TEST(address_table_test, AgreesWithAMap) {
+TEST(address_table_test, agrees_with_a_map) {
   address_table table;
   std::unordered_map<std::uint64_t, block_index> truth;
   std::vector<std::uint64_t> known;
@@ -42,7 +42,7 @@ TEST(address_table_test, AgreesWithAMap) {
   }
 }
 
-TEST(address_table_test, FindsNothingWhereNothingIs) {
+TEST(address_table_test, finds_nothing_where_nothing_is) {
   address_table table;
   table.insert(1024, 5);
   EXPECT_EQ(table.find(1024), 5u);
@@ -56,7 +56,7 @@ TEST(address_table_test, FindsNothingWhereNothingIs) {
   EXPECT_EQ(table.find(1024), no_block);
 }
 
-TEST(address_table_test, CostsAtMost16BytesABlock) {
+TEST(address_table_test, costs_at_most16_bytes_a_block) {
   address_table table;
   for (block_index i = 1; i < 100'000; ++i) {
     ASSERT_TRUE(!table.full() || table.grow());
@@ -65,7 +65,7 @@ TEST(address_table_test, CostsAtMost16BytesABlock) {
   }
 }
 
-TEST(address_table_test, ReadersFindWhatStaysWhileOthersComeAndGo) {
+TEST(address_table_test, readers_find_what_stays_while_others_come_and_go) {
   address_table table;
   constexpr std::uint64_t steady = 300;
   for (std::uint64_t i = 1; i <= steady; ++i)

@@ -10,7 +10,7 @@
 namespace weir::inline v0::heap {
 namespace {
 
-TEST(block_test, RecordsAreRecycled) {
+TEST(block_test, records_are_recycled) {
   block_store records;
   std::mt19937_64 random{1};
   std::vector<block_index> used;
@@ -42,7 +42,7 @@ TEST(block_test, RecordsAreRecycled) {
   EXPECT_EQ(distinct.size(), most) << "never more records than were in use at a time";
 }
 
-TEST(block_test, PreparedMakesSucceedAcrossChunks) {
+TEST(block_test, prepared_makes_succeed_across_chunks) {
   block_store records;
   ASSERT_TRUE(records.prepare(10'000));
   const std::size_t before = records.footprint();
@@ -53,7 +53,7 @@ TEST(block_test, PreparedMakesSucceedAcrossChunks) {
   EXPECT_FALSE(made.contains(no_block));
 }
 
-TEST(block_test, EpochsCompareAcrossTheWrap) {
+TEST(block_test, epochs_compare_across_the_wrap) {
   EXPECT_TRUE(is_after(1, 0));
   EXPECT_TRUE(is_after(0, 0xffff'ffff));
   EXPECT_FALSE(is_after(5, 5));

@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 
 using caching_allocator_test = heap_test;
 
-TEST_F(caching_allocator_test, MemoryIsAlignedDistinctAndUsable) {
+TEST_F(caching_allocator_test, memory_is_aligned_distinct_and_usable) {
   auto memory = make();
   const auto stream = new_stream();
   std::mt19937_64 random{1};
@@ -38,7 +38,7 @@ TEST_F(caching_allocator_test, MemoryIsAlignedDistinctAndUsable) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(caching_allocator_test, AlignsAsAsked) {
+TEST_F(caching_allocator_test, aligns_as_asked) {
   auto memory = make();
   const auto stream = new_stream();
   std::vector<void*> all;
@@ -53,7 +53,7 @@ TEST_F(caching_allocator_test, AlignsAsAsked) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(caching_allocator_test, RefusesWhatCannotBe) {
+TEST_F(caching_allocator_test, refuses_what_cannot_be) {
   auto memory = make();
   const auto stream = new_stream();
   EXPECT_EQ(memory.try_allocate(0_B, stream).value(), nullptr);
@@ -72,7 +72,7 @@ TEST_F(caching_allocator_test, RefusesWhatCannotBe) {
   EXPECT_THROW(static_cast<void>(memory.allocate(bytes::max(), stream)), failure);
 }
 
-TEST_F(caching_allocator_test, TellsForeignPointersFromSecondFrees) {
+TEST_F(caching_allocator_test, tells_foreign_pointers_from_second_frees) {
   auto memory = make();
   auto other = make();
   const auto stream = new_stream();
@@ -114,7 +114,7 @@ TEST_F(caching_allocator_test, TellsForeignPointersFromSecondFrees) {
   other.deallocate(theirs, stream);
 }
 
-TEST_F(caching_allocator_test, AFreeWithASizeChecksIt) {
+TEST_F(caching_allocator_test, a_free_with_a_size_checks_it) {
   auto memory = make();
   const auto stream = new_stream();
   void* p = memory.allocate(1000_B, stream);
@@ -128,7 +128,7 @@ TEST_F(caching_allocator_test, AFreeWithASizeChecksIt) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(caching_allocator_test, TheSameStreamGetsItsMemoryBackAtOnce) {
+TEST_F(caching_allocator_test, the_same_stream_gets_its_memory_back_at_once) {
   auto memory = make();
   const auto stream = new_stream();
   for (const bytes size : {512_B, 64_KiB, 1_MiB, 64_MiB}) {
@@ -142,7 +142,7 @@ TEST_F(caching_allocator_test, TheSameStreamGetsItsMemoryBackAtOnce) {
   }
 }
 
-TEST_F(caching_allocator_test, AnotherStreamDoesNotGetItBeforeItsTurn) {
+TEST_F(caching_allocator_test, another_stream_does_not_get_it_before_its_turn) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
@@ -163,7 +163,7 @@ TEST_F(caching_allocator_test, AnotherStreamDoesNotGetItBeforeItsTurn) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(caching_allocator_test, AnotherStreamGetsItOnceItsOwnerHasPassed) {
+TEST_F(caching_allocator_test, another_stream_gets_it_once_its_owner_has_passed) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
@@ -178,7 +178,7 @@ TEST_F(caching_allocator_test, AnotherStreamGetsItOnceItsOwnerHasPassed) {
   memory.deallocate(q, two);
 }
 
-TEST_F(caching_allocator_test, AFreeOnAnotherStreamBelongsToThatStream) {
+TEST_F(caching_allocator_test, a_free_on_another_stream_belongs_to_that_stream) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
@@ -203,7 +203,7 @@ TEST_F(caching_allocator_test, AFreeOnAnotherStreamBelongsToThatStream) {
   memory.deallocate(q);
 }
 
-TEST_F(caching_allocator_test, RecordedStreamsAreWaitedFor) {
+TEST_F(caching_allocator_test, recorded_streams_are_waited_for) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
@@ -232,7 +232,7 @@ TEST_F(caching_allocator_test, RecordedStreamsAreWaitedFor) {
   }
 }
 
-TEST_F(caching_allocator_test, HitsMakeNoDriverCall) {
+TEST_F(caching_allocator_test, hits_make_no_driver_call) {
   auto memory = make();
   const auto stream = new_stream();
   const stream_ref known = stream;
@@ -249,7 +249,7 @@ TEST_F(caching_allocator_test, HitsMakeNoDriverCall) {
   }
 }
 
-TEST_F(caching_allocator_test, BareHandlesAndPerThreadStreamsAreKnownByTheirId) {
+TEST_F(caching_allocator_test, bare_handles_and_per_thread_streams_are_known_by_their_id) {
   auto memory = make();
   auto stream = std::make_optional(new_stream());
   const stream_ref bare{gpu(), stream->handle()};
@@ -273,7 +273,7 @@ TEST_F(caching_allocator_test, BareHandlesAndPerThreadStreamsAreKnownByTheirId) 
   memory.deallocate(q, own);
 }
 
-TEST_F(caching_allocator_test, ARecycledHandleIsAnotherStream) {
+TEST_F(caching_allocator_test, a_recycled_handle_is_another_stream) {
   auto memory = make();
   driver::CUstream handle = nullptr;
   void* first = nullptr;
@@ -297,7 +297,7 @@ TEST_F(caching_allocator_test, ARecycledHandleIsAnotherStream) {
   EXPECT_THAT(machine->hazards(), IsEmpty());
 }
 
-TEST_F(caching_allocator_test, ADestroyedStreamIsRefusedAndItsMemoryNotLost) {
+TEST_F(caching_allocator_test, a_destroyed_stream_is_refused_and_its_memory_not_lost) {
   auto memory = make();
   auto stream = new_stream();
   const stream_ref bare{gpu(), stream.handle()};
@@ -314,7 +314,7 @@ TEST_F(caching_allocator_test, ADestroyedStreamIsRefusedAndItsMemoryNotLost) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(caching_allocator_test, TheObserverSeesEverythingInOrder) {
+TEST_F(caching_allocator_test, the_observer_sees_everything_in_order) {
   auto memory = make();
   const auto stream = new_stream();
   listener ear;
@@ -340,7 +340,7 @@ TEST_F(caching_allocator_test, TheObserverSeesEverythingInOrder) {
   EXPECT_THAT(kinds, ElementsAre(allocate, deallocate, allocate, record_stream, deallocate));
 }
 
-TEST_F(caching_allocator_test, WorksWithoutThreadCachesAndWithEveryPolicy) {
+TEST_F(caching_allocator_test, works_without_thread_caches_and_with_every_policy) {
   for (const auto policy : {placement_policy::balanced, placement_policy::throughput,
                             placement_policy::compact, placement_policy::never_move,
                             placement_policy::classic, placement_policy::classic_expandable}) {

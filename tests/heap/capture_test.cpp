@@ -41,7 +41,7 @@ class graph_memory_test : public heap_test {
   [[nodiscard]] const driver::table& cuda() const { return machine->driver(); }
 };
 
-TEST_F(graph_memory_test, ADeclaredCaptureHasAPoolOfItsOwn) {
+TEST_F(graph_memory_test, a_declared_capture_has_a_pool_of_its_own) {
   auto memory = make();
   const auto stream = new_stream();
   const auto other = new_stream();
@@ -91,7 +91,7 @@ TEST_F(graph_memory_test, ADeclaredCaptureHasAPoolOfItsOwn) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(graph_memory_test, ForkedStreamsBelongToTheCapture) {
+TEST_F(graph_memory_test, forked_streams_belong_to_the_capture) {
   auto memory = make();
   const auto stream = new_stream();
   const auto branch = new_stream();
@@ -124,7 +124,7 @@ TEST_F(graph_memory_test, ForkedStreamsBelongToTheCapture) {
   destroy(graph);
 }
 
-TEST_F(graph_memory_test, TiedToTheGraphItLivesAsLongAsThat) {
+TEST_F(graph_memory_test, tied_to_the_graph_it_lives_as_long_as_that) {
   auto memory = make();
   const auto stream = new_stream();
   auto own = memory.begin_capture(stream).value();
@@ -148,7 +148,7 @@ TEST_F(graph_memory_test, TiedToTheGraphItLivesAsLongAsThat) {
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
 }
 
-TEST_F(graph_memory_test, AnUndeclaredCaptureIsNoticedByAMiss) {
+TEST_F(graph_memory_test, an_undeclared_capture_is_noticed_by_a_miss) {
   auto memory = make();
   const auto stream = new_stream();
   void* const outside = memory.allocate(1_MiB, stream);
@@ -170,7 +170,7 @@ TEST_F(graph_memory_test, AnUndeclaredCaptureIsNoticedByAMiss) {
   EXPECT_EQ(memory.stats().reserved.current, 0u);
 }
 
-TEST_F(graph_memory_test, EveryRequestAsksWhereDetectionIsOn) {
+TEST_F(graph_memory_test, every_request_asks_where_detection_is_on) {
   options settings;
   settings.heap_detect_captures = true;
   auto memory = make(settings);
@@ -188,7 +188,7 @@ TEST_F(graph_memory_test, EveryRequestAsksWhereDetectionIsOn) {
   destroy(graph);
 }
 
-TEST_F(graph_memory_test, NoCallEndsACapture) {
+TEST_F(graph_memory_test, no_call_ends_a_capture) {
   for (const auto mode :
        {driver::CU_STREAM_CAPTURE_MODE_GLOBAL, driver::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
         driver::CU_STREAM_CAPTURE_MODE_RELAXED}) {
@@ -237,7 +237,7 @@ TEST_F(graph_memory_test, NoCallEndsACapture) {
   }
 }
 
-TEST_F(graph_memory_test, BlocksThatLeaveTheCaptureKeepItsMemory) {
+TEST_F(graph_memory_test, blocks_that_leave_the_capture_keep_its_memory) {
   auto memory = make();
   const auto stream = new_stream();
   auto own = memory.begin_capture(stream).value();

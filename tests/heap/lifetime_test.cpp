@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 
 using heap_lifetime_test = heap_test;
 
-TEST_F(heap_lifetime_test, GivesEverythingBackAtTheEnd) {
+TEST_F(heap_lifetime_test, gives_everything_back_at_the_end) {
   const auto before = machine->used(device_id{0});
   const auto stream = new_stream();
   {
@@ -29,7 +29,7 @@ TEST_F(heap_lifetime_test, GivesEverythingBackAtTheEnd) {
   EXPECT_THAT(machine->hazards(), IsEmpty());
 }
 
-TEST_F(heap_lifetime_test, WhatIsStillLiveIsReportedOnce) {
+TEST_F(heap_lifetime_test, what_is_still_live_is_reported_once) {
   const auto stream = new_stream();
   auto memory = make();
   static_cast<void>(memory.allocate(1000_B, stream));
@@ -43,7 +43,7 @@ TEST_F(heap_lifetime_test, WhatIsStillLiveIsReportedOnce) {
   ASSERT_TRUE(memory.close());
 }
 
-TEST_F(heap_lifetime_test, CallsAfterTheEndSaySo) {
+TEST_F(heap_lifetime_test, calls_after_the_end_say_so) {
   const auto stream = new_stream();
   auto memory = make();
   auto copy = memory;
@@ -72,7 +72,7 @@ TEST_F(heap_lifetime_test, CallsAfterTheEndSaySo) {
   EXPECT_TRUE(copy.close());
 }
 
-TEST_F(heap_lifetime_test, AThreadsCacheGoesBackWithTheThread) {
+TEST_F(heap_lifetime_test, a_threads_cache_goes_back_with_the_thread) {
   auto memory = make();
   const auto stream = new_stream();
   std::thread{[&] {
@@ -88,7 +88,7 @@ TEST_F(heap_lifetime_test, AThreadsCacheGoesBackWithTheThread) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(heap_lifetime_test, AnAllocatorMayGoBeforeItsThreads) {
+TEST_F(heap_lifetime_test, an_allocator_may_go_before_its_threads) {
   const auto stream = new_stream();
   auto memory = std::make_optional(make());
   std::atomic<int> stage{0};
@@ -108,7 +108,7 @@ TEST_F(heap_lifetime_test, AnAllocatorMayGoBeforeItsThreads) {
   EXPECT_EQ(check(*memory), "");
 }
 
-TEST_F(heap_lifetime_test, ManyAllocatorsOnOneThread) {
+TEST_F(heap_lifetime_test, many_allocators_on_one_thread) {
   const auto stream = new_stream();
   std::vector<caching_allocator> all;
   for (int i = 0; i < 5; ++i) all.push_back(make());
@@ -120,7 +120,7 @@ TEST_F(heap_lifetime_test, ManyAllocatorsOnOneThread) {
   }
 }
 
-TEST_F(heap_lifetime_test, IsSilentWhenTheDriverIsGone) {
+TEST_F(heap_lifetime_test, is_silent_when_the_driver_is_gone) {
   const auto stream = new_stream();
   {
     auto memory = make();
@@ -132,7 +132,7 @@ TEST_F(heap_lifetime_test, IsSilentWhenTheDriverIsGone) {
   EXPECT_THAT(heard.take(), IsEmpty());
 }
 
-TEST_F(heap_lifetime_test, AForkedChildIsToldAndTouchesNothing) {
+TEST_F(heap_lifetime_test, a_forked_child_is_told_and_touches_nothing) {
   const auto stream = new_stream();
   auto memory = std::make_optional(make());
   void* const p = memory->allocate(64_KiB, stream);

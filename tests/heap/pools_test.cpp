@@ -6,7 +6,7 @@ namespace {
 
 using pools_test = heap_test;
 
-TEST_F(pools_test, KeepTheirMemoryToThemselves) {
+TEST_F(pools_test, keep_their_memory_to_themselves) {
   auto memory = make();
   const auto stream = new_stream();
   const auto pool = memory.create_pool("cache").value();
@@ -27,7 +27,7 @@ TEST_F(pools_test, KeepTheirMemoryToThemselves) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(pools_test, ScopesSendRequestsThereAndNest) {
+TEST_F(pools_test, scopes_send_requests_there_and_nest) {
   auto memory = make();
   const auto stream = new_stream();
   const auto one = memory.create_pool("one").value();
@@ -67,7 +67,7 @@ TEST_F(pools_test, ScopesSendRequestsThereAndNest) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(pools_test, AForsakenPoolGoesWithItsLastBlock) {
+TEST_F(pools_test, a_forsaken_pool_goes_with_its_last_block) {
   auto memory = make();
   const auto stream = new_stream();
   listener ear;
@@ -93,7 +93,7 @@ TEST_F(pools_test, AForsakenPoolGoesWithItsLastBlock) {
   memory.set_observer(nullptr);
 }
 
-TEST_F(pools_test, OutliveTheirAllocatorHarmlessly) {
+TEST_F(pools_test, outlive_their_allocator_harmlessly) {
   const auto stream = new_stream();
   memory_pool pool;
   {

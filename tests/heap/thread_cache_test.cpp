@@ -29,7 +29,7 @@ struct cache_test : ::testing::Test {
   thread_caches all{4 << 20};
 };
 
-TEST_F(cache_test, ListsAreLastInFirstOutAndBySize) {
+TEST_F(cache_test, lists_are_last_in_first_out_and_by_size) {
   auto bins = std::make_unique<stream_bins>();
   const auto a = block_of(5), b = block_of(5), c = block_of(2048);
   for (const auto each : {a, b, c}) bins->push(each, records[each]);
@@ -46,7 +46,7 @@ TEST_F(cache_test, ListsAreLastInFirstOutAndBySize) {
   bins->for_each_size([&](std::size_t) { return ADD_FAILURE() << "it is empty", true; });
 }
 
-TEST_F(cache_test, EverySizeIsFoundAgain) {
+TEST_F(cache_test, every_size_is_found_again) {
   auto bins = std::make_unique<stream_bins>();
   for (std::uint32_t size = 1; size <= most_binned_units; ++size) {
     ASSERT_TRUE(records.prepare(1));
@@ -62,7 +62,7 @@ TEST_F(cache_test, EverySizeIsFoundAgain) {
   }
 }
 
-TEST_F(cache_test, TakesInWhatOthersLeftUpToItsBound) {
+TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
   thread_cache& mine = *all.open();
   ASSERT_TRUE(mine.make_room(0));
   ASSERT_NE(mine.add_bins(stream_id{9}, 1), nullptr);
@@ -81,14 +81,14 @@ TEST_F(cache_test, TakesInWhatOthersLeftUpToItsBound) {
   EXPECT_EQ(mine.deltas[0].allocated, -100 * std::int64_t{unit});
 }
 
-TEST_F(cache_test, MayHoldAShareOfWhatIsReserved) {
+TEST_F(cache_test, may_hold_a_share_of_what_is_reserved) {
   constexpr std::uint64_t mib = std::uint64_t{1} << 20;
   EXPECT_EQ(all.bound_at(0) * unit, mib / 4 * 5);
   EXPECT_EQ(all.bound_at(3072 * mib) * unit, 3 * mib);
   EXPECT_EQ(all.bound_at(1'000'000 * mib) * unit, 4 * mib) << "what it was made with";
 }
 
-TEST_F(cache_test, TakesNoMoreThanItsBoundFromOthers) {
+TEST_F(cache_test, takes_no_more_than_its_bound_from_others) {
   thread_cache& mine = *all.open();
   std::size_t taken = 0;
   for (;; ++taken) {
@@ -104,7 +104,7 @@ TEST_F(cache_test, TakesNoMoreThanItsBoundFromOthers) {
   EXPECT_EQ(mine.remote.load(), remote_closed);
 }
 
-TEST_F(cache_test, ReasonsKeepTheOwnerOut) {
+TEST_F(cache_test, reasons_keep_the_owner_out) {
   thread_cache& mine = *all.open();
   EXPECT_EQ(mine.enter_quickly() & ~thread_cache::fenced, 0u);
   mine.leave();
@@ -120,7 +120,7 @@ TEST_F(cache_test, ReasonsKeepTheOwnerOut) {
   mine.leave();
 }
 
-TEST_F(cache_test, CachesOfThreadsThatEndedServeOthers) {
+TEST_F(cache_test, caches_of_threads_that_ended_serve_others) {
   thread_cache* const first = all.open();
   const auto number = first->number;
   EXPECT_NE(number, 0u);
@@ -132,7 +132,7 @@ TEST_F(cache_test, CachesOfThreadsThatEndedServeOthers) {
 
 /// The owner counts up two numbers without a lock; whoever stops it sees them equal, and what it
 /// writes meanwhile is seen by the owner.
-TEST_F(cache_test, AStoppedOwnerIsOutsideAndStaysThere) {
+TEST_F(cache_test, a_stopped_owner_is_outside_and_stays_there) {
   if (!asymmetric_barrier::is_free()) GTEST_SKIP() << "the kernel has no membarrier";
   thread_cache& mine = *all.open();
   std::atomic<bool> over{false};

@@ -11,7 +11,7 @@ namespace {
 
 using threads_test = heap_test;
 
-TEST_F(threads_test, WhatAnotherThreadFreesComesHome) {
+TEST_F(threads_test, what_another_thread_frees_comes_home) {
   auto memory = make();
   const auto stream = new_stream();
   std::vector<void*> all;
@@ -32,7 +32,7 @@ TEST_F(threads_test, WhatAnotherThreadFreesComesHome) {
   EXPECT_EQ(check(memory), "");
 }
 
-TEST_F(threads_test, AFreeForAnotherThreadKeepsItsStream) {
+TEST_F(threads_test, a_free_for_another_thread_keeps_its_stream) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
@@ -61,7 +61,7 @@ TEST_F(threads_test, AFreeForAnotherThreadKeepsItsStream) {
 
 /// Threads with streams of their own and of others pass blocks around, while one keeps looking,
 /// trimming, listening and limiting.
-TEST_F(threads_test, EverythingAtOnce) {
+TEST_F(threads_test, everything_at_once) {
   options settings;
   settings.heap_thread_cache = 1_MiB;
   auto memory = make(settings);

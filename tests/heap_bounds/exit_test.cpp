@@ -47,7 +47,7 @@ ending run_child(const std::string& scenario) {
 
 class exit_test : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(exit_test, IsCleanAndSilent) {
+TEST_P(exit_test, is_clean_and_silent) {
   // What threads do at the end is a matter of luck.
   for (int i = 0; i < 5; ++i) {
     const ending seen = run_child(GetParam());
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, exit_test,
                                            "allocates_at_exit", "quick_exit"),
                          [](const auto& chosen) { return std::string{chosen.param}; });
 
-TEST(exit_child, SaysWhenItIsNotAskedForAnEnd) {
+TEST(exit_child, says_when_it_is_not_asked_for_an_end) {
   const ending seen = run_child("no such end");
   EXPECT_EQ(seen.status, 64);
   EXPECT_NE(seen.said, "");

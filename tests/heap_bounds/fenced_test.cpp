@@ -17,7 +17,7 @@ const bool refused = (asymmetric_barrier::refuse_membarrier(), true);
 
 using fenced_test = heap_test;
 
-TEST_F(fenced_test, IsWhatThisProgramTests) {
+TEST_F(fenced_test, is_what_this_program_tests) {
   asymmetric_barrier::prepare();
   EXPECT_TRUE(refused);
   EXPECT_FALSE(asymmetric_barrier::is_free());
@@ -25,7 +25,7 @@ TEST_F(fenced_test, IsWhatThisProgramTests) {
   EXPECT_NE(all.open()->attention.load() & thread_cache::fenced, 0u);
 }
 
-TEST_F(fenced_test, StillHitsWithoutDriverCalls) {
+TEST_F(fenced_test, still_hits_without_driver_calls) {
   auto memory = make();
   const auto stream = new_stream();
   void* const small = memory.allocate(4_KiB, stream);
@@ -44,7 +44,7 @@ TEST_F(fenced_test, StillHitsWithoutDriverCalls) {
 
 /// The owner counts up two numbers without a lock; whoever stops it sees them equal, and what it
 /// writes meanwhile is seen by the owner.
-TEST_F(fenced_test, AStoppedOwnerIsOutsideAndStaysThere) {
+TEST_F(fenced_test, a_stopped_owner_is_outside_and_stays_there) {
   asymmetric_barrier::prepare();
   thread_caches all{4 << 20};
   thread_cache& mine = *all.open();
@@ -74,7 +74,7 @@ TEST_F(fenced_test, AStoppedOwnerIsOutsideAndStaysThere) {
   EXPECT_EQ(mine.units, 3'000'000u + entered);
 }
 
-TEST_F(fenced_test, StatsAreExactWhileThreadsHit) {
+TEST_F(fenced_test, stats_are_exact_while_threads_hit) {
   auto memory = make();
   constexpr std::uint64_t rounds = 20'000;
   std::atomic<int> running{3};

@@ -6,7 +6,7 @@ namespace {
 
 using found_test = heap_test;
 
-TEST_F(found_test, AHitMayCarryATagThatNoRequestCarriedBefore) {
+TEST_F(found_test, a_hit_may_carry_a_tag_that_no_request_carried_before) {
   const tag lower = tag::named("found test: lower").value();
   const tag higher = tag::named("found test: higher").value();
   ASSERT_LT(lower, higher);
@@ -29,7 +29,7 @@ TEST_F(found_test, AHitMayCarryATagThatNoRequestCarriedBefore) {
 class found_policy_test : public heap_test,
                           public ::testing::WithParamInterface<placement_policy> {};
 
-TEST_P(found_policy_test, AReleasedStreamThatFreesAgainIsWaitedFor) {
+TEST_P(found_policy_test, a_released_stream_that_frees_again_is_waited_for) {
   options settings;
   settings.heap_policy = GetParam();
   auto memory = make(settings);
@@ -50,7 +50,7 @@ TEST_P(found_policy_test, AReleasedStreamThatFreesAgainIsWaitedFor) {
 }
 
 /// The same where a block that was freed without a name brought the stream back to the cache.
-TEST_P(found_policy_test, AReleasedStreamIsNotCachedFor) {
+TEST_P(found_policy_test, a_released_stream_is_not_cached_for) {
   options settings;
   settings.heap_policy = GetParam();
   auto memory = make(settings);

@@ -98,7 +98,7 @@ class hit_test : public heap_test {
   allocator_state& inside;
 };
 
-TEST_F(hit_test, MakesNoDriverCall) {
+TEST_F(hit_test, makes_no_driver_call) {
   const auto before = memory.stats().hits;
   const auto calls = machine->calls();
   hit(hits);
@@ -106,7 +106,7 @@ TEST_F(hit_test, MakesNoDriverCall) {
   EXPECT_EQ(memory.stats().hits - before, 3u * hits);
 }
 
-TEST_F(hit_test, IsNotHeldUpByTheHeapsLock) {
+TEST_F(hit_test, is_not_held_up_by_the_heaps_lock) {
   std::promise<void> warm;
   std::promise<void> held;
   std::promise<void> done;
@@ -129,7 +129,7 @@ TEST_F(hit_test, IsNotHeldUpByTheHeapsLock) {
   EXPECT_EQ(memory.stats().hits - before, 3u * hits);
 }
 
-TEST_F(hit_test, LeavesEverythingThatIsSharedAsItWas) {
+TEST_F(hit_test, leaves_everything_that_is_shared_as_it_was) {
   // Somebody else's cache, with something in it.
   std::promise<void> over;
   std::promise<heap::thread_cache*> theirs;
@@ -172,7 +172,7 @@ TEST_F(hit_test, LeavesEverythingThatIsSharedAsItWas) {
 }
 
 /// Stricter: what is written and restored, a count of owners or a lock, would be seen as well.
-TEST_F(hit_test, WorksWhileAllThatIsSharedCannotBeWritten) {
+TEST_F(hit_test, works_while_all_that_is_shared_cannot_be_written) {
 #ifdef WEIR_SANITIZED
   GTEST_SKIP() << "a sanitizer has its own operator new";
 #else

@@ -25,7 +25,7 @@ constexpr std::uint64_t bytes_a_block = 64;
   return base;
 }
 
-TEST_F(metadata_test, TheBaseIsSmall) {
+TEST_F(metadata_test, the_base_is_small) {
   auto memory = make();
   const auto on = new_stream();
   const std::uint64_t base = base_of(memory, on);
@@ -34,7 +34,7 @@ TEST_F(metadata_test, TheBaseIsSmall) {
   EXPECT_LE(base, (512_KiB).count());
 }
 
-TEST_F(metadata_test, ALiveBlockCostsAtMost64Bytes) {
+TEST_F(metadata_test, a_live_block_costs_at_most64_bytes) {
   constexpr std::uint64_t live = 100'000;
   auto memory = make();
   const auto on = new_stream();
@@ -55,7 +55,7 @@ TEST_F(metadata_test, ALiveBlockCostsAtMost64Bytes) {
 }
 
 /// Random requests and frees on four streams around a level of live blocks that is reached early.
-TEST_F(metadata_test, DoesNotGrowWithOperations) {
+TEST_F(metadata_test, does_not_grow_with_operations) {
   const bool is_long = std::getenv("WEIR_LONG") != nullptr;
   const std::uint64_t operations = is_long ? 100'000'000 : 1'000'000;
   constexpr std::size_t most_live = 2000;

@@ -46,7 +46,7 @@ class Found : public ::testing::Test {
 
 // A block that waited for a recorded stream came back with the epoch of its free, and the run it
 // became part of took that epoch, though the other part was freed later.
-TEST_F(Found, ALateBlockDoesNotMakeItsNeighbourOld) {
+TEST_F(Found, a_late_block_does_not_make_its_neighbour_old) {
   caching_allocator memory = make_allocator();
   const stream a = make_stream();
   const stream b = make_stream();
@@ -72,7 +72,7 @@ TEST_F(Found, ALateBlockDoesNotMakeItsNeighbourOld) {
 }
 
 // A window that was rounded down to its alignment began below the row of blocks it was in.
-TEST_F(Found, AnAlignedWindowStaysInItsRow) {
+TEST_F(Found, an_aligned_window_stays_in_its_row) {
   caching_allocator memory = make_allocator();
   const stream a = make_stream();
   // Small blocks that no slot boundary agrees with, of which every other one goes.
@@ -90,7 +90,7 @@ TEST_F(Found, AnAlignedWindowStaysInItsRow) {
 }
 
 // A stream that was destroyed cannot be asked whether it is captured.
-TEST_F(Found, ADestroyedStreamIsNoError) {
+TEST_F(Found, a_destroyed_stream_is_no_error) {
   caching_allocator memory = make_allocator();
   {
     stream gone = make_stream();
@@ -102,7 +102,7 @@ TEST_F(Found, ADestroyedStreamIsNoError) {
 
 // A cache counts every tag up to the highest it has met; the ledger had a place for those only that
 // had come to it.
-TEST_F(Found, ATagThatOnlyACacheHasSeenIsCounted) {
+TEST_F(Found, a_tag_that_only_a_cache_has_seen_is_counted) {
   caching_allocator memory = make_allocator(4 * mib);
   const stream a = make_stream();
   const tag lower = tag::named("found lower").value();
@@ -118,7 +118,7 @@ TEST_F(Found, ATagThatOnlyACacheHasSeenIsCounted) {
 }
 
 // What a cache allocated and the lock freed was taken from a sum that did not have it yet.
-TEST_F(Found, APeakIsNoNumberBelowZero) {
+TEST_F(Found, a_peak_is_no_number_below_zero) {
   caching_allocator memory = make_allocator(4 * mib);
   const stream a = make_stream();
   const stream b = make_stream();

@@ -59,12 +59,12 @@ class Mutations : public ::testing::TestWithParam<mistake> {
   ~Mutations() override { heap::chosen_mutation = mutation::none; }
 };
 
-TEST(NoMutation, IsNotFound) {
+TEST(no_mutation, is_not_found) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed)
     ASSERT_EQ(run_in_turns(seed, steps_a_program), "");
 }
 
-TEST_P(Mutations, IsFound) {
+TEST_P(Mutations, is_found) {
   heap::chosen_mutation = GetParam().which;
   for (std::uint64_t seed = 1; seed <= most_programs; ++seed) {
     const std::string fault = run_in_turns(seed, steps_a_program);

@@ -29,11 +29,11 @@ void run_all(const Run& run, std::uint64_t operations) {
     ASSERT_EQ(run(seed, steps_a_program), "") << "WEIR_ORDER_SEED=" << seed << " runs it again";
 }
 
-TEST(RandomOrder, ThreadsThatTakeTurns) {
+TEST(random_order, threads_that_take_turns) {
   run_all(run_in_turns, number_from("WEIR_ORDER_OPERATIONS", 200'000));
 }
 
-TEST(RandomOrder, ThreadsAtOnce) {
+TEST(random_order, threads_at_once) {
   run_all(run_at_once, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 4);
 }
 

@@ -1,0 +1,134 @@
+// Streams of an allocator: who they are, how far they have come, and telling the others.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "heap/allocator_state.hpp"
+#include "heap/mutation.hpp"
+
+namespace weir::inline v0::heap {
+result<allocator_state::caller> allocator_state::identify(const stream_ref& stream,
+                                                          thread_cache* cache) {
+  if (stream.device() != device_) {
+    return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
+  }
+  if (stream.known_id() != stream_id{}) return caller{stream, stream.known_id()};
+  if (stream.is_legacy()) return caller{stream, legacy_stream_};
+  if (stream.is_per_thread() && cache != nullptr && cache->per_thread_stream != stream_id{}) {
+    return caller{stream, cache->per_thread_stream};
+  }
+  const bool per_thread = stream.is_per_thread();  // its reference never knows its id
+  stream_id id{};
+  const auto asked = stream.identified();
+  std::optional<error> refused;
+  if (!asked) {
+    refused = asked.error();
+  } else if (per_thread) {
+    auto number = stream.id();
+    if (number) {
+      id = *number;
+    } else {
+      refused = std::move(number).error();
+    }
+  } else {
+    id = asked->known_id();
+  }
+  if (refused) {
+    if (refused->code == errc::capture_forbidden) return caller{stream, {}};
+    if (says_gone(*refused)) refused->code = errc::bad_stream;
+    return *std::move(refused);
+  }
+  if (per_thread && cache != nullptr) cache->per_thread_stream = id;
+  return caller{*asked, id};
+}
+
+result<stream_slot> allocator_state::slot_of(const caller& who, driver_access& driver) {
+  if (who.id != stream_id{}) {
+    if (const stream_slot known = streams_.known(who.id); known != nobody) {
+      streams_.met_alive(known);
+      return known;
+    }
+  }
+  WEIR_TRY(driver.entered());
+  return streams_.slot_of(who.ref, driver.enter());
+}
+
+bool allocator_state::retire_all() noexcept {
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr) continue;
+    for (stream_slot slot = 1; slot <= streams_.count(); ++slot) each->memory->retire(slot);
+  }
+  return pending_.take_passed(streams_, [&](block_index which, stamp freed) {
+    const block& what = blocks_[which];
+    accounts_.pending(what.account, -static_cast<std::int64_t>(what.size()));
+    give_back(which, freed);
+  });
+}
+
+result<bool> allocator_state::poll_streams(driver_access& driver, stream_slot close_but) {
+  WEIR_TRY(driver.entered());
+  bool grew = false;
+  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
+    if (!streams_.behind(slot)) continue;
+    if (slot != close_but) WEIR_TRY(streams_.close(slot, driver.enter()));
+    WEIR_TRY_VALUE(passed, streams_.poll(slot, driver.enter()));
+    grew = grew || passed;
+  }
+  if (grew) static_cast<void>(retire_all());
+  return grew;
+}
+
+result<bool> allocator_state::any_capturing(driver_access& driver) {
+  if (captures_.any_declared()) return true;
+  WEIR_TRY(driver.entered());
+  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
+    if (streams_.lost(slot) || streams_.ref(slot).is_per_thread()) continue;
+    const auto asked = streams_.ref(slot).is_capturing(driver.enter());
+    if (asked && *asked) return true;
+  }
+  return false;
+}
+
+result<void> allocator_state::wait_for_streams(driver_access& driver) {
+  WEIR_TRY(poll_streams(driver, nobody));
+  bool left = false;
+  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
+    WEIR_TRY(streams_.synchronize(slot, driver.enter()));
+    left = left || streams_.behind(slot);
+  }
+  if (left) {
+    // Streams that can no longer be asked: only the whole device's rest tells about them.
+    WEIR_TRY_VALUE(capturing, any_capturing(driver));
+    if (!capturing) {
+      auto rested =
+          mutated(mutation::device_never_waited_for) ? result<void>{} : device_.synchronize();
+      // Somebody else's stream is being captured: the device cannot be waited for now.
+      const bool forbidden = !rested && rested.code() == errc::capture_forbidden;
+      if (!rested && !forbidden) return rested;
+      if (rested) streams_.device_synchronized();
+    }
+  }
+  static_cast<void>(retire_all());
+  return {};
+}
+
+void allocator_state::share_if_due() noexcept {
+  if (to_share_ == nobody) [[likely]]
+    return;
+  driver_access driver{device_};
+  share_freed(driver);
+}
+
+void allocator_state::share_freed(driver_access& driver) noexcept {
+  const stream_slot slot = std::exchange(to_share_, nobody);
+  if (!driver.entered()) return;
+  static_cast<void>(streams_.close(slot, driver.enter()));
+  bool grew = false;
+  for (stream_slot each = 1; each <= streams_.count(); ++each) {
+    const auto passed = streams_.poll(each, driver.enter());
+    grew = grew || (passed && *passed);
+  }
+  if (grew) static_cast<void>(retire_all());
+}
+
+}  // namespace weir::inline v0::heap
