@@ -289,9 +289,12 @@ inline void* allocator_state::allocate_quickly(bytes size, const stream_ref& str
   thread_cache& cache = *here.cache;
   const std::uint64_t units = (size.count() + (unit - 1)) / unit;
   const account_number account = observe::thread_tag.number();
-  const std::uint32_t reasons = cache.enter_quickly();
+  if (cache.enter_quickly() != 0) [[unlikely]] {  // and nothing of it may be read
+    cache.leave();
+    return nullptr;
+  }
   stream_bins& bins = *cache.current;
-  if (reasons != 0 || bins.id != stream.known_id() || stream.device() != device_ ||
+  if (bins.id != stream.known_id() || stream.device() != device_ ||
       units - 1 >= most_binned_units || account >= cache.delta_count) [[unlikely]] {
     cache.leave();
     return nullptr;
@@ -318,8 +321,7 @@ inline bool allocator_state::deallocate_quickly(void* pointer, const stream_ref&
   if (here.serial != serial_) [[unlikely]]
     return false;
   thread_cache& cache = *here.cache;
-  const std::uint32_t reasons = cache.enter_quickly();
-  if (reasons != 0) [[unlikely]] {
+  if (cache.enter_quickly() != 0) [[unlikely]] {
     cache.leave();
     return false;
   }
