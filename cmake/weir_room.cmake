@@ -1,6 +1,8 @@
 # weir_room(): one folder of src/ as one target that can see only the rooms it may use.
 #
-#   weir_room(<name> PUBLIC_HEADERS weir/x.hpp... [DEPENDS lower-room...] [LIBRARIES library...])
+#   weir_room(<name> [APART] PUBLIC_HEADERS weir/x.hpp... [DEPENDS lower-room...] [LIBRARIES library...])
+#
+# A room that stands APART is no part of the library weir; what needs it links weir_<name>_room.
 #
 # Every room gets a folder of links in the build tree: its public headers under public/ and its own
 # folder under private/<room>/. A target's include path is made of the folders of the rooms it
@@ -24,11 +26,22 @@ if(WEIR_DEVELOPER)
     <map> <memory> <mutex> <optional> <string> <utility> <variant> <vector>)
 endif()
 
+# Several sources a compilation: half the time, for builds that are run once. What is local to a source
+# may shadow what is local to another then, which is no mistake.
+option(WEIR_UNITY "Compile the sources of a room together" OFF)
+add_library(weir_shadows INTERFACE)
+target_compile_options(weir_shadows INTERFACE -Wno-shadow)
+
 set_property(GLOBAL PROPERTY WEIR_ROOMS "")
 set_property(GLOBAL PROPERTY WEIR_PUBLIC_HEADERS "")
 
+function(weir_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  target_link_libraries(${target} PRIVATE weir_shadows)  # behind weir_warnings: the last word counts
+endfunction()
+
 function(weir_room name)
-  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "PUBLIC_HEADERS;DEPENDS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 room "APART" "" "PUBLIC_HEADERS;DEPENDS;LIBRARIES")
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
   file(REMOVE_RECURSE ${view})  # a header that left the room must not stay in its view
   file(MAKE_DIRECTORY ${view}/public/weir ${view}/private)
@@ -45,6 +58,9 @@ function(weir_room name)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
   add_library(weir_${name} OBJECT ${sources})
   weir_library_properties(weir_${name})
+  if(WEIR_UNITY)
+    weir_unity(weir_${name})
+  endif()
   if(TARGET weir_room_headers)
     target_precompile_headers(weir_${name} REUSE_FROM weir_room_headers)
   endif()
@@ -61,6 +77,17 @@ function(weir_room name)
     target_include_directories(weir_${name} PRIVATE ${PROJECT_BINARY_DIR}/rooms/${lower}/private)
   endforeach()
   set_property(GLOBAL PROPERTY WEIR_SEEN_BY_${name} ${seen})
-  set_property(GLOBAL APPEND PROPERTY WEIR_ROOMS ${name})
-  set_property(GLOBAL APPEND PROPERTY WEIR_PUBLIC_HEADERS ${room_PUBLIC_HEADERS})
+  if(room_APART)
+    add_library(weir_${name}_room STATIC $<TARGET_OBJECTS:weir_${name}>)
+    target_link_libraries(weir_${name}_room PUBLIC weir ${room_LIBRARIES})
+    target_include_directories(weir_${name}_room PUBLIC ${view}/private)
+    foreach(lower IN LISTS room_DEPENDS)
+      if(TARGET weir_${lower}_room)
+        target_link_libraries(weir_${name}_room PUBLIC weir_${lower}_room)
+      endif()
+    endforeach()
+  else()
+    set_property(GLOBAL APPEND PROPERTY WEIR_ROOMS ${name})
+    set_property(GLOBAL APPEND PROPERTY WEIR_PUBLIC_HEADERS ${room_PUBLIC_HEADERS})
+  endif()
 endfunction()

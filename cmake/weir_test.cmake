@@ -2,7 +2,11 @@
 # that weir works.
 #
 #   weir_test(name SOURCES file... [LIBRARIES library...] [LABELS label...] [TIMEOUT seconds]
-#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...])
+#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [THREADED])
+#
+# CHECKED says that ./dev test builds and runs it with AddressSanitizer, and then not once more without
+# (of a test that needs a GPU: that its sources are those of such a test); THREADED, that ./dev test
+# builds and runs it with ThreadSanitizer as well.
 #
 # Labels say where a test runs. unit (the default), contract and scenario run everywhere; slow ones not
 # under sanitizers; tool (the command) and example not under ThreadSanitizer; script and package once, in
@@ -36,7 +40,10 @@ target_link_libraries(weir_test_headers PRIVATE weir_test_settings)
 target_precompile_headers(weir_test_headers PRIVATE <chrono> <functional> <memory> <random> <string>
   <thread> <vector> <gmock/gmock.h> <gtest/gtest.h>)
 
-add_custom_target(weir_tests)     # every weir_test() program
+add_custom_target(weir_tests)           # every weir_test() program
+add_custom_target(weir_checked_tests)   # of these: CHECKED ones
+add_custom_target(weir_threaded_tests)  # THREADED ones
+add_custom_target(weir_release_tests)   # those that are not CHECKED
 add_custom_target(weir_products)  # what a user sees: libraries, command, examples
 add_dependencies(weir_products weir weir_shared)
 
@@ -61,7 +68,8 @@ function(weir_register_ name default_label)
 endfunction()
 
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;THREADED" "TIMEOUT"
+    "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
   if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
   endif()
@@ -69,6 +77,19 @@ function(weir_test name)
   target_link_libraries(${name} PRIVATE ${test_LIBRARIES} weir_test_settings)
   target_precompile_headers(${name} REUSE_FROM weir_test_headers)
   add_dependencies(weir_tests ${name})
+  if(NOT test_LABELS)
+    set(test_LABELS unit)
+  endif()
+  if(test_CHECKED)
+    add_dependencies(weir_checked_tests ${name})
+    list(APPEND test_LABELS checked)
+  else()
+    add_dependencies(weir_release_tests ${name})
+  endif()
+  if(test_THREADED)
+    add_dependencies(weir_threaded_tests ${name})
+    list(APPEND test_LABELS threaded)
+  endif()
   weir_register_(${name} unit LABELS ${test_LABELS} TIMEOUT ${test_TIMEOUT}
     ARGUMENTS ${test_ARGUMENTS} ENVIRONMENT ${test_ENVIRONMENT})
 endfunction()
