@@ -52,7 +52,11 @@ CUresult allocate(state& machine, CUdeviceptr* address, std::size_t bytes, CUmem
                   const std::shared_ptr<stream_state>& on) {
   pool* const from = machine.pools->find(handle);
   if (from == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (on->capturing) return machine.graphs->capture_alloc(on, bytes, handle, address);
+  if (on->capturing) {
+    // A graph takes none from a pool that other processes may know.
+    if (from->handle_types() != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+    return machine.graphs->capture_alloc(on, bytes, handle, address);
+  }
   if (machine.graphs->any_active()) {
     const CUresult bad = machine.graphs->forbid(driver::call::mem_alloc_async);
     if (bad != CUDA_SUCCESS) return bad;
@@ -226,6 +230,10 @@ CUresult state::mem_free_async(CUdeviceptr address, CUstream handle) {
   if (!on) return no_stream();
   if (address == 0) return CUDA_SUCCESS;
   if (on->capturing) return graphs->capture_free(on, address);
+  if (graphs->any_active()) {
+    const CUresult bad = graphs->forbid(driver::call::mem_free_async);
+    if (bad != CUDA_SUCCESS) return bad;
+  }
   if (const CUresult bad = may_queue(*this, *on); bad != CUDA_SUCCESS) return bad;
 
   if (auto* const home = pools->holding(address)) {

@@ -52,6 +52,7 @@ CUresult state::mem_pool_export_to_shareable_handle(void* shareable, CUmemoryPoo
   const int descriptor = ::fcntl(pages->descriptor(), F_DUPFD_CLOEXEC, 0);
   if (descriptor < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   std::memcpy(shareable, &descriptor, sizeof(descriptor));
+  of->exported = true;
   return CUDA_SUCCESS;
 }
 
@@ -66,7 +67,7 @@ CUresult state::mem_pool_import_from_shareable_handle(CUmemoryPool* pool, void* 
 
 CUresult state::mem_pool_export_pointer(CUmemPoolPtrExportData* data, CUdeviceptr address) {
   auto* const home = pools->holding(address);
-  if (data == nullptr || home == nullptr || home->handle_types() == CU_MEM_HANDLE_TYPE_NONE) {
+  if (data == nullptr || home == nullptr || !home->exported) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const block* const found = home->find(address);

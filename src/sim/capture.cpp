@@ -24,10 +24,11 @@ constexpr std::array unsafe_calls{
     driver::call::mem_alloc, driver::call::mem_alloc_pitch, driver::call::mem_alloc_managed,
     driver::call::mem_free, driver::call::mem_host_alloc, driver::call::mem_free_host,
     driver::call::mem_host_register, driver::call::mem_host_unregister,
-    // Pools, down to their attributes; and allocation on a stream that is not captured itself.
+    // Pools, down to their attributes; and memory of a stream that is not captured itself.
     driver::call::mem_pool_create, driver::call::mem_pool_destroy, driver::call::mem_pool_trim_to,
     driver::call::mem_pool_get_attribute, driver::call::mem_pool_set_attribute,
     driver::call::mem_alloc_async, driver::call::mem_alloc_from_pool_async,
+    driver::call::mem_free_async,
     // It puts a graph on the device.
     driver::call::graph_instantiate};
 

@@ -75,6 +75,7 @@ class pool {
   [[nodiscard]] int device() const noexcept { return device_; }  ///< -1: a pool of host memory
   [[nodiscard]] bool is_default() const noexcept { return is_default_; }
   [[nodiscard]] int handle_types() const noexcept { return handle_types_; }
+  bool exported = false;  ///< other processes may know it
   /// The file behind all addresses and where they begin; made by the first who asks. Null if the
   /// system has no room for it.
   [[nodiscard]] physical* store();

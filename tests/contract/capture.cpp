@@ -193,6 +193,17 @@ const refusal_list refusals{
              return b.cu->mem_alloc_async(&memory, 4096, other);
            });
          }},
+        {"mem_free_async on another stream while a global capture runs",
+         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](workbench& b) {
+           const CUstream other = b.new_stream();
+           CUdeviceptr memory = 0;
+           b.cu->mem_alloc_async(&memory, 4096, other);
+           const CUresult answer = during_capture(
+               b, global, [&](CUstream) { return b.cu->mem_free_async(memory, other); });
+           b.cu->mem_free_async(memory, other);
+           return answer;
+         }},
         {"mem_pool_get_attribute while a global capture runs",
          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
          [](workbench& b) {

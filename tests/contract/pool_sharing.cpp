@@ -64,6 +64,30 @@ const refusal_list refusals{
            b.cu->mem_free_async(memory, nullptr);
            return answer;
          }},
+        {"mem_pool_export_pointer from a pool that was not exported itself",
+         CUDA_ERROR_INVALID_VALUE,
+         [](workbench& b) {
+           const CUmemoryPool pool = b.new_pool(posix_fd);
+           CUdeviceptr memory = 0;
+           b.cu->mem_alloc_from_pool_async(&memory, 4096, pool, nullptr);
+           CUmemPoolPtrExportData data{};
+           const CUresult answer = b.cu->mem_pool_export_pointer(&data, memory);
+           b.cu->mem_free_async(memory, nullptr);
+           return answer;
+         }},
+        {"mem_alloc_from_pool_async in a capture, from a pool that can be exported",
+         CUDA_ERROR_NOT_SUPPORTED,
+         [](workbench& b) {
+           const CUmemoryPool pool = b.new_pool(posix_fd);
+           const CUstream stream = b.new_stream();
+           b.cu->stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+           CUdeviceptr memory = 0;
+           const CUresult answer = b.cu->mem_alloc_from_pool_async(&memory, 4096, pool, stream);
+           CUgraph graph = nullptr;
+           b.cu->stream_end_capture(stream, &graph);
+           if (graph != nullptr) b.cu->graph_destroy(graph);
+           return answer;
+         }},
         {"mem_pool_import_pointer into null", CUDA_ERROR_INVALID_VALUE,
          [](workbench& b) {
            CUmemPoolPtrExportData data{};

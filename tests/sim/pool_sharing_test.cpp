@@ -186,14 +186,16 @@ TEST(pool_sharing, between_two_processes) {
   ASSERT_EQ(cuda.stream_synchronize(stream), CUDA_SUCCESS);
 
   exported_pointers sent{};
-  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.first, first), CUDA_SUCCESS);
-  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.second, second), CUDA_SUCCESS);
-  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.second, second + 512), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuda.mem_pool_export_pointer(nullptr, second), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.first, first), CUDA_ERROR_INVALID_VALUE)
+      << "the pool was not exported yet";
   int descriptor = -1;
   ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, pool,
                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
             CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.first, first), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.second, second), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(&sent.second, second + 512), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_pool_export_pointer(nullptr, second), CUDA_ERROR_INVALID_VALUE);
   ASSERT_EQ(::write(ends[0], &sent, sizeof(sent)), static_cast<ssize_t>(sizeof(sent)));
   send_descriptor(ends[0], descriptor);
   ::close(descriptor);
