@@ -91,6 +91,10 @@ struct machine_options {
   duration lag{0};
   /// Check every access. Off: faster, for measurements of placement only.
   bool check_hazards = true;
+  /// Whether device memory is memory. Off: addresses and sizes are as ever, but there is nothing
+  /// behind them, and work that touches it answers CUDA_ERROR_ILLEGAL_ADDRESS. Saves the system's
+  /// calls for it; for measurements of placement only.
+  bool back_memory = true;
   cost_table costs = cost_table::h200();
   /// Lets work happen also while no driver call is made, as a real device does, from a thread of
   /// the machine's own. Needed by code that spins on memory; such a run is not repeatable. A
@@ -242,6 +246,10 @@ class WEIR_API machine {
   void advance(duration by);
   /// Moves the clock to `to`; never backwards.
   void set_time(time_point to);
+  /// As set_time(source()) at the begin of every driver call; empty ends it. For replays, whose
+  /// time passes with every request while few of them call the driver. Called with the machine
+  /// locked: must not call back.
+  void follow_time(std::function<time_point()> source);
   /// All the time that driver calls were charged for.
   [[nodiscard]] duration driver_time() const;
 

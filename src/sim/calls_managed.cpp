@@ -81,7 +81,7 @@ CUresult state::mem_alloc_managed(CUdeviceptr* address, std::size_t bytes, unsig
                 .flags = flags,
                 .owner = device,
                 .managed = std::make_shared<managed_pages>(bytes)};
-  wanted.managed->attachment = flags;
+  wanted.managed->attachment = wanted.managed->queued_attachment = flags;
   const region* const made = space.allocate(std::move(wanted), "mem_alloc_managed");
   if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   charge(1, bytes);
@@ -248,7 +248,9 @@ CUresult state::stream_attach_mem_async(CUstream stream_handle, CUdeviceptr addr
     pages->attached_to = to;
     return CUDA_SUCCESS;
   };
-  return submit(on, std::move(what));
+  const CUresult answer = submit(on, std::move(what));
+  if (answer == CUDA_SUCCESS) in->managed->queued_attachment = flags;
+  return answer;
 }
 
 }  // namespace weir::inline v0::sim

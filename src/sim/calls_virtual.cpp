@@ -188,7 +188,8 @@ CUresult state::mem_create(CUmemGenericAllocationHandle* handle, std::size_t byt
   }
   const bool shareable =
       (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
-  made->pages = physical::create(*this, bytes, shareable);
+  const bool real = options.back_memory || shareable || made->on_host();
+  made->pages = real ? physical::create(*this, bytes, shareable) : physical::imagine(bytes);
   if (!made->pages) return CUDA_ERROR_OUT_OF_MEMORY;
   if (shareable) {
     const handle_note note{.properties = *properties};
@@ -314,7 +315,7 @@ CUresult state::mem_set_access(CUdeviceptr address, std::size_t bytes,
       }
     }
     void* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(in->base));
-    if (::mprotect(at, in->size, protection_of(*in)) != 0) {
+    if (!in->pages->imagined() && ::mprotect(at, in->size, protection_of(*in)) != 0) {
       in->rights = rights_before;
       in->flags = flags_before;
       return CUDA_ERROR_OUT_OF_MEMORY;

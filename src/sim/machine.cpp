@@ -133,6 +133,11 @@ void machine::set_time(time_point to) {
   state_->flow.let_time_pass(here.lock());
 }
 
+void machine::follow_time(std::function<time_point()> source) {
+  const entered here{*state_};
+  state_->time_source = std::move(source);
+}
+
 duration machine::driver_time() const {
   const entered here{*state_};
   return state_->driver_time;

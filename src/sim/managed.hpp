@@ -110,6 +110,8 @@ class managed_pages {
   }
 
   unsigned attachment = driver::CU_MEM_ATTACH_GLOBAL;
+  /// What work queued from now on will find, once the attachments queued before it have happened.
+  unsigned queued_attachment = driver::CU_MEM_ATTACH_GLOBAL;
   std::weak_ptr<stream_state> attached_to{};  ///< for CU_MEM_ATTACH_SINGLE
 
  private:

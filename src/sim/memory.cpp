@@ -150,7 +150,8 @@ void memory::erase(std::uint64_t base) {
   const auto found = regions_.find(base);
   if (found == regions_.end()) return;
   const region& in = found->second;
-  if (in.kind != memory_kind::registered && in.mapping_size == 0) {
+  const bool really_there = in.kind != memory_kind::registered && !in.pages->imagined();
+  if (really_there && in.mapping_size == 0) {
     ::mmap(to_pointer(base), in.size, PROT_NONE, reserved_flags | MAP_FIXED, -1, 0);
   }
   last_found_ = nullptr;
@@ -162,7 +163,7 @@ namespace {
 /// Managed memory that was attached to the host is out of bounds for a device that cannot share
 /// pages with it.
 bool reachable(const state& machine, const managed_pages& pages, int device) {
-  return device < 0 || pages.attachment != CU_MEM_ATTACH_HOST ||
+  return device < 0 || pages.queued_attachment != CU_MEM_ATTACH_HOST ||
          machine.devices[static_cast<std::size_t>(device)].spec.concurrent_managed_access;
 }
 
@@ -195,7 +196,7 @@ bool memory::permits(int device, const access& what) {
       what.writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   return each(what.where.address, what.where.size,
               [&](const region& in, std::uint64_t, std::uint64_t) {
-                return (rights(in, device) & needed) == needed;
+                return !in.pages->imagined() && (rights(in, device) & needed) == needed;
               });
 }
 
@@ -219,7 +220,8 @@ bool memory::place(region& wanted) {
     wanted.takes = room::take(machine_, wanted.device, size);
     if (!wanted.takes) return false;
   }
-  wanted.pages = physical::create(machine_, size, false);
+  const bool real = machine_.options.back_memory || wanted.kind != memory_kind::plain;
+  wanted.pages = real ? physical::create(machine_, size, false) : physical::imagine(size);
   if (!wanted.pages) return false;
   wanted.base = reserve_addresses(size);
   if (wanted.base == 0) return false;
@@ -254,7 +256,7 @@ void memory::drop(region& going) {
     managed_forget(machine_, going);
     --managed_regions;
   }
-  const region last = std::move(going);  // keeps pages and capacity until the addresses are gone
+  const region last = going;  // keeps pages and capacity until the addresses are gone
   erase(last.base);
   if (last.mapping_size != 0) {
     heap_of(last).give(last);

@@ -38,6 +38,8 @@ class physical {
   /// Sparse pages, all zero; a descriptor of its own if `shareable`, else a part of the machine's
   /// common file. Null where the system has no room or no descriptor left.
   static std::shared_ptr<physical> create(state& machine, std::uint64_t size, bool shareable);
+  /// Nothing, of that size: for a machine that does not back its memory.
+  static std::shared_ptr<physical> imagine(std::uint64_t size);
   /// Pages that another process made; takes the descriptor over. -1: memory that is not ours, with
   /// nothing but a history.
   static std::shared_ptr<physical> adopt(int descriptor, std::uint64_t size,
@@ -49,6 +51,7 @@ class physical {
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] std::uint64_t file_offset() const noexcept { return file_offset_; }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  [[nodiscard]] bool imagined() const noexcept { return imagined_; }
   /// Maps [offset, offset + size) of the pages at `address`; -1 with errno where the system
   /// refuses.
   int map_at(std::uint64_t address, std::uint64_t offset, std::uint64_t size, bool accessible);
@@ -73,6 +76,7 @@ class physical {
   physical() = default;
   int descriptor_ = -1;
   bool owns_descriptor_ = false;
+  bool imagined_ = false;
   std::uint64_t file_offset_ = 0;
   std::uint64_t size_ = 0;
   std::shared_ptr<page_file> file_{};  // the common file, where these pages are a part of it

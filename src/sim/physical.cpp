@@ -127,6 +127,13 @@ std::shared_ptr<physical> physical::create(state& machine, std::uint64_t size, b
   return made;
 }
 
+std::shared_ptr<physical> physical::imagine(std::uint64_t size) {
+  auto made = std::shared_ptr<physical>{new physical};
+  made->size_ = size;
+  made->imagined_ = true;
+  return made;
+}
+
 std::shared_ptr<physical> physical::adopt(int descriptor, std::uint64_t size,
                                           std::uint64_t file_offset) {
   auto made = std::shared_ptr<physical>{new physical};
@@ -144,6 +151,7 @@ physical::~physical() {
 
 bool physical::make_shareable() {
   if (owns_descriptor_) return true;
+  if (imagined_) return false;
   const auto length = checked_add(size_, note_block::room);
   const int made = length ? make_sealed_file("weir simulated handle", *length) : -1;
   if (made < 0) return false;
@@ -161,6 +169,7 @@ bool physical::make_shareable() {
 
 int physical::map_at(std::uint64_t address, std::uint64_t offset, std::uint64_t size,
                      bool accessible) {
+  if (imagined_) return 0;
   const int protection = accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
   void* const to = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
   void* const at = ::mmap(to, size, protection, MAP_SHARED | MAP_FIXED, descriptor_,

@@ -27,7 +27,9 @@ bool pool::prepare() {
                   : machine_.devices[static_cast<std::size_t>(device_)].spec.capacity.count();
   const std::uint64_t most = limit_ == 0 ? capacity : std::min(limit_, capacity);
   const std::uint64_t room = (most / pool_page + 1) * pool_page * address_factor;
-  store_ = physical::create(machine_, room, handle_types_ != CU_MEM_HANDLE_TYPE_NONE);
+  const bool shareable = handle_types_ != CU_MEM_HANDLE_TYPE_NONE;
+  const bool real = machine_.options.back_memory || shareable || device_ < 0;
+  store_ = real ? physical::create(machine_, room, shareable) : physical::imagine(room);
   if (!store_) return false;
   const std::uint64_t base = machine_.space.reserve_addresses(room);
   if (base == 0) return false;
@@ -119,8 +121,9 @@ void pool::unmap_page(std::size_t index) {
   const std::uint64_t offset = index * pool_page;
   machine_.space.erase(base_ + offset);
   store_->history.forget(offset, pool_page);
-  ::fallocate(store_->descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(store_->file_offset() + offset), static_cast<off_t>(pool_page));
+  if (!store_->imagined())
+    ::fallocate(store_->descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(store_->file_offset() + offset), static_cast<off_t>(pool_page));
   pages_[index].backed = false;
 }
 

@@ -47,7 +47,7 @@ bool judged_by_argument(driver::call which) {
   using enum driver::call;
   return which == event_query || which == event_synchronize || which == stream_query ||
          which == stream_synchronize || which == mem_alloc_async ||
-         which == mem_alloc_from_pool_async;
+         which == mem_alloc_from_pool_async || which == mem_free_async;
 }
 
 }  // namespace
@@ -83,6 +83,10 @@ bool state::before(driver::call which, CUresult& answer) {
   ++count_all;
   charged_units = 1;
   charged_bytes = 0;
+  if (time_source) {
+    clock = std::max(clock, time_source());
+    flow.let_time_pass(lock());
+  }
   for (auto planned = faults.begin(); planned != faults.end(); ++planned) {
     if (!planned->any && planned->which != which) continue;
     if (--planned->left != 0) continue;

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -130,6 +131,7 @@ class state {
   handle_table<CUevent, event_state, 2> event_handles;
 
   time_point clock{0};
+  std::function<time_point()> time_source;  // what the clock follows, if anything
   duration driver_time{0};
   double charged_units = 1;
   std::uint64_t charged_bytes = 0;
