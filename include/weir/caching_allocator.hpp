@@ -123,6 +123,19 @@ struct memory_report {
 
 // --- Pools, captures, callbacks -----------------------------------------------------------------
 
+struct pool_options {
+  /// Blocks of the pool can be shared with other processes (weir/sharing.hpp). Its memory comes in
+  /// handles of one granularity (2 MiB), so that a block can be given away without its neighbours;
+  /// that costs a driver call each. Needs virtual memory and descriptors, whatever the policy.
+  bool exportable = false;
+};
+
+/// The physical memory under a block.
+struct block_handles {
+  std::vector<vmm::physical> handles;  ///< one behind the other
+  bytes offset{};                      ///< of the block in the first
+};
+
 /// Memory of an allocator that is kept apart: what is freed to it is reused by it alone.
 ///
 /// A shared handle, as cheap to copy as a shared_ptr; empty if default-made. When the last handle
@@ -141,6 +154,11 @@ class WEIR_API memory_pool {
                                bytes alignment = bytes{512}) const;
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = bytes{512}) const;
+
+  /// What lies under a live block of an exportable pool. It stays there, and is the pool's, until
+  /// the block is freed. foreign_pointer: the block is of another pool; not_supported: the pool is
+  /// not exportable.
+  [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
 
  private:
   friend class caching_allocator;
@@ -320,7 +338,8 @@ class WEIR_API caching_allocator {
 
   // --- Pools, captures, callbacks, observer -----------------------------------------------------
 
-  [[nodiscard]] result<memory_pool> create_pool(std::string_view name);
+  /// not_supported: exportable, on a device that cannot.
+  [[nodiscard]] result<memory_pool> create_pool(std::string_view name, pool_options settings = {});
   /// Call before the capture of `stream` begins. A capture that is not declared is noticed on every
   /// request with option heap_detect_captures, otherwise only by requests that find no room at
   /// once; it then gets a private pool tied to its graph by itself.

@@ -25,6 +25,7 @@ enum class memory_event_kind : std::uint8_t {
   capture_end,    ///< stream, pool
   pool_created,   ///< pool
   pool_released,  ///< pool: nobody holds it any more
+  limit,          ///< size: the most from here on, of all memory or of the tag's
 };
 
 /// "allocate", "record_stream", …

@@ -101,7 +101,9 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
 
   // --- Pools and captures: pools.cpp ------------------------------------------------------------
 
-  [[nodiscard]] result<std::shared_ptr<pool>> create_pool(std::string_view name);
+  [[nodiscard]] result<std::shared_ptr<pool>> create_pool(std::string_view name,
+                                                          pool_options settings);
+  [[nodiscard]] result<block_handles> handles_under(const void* pointer, pool_id of);
   void release_pool(pool_id which) noexcept;
   [[nodiscard]] result<std::shared_ptr<graph_claim>> begin_capture(const stream_ref& stream);
   void end_capture(const graph_claim& claim) noexcept;
@@ -328,19 +330,23 @@ inline bool allocator_state::deallocate_quickly(void* pointer, const stream_ref&
   stream_bins& bins = *cache.current;
   const block_index which = table_.find(reinterpret_cast<std::uint64_t>(pointer));
   block& what = blocks_[which];  // where there is none: the record that is never used
+  // Read once: a byte that is stored may be any other's, for all that the compiler knows.
+  const std::uint32_t units = what.units;
+  const std::uint64_t held = cache.units + units;
   // A block whose home is here is of the allocator's own pool, counted here, and nobody recorded
   // it.
   if (bins.id != stream.known_id() || stream.device() != device_ || what.is() != block_kind::live ||
-      what.out.home != cache.number || what.units > most_binned_units ||
-      cache.units + what.units > cache.bound()) [[unlikely]] {
+      what.out.home != cache.number || units > most_binned_units || held > cache.bound())
+      [[unlikely]] {
     cache.leave();
     return false;
   }
-  what.become(block_kind::thread_cached);
+  const std::uint64_t rounded = units * unit;
+  cache.units = held;
+  cache.count_free(what.account, rounded - what.out.waste, rounded);
   what.stream = bins.slot;
-  bins.push(which, what);
-  cache.units += what.units;
-  cache.count_free(what.account, what.size() - what.out.waste, what.size());
+  bins.push(which, what, units);
+  what.become(block_kind::thread_cached);
   cache.leave();
   return true;
 }

@@ -17,11 +17,12 @@ constexpr std::uint32_t absorb_up_to = (16 << 20) / unit;
 }  // namespace
 
 arena::arena(core& shared, pool_id pool, growth_rules rules, address_range range,
-             std::uint64_t slot_size)
+             std::uint64_t slot_size, physical_properties properties)
     : store{shared, pool},
       rules_{rules},
       range_{std::move(range)},
       slot_size_{slot_size},
+      properties_{properties},
       access_{vmm::access_for(shared.device)},
       handles_(1) {
   static_cast<void>(add_owner(nobody));
@@ -29,8 +30,18 @@ arena::arena(core& shared, pool_id pool, growth_rules rules, address_range range
 
 arena::~arena() = default;
 
-result<std::unique_ptr<store>> arena::create(core& shared, pool_id pool, placement_policy policy,
-                                             const context_scope& bound) {
+result<std::unique_ptr<store>> arena::create_exportable(core& shared, pool_id pool,
+                                                        const context_scope& bound) {
+  // A handle goes to another process whole: one slot is as little as can be given away.
+  growth_rules rules;
+  rules.largest_handle = 0;
+  rules.unit_share = 0;
+  return create(shared, pool, rules, bound, {.posix_descriptor = true});
+}
+
+result<std::unique_ptr<store>> arena::create(core& shared, pool_id pool, growth_rules rules,
+                                             const context_scope& bound,
+                                             physical_properties properties) {
   if (!bound) return bound.error();
   const auto& can = shared.device.capabilities();
   if (!can.virtual_memory) return errc::not_supported;
@@ -44,7 +55,7 @@ result<std::unique_ptr<store>> arena::create(core& shared, pool_id pool, placeme
     if (!range && times > 1) continue;
     if (!range) return std::move(range).error();
     return std::unique_ptr<store>{
-        new arena{shared, pool, growth_rules::of(policy), *std::move(range), slot_size}};
+        new arena{shared, pool, rules, *std::move(range), slot_size, properties}};
   }
 }
 

@@ -35,8 +35,12 @@ namespace weir::inline v0::heap {
 class arena final : public store {
  public:
   [[nodiscard]] static result<std::unique_ptr<store>> create(core& shared, pool_id pool,
-                                                             placement_policy policy,
-                                                             const context_scope& bound);
+                                                             growth_rules rules,
+                                                             const context_scope& bound,
+                                                             physical_properties properties = {});
+  /// One whose handles can be sent to other processes, and are one slot each.
+  [[nodiscard]] static result<std::unique_ptr<store>> create_exportable(core& shared, pool_id pool,
+                                                                        const context_scope& bound);
   ~arena() override;
 
   [[nodiscard]] block_index fit(const request& wanted) override;
@@ -54,6 +58,7 @@ class arena final : public store {
   [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override;
   [[nodiscard]] std::uint64_t fragments() const noexcept override;
   void describe(pool_snapshot& into) const override;
+  [[nodiscard]] result<block_handles> handles_under(block_index which) const override;
   [[nodiscard]] std::size_t footprint() const noexcept override;
   [[nodiscard]] std::string check() const override;
 
@@ -131,7 +136,7 @@ class arena final : public store {
   };
 
   arena(core& shared, pool_id pool, growth_rules rules, address_range range,
-        std::uint64_t slot_size);
+        std::uint64_t slot_size, physical_properties properties);
 
   // arena.cpp: runs
   [[nodiscard]] owner& owner_of(stream_slot stream) {
@@ -206,6 +211,7 @@ class arena final : public store {
   growth_rules rules_;
   address_range range_;
   std::uint64_t slot_size_;
+  physical_properties properties_;
   vmm::access access_;
   std::vector<slot> slots_;  // up to the arena's end
   std::vector<handle> handles_;

@@ -46,6 +46,19 @@ std::size_t arena::footprint() const noexcept {
   return total;
 }
 
+result<block_handles> arena::handles_under(block_index which) const {
+  if (!properties_.posix_descriptor) return errc::not_supported;
+  const block& what = shared_.blocks[which];
+  std::uint64_t at = handles_[slots_[slot_of(what.address)].current].slot;
+  block_handles found{.handles = {}, .offset = bytes{what.address - address_of(at)}};
+  while (at < slots_.size() && address_of(at) < what.end()) {
+    const handle& there = handles_[slots_[at].current];
+    found.handles.push_back(there.memory);
+    at += there.slots;
+  }
+  return found;
+}
+
 void arena::describe(pool_snapshot& into) const {
   for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];

@@ -121,7 +121,7 @@ result<void> arena::create_handles(room_plan& room, const context_scope& bound) 
   for (std::size_t i = 0; i < room.fillings.size(); ++i) {
     filling& each = room.fillings[i];
     if (each.from != 0) continue;
-    auto memory = vmm::create(bound, bytes{each.slots * slot_size_});
+    auto memory = vmm::create(bound, bytes{each.slots * slot_size_}, properties_);
     if (memory) {
       each.fresh = true;
       each.from = new_handle(*memory);

@@ -196,9 +196,9 @@ result<void> caching_allocator::set_limit(weir::tag of, bytes most) {
   return inside_->set_limit(of, most);
 }
 
-result<memory_pool> caching_allocator::create_pool(std::string_view name) {
+result<memory_pool> caching_allocator::create_pool(std::string_view name, pool_options settings) {
   if (inside_ == nullptr) return errc::already_freed;
-  WEIR_TRY_VALUE(made, inside_->create_pool(name));
+  WEIR_TRY_VALUE(made, inside_->create_pool(name, settings));
   return memory_pool{std::move(made)};
 }
 
@@ -243,6 +243,12 @@ result<void*> memory_pool::try_allocate(bytes size, const stream_ref& stream,
   const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
   if (owner == nullptr) return errc::already_freed;
   return owner->allocate(size, stream, alignment, inside_.get());
+}
+
+result<block_handles> memory_pool::handles_under(const void* pointer) const {
+  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
+  if (owner == nullptr) return errc::already_freed;
+  return owner->handles_under(pointer, inside_->id());
 }
 
 pool_scope::pool_scope(memory_pool where) noexcept

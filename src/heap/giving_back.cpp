@@ -81,6 +81,7 @@ result<void> allocator_state::set_limit(bytes most) {
   const std::lock_guard lock{mutex_};
   core_.reserved_limit = most.count();
   limit_.store(most.count(), std::memory_order_relaxed);
+  core_.tell({.kind = memory_event_kind::limit, .size = most.count()});
   return {};
 }
 
@@ -94,6 +95,7 @@ result<void> allocator_state::set_limit(tag of, bytes most) try {
     if (of.number() < each.delta_count) each.limits[of.number()] = accounts_.limited(of);
   });
   caches_.set_reason(thread_cache::limited, accounts_.any_limit());
+  core_.tell({.kind = memory_event_kind::limit, .tag = of.number(), .size = most.count()});
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory();

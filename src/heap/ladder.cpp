@@ -60,7 +60,8 @@ result<void> ladder::get_ready() {
   if (!heap_.blocks_.prepare(4)) return no_host_memory();
   if (from_->memory == nullptr) {
     WEIR_TRY(driver_.entered());
-    WEIR_TRY_VALUE(made, make_store(heap_.core_, from_->id, heap_.policy_, driver_.enter()));
+    WEIR_TRY_VALUE(made, make_store(heap_.core_, from_->id, heap_.policy_, from_->exportable,
+                                    driver_.enter()));
     from_->memory = std::move(made);
   }
   return {};

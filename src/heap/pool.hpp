@@ -24,6 +24,7 @@ struct pool_state {
   std::unique_ptr<store> memory;
   std::uint32_t holders = 0;   // a handle, a claim, graphs
   std::uint64_t blocks = 0;    // handed out, pending ones included
+  bool exportable = false;     // its handles can be sent to other processes
   bool of_capture = false;     // belongs to a graph: nothing of it is released or moved while held
   bool takes_requests = true;  // a graph's pool does only during the capture
   bool forsaken = false;       // the last holder went, and that was noticed

@@ -41,12 +41,33 @@ pool_state& allocator_state::add_pool(std::string name) {
   return *pools_.back();
 }
 
-result<std::shared_ptr<pool>> allocator_state::create_pool(std::string_view name) try {
+result<std::shared_ptr<pool>> allocator_state::create_pool(std::string_view name,
+                                                           pool_options settings) try {
   WEIR_TRY(usable());
+  const auto& can = device_.capabilities();
+  if (settings.exportable && !(can.virtual_memory && can.posix_descriptors)) {
+    return error{.code = errc::not_supported, .detail = "the device cannot export memory"};
+  }
   const std::lock_guard lock{mutex_};
   WEIR_TRY(usable());
   pool_state& made = add_pool(std::string{name});
+  made.exportable = settings.exportable;
   return std::make_shared<pool>(weak_from_this(), made.id, made.name);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<block_handles> allocator_state::handles_under(const void* pointer, pool_id of) try {
+  WEIR_TRY(usable());
+  const std::lock_guard lock{mutex_};
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(which, find_live(pointer));
+  const pool_state& home = pool_of(blocks_[which]);
+  if (home.id != of) return errc::foreign_pointer;
+  if (!home.exportable) {
+    return error{.code = errc::not_supported, .detail = "the pool is not exportable"};
+  }
+  return home.memory->handles_under(which);
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }

@@ -7,7 +7,8 @@
 namespace weir::inline v0::heap {
 
 result<std::unique_ptr<store>> make_store(core& shared, pool_id pool, placement_policy policy,
-                                          const context_scope& bound) {
+                                          bool exportable, const context_scope& bound) {
+  if (exportable) return arena::create_exportable(shared, pool, bound);
   switch (policy) {
     case placement_policy::classic:
       return make_classic_store(shared, pool, /*expandable=*/false, bound);
@@ -19,7 +20,7 @@ result<std::unique_ptr<store>> make_store(core& shared, pool_id pool, placement_
     case placement_policy::never_move:
       break;
   }
-  return arena::create(shared, pool, policy, bound);
+  return arena::create(shared, pool, growth_rules::of(policy), bound);
 }
 
 }  // namespace weir::inline v0::heap

@@ -123,6 +123,10 @@ class store {
   /// Blocks by address (live ones carry kind, stream and sizes; the caller adds the rest) and
   /// physical memory.
   virtual void describe(pool_snapshot& into) const = 0;
+  /// The physical memory under a block it handed out, if the store is exportable.
+  [[nodiscard]] virtual result<block_handles> handles_under(block_index) const {
+    return errc::not_supported;
+  }
   [[nodiscard]] virtual std::size_t footprint() const noexcept = 0;
   /// Walks everything and says what contradicts itself; empty if nothing. For tests.
   [[nodiscard]] virtual std::string check() const = 0;
@@ -145,9 +149,10 @@ class store {
   std::uint64_t handed_out_ = 0;
 };
 
-/// The store of the policy. The driver is asked for addresses, not for memory.
+/// The store of the policy; an arena with exportable handles of one slot each if it is to be
+/// exportable. The driver is asked for addresses, not for memory.
 [[nodiscard]] result<std::unique_ptr<store>> make_store(core& shared, pool_id pool,
-                                                        placement_policy policy,
+                                                        placement_policy policy, bool exportable,
                                                         const context_scope& bound);
 
 }  // namespace weir::inline v0::heap

@@ -57,25 +57,40 @@ bool streams::still_there(entry& stream, const context_scope& bound) {
   return same;
 }
 
-result<bool> streams::close(stream_slot slot, const context_scope& bound) {
-  entry& stream = entries_[slot];
-  if (!stream.used) return true;
+result<bool> streams::may_be_asked(entry& stream, const context_scope& bound) {
   if (stream.lost || stream.released) return false;
-  const stream_ref there = ref(slot);
   // Also the legacy stream while somebody else's capture forbids to use it.
-  const auto capture = there.capture(bound);
+  const auto capture = stream_ref{device_, stream.handle}.capture(bound);
   if (!capture && says_gone(capture.error())) stream.lost = true;
   if (!capture && !stream.lost && capture.code() != errc::not_supported) return capture.error();
   if (!capture || capture->status != capture_status::none) return false;
-  if (!still_there(stream, bound)) return false;
+  return still_there(stream, bound);
+}
+
+result<bool> streams::close(stream_slot slot, const context_scope& bound) {
+  entry& stream = entries_[slot];
+  if (!stream.used) return true;
+  WEIR_TRY_VALUE(askable, may_be_asked(stream, bound));
+  if (!askable) return false;
   WEIR_TRY_VALUE(mark_event, events_.take());
-  WEIR_TRY(mark_event.record(there, bound));
+  WEIR_TRY(mark_event.record(ref(slot), bound));
   ++events_recorded_;
   stream.marks.push_back({stream.open, std::move(mark_event)});
   ++stream.open;
   stream.freed = 0;
   stream.frees = 0;
   stream.used = false;
+  return true;
+}
+
+result<bool> streams::settle(stream_slot slot, const context_scope& bound) {
+  entry& stream = entries_[slot];
+  if (!stream.used) return true;
+  WEIR_TRY_VALUE(askable, may_be_asked(stream, bound));
+  if (!askable) return false;
+  WEIR_TRY_VALUE(idle, ref(slot).ready(bound));
+  if (!idle) return close(slot, bound);
+  came_to_rest(stream);
   return true;
 }
 
@@ -138,17 +153,19 @@ result<bool> streams::wait(stream_slot waiter, stamp until, const context_scope&
   return false;
 }
 
-void streams::device_synchronized() noexcept {
-  for (entry& stream : entries_) {
-    if (stream.used) {
-      stream.passed = stream.open++;
-      stream.used = false;
-    } else if (!stream.marks.empty()) {
-      stream.passed = stream.marks.back().epoch;
-    }
-    for (mark& old : stream.marks) static_cast<void>(events_.give_back(std::move(old.reached)));
-    stream.marks.clear();
+void streams::came_to_rest(entry& stream) noexcept {
+  if (stream.used) {
+    stream.passed = stream.open++;
+    stream.used = false;
+  } else if (!stream.marks.empty()) {
+    stream.passed = stream.marks.back().epoch;
   }
+  for (mark& old : stream.marks) static_cast<void>(events_.give_back(std::move(old.reached)));
+  stream.marks.clear();
+}
+
+void streams::device_synchronized() noexcept {
+  for (entry& stream : entries_) came_to_rest(stream);
 }
 
 std::size_t streams::footprint() const noexcept {

@@ -84,6 +84,8 @@ class streams {
   /// Ends the open epoch with an event, if anything is stamped with it. Not while the stream is
   /// being captured: then, and for a lost stream, nothing happens and the answer is false.
   result<bool> close(stream_slot slot, const context_scope& bound);
+  /// The same without an event where the stream has nothing left to do: then it has passed.
+  result<bool> settle(stream_slot slot, const context_scope& bound);
   /// The stream is about to be destroyed: a last event is recorded behind all its work, and it is
   /// never asked again, unless somebody names it once more (met_alive).
   result<void> release(stream_slot slot, const context_scope& bound);
@@ -136,6 +138,10 @@ class streams {
     std::unordered_map<stream_slot, heap::epoch> waited_for;  // waits already queued
   };
 
+  /// Whether the driver may be asked about the stream now; finds out if it is lost.
+  [[nodiscard]] result<bool> may_be_asked(entry& stream, const context_scope& bound);
+  /// Nothing of the stream's work is left: it passed its open epoch.
+  void came_to_rest(entry& stream) noexcept;
   /// Whether the handle still is the stream we knew; marks it lost if not.
   [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
 

@@ -34,11 +34,12 @@ struct stream_bins {
   std::array<bool, most_binned_units / group + 1> touched{};
   std::array<block_index, most_binned_units + 1> heads{};
 
-  void push(block_index which, block& what) noexcept {
-    block_index& head = heads[what.units];
+  void push(block_index which, block& what) noexcept { push(which, what, what.units); }
+  void push(block_index which, block& what, std::uint32_t units) noexcept {
+    block_index& head = heads[units];
     what.out.next = head;
     head = which;
-    touched[what.units / group] = true;
+    touched[units / group] = true;
   }
   /// Calls `action(size)` for every size that may have a list, largest first, as long as it answers
   /// true.

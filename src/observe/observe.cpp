@@ -31,6 +31,8 @@ std::string_view name(memory_event_kind kind) noexcept {
       return "pool_created";
     case memory_event_kind::pool_released:
       return "pool_released";
+    case memory_event_kind::limit:
+      return "limit";
   }
   return "unknown";
 }
