@@ -84,6 +84,7 @@ bool means_no_driver(errc code) noexcept {
 runtime::runtime() = default;
 
 runtime::~runtime() {
+  for (const auto& each : devices_) each->default_pool.reset();
   for (const auto& each : devices_) {
     if (each->forked()) continue;
     if (each->context.load(std::memory_order_acquire) == nullptr) continue;

@@ -58,6 +58,11 @@ struct device_state {
   std::mutex listeners_mutex;
   std::vector<stream_listener*> listeners;
 
+  /// What a room above keeps about the device's default pool. Goes with the runtime, before the
+  /// context; must not keep the runtime alive.
+  std::mutex default_pool_mutex;
+  std::shared_ptr<void> default_pool;
+
   [[nodiscard]] static device_state& of(weir::device which) noexcept { return *which.state_; }
   [[nodiscard]] weir::device handle() noexcept { return weir::device{*this}; }
   /// For owners: this state, with the runtime kept alive.

@@ -1,0 +1,14 @@
+// Making a bin_pool.
+#include "weir/bin_pool.hpp"
+
+#include "pools/block_cache.hpp"
+
+namespace weir::inline v0 {
+
+result<bin_pool> bin_pool::create(weir::device where, block_pool_options settings) {
+  WEIR_TRY_VALUE(inside,
+                 pools::block_cache::create(where, pools::plain_memory, {settings.threshold}));
+  return bin_pool{std::move(inside)};
+}
+
+}  // namespace weir::inline v0

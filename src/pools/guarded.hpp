@@ -1,0 +1,21 @@
+// Books that the host has no memory for are an error like any other.
+#pragma once
+
+#include <new>
+
+#include "heap/block.hpp"
+#include "weir/result.hpp"
+
+namespace weir::inline v0::pools {
+
+/// What `call` returns, or an error where it ran out of host memory.
+template <class Call>
+auto guarded(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return heap::no_host_memory();
+  }
+}
+
+}  // namespace weir::inline v0::pools

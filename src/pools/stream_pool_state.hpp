@@ -1,0 +1,120 @@
+// What the handles of one stream pool share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+
+#include "device/state.hpp"
+#include "pools/stream_pool_books.hpp"
+#include "weir/event.hpp"
+#include "weir/stream_pool.hpp"
+
+namespace weir::inline v0::pools {
+
+enum class stream_pool_kind : std::uint8_t {
+  created,
+  imported,  ///< of another process: hands out nothing
+  standard,  ///< the device's default pool: never destroyed
+};
+
+/// A pool and its books. Owned by its handles; that of a default pool by the runtime, which it does
+/// not keep alive. Any thread.
+///
+/// open_ keeps the handle good: whoever gives it to the driver shares the lock, close() has it for
+/// itself. A free needs no handle, and so no lock.
+class stream_pool_state final : public detail::stream_listener {
+ public:
+  /// What close() and the destructor destroy. `keep_alive` is empty for a default pool.
+  stream_pool_state(detail::device_state& home, std::shared_ptr<detail::device_state> keep_alive,
+                    driver::CUmemoryPool handle, stream_pool_kind kind,
+                    const stream_pool_config& config);
+  ~stream_pool_state() override;
+  stream_pool_state(const stream_pool_state&) = delete;
+  stream_pool_state& operator=(const stream_pool_state&) = delete;
+
+  [[nodiscard]] weir::device device() const noexcept { return home_.handle(); }
+  [[nodiscard]] stream_pool_kind kind() const noexcept { return kind_; }
+  [[nodiscard]] const stream_pool_config& config() const noexcept { return config_; }
+  [[nodiscard]] driver::CUmemoryPool handle() const noexcept;
+  [[nodiscard]] stream_pool_books& books() noexcept { return books_; }
+  [[nodiscard]] const stream_pool_books& books() const noexcept { return books_; }
+
+  [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment);
+  /// `size`, where given, is checked.
+  result<void> free(device_address address, std::optional<bytes> size, const stream_ref& stream);
+  /// For owners: on the stream it was allocated for, come what may.
+  result<void> free_owned(device_address address, const stream_ref& stream);
+  result<stream_pool_remains> close();
+
+  void stream_closing(const stream_ref& which) noexcept override { books_.stream_closing(which); }
+
+ private:
+  friend class stream_pool_session;
+
+  [[nodiscard]] result<void> check_stream(const stream_ref& stream) const;
+  [[nodiscard]] driver::CUresult ask_driver(const context_scope& bound, bytes size,
+                                            const stream_ref& stream,
+                                            device_address& address) const;
+  [[nodiscard]] driver::CUresult ask_within_ceiling(const context_scope& bound, bytes size,
+                                                    const stream_ref& stream,
+                                                    device_address& address) const;
+  [[nodiscard]] bool relieve(const context_scope& bound, const stream_ref& stream) const;
+  [[nodiscard]] error no_room(const context_scope& bound, bytes size) const;
+  result<void> free_without_stream(const stream_block& block, device_address address);
+  result<void> destroy(const context_scope& bound);
+
+  detail::device_state& home_;
+  const std::shared_ptr<detail::device_state> keep_alive_;
+  const stream_pool_kind kind_;
+  const stream_pool_config config_;
+  /// The maximum where the driver cannot be told of it; 0 where it can, and where there is none.
+  const std::uint64_t own_ceiling_;
+
+  mutable std::shared_mutex open_;
+  driver::CUmemoryPool handle_;  // null: closed
+  stream_pool_books books_;
+};
+
+/// One visit to the driver for a pool: the pool stays open, a context is current, and nothing that
+/// is called breaks a capture. Stays on its thread and in its block.
+class stream_pool_session {
+ public:
+  explicit stream_pool_session(const stream_pool_state& pool)
+      : stream_pool_session{pool, pool.device()} {}
+  stream_pool_session(const stream_pool_state& pool, weir::device where);
+  /// Must succeed before anything else is used.
+  [[nodiscard]] result<void> ready() const;
+
+  [[nodiscard]] const context_scope& bound() const noexcept { return bound_; }
+  [[nodiscard]] const driver::table& driver() const noexcept { return bound_.driver(); }
+  [[nodiscard]] driver::CUmemoryPool handle() const noexcept { return pool_.handle_; }
+
+ private:
+  const stream_pool_state& pool_;
+  std::shared_lock<std::shared_mutex> open_;
+  context_scope bound_;
+  thread_capture_mode_guard relaxed_;
+};
+
+/// The capture that `stream` takes part in; none: it is not captured. capture_forbidden: it may not
+/// be used now; capture_invalid: its capture is broken.
+[[nodiscard]] result<std::optional<capture_id>> capture_of(const stream_ref& stream,
+                                                           const context_scope& bound);
+
+/// Waits until the device has done what was queued, on streams nobody knows any more included, and
+/// leaves captures whole, which cuCtxSynchronize does not. The thread must be in relaxed mode.
+result<void> wait_for_device(const context_scope& bound);
+
+/// Drivers before CUDA 12.2 know of no maximum: there the pool itself sees to it.
+[[nodiscard]] bool driver_takes_maximum(weir::device where) noexcept;
+
+/// An attribute as the driver keeps it: an int or 64 bits.
+[[nodiscard]] result<std::uint64_t> get_attribute(const driver::table& calls,
+                                                  driver::CUmemoryPool pool,
+                                                  stream_pool_attribute which);
+result<void> set_attribute(const driver::table& calls, driver::CUmemoryPool pool,
+                           stream_pool_attribute which, std::uint64_t value);
+
+}  // namespace weir::inline v0::pools
