@@ -1,0 +1,74 @@
+// Allocating with the driver's own calls, freeing behind the stream, and what is left at the end.
+#include "resources/driver_memory.hpp"
+
+#include "weir/checked.hpp"
+#include "weir/event.hpp"
+
+namespace weir::inline v0::resources {
+namespace {
+
+/// What cuMemAlloc and cuMemAllocManaged promise.
+constexpr bytes promised_alignment{256};
+/// The unit in which the driver hands out; a size that cannot be rounded to it is no size.
+constexpr bytes unit{512};
+
+device_address address_of(void* pointer) {
+  return static_cast<device_address>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+}  // namespace
+
+result<void*> driver_memory::allocate(bytes size, const stream_ref& stream, bytes alignment) {
+  if (stream.device() != device()) return errc::bad_stream;
+  if (!is_power_of_two(alignment.count()) || alignment > promised_alignment)
+    return errc::bad_alignment;
+  if (size == bytes{}) return nullptr;
+  if (!checked_round_up(size, unit)) return error{.code = errc::size_overflow, .requested = size};
+  const context_scope bound{device()};
+  if (!bound) return bound.error();
+  const thread_capture_mode_guard relaxed{device()};
+  WEIR_TRY_VALUE(address, allocate_(bound, size));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  auto* const pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+  if (auto entered = live_.put(pointer, {size}); !entered) {
+    detail::report_failure(free_plain(bound, address));
+    return std::move(entered).error();
+  }
+  return pointer;
+}
+
+result<void> driver_memory::deallocate(void* pointer, bytes size, const stream_ref& stream) {
+  if (pointer == nullptr) return {};
+  if (stream.device() != device()) return errc::bad_stream;
+  const context_scope bound{device()};
+  if (!bound) return bound.error();
+  WEIR_TRY_VALUE(capturing, stream.is_capturing(bound));
+  if (capturing)
+    return error{.code = errc::capture_forbidden,
+                 .detail = "a graph that is being captured may still use the memory"};
+  return give_back(live_, pointer, size, [&](const record&) -> result<void> {
+    const thread_capture_mode_guard relaxed{device()};
+    WEIR_TRY(stream.synchronize());
+    return free_plain(bound, address_of(pointer));
+  });
+}
+
+driver_memory::~driver_memory() {
+  const auto left = live_.total();
+  if (left.count == 0) return;
+  const context_scope bound{device()};
+  if (!bound) return;  // after a fork, or at the end of the process: there is nothing to tell
+  const thread_capture_mode_guard relaxed{device()};
+  const auto rested = device().synchronize();
+  if (!rested && rested.code() == errc::driver_gone) return;
+  detail::report_failure(rested);
+  live_.for_each([&](void* pointer, const record&) {
+    detail::report_failure(free_plain(bound, address_of(pointer)));
+  });
+  report_error({.code = errc::already_freed,
+                .requested = left.size,
+                .detail = "a resource ended with " + std::to_string(left.count) +
+                          " live blocks of " + to_string(left.size)});
+}
+
+}  // namespace weir::inline v0::resources

@@ -1,0 +1,42 @@
+// Memory that the driver allocates and frees at once, handed out in stream order all the same.
+#pragma once
+
+#include <memory>
+
+#include "device/state.hpp"
+#include "resources/live_table.hpp"
+#include "weir/device.hpp"
+#include "weir/memory.hpp"
+#include "weir/stream.hpp"
+
+namespace weir::inline v0::resources {
+
+/// What plain_resource and managed_resource are inside. Each block is one of the driver's; a free
+/// waits for the stream first, because cuMemFree promises no order with streams that do not
+/// synchronise with the legacy one. What is live at the end is given back and reported.
+class driver_memory {
+ public:
+  using allocate_call = result<device_address> (*)(const context_scope& bound, bytes size);
+
+  driver_memory(weir::device where, allocate_call how)
+      : home_{detail::device_state::keep(where)}, allocate_{how} {}
+  ~driver_memory();
+  driver_memory(const driver_memory&) = delete;
+  driver_memory& operator=(const driver_memory&) = delete;
+
+  [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment);
+  result<void> deallocate(void* pointer, bytes size, const stream_ref& stream);
+  [[nodiscard]] weir::device device() const noexcept { return home_->handle(); }
+  [[nodiscard]] bytes in_use() const { return live_.total().size; }
+
+ private:
+  struct record {
+    bytes size{};
+  };
+
+  std::shared_ptr<detail::device_state> home_;
+  allocate_call allocate_;
+  live_table<record> live_;
+};
+
+}  // namespace weir::inline v0::resources

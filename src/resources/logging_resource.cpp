@@ -1,0 +1,162 @@
+// Writing rows, and keeping the trouble of writing them away from the requests.
+#include "weir/logging_resource.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <mutex>
+#include <system_error>
+
+#include "resources/adaptor.hpp"
+#include "weir/memory.hpp"
+
+namespace weir::inline v0 {
+namespace {
+
+constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream\n";
+
+error system_error(std::string what, int number) {
+  return {.code = errc::system,
+          .detail = std::move(what) + ": " + std::generic_category().message(number)};
+}
+
+/// A file that takes rows, each with one call to the system.
+class row_file {
+ public:
+  row_file(descriptor file, std::string path) : file_{std::move(file)}, path_{std::move(path)} {}
+
+  result<void> write(std::string_view row) {
+    // A disk that ran full in the middle of a row has left half of one: end it before the next.
+    if (torn_) {
+      WEIR_TRY(write_all("\n"));
+      torn_ = false;
+    }
+    return write_all(row);
+  }
+
+ private:
+  result<void> write_all(std::string_view rest) {
+    const std::size_t whole = rest.size();
+    while (!rest.empty()) {
+      const ssize_t done = ::write(file_.get(), rest.data(), rest.size());
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) {
+        torn_ = torn_ || rest.size() != whole;
+        return system_error(path_, errno);
+      }
+      rest.remove_prefix(static_cast<std::size_t>(done));
+    }
+    return {};
+  }
+
+  descriptor file_;
+  std::string path_;
+  bool torn_ = false;
+};
+
+std::string row(const char* action, void* pointer, bytes size, const stream_ref& stream) {
+  using namespace std::chrono;
+  const auto now = system_clock::now();
+  const std::time_t seconds = system_clock::to_time_t(now);
+  const auto micros = duration_cast<microseconds>(now.time_since_epoch()).count() % 1'000'000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  char text[192];
+  const int length = std::snprintf(
+      text, sizeof text, "%ld,%02d:%02d:%02d.%06ld,%s,%p,%llu,0x%llx\n",
+      static_cast<long>(::gettid()), local.tm_hour, local.tm_min, local.tm_sec,
+      static_cast<long>(micros), action, pointer, static_cast<unsigned long long>(size.count()),
+      static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(stream.handle())));
+  return {text, static_cast<std::size_t>(length)};
+}
+
+}  // namespace
+
+struct logging_resource::state {
+  state(any_resource under, csv_sink to) : upstream{std::move(under)}, sink{std::move(to)} {}
+
+  /// Nothing of the log's may reach the request, not even an exception.
+  void write(std::string_view text) noexcept {
+    const std::lock_guard lock{mutex};
+    result<void> written;
+    try {
+      written = sink(text);
+    } catch (const std::exception& thrown) {
+      written = error{.code = errc::system, .detail = thrown.what()};
+    } catch (...) {
+      written = errc::system;
+    }
+    if (written) return;
+    ++lost;
+    if (outcome) outcome = std::move(written);
+  }
+  void note(const char* action, void* pointer, bytes size, const stream_ref& stream) noexcept {
+    try {
+      write(row(action, pointer, size, stream));
+    } catch (const std::bad_alloc&) {
+      const std::lock_guard lock{mutex};
+      ++lost;
+      if (outcome) outcome = errc::system;
+    }
+  }
+
+  const any_resource upstream;
+  std::mutex mutex;
+  csv_sink sink;
+  std::uint64_t lost = 0;
+  result<void> outcome;
+};
+
+result<logging_resource> logging_resource::create(any_resource upstream, csv_sink sink) {
+  WEIR_TRY(resources::check_upstream(upstream));
+  if (!sink) return error{.code = errc::invalid_argument, .detail = "there is nowhere to write to"};
+  auto made = std::make_shared<state>(std::move(upstream), std::move(sink));
+  made->write(header);
+  return logging_resource{std::move(made)};
+}
+
+result<logging_resource> logging_resource::create(any_resource upstream, const std::string& path) {
+  WEIR_TRY(resources::check_upstream(upstream));
+  descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)};
+  if (!file) return system_error(path, errno);
+  auto rows = std::make_shared<row_file>(std::move(file), path);
+  return create(std::move(upstream),
+                csv_sink{[rows](std::string_view text) { return rows->write(text); }});
+}
+
+result<void*> logging_resource::try_allocate(bytes size, const stream_ref& stream,
+                                             bytes alignment) {
+  auto made = inside_->upstream.try_allocate(size, stream, alignment);
+  if (!made)
+    inside_->note("allocate failure", nullptr, size, stream);
+  else if (*made != nullptr)
+    inside_->note("allocate", *made, size, stream);
+  return made;
+}
+
+result<void> logging_resource::try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
+  if (pointer != nullptr) inside_->note("free", pointer, size, stream);
+  return inside_->upstream.try_deallocate(pointer, size, stream);
+}
+
+result<void> logging_resource::log_state() const {
+  const std::lock_guard lock{inside_->mutex};
+  return inside_->outcome;
+}
+
+std::uint64_t logging_resource::lost_rows() const {
+  const std::lock_guard lock{inside_->mutex};
+  return inside_->lost;
+}
+
+any_resource logging_resource::upstream() const { return inside_->upstream; }
+weir::device logging_resource::device() const { return inside_->upstream.device(); }
+memory_kind logging_resource::kind() const noexcept { return inside_->upstream.kind(); }
+
+}  // namespace weir::inline v0

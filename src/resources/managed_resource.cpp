@@ -1,0 +1,38 @@
+// Managed memory: the one driver call that differs from plain memory.
+#include "weir/managed_resource.hpp"
+
+#include "resources/driver_memory.hpp"
+
+namespace weir::inline v0 {
+namespace {
+
+result<device_address> allocate_managed(const context_scope& bound, bytes size) {
+  device_address address = 0;
+  WEIR_TRY(driver::check(
+      driver::call::mem_alloc_managed,
+      bound.driver().mem_alloc_managed(&address, size.count(), driver::CU_MEM_ATTACH_GLOBAL),
+      size));
+  return address;
+}
+
+}  // namespace
+
+result<managed_resource> managed_resource::create(weir::device where) {
+  if (!where.capabilities().managed_memory) return errc::not_supported;
+  return managed_resource{std::make_shared<resources::driver_memory>(where, &allocate_managed)};
+}
+
+result<void*> managed_resource::try_allocate(bytes size, const stream_ref& stream,
+                                             bytes alignment) {
+  return inside_->allocate(size, stream, alignment);
+}
+
+result<void> managed_resource::try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
+  return inside_->deallocate(pointer, size, stream);
+}
+
+weir::device managed_resource::device() const noexcept { return inside_->device(); }
+
+bytes managed_resource::in_use() const { return inside_->in_use(); }
+
+}  // namespace weir::inline v0

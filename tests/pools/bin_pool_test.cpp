@@ -1,0 +1,557 @@
+// bin_pool: sizes, reuse, order, limits, and what it says to bad input.
+#include "weir/bin_pool.hpp"
+
+#include <thread>
+
+#include "pools/pool_fixture.hpp"
+#include "weir/resource.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+static_assert(stream_resource<bin_pool>);
+static_assert(host_accessible(memory_kind::managed) && !host_accessible(memory_kind::device));
+
+class bin_pool_test : public block_pool_test {};
+
+// --- Sizes
+// ----------------------------------------------------------------------------------------
+
+TEST_F(bin_pool_test, rounding_wastes_less_than_an_eighth_and_512_bytes) {
+  std::uint64_t size = 1;
+  while (size < std::uint64_t{1} << 50) {
+    for (const std::uint64_t each : {size - 1, size, size + 1, size + size / 3}) {
+      if (each == 0) continue;
+      const auto rounded = block_pool::rounded(bytes{each}).value().count();
+      ASSERT_GE(rounded, each);
+      ASSERT_LT(rounded - each, std::max<std::uint64_t>(each / 8, 512)) << each;
+      ASSERT_EQ(rounded % 512, 0u);
+      ASSERT_EQ(block_pool::rounded(bytes{rounded}).value().count(), rounded);
+    }
+    size = size * 5 / 4 + 1;
+  }
+}
+
+TEST_F(bin_pool_test, a_size_that_cannot_be_rounded_is_refused) {
+  EXPECT_EQ(code_of(block_pool::rounded(bytes::max())), errc::size_overflow);
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  EXPECT_EQ(code_of(pool.try_allocate(bytes::max() - 1_B, stream)), errc::size_overflow);
+  EXPECT_EQ(code_of(pool.try_allocate(bytes::max() - 1_MiB, stream, 2_MiB)), errc::size_overflow);
+  EXPECT_EQ(pool.stats(), block_pool_stats{});
+}
+
+TEST_F(bin_pool_test, sizes_that_differ_a_little_share_a_bin) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  for (std::uint64_t i = 0; i < 50; ++i)
+    pool.deallocate(pool.allocate(bytes{100'000 + i}, stream), stream);
+  EXPECT_EQ(machine->calls(call::mem_alloc), 1u);
+}
+
+TEST_F(bin_pool_test, alignments_are_kept) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  for (std::uint64_t alignment = 1; alignment <= (2_MiB).count(); alignment *= 2) {
+    std::vector<void*> all;
+    for (int i = 0; i < 3; ++i) {
+      all.push_back(pool.allocate(1000_B, stream, bytes{alignment}));
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(all.back()) % alignment, 0u);
+      write(stream, all.back(), 1000_B);
+    }
+    for (void* const each : all) EXPECT_TRUE(pool.try_deallocate(each, 1000_B, stream));
+    for (void* const each : all)
+      EXPECT_EQ(code_of(pool.try_deallocate(each, stream)), errc::double_free);
+  }
+  // A block that was aligned for one request serves another with another alignment.
+  const auto before = pool.stats();
+  void* const again = pool.allocate(2_MiB + 1_B, stream);
+  write(stream, again, 2_MiB + 1_B);
+  pool.deallocate(again, stream);
+  EXPECT_EQ(pool.stats().hits, before.hits + 1);
+  EXPECT_EQ(contradiction(pool.stats()), "");
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream, 0_B)), errc::bad_alignment);
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream, 768_B)), errc::bad_alignment);
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream, 4_MiB)), errc::bad_alignment);
+}
+
+// --- Reuse and order
+// ------------------------------------------------------------------------------
+
+TEST_F(bin_pool_test, the_default_configuration_caches) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  for (int i = 0; i < 100; ++i) {
+    void* const p = pool.allocate(1_MiB, stream);
+    write(stream, p, 1_MiB);
+    pool.deallocate(p, 1_MiB, stream);
+  }
+  EXPECT_EQ(machine->calls(call::mem_alloc), 1u);
+  EXPECT_EQ(machine->calls(call::mem_free), 0u);
+  EXPECT_EQ(pool.stats().hits, 99u);
+  EXPECT_EQ(pool.stats().misses, 1u);
+}
+
+TEST_F(bin_pool_test, a_hit_and_a_free_make_no_driver_call) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  pool.deallocate(pool.allocate(1_MiB, stream), stream);
+  const auto before = machine->calls();
+  pool.deallocate(pool.allocate(1_MiB, stream), stream);
+  pool.deallocate(pool.allocate(1_MiB, stream));
+  EXPECT_EQ(machine->calls(), before);
+}
+
+TEST_F(bin_pool_test, another_stream_does_not_get_memory_that_is_in_use) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  write(one, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(1_MiB, two);
+  EXPECT_NE(q, p);
+  write(two, q, 1_MiB);
+  machine->run_until_idle();
+  void* const r = pool.allocate(1_MiB, two);
+  EXPECT_EQ(r, p);  // now the first stream has passed it
+  write(two, r, 1_MiB);
+  pool.deallocate(q, two);
+  pool.deallocate(r, two);
+}
+
+TEST_F(bin_pool_test, one_event_closes_many_frees) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  std::vector<void*> all;
+  for (int i = 0; i < 100; ++i) all.push_back(pool.allocate(64_KiB, one));
+  for (void* const each : all) {
+    write(one, each, 64_KiB);
+    pool.deallocate(each, one);
+  }
+  EXPECT_EQ(machine->calls(call::event_record), 0u);
+  void* const fresh = pool.allocate(64_KiB, two);
+  EXPECT_EQ(std::count(all.begin(), all.end(), fresh), 0);
+  machine->run_until_idle();
+  for (int i = 0; i < 100; ++i) write(two, pool.allocate(64_KiB, two), 64_KiB);
+  EXPECT_EQ(machine->calls(call::event_record), 1u);
+  EXPECT_EQ(pool.stats().misses, 101u);
+  EXPECT_EQ(pool.stats().events, 1u);
+  EXPECT_EQ(pool.stats().blocks.current, 101u);
+  all.push_back(fresh);
+  for (void* const each : all) pool.deallocate(each, two);
+}
+
+TEST_F(bin_pool_test, a_recorded_stream_is_waited_for) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  ASSERT_TRUE(pool.record_stream(p, two));
+  ASSERT_TRUE(pool.record_stream(p, two));  // no more than once
+  read(two, p, 1_MiB);
+  pool.deallocate(p, one);
+  EXPECT_EQ(pool.stats().pending, (1_MiB).count());
+  void* const q = pool.allocate(1_MiB, one);
+  EXPECT_NE(q, p);
+  machine->run_until_idle();
+  void* const r = pool.allocate(1_MiB, one);
+  EXPECT_EQ(r, p);
+  write(one, r, 1_MiB);
+  EXPECT_EQ(pool.stats().pending, 0u);
+  pool.deallocate(q);
+  pool.deallocate(r);
+}
+
+TEST_F(bin_pool_test, a_stream_recorded_on_its_own_block_makes_no_difference) {
+  const auto one = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  ASSERT_TRUE(pool.record_stream(p, one));
+  write(one, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(1_MiB, one);
+  EXPECT_EQ(q, p);
+  pool.deallocate(q, one);
+}
+
+TEST_F(bin_pool_test, a_block_outlives_its_stream) {
+  const auto pool = make_bins();
+  auto one = new_stream();
+  void* const p = pool.allocate(1_MiB, one);
+  write(one, p, 1_MiB);
+  ASSERT_TRUE(one.close());
+  pool.deallocate(p);
+  const auto two = new_stream();
+  void* const q = pool.allocate(1_MiB, two);
+  EXPECT_NE(q, p);  // its work is still queued
+  machine->run_until_idle();
+  void* const r = pool.allocate(1_MiB, two);
+  EXPECT_EQ(r, p);
+  write(two, r, 1_MiB);
+  pool.deallocate(q);
+  pool.deallocate(r);
+}
+
+TEST_F(bin_pool_test, what_is_freed_on_a_stream_long_gone_is_everybodys) {
+  const auto pool = make_bins();
+  const auto two = new_stream();
+  auto one = new_stream();
+  void* const p = pool.allocate(1_MiB, one);
+  void* const other = pool.allocate(1_MiB, one);
+  ASSERT_TRUE(pool.record_stream(other, one));
+  write(one, p, 1_MiB);
+  ASSERT_TRUE(one.close());
+  machine->run_until_idle();
+  pool.deallocate(pool.allocate(2_MiB, two), two);
+  ASSERT_TRUE(pool.trim());  // finds that the last event of the stream is reached
+  pool.deallocate(p);
+  pool.deallocate(other, two);
+  const auto three = new_stream();
+  void* const q = pool.allocate(1_MiB, three);
+  void* const r = pool.allocate(1_MiB, three);
+  EXPECT_EQ(pool.stats().misses, 3u);
+  write(three, q, 1_MiB);
+  pool.deallocate(q);
+  pool.deallocate(r);
+}
+
+TEST_F(bin_pool_test, a_stream_of_the_driver_is_released_before_it_goes) {
+  const auto pool = make_bins();
+  const context_scope bound{gpu()};
+  driver::CUstream raw = nullptr;
+  ASSERT_EQ(bound.driver().stream_create(&raw, driver::CU_STREAM_NON_BLOCKING),
+            driver::CUDA_SUCCESS);
+  void* const p = pool.allocate(1_MiB, stream_ref{gpu(), raw});
+  write({gpu(), raw}, p, 1_MiB);
+  pool.deallocate(p, stream_ref{gpu(), raw});
+  ASSERT_TRUE(pool.release_stream({gpu(), raw}));
+  ASSERT_EQ(bound.driver().stream_destroy(raw), driver::CUDA_SUCCESS);
+  const auto two = new_stream();
+  machine->run_until_idle();
+  void* const q = pool.allocate(1_MiB, two);
+  EXPECT_EQ(q, p);
+  write(two, q, 1_MiB);
+  pool.deallocate(q);
+}
+
+TEST_F(bin_pool_test, default_streams_are_streams) {
+  const auto pool = make_bins();
+  for (const stream_ref& each : {stream_ref::legacy(gpu()), stream_ref::per_thread(gpu())}) {
+    void* const p = pool.allocate(1_MiB, each);
+    write(each, p, 1_MiB);
+    pool.deallocate(p, each);
+    void* const q = pool.allocate(1_MiB, each);
+    EXPECT_EQ(q, p);
+    write(each, q, 1_MiB);
+    pool.deallocate(q);
+    ASSERT_TRUE(pool.trim());
+  }
+}
+
+TEST_F(bin_pool_test, a_capture_is_not_broken) {
+  const auto one = new_stream();
+  const auto pool = make_bins();
+  void* const kept = pool.allocate(1_MiB, one);
+  pool.deallocate(kept, one);
+  const context_scope bound{gpu()};
+  const auto& cu = bound.driver();
+  ASSERT_EQ(cu.stream_begin_capture(one.handle(), driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+            driver::CUDA_SUCCESS);
+  const auto two = new_stream();
+  void* const hit = pool.allocate(1_MiB, one);
+  void* const miss = pool.allocate(2_MiB, one);   // plain allocation
+  void* const other = pool.allocate(1_MiB, two);  // asks nobody who is being captured
+  write(one, hit, 1_MiB);
+  driver::CUgraph graph = nullptr;
+  ASSERT_EQ(cu.stream_end_capture(one.handle(), &graph), driver::CUDA_SUCCESS);
+  EXPECT_EQ(cu.graph_destroy(graph), driver::CUDA_SUCCESS);
+  for (void* const each : {hit, miss}) pool.deallocate(each, one);
+  pool.deallocate(other, two);
+}
+
+// --- Devices and contexts
+// ---------------------------------------------------------------------------
+
+TEST_F(bin_pool_test, memory_is_of_the_pools_device_whatever_is_current) {
+  EXPECT_EQ(code_of(runtime_->device(device_id{99})), errc::no_device);
+  const auto pool = bin_pool::create(gpu(1)).value();
+  const auto stream = weir::stream::create(gpu(1)).value();
+  const auto foreign = new_stream();
+  const bytes first = used(0);
+  const bytes second = used(1);
+  std::thread{[&] {  // without a context
+    pool.deallocate(pool.allocate(64_MiB, stream), stream);
+    driver::CUcontext current = nullptr;
+    EXPECT_EQ(machine->driver().ctx_get_current(&current), driver::CUDA_SUCCESS);
+    EXPECT_EQ(current, nullptr);
+  }}
+      .join();
+  {
+    const context_scope elsewhere{gpu(0)};
+    pool.deallocate(pool.allocate(128_MiB, stream), stream);
+  }
+  EXPECT_EQ(used(0), first);
+  EXPECT_GE(used(1) - second, 192_MiB);
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, foreign)), errc::bad_stream);
+}
+
+// --- Giving back
+// ------------------------------------------------------------------------------------
+
+TEST_F(bin_pool_test, the_longest_unused_goes_first) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  std::vector<void*> all;
+  for (std::uint64_t i = 1; i <= 4; ++i) all.push_back(pool.allocate(i * 1_MiB, stream));
+  for (const int each : {2, 0, 3, 1}) pool.deallocate(all[each], stream);
+  EXPECT_EQ(pool.stats().cached, (10_MiB).count());
+  EXPECT_EQ(pool.trim(7_MiB).value(), 3_MiB);  // freed first
+  EXPECT_EQ(pool.trim(6_MiB).value(), 1_MiB);
+  EXPECT_EQ(pool.trim(6_MiB).value(), 0_MiB);
+  EXPECT_EQ(pool.trim(5_MiB).value(), 4_MiB);
+  EXPECT_EQ(pool.trim().value(), 2_MiB);
+  EXPECT_EQ(pool.stats().reserved.current, 0u);
+}
+
+TEST_F(bin_pool_test, trim_waits_for_the_streams) {
+  const auto one = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(4_MiB, one);
+  write(one, p, 4_MiB);
+  pool.deallocate(p, one);
+  EXPECT_EQ(pool.trim().value(), 4_MiB);
+  EXPECT_EQ(pool.stats().cached, 0u);
+}
+
+TEST_F(bin_pool_test, trim_waits_for_nobody_else) {
+  const auto one = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(4_MiB, one);
+  write(one, p, 4_MiB);
+  // mem_free itself waits for the device; what the pool waits for shows in the calls.
+  pool.deallocate(p, one);
+  machine->fail(call::ctx_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(pool.trim().value(), 4_MiB);
+  EXPECT_EQ(machine->calls(call::event_synchronize), 1u);
+  machine->clear_faults();
+}
+
+TEST_F(bin_pool_test, the_threshold_is_observed_with_requests_and_never_with_frees) {
+  const auto stream = new_stream();
+  const auto pool = make_bins(2_MiB);
+  EXPECT_EQ(pool.threshold(), 2_MiB);
+  std::vector<void*> all;
+  for (int i = 0; i < 8; ++i) all.push_back(pool.allocate(1_MiB, stream));
+  write(stream, all[0], 1_MiB);
+  const auto before = machine->calls();
+  for (void* const each : all) pool.deallocate(each, stream);
+  EXPECT_EQ(machine->calls(), before);
+  EXPECT_EQ(pool.stats().cached, (8_MiB).count());
+  void* const hit = pool.allocate(1_MiB, stream);  // finds that the stream is not there yet
+  EXPECT_EQ(hit, all.back());
+  EXPECT_EQ(pool.stats().cached, (7_MiB).count());
+  machine->run_until_idle();
+  void* const next = pool.allocate(1_MiB, stream);
+  EXPECT_EQ(pool.stats().cached, (2_MiB).count());
+  EXPECT_EQ(machine->calls(call::mem_free), 4u);
+  void* const miss = pool.allocate(3_MiB, stream);
+  for (void* const each : {hit, next, miss}) pool.deallocate(each, stream);
+  ASSERT_TRUE(pool.set_threshold({}));
+  EXPECT_EQ(pool.stats().cached, 0u);
+  pool.deallocate(pool.allocate(3_MiB, stream), stream);
+  pool.deallocate(pool.allocate(3_MiB, stream), stream);  // kept until the next request
+  EXPECT_EQ(pool.stats().hits, 3u);
+}
+
+TEST_F(bin_pool_test, work_in_flight_is_not_waited_for_by_a_request) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins({});
+  void* const p = pool.allocate(1_MiB, one);
+  write(one, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(2_MiB, two);
+  EXPECT_EQ(pool.stats().cached, (1_MiB).count());
+  machine->run_until_idle();
+  void* const r = pool.allocate(2_MiB, two);
+  EXPECT_EQ(pool.stats().cached, 0u);
+  pool.deallocate(q, two);
+  pool.deallocate(r, two);
+}
+
+TEST_F(bin_pool_test, a_free_that_the_driver_refuses_loses_nothing) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  const bytes before = used();
+  std::vector<void*> all;
+  for (int i = 0; i < 3; ++i) all.push_back(pool.allocate(4_MiB, stream));
+  for (void* const each : all) pool.deallocate(each, stream);
+  machine->fail(call::mem_free, 2, driver::CUDA_ERROR_UNKNOWN);
+  const auto failed = pool.trim();
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(pool.stats().cached, (4_MiB).count());
+  EXPECT_EQ(pool.stats().reserved.current, (4_MiB).count());
+  EXPECT_EQ(contradiction(pool.stats()), "");
+  EXPECT_EQ(pool.trim().value(), 4_MiB);
+  EXPECT_EQ(used(), before);
+}
+
+// --- Running out
+// --------------------------------------------------------------------------------------
+
+TEST_F(bin_pool_test, a_full_device_gives_back_what_is_kept) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  std::vector<void*> all;
+  for (int i = 0; i < 8; ++i) all.push_back(pool.allocate(224_MiB, stream));
+  for (void* const each : all) pool.deallocate(each, stream);
+  void* const p = pool.allocate(1536_MiB, stream);
+  ASSERT_NE(p, nullptr);
+  EXPECT_EQ(pool.stats().reserved.current, (1536_MiB).count());
+  pool.deallocate(p, stream);
+}
+
+TEST_F(bin_pool_test, a_full_device_gives_back_before_anybody_is_waited_for) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const busy = pool.allocate(256_MiB, one);
+  pool.deallocate(pool.allocate(1280_MiB, two), two);
+  write(one, busy, 1_KiB);
+  pool.deallocate(busy, one);
+  void* const p = pool.allocate(1536_MiB, two);
+  EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
+  EXPECT_EQ(pool.stats().cached, (256_MiB).count());
+  pool.deallocate(p, two);
+}
+
+TEST_F(bin_pool_test, on_a_full_device_no_wait_becomes_part_of_a_graph) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1536_MiB, one);
+  write(one, p, 1_KiB);
+  pool.deallocate(p, one);
+  const context_scope bound{gpu()};
+  const auto& cu = bound.driver();
+  ASSERT_EQ(cu.stream_begin_capture(two.handle(), driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+            driver::CUDA_SUCCESS);
+  void* const q = pool.allocate(1536_MiB, two);
+  EXPECT_EQ(q, p);
+  EXPECT_EQ(pool.stats().waits, 0u);
+  driver::CUgraph graph = nullptr;
+  ASSERT_EQ(cu.stream_end_capture(two.handle(), &graph), driver::CUDA_SUCCESS);
+  EXPECT_EQ(cu.graph_destroy(graph), driver::CUDA_SUCCESS);
+  pool.deallocate(q, two);
+}
+
+TEST_F(bin_pool_test, a_full_device_waits_for_the_streams) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1536_MiB, one);
+  write(one, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(1024_MiB, two);
+  write(two, q, 1_MiB);
+  pool.deallocate(q, two);
+  EXPECT_EQ(pool.stats().misses, 2u);
+}
+
+TEST_F(bin_pool_test, on_a_full_device_a_wait_is_queued_rather_than_the_cache_emptied) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1536_MiB, one);
+  write(one, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(1536_MiB, two);
+  EXPECT_EQ(q, p);
+  write(two, q, 1_MiB);
+  pool.deallocate(q, two);
+  EXPECT_EQ(pool.stats().waits, 1u);
+  EXPECT_EQ(machine->calls(call::mem_free), 0u);
+}
+
+TEST_F(bin_pool_test, out_of_memory_comes_with_numbers_and_harms_nothing) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_GiB, stream);
+  const auto refused = pool.try_allocate(1536_MiB, stream);
+  ASSERT_EQ(code_of(refused), errc::out_of_memory);
+  EXPECT_EQ(refused.error().requested, 1536_MiB);
+  EXPECT_EQ(refused.error().detail, "the pool holds 1 GiB in 1 live blocks and keeps 0 B");
+  EXPECT_THROW(static_cast<void>(pool.allocate(1536_MiB, stream)), out_of_memory);
+  EXPECT_EQ(pool.stats().failures, 2u);
+  EXPECT_EQ(contradiction(pool.stats()), "");
+  pool.deallocate(p, stream);
+  pool.deallocate(pool.allocate(1536_MiB, stream), stream);
+}
+
+// --- Bad input
+// ------------------------------------------------------------------------------------------
+
+TEST_F(bin_pool_test, bad_input_gets_a_typed_error) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  EXPECT_EQ(pool.try_allocate(0_B, stream).value(), nullptr);
+  EXPECT_TRUE(pool.try_deallocate(nullptr, stream));
+  void* const p = pool.allocate(1_MiB, stream);
+  int mine = 0;
+  EXPECT_EQ(code_of(pool.try_deallocate(&mine, stream)), errc::foreign_pointer);
+  EXPECT_EQ(code_of(pool.try_deallocate(static_cast<char*>(p) + 256, stream)),
+            errc::foreign_pointer);
+  EXPECT_EQ(code_of(pool.record_stream(&mine, stream)), errc::foreign_pointer);
+  const auto elsewhere = weir::stream::create(gpu(1)).value();
+  EXPECT_EQ(code_of(pool.try_deallocate(p, elsewhere)), errc::bad_stream);
+  EXPECT_EQ(code_of(pool.record_stream(p, elsewhere)), errc::bad_stream);
+  EXPECT_EQ(pool.stats().frees, 0u);
+  EXPECT_EQ(code_of(pool.try_deallocate(p, 2_MiB, stream)), errc::invalid_argument);
+  EXPECT_EQ(pool.stats().frees, 1u);
+  EXPECT_EQ(code_of(pool.try_deallocate(p, 1_MiB, stream)), errc::double_free);
+  EXPECT_EQ(code_of(pool.record_stream(p, stream)), errc::double_free);
+  const auto other = make_bins();
+  void* const q = other.allocate(1_MiB, stream);
+  EXPECT_EQ(code_of(pool.try_deallocate(q, stream)), errc::foreign_pointer);
+  other.deallocate(q, stream);
+  ASSERT_TRUE(pool.trim());
+  EXPECT_EQ(code_of(pool.try_deallocate(p, stream)), errc::foreign_pointer);
+  EXPECT_THAT(heard.take(), IsEmpty());
+  pool.deallocate(p, stream);
+  EXPECT_THAT(heard.take(), SizeIs(1));
+  EXPECT_EQ(pool.stats().frees, 1u);
+  EXPECT_NE(pool, other);
+  EXPECT_EQ(pool, bin_pool{pool});
+}
+
+TEST_F(bin_pool_test, the_books_are_exact) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1000_B, stream);
+  void* const q = pool.allocate(5000_B, stream);
+  auto now = pool.stats();
+  EXPECT_EQ(now.requested, (gauge{6000, 6000}));
+  EXPECT_EQ(now.allocated, (gauge{1024 + 5120, 1024 + 5120}));
+  EXPECT_EQ(now.reserved, now.allocated);
+  EXPECT_EQ(now.blocks, (gauge{2, 2}));
+  pool.deallocate(p, stream);
+  pool.reset_peaks();
+  now = pool.stats();
+  EXPECT_EQ(now.requested, (gauge{5000, 5000}));
+  EXPECT_EQ(now.allocated, (gauge{5120, 5120}));
+  EXPECT_EQ(now.reserved, (gauge{6144, 6144}));
+  EXPECT_EQ(now.cached, 1024u);
+  EXPECT_EQ(now.allocations, 2u);
+  EXPECT_EQ(now.frees, 1u);
+  EXPECT_EQ(contradiction(now), "");
+  pool.deallocate(q, stream);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

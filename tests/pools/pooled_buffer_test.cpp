@@ -1,0 +1,240 @@
+// pooled_buffer: what it owns, for how long, and whom it outlives.
+#include "weir/pooled_buffer.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include "pools/pool_fixture.hpp"
+#include "weir/pinned_pool.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class pooled_buffer_test : public block_pool_test {};
+
+struct alignas(1024) wide {
+  char inside[3000];
+};
+
+TEST_F(pooled_buffer_test, is_an_array_of_its_type) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  const auto floats = pooled_buffer<float>::create(pool, 1000, stream).value();
+  EXPECT_TRUE(floats);
+  EXPECT_FALSE(floats.empty());
+  EXPECT_EQ(floats.size(), 1000u);
+  EXPECT_EQ(floats.size_bytes(), 4000_B);
+  EXPECT_EQ(floats.stream(), stream.ref());
+  EXPECT_EQ(pool.stats().requested.current, 4000u);
+  write(stream, floats.data(), floats.size_bytes());
+  const auto wides = pooled_buffer<wide>::create(pool, 3, stream).value();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(wides.data()) % alignof(wide), 0u);
+  EXPECT_EQ(wides.size_bytes().count(), 3 * sizeof(wide));
+}
+
+TEST_F(pooled_buffer_test, no_elements_or_too_many_are_refused) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  EXPECT_EQ(code_of(pooled_buffer<int>::create(pool, 0, stream)), errc::invalid_argument);
+  constexpr auto most = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(code_of(pooled_buffer<int>::create(pool, most / 2, stream)), errc::size_overflow);
+  EXPECT_EQ(code_of(pooled_buffer<char>::create(pool, most, stream)), errc::size_overflow);
+  EXPECT_EQ(pool.stats().blocks.peak, 0u);
+}
+
+TEST_F(pooled_buffer_test, goes_back_once) {
+  const auto stream = new_stream();
+  const auto other = new_stream();
+  const auto pool = make_bins();
+  {
+    auto first = pooled_buffer<int>::create(pool, 100, stream).value();
+    auto second = std::move(first);
+    EXPECT_FALSE(first);  // NOLINT: what moving leaves is promised
+    EXPECT_EQ(first.size(), 0u);
+    first = std::move(second);
+    EXPECT_EQ(pool.stats().blocks.current, 1u);
+    second = pooled_buffer<int>::create(pool, 200, stream).value();
+    first = std::move(second);  // the old one goes back
+    EXPECT_EQ(pool.stats().blocks.current, 1u);
+    EXPECT_EQ(pool.stats().frees, 1u);
+    EXPECT_TRUE(first.give_back(other));
+    EXPECT_FALSE(first);
+    EXPECT_EQ(code_of(first.give_back()), errc::already_freed);
+    EXPECT_EQ(code_of(first.record_stream(other)), errc::already_freed);
+  }
+  EXPECT_EQ(pool.stats().frees, 2u);
+}
+
+TEST_F(pooled_buffer_test, giving_back_to_a_stream_of_another_device_changes_nothing) {
+  const auto stream = new_stream();
+  const auto elsewhere = weir::stream::create(gpu(1)).value();
+  const auto pool = make_bins();
+  auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
+  EXPECT_EQ(code_of(buffer.give_back(elsewhere)), errc::bad_stream);
+  EXPECT_TRUE(buffer);
+  EXPECT_EQ(pool.stats().blocks.current, 1u);
+}
+
+TEST_F(pooled_buffer_test, keeps_its_pool_and_outlives_its_stream) {
+  auto stream = std::make_optional(new_stream());
+  const bytes before = used();
+  std::optional<pooled_buffer<int>> buffer;
+  {
+    const auto pool = make_bins();
+    pool.deallocate(pool.allocate(8_MiB, *stream), *stream);
+    buffer = pooled_buffer<int>::create(pool, 1 << 20, *stream).value();
+  }
+  write(*stream, buffer->data(), buffer->size_bytes());
+  stream.reset();
+  EXPECT_EQ(used() - before, 12_MiB);
+  buffer.reset();
+  EXPECT_EQ(used(), before);
+}
+
+TEST_F(pooled_buffer_test, its_memory_is_not_reused_before_its_work_is_done) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  int* first = nullptr;
+  {
+    const auto buffer = pooled_buffer<int>::create(pool, 1000, one).value();
+    first = buffer.data();
+    write(one, first, buffer.size_bytes());
+  }
+  const auto next = pooled_buffer<int>::create(pool, 1000, two).value();
+  EXPECT_NE(next.data(), first);
+  write(two, next.data(), next.size_bytes());
+}
+
+TEST_F(pooled_buffer_test, is_zeroed_only_if_asked) {
+  const auto stream = new_stream();
+  const auto pool = pinned_pool::create(gpu()).value();
+  const int* where = nullptr;
+  {
+    const auto plain = pooled_buffer<int>::create(pool, 64, stream).value();
+    where = plain.data();
+    std::fill_n(plain.data(), 64, 1);
+  }
+  EXPECT_EQ(machine->calls(call::memset_d8_async), 0u);
+  machine->run_until_idle();
+  const auto zeros = pooled_buffer<int>::create(pool, 64, stream, contents::zeroed).value();
+  ASSERT_EQ(zeros.data(), where);
+  ASSERT_TRUE(stream.synchronize());
+  EXPECT_EQ(std::count(where, where + 64, 0), 64);
+  EXPECT_EQ(machine->calls(call::memset_d8_async), 1u);
+}
+
+TEST_F(pooled_buffer_test, a_fill_that_fails_gives_the_block_back) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  machine->fail(call::memset_d8_async, 1, driver::CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(pooled_buffer<int>::create(pool, 64, stream, contents::zeroed));
+  EXPECT_EQ(pool.stats().blocks.current, 0u);
+  EXPECT_EQ(pool.stats().cached, 512u);
+}
+
+TEST_F(pooled_buffer_test, a_closed_pool_serves_nobody_and_takes_back_what_is_out) {
+  const auto stream = new_stream();
+  const bytes before = used();
+  const auto pool = make_bins();
+  pool.deallocate(pool.allocate(8_MiB, stream), stream);
+  auto buffer = std::make_optional(pooled_buffer<char>::create(pool, 4 << 20, stream).value());
+  ASSERT_TRUE(pool.close());
+  ASSERT_TRUE(pool.close());
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream)), errc::already_freed);
+  EXPECT_EQ(code_of(pooled_buffer<int>::create(pool, 1, stream)), errc::already_freed);
+  EXPECT_EQ(used() - before, 4_MiB);
+  write(stream, buffer->data(), buffer->size_bytes());
+  buffer.reset();
+  EXPECT_EQ(used(), before);
+  EXPECT_EQ(contradiction(pool.stats()), "");
+  auto copy = pool;
+  const auto moved = std::move(copy);
+  EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::already_freed);  // NOLINT
+  EXPECT_EQ(code_of(copy.trim()), errc::already_freed);
+  EXPECT_EQ(copy.stats(), block_pool_stats{});
+}
+
+TEST_F(pooled_buffer_test, what_is_live_at_the_pools_end_is_reported) {
+  const auto stream = new_stream();
+  const bytes before = used();
+  {
+    const auto pool = make_bins();
+    static_cast<void>(pool.allocate(3_MiB, stream));
+  }
+  const auto found = heard.take();
+  ASSERT_THAT(found, SizeIs(1));
+  EXPECT_EQ(found[0].code, errc::already_freed);
+  EXPECT_EQ(found[0].requested, 3_MiB);
+  EXPECT_EQ(used(), before);
+}
+
+TEST_F(pooled_buffer_test, a_driver_that_is_gone_is_no_trouble) {
+  const auto stream = new_stream();
+  {
+    const auto pool = make_bins();
+    auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
+    const auto kept = pooled_buffer<int>::create(pool, 100, stream).value();
+    static_cast<void>(pool.allocate(1_MiB, stream));
+    ASSERT_TRUE(buffer.give_back());
+    machine->shut_down();
+    EXPECT_EQ(code_of(pool.try_allocate(64_MiB, stream)), errc::driver_gone);
+  }
+  EXPECT_THAT(heard.take(), IsEmpty());
+}
+
+TEST_F(pooled_buffer_test, a_lost_device_is_an_error_and_no_more) {
+  const auto stream = new_stream();
+  {
+    const auto pool = make_bins();
+    auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
+    machine->lose_device(device_id{0});
+    EXPECT_FALSE(pool.try_allocate(64_MiB, stream));
+    EXPECT_TRUE(buffer.give_back());
+    EXPECT_FALSE(pool.trim());
+    EXPECT_EQ(pool.stats().cached, 512u);
+  }
+  static_cast<void>(heard.take());  // what went with the device may be reported
+}
+
+TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {
+  const auto stream = new_stream();
+  auto pool = std::make_optional(make_bins());
+  auto buffer = std::make_optional(pooled_buffer<int>::create(*pool, 100, stream).value());
+  void* const p = pool->allocate(64_KiB, stream);
+  pool->deallocate(pool->allocate(128_KiB, stream), stream);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int wrong = 0;
+    const auto gone = [&](const auto& outcome, int number) {
+      if (wrong == 0 && (outcome || outcome.code() != errc::driver_gone)) wrong = number;
+    };
+    gone(pool->try_allocate(128_KiB, stream), 1);  // a hit in the parent
+    gone(pool->try_deallocate(p, stream), 2);
+    gone(pool->record_stream(p, stream), 3);
+    gone(pool->trim(), 4);
+    gone(pool->set_threshold({}), 5);
+    gone(pool->close(), 6);
+    gone(buffer->give_back(), 7);
+    if (pool->stats().allocations != 0) wrong = 8;
+    buffer.reset();
+    pool.reset();
+    if (!heard.take().empty()) wrong = 9;
+    ::_exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  pool->deallocate(p, stream);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

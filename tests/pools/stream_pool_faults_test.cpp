@@ -1,0 +1,431 @@
+// Stream pools where things go wrong: failing calls, missing abilities, lost devices, fork, the
+// end.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "pools/stream_pool_fixture.hpp"
+#include "weir/sim.hpp"
+
+namespace weir::testing_support::stream_pools {
+namespace {
+
+using driver::call;
+using ::testing::IsEmpty;
+
+/// Two small simulated devices. Nothing may be left that races or was reported, unless a test took
+/// it.
+class stream_pool_faults_test : public ::testing::Test {
+ protected:
+  explicit stream_pool_faults_test(sim::machine_options settings = {}) {
+    const sim::device_spec spec{.capacity = 2_GiB, .context_overhead = 64_MiB};
+    if (settings.devices.size() == 1) settings.devices.assign(2, spec);
+    machine = sim::machine::create(settings).value();
+    runtime_ = runtime::open_simulated(machine).value();
+  }
+  void TearDown() override {
+    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.story();
+    for (const auto& each : heard.take()) ADD_FAILURE() << "reported: " << each.message();
+  }
+
+  [[nodiscard]] device gpu(int index = 0) const {
+    return runtime_->device(device_id{index}).value();
+  }
+  [[nodiscard]] stream_pool make(const stream_pool_config& wanted = {}) const {
+    return stream_pool::create(gpu(), wanted).value();
+  }
+  [[nodiscard]] weir::stream make_stream() const { return weir::stream::create(gpu()).value(); }
+  [[nodiscard]] bytes used() const { return machine->used(device_id{0}); }
+  /// A kernel that writes the memory.
+  void write(const stream_ref& on, const void* where, bytes size) {
+    const context_scope bound{gpu()};
+    ASSERT_TRUE(machine->launch(on.handle(), "kernel write",
+                                {sim::writes(address_of(where), size.count())}));
+  }
+
+  reports heard;
+  std::shared_ptr<sim::machine> machine;
+  std::shared_ptr<runtime> runtime_;
+};
+
+// --- Calls that fail ----------------------------------------------------------------------------
+
+TEST_F(stream_pool_faults_test, whatever_call_fails_is_told_and_nothing_is_left_behind) {
+  const auto stream = make_stream();
+  const auto scenario = [&]() -> result<void> {
+    WEIR_TRY_VALUE(pool,
+                   stream_pool::create(
+                       gpu(), {.initial = 40_MiB, .max = 96_MiB, .reuse_opportunistic = false}));
+    WEIR_TRY_VALUE(owned, pool.allocate_owned(1_MiB, stream));
+    WEIR_TRY_VALUE(raw, pool.try_allocate(2_MiB, stream));
+    const auto freed = pool.try_deallocate(raw, 2_MiB, stream);
+    if (!freed) pool.deallocate(raw, 2_MiB, stream);  // the second attempt meets no fault
+    WEIR_TRY(freed);
+    WEIR_TRY(pool.set_threshold(64_MiB));
+    WEIR_TRY(pool.usage());
+    WEIR_TRY(pool.trim());
+    WEIR_TRY(pool.enable_peer(gpu(1)));
+    WEIR_TRY(owned.free());
+    WEIR_TRY(pool.close());
+    return {};
+  };
+  // Current from the start: a context that could not be popped would change the next round's calls.
+  ASSERT_EQ(machine->driver().ctx_set_current(gpu().context().value()), CUDA_SUCCESS);
+  ASSERT_TRUE(scenario());
+  const auto calls_before = machine->calls();
+  ASSERT_TRUE(scenario());
+  const auto calls = machine->calls() - calls_before;
+  ASSERT_TRUE(gpu().synchronize());
+  bytes clean = used();
+  std::size_t failures = 0;
+  for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+    machine->fail_any(nth, CUDA_ERROR_UNKNOWN);
+    const auto outcome = scenario();
+    machine->clear_faults();
+    failures += outcome ? 0 : 1;
+    EXPECT_TRUE(!outcome || !heard.take().empty()) << "call " << nth << " failed and nobody knows";
+    static_cast<void>(heard.take());
+    ASSERT_TRUE(gpu().synchronize());
+    if (!outcome && outcome.error().call == "cuMemFreeAsync") {
+      clean = used();  // what the driver does not take back stays with it
+    }
+    EXPECT_EQ(used(), clean) << "call " << nth;
+  }
+  EXPECT_GT(failures, 30u);
+}
+
+TEST_F(stream_pool_faults_test, a_pool_that_cannot_be_destroyed_stays_and_can_be_closed_again) {
+  auto pool = make();
+  const auto stream = make_stream();
+  machine->fail(call::mem_pool_destroy, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(pool.close()), errc::driver_error);
+  EXPECT_NE(pool.handle(), nullptr);
+  EXPECT_TRUE(pool.allocate_owned(1_MiB, stream));
+  EXPECT_TRUE(pool.close());
+}
+
+TEST_F(stream_pool_faults_test, a_destructor_reports_what_it_could_not_destroy) {
+  {
+    auto pool = make();
+    machine->fail(call::mem_pool_destroy, 1, CUDA_ERROR_UNKNOWN);
+  }
+  const auto told = heard.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].call, "cuMemPoolDestroy");
+}
+
+TEST_F(stream_pool_faults_test, a_free_that_fails_leaves_the_memory_owned_and_counted) {
+  auto pool = make();
+  const auto stream = make_stream();
+  auto memory = pool.allocate_owned(1_MiB, stream).value();
+  machine->fail(call::mem_free_async, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(memory.free()), errc::driver_error);
+  EXPECT_TRUE(memory);
+  EXPECT_FALSE(memory.is_freed());
+  EXPECT_EQ(pool.usage().value().active_allocations, 1u);
+  EXPECT_EQ(pool.usage().value().active_bytes, 1_MiB);
+  EXPECT_TRUE(memory.free());
+  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
+  EXPECT_EQ(pool.usage().value().peak_allocations, 1u);
+}
+
+TEST_F(stream_pool_faults_test, an_attribute_that_the_driver_refuses_stays) {
+  auto pool = make({.threshold = 64_MiB});
+  machine->fail(call::mem_pool_set_attribute, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(pool.set_threshold(32_MiB)), errc::driver_error);
+  EXPECT_EQ(pool.threshold().value(), 64_MiB);
+}
+
+TEST_F(stream_pool_faults_test, memory_freed_behind_our_back_is_not_counted_twice) {
+  auto pool = make();
+  const auto stream = make_stream();
+  void* const first = pool.allocate(1_MiB, stream);
+  const context_scope bound{gpu()};
+  ASSERT_EQ(bound.driver().mem_free_async(address_of(first), stream.handle()), CUDA_SUCCESS);
+  void* const again = pool.allocate(1_MiB, stream);
+  ASSERT_EQ(again, first);
+  EXPECT_EQ(pool.usage().value().active_allocations, 1u);
+  EXPECT_TRUE(pool.try_deallocate(again, 1_MiB, stream));
+}
+
+TEST_F(stream_pool_faults_test, an_allocation_and_its_free_cost_ten_driver_calls) {
+  auto pool = make({.initial = 32_MiB});
+  const auto stream = make_stream();
+  const context_scope bound{gpu()};
+  const auto before = machine->calls();
+  void* const memory = pool.allocate(1_MiB, stream);
+  EXPECT_TRUE(pool.try_deallocate(memory, 1_MiB, stream));
+  EXPECT_EQ(machine->calls() - before, 10u);
+}
+
+TEST_F(stream_pool_faults_test, a_full_device_is_out_of_memory_with_the_figures) {
+  auto pool = make();
+  const auto stream = make_stream();
+  const auto refused = pool.try_allocate(3_GiB, stream);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::out_of_memory);
+  EXPECT_EQ(refused.error().requested, 3_GiB);
+  EXPECT_EQ(refused.error().native, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_THAT(refused.error().detail, ::testing::StartsWith("the pool uses 0 B of"));
+}
+
+TEST_F(stream_pool_faults_test, the_pool_waits_only_when_there_is_no_room) {
+  auto pool = make({.max = 64_MiB});
+  const auto stream = make_stream();
+  auto memory = pool.allocate_owned(64_MiB, stream).value();
+  EXPECT_EQ(machine->calls(call::mem_free_host), 0u);
+  EXPECT_EQ(code_of(pool.try_allocate(65_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(machine->calls(call::mem_free_host), 0u) << "no wait would help";
+  EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(machine->calls(call::mem_free_host), 1u);
+}
+
+TEST_F(stream_pool_faults_test, old_frees_are_forgotten_but_never_mistaken) {
+  auto pool = make();
+  const auto stream = make_stream();
+  std::vector<void*> all;
+  for (int i = 0; i < 10'000; ++i) all.push_back(pool.allocate(512_B, stream));
+  for (void* const each : all) ASSERT_TRUE(pool.try_deallocate(each, 512_B, stream));
+  EXPECT_EQ(code_of(pool.try_deallocate(all.back(), 512_B, stream)), errc::double_free);
+  std::size_t refused = 0;
+  for (void* const each : all) refused += pool.try_deallocate(each, 512_B, stream) ? 0 : 1;
+  EXPECT_EQ(refused, all.size());
+  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
+  EXPECT_EQ(pool.usage().value().peak_allocations, 10'000u);
+}
+
+// --- Threads ------------------------------------------------------------------------------------
+
+TEST_F(stream_pool_faults_test, a_pool_may_be_closed_while_others_allocate) {
+  auto pool = make();
+  std::atomic<int> served{0};
+  std::vector<std::thread> crew;
+  for (int t = 0; t < 3; ++t) {
+    crew.emplace_back([&] {
+      const auto stream = make_stream();
+      for (;;) {
+        auto memory = pool.try_allocate(64_KiB, stream);
+        if (!memory) {
+          EXPECT_EQ(memory.code(), errc::already_freed);
+          return;
+        }
+        EXPECT_TRUE(pool.try_deallocate(*memory, 64_KiB, stream));
+        ++served;
+      }
+    });
+  }
+  while (served < 100) std::this_thread::yield();
+  EXPECT_TRUE(pool.close());
+  for (auto& each : crew) each.join();
+}
+
+TEST_F(stream_pool_faults_test, of_many_threads_that_free_one_pointer_one_succeeds) {
+  auto pool = make();
+  const auto stream = make_stream();
+  for (int round = 0; round < 20; ++round) {
+    void* const memory = pool.allocate(64_KiB, stream);
+    std::atomic<int> freed{0};
+    std::vector<std::thread> crew;
+    for (int t = 0; t < 4; ++t) {
+      crew.emplace_back([&] { freed += pool.try_deallocate(memory, 64_KiB, stream) ? 1 : 0; });
+    }
+    for (auto& each : crew) each.join();
+    EXPECT_EQ(freed, 1);
+  }
+  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
+}
+
+TEST_F(stream_pool_faults_test, streams_may_close_while_owners_live) {
+  auto pool = make();
+  std::vector<std::thread> crew;
+  for (int t = 0; t < 3; ++t) {
+    crew.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) {
+        auto stream = make_stream();
+        auto memory = pool.allocate_owned(64_KiB, stream).value();
+        if (i % 2 == 0) {
+          EXPECT_TRUE(stream.close());
+        }
+      }
+    });
+  }
+  for (auto& each : crew) each.join();
+  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
+}
+
+// --- The end of things --------------------------------------------------------------------------
+
+TEST_F(stream_pool_faults_test, is_silent_when_the_driver_is_gone) {
+  const auto stream = make_stream();
+  {
+    auto pool = make();
+    auto standard = stream_pool::default_of(gpu()).value();
+    auto memory = pool.allocate_owned(1_MiB, stream).value();
+    auto other = stream_alloc(1_MiB, stream).value();
+    static_cast<void>(pool.allocate(2_MiB, stream));
+    static_cast<void>(standard.allocate(2_MiB, stream));
+    machine->shut_down();
+    EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::driver_gone);
+    EXPECT_EQ(code_of(memory.free()), errc::driver_gone);
+    EXPECT_EQ(code_of(pool.usage()), errc::driver_gone);
+    EXPECT_EQ(code_of(pool.close()), errc::driver_gone);
+    EXPECT_EQ(code_of(stream_pool::create(gpu())), errc::driver_gone);
+  }
+  runtime_.reset();
+  EXPECT_THAT(heard.take(), IsEmpty());
+}
+
+TEST_F(stream_pool_faults_test, a_forked_child_is_told_and_touches_nothing) {
+  const auto stream = make_stream();
+  auto pool = std::make_optional(make());
+  auto standard = std::make_optional(stream_pool::default_of(gpu()).value());
+  auto memory = std::make_optional(pool->allocate_owned(1_MiB, stream).value());
+  void* const raw = pool->allocate(1_MiB, stream);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int wrong = 0;
+    const auto gone = [&](const auto& outcome, int number) {
+      if (wrong == 0 && (outcome || outcome.code() != errc::driver_gone)) wrong = number;
+    };
+    gone(pool->try_allocate(1_MiB, stream), 1);
+    gone(pool->try_deallocate(raw, 1_MiB, stream), 2);
+    gone(memory->free(), 3);
+    gone(memory->free(stream), 4);
+    gone(pool->usage(), 5);
+    gone(pool->trim(), 6);
+    gone(pool->set_threshold(1_MiB), 7);
+    gone(pool->enable_peer(gpu(1)), 8);
+    gone(pool->close(), 9);
+    gone(stream_pool::create(gpu()), 10);
+    gone(stream_pool::default_of(gpu()), 11);
+    gone(stream_alloc(1_MiB, stream), 12);
+    if (pool->handle() != nullptr) wrong = 13;
+    pool->deallocate(raw, 1_MiB, stream);
+    memory.reset();
+    pool.reset();
+    standard.reset();
+    runtime_.reset();
+    if (!heard.take().empty()) wrong = 14;
+    ::_exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+  EXPECT_TRUE(pool->try_deallocate(raw, 1_MiB, stream)) << "the parent goes on";
+}
+
+TEST_F(stream_pool_faults_test, a_lost_device_is_said_to_be_lost) {
+  const auto stream = make_stream();
+  {
+    auto pool = make();
+    machine->lose_device(device_id{0});
+    EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::device_lost);
+  }
+  static_cast<void>(heard.take());
+}
+
+TEST_F(stream_pool_faults_test, pools_and_owners_keep_the_runtime) {
+  const auto where = gpu();
+  {
+    auto own = weir::stream::create(where).value();
+    auto memory = stream_alloc(1_MiB, own).value();
+    auto pool = make();
+    runtime_.reset();
+    EXPECT_TRUE(memory.free());
+    EXPECT_TRUE(pool.allocate_owned(1_MiB, own));
+  }
+  EXPECT_EQ(machine.use_count(), 1) << "and let it go";
+}
+
+TEST_F(stream_pool_faults_test, raw_memory_of_the_default_pool_is_reported_with_the_runtime) {
+  {
+    const auto stream = make_stream();
+    static_cast<void>(stream_pool::default_of(gpu()).value().allocate(2_MiB, stream));
+    EXPECT_THAT(heard.take(), IsEmpty());
+  }
+  runtime_.reset();
+  const auto told = heard.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code, errc::already_freed);
+}
+
+TEST_F(stream_pool_faults_test, each_runtime_has_default_pools_of_its_own) {
+  const auto other = runtime::open_simulated(machine).value();
+  const auto mine = stream_pool::default_of(gpu()).value();
+  const auto theirs = stream_pool::default_of(other->device(device_id{0}).value()).value();
+  EXPECT_NE(mine, theirs);
+  EXPECT_EQ(mine.handle(), theirs.handle()) << "the driver has one";
+  EXPECT_NE(mine, stream_pool::default_of(gpu(1)).value());
+}
+
+// --- Abilities ----------------------------------------------------------------------------------
+
+TEST(stream_pool_abilities, a_device_without_pools_has_none) {
+  const auto machine =
+      sim::machine::create(
+          {.devices = {sim::device_spec{.capacity = 2_GiB, .memory_pools = false}}})
+          .value();
+  const auto opened = runtime::open_simulated(machine).value();
+  const auto where = opened->device(device_id{0}).value();
+  const auto stream = weir::stream::create(where).value();
+  EXPECT_EQ(code_of(stream_pool::create(where)), errc::not_supported);
+  EXPECT_EQ(code_of(stream_pool::default_of(where)), errc::not_supported);
+  EXPECT_EQ(code_of(stream_pool::import_descriptor(where, 0)), errc::not_supported);
+  EXPECT_EQ(code_of(stream_alloc(1_MiB, stream)), errc::not_supported);
+}
+
+TEST(stream_pool_abilities, a_device_without_descriptors_shares_no_pools) {
+  const auto machine =
+      sim::machine::create(
+          {.devices = {sim::device_spec{.capacity = 2_GiB, .posix_handles = false}}})
+          .value();
+  const auto opened = runtime::open_simulated(machine).value();
+  const auto where = opened->device(device_id{0}).value();
+  EXPECT_TRUE(stream_pool::create(where));
+  EXPECT_EQ(code_of(stream_pool::create(where, {.handles = stream_pool_handles::posix_descriptor})),
+            errc::not_supported);
+}
+
+/// A driver that does not know of maxima yet.
+class stream_pool_old_driver_test : public stream_pool_faults_test {
+ protected:
+  stream_pool_old_driver_test() : stream_pool_faults_test{{.driver_version = 12010}} {}
+};
+
+TEST_F(stream_pool_old_driver_test, the_pool_keeps_to_its_maximum_itself) {
+  auto pool = make({.max = 64_MiB});
+  const auto stream = make_stream();
+  const auto other = make_stream();
+  auto first = pool.allocate_owned(48_MiB, stream).value();
+  EXPECT_EQ(code_of(pool.try_allocate(48_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(pool.usage().value().active_allocations, 1u);
+  EXPECT_EQ(pool.usage().value().used, 48_MiB) << "what was too much went back";
+  EXPECT_LE(pool.usage().value().reserved, 96_MiB);
+  write(stream, first.get(), 48_MiB);
+  ASSERT_TRUE(first.free());
+  auto second = pool.allocate_owned(64_MiB, other);
+  ASSERT_TRUE(second) << second.error().message();
+  EXPECT_EQ(pool.usage().value().reserved, 64_MiB);
+  auto free_of_limits = make();
+  EXPECT_TRUE(free_of_limits.allocate_owned(512_MiB, stream));
+}
+
+TEST_F(stream_pool_old_driver_test, the_maximum_says_nothing_of_a_graphs_memory) {
+  auto pool = make({.max = 64_MiB});
+  const auto stream = make_stream();
+  auto full = pool.allocate_owned(64_MiB, stream).value();
+  const context_scope bound{gpu()};
+  const auto& calls = bound.driver();
+  ASSERT_EQ(calls.stream_begin_capture(stream.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
+  auto node = pool.allocate_owned(128_MiB, stream);
+  EXPECT_TRUE(node && node->free());
+  CUgraph graph = nullptr;
+  ASSERT_EQ(calls.stream_end_capture(stream.handle(), &graph), 0);
+  ASSERT_EQ(calls.graph_destroy(graph), 0);
+}
+
+}  // namespace
+}  // namespace weir::testing_support::stream_pools

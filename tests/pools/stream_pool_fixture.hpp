@@ -1,0 +1,121 @@
+// What the tests of stream pools work with: a runtime on the machine under test, and a simulated
+// machine whose driver can be made to fail.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "support/contract_test.hpp"
+#include "weir/event.hpp"
+#include "weir/runtime.hpp"
+#include "weir/stream_pool.hpp"
+
+namespace weir::testing_support {
+
+using namespace weir::literals;
+
+namespace stream_pools {
+
+/// The error's code, or nothing where there was none.
+template <class Result>
+[[nodiscard]] std::optional<errc> code_of(const Result& outcome) {
+  if (outcome) return std::nullopt;
+  return outcome.code();
+}
+
+[[nodiscard]] inline device_address address_of(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+/// Collects what reaches the process-wide error handler while it lives.
+class reports {
+ public:
+  reports() {
+    set_error_handler(
+        [](const error& found, void* self) noexcept {
+          auto& me = *static_cast<reports*>(self);
+          const std::lock_guard lock{me.mutex_};
+          me.errors_.push_back(found);
+        },
+        this);
+  }
+  ~reports() { set_error_handler(nullptr); }
+  reports(const reports&) = delete;
+  reports& operator=(const reports&) = delete;
+
+  [[nodiscard]] std::vector<error> take() {
+    const std::lock_guard lock{mutex_};
+    return std::exchange(errors_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<error> errors_;
+};
+
+#if defined(__aarch64__) && defined(__SANITIZE_THREAD__)
+inline constexpr bool few_addresses = true;
+#elif defined(__aarch64__) && defined(__has_feature)
+inline constexpr bool few_addresses = __has_feature(thread_sanitizer);
+#else
+inline constexpr bool few_addresses = false;
+#endif
+
+/// A test on the machine under test, simulated or a GPU. At its end nothing may have been reported,
+/// unless the test took it, and the machine must have found no fault with the program.
+class stream_pool_contract : public contract_test {
+ protected:
+  void SetUp() override {
+    if (few_addresses) GTEST_SKIP() << "ThreadSanitizer leaves too few addresses for pools";
+    contract_test::SetUp();
+    if (machine == nullptr) return;
+    runtime_ = runtime::open_table(*cu, "machine under test", machine).value();
+    if (!where().capabilities().memory_pools) GTEST_SKIP() << "the device has no pools";
+  }
+  void TearDown() override {
+    if (machine != nullptr) {
+      cu->ctx_set_current(context);
+      EXPECT_EQ(CUDA_SUCCESS, cu->ctx_synchronize());
+      runtime_.reset();
+      for (const error& each : heard.take()) ADD_FAILURE() << "reported: " << each.message();
+    }
+    contract_test::TearDown();
+  }
+
+  [[nodiscard]] weir::device where(int index = 0) const {
+    return runtime_->device(device_id{index}).value();
+  }
+  [[nodiscard]] stream_pool make(const stream_pool_config& wanted = {}) const {
+    return stream_pool::create(where(), wanted).value();
+  }
+  [[nodiscard]] weir::stream make_stream() const { return weir::stream::create(where()).value(); }
+  /// Fills with `value`, in the stream's order.
+  void write(const stream_ref& on, const void* memory, bytes size, word value) {
+    ASSERT_EQ(CUDA_SUCCESS,
+              fill(address_of(memory), value, size.count() / sizeof(word), on.handle()));
+  }
+  /// How many words are not `value`, once the device has come to rest.
+  [[nodiscard]] std::size_t wrong(const void* memory, bytes size, word value) {
+    return mismatches(address_of(memory), value, size.count() / sizeof(word));
+  }
+  void begin_capture(const stream_ref& on) {
+    ASSERT_EQ(CUDA_SUCCESS, cu->stream_begin_capture(on.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
+  }
+  void order(const stream_ref& first, const stream_ref& then) {
+    auto mark = event::create(where()).value();
+    ASSERT_TRUE(mark.record(first));
+    ASSERT_TRUE(then.wait(mark));
+  }
+
+  reports heard;
+  std::shared_ptr<runtime> runtime_;
+};
+
+}  // namespace stream_pools
+}  // namespace weir::testing_support

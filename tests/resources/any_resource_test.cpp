@@ -1,0 +1,85 @@
+// any_resource: what it holds, how it compares, and that empty ones say so.
+#include "resources/resources_fixture.hpp"
+#include "weir/caching_allocator.hpp"
+#include "weir/resources.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using any_resource_test = resources_test;
+
+TEST_F(any_resource_test, an_empty_one_refuses_everything) {
+  const any_resource nothing;
+  EXPECT_FALSE(nothing);
+  EXPECT_EQ(code_of(nothing.try_allocate(1_KiB, stream)), errc::already_freed);
+  EXPECT_EQ(code_of(nothing.try_deallocate(&machine, 1_KiB, stream)), errc::already_freed);
+  nothing.deallocate(&machine, 1_KiB, stream);
+  EXPECT_EQ(take_reports().size(), 1U);
+}
+
+TEST_F(any_resource_test, holds_a_handle_and_compares_what_it_holds) {
+  const auto allocator = caching_allocator::create(gpu).value();
+  const any_resource first = allocator;
+  const any_resource second = allocator;
+  const any_resource other = caching_allocator::create(gpu).value();
+  EXPECT_EQ(first, second);
+  EXPECT_NE(first, other);
+  EXPECT_NE(first, any_resource{});
+  EXPECT_NE(first, any_resource{ledger});
+  ASSERT_NE(first.target<caching_allocator>(), nullptr);
+  EXPECT_EQ(*first.target<caching_allocator>(), allocator);
+  EXPECT_EQ(first.target<plain_resource>(), nullptr);
+  void* const p = first.allocate(1_MiB, stream);
+  EXPECT_TRUE(second.try_deallocate(p, 1_MiB, stream));
+}
+
+TEST_F(any_resource_test, knows_what_kind_of_memory_it_hands_out) {
+  EXPECT_EQ(any_resource{caching_allocator::create(gpu).value()}.kind(), memory_kind::device);
+  const any_resource managed = managed_resource::create(gpu).value();
+  EXPECT_EQ(managed.kind(), memory_kind::managed);
+  const any_resource over = limiting_resource::create(managed, 1_MiB).value();
+  EXPECT_EQ(over.kind(), memory_kind::managed);
+  EXPECT_EQ(any_resource{ledger_resource(gpu, memory_kind::pinned)}.kind(), memory_kind::pinned);
+  EXPECT_EQ(name(memory_kind::pinned), "pinned");
+}
+
+TEST_F(any_resource_test, keeps_its_machine_alive) {
+  any_resource plain = plain_resource::create(gpu).value();
+  EXPECT_TRUE(stream.close());
+  runtime.reset();
+  const auto own = stream::create(plain.device()).value();
+  void* const p = plain.allocate(1_KiB, own);
+  plain.deallocate(p, 1_KiB, own);
+}
+
+TEST_F(any_resource_test, throws_what_the_error_stands_for) {
+  const any_resource memory = ledger;
+  ledger.refuse({errc::out_of_memory, errc::device_lost});
+  EXPECT_THROW(static_cast<void>(memory.allocate(1_KiB, stream)), std::bad_alloc);
+  EXPECT_THROW(static_cast<void>(memory.allocate(1_KiB, stream)), failure);
+}
+
+TEST_F(any_resource_test, no_adaptor_stands_on_nothing) {
+  const any_resource nothing;
+  EXPECT_EQ(code_of(limiting_resource::create(nothing, 1_MiB)), errc::invalid_argument);
+  EXPECT_EQ(code_of(statistics_resource::create(nothing)), errc::invalid_argument);
+  EXPECT_EQ(code_of(tracking_resource::create(nothing)), errc::invalid_argument);
+  EXPECT_EQ(code_of(logging_resource::create(nothing, "/nowhere/at/all")), errc::invalid_argument);
+  EXPECT_EQ(code_of(aligned_resource::create(nothing, 1_KiB)), errc::invalid_argument);
+  EXPECT_EQ(code_of(fallback_resource::create(nothing, ledger)), errc::invalid_argument);
+  EXPECT_EQ(code_of(fallback_resource::create(ledger, nothing)), errc::invalid_argument);
+  EXPECT_EQ(code_of(retry_resource::create(nothing, [](bytes, unsigned) { return true; })),
+            errc::invalid_argument);
+  EXPECT_EQ(code_of(prefetch_resource::create(nothing)), errc::invalid_argument);
+  EXPECT_EQ(code_of(synchronous_resource::create(nothing)), errc::invalid_argument);
+}
+
+TEST_F(any_resource_test, a_handle_that_was_moved_from_still_works) {
+  auto first = limiting_resource::create(ledger, 1_MiB).value();
+  const auto second = std::move(first);
+  EXPECT_EQ(first, second);  // NOLINT: that is the point
+  EXPECT_EQ(first.limit(), 1_MiB);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

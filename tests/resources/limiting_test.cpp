@@ -1,0 +1,119 @@
+// limiting_resource: the budget holds, at every moment and for every thread.
+#include <atomic>
+#include <thread>
+
+#include "resources/resources_fixture.hpp"
+#include "weir/limiting_resource.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using limiting_test = resources_test;
+
+TEST_F(limiting_test, refuses_what_is_over_the_budget_and_takes_what_is_not) {
+  auto limited = limiting_resource::create(ledger, 10_KiB).value();
+  void* const six = limited.try_allocate(6_KiB, stream).value();
+  const auto refused = limited.try_allocate(4_KiB + 1_B, stream);
+  ASSERT_EQ(code_of(refused), errc::limit_exceeded);
+  EXPECT_EQ(refused.error().requested, 4_KiB + 1_B);
+  EXPECT_EQ(ledger.asked(), 1) << "the upstream is not asked for what is over the budget";
+  void* const four = limited.try_allocate(4_KiB, stream).value();
+  EXPECT_EQ(limited.used(), limited.limit());
+  EXPECT_TRUE(limited.try_deallocate(six, 6_KiB, stream));
+  EXPECT_TRUE(limited.try_deallocate(four, 4_KiB, stream));
+  EXPECT_EQ(limited.used(), 0_B);
+}
+
+TEST_F(limiting_test, no_size_wraps_around_the_budget) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  void* const some = limited.try_allocate(1_KiB, stream).value();
+  for (const bytes size : {bytes::max(), bytes::max() - 1_KiB, bytes::max() - 1023_B})
+    EXPECT_EQ(code_of(limited.try_allocate(size, stream)), errc::limit_exceeded);
+  EXPECT_EQ(limited.used(), 1_KiB);
+  EXPECT_TRUE(limited.try_deallocate(some, 1_KiB, stream));
+}
+
+TEST_F(limiting_test, what_the_upstream_refuses_costs_no_budget) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  ledger.refuse({errc::out_of_memory, errc::device_lost});
+  EXPECT_EQ(code_of(limited.try_allocate(1_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(code_of(limited.try_allocate(1_MiB, stream)), errc::device_lost);
+  EXPECT_EQ(limited.used(), 0_B);
+}
+
+TEST_F(limiting_test, a_free_that_fails_gives_no_budget_back) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  void* const p = limited.try_allocate(1_MiB, stream).value();
+  ledger.refuse_free({errc::bad_stream});
+  EXPECT_EQ(code_of(limited.try_deallocate(p, 1_MiB, stream)), errc::bad_stream);
+  EXPECT_EQ(limited.used(), 1_MiB);
+  EXPECT_TRUE(limited.try_deallocate(p, 1_MiB, stream));
+  EXPECT_EQ(limited.used(), 0_B);
+}
+
+TEST_F(limiting_test, wrong_frees_do_not_bend_the_budget) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  void* const p = limited.try_allocate(1_KiB, stream).value();
+  void* const q = limited.try_allocate(1_KiB, stream).value();
+  EXPECT_EQ(code_of(limited.try_deallocate(p, 512_KiB, stream)), errc::invalid_argument);
+  EXPECT_EQ(limited.used(), 1_KiB) << "it is gone, with the size that was asked for";
+  EXPECT_EQ(code_of(limited.try_deallocate(p, 1_KiB, stream)), errc::double_free);
+  EXPECT_EQ(code_of(limited.try_deallocate(&limited, 1_KiB, stream)), errc::foreign_pointer);
+  EXPECT_EQ(limited.used(), 1_KiB);
+  EXPECT_TRUE(limited.try_deallocate(q, 1_KiB, stream));
+}
+
+TEST_F(limiting_test, a_lower_limit_is_for_requests_to_come) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  void* const p = limited.try_allocate(512_KiB, stream).value();
+  limited.set_limit(256_KiB);
+  EXPECT_EQ(code_of(limited.try_allocate(1_B, stream)), errc::limit_exceeded);
+  EXPECT_TRUE(limited.try_deallocate(p, 512_KiB, stream));
+  void* const q = limited.try_allocate(256_KiB, stream).value();
+  EXPECT_TRUE(limited.try_deallocate(q, 256_KiB, stream));
+}
+
+// Checked and then taken, in two steps, two threads would pass together.
+TEST_F(limiting_test, threads_cannot_pass_together) {
+  constexpr int threads = 4, rounds = 3'000;
+  auto limited = limiting_resource::create(ledger, 3_KiB).value();  // room for three of four
+  std::atomic<int> granted{0}, refused{0};
+  std::vector<std::thread> crowd;
+  for (int t = 0; t < threads; ++t) {
+    crowd.emplace_back([&] {
+      for (int i = 0; i < rounds; ++i) {
+        const auto p = limited.try_allocate(1_KiB, stream);
+        if (!p) {
+          EXPECT_EQ(p.code(), errc::limit_exceeded);
+          ++refused;
+          continue;
+        }
+        ++granted;
+        EXPECT_TRUE(limited.try_deallocate(*p, 1_KiB, stream));
+      }
+    });
+  }
+  for (std::thread& each : crowd) each.join();
+  EXPECT_LE(ledger.most(), 3_KiB);
+  EXPECT_EQ(limited.used(), 0_B);
+  EXPECT_EQ(granted + refused, threads * rounds);
+}
+
+// Added first and checked then, a hopeless request would make others fail meanwhile.
+TEST_F(limiting_test, a_hopeless_request_disturbs_nobody) {
+  auto limited = limiting_resource::create(ledger, 8_KiB).value();
+  std::atomic<bool> over{false};
+  std::thread hopeless{[&] {
+    while (!over) EXPECT_FALSE(limited.try_allocate(1_GiB, stream));
+  }};
+  for (int i = 0; i < 5'000; ++i) {
+    const auto p = limited.try_allocate(8_KiB, stream);
+    ASSERT_TRUE(p);
+    ASSERT_TRUE(limited.try_deallocate(*p, 8_KiB, stream));
+  }
+  over = true;
+  hopeless.join();
+}
+
+}  // namespace
+}  // namespace weir::testing_support

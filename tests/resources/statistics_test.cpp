@@ -1,0 +1,79 @@
+// statistics_resource: exact numbers, in sections.
+#include <thread>
+
+#include "resources/resources_fixture.hpp"
+#include "weir/statistics_resource.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using statistics_test = resources_test;
+
+constexpr running_count count(std::int64_t current, std::int64_t peak, std::int64_t total) {
+  return {current, peak, total};
+}
+
+TEST_F(statistics_test, counts_what_is_now_what_was_and_what_all_was) {
+  auto counted = statistics_resource::create(ledger).value();
+  void* const p = counted.try_allocate(100_B, stream).value();
+  void* const q = counted.try_allocate(50_B, stream).value();
+  EXPECT_TRUE(counted.try_deallocate(p, 100_B, stream));
+  void* const r = counted.try_allocate(10_B, stream).value();
+  EXPECT_EQ(counted.counters().bytes, count(60, 150, 160));
+  EXPECT_EQ(counted.counters().allocations, count(2, 2, 3));
+  EXPECT_TRUE(counted.try_deallocate(q, 50_B, stream));
+  EXPECT_TRUE(counted.try_deallocate(r, 10_B, stream));
+  EXPECT_EQ(counted.counters().bytes, count(0, 150, 160));
+}
+
+TEST_F(statistics_test, only_what_happened_is_counted) {
+  auto counted = statistics_resource::create(ledger).value();
+  ledger.refuse({errc::out_of_memory});
+  EXPECT_FALSE(counted.try_allocate(1_KiB, stream));
+  EXPECT_EQ(counted.try_allocate(0_B, stream).value(), nullptr);
+  EXPECT_TRUE(counted.try_deallocate(nullptr, 0_B, stream));
+  EXPECT_EQ(counted.counters(), resource_statistics{});
+  void* const p = counted.try_allocate(8_B, stream).value();
+  ledger.refuse_free({errc::device_lost});
+  EXPECT_EQ(code_of(counted.try_deallocate(p, 8_B, stream)), errc::device_lost);
+  EXPECT_EQ(counted.counters().bytes.current, 8);
+  EXPECT_EQ(code_of(counted.try_deallocate(p, 9_B, stream)), errc::invalid_argument);
+  EXPECT_EQ(counted.counters().bytes.current, 0);
+  EXPECT_EQ(code_of(counted.try_deallocate(p, 8_B, stream)), errc::double_free);
+  EXPECT_EQ(counted.counters().bytes.current, 0);
+}
+
+TEST_F(statistics_test, sections_nest_and_add_up) {
+  auto counted = statistics_resource::create(ledger).value();
+  void* const before = counted.try_allocate(10_B, stream).value();
+  EXPECT_EQ(counted.push().bytes, count(10, 10, 10));
+  void* const in = counted.try_allocate(100_B, stream).value();
+  EXPECT_TRUE(counted.try_deallocate(in, 100_B, stream));
+  EXPECT_TRUE(counted.try_deallocate(before, 10_B, stream));
+  EXPECT_EQ(counted.counters().bytes, count(-10, 100, 100)) << "the section gave more than it took";
+  EXPECT_EQ(counted.pop().value().bytes, count(-10, 100, 100));
+  EXPECT_EQ(counted.counters().bytes, count(0, 110, 110));
+  EXPECT_EQ(counted.counters().allocations, count(0, 2, 2));
+  EXPECT_EQ(code_of(counted.pop()), errc::invalid_argument);
+}
+
+TEST_F(statistics_test, threads_lose_nothing) {
+  auto counted = statistics_resource::create(ledger).value();
+  std::vector<std::thread> crowd;
+  for (int t = 0; t < 4; ++t) {
+    crowd.emplace_back([&] {
+      for (int i = 0; i < 1'000; ++i) {
+        void* const p = counted.try_allocate(16_B, stream).value();
+        EXPECT_TRUE(counted.try_deallocate(p, 16_B, stream));
+      }
+    });
+  }
+  for (std::thread& each : crowd) each.join();
+  EXPECT_EQ(counted.counters().bytes.current, 0);
+  EXPECT_EQ(counted.counters().bytes.total, 64'000);
+  EXPECT_EQ(counted.counters().allocations.total, 4'000);
+  EXPECT_LE(counted.counters().allocations.peak, 4);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

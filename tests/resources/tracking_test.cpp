@@ -1,0 +1,114 @@
+// tracking_resource: who is live, from where, and which frees are wrong.
+#include <unistd.h>
+
+#include <thread>
+
+#include "resources/resources_fixture.hpp"
+#include "weir/tracking_resource.hpp"
+
+namespace weir::testing_support {
+
+// Not in the anonymous namespace: the name must be found in the stack.
+[[gnu::noinline]] void* a_place_to_find(tracking_resource& memory, const stream_ref& stream,
+                                        bytes size) {
+  void* const made = memory.try_allocate(size, stream).value();
+  EXPECT_NE(made, nullptr);  // keeps the call from being the last thing here
+  return made;
+}
+
+namespace {
+
+using tracking_test = resources_test;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+TEST_F(tracking_test, tells_what_is_live_with_its_stack) {
+  auto tracked = tracking_resource::create(ledger).value();
+  void* const p = a_place_to_find(tracked, stream, 3_KiB);
+  void* const q = tracked.try_allocate(1_KiB, stream).value();
+  const live_report now = tracked.live();
+  ASSERT_EQ(now.allocations.size(), 2U);
+  EXPECT_EQ(now.size, 4_KiB);
+  const live_allocation& first = now.allocations.front();
+  EXPECT_EQ(first.pointer, p);
+  EXPECT_EQ(first.size, 3_KiB);
+  EXPECT_EQ(first.stream, stream.handle());
+  EXPECT_EQ(first.number, 1U);
+  EXPECT_EQ(first.thread, static_cast<std::uint64_t>(::gettid()));
+  EXPECT_FALSE(first.stack.empty());
+  EXPECT_THAT(first.symbols(), Contains(HasSubstr("a_place_to_find")));
+  const std::string text = now.text();
+  EXPECT_THAT(text, HasSubstr("2 live allocations, 4 KiB"));
+  EXPECT_LT(text.find("3 KiB, first #1"), text.find("1 KiB, first #2")) << text;
+  EXPECT_TRUE(tracked.try_deallocate(p, 3_KiB, stream));
+  EXPECT_TRUE(tracked.try_deallocate(q, 1_KiB, stream));
+  EXPECT_TRUE(tracked.live().allocations.empty());
+}
+
+TEST_F(tracking_test, what_comes_from_one_place_is_told_together) {
+  auto tracked = tracking_resource::create(ledger).value();
+  std::vector<void*> made;
+  for (int i = 0; i < 5; ++i) made.push_back(a_place_to_find(tracked, stream, 1_KiB));
+  EXPECT_THAT(tracked.live().text(), HasSubstr("\n5 of them, 5 KiB, first #1"));
+  for (void* const each : made) EXPECT_TRUE(tracked.try_deallocate(each, 1_KiB, stream));
+}
+
+TEST_F(tracking_test, stacks_can_be_left_out_or_cut) {
+  auto bare = tracking_resource::create(ledger, {.stacks = false}).value();
+  void* const p = bare.try_allocate(1_KiB, stream).value();
+  EXPECT_TRUE(bare.live().allocations.front().stack.empty());
+  EXPECT_TRUE(bare.try_deallocate(p, 1_KiB, stream));
+  auto flat = tracking_resource::create(ledger, {.stacks = true, .depth = 1}).value();
+  void* const q = flat.try_allocate(1_KiB, stream).value();
+  EXPECT_EQ(flat.live().allocations.front().stack.size(), 1U);
+  EXPECT_TRUE(flat.try_deallocate(q, 1_KiB, stream));
+  for (const std::size_t depth : {std::size_t{0}, std::size_t{65}})
+    EXPECT_EQ(code_of(tracking_resource::create(ledger, {.stacks = true, .depth = depth})),
+              errc::invalid_argument);
+}
+
+TEST_F(tracking_test, wrong_frees_are_told) {
+  auto tracked = tracking_resource::create(ledger).value();
+  void* const p = tracked.try_allocate(1_KiB, stream).value();
+  void* const theirs = ledger.try_allocate(1_KiB, stream, 256_B).value();
+  EXPECT_EQ(code_of(tracked.try_deallocate(theirs, 1_KiB, stream)), errc::foreign_pointer)
+      << "memory of the upstream's own users is not the adaptor's to free";
+  EXPECT_EQ(code_of(tracked.try_deallocate(static_cast<char*>(p) + 1, 1_KiB, stream)),
+            errc::foreign_pointer);
+  EXPECT_EQ(code_of(tracked.try_deallocate(p, 2_KiB, stream)), errc::invalid_argument);
+  EXPECT_EQ(code_of(tracked.try_deallocate(p, 1_KiB, stream)), errc::double_free);
+  EXPECT_TRUE(ledger.try_deallocate(theirs, 1_KiB, stream));
+}
+
+TEST_F(tracking_test, what_is_left_at_the_end_is_reported) {
+  void* p = nullptr;
+  {
+    auto tracked = tracking_resource::create(ledger).value();
+    p = tracked.try_allocate(7_KiB, stream).value();
+  }
+  const auto reported = take_reports();
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_EQ(reported.front().code, errc::already_freed);
+  EXPECT_EQ(reported.front().requested, 7_KiB);
+  EXPECT_EQ(ledger.live(), 1U) << "it stays with the upstream";
+  EXPECT_TRUE(ledger.try_deallocate(p, 7_KiB, stream));
+}
+
+TEST_F(tracking_test, threads_and_reports_go_together) {
+  auto tracked = tracking_resource::create(ledger, {.stacks = true, .depth = 4}).value();
+  std::vector<std::thread> crowd;
+  for (int t = 0; t < 3; ++t) {
+    crowd.emplace_back([&] {
+      for (int i = 0; i < 300; ++i) {
+        void* const p = tracked.try_allocate(16_B, stream).value();
+        EXPECT_TRUE(tracked.try_deallocate(p, 16_B, stream));
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) EXPECT_LE(tracked.live().allocations.size(), 3U);
+  for (std::thread& each : crowd) each.join();
+  EXPECT_TRUE(tracked.live().allocations.empty());
+}
+
+}  // namespace
+}  // namespace weir::testing_support
