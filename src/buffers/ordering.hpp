@@ -1,0 +1,19 @@
+// One stream behind another.
+#pragma once
+
+#include "weir/event.hpp"
+#include "weir/result.hpp"
+#include "weir/stream.hpp"
+
+namespace weir::inline v0::buffers {
+
+/// Work queued on `later` from now on waits for what is queued on `earlier` so far. Nothing where
+/// they are one stream.
+[[nodiscard]] inline result<void> order(const stream_ref& earlier, const stream_ref& later) {
+  if (earlier == later) return {};
+  WEIR_TRY_VALUE(mark, event::create(earlier.device()));
+  WEIR_TRY(mark.record(earlier));
+  return later.wait(mark);
+}
+
+}  // namespace weir::inline v0::buffers

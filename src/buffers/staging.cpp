@@ -1,0 +1,105 @@
+// Staging: two halves that take turns.
+#include "weir/staging.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "buffers/interval.hpp"
+#include "weir/copy.hpp"
+
+namespace weir::inline v0 {
+
+result<staging_buffer> staging_buffer::create(const pinned_pool& pool, const stream_ref& stream,
+                                              staging_options settings) {
+  const auto make = [&]() -> result<half> {
+    WEIR_TRY_VALUE(memory, pinned_buffer<std::byte>::create(pool, settings.chunk.count(), stream));
+    WEIR_TRY_VALUE(done, event::create(stream.device()));
+    return half{std::move(memory), std::move(done)};
+  };
+  WEIR_TRY_VALUE(first, make());
+  WEIR_TRY_VALUE(second, make());
+  return staging_buffer{std::array{std::move(first), std::move(second)}};
+}
+
+result<void> staging_buffer::ready_to_start() const {
+  if (!halves_[0].memory) return errc::already_freed;
+  WEIR_TRY_VALUE(captured, stream().is_capturing());
+  if (captured) return errc::capture_forbidden;
+  return {};
+}
+
+result<void> staging_buffer::upload(void* to, std::span<const std::byte> from) {
+  if (from.data() == nullptr && !from.empty()) return errc::invalid_argument;
+  return upload_with(to, bytes{from.size()}, [&](std::span<std::byte> piece, bytes offset) {
+    std::memcpy(piece.data(), from.data() + offset.count(), piece.size());
+  });
+}
+
+result<void> staging_buffer::download(std::span<std::byte> to, const void* from) {
+  if (to.data() == nullptr && !to.empty()) return errc::invalid_argument;
+  return download_with(from, bytes{to.size()}, [&](std::span<const std::byte> piece, bytes offset) {
+    std::memcpy(to.data() + offset.count(), piece.data(), piece.size());
+  });
+}
+
+result<void> staging_buffer::upload_pieces(void* to, bytes size, piece_function produce,
+                                           void* context) {
+  WEIR_TRY(ready_to_start());
+  if (size == bytes{}) return {};
+  WEIR_TRY(buffers::interval_of(to, size));
+  std::size_t turn = 0;
+  for (bytes offset{}; offset < size; ++turn) {
+    half& now = halves_[turn % 2];
+    const bytes piece = std::min(chunk(), size - offset);
+    WEIR_TRY(now.done.synchronize());
+    produce(context, now.memory.span().first(piece.count()), offset);
+    auto queued = copy_bytes(static_cast<std::byte*>(to) + offset.count(), now.memory.data(), piece,
+                             stream());
+    if (queued) queued = now.done.record(stream());
+    // Without its event nobody would know when this half is free again.
+    if (!queued) {
+      WEIR_TRY(stream().synchronize());
+      return queued;
+    }
+    offset += piece;
+  }
+  return {};
+}
+
+result<void> staging_buffer::fetch(half& into, const void* from, bytes size) {
+  WEIR_TRY(into.done.synchronize());
+  WEIR_TRY(copy_bytes(into.memory.data(), from, size, stream()));
+  return into.done.record(stream());
+}
+
+result<void> staging_buffer::download_pieces(const void* from, bytes size, piece_function consume,
+                                             void* context) {
+  WEIR_TRY(ready_to_start());
+  if (size == bytes{}) return {};
+  WEIR_TRY(buffers::interval_of(from, size));
+  const auto* const source = static_cast<const std::byte*>(from);
+  const auto piece_at = [&](bytes offset) { return std::min(chunk(), size - offset); };
+  const auto run = [&]() -> result<void> {
+    WEIR_TRY(fetch(halves_[0], source, piece_at({})));
+    std::size_t turn = 0;
+    for (bytes offset{}; offset < size; ++turn) {
+      half& now = halves_[turn % 2];
+      const bytes piece = piece_at(offset);
+      const bytes next = offset + piece;
+      // The bus goes on while the host empties this half.
+      if (next < size)
+        WEIR_TRY(fetch(halves_[(turn + 1) % 2], source + next.count(), piece_at(next)));
+      WEIR_TRY(now.done.synchronize());
+      consume(context, now.memory.span().first(piece.count()), offset);
+      offset = next;
+    }
+    return {};
+  };
+  auto outcome = run();
+  // A copy may be under way whose event was not recorded.
+  if (!outcome) WEIR_TRY(stream().synchronize());
+  return outcome;
+}
+
+}  // namespace weir::inline v0

@@ -1,0 +1,224 @@
+// Device buffers and vectors: sizes, contents, streams, ownership.
+#include "weir/device_buffer.hpp"
+
+#include <limits>
+
+#include "buffers/buffers_test.hpp"
+#include "weir/device_vector.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::Each;
+
+class device_buffers : public buffers_test {};
+WEIR_BUFFERS_TEST(device_buffers);
+
+memory_stats stats_of(const any_resource& memory) {
+  return memory.target<caching_allocator>()->stats();
+}
+
+TEST_P(device_buffers, own_memory_of_their_resource) {
+  const auto on = make_stream();
+  const any_resource from = memory();
+  {
+    auto one = device_buffer::create(from, 1000_B, on).value();
+    EXPECT_NE(one.data(), nullptr);
+    EXPECT_EQ(one.size(), 1000_B);
+    EXPECT_EQ(one.capacity(), 1000_B);
+    EXPECT_TRUE(one.resource() == from);
+    EXPECT_EQ(stats_of(from).requested.current, 1000U);
+    void* const where = one.data();
+    device_buffer two = std::move(one);
+    EXPECT_FALSE(one);  // NOLINT: moved from, on purpose
+    EXPECT_EQ(two.data(), where);
+    one = std::move(two);
+    EXPECT_EQ(one.data(), where);
+    WEIR_DONE(one.close());
+    EXPECT_EQ(stats_of(from).requested.current, 0U);
+    WEIR_DONE(one.close());
+    EXPECT_EQ(code_of(one.resize(1_B)), errc::already_freed);
+    EXPECT_EQ(code_of(one.hand_over(on)), errc::already_freed);
+    one = device_buffer::create(from, 1_B, on).value();
+  }
+  EXPECT_EQ(stats_of(from).requested.current, 0U);
+}
+
+TEST_P(device_buffers, can_be_given_up) {
+  const auto on = make_stream();
+  auto one = device_buffer::create(memory(), 1000_B, on).value();
+  const auto raw = one.release();
+  EXPECT_FALSE(one);
+  EXPECT_EQ(raw.size, 1000_B);
+  WEIR_DONE(memory().try_deallocate(raw.data, raw.size, on));
+}
+
+TEST_P(device_buffers, of_nothing_have_no_memory) {
+  const auto on = make_stream();
+  auto none = device_buffer::create(memory(), 0_B, on).value();
+  EXPECT_EQ(none.data(), nullptr);
+  EXPECT_TRUE(none);
+  WEIR_DONE(none.resize(64_B));
+  EXPECT_NE(none.data(), nullptr);
+  WEIR_DONE(none.resize(0_B));
+  WEIR_DONE(none.shrink_to_fit());
+  EXPECT_EQ(none.data(), nullptr);
+  EXPECT_EQ(code_of(device_buffer::create({}, 1_B, on)), errc::invalid_argument);
+}
+
+TEST_P(device_buffers, keep_their_bytes_when_they_grow_and_shrink) {
+  const auto on = make_stream();
+  const auto values = counting(256);
+  auto one = device_buffer::create(memory(), 1024_B, on).value();
+  WEIR_DONE(copy_bytes(one.data(), values.data(), 1024_B, on));
+  WEIR_DONE(one.resize(1_MiB));
+  EXPECT_EQ(one.capacity(), 1_MiB);
+  EXPECT_EQ(words_of(one.data(), 256, on), values);
+  void* const where = one.data();
+  WEIR_DONE(one.resize(512_B));
+  EXPECT_EQ(one.data(), where);
+  EXPECT_EQ(one.capacity(), 1_MiB);
+  WEIR_DONE(one.shrink_to_fit());
+  EXPECT_EQ(one.capacity(), 512_B);
+  EXPECT_EQ(words_of(one.data(), 128, on), counting(128));
+  WEIR_DONE(one.reserve(4096_B));
+  EXPECT_EQ(one.size(), 512_B);
+  EXPECT_EQ(words_of(one.data(), 128, on), counting(128));
+  WEIR_DONE(one.resize_discarding(64_KiB));
+  EXPECT_EQ(one.size(), 64_KiB);
+}
+
+TEST_P(device_buffers, a_request_that_cannot_be_met_changes_nothing) {
+  const auto on = make_stream();
+  auto one = device_buffer::create(memory(), 1024_B, on).value();
+  void* const where = one.data();
+  EXPECT_FALSE(one.resize(bytes::max()));
+  EXPECT_FALSE(one.reserve(bytes{std::uint64_t{1} << 60}));
+  EXPECT_EQ(one.data(), where);
+  EXPECT_EQ(one.size(), 1024_B);
+}
+
+TEST_P(device_buffers, are_handed_from_stream_to_stream) {
+  const auto first = make_stream();
+  const auto second = make_stream();
+  auto one = device_buffer::create(memory(), 4096_B, first).value();
+  auto held = occupy(first.handle());
+  ASSERT_EQ(CUDA_SUCCESS, fill(address_of(one.data()), 3, 1024, first.handle()));
+  WEIR_DONE(one.hand_over(second));
+  EXPECT_TRUE(one.stream() == second);
+  ASSERT_EQ(CUDA_SUCCESS, increment(address_of(one.data()), 1024, second.handle()));
+  EXPECT_TRUE(stays_busy(second.handle()));
+  held->finish();
+  EXPECT_THAT(words_of(one.data(), 1024, second), Each(4U));
+}
+
+TEST_P(device_buffers, go_back_behind_a_stream_that_joined) {
+  const auto own = make_stream();
+  const auto guest = make_stream();
+  auto held = occupy(guest.handle());
+  {
+    auto one = device_buffer::create(memory(), 4096_B, own).value();
+    ASSERT_EQ(CUDA_SUCCESS, fill(address_of(one.data()), 3, 1024, guest.handle()));
+    WEIR_DONE(one.join(guest));
+  }
+  // The same memory again: without the join this would race with the guest.
+  auto next = device_buffer::create(memory(), 4096_B, own).value();
+  ASSERT_EQ(CUDA_SUCCESS, fill(address_of(next.data()), 5, 1024, own.handle()));
+  held->finish();
+  EXPECT_THAT(words_of(next.data(), 1024, own), Each(5U));
+}
+
+TEST_P(device_buffers, copy_between_two_streams_without_waiting) {
+  const auto first = make_stream();
+  const auto second = make_stream();
+  auto to = device_buffer::create(memory(), 4096_B, second).value();
+  auto held = occupy(first.handle());
+  {
+    auto from = device_buffer::create(memory(), 4096_B, first).value();
+    ASSERT_EQ(CUDA_SUCCESS, fill(address_of(from.data()), 6, 1024, first.handle()));
+    WEIR_DONE(copy_between(to, 2048_B, from, 0_B, 2048_B));
+    EXPECT_EQ(code_of(copy_between(to, 2049_B, from, 0_B, 2048_B)), errc::invalid_argument);
+    EXPECT_EQ(code_of(copy_between(to, 0_B, from, 4096_B, 1_B)), errc::invalid_argument);
+    EXPECT_EQ(code_of(copy_between(to, 0_B, to, 100_B, 200_B)), errc::invalid_argument);
+  }
+  auto next = device_buffer::create(memory(), 4096_B, first).value();
+  ASSERT_EQ(CUDA_SUCCESS, fill(address_of(next.data()), 7, 1024, first.handle()));
+  held->finish();
+  EXPECT_THAT(words_of(static_cast<std::byte*>(to.data()) + 2048, 512, second), Each(6U));
+}
+
+// --- Vectors
+// --------------------------------------------------------------------------------------
+
+TEST_P(device_buffers, vectors_count_in_elements) {
+  const auto on = make_stream();
+  const auto values = counting(100);
+  auto some = device_vector<word>::copy_of(memory(), values, on).value();
+  EXPECT_EQ(some.size(), 100U);
+  WEIR_DONE(some.resize(1000));
+  EXPECT_EQ(some.size(), 1000U);
+  std::vector<word> back(100);
+  WEIR_DONE(some.copy_to(back));
+  WEIR_DONE(on.synchronize());
+  EXPECT_EQ(back, values);
+  WEIR_DONE(some.set(5, 77));
+  EXPECT_EQ(some.get(5).value(), 77U);
+  EXPECT_EQ(some.get(6).value(), 6U);
+  WEIR_DONE(some.copy_from(values, 900));
+  EXPECT_EQ(some.get(999).value(), 99U);
+  WEIR_DONE(some.copy_to(back, 900));
+  WEIR_DONE(on.synchronize());
+  EXPECT_EQ(back, values);
+  WEIR_DONE(some.fill(4));
+  EXPECT_EQ(some.get(0).value(), 4U);
+}
+
+TEST_P(device_buffers, vectors_refuse_what_is_outside) {
+  const auto on = make_stream();
+  auto some = device_vector<word>::create(memory(), 10, on).value();
+  std::vector<word> values(6);
+  EXPECT_EQ(code_of(some.copy_from(values, 5)), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.copy_to(values, 11)), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.set(10, 1)), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.get(10)), errc::invalid_argument);
+  constexpr auto most = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(code_of(some.resize(most)), errc::size_overflow);
+  EXPECT_EQ(code_of(some.reserve(most / 4 + 2)), errc::size_overflow);
+  EXPECT_EQ(code_of(device_vector<word>::create(memory(), most, on)), errc::size_overflow);
+  EXPECT_EQ(some.size(), 10U);
+  device_vector<word> none;
+  EXPECT_EQ(code_of(none.fill(1)), errc::already_freed);
+  EXPECT_EQ(code_of(none.get(0)), errc::already_freed);
+}
+
+struct alignas(1024) wide {
+  word value[256];
+};
+
+TEST_P(device_buffers, vectors_of_over_aligned_elements_are_aligned) {
+  const auto on = make_stream();
+  auto odd = device_buffer::create(memory(), 512_B, on).value();  // moves what follows
+  auto some = device_vector<wide>::create(memory(), 3, on).value();
+  EXPECT_EQ(address_of(some.data()) % alignof(wide), 0U);
+  WEIR_DONE(some.resize(7));
+  EXPECT_EQ(address_of(some.data()) % alignof(wide), 0U);
+}
+
+TEST_P(device_buffers, a_view_of_another_type_checks_size_and_alignment) {
+  const auto on = make_stream();
+  auto some = device_vector<std::uint8_t>::create(memory(), 24, on).value();
+  EXPECT_EQ(some.span().as<word>().value().size(), 6U);
+  EXPECT_EQ(code_of(some.span().part(0, 23).value().as<word>()), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.span().part(1, 8).value().as<word>()), errc::bad_alignment);
+  EXPECT_EQ(code_of(some.span().part(20, 5)), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.span().part(25, 0)), errc::invalid_argument);
+  auto buffer = some.release();
+  WEIR_DONE(buffer.resize(23_B));
+  EXPECT_EQ(code_of(device_vector<word>::adopt(std::move(buffer))), errc::invalid_argument);
+  ASSERT_TRUE(buffer);  // NOLINT: it was not taken in
+  WEIR_DONE(buffer.resize(20_B));
+  EXPECT_EQ(device_vector<word>::adopt(std::move(buffer)).value().size(), 5U);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

@@ -1,0 +1,229 @@
+// Fault sweeps: every driver call of an operation fails once, and nothing is lost.
+#include <functional>
+#include <string>
+
+#include "buffers/buffers_test.hpp"
+#include "weir/copy.hpp"
+#include "weir/device_vector.hpp"
+#include "weir/host_memory.hpp"
+#include "weir/pinned_buffer.hpp"
+#include "weir/sim.hpp"
+#include "weir/staging.hpp"
+#include "weir/unified_buffer.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+constexpr std::size_t count = 1024;
+
+/// A simulated machine with two devices, new for every fault, so that what an earlier one left
+/// behind cannot hide what a later one loses.
+class bench {
+ public:
+  bench() {
+    sim::machine_options settings;
+    settings.devices.assign(2, sim::device_spec{.capacity = 1_GiB, .context_overhead = 64_MiB});
+    machine = sim::machine::create(settings).value();
+    runtime_ = runtime::open_simulated(machine).value();
+    memory = caching_allocator::create(gpu()).value();
+    pinned = pinned_pool::create(gpu()).value();
+  }
+  [[nodiscard]] weir::device gpu(int index = 0) const {
+    return runtime_->device(device_id{index}).value();
+  }
+  /// What the allocators still have out.
+  [[nodiscard]] std::uint64_t live() const {
+    return memory->stats().requested.current + pinned->stats().requested.current;
+  }
+
+  std::shared_ptr<sim::machine> machine;
+  std::shared_ptr<runtime> runtime_;
+  std::optional<caching_allocator> memory;
+  std::optional<pinned_pool> pinned;
+};
+
+/// What the device has given out when everything that is only cached went back.
+bytes in_use(bench& on) {
+  EXPECT_TRUE(on.gpu().synchronize());
+  EXPECT_TRUE(on.memory->empty_cache());
+  return on.machine->used(device_id{0});
+}
+
+/// Runs `work` with its first, second, … driver call failing, until none does. `work` leaves the
+/// giving back to destructors. Afterwards nothing is live and the same memory is in use as before,
+/// unless the driver was told to give back and did not, which is reported.
+void sweep(const std::function<result<void>(bench&)>& work) {
+  for (std::uint64_t nth = 1;; ++nth) {
+    SCOPED_TRACE("failing call " + std::to_string(nth));
+    ASSERT_LT(nth, 1000U) << "it never succeeds";
+    error_reports heard;
+    bench on;
+    WEIR_DONE(work(on));  // what is cached is cached, contexts exist
+    const bytes before = in_use(on);
+    const std::uint64_t calls_before = on.machine->calls();
+    on.machine->fail_any(nth, driver::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    const auto outcome = work(on);
+    const bool fired = on.machine->calls() - calls_before >= nth;
+    on.machine->clear_faults();
+    const auto reported = heard.take();
+    EXPECT_EQ(on.live(), 0U) << (outcome ? "" : outcome.error().message());
+    if (reported.empty()) {
+      EXPECT_EQ(in_use(on), before) << (outcome ? "" : outcome.error().message());
+      WEIR_DONE(work(on));
+    }
+    if (!fired) {
+      EXPECT_TRUE(outcome) << outcome.error().message();
+      EXPECT_TRUE(reported.empty());
+    }
+    for (const auto& found : on.machine->hazards()) ADD_FAILURE() << found.story();
+    if (!fired) return;
+  }
+}
+
+TEST(buffer_faults, a_vector_grows_or_stays) {
+  sweep([](bench& on) -> result<void> {
+    WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
+    const auto values = counting(count);
+    WEIR_TRY_VALUE(some, device_vector<word>::copy_of(*on.memory, values, stream));
+    const auto grown = some.resize(2 * count);
+    if (!grown) {
+      EXPECT_EQ(some.size(), count);
+    }
+    std::vector<word> back(count);
+    WEIR_TRY(some.copy_to(back));
+    WEIR_TRY(stream.synchronize());
+    EXPECT_EQ(back, values);
+    WEIR_TRY(some.fill(1));
+    WEIR_TRY(some.get(count - 1));
+    WEIR_TRY(stream.synchronize());
+    return grown;
+  });
+}
+
+TEST(buffer_faults, buffers_pass_between_streams_or_stay) {
+  sweep([](bench& on) -> result<void> {
+    WEIR_TRY_VALUE(first, stream::create(on.gpu()));
+    WEIR_TRY_VALUE(second, stream::create(on.gpu()));
+    WEIR_TRY_VALUE(one, device_buffer::create(*on.memory, 4096_B, first));
+    WEIR_TRY_VALUE(two, device_buffer::create(*on.memory, 4096_B, second));
+    WEIR_TRY(fill_bytes(one.data(), 1, 4096_B, first));
+    WEIR_TRY(copy_between(two, 0_B, one, 0_B, 4096_B));
+    WEIR_TRY(fill_bytes(one.data(), 2, 4096_B, first));
+    WEIR_TRY(one.hand_over(second));
+    WEIR_TRY(fill_bytes(one.data(), 3, 4096_B, second));
+    WEIR_TRY(two.join(first));
+    WEIR_TRY(first.synchronize());
+    return second.synchronize();
+  });
+}
+
+TEST(buffer_faults, a_unified_buffer_is_made_whole_or_not_at_all) {
+  for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
+    sweep([mode](bench& on) -> result<void> {
+      WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
+      WEIR_TRY_VALUE(zeros, unified_buffer<word>::zeroed(count, stream, mode));
+      WEIR_TRY_VALUE(some, unified_buffer<word>::copy_of(counting(count), stream, mode));
+      if (mode != attachment::host) WEIR_TRY(some.prefetch(on.gpu(), stream));
+      WEIR_TRY(some.advise_read_mostly());
+      WEIR_TRY(some.info());
+      WEIR_TRY(some.resize(2 * count, stream));
+      WEIR_TRY(some.attach(attachment::global, stream));
+      WEIR_TRY_VALUE(view, some.view());
+      EXPECT_EQ(view[count - 1], count - 1);
+      WEIR_TRY_VALUE(none, zeros.view());
+      EXPECT_EQ(none[count - 1], 0U);
+      return {};
+    });
+  }
+}
+
+TEST(buffer_faults, host_memory_is_given_back) {
+  sweep([](bench& on) -> result<void> {
+    WEIR_TRY(mapped_buffer<word>::create(on.gpu(), count));
+    std::vector<word> values(count);
+    WEIR_TRY(registered_memory::create(on.gpu(), std::as_writable_bytes(std::span{values})));
+    return {};
+  });
+}
+
+TEST(buffer_faults, a_registration_does_not_outlive_a_failed_address_query) {
+  bench on;
+  std::vector<word> values(count);
+  const auto raw = std::as_writable_bytes(std::span{values});
+  on.machine->fail(driver::call::mem_host_get_device_pointer, 1, driver::CUDA_ERROR_INVALID_VALUE);
+  EXPECT_FALSE(registered_memory::create(on.gpu(), raw));
+  // Were it still registered, this would be refused.
+  EXPECT_TRUE(registered_memory::create(on.gpu(), raw));
+}
+
+TEST(buffer_faults, staging_stays_usable) {
+  sweep([](bench& on) -> result<void> {
+    WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
+    WEIR_TRY_VALUE(there, device_vector<word>::create(*on.memory, count, stream));
+    WEIR_TRY_VALUE(stage, staging_buffer::create(*on.pinned, stream, {.chunk = 1024_B}));
+    const auto values = counting(count);
+    std::vector<word> back(count);
+    const auto up = stage.upload(there.data(), std::as_bytes(std::span{values}));
+    const auto down = stage.download(std::as_writable_bytes(std::span{back}), there.data());
+    if (up && down) {
+      EXPECT_EQ(back, values);
+    } else {
+      WEIR_TRY(stage.upload(there.data(), std::as_bytes(std::span{values})));
+      WEIR_TRY(stage.download(std::as_writable_bytes(std::span{back}), there.data()));
+      EXPECT_EQ(back, values);
+    }
+    WEIR_TRY(stream.synchronize());
+    return up ? down : up;
+  });
+}
+
+TEST(buffer_faults, a_batch_names_the_item_that_failed) {
+  bench on;
+  const auto stream = stream::create(on.gpu()).value();
+  auto there = device_vector<word>::create(*on.memory, count, stream).value();
+  std::vector<word> values(count);
+  const std::vector<copy_item> items{{there.data(), values.data(), 0_B},
+                                     {there.data(), values.data(), 8_B},
+                                     {there.data() + 4, reinterpret_cast<const void*>(8), 8_B}};
+  const auto refused = copy_batch(items, stream);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().detail, ::testing::HasSubstr("item 2"));
+  EXPECT_TRUE(stream.synchronize());
+}
+
+TEST(buffer_faults, a_lost_device_is_an_error_everywhere_and_the_end_is_quiet_or_told) {
+  error_reports heard;
+  bench on;
+  {
+    const auto stream = stream::create(on.gpu()).value();
+    auto there = device_vector<word>::create(*on.memory, count, stream).value();
+    auto some = unified_buffer<word>::zeroed(count, stream).value();
+    on.machine->lose_device(device_id{0});
+    EXPECT_FALSE(there.fill(1) && stream.synchronize());
+    EXPECT_FALSE(there.get(0));
+    EXPECT_FALSE(some.view());
+    EXPECT_FALSE(unified_buffer<word>::zeroed(count, stream));
+    EXPECT_FALSE(mapped_buffer<word>::create(on.gpu(), 1));
+  }
+  static_cast<void>(heard.take());
+}
+
+TEST(buffer_faults, nothing_is_said_after_the_driver_is_gone) {
+  error_reports heard;
+  bench on;
+  const auto stream = stream::create(on.gpu()).value();
+  auto some = unified_buffer<word>::zeroed(count, stream).value();
+  auto mapped = mapped_buffer<word>::create(on.gpu(), 10).value();
+  std::vector<word> values(count);
+  auto pinned =
+      registered_memory::create(on.gpu(), std::as_writable_bytes(std::span{values})).value();
+  on.machine->shut_down();
+  EXPECT_EQ(code_of(some.view()), errc::driver_gone);
+  some = {};
+  mapped = {};
+  pinned = {};
+  EXPECT_TRUE(heard.take().empty());
+}
+
+}  // namespace
+}  // namespace weir::testing_support
