@@ -1,0 +1,39 @@
+// What travels over a link: a header that says version and kind, and a body of one of five forms.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "weir/result.hpp"
+#include "weir/share_ticket.hpp"
+
+namespace weir::inline v0::sharing {
+
+enum class packet_kind : std::uint16_t {
+  hello = 1,   // the number that the sender drew
+  offer = 2,   // a ticket
+  note = 3,    // the user's bytes
+  revoke = 4,  // the grant that is taken back
+  closed = 5,  // the grant that was let go
+};
+
+inline constexpr std::uint16_t packet_version = 1;
+
+struct packet {
+  packet_kind kind{};
+  std::uint64_t number = 0;           // of hello, revoke and closed; never 0
+  share_ticket ticket{};              // of offer
+  std::span<const std::byte> note{};  // of note; in the bytes it was decoded from
+};
+
+[[nodiscard]] std::vector<std::byte> encode_number(packet_kind kind, std::uint64_t number);
+[[nodiscard]] std::vector<std::byte> encode_offer(const share_ticket& ticket);
+[[nodiscard]] std::vector<std::byte> encode_note(std::span<const std::byte> text);
+
+/// bad_version: the other side speaks another; invalid_argument: not what we would have sent.
+[[nodiscard]] result<packet> decode_packet(std::span<const std::byte> from);
+
+}  // namespace weir::inline v0::sharing

@@ -1,0 +1,296 @@
+// What can be given and taken over a link, with both ends in one process.
+#include <unistd.h>
+
+#include <thread>
+
+#include "sharing/sharing_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+class shared_memory_test : public sharing_test {};
+WEIR_CONTRACT(shared_memory_test);
+
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::IsEmpty;
+
+TEST_P(shared_memory_test, is_one_handle_or_many) {
+  const auto whole = shared_memory::create(where(), 5_MiB).value();
+  EXPECT_EQ(whole.size(), 5_MiB);
+  EXPECT_EQ(whole.unit(), round_to_granularity(where(), 5_MiB).value());
+  const auto pieces = shared_memory::create(where(), 5_MiB, {.unit = 1_B}).value();
+  EXPECT_EQ(pieces.unit(), unit());
+  EXPECT_EQ(fill(pieces.address(), 7, 5 * mib / 4, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(mismatches(pieces.address(), 7, 5 * mib / 4), 0u);
+  EXPECT_EQ(code_of(shared_memory::create(where(), bytes{})), errc::invalid_argument);
+  EXPECT_EQ(code_of(shared_memory::create(where(), bytes::max())), errc::size_overflow);
+  EXPECT_EQ(code_of(shared_memory::create(where(), unit() * 241, {.unit = unit()})),
+            errc::limit_exceeded);
+}
+
+TEST_P(shared_memory_test, is_seen_at_the_other_end) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), 5_MiB).value();
+  ASSERT_EQ(fill(memory.address(), 7, 16, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cu->ctx_synchronize(), CUDA_SUCCESS);
+  const auto grant = here.offer(memory).value();
+  auto offer = there.receive(1s).value();
+  EXPECT_FALSE(offer.is_note());
+  EXPECT_EQ(offer.ticket().grant, grant.number());
+  EXPECT_EQ(offer.ticket().size, 5_MiB);
+  EXPECT_EQ(code_of(offer.open_event()), errc::invalid_argument);  // and it is still there
+  auto taken = offer.open_memory().value();
+  EXPECT_EQ(code_of(offer.open_memory()), errc::already_freed);
+  EXPECT_EQ(taken.size(), 5_MiB);
+  EXPECT_NE(taken.address().value(), memory.address());
+  EXPECT_EQ(taken.address().value(), taken.mapped_at());
+  EXPECT_EQ(words(taken.mapped_at(), 16), words(memory.address(), 16));
+  EXPECT_EQ(here.outstanding(), 1u);
+  EXPECT_TRUE(taken.close());
+  EXPECT_EQ(code_of(taken.address()), errc::already_freed);
+  EXPECT_EQ(taken.mapped_at(), 0u);
+  EXPECT_EQ(here.outstanding(), 0u);
+  EXPECT_TRUE(taken.close());
+}
+
+TEST_P(shared_memory_test, gives_away_the_handles_of_a_part_and_no_others) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit() * 4, {.unit = unit()}).value();
+  const bytes offset = unit() + 4_KiB;
+  ASSERT_EQ(fill(memory.address() + offset.count(), 9, unit().count() / 4, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cu->ctx_synchronize(), CUDA_SUCCESS);
+  static_cast<void>(here.offer(memory, {.offset = offset, .size = unit()}).value());
+  auto offer = there.receive(1s).value();
+  EXPECT_EQ(offer.ticket().first, 1u);
+  EXPECT_EQ(offer.ticket().pieces, 2u);
+  EXPECT_EQ(offer.ticket().offset, 4_KiB);
+  const auto taken = offer.open_memory().value();
+  EXPECT_EQ(taken.size(), unit());
+  EXPECT_EQ(mismatches(taken.mapped_at(), 9, unit().count() / 4), 0u);
+  std::size_t size = 0;
+  CUdeviceptr base = 0;
+  EXPECT_EQ(cu->mem_get_address_range(&base, &size, taken.mapped_at()), CUDA_SUCCESS);
+  EXPECT_EQ(base, taken.mapped_at() - 4096);
+
+  const auto refused = [&, &from = here](share_view part) {
+    return code_of(from.offer(memory, part));
+  };
+  EXPECT_EQ(refused({.offset = unit() * 4}), errc::invalid_argument);
+  EXPECT_EQ(refused({.offset = unit(), .size = unit() * 4}), errc::invalid_argument);
+  EXPECT_EQ(refused({.size = bytes::max()}), errc::invalid_argument);
+  EXPECT_EQ(refused({.rights = access_rights::none}), errc::invalid_argument);
+  EXPECT_EQ(code_of(here.offer(shared_memory{})), errc::invalid_argument);
+  EXPECT_EQ(code_of(there.receive(0ms)), errc::not_ready);
+}
+
+TEST_P(shared_memory_test, is_mapped_once_and_with_the_rights_given) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto take = [&, &from = here, &to = there](access_rights rights) {
+    static_cast<void>(from.offer(memory, {.rights = rights}).value());
+    return to.receive(1s).value().open_memory().value();
+  };
+  auto first = take(access_rights::read);
+  auto second = take(access_rights::read);
+  const auto writable = take(access_rights::read_write);
+  EXPECT_EQ(first.mapped_at(), second.mapped_at());
+  EXPECT_NE(first.mapped_at(), writable.mapped_at());
+  const auto rights_at = [&](CUdeviceptr address) {
+    unsigned long long flags = 0;
+    const CUmemLocation place{CU_MEM_LOCATION_TYPE_DEVICE, device};
+    EXPECT_EQ(cu->mem_get_access(&flags, &place, address), CUDA_SUCCESS);
+    return flags;
+  };
+  EXPECT_EQ(rights_at(first.mapped_at()), unsigned{CU_MEM_ACCESS_FLAGS_PROT_READ});
+  EXPECT_EQ(rights_at(writable.mapped_at()), unsigned{CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  EXPECT_EQ(first.rights(), access_rights::read);
+  EXPECT_TRUE(first.close());
+  EXPECT_EQ(rights_at(second.mapped_at()), unsigned{CU_MEM_ACCESS_FLAGS_PROT_READ});
+  EXPECT_EQ(here.outstanding(), 2u);
+}
+
+TEST_P(shared_memory_test, goes_when_the_last_has_let_go) {
+  auto [here, there] = link_to_itself();
+  const auto free_now = [&] { return where().memory_info().value().free; };
+  const bytes before = free_now();
+  auto memory = shared_memory::create(where(), unit() * 16).value();
+  static_cast<void>(here.offer(memory).value());
+  auto taken = there.receive(1s).value().open_memory().value();
+  memory = {};
+  EXPECT_LT(free_now(), before);
+  EXPECT_EQ(fill(taken.mapped_at(), 3, 16, nullptr), CUDA_SUCCESS);  // it is still there
+  EXPECT_EQ(mismatches(taken.mapped_at(), 3, 16), 0u);
+  taken = {};
+  EXPECT_EQ(here.outstanding(), 0u);
+  EXPECT_GE(free_now(), before);
+}
+
+TEST_P(shared_memory_test, can_be_taken_back) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto grant = here.offer(memory).value();
+  auto taken = there.receive(1s).value().open_memory().value();
+  EXPECT_EQ(code_of(here.revoke(grant, 30ms)), errc::not_ready);  // nobody listens yet
+  EXPECT_EQ(here.outstanding(), 1u);
+  EXPECT_EQ(code_of(taken.address()), errc::not_permitted);
+  EXPECT_NE(taken.mapped_at(), 0u);
+  EXPECT_TRUE(taken.close());
+  EXPECT_EQ(code_of(here.revoke(grant, 30ms)), errc::not_found);
+
+  // An offer that waits to be opened goes by itself; one in hand cannot be opened any more.
+  static_cast<void>(here.offer(memory).value());
+  const auto second = here.offer(memory).value();
+  auto in_hand = there.receive(1s).value();
+  EXPECT_TRUE(there.check());  // takes the second in
+  EXPECT_EQ(code_of(here.revoke(second, 0ms)), errc::not_ready);
+  EXPECT_TRUE(there.check());
+  EXPECT_EQ(here.outstanding(), 1u);
+  EXPECT_EQ(code_of(there.receive(0ms)), errc::not_ready);
+  EXPECT_EQ(code_of(here.revoke(share_grant{in_hand.ticket().grant}, 0ms)), errc::not_ready);
+  EXPECT_EQ(code_of(in_hand.open_memory()), errc::not_permitted);
+  EXPECT_EQ(here.outstanding(), 0u);
+}
+
+TEST_P(shared_memory_test, an_offer_that_nobody_opens_goes_back) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  static_cast<void>(here.offer(memory).value());
+  { const auto dropped = there.receive(1s).value(); }
+  EXPECT_EQ(here.outstanding(), 0u);
+}
+
+TEST_P(shared_memory_test, links_carry_notes_in_order) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  EXPECT_TRUE(here.send_note(as_note("before")));
+  static_cast<void>(here.offer(memory).value());
+  EXPECT_TRUE(here.send_note({}));
+  EXPECT_EQ(text_of(there.receive(1s).value()), "before");
+  EXPECT_FALSE(there.receive(1s).value().is_note());
+  EXPECT_TRUE(there.receive(1s).value().is_note());
+  const std::string large(share_link::most_note + 1, 'x');
+  EXPECT_EQ(code_of(here.send_note(as_note(large))), errc::invalid_argument);
+}
+
+TEST_P(shared_memory_test, of_an_allocator_is_a_block_in_handles_of_its_own) {
+  auto heap = caching_allocator::create(where()).value();
+  const auto stream = weir::stream::create(where()).value();
+  {
+    auto pool = heap.create_pool("shared", {.exportable = true}).value();
+    auto [here, there] = link_to_itself();
+    auto before = shared_memory::allocate(heap, pool, unit(), stream).value();
+    auto memory = shared_memory::allocate(heap, pool, unit() * 2 + 1_KiB, stream).value();
+    auto behind = shared_memory::allocate(heap, pool, unit(), stream).value();
+    EXPECT_EQ(memory.unit(), unit());
+    EXPECT_EQ(pool.stats().blocks.current, 3u);
+    ASSERT_EQ(fill(memory.address(), 5, unit().count() / 2, stream.handle()), CUDA_SUCCESS);
+    ASSERT_TRUE(stream.synchronize());
+    static_cast<void>(here.offer(memory).value());
+    auto offer = there.receive(1s).value();
+    EXPECT_EQ(offer.ticket().pieces, 3u);
+    EXPECT_EQ(offer.ticket().offset, bytes{});
+    auto taken = offer.open_memory().value();
+    EXPECT_EQ(mismatches(taken.mapped_at(), 5, unit().count() / 2), 0u);
+
+    // The block is out as long as somebody may use it, whatever its owner does.
+    memory = {};
+    EXPECT_EQ(pool.stats().blocks.current, 3u);
+    EXPECT_TRUE(taken.close());
+    EXPECT_EQ(here.outstanding(), 0u);
+    EXPECT_EQ(pool.stats().blocks.current, 2u);
+  }
+  EXPECT_TRUE(heap.close());
+}
+
+TEST_P(shared_memory_test, of_an_allocator_needs_an_exportable_pool) {
+  auto heap = caching_allocator::create(where()).value();
+  const auto stream = weir::stream::create(where()).value();
+  {
+    const auto plain = heap.create_pool("plain").value();
+    const auto pool = heap.create_pool("shared", {.exportable = true}).value();
+    EXPECT_EQ(code_of(shared_memory::allocate(heap, plain, unit(), stream)), errc::not_supported);
+    EXPECT_EQ(code_of(shared_memory::allocate(heap, {}, unit(), stream)), errc::invalid_argument);
+    EXPECT_EQ(code_of(shared_memory::allocate(heap, pool, {}, stream)), errc::invalid_argument);
+    EXPECT_EQ(code_of(shared_memory::allocate(heap, pool, unit() * 241, stream)),
+              errc::limit_exceeded);
+    EXPECT_EQ(plain.stats().blocks.current, 0u);
+
+    void* const block = pool.allocate(3_MiB, stream);
+    const auto under = pool.handles_under(block).value();
+    EXPECT_EQ(under.offset, bytes{});
+    EXPECT_EQ(under.handles.size(), (round_to_granularity(where(), 3_MiB).value() / unit()));
+    EXPECT_EQ(code_of(plain.handles_under(block)), errc::foreign_pointer);
+    EXPECT_EQ(code_of(pool.handles_under(&heap)), errc::foreign_pointer);
+    heap.deallocate(block, stream);
+    EXPECT_EQ(code_of(pool.handles_under(block)), errc::double_free);
+    EXPECT_EQ(code_of(memory_pool{}.handles_under(block)), errc::already_freed);
+  }
+  EXPECT_TRUE(heap.close());
+}
+
+TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_let_go) {
+  auto heap = caching_allocator::create(where()).value();
+  const auto stream = weir::stream::create(where()).value();
+  {
+    const auto pool = heap.create_pool("shared", {.exportable = true}).value();
+    auto memory = shared_memory::allocate(heap, pool, unit(), stream).value();
+    auto [ours, theirs] = share_channel::pair().value();
+    const liar other{std::move(theirs)};
+    other.say(sharing::encode_number(sharing::packet_kind::hello, other.number));
+    {
+      auto link = share_link::open(machine_runtime, std::move(ours)).value();
+      EXPECT_TRUE(other.end.receive(1s));
+      const auto grant = link.offer(memory).value();
+      const auto kept = other.end.receive(1s).value();  // the descriptor, and no word about it
+      EXPECT_EQ(kept.descriptors.size(), 1u);
+      EXPECT_EQ(code_of(link.revoke(grant, 10ms)), errc::not_ready);
+    }
+    memory = {};
+    EXPECT_THAT(take_reports(), ElementsAre(Field(&error::code, errc::not_ready)));
+    EXPECT_EQ(pool.stats().blocks.current, 1u);
+  }
+  EXPECT_TRUE(heap.close());
+  EXPECT_THAT(take_reports(), ElementsAre(Field(&error::code, errc::already_freed)));
+}
+
+TEST_P(shared_memory_test, can_be_reached_by_other_devices_with_the_same_rights) {
+  if (machine_runtime->device_count() < 2) GTEST_SKIP() << "there is one device";
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  static_cast<void>(here.offer(memory, {.rights = access_rights::read}).value());
+  const auto taken = there.receive(1s).value().open_memory().value();
+  const auto second = machine_runtime->device(device_id{1}).value();
+  ASSERT_TRUE(taken.allow(second));
+  unsigned long long flags = 0;
+  const CUmemLocation place{CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  EXPECT_EQ(cu->mem_get_access(&flags, &place, taken.mapped_at()), CUDA_SUCCESS);
+  EXPECT_EQ(flags, unsigned{CU_MEM_ACCESS_FLAGS_PROT_READ});
+}
+
+TEST_P(shared_memory_test, threads_may_give_and_take_over_one_link) {
+  auto [here, there] = link_to_itself({.limit = 20s});
+  const auto memory = shared_memory::create(where(), unit()).value();
+  constexpr int each = 40;
+  std::vector<std::thread> givers;
+  for (int i = 0; i < 2; ++i) {
+    givers.emplace_back([&, &from = here] {
+      for (int j = 0; j < each; ++j) EXPECT_EQ(code_of(from.offer(memory)), std::nullopt);
+    });
+  }
+  std::vector<std::thread> takers;
+  for (int i = 0; i < 2; ++i) {
+    takers.emplace_back([&, &to = there] {
+      for (int j = 0; j < each; ++j) {
+        auto taken = to.receive().value().open_memory().value();
+        EXPECT_NE(taken.address().value(), 0u);
+      }
+    });
+  }
+  for (auto& thread : givers) thread.join();
+  for (auto& thread : takers) thread.join();
+  EXPECT_EQ(here.outstanding(), 0u);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

@@ -1,0 +1,80 @@
+// Opening machines and links, and judging what was reported.
+#include "sharing/sharing_fixture.hpp"
+
+#include <dirent.h>
+
+#include <thread>
+
+namespace weir::testing_support {
+
+std::string text_of(const share_offer& note) {
+  const auto raw = note.note();
+  return {reinterpret_cast<const char*>(raw.data()), raw.size()};
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  DIR* const all = ::opendir("/proc/self/fd");
+  while (::readdir(all) != nullptr) ++count;
+  ::closedir(all);
+  return count;
+}
+
+std::shared_ptr<runtime> runtime_over(const machine_under_test& machine) {
+  return runtime::open_table(machine.driver(), "machine under test").value();
+}
+
+result<share_link> link_from_parent(const machine_under_test& machine, process_link& parent) {
+  WEIR_TRY_VALUE(channel, share_channel::adopt(descriptor{parent.receive_descriptor()}));
+  return share_link::open(runtime_over(machine), std::move(channel));
+}
+
+share_ticket ticket_of(std::uint64_t exporter, device where, bytes size) {
+  return {.device = where.uuid().value(),
+          .exporter = exporter,
+          .object = 1,
+          .grant = 1,
+          .size = size,
+          .piece = where.capabilities().granularity,
+          .pieces = 1};
+}
+
+void sharing_test::SetUp() {
+  contract_test::SetUp();
+  if (machine == nullptr) return;
+  machine_runtime = runtime_over(*machine);
+  set_error_handler(
+      [](const error& found, void* self) noexcept {
+        static_cast<sharing_test*>(self)->reports_.push_back(found);
+      },
+      this);
+}
+
+void sharing_test::TearDown() {
+  machine_runtime.reset();
+  contract_test::TearDown();
+  set_error_handler(nullptr);
+  for (const error& each : reports_) ADD_FAILURE() << each.message();
+}
+
+std::vector<error> sharing_test::take_reports() { return std::exchange(reports_, {}); }
+
+share_link sharing_test::link_to(child_process& child) {
+  auto [ours, theirs] = share_channel::pair().value();
+  EXPECT_TRUE(child.link().send_descriptor(theirs.get()));
+  theirs.close();
+  return share_link::open(machine_runtime, std::move(ours), {.limit = 20s}).value();
+}
+
+std::pair<share_link, share_link> sharing_test::link_to_itself(share_link_options settings) {
+  auto [one, two] = share_channel::pair().value();
+  std::optional<share_link> second;
+  std::thread other{[&, end = &two] {
+    second = share_link::open(machine_runtime, std::move(*end), settings).value();
+  }};
+  auto first = share_link::open(machine_runtime, std::move(one), settings).value();
+  other.join();
+  return {std::move(first), *std::move(second)};
+}
+
+}  // namespace weir::testing_support
