@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "heap/allocator_state.hpp"
+#include "heap/created.hpp"
 
 namespace weir::inline v0 {
 namespace {
@@ -62,8 +63,10 @@ std::string_view name(block_state state) noexcept {
 // --- Requests and frees -------------------------------------------------------------------------
 
 result<caching_allocator> caching_allocator::create(weir::device where, const options& settings) {
-  WEIR_TRY_VALUE(made, heap::allocator_state::create(where, settings));
-  return caching_allocator{std::move(made)};
+  WEIR_TRY_VALUE(inside, heap::allocator_state::create(where, settings));
+  caching_allocator made{std::move(inside)};
+  WEIR_TRY(heap::allocator_created(made, settings));
+  return made;
 }
 
 void* caching_allocator::allocate(bytes size, const stream_ref& stream, bytes alignment) {

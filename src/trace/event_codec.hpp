@@ -1,0 +1,87 @@
+// Events as bytes, column by column, and back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::trace {
+
+/// The blocks that a trace has told of so far, numbered in the order of their allocation. Writer
+/// and reader each keep one; they agree at every event, so that a free is told as a number.
+///
+/// Also what makes a recording keep its promises: an event that cannot be is refused.
+class known_blocks {
+ public:
+  struct block {
+    std::uint64_t number = 0;
+    std::uint64_t size = 0;
+    std::uint32_t stream = 0;
+    bool live = false;
+    bool awaited = false;  ///< freed, and not yet said to be reusable
+  };
+
+  /// How many were allocated; the next gets this number.
+  [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
+  /// The last block at that address, live or not; null if there was none.
+  [[nodiscard]] const block* at(std::uint64_t address) const;
+  /// Takes the event in. What is wrong with it; null if nothing.
+  [[nodiscard]] const char* take(const trace_event& what);
+
+ private:
+  std::unordered_map<std::uint64_t, block> blocks_;  // by address, so it stops growing
+  std::uint64_t count_ = 0;
+};
+
+/// How many entries each table of a recording has: what numbers in events may refer to.
+struct table_sizes {
+  std::uint64_t tags = 1;
+  std::uint64_t pools = 1;
+  std::uint64_t streams = 0;
+  std::uint64_t threads = 0;
+  std::uint64_t texts = 0;
+  std::uint64_t stacks = 0;
+
+  [[nodiscard]] static table_sizes of(const recording& whole) noexcept;
+  /// What is wrong with the event's numbers; null if nothing.
+  [[nodiscard]] const char* refuse(const trace_event& what) const noexcept;
+};
+
+/// Writes events frame by frame. One thread.
+class event_encoder {
+ public:
+  /// The content of a frame with these events, at most most_records. What is wrong with an event
+  /// goes to `wrong`; the encoder is of no use then.
+  [[nodiscard]] std::string encode(std::span<const trace_event> events, const table_sizes& tables,
+                                   std::string& wrong);
+
+ private:
+  known_blocks blocks_;
+  std::uint64_t last_time_ = 0;
+  std::uint64_t told_ = 0;
+};
+
+/// Reads them back in the same order. One thread.
+class event_decoder {
+ public:
+  /// Appends the frame's events to `to`, all or none. What is wrong; null if nothing, otherwise the
+  /// decoder is of no use any more.
+  [[nodiscard]] const char* decode(std::string_view content, std::uint32_t count,
+                                   const table_sizes& tables, std::vector<trace_event>& to);
+
+ private:
+  [[nodiscard]] const char* resolve(std::span<trace_event> events, const table_sizes& tables,
+                                    std::uint64_t unit);
+
+  known_blocks blocks_;
+  std::vector<std::uint64_t> addresses_;  // by the block's number
+  std::uint64_t last_time_ = 0;
+};
+
+}  // namespace weir::inline v0::trace

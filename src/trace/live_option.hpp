@@ -1,0 +1,15 @@
+// Live pages because the options or the environment say so.
+#pragma once
+
+#include "weir/caching_allocator.hpp"
+#include "weir/options.hpp"
+#include "weir/result.hpp"
+
+namespace weir::inline v0::trace {
+
+/// Publishes a live page of `made` until the process ends, if the option `live` is on or the
+/// environment variable WEIR_LIVE. A failure is an error where the options wanted it; what the
+/// environment wanted must not stop a program that knows nothing of it.
+[[nodiscard]] result<void> publish_if_wanted(caching_allocator& made, const options& settings);
+
+}  // namespace weir::inline v0::trace

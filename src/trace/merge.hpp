@@ -1,0 +1,45 @@
+// Records of many threads as one sequence of events that can have happened.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "trace/ring.hpp"
+
+namespace weir::inline v0::trace {
+
+/// Puts records in order. They come with times that are right up to `slack` ticks; what the times
+/// leave open is decided by what can be: a block is freed after it was allocated and allocated
+/// again after it was freed. What cannot be in any order, because records are missing, is mended: a
+/// free of an unknown block is left out, and a block that is still there when its address is
+/// allocated again is freed first. One thread.
+class merger {
+ public:
+  explicit merger(std::uint64_t slack) noexcept : slack_{slack} {}
+
+  /// More records; those of one thread come in their order.
+  [[nodiscard]] std::vector<record>& incoming() noexcept { return waiting_; }
+  /// Appends everything that happened before `settled` to `to`, in order. All records with times
+  /// before it have come in.
+  void take_until(std::uint64_t settled, std::vector<record>& to);
+
+ private:
+  struct block {
+    std::uint64_t size = 0;
+    std::uint64_t stream = 0;
+    std::uint16_t tag = 0;
+    std::uint32_t pool = 0;
+  };
+
+  [[nodiscard]] bool possible(const record& what) const;
+  /// Moves what must come before the record at `place` there; false if there is no such.
+  [[nodiscard]] bool reorder(std::size_t place, std::size_t count);
+  void tell(const record& what, std::vector<record>& to);
+
+  std::vector<record> waiting_;
+  std::unordered_map<std::uint64_t, block> live_;
+  std::uint64_t slack_;
+};
+
+}  // namespace weir::inline v0::trace

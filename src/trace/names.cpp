@@ -1,0 +1,140 @@
+// Entries of frames of names: a byte that says what it is, and the value.
+#include "trace/names.hpp"
+
+#include "trace/varint.hpp"
+
+namespace weir::inline v0::trace {
+
+void name_encoder::begin(name_kind kind) {
+  content_.push_back(static_cast<char>(kind));
+  ++entries_;
+}
+
+void name_encoder::text(name_kind kind, std::string_view value) {
+  begin(kind);
+  put_varint(content_, value.size());
+  content_ += value;
+}
+
+void name_encoder::number(name_kind kind, std::uint64_t value) {
+  begin(kind);
+  put_varint(content_, value);
+}
+
+void name_encoder::stack(const std::vector<std::uint32_t>& frames) {
+  begin(name_kind::stack);
+  put_varint(content_, frames.size());
+  for (const std::uint32_t each : frames) put_varint(content_, each);
+}
+
+void name_encoder::peak(const recorded_peak& value) {
+  text(name_kind::peak, value.policy);
+  put_varint(content_, value.requested);
+  put_varint(content_, value.reserved);
+}
+
+void name_encoder::clear() noexcept {
+  content_.clear();
+  entries_ = 0;
+}
+
+namespace {
+
+/// One frame's entries, taken into a recording.
+class name_decoder {
+ public:
+  name_decoder(std::string_view content, recording& to) noexcept : bytes_{content}, to_{to} {}
+
+  [[nodiscard]] const char* entry() {
+    constexpr const char* cut = "a frame of names is shorter than it says";
+    const auto kind = bytes_.take(1);
+    if (!kind) return cut;
+    switch (static_cast<name_kind>(kind->front())) {
+      case name_kind::tag:
+        return text(to_.tags, most_small) ? nullptr : cut;
+      case name_kind::pool:
+        return text(to_.pools, most_small) ? nullptr : cut;
+      case name_kind::text:
+        return text(to_.texts, most_large) ? nullptr : cut;
+      case name_kind::frame:
+        return text(to_.frames, most_large) ? nullptr : cut;
+      case name_kind::stream:
+        return number(to_.streams, most_large) ? nullptr : cut;
+      case name_kind::thread:
+        return number(to_.threads, most_small) ? nullptr : cut;
+      case name_kind::stack:
+        return stack();
+      case name_kind::program:
+        return text(to_.program) ? nullptr : cut;
+      case name_kind::device:
+        return text(to_.device) ? nullptr : cut;
+      case name_kind::device_capacity:
+        return number(to_.device_capacity) ? nullptr : cut;
+      case name_kind::made_up_addresses: {
+        std::uint64_t made_up = 0;
+        if (!number(made_up)) return cut;
+        to_.real_addresses = made_up == 0;
+        return nullptr;
+      }
+      case name_kind::dropped:
+        return number(to_.dropped) ? nullptr : cut;
+      case name_kind::peak: {
+        recorded_peak value;
+        if (!text(value.policy) || !number(value.requested) || !number(value.reserved)) return cut;
+        to_.peaks.push_back(std::move(value));
+        return nullptr;
+      }
+    }
+    return "there is no such name";
+  }
+  [[nodiscard]] bool done() const noexcept { return bytes_.empty(); }
+
+ private:
+  static constexpr std::size_t most_small = std::size_t{1} << 16;  // numbers of 16 bits
+  static constexpr std::size_t most_large = std::size_t{1} << 31;
+
+  [[nodiscard]] bool text(std::string& into) {
+    const auto value = bytes_.sized();
+    if (value) into = *value;
+    return value.has_value();
+  }
+  [[nodiscard]] bool text(std::vector<std::string>& into, std::size_t most) {
+    return into.size() < most && text(into.emplace_back());
+  }
+  [[nodiscard]] bool number(std::uint64_t& into) {
+    const auto value = bytes_.varint();
+    if (value) into = *value;
+    return value.has_value();
+  }
+  [[nodiscard]] bool number(std::vector<std::uint64_t>& into, std::size_t most) {
+    return into.size() < most && number(into.emplace_back());
+  }
+  [[nodiscard]] const char* stack() {
+    const auto depth = bytes_.varint();
+    // A frame's number takes a byte at least.
+    if (!depth || *depth > bytes_.left()) return "a stack is cut";
+    std::vector<std::uint32_t> frames;
+    frames.reserve(static_cast<std::size_t>(*depth));
+    for (std::uint64_t i = 0; i < *depth; ++i) {
+      const auto which = bytes_.varint();
+      if (!which || *which >= to_.frames.size()) return "a stack names a frame that is not there";
+      frames.push_back(static_cast<std::uint32_t>(*which));
+    }
+    to_.stacks.push_back(std::move(frames));
+    return nullptr;
+  }
+
+  byte_reader bytes_;
+  recording& to_;
+};
+
+}  // namespace
+
+const char* decode_names(std::string_view content, std::uint32_t entries, recording& to) {
+  name_decoder decoder{content, to};
+  for (std::uint32_t i = 0; i < entries; ++i)
+    if (const char* const wrong = decoder.entry()) return wrong;
+  return decoder.done() ? nullptr : "a frame of names is longer than it says";
+}
+
+}  // namespace weir::inline v0::trace

@@ -1,0 +1,114 @@
+// A thread's ring of records: written by the thread, emptied by the recorder.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "heap/asymmetric_barrier.hpp"
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::trace {
+
+/// An event as its thread wrote it: times in ticks, streams and tags by the program's numbers.
+struct record {
+  std::uint64_t time = 0;
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+  std::uint64_t extra = 0;
+  std::uint64_t stream = 0;
+  std::uint64_t other = 0;
+  std::uint32_t pool = 0;
+  std::uint16_t tag = 0;
+  std::uint16_t thread = 0;  ///< the recorder's number of the ring, written when it is emptied
+  trace_kind kind{};
+};
+static_assert(sizeof(record) == 64);
+
+/// One writer, one reader, no lock. Whether the writer has begun something can be seen from
+/// outside: what it began before the reader's asymmetric_barrier::heavy() is in the ring once
+/// settled() says so. That costs the writer one plain store more.
+class ring {
+ public:
+  ring(std::uint32_t capacity, std::uint16_t number, std::uint64_t thread)
+      : records_(std::bit_ceil(capacity)), number_{number}, thread_{thread} {}
+
+  // --- The writer -------------------------------------------------------------------------------
+
+  [[nodiscard]] bool full() noexcept {
+    if (written_ - emptied_seen_ < records_.size()) [[likely]]
+      return false;
+    emptied_seen_ = emptied_.load(std::memory_order_acquire);
+    return written_ - emptied_seen_ >= records_.size();
+  }
+  /// From here to publish() or give_up() the reader waits for us.
+  void begin() noexcept {
+    state_.store(2 * written_ + busy, std::memory_order_relaxed);
+    heap::asymmetric_barrier::light();
+  }
+  /// Not full().
+  [[nodiscard]] record& next() noexcept { return records_[written_ & (records_.size() - 1)].held; }
+  void publish() noexcept { state_.store(2 * ++written_, std::memory_order_release); }
+  void give_up() noexcept { state_.store(2 * written_, std::memory_order_release); }
+  /// Whether the reader should be woken: once each time that another half was written.
+  [[nodiscard]] bool half_way() const noexcept {
+    return (written_ & (records_.size() / 2 - 1)) == 0;
+  }
+  void drop() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
+  void end_thread() noexcept { ended_.store(true, std::memory_order_release); }
+
+  // --- The reader -------------------------------------------------------------------------------
+
+  /// How much was written so far; empty while something is begun.
+  [[nodiscard]] std::optional<std::uint64_t> settled() const noexcept {
+    const std::uint64_t state = state_.load(std::memory_order_acquire);
+    if ((state & busy) != 0) return std::nullopt;
+    return state / 2;
+  }
+  /// Moves what was written until then to `to`.
+  void empty(std::uint64_t until, std::vector<record>& to) {
+    std::uint64_t at = emptied_.load(std::memory_order_relaxed);
+    for (; at != until; ++at) {
+      record& taken = to.emplace_back(records_[at & (records_.size() - 1)].held);
+      taken.thread = number_;
+      // A thread's own order is certain, whatever the clock says.
+      last_time_ = taken.time = std::max(taken.time, last_time_);
+    }
+    emptied_.store(at, std::memory_order_release);
+  }
+  [[nodiscard]] std::uint64_t dropped() const noexcept {
+    return dropped_.load(std::memory_order_relaxed);
+  }
+  /// Its thread is gone and nothing is left in it.
+  [[nodiscard]] bool done() const noexcept {
+    return ended_.load(std::memory_order_acquire) &&
+           settled() == emptied_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint16_t number() const noexcept { return number_; }
+  [[nodiscard]] std::uint64_t thread() const noexcept { return thread_; }
+
+ private:
+  static constexpr std::uint64_t busy = 1;
+
+  /// A line each. The record itself claims no alignment: the standard library's sorting forgets it.
+  struct alignas(64) slot {
+    record held;
+  };
+
+  std::vector<slot> records_;  // its pages are touched here, so that no event has to
+  std::uint64_t written_ = 0;
+  std::uint64_t emptied_seen_ = 0;
+  std::atomic<std::uint64_t> state_{0};  // twice what was written, plus busy
+  std::atomic<std::uint64_t> dropped_{0};
+  std::atomic<bool> ended_{false};
+  std::uint16_t number_;
+  std::uint64_t thread_;
+  // The reader's.
+  alignas(64) std::atomic<std::uint64_t> emptied_{0};
+  std::uint64_t last_time_ = 0;
+};
+
+}  // namespace weir::inline v0::trace

@@ -1,0 +1,33 @@
+// Call stacks of the calling thread, each kept once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace weir::inline v0::trace {
+
+/// Return addresses, innermost first, by number. Any thread.
+class stack_table {
+ public:
+  using addresses = std::vector<void*>;
+
+  /// The first walk loads a library; done here so that it does not happen inside an event.
+  void prepare() const noexcept;
+  /// The number of the caller's stack plus one; 0 without memory for it. `skip` frames of ours.
+  [[nodiscard]] std::uint32_t here(int skip) noexcept;
+  /// Those with number `first` and later.
+  [[nodiscard]] std::vector<addresses> since(std::size_t first) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<addresses, std::uint32_t> numbers_;
+  std::vector<const addresses*> all_;
+};
+
+/// "function+0x1c at library", or what is known of it.
+[[nodiscard]] std::string describe_address(void* where);
+
+}  // namespace weir::inline v0::trace

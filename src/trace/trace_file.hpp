@@ -1,0 +1,17 @@
+// Reading and writing traces with a given libzstd, or none.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "trace/zstd.hpp"
+#include "weir/trace_file.hpp"
+
+namespace weir::inline v0::trace {
+
+[[nodiscard]] result<recording> read_trace_with(std::string_view bytes, const trace_limits& most,
+                                                const zstd* library);
+[[nodiscard]] result<void> write_trace_with(const recording& what, const std::string& path,
+                                            const trace_writing& how, const zstd* library);
+
+}  // namespace weir::inline v0::trace

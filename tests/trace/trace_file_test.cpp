@@ -1,0 +1,296 @@
+// .weirtrace files: what is written is read back; what is cut, damaged or hostile gives what is
+// whole.
+#include "trace/trace_file.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <csignal>
+#include <span>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "support/scratch.hpp"
+#include "trace/event_codec.hpp"
+#include "trace/frame.hpp"
+#include "trace/names.hpp"
+#include "trace/varint.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Something of everything, with addresses that are used again.
+recording sample(std::size_t blocks = 100) {
+  recording made;
+  made.program = "program";
+  made.device = "a device";
+  made.device_capacity = 80'000'000'000;
+  made.tags = {"", "weights", "cache"};
+  made.pools = {"", "graph"};
+  made.streams = {0, 77, 12};
+  made.threads = {4000, 4001};
+  made.texts = {"step 1", "a remark with \"quotes\""};
+  made.frames = {"main at main.cpp:3", "run at run.cpp:70"};
+  made.stacks = {{0}, {1, 0}, {}};
+  made.peaks = {{"torch-default", 10, 20}, {"balanced", 10, 11}};
+  made.dropped = 3;
+  std::uint64_t time = 0;
+  const auto add = [&](trace_event what) {
+    what.time = time += 37;
+    made.events.push_back(what);
+  };
+  add({.size = 1 << 30, .kind = trace_kind::limit});
+  add({.address = 0x7f0000000000, .size = 2 << 20, .kind = trace_kind::reserve});
+  for (std::uint64_t i = 0; i < blocks; ++i) {
+    const std::uint64_t address = 0x7f0000000000 + 512 * (i % 50);
+    const auto stream = static_cast<std::uint32_t>(i % 3);
+    const auto thread = static_cast<std::uint16_t>(i % 2);
+    add({.address = address,
+         .size = 100 + i,
+         .extra = 512,
+         .stream = stream,
+         .other = static_cast<std::uint32_t>(i % 4),
+         .thread = thread,
+         .tag = static_cast<std::uint16_t>(i % 3),
+         .pool = thread,
+         .kind = trace_kind::allocate});
+    if (i % 5 == 0)
+      add({.address = address, .size = 100 + i, .stream = 2, .kind = trace_kind::record_stream});
+    add({.address = address,
+         .size = 100 + i,
+         .stream = (stream + 1) % 3,
+         .thread = 1,
+         .kind = trace_kind::deallocate});
+    if (i % 2 == 0) add({.address = address, .size = 100 + i, .kind = trace_kind::reusable});
+    if (i % 10 == 0) add({.other = 1, .kind = trace_kind::marker});
+  }
+  add({.stream = 1, .other = 2, .kind = trace_kind::wait});
+  add({.address = 4096, .size = 512, .extra = 8192, .kind = trace_kind::move});
+  add({.size = std::uint64_t{1} << 63, .stream = 1, .kind = trace_kind::out_of_memory});
+  return made;
+}
+
+void expect_equal(const recording& a, const recording& b) {
+  EXPECT_EQ(a.events, b.events);
+  EXPECT_EQ(a.tags, b.tags);
+  EXPECT_EQ(a.pools, b.pools);
+  EXPECT_EQ(a.streams, b.streams);
+  EXPECT_EQ(a.threads, b.threads);
+  EXPECT_EQ(a.texts, b.texts);
+  EXPECT_EQ(a.stacks, b.stacks);
+  EXPECT_EQ(a.frames, b.frames);
+  EXPECT_EQ(a.program, b.program);
+  EXPECT_EQ(a.device, b.device);
+  EXPECT_EQ(a.device_capacity, b.device_capacity);
+  EXPECT_EQ(a.real_addresses, b.real_addresses);
+  EXPECT_EQ(a.dropped, b.dropped);
+  EXPECT_EQ(a.peaks, b.peaks);
+}
+
+TEST(trace_file, reads_back_what_was_written) {
+  const scratch_folder folder;
+  auto made = sample();
+  for (const int level : {0, 1, 19}) {
+    made.real_addresses = level == 0;
+    ASSERT_TRUE(write_trace(made, folder.path("a"), {.level = level}));
+    const auto read = read_trace(folder.path("a")).value();
+    EXPECT_FALSE(read.damage);
+    expect_equal(read, made);
+  }
+  EXPECT_EQ(folder.files(), 1u);
+}
+
+TEST(trace_file, crosses_frames) {
+  const scratch_folder folder;
+  const auto made = sample(200'000);  // more events than a frame has
+  ASSERT_TRUE(write_trace(made, folder.path("a"), {.level = 1}));
+  const auto read = read_trace(folder.path("a")).value();
+  EXPECT_FALSE(read.damage);
+  EXPECT_EQ(read.events, made.events);
+}
+
+TEST(trace_file, holds_an_empty_recording) {
+  const scratch_folder folder;
+  ASSERT_TRUE(write_trace({}, folder.path("a")));
+  const auto read = read_trace(folder.path("a")).value();
+  EXPECT_FALSE(read.damage);
+  EXPECT_TRUE(read.events.empty());
+  EXPECT_EQ(read.streams, std::vector<std::uint64_t>{0});
+}
+
+/// A file of several frames of ten events each.
+std::string framed(const recording& made) {
+  trace::name_encoder names;
+  for (std::size_t i = 1; i < made.tags.size(); ++i)
+    names.text(trace::name_kind::tag, made.tags[i]);
+  names.text(trace::name_kind::pool, made.pools[1]);
+  for (const auto each : made.streams) names.number(trace::name_kind::stream, each);
+  for (const auto each : made.threads) names.number(trace::name_kind::thread, each);
+  for (const auto& each : made.texts) names.text(trace::name_kind::text, each);
+  for (const auto& each : made.frames) names.text(trace::name_kind::frame, each);
+  for (const auto& each : made.stacks) names.stack(each);
+  std::string bytes = trace::file_header();
+  trace::put_frame(bytes, trace::frame_kind::names, names.entries(), names.content(), nullptr, 0);
+  trace::event_encoder encoder;
+  std::string wrong;
+  for (std::span<const trace_event> rest{made.events}; !rest.empty();) {
+    const auto now = rest.first(std::min<std::size_t>(rest.size(), 10));
+    const auto content = encoder.encode(now, trace::table_sizes::of(made), wrong);
+    trace::put_frame(bytes, trace::frame_kind::events, static_cast<std::uint32_t>(now.size()),
+                     content, trace::find_zstd(), 3);
+    rest = rest.subspan(now.size());
+  }
+  EXPECT_EQ(wrong, "");
+  std::string end;
+  trace::put_varint(end, made.events.size());
+  trace::put_frame(bytes, trace::frame_kind::end, 1, end, nullptr, 0);
+  return bytes;
+}
+
+/// The events are a beginning of those that were written, and no frame is there in part.
+void expect_beginning(const recording& read, const recording& of) {
+  ASSERT_LE(read.events.size(), of.events.size());
+  EXPECT_TRUE(std::equal(read.events.begin(), read.events.end(), of.events.begin()));
+  EXPECT_TRUE(read.events.size() % 10 == 0 || read.events.size() == of.events.size());
+}
+
+TEST(trace_file, gives_everything_before_a_cut) {
+  const auto made = sample(20);
+  const std::string whole = framed(made);
+  ASSERT_FALSE(read_trace_from(whole).value().damage);
+  std::size_t most = 0;
+  for (std::size_t length = 8; length < whole.size(); ++length) {
+    const auto read = read_trace_from(std::string_view{whole}.substr(0, length)).value();
+    ASSERT_TRUE(read.damage) << length;
+    EXPECT_LE(read.damage->offset, length);
+    EXPECT_THAT(read.damage->reason, ::testing::AnyOf(HasSubstr("cut"), HasSubstr("no end")));
+    expect_beginning(read, made);
+    EXPECT_GE(read.events.size(), most);
+    most = read.events.size();
+  }
+  EXPECT_EQ(most, made.events.size());
+}
+
+TEST(trace_file, gives_everything_before_damage) {
+  const auto made = sample(20);
+  const std::string whole = framed(made);
+  for (std::size_t at = trace::file_header_size; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    const auto read = read_trace_from(damaged).value();
+    ASSERT_TRUE(read.damage) << at;
+    EXPECT_LE(read.damage->offset, at);
+    expect_beginning(read, made);
+  }
+  const auto longer = read_trace_from(whole + "x").value();
+  ASSERT_TRUE(longer.damage);
+  EXPECT_EQ(longer.damage->offset, whole.size());
+  EXPECT_EQ(longer.events, made.events);
+}
+
+TEST(trace_file, refuses_what_is_none) {
+  const scratch_folder folder;
+  EXPECT_EQ(read_trace(folder.path("missing")).code(), errc::not_found);
+  EXPECT_EQ(read_trace(folder.path("")).code(), errc::system);  // a folder
+  write_bytes(folder.path("empty"), "");
+  EXPECT_EQ(read_trace(folder.path("empty")).code(), errc::invalid_argument);
+  EXPECT_EQ(read_trace_from("# op,id\n").code(), errc::invalid_argument);
+  std::string later = trace::file_header();
+  later[8] = 2;
+  const auto refused = read_trace_from(later);
+  EXPECT_EQ(refused.code(), errc::bad_version);
+  EXPECT_THAT(refused.error().message(), HasSubstr("version 2"));
+}
+
+TEST(trace_file, believes_no_size) {
+  const auto frame_of = [](std::uint32_t records, std::string content) {
+    std::string bytes = trace::file_header();
+    trace::put_frame(bytes, trace::frame_kind::events, records, content, nullptr, 0);
+    return bytes;
+  };
+  // More records than bytes, a column longer than the frame, a block that nobody allocated.
+  std::string column{"\x01\x02", 2};
+  trace::put_varint(column, std::uint64_t{1} << 60);
+  for (const auto& bytes : {frame_of(trace::most_records, "\x01"), frame_of(1, column),
+                            frame_of(1, std::string{"\x01\x02\0\0\0\0\0\0\0\0\0", 11})}) {
+    const auto read = read_trace_from(bytes).value();
+    ASSERT_TRUE(read.damage);
+    EXPECT_TRUE(read.events.empty());
+    EXPECT_LE(read.events.capacity(), 1u);
+  }
+  // A header that names four gigabytes is refused before they are looked for.
+  std::string huge = frame_of(1, "x");
+  huge.replace(trace::file_header_size + 12, 4, "\xff\xff\xff\xff");
+  EXPECT_THAT(read_trace_from(huge).value().damage->reason, HasSubstr("size that none has"));
+}
+
+TEST(trace_file, keeps_to_limits) {
+  const std::string bytes = framed(sample(20));
+  EXPECT_EQ(read_trace_from(bytes, {.events = 5}).code(), errc::limit_exceeded);
+  EXPECT_EQ(read_trace_from(bytes, {.bytes = 64}).code(), errc::limit_exceeded);
+}
+
+TEST(trace_file, does_without_zstd) {
+  const scratch_folder folder;
+  const auto made = sample();
+  ASSERT_TRUE(trace::write_trace_with(made, folder.path("a"), {}, nullptr));
+  const std::string stored = read_bytes(folder.path("a"));
+  expect_equal(trace::read_trace_with(stored, {}, nullptr).value(), made);
+  ASSERT_NE(trace::find_zstd(), nullptr) << "the other half needs libzstd.so.1";
+  ASSERT_TRUE(write_trace(made, folder.path("b")));
+  const std::string packed = read_bytes(folder.path("b"));
+  EXPECT_LT(packed.size(), stored.size() / 2);
+  const auto refused = trace::read_trace_with(packed, {}, nullptr);
+  EXPECT_EQ(refused.code(), errc::not_supported);
+  EXPECT_THAT(refused.error().message(), HasSubstr("libzstd.so.1"));
+}
+
+TEST(trace_file, refuses_recordings_that_cannot_be) {
+  const scratch_folder folder;
+  const auto refused = [&](std::vector<trace_event> events, std::string_view why) {
+    recording made;
+    made.events = std::move(events);
+    const auto done = write_trace(made, folder.path("a"));
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.code(), errc::invalid_argument);
+    EXPECT_THAT(done.error().detail, HasSubstr(std::string{why}));
+    EXPECT_EQ(folder.files(), 0u);
+  };
+  const trace_event made{.address = 1, .size = 1, .kind = trace_kind::allocate};
+  const trace_event freed{.address = 1, .size = 1, .kind = trace_kind::deallocate};
+  const trace_event reusable{.address = 1, .size = 1, .kind = trace_kind::reusable};
+  refused({freed}, "event 0: a block is named that was not allocated");
+  refused({made, made}, "event 1: a block is allocated where one lives");
+  refused({made, freed, freed}, "event 2: a block is used after its free");
+  refused({made, reusable}, "event 1: a block is reusable");
+  refused({{.kind = trace_kind{}}}, "no such kind");
+  refused({{.time = 2, .kind = trace_kind::reserve}, {.time = 1, .kind = trace_kind::reserve}},
+          "the time goes back");
+  refused({{.stream = 1, .kind = trace_kind::allocate}}, "a stream is not in the table");
+  refused({{.other = 1, .kind = trace_kind::allocate}}, "a stack is not in the table");
+  refused({{.other = 0, .kind = trace_kind::marker}}, "a text is not in the table");
+  EXPECT_EQ(write_trace({}, folder.path("a"), {.level = 20}).code(), errc::invalid_argument);
+}
+
+TEST(trace_file, leaves_what_was_there_when_writing_fails) {
+  const scratch_folder folder;
+  write_bytes(folder.path("a"), "precious");
+  EXPECT_EQ(write_trace(sample(), folder.path("no/such/folder")).code(), errc::system);
+  // The system's own limit stands in for a full disk; it also sends a signal.
+  struct rlimit before {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small { 200, before.rlim_max };
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto done = write_trace(sample(), folder.path("a"));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(done.code(), errc::system);
+  EXPECT_EQ(read_bytes(folder.path("a")), "precious");
+  EXPECT_EQ(folder.files(), 1u);
+}
+
+}  // namespace
+}  // namespace weir::testing_support
