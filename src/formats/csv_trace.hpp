@@ -1,0 +1,29 @@
+// CSV traces: one event a line, `op,id,bytes,stream,t_us`.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "formats/input.hpp"
+#include "weir/result.hpp"
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::formats {
+
+/// Whether the text looks like a CSV trace.
+[[nodiscard]] bool is_csv_trace(std::string_view text) noexcept;
+
+/// Operation a allocates, r gives up, f says that other streams could have the memory. An id is one
+/// block until it is freed; ids are the recording's addresses, which are not real. Lines that begin
+/// with # and a line with the columns' names are skipped. invalid_argument with `name` and line: no
+/// event, or one that cannot be.
+[[nodiscard]] result<recording> read_csv_trace(std::string_view text, std::string_view name,
+                                               const input_limits& most = {});
+
+/// The peaks that a peaks.csv names for that trace; none if it has no row of that name.
+/// invalid_argument with `name` and line: it is no such file.
+[[nodiscard]] result<std::vector<recorded_peak>> read_csv_peaks(std::string_view text,
+                                                                std::string_view name,
+                                                                std::string_view trace);
+
+}  // namespace weir::inline v0::formats

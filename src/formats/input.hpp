@@ -1,0 +1,26 @@
+// Files as bytes: read whole, inflated if they are compressed, within bounds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "weir/result.hpp"
+
+namespace weir::inline v0::formats {
+
+/// What a reader takes in at most, so that a hostile file cannot take all memory.
+struct input_limits {
+  std::uint64_t bytes = std::uint64_t{8} << 30;     ///< inflated
+  std::uint64_t events = std::uint64_t{256} << 20;  ///< of the recording
+};
+
+/// The whole of a file as it is. not_found, limit_exceeded, or system with the path.
+[[nodiscard]] result<std::string> read_file(const std::string& path, const input_limits& most = {});
+
+/// The content of gzip or zstd data, also of several pieces one after the other; anything else
+/// comes back as it is. system: damaged or cut; limit_exceeded: more than most.bytes.
+[[nodiscard]] result<std::string> inflated(std::string bytes, const input_limits& most = {});
+
+}  // namespace weir::inline v0::formats

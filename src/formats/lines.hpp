@@ -1,0 +1,55 @@
+// Cutting text into lines and fields, and reading the numbers in them.
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "weir/result.hpp"
+
+namespace weir::inline v0::formats {
+
+[[nodiscard]] inline error bad_line(std::string_view name, std::size_t line, std::string_view why) {
+  return {.code = errc::invalid_argument,
+          .detail = std::string{name} + ":" + std::to_string(line) + ": " + std::string{why}};
+}
+
+/// All of `text` as a number in that base; empty if it is anything else.
+[[nodiscard]] inline std::optional<std::uint64_t> number(std::string_view text, int base = 10) {
+  std::uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failed] = std::from_chars(text.data(), end, value, base);
+  if (failed != std::errc{} || stop != end) return std::nullopt;
+  return value;
+}
+
+/// The comma-separated fields of a line; empty unless there are exactly Count.
+template <std::size_t Count>
+[[nodiscard]] std::optional<std::array<std::string_view, Count>> fields(std::string_view line) {
+  std::array<std::string_view, Count> found;
+  for (std::size_t i = 0; i < Count; ++i) {
+    const auto comma = line.find(',');
+    if ((comma == std::string_view::npos) != (i == Count - 1)) return std::nullopt;
+    found[i] = line.substr(0, comma);
+    line.remove_prefix(i == Count - 1 ? line.size() : comma + 1);
+  }
+  return found;
+}
+
+/// Calls `see(line, number)` for each line, without its end; stops at the first error.
+template <class Function>
+result<void> for_each_line(std::string_view text, Function see) {
+  for (std::size_t count = 1; !text.empty(); ++count) {
+    const auto end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    WEIR_TRY(see(line, count));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return {};
+}
+
+}  // namespace weir::inline v0::formats

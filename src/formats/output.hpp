@@ -1,0 +1,15 @@
+// Writing whole files: they appear under their name when they are whole, or not at all.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "weir/result.hpp"
+
+namespace weir::inline v0::formats {
+
+/// Replaces the file if there is one. system, with path and reason: it cannot be written, e.g.
+/// because the disk is full; what was there is as it was then.
+[[nodiscard]] result<void> write_file(const std::string& path, std::string_view content);
+
+}  // namespace weir::inline v0::formats

@@ -1,0 +1,122 @@
+// Reading RMM's logs.
+#include "formats/rmm_log.hpp"
+
+#include <optional>
+
+#include "formats/builder.hpp"
+#include "formats/lines.hpp"
+
+namespace weir::inline v0::formats {
+namespace {
+
+constexpr std::string_view columns = "Thread,Time,Action,Pointer,Size,Stream";
+constexpr std::uint64_t day = 24ULL * 3600 * 1'000'000'000;
+
+/// "0x7f…", "7f…", "0", "(nil)".
+std::optional<std::uint64_t> hexadecimal(std::string_view text) {
+  if (text == "(nil)") return 0;
+  if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
+  return number(text, 16);
+}
+
+/// "13:05:59.123456", or with other fractions of a second, as nanoseconds.
+std::optional<std::uint64_t> time_of_day(std::string_view text) {
+  const auto dot = text.find('.');
+  std::string_view fraction = dot == text.npos ? std::string_view{} : text.substr(dot + 1);
+  text = text.substr(0, dot);
+  if (text.size() != 8 || text[2] != ':' || text[5] != ':' || fraction.size() > 9)
+    return std::nullopt;
+  const auto hours = number(text.substr(0, 2));
+  const auto minutes = number(text.substr(3, 2));
+  const auto seconds = number(text.substr(6, 2));
+  auto rest = fraction.empty() ? std::optional<std::uint64_t>{0} : number(fraction);
+  if (!hours || !minutes || !seconds || !rest || *hours > 23 || *minutes > 59 || *seconds > 60)
+    return std::nullopt;
+  for (std::size_t i = fraction.size(); i < 9 && *rest != 0; ++i) *rest *= 10;
+  return ((*hours * 60 + *minutes) * 60 + *seconds) * 1'000'000'000 + *rest;
+}
+
+class rmm_reader {
+ public:
+  /// What is wrong with the line; null if nothing.
+  const char* add(std::string_view line) {
+    const auto parts = fields<6>(line);
+    if (!parts) return "not Thread,Time,Action,Pointer,Size,Stream";
+    const auto& [thread_text, time_text, action, pointer_text, size_text, stream_text] = *parts;
+    const auto thread = number(thread_text);
+    const auto time = time_of_day(time_text);
+    const auto pointer = hexadecimal(pointer_text);
+    const auto size = number(size_text);
+    const auto stream = hexadecimal(stream_text);
+    if (!time) return "not a time of day";
+    if (!thread || !pointer || !size || !stream) return "not a number";
+    trace_event next{.time = since_start(*time), .address = *pointer, .size = *size};
+    next.stream = building_.stream(*stream);
+    next.thread = building_.thread(*thread);
+    if (action == "allocate") {
+      free_forgotten(next);
+      next.kind = trace_kind::allocate;
+    } else if (action == "free") {
+      if (building_.live(*pointer) == nullptr) return nullptr;
+      next.size = building_.live(*pointer)->size;
+      next.kind = trace_kind::deallocate;
+    } else if (action == "allocate failure") {
+      next.address = 0;
+      next.kind = trace_kind::out_of_memory;
+    } else {
+      return "the action is none of allocate, allocate failure, free";
+    }
+    building_.add(next);
+    return nullptr;
+  }
+
+  [[nodiscard]] std::size_t size() { return building_.built().events.size(); }
+  recording finish() && { return std::move(building_).finish(); }
+
+ private:
+  /// A log that was switched off for a while lacks frees; the memory was free when it was had
+  /// again.
+  void free_forgotten(trace_event next) {
+    const auto* const there = building_.live(next.address);
+    if (there == nullptr) return;
+    next.kind = trace_kind::deallocate;
+    next.size = there->size;
+    next.stream = there->stream;
+    building_.add(next);
+  }
+
+  /// Threads write their lines a little out of order; half a day back is another day.
+  std::uint64_t since_start(std::uint64_t now) noexcept {
+    if (!last_) start_ = now;
+    if (last_ && now<*last_&& * last_ - now> day / 2) days_ += day;
+    last_ = now;
+    const std::uint64_t total = days_ + now;
+    return total < start_ ? 0 : total - start_;
+  }
+
+  recording_builder building_;
+  std::optional<std::uint64_t> last_;
+  std::uint64_t start_ = 0;
+  std::uint64_t days_ = 0;
+};
+
+}  // namespace
+
+bool is_rmm_log(std::string_view text) noexcept { return text.starts_with(columns); }
+
+result<recording> read_rmm_log(std::string_view text, std::string_view name,
+                               const input_limits& most) {
+  rmm_reader reading;
+  WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
+    if (line == columns || line.empty()) return {};
+    if (reading.size() >= most.events) {
+      return error{.code = errc::limit_exceeded,
+                   .detail = std::string{name} + ": more events than a reader takes"};
+    }
+    if (const char* const wrong = reading.add(line)) return bad_line(name, count, wrong);
+    return {};
+  }));
+  return std::move(reading).finish();
+}
+
+}  // namespace weir::inline v0::formats
