@@ -1,0 +1,51 @@
+// Two recordings side by side: what their programs held at most, and what of it grew.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::replay {
+
+/// Bytes and blocks of one kind.
+struct holding {
+  std::uint64_t bytes = 0;
+  std::uint64_t blocks = 0;
+
+  friend bool operator==(const holding&, const holding&) = default;
+};
+
+/// What a program held when it held the most, as it asked for it and until it freed it.
+struct peak_summary {
+  holding live{};
+  std::uint64_t time = 0;  ///< nanoseconds since the recording began
+  std::map<std::string, holding> by_tag;
+  std::map<std::string, holding> by_size;  ///< "1 MiB to 2 MiB"
+  std::map<std::string, holding> by_site;  ///< innermost frame of the allocation's stack
+  std::uint64_t allocations = 0;           ///< of the whole recording
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t reserved_peak = 0;  ///< as the recording tells of it; 0 if it does not
+  std::uint64_t out_of_memory = 0;
+};
+
+[[nodiscard]] peak_summary summarize(const recording& what);
+
+/// One group in both; what is missing on a side is 0 there.
+struct changed_group {
+  std::string name;
+  holding before{};
+  holding after{};
+
+  [[nodiscard]] std::int64_t growth() const noexcept {
+    return static_cast<std::int64_t>(after.bytes - before.bytes);
+  }
+};
+
+/// The groups that differ, those that grew most first.
+[[nodiscard]] std::vector<changed_group> changes(const std::map<std::string, holding>& before,
+                                                 const std::map<std::string, holding>& after);
+
+}  // namespace weir::inline v0::replay

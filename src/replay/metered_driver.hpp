@@ -1,0 +1,17 @@
+// A table of driver calls that counts them and the host's time in them.
+#pragma once
+
+#include "replay/bench.hpp"
+#include "weir/driver.hpp"
+
+namespace weir::inline v0::replay {
+
+/// Forwards to `real`. There is one meter in a process: the latest `real` is the one it forwards
+/// to, and must outlive its use. Calls that `real` lacks are lacking here. Costs two looks at the
+/// clock a call.
+[[nodiscard]] const driver::table& meter_driver(const driver::table& real);
+
+/// All that went through the meter in this process.
+[[nodiscard]] driver_use metered_use();
+
+}  // namespace weir::inline v0::replay

@@ -1,0 +1,57 @@
+// Offline placement: where the blocks of a recorded step could lie if all of it were known before.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "replay/script.hpp"
+
+namespace weir::inline v0::replay {
+
+/// A block to place: `size` bytes during the steps begin … end - 1.
+struct lifetime {
+  std::uint64_t size = 0;
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+
+  friend bool operator==(const lifetime&, const lifetime&) = default;
+};
+
+/// The blocks of `what` that are alive at some moment between the two times (nanoseconds), in the
+/// order of their allocation, with sizes rounded up to 512 bytes; those of zero bytes are left out.
+[[nodiscard]] std::vector<lifetime> lifetimes_between(const script& what, std::uint64_t from,
+                                                      std::uint64_t to);
+
+struct plan_settings {
+  /// How long to look for a better one, beyond the first.
+  std::chrono::nanoseconds improve = std::chrono::seconds{2};
+  /// And how often to try, whatever the time.
+  std::size_t tries = 10'000;
+  std::uint64_t seed = 1;
+  /// Called with the height of the best plan so far, now and then.
+  std::function<void(std::uint64_t)> progress{};
+};
+
+/// Where every block lies; blocks whose lifetimes meet do not meet in memory.
+struct plan {
+  std::vector<std::uint64_t> offsets;  ///< of each lifetime
+  std::uint64_t bound = 0;             ///< the most that is alive: no plan can be lower
+  std::uint64_t first_height = 0;      ///< placed in the order of size, by best fit
+  std::uint64_t height = 0;            ///< of this plan
+  std::size_t tries = 0;
+  std::chrono::nanoseconds took{};
+
+  /// height / bound; 0 for an empty plan.
+  [[nodiscard]] double ratio() const noexcept;
+};
+
+/// Places the largest first, each into the smallest gap that fits, then looks for an order that
+/// ends lower: blocks that stick out are placed earlier. Stops at the bound. The same lifetimes,
+/// seed and number of tries give the same plan. A try costs as much as there are pairs of blocks
+/// alive at the same time.
+[[nodiscard]] plan make_plan(const std::vector<lifetime>& blocks, const plan_settings& how = {});
+
+}  // namespace weir::inline v0::replay

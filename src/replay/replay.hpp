@@ -1,0 +1,132 @@
+// Replay: a recorded program's requests played against a policy, on a simulated or a real GPU.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "replay/script.hpp"
+#include "weir/bytes.hpp"
+#include "weir/observe.hpp"
+#include "weir/result.hpp"
+#include "weir/stats.hpp"
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::replay {
+
+// --- Policies and devices -----------------------------------------------------------------------
+
+/// What serves the requests: weir's own policies, PyTorch's two as weir plays them, and the
+/// driver's stream-ordered pool.
+enum class policy : std::uint8_t {
+  torch_default,
+  torch_expandable,
+  balanced,
+  throughput,
+  compact,
+  driver_pool,
+  never_move,
+};
+
+/// "torch-default", "driver-pool", …
+[[nodiscard]] std::string_view name(policy which) noexcept;
+
+/// Those that "all" means, in the order of tables: every one but never_move, which is for those who
+/// ask for it.
+inline constexpr std::array all_policies{policy::torch_default, policy::torch_expandable,
+                                         policy::balanced,      policy::throughput,
+                                         policy::compact,       policy::driver_pool};
+
+/// A list "balanced,compact", or "all"; each policy once, in the list's order. bad_option: no such
+/// policy (the detail names the nearest), or an empty list.
+[[nodiscard]] result<std::vector<policy>> policies_named(std::string_view list);
+
+/// Where a replay happens.
+struct target {
+  bool simulated = true;
+  int device = 0;
+
+  friend bool operator==(const target&, const target&) = default;
+};
+
+/// "sim", "cuda" or "cuda:1". bad_option: anything else.
+[[nodiscard]] result<target> target_named(std::string_view text);
+[[nodiscard]] std::string to_string(target where);
+
+// --- Playing ------------------------------------------------------------------------------------
+
+struct settings {
+  policy how = policy::balanced;
+  target where{};
+  /// On the simulated device: how long work takes from being queued to being complete.
+  std::chrono::nanoseconds lag = std::chrono::milliseconds{1};
+  /// The most device memory that may be taken; 0 is what the device has.
+  bytes capacity{};
+  /// The driver for a real device; empty is the system's.
+  std::string driver{};
+  /// How many points memory over time has at most; 0 keeps none. Costs microseconds a point.
+  std::size_t samples = 0;
+  /// Whether patterns are written at every allocation and looked for at the free, in stream order.
+  /// Always done on a real device.
+  bool verify = false;
+  /// Is told what the allocator does, in the order of the steps; not with driver_pool.
+  event_sink* observer = nullptr;
+  /// Called with how many of the script's steps are done, now and then, on the playing thread.
+  std::function<void(std::size_t)> progress{};
+};
+
+/// The most that was held during one stretch of the replay.
+struct sample {
+  std::uint64_t time = 0;  ///< nanoseconds of the recording, at the end of the stretch
+  std::uint64_t requested = 0;
+  std::uint64_t reserved = 0;
+};
+
+/// What came of it. Driver times are simulated (measured costs of an H200) or, on a real device,
+/// measured on the host.
+struct outcome {
+  policy how{};
+  std::size_t streams = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t requested_peak = 0;  ///< the most that was in use, as asked for
+  std::uint64_t reserved_peak = 0;   ///< the most that was taken from the driver
+  std::uint64_t driver_calls = 0;
+  std::chrono::nanoseconds driver_time{};
+  /// The same of the last four fifths of the events, and the recording's own time there.
+  std::chrono::nanoseconds steady_driver_time{};
+  std::chrono::nanoseconds steady_time{};
+  std::uint64_t waits = 0;       ///< queued so that a stream could reuse another's memory
+  std::uint64_t ooms = 0;        ///< requests that could not be met; their blocks are left out
+  std::uint64_t mismatches = 0;  ///< blocks whose pattern was not there at the free
+  std::uint64_t events = 0;      ///< of the recording that concern blocks
+  /// How long that took: processor time on the simulator, time on a real device.
+  std::chrono::nanoseconds playing{};
+  memory_stats stats{};  ///< of weir's own policies
+  std::vector<sample> samples{};
+
+  /// Every request was met, and no pattern was lost.
+  [[nodiscard]] bool whole() const noexcept { return ooms == 0 && mismatches == 0; }
+  /// reserved_peak / requested_peak; 0 if nothing was asked for.
+  [[nodiscard]] double ratio() const noexcept;
+  /// Driver time as a percentage of the recording's own time, in the last four fifths; 0 if that
+  /// took none.
+  [[nodiscard]] double steady_driver_percent() const noexcept;
+  /// Events in a second of `playing`.
+  [[nodiscard]] double events_per_second() const noexcept;
+};
+
+/// Plays `what` on a device of its own. On the simulator one thread plays all steps in the
+/// recording's order, on the recording's clock: the same script and settings give the same outcome,
+/// but for the host's time. On a real device every thread of the recording has one of its own,
+/// which get their turns in the recording's order, as fast as that goes.
+///
+/// driver_unavailable, no_device: the device is not there; not_supported: it lacks what the policy
+/// needs. At most 8 replays on the simulator at a time in one process.
+[[nodiscard]] result<outcome> play(const script& what, const settings& how);
+
+}  // namespace weir::inline v0::replay

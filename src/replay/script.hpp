@@ -1,0 +1,54 @@
+// A recording made ready to be played: its requests and frees, with blocks numbered.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::replay {
+
+enum class action : std::uint8_t { allocate, free, record_stream };
+
+/// One thing to do. `size` is the block's, as asked for.
+struct step {
+  std::uint64_t time = 0;  ///< nanoseconds since the recording began
+  std::uint64_t size = 0;
+  std::uint32_t block = 0;
+  std::uint32_t stream = 0;
+  std::uint16_t thread = 0;
+  std::uint16_t pool = 0;
+  action what{};
+};
+static_assert(sizeof(step) == 32);
+
+/// What a program asked of its allocator, and nothing of what the allocator did about it.
+///
+/// Blocks are numbered from 0 in the order of their allocation; each is allocated once, before
+/// anything else happens to it, and freed at most once. Streams are numbered in the order of their
+/// first step; threads and pools are the recording's.
+///
+/// When is a block free? A recording of an allocator that says when it could use blocks again
+/// (`reusable`) answers it: the block is freed then, on its own stream, so that every policy sees
+/// memory come back at the moments at which it did. Elsewhere blocks are freed where the program
+/// freed them, and its record_stream calls are repeated.
+struct script {
+  std::vector<step> steps;
+  std::size_t blocks = 0;
+  std::size_t streams = 0;
+  std::size_t threads = 0;
+  std::size_t pools = 0;  ///< the allocator's own among them
+  std::uint64_t allocations = 0;
+  std::uint64_t requested_peak = 0;  ///< the most that was allocated and not yet free
+  std::uint64_t events = 0;          ///< of the recording that concern blocks
+  /// Where the first fifth of the events ends, as a step; and how long the rest took.
+  std::size_t warm_up = 0;
+  std::chrono::nanoseconds steady_time{};
+};
+
+/// Reads the events once; takes 32 bytes a step. Events of unknown blocks are left out.
+[[nodiscard]] script make_script(const recording& from);
+
+}  // namespace weir::inline v0::replay

@@ -1,0 +1,87 @@
+// Live pages: what `weir top` reads of a running allocator.
+#include "weir/live_page.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "weir/runtime.hpp"
+
+namespace weir {
+namespace {
+
+class live_page_tests : public ::testing::Test {
+ protected:
+  std::shared_ptr<runtime> runtime_ =
+      runtime::open_simulated(sim::machine::create().value()).value();
+  device gpu_ = runtime_->device(device_id{0}).value();
+  stream stream_ = stream::create(gpu_).value();
+};
+
+TEST_F(live_page_tests, tell_what_the_allocator_holds_by_tag_and_stream) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const tag cache = tag::named("kv cache").value();
+  void* block = nullptr;
+  {
+    const tag_scope tagged{cache};
+    block = memory.allocate(bytes{3 << 20}, stream_);
+  }
+  const auto page = live_page::publish(memory).value();
+  const auto views = read_live_pages(::getpid()).value();
+  ASSERT_EQ(1u, views.size());
+  const live_view& view = views[0];
+  EXPECT_EQ(::getpid(), view.process);
+  EXPECT_EQ(memory.stats().requested, view.stats.requested);
+  EXPECT_EQ(memory.stats().reserved, view.stats.reserved);
+  EXPECT_EQ(gpu_.total_memory().count(), view.device_total);
+  ASSERT_FALSE(view.tags.empty());
+  EXPECT_EQ("kv cache", view.tags[0].name);
+  EXPECT_EQ(std::uint64_t{3} << 20, view.tags[0].requested.current);
+  EXPECT_EQ(1u, view.tags[0].blocks);
+  ASSERT_FALSE(view.streams.empty());
+  EXPECT_EQ(stream_.ref().id().value(), view.streams[0].stream);
+  EXPECT_EQ(std::uint64_t{3} << 20, view.streams[0].live);
+  memory.deallocate(block, stream_);
+}
+
+TEST_F(live_page_tests, are_written_again_and_again) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
+  void* const block = memory.allocate(bytes{1 << 20}, stream_);
+  std::uint64_t seen = 0;
+  for (int tries = 0; tries < 2000 && seen == 0; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds{5});
+    seen = read_live_pages(::getpid()).value().at(0).stats.requested.current;
+  }
+  EXPECT_EQ(std::uint64_t{1} << 20, seen);
+  memory.deallocate(block, stream_);
+}
+
+TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
+  std::string path;
+  {
+    auto memory = caching_allocator::create(gpu_).value();
+    const auto page = live_page::publish(memory).value();
+    path = page->path();
+    EXPECT_TRUE(std::filesystem::exists(path));
+    const auto rights = std::filesystem::status(path).permissions();
+    EXPECT_EQ(std::filesystem::perms::none, rights & std::filesystem::perms::others_all);
+    EXPECT_TRUE(memory.close());
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  const auto gone = read_live_pages(::getpid());
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(errc::not_found, gone.error().code);
+}
+
+TEST_F(live_page_tests, refuse_a_period_that_would_disturb) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto refused = live_page::publish(memory, {.period = std::chrono::milliseconds{1}});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(errc::invalid_argument, refused.error().code);
+}
+
+}  // namespace
+}  // namespace weir

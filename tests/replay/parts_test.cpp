@@ -1,0 +1,111 @@
+// The parts of a replay by themselves: patterns and turns.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "replay/crew.hpp"
+#include "replay/patterns.hpp"
+#include "weir/memory.hpp"
+#include "weir/runtime.hpp"
+
+namespace weir::replay {
+namespace {
+
+class pattern_tests : public ::testing::TestWithParam<bool> {
+ protected:
+  pattern_tests() {
+    const context_scope bound{gpu_};
+    memory_ = reinterpret_cast<void*>(allocate_plain(bound, bytes{size}).value());
+  }
+  ~pattern_tests() override {
+    const context_scope bound{gpu_};
+    EXPECT_TRUE(free_plain(bound, reinterpret_cast<driver::CUdeviceptr>(memory_)));
+  }
+
+  static constexpr std::uint64_t size = 1 << 20;
+  std::shared_ptr<sim::machine> machine_ = sim::machine::create().value();
+  std::shared_ptr<runtime> runtime_ = runtime::open_simulated(machine_).value();
+  device gpu_ = runtime_->device(device_id{0}).value();
+  stream first_ = stream::create(gpu_).value();
+  stream second_ = stream::create(gpu_).value();
+  void* memory_ = nullptr;
+};
+
+TEST_P(pattern_tests, are_found_where_nobody_else_wrote) {
+  patterns under_test{gpu_, runtime_->driver(), GetParam(), 2};
+  const step block{.size = size, .block = 0};
+  under_test.write(block, memory_, first_);
+  under_test.look(block, memory_, first_);
+  under_test.look(block, memory_, second_);  // ordered behind the write, on another stream
+  EXPECT_EQ(0u, under_test.mismatches());
+  EXPECT_TRUE(machine_->hazards().empty());
+}
+
+TEST_P(pattern_tests, are_missed_where_another_block_had_the_same_bytes) {
+  patterns under_test{gpu_, runtime_->driver(), GetParam(), 3};
+  const step block{.size = size, .block = 0};
+  const step inside{.size = size / 2, .block = 1};
+  under_test.write(block, memory_, first_);
+  under_test.write(inside, memory_, first_);
+  under_test.look(block, memory_, first_);
+  under_test.look(inside, memory_, first_);
+  EXPECT_EQ(1u, under_test.mismatches());
+}
+
+TEST_P(pattern_tests, fit_into_blocks_of_any_size) {
+  patterns under_test{gpu_, runtime_->driver(), GetParam(), 64};
+  std::uint32_t number = 0;
+  for (const std::uint64_t bytes_of : {1, 3, 4, 7, 8, 33, 511, 4097}) {
+    const step block{.size = bytes_of, .block = number++};
+    under_test.write(block, memory_, first_);
+    under_test.look(block, memory_, first_);
+  }
+  EXPECT_EQ(0u, under_test.mismatches());
+}
+
+TEST_P(pattern_tests, are_looked_for_however_many_there_are) {
+  patterns under_test{gpu_, runtime_->driver(), GetParam(), 1};
+  const step block{.size = 64, .block = 0};
+  under_test.write(block, memory_, first_);
+  for (int i = 0; i < 5000; ++i) under_test.look(block, memory_, first_);
+  EXPECT_EQ(0u, under_test.mismatches());
+}
+
+INSTANTIATE_TEST_SUITE_P(fills, pattern_tests, ::testing::Bool(),
+                         [](const auto& whole) { return whole.param ? "whole" : "words"; });
+
+TEST(crew, every_member_has_a_thread_of_its_own_and_turns_come_in_order) {
+  crew three{3};
+  std::vector<std::thread::id> threads(3);
+  std::vector<std::size_t> order;
+  for (const std::size_t member : {2, 0, 1, 0, 2}) {
+    three.run(member, [&, member] {
+      order.push_back(member);
+      if (threads[member] == std::thread::id{}) threads[member] = std::this_thread::get_id();
+      EXPECT_EQ(threads[member], std::this_thread::get_id());
+    });
+  }
+  EXPECT_EQ((std::vector<std::size_t>{2, 0, 1, 0, 2}), order);
+  EXPECT_NE(threads[0], threads[1]);
+  EXPECT_NE(threads[1], threads[2]);
+  EXPECT_NE(threads[0], std::this_thread::get_id());
+}
+
+TEST(crew, what_a_member_throws_arrives) {
+  crew two{2};
+  EXPECT_THROW(two.run(1, [] { throw std::runtime_error{"no"}; }), std::runtime_error);
+  bool ran = false;
+  two.run(1, [&] { ran = true; });
+  EXPECT_TRUE(ran);
+}
+
+TEST(crew, of_one_is_the_caller) {
+  crew one{1};
+  EXPECT_TRUE(one.alone());
+  std::thread::id where;
+  one.run(0, [&] { where = std::this_thread::get_id(); });
+  EXPECT_EQ(std::this_thread::get_id(), where);
+}
+
+}  // namespace
+}  // namespace weir::replay

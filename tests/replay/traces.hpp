@@ -1,0 +1,24 @@
+// The recorded traces that the tests of the room replay play.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "replay/script.hpp"
+#include "weir/trace.hpp"
+
+namespace weir::replay {
+
+/// tests/data/traces/<name>.trace.gz.
+[[nodiscard]] const recording& recorded(const std::string& name);
+
+/// A recording of these events; streams, threads, pools and tags are as many as they name.
+[[nodiscard]] recording made_of(std::initializer_list<trace_event> events);
+
+/// Events at one nanosecond after the other.
+[[nodiscard]] trace_event allocate(std::uint64_t time, std::uint64_t address, std::uint64_t size,
+                                   std::uint32_t stream = 0);
+[[nodiscard]] trace_event event_at(std::uint64_t time, trace_kind kind, std::uint64_t address,
+                                   std::uint32_t stream = 0);
+
+}  // namespace weir::replay
