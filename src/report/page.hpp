@@ -1,0 +1,36 @@
+// The report: one HTML file that shows a recording and needs nothing else.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "replay/replay.hpp"
+#include "report/placement.hpp"
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::report {
+
+/// What a page is made of. The recording outlives the call only.
+struct page_source {
+  const recording& what;
+  std::string file;                         ///< the recording's name, for the title
+  std::vector<replay::outcome> policies{};  ///< what replays said, in the order to show them
+  const placement* where = nullptr;         ///< for recordings without real addresses
+};
+
+/// How much goes into a page. Details that do not fit are left out in steps, coarsely said: first
+/// every moment of small blocks, then resolution in time.
+struct page_limits {
+  std::size_t bytes = 30'000'000;  ///< of the file
+  std::size_t bins = 1 << 18;      ///< moments, at the finest resolution
+  std::size_t blocks = 1'000'000;  ///< in the arena map, over all moments
+};
+
+/// The text of the page. Costs a few passes over the events and about 100 bytes an event.
+///
+/// Nothing of the recording stands in the page as text: names, tags and frames are packed, and the
+/// page shows them as text and never as markup.
+[[nodiscard]] std::string make_page(const page_source& from, const page_limits& most = {});
+
+}  // namespace weir::inline v0::report

@@ -1,0 +1,38 @@
+// Out of memory, explained: what held the memory when a request failed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "report/story.hpp"
+#include "weir/trace.hpp"
+
+namespace weir::inline v0::report {
+
+/// Free memory among the live blocks of a moment.
+struct holes {
+  std::uint64_t bytes = 0;  ///< reserved, and in no block
+  std::uint64_t pieces = 0;
+  std::uint64_t longest = 0;
+};
+
+struct shortage {
+  std::uint32_t event = 0;
+  std::uint64_t asked = 0;
+  std::uint32_t stream = 0;
+  std::uint64_t live = 0;      ///< as asked for
+  std::uint64_t rounded = 0;   ///< what the live blocks take
+  std::uint64_t reserved = 0;  ///< 0 if the recording does not say
+  std::uint64_t limit = 0;     ///< 0 without one
+  holes free;
+  std::vector<std::pair<std::uint16_t, std::uint64_t>> tags;  ///< most live first, at most 5
+  std::string verdict;                                        ///< why, in one or two sentences
+};
+
+/// The first `most` failed requests of the recording.
+[[nodiscard]] std::vector<shortage> explain_shortages(const recording& from, const story& what,
+                                                      std::size_t most);
+
+}  // namespace weir::inline v0::report

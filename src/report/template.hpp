@@ -1,0 +1,13 @@
+// The page without its figures: viewer/ as it was when this was built.
+#pragma once
+
+#include <string_view>
+
+namespace weir::inline v0::report {
+
+/// viewer/page.html, in which @style@, @script@, @index@, @early@ and @store@ stand for the rest.
+extern const std::string_view page_template;
+extern const std::string_view page_style;
+extern const std::string_view page_script;
+
+}  // namespace weir::inline v0::report

@@ -1,0 +1,95 @@
+// Tables: policies side by side, sites, and what ran out.
+
+function showPolicies(page) {
+  const { index, timeline } = page;
+  const rows = [
+    ...index.recorded.map((row) => ({ ...row, recorded: true })),
+    ...index.policies,
+  ];
+  const most = Math.max(1, ...rows.map((row) => row.reserved));
+  const meter = (row) => {
+    const bar = make('i', { style: { width: `${(100 * row.reserved) / most}%` } });
+    const asked = make('i', { class: 'asked', style: { width: `${(100 * Math.min(row.requested, row.reserved)) / most}%` } });
+    return make('span', { class: 'meter', role: 'img', 'aria-label': `${sizeText(row.requested)} asked for, ${sizeText(row.reserved)} reserved` }, bar, asked);
+  };
+  const line = (row) => {
+    if (row.recorded || !row.samples.length) return '';
+    const box = make('input', { type: 'checkbox', 'aria-label': `Draw what ${row.name} reserved over time`,
+      onchange: () => {
+        if (box.checked) timeline.lines.add(row.name);
+        else timeline.lines.delete(row.name);
+        timeline.legend();
+        timeline.redraw();
+      } });
+    box.checked = timeline.lines.has(row.name);
+    return box;
+  };
+  const figure = (value) => (row) => (row.recorded ? '' : value(row));
+  byId('policies').replaceChildren(tableOf([
+    { label: 'Policy', text: true, wide: true, cell: (row) => (row.recorded ? `${row.name}, as recorded` : row.name) },
+    { label: 'Chart', cell: line },
+    { label: 'Asked for', cell: (row) => sizeText(row.requested) },
+    { label: 'Reserved', cell: (row) => sizeText(row.reserved) },
+    { label: 'Ratio', cell: (row) => (row.requested ? (row.reserved / row.requested).toFixed(3) : '-') },
+    { label: '', text: true, cell: meter },
+    { label: 'Driver calls', cell: figure((row) => countText(row.calls)) },
+    { label: 'Driver time', cell: figure((row) => timeText(row.driverTime)) },
+    { label: 'Waits', cell: figure((row) => countText(row.waits)) },
+    { label: 'Out of memory', cell: figure((row) => countText(row.ooms)) },
+  ], rows, { empty: 'No policy was replayed into this report. weir report --policy all does so.' }));
+}
+
+function showSites(page) {
+  const { index } = page;
+  const order = { by: 'most', up: false };
+  const columns = [
+    { label: index.hasStacks ? 'Site' : 'Size', key: 'label', text: true, wide: true },
+    { label: 'Most live', key: 'most', text_: sizeText },
+    { label: 'At the peak', key: 'atPeak', text_: sizeText },
+    { label: 'Never freed', key: 'atEnd', text_: sizeText },
+    { label: 'Blocks', key: 'blocks', text_: countText },
+    { label: 'In all', key: 'bytes', text_: sizeText },
+    { label: 'Mean life', key: 'life', text_: (value) => (value < 0 ? '-' : timeText(value)) },
+  ];
+  const rows = index.sites.map((site) => ({ ...site, life: site.blocks && site.lifetime ? site.lifetime / site.blocks : -1 }));
+  const draw = () => {
+    const filter = byId('site-filter').value.toLowerCase();
+    const seen = rows.filter((row) => !filter || [row.label, ...row.frames].some((text) => text.toLowerCase().includes(filter)));
+    const sign = order.up ? 1 : -1;
+    seen.sort((a, b) => sign * (a[order.by] < b[order.by] ? -1 : a[order.by] > b[order.by] ? 1 : 0));
+    const heads = columns.map((column) => ({
+      ...column,
+      head: make('button', { 'aria-label': `Sort by ${column.label}`, onclick: () => {
+        order.up = order.by === column.key ? !order.up : column.key === 'label';
+        order.by = column.key;
+        draw();
+      } }, column.label + (order.by === column.key ? (order.up ? ' ▲' : ' ▼') : '')),
+      cell: (row) => {
+        if (column.text_) return column.text_(row[column.key]);
+        if (!row.frames.length) return row.label;
+        const stack = make('ol', { class: 'frames' }, ...row.frames.map((frame) => make('li', {}, frame)));
+        return make('details', {}, make('summary', {}, row.label), stack);
+      },
+    }));
+    byId('sites').replaceChildren(tableOf(heads, seen.slice(0, 300), { empty: rows.length ? 'No site matches.' : 'Nothing was allocated.' }));
+    if (index.siteCount > rows.length) byId('sites').append(make('p', { class: 'quiet', style: { padding: '4px 10px' } }, `The ${rows.length} that held most, of ${countText(index.siteCount)}.`));
+  };
+  byId('site-filter').addEventListener('input', draw);
+  draw();
+}
+
+function showShortages(page) {
+  const { index } = page;
+  if (!index.shortageCount) return;
+  byId('shortage-section').hidden = false;
+  const cards = index.shortages.map((shortage) => make('div', { class: 'card' },
+    make('div', { class: 'bar' },
+      make('strong', {}, `${sizeText(shortage.asked)} could not be had`),
+      make('button', { onclick: () => page.look(shortage.event, true) }, 'Look at this moment')),
+    make('p', {}, shortage.verdict),
+    make('p', { class: 'quiet' }, `At ${timeText(shortage.time, 1000)}, event ${countText(shortage.event)}, on ${index.streams[shortage.stream] || 'an unknown stream'}; ${sizeText(shortage.live)} live`
+      + (shortage.reserved ? `, ${sizeText(shortage.reserved)} reserved, ${sizeText(shortage.free)} of it free in ${countText(shortage.pieces)} pieces` : '')),
+    make('ul', {}, ...shortage.tags.map((tag) => make('li', {}, `${tag.label}: ${sizeText(tag.size)} live`)))));
+  if (index.shortageCount > cards.length) cards.push(make('p', { class: 'quiet' }, `and ${countText(index.shortageCount - cards.length)} more`));
+  byId('shortages').replaceChildren(...cards);
+}

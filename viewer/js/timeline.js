@@ -1,0 +1,372 @@
+// Memory over time: the stacked chart, the strip with the whole recording, and the legend.
+
+class Timeline {
+  constructor(page) {
+    const { index } = page;
+    this.page = page;
+    this.index = index;
+    this.axis = index.duration > 0 ? 'time' : 'events';
+    this.grouping = Math.max(0, index.groupings.findIndex((by) => by.labels.length > 1));
+    this.fit = false;
+    this.lines = new Set();  // names of policies that are drawn as lines
+    this.hover = null;
+    this.columns = [];
+    this.stage = new Stage(byId('timeline'), () => this.draw());
+    this.whole = new Stage(byId('whole'), () => this.drawWhole());
+    this.all();
+    gestures(byId('timeline'), {
+      drag: (dx) => this.pan(-dx / this.stage.width),
+      zoom: (factor, at) => this.zoom(factor, at.x / this.stage.width),
+      click: (at) => page.look(this.momentAt(at.x)),
+      hover: (at, event) => this.point(at, event),
+      leave: () => this.point(null),
+    });
+    const jump = (at) => this.centre(this.domain() * (at.x / this.whole.width));
+    gestures(byId('whole'), { drag: (dx, dy, at) => jump(at), click: jump });
+  }
+
+  // --- The view: [from, to) on the axis ---------------------------------------------------------
+
+  domain() {
+    return Math.max(1, this.axis === 'time' ? this.index.duration : this.index.events);
+  }
+
+  all() {
+    this.set(0, this.domain());
+  }
+
+  set(from, to) {
+    const domain = this.domain();
+    const least = this.axis === 'time' ? Math.min(domain, 1000) : Math.min(domain, 16);
+    const width = Math.min(domain, Math.max(least, to - from));
+    const middle = (from + to) / 2;
+    this.from = Math.max(0, Math.min(domain - width, middle - width / 2));
+    this.to = this.from + width;
+    this.redraw();
+  }
+
+  pan(share) {
+    const by = (this.to - this.from) * share;
+    const room = by < 0 ? -this.from : this.domain() - this.to;
+    const step = by < 0 ? Math.max(by, room) : Math.min(by, room);
+    this.from += step;
+    this.to += step;
+    this.redraw();
+  }
+
+  zoom(factor, share = 0.5) {
+    const at = this.from + (this.to - this.from) * share;
+    const width = Math.min(this.domain(), (this.to - this.from) * factor);
+    this.set(at - width * share, at + width * (1 - share));
+  }
+
+  centre(at) {
+    const half = (this.to - this.from) / 2;
+    this.set(at - half, at + half);
+  }
+
+  setAxis(axis) {
+    const from = this.eventAt(this.from);
+    const to = this.eventAt(this.to);
+    this.axis = axis;
+    this.set(this.placeOf(from), this.placeOf(to));
+    this.whole.redraw();
+  }
+
+  setGrouping(grouping) {
+    this.grouping = grouping;
+    this.page.series.loadTop([1 + grouping]).then(() => this.redraw());
+    this.legend();
+  }
+
+  eventAt(place, precision = (this.to - this.from) / 1000) {
+    return this.axis === 'time' ? this.page.series.eventAt(place, precision) : place;
+  }
+
+  placeOf(event) {
+    return this.axis === 'time' ? this.page.series.timeAt(event) : event;
+  }
+
+  momentAt(x) {
+    const column = this.columns[Math.max(0, Math.min(this.columns.length - 1, Math.floor(x * this.stage.scale)))];
+    return column ? column.moment : this.index.peak.event;
+  }
+
+  redraw() {
+    this.stage.redraw();
+    this.whole.redraw();
+  }
+
+  // --- Drawing ----------------------------------------------------------------------------------
+
+  measure(width, from, to, least = 0) {
+    const { series } = this.page;
+    const columns = new Array(width);
+    const precision = (to - from) / width / 2;
+    let before = this.eventAt(from, precision);
+    for (let x = 0; x < width; ++x) {
+      const after = this.eventAt(from + ((to - from) * (x + 1)) / width, precision);
+      columns[x] = this.index.bins ? series.highest(before, Math.max(after, before), this.grouping, least) : null;
+      before = after;
+    }
+    return columns;
+  }
+
+  paint(stage, columns, top) {
+    const { pixels, image } = stage;
+    const { width, height } = image;
+    pixels.fill(theme.ground);
+    const scale = height / top;
+    columns.forEach((column, x) => {
+      if (!column) return;
+      const { stacks, at } = column;
+      const low = height - Math.round(column.low * scale);
+      let sum = 0;
+      let y = height;
+      for (let g = 0; g < stacks.groups; ++g) {
+        sum += stacks.values[at * stacks.groups + g];
+        const until = Math.max(0, height - Math.round(sum * scale));
+        const color = theme.words[g % theme.words.length];
+        const thin = theme.thin[g % theme.thin.length];
+        for (let p = (y - 1) * width + x; y > until; --y, p -= width) pixels[p] = y > low ? color : thin;
+      }
+      if (column.reserved > 0) {
+        const line = Math.max(0, Math.min(height - 1, height - Math.round(column.reserved * scale)));
+        pixels[line * width + x] = theme.ink;
+        if (line > 0) pixels[(line - 1) * width + x] = theme.ink;
+      }
+    });
+    stage.show();
+  }
+
+  top(columns) {
+    let most = 1;
+    const see = (value) => { if (value > most) most = value; };
+    if (this.fit) {
+      for (const column of columns) if (column) see(Math.max(column.total, column.reserved));
+    } else {
+      see(this.index.peak.live);
+      see(this.index.reservedPeak);
+    }
+    for (const policy of this.policyLines()) for (const sample of policy.samples) if (!this.fit) see(sample.reserved);
+    if (this.index.capacity < most * 1.3) see(this.index.capacity);
+    return most * 1.06;
+  }
+
+  policyLines() {
+    return this.index.policies.filter((policy) => this.lines.has(policy.name) && policy.samples.length);
+  }
+
+  draw() {
+    const { stage } = this;
+    this.columns = this.measure(stage.below.width, this.from, this.to);
+    const top = this.top(this.columns);
+    this.paint(stage, this.columns, top);
+    this.scaleY = stage.height / top;
+    const toX = (place) => ((place - this.from) / (this.to - this.from)) * stage.width;
+    const toY = (bytes) => stage.height - bytes * this.scaleY;
+    const pen = stage.over;
+    pen.font = '11px system-ui, sans-serif';
+    this.drawAxes(pen, top, toX, toY);
+    this.drawLines(pen, toX, toY);
+    this.drawMarks(pen, toX);
+    this.say();
+  }
+
+  drawAxes(pen, top, toX, toY) {
+    const { width, height } = this.stage;
+    pen.strokeStyle = theme.css('line');
+    pen.globalAlpha = 0.7;
+    pen.beginPath();
+    const up = roundStep(top, height / 56, 2);
+    for (let value = up; value < top; value += up) {
+      pen.moveTo(0, Math.round(toY(value)) + 0.5);
+      pen.lineTo(width, Math.round(toY(value)) + 0.5);
+    }
+    pen.stroke();
+    pen.globalAlpha = 1;
+    for (let value = up; value < top; value += up) this.word(pen, sizeText(value), 4, toY(value) - 4);
+    const across = roundStep(this.to - this.from, width / 110, 10);
+    for (let value = Math.ceil(this.from / across) * across; value < this.to; value += across) {
+      const x = toX(value);
+      if (x < 40 || x > width - 50) continue;
+      this.word(pen, this.axis === 'time' ? timeText(value, across) : countText(Math.round(value)), x, height - 5, 'center');
+    }
+  }
+
+  // Text that can be read over any colour.
+  word(pen, text, x, y, align = 'left') {
+    pen.textAlign = align;
+    pen.lineWidth = 3;
+    pen.lineJoin = 'round';
+    pen.strokeStyle = theme.css('ground');
+    pen.strokeText(text, x, y);
+    pen.fillStyle = theme.css('ink');
+    pen.fillText(text, x, y);
+    pen.lineWidth = 1;
+  }
+
+  drawLines(pen, toX, toY) {
+    const { capacity } = this.index;
+    const { width } = this.stage;
+    if (capacity && toY(capacity) >= 0) {
+      pen.strokeStyle = theme.bad;
+      pen.setLineDash([6, 4]);
+      pen.beginPath();
+      pen.moveTo(0, toY(capacity));
+      pen.lineTo(width, toY(capacity));
+      pen.stroke();
+      pen.setLineDash([]);
+      this.word(pen, 'what the device has', width - 6, toY(capacity) + 14, 'right');
+    }
+    for (const policy of this.policyLines()) {
+      pen.strokeStyle = policyColor(this.index, policy.name);
+      pen.lineWidth = 1.5;
+      pen.setLineDash([5, 3]);
+      pen.beginPath();
+      let before = 0;
+      policy.samples.forEach((sample, i) => {
+        const place = this.axis === 'time' ? sample.time : this.page.series.eventAt(sample.time, this.index.duration / 2000);
+        const x = toX(place);
+        if (i && (x < -20 || before > width + 20)) {
+          before = x;
+          return;
+        }
+        if (i) pen.lineTo(x, toY(sample.reserved));
+        else pen.moveTo(x, toY(sample.reserved));
+        before = x;
+      });
+      pen.stroke();
+      pen.setLineDash([]);
+      pen.lineWidth = 1;
+    }
+  }
+
+  drawMarks(pen, toX) {
+    const { height, width } = this.stage;
+    const line = (x, color, dash = []) => {
+      pen.strokeStyle = color;
+      pen.setLineDash(dash);
+      pen.beginPath();
+      pen.moveTo(x, 0);
+      pen.lineTo(x, height);
+      pen.stroke();
+      pen.setLineDash([]);
+    };
+    let clear = -Infinity;
+    for (const marker of this.index.markers) {
+      const x = toX(this.axis === 'time' ? marker.time : marker.event);
+      if (x < 0 || x > width) continue;
+      if (x < clear) continue;  // as many as there is room for their words
+      line(x, theme.css('quiet'), [2, 3]);
+      const text = marker.text.length > 28 ? `${marker.text.slice(0, 27)}…` : marker.text;
+      this.word(pen, text, x + 3, 12);
+      clear = x + pen.measureText(text).width + 12;
+    }
+    for (const shortage of this.index.shortages) {
+      const x = toX(this.axis === 'time' ? shortage.time : shortage.event);
+      if (x < 0 || x > width) continue;
+      line(x, theme.bad);
+      pen.fillStyle = theme.bad;
+      pen.beginPath();
+      pen.moveTo(x - 6, 0);
+      pen.lineTo(x + 6, 0);
+      pen.lineTo(x, 9);
+      pen.fill();
+    }
+    if (this.page.moment !== null) {
+      const x = toX(this.placeOf(this.page.moment));
+      pen.lineWidth = 2;
+      if (x >= -1 && x <= width + 1) line(x, theme.css('accent'));
+      pen.lineWidth = 1;
+    }
+    if (this.hover) line(Math.round(this.hover.x) + 0.5, theme.css('quiet'), [3, 3]);
+  }
+
+  drawWhole() {
+    const { whole } = this;
+    const wanted = [this.axis, this.grouping, theme.name, whole.sizes, this.page.series.loads].join();
+    if (this.wholeIs !== wanted) {
+      const top = Math.max(1, this.index.peak.live) * 1.05;
+      // Only the coarsest level: it is there from the start and shows every peak.
+      const columns = this.measure(whole.below.width, 0, this.domain(), this.page.series.top);
+      for (const column of columns) if (column) column.reserved = 0;
+      this.paint(whole, columns, top);
+      this.wholeIs = wanted;
+    }
+    const pen = whole.over;
+    const toX = (place) => (place / this.domain()) * whole.width;
+    pen.fillStyle = theme.css('ground');
+    pen.globalAlpha = 0.65;
+    pen.fillRect(0, 0, toX(this.from), whole.height);
+    pen.fillRect(toX(this.to), 0, whole.width - toX(this.to), whole.height);
+    pen.globalAlpha = 1;
+    pen.strokeStyle = theme.css('accent');
+    pen.lineWidth = 2;
+    const left = Math.min(whole.width - 4, toX(this.from));
+    pen.strokeRect(left + 1, 1, Math.max(3, toX(this.to) - left - 2), whole.height - 2);
+  }
+
+  // --- Words ------------------------------------------------------------------------------------
+
+  say() {
+    const { index } = this;
+    const wide = this.eventAt(this.to) - this.eventAt(this.from);
+    const level = this.columns.reduce((most, column) => (column ? Math.max(most, column.level) : most), 0);
+    const events = 2 ** (index.shift + level * index.levelShift);
+    const detail = !index.events ? 'Nothing was recorded.'
+      : events === 1 ? 'Every event is drawn.'
+        : `A step is ${countText(events)} events and shows its highest moment; thin colours were only there part of the time.`;
+    const words = `${countText(Math.round(wide))} of ${countText(index.events)} events in view. ${detail}`;
+    if (words === this.said) return;  // a change costs a layout
+    this.said = words;
+    byId('resolution').textContent = words;
+  }
+
+  legend() {
+    const { labels, name } = this.index.groupings[this.grouping] || { labels: [], name: '' };
+    const items = labels.map((label, g) => make('span', { title: label }, swatch(theme.colors[g % theme.colors.length]), make('b', {}, label), make('small', { 'data-group': g })));
+    if (this.index.knowsReserved) {
+      const whose = this.index.placedBy ? `reserved by ${this.index.placedBy}` : 'reserved';
+      items.push(make('span', {}, swatch(theme.css('ink'), 'line'), make('b', {}, whose), make('small', { 'data-group': 'reserved' })));
+    }
+    for (const policy of this.policyLines()) {
+      items.push(make('span', {}, swatch(policyColor(this.index, policy.name), 'line dashed'), make('b', {}, `reserved by ${policy.name} (replayed)`)));
+    }
+    byId('legend').replaceChildren(...items);
+    byId('legend').setAttribute('aria-label', `Colours by ${name}`);
+  }
+
+  point(at, event) {
+    this.hover = at;
+    this.stage.redraw();
+    const column = at && this.columns[Math.max(0, Math.min(this.columns.length - 1, Math.floor(at.x * this.stage.scale)))];
+    if (!column) {
+      tip.hide();
+      return;
+    }
+    const { stacks } = column;
+    const { labels } = this.index.groupings[this.grouping];
+    const parts = labels.map((label, g) => ({ label, g, size: stacks.values[column.at * stacks.groups + g] }))
+      .filter((part) => part.size > 0).sort((a, b) => b.size - a.size);
+    const rows = parts.slice(0, 8).map((part) => make('tr', {},
+      make('td', {}, swatch(theme.colors[part.g % theme.colors.length]), ` ${part.label}`), make('td', {}, sizeText(part.size))));
+    if (parts.length > 8) {
+      const rest = parts.slice(8).reduce((sum, part) => sum + part.size, 0);
+      rows.push(make('tr', {}, make('td', {}, `${parts.length - 8} more`), make('td', {}, sizeText(rest))));
+    }
+    const here = this.from + ((this.to - this.from) * at.x) / this.stage.width;
+    const near = this.index.markers.filter((m) => Math.abs((this.axis === 'time' ? m.time : m.event) - here) * this.stage.width < 5 * (this.to - this.from));
+    tip.show(event.clientX, event.clientY,
+      make('strong', {}, `${sizeText(column.total)} live`),
+      make('div', {}, `${timeText(this.page.series.timeAt(column.moment), 1000)}, event ${countText(column.moment)}`),
+      ...(column.reserved ? [make('div', {}, `${sizeText(column.reserved)} reserved`)] : []),
+      ...near.slice(0, 3).map((m) => make('div', {}, `“${m.text}”`)),
+      make('table', {}, ...rows), make('div', { class: 'quiet' }, 'Click to look at this moment'));
+  }
+}
+
+function policyColor(index, name) {
+  const at = index.policies.findIndex((policy) => policy.name === name);
+  return theme.colors[(at * 2 + 2) % theme.colors.length];
+}
