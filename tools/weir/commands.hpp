@@ -8,7 +8,22 @@ namespace weir::command {
 /// What a subcommand that did not understand its arguments exits with (EX_USAGE of sysexits.h).
 inline constexpr int bad_usage = 64;
 
-/// Adds `weir doctor`; if it is chosen, its exit code goes to `exit_code`.
+/// What a subcommand exits with that did its work, but not on all there was: a damaged trace, a
+/// request that could not be met.
+inline constexpr int not_whole = 1;
+/// What a subcommand exits with that could not do its work: no such file, no such device.
+inline constexpr int failed = 2;
+
+// Each adds its subcommand; if that is chosen, its exit code goes to `exit_code`.
+
 void add_doctor(CLI::App& application, int& exit_code);
+void add_replay(CLI::App& application, int& exit_code);
+void add_plan(CLI::App& application, int& exit_code);
+void add_diff(CLI::App& application, int& exit_code);
+void add_report(CLI::App& application, int& exit_code);
+void add_record(CLI::App& application, int& exit_code);
+void add_top(CLI::App& application, int& exit_code);
+/// `weir help` and `weir completion`, about everything that was added before or is added later.
+void add_help(CLI::App& application, int& exit_code);
 
 }  // namespace weir::command

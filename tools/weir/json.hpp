@@ -1,6 +1,9 @@
 // Writes JSON: always valid, whatever bytes the strings hold.
 #pragma once
 
+#include <array>
+#include <charconv>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +41,13 @@ class json_writer {
   template <std::integral Number>
   json_writer& value(Number number) {
     return raw(std::to_string(number));
+  }
+  /// The shortest text that reads as the same number; null for what is none.
+  json_writer& value(double number) {
+    if (!std::isfinite(number)) return null();
+    std::array<char, 32> text{};
+    const auto end = std::to_chars(text.data(), text.data() + text.size(), number).ptr;
+    return raw({text.data(), static_cast<std::size_t>(end - text.data())});
   }
   json_writer& null() { return raw("null"); }
 

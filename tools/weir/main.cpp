@@ -13,6 +13,13 @@ int main(int argc, char** argv) {
     application.require_subcommand(1);
     int exit_code = 0;
     weir::command::add_doctor(application, exit_code);
+    weir::command::add_replay(application, exit_code);
+    weir::command::add_plan(application, exit_code);
+    weir::command::add_diff(application, exit_code);
+    weir::command::add_report(application, exit_code);
+    weir::command::add_record(application, exit_code);
+    weir::command::add_top(application, exit_code);
+    weir::command::add_help(application, exit_code);
     try {
       application.parse(argc, argv);
     } catch (const CLI::ParseError& outcome) {

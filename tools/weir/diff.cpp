@@ -1,0 +1,145 @@
+// weir diff: what two recorded programs held at most, and what of it grew.
+#include "replay/diff.hpp"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "commands.hpp"
+#include "json.hpp"
+#include "traces.hpp"
+#include "weir/bytes.hpp"
+#include "weir/version.hpp"
+
+namespace weir::command {
+
+namespace {
+
+constexpr std::string_view who = "diff";
+
+constexpr const char* explanation =
+    "Both are looked at where their programs held the most.\n"
+    "\n"
+    "Exit codes:\n"
+    "  0   both were compared, whether they differ or not\n"
+    "  1   the same, but one of them is damaged\n"
+    "  2   one of them could not be read\n"
+    "  64  the command line could not be understood";
+
+struct arguments {
+  std::string before;
+  std::string after;
+  std::size_t top = 10;
+  bool json = false;
+};
+
+struct view {
+  const char* title;
+  const char* key;
+  std::map<std::string, replay::holding> replay::peak_summary::*groups;
+};
+
+constexpr view views[] = {{"by tag", "by_tag", &replay::peak_summary::by_tag},
+                          {"by size", "by_size", &replay::peak_summary::by_size},
+                          {"by site", "by_site", &replay::peak_summary::by_site}};
+
+struct number {
+  const char* title;
+  const char* key;
+  std::uint64_t before;
+  std::uint64_t after;
+};
+
+std::vector<number> numbers(const replay::peak_summary& a, const replay::peak_summary& b) {
+  return {{"bytes at the peak", "requested_peak", a.live.bytes, b.live.bytes},
+          {"blocks at the peak", "blocks_at_peak", a.live.blocks, b.live.blocks},
+          {"reserved at most", "reserved_peak", a.reserved_peak, b.reserved_peak},
+          {"allocations", "allocs", a.allocations, b.allocations},
+          {"bytes allocated", "allocated_bytes", a.allocated_bytes, b.allocated_bytes},
+          {"out of memory", "ooms", a.out_of_memory, b.out_of_memory}};
+}
+
+std::string signed_size(std::int64_t size) {
+  const auto count = static_cast<std::uint64_t>(size < 0 ? -size : size);
+  return (size < 0 ? "-" : "+") + to_string(bytes{count});
+}
+
+std::string to_text(const replay::peak_summary& a, const replay::peak_summary& b, std::size_t top) {
+  std::string text;
+  const auto out = std::back_inserter(text);
+  fmt::format_to(out, "{:<20} {:>16} {:>16} {:>17}\n", "", "before", "after", "growth");
+  for (const number& each : numbers(a, b)) {
+    fmt::format_to(out, "{:<20} {:>16} {:>16} {:>+17}\n", each.title, each.before, each.after,
+                   static_cast<std::int64_t>(each.after - each.before));
+  }
+  for (const view& each : views) {
+    const auto changed = replay::changes(a.*each.groups, b.*each.groups);
+    if (changed.empty()) continue;
+    fmt::format_to(out, "\n{}\n", each.title);
+    for (std::size_t i = 0; i < changed.size() && i < top; ++i) {
+      const replay::changed_group& group = changed[i];
+      fmt::format_to(out, "  {:>12}  {:>7} -> {:<7} blocks  {}\n", signed_size(group.growth()),
+                     group.before.blocks, group.after.blocks, group.name);
+    }
+    if (changed.size() > top)
+      fmt::format_to(out, "  and {} more that grew less\n", changed.size() - top);
+  }
+  return text;
+}
+
+std::string to_json(const replay::peak_summary& a, const replay::peak_summary& b) {
+  json_writer out;
+  out.begin_object();
+  out.member("weir", version_text());
+  for (const number& each : numbers(a, b)) {
+    out.key(each.key).begin_object();
+    out.member("before", each.before).member("after", each.after);
+    out.end_object();
+  }
+  for (const view& each : views) {
+    out.key(each.key).begin_array();
+    for (const replay::changed_group& group : replay::changes(a.*each.groups, b.*each.groups)) {
+      out.begin_object().member("name", group.name);
+      out.member("bytes_before", group.before.bytes).member("bytes_after", group.after.bytes);
+      out.member("blocks_before", group.before.blocks).member("blocks_after", group.after.blocks);
+      out.end_object();
+    }
+    out.end_array();
+  }
+  out.end_object();
+  return out.text();
+}
+
+int run(const arguments& wanted) {
+  const auto before = read_trace(who, wanted.before);
+  const auto after = read_trace(who, wanted.after);
+  if (!before || !after) return failed;
+  const bool damaged_before = say_if_damaged(who, wanted.before, *before);
+  const bool damaged_after = say_if_damaged(who, wanted.after, *after);
+  const auto a = replay::summarize(*before);
+  const auto b = replay::summarize(*after);
+  fmt::print("{}", wanted.json ? to_json(a, b) : to_text(a, b, wanted.top));
+  return damaged_before || damaged_after ? not_whole : 0;
+}
+
+}  // namespace
+
+void add_diff(CLI::App& application, int& exit_code) {
+  auto* const diff = application.add_subcommand(
+      "diff", "Compare what two recorded programs, or two snapshots, held at most");
+  const auto wanted = std::make_shared<arguments>();
+  diff->add_option("before", wanted->before, "A recording or snapshot")
+      ->type_name("TRACE")
+      ->required();
+  diff->add_option("after", wanted->after, "Another one")->type_name("TRACE")->required();
+  diff->add_option("--top", wanted->top, "How many groups of each kind to show")
+      ->type_name("N")
+      ->capture_default_str();
+  diff->add_flag("--json", wanted->json, "Write JSON, with all groups, instead of text");
+  diff->footer(explanation);
+  diff->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+}
+
+}  // namespace weir::command

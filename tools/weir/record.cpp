@@ -1,0 +1,134 @@
+// weir record: runs a program so that weir in it records what it does.
+#include <fmt/core.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands.hpp"
+#include "traces.hpp"
+#include "weir/bytes.hpp"
+
+namespace weir::command {
+
+namespace {
+
+constexpr std::string_view who = "record";
+constexpr int nothing_recorded = 3;
+
+constexpr const char* explanation =
+    "Every allocator of weir in the program, its plug-ins for frameworks among them, is\n"
+    "recorded: the first to FILE, further ones beside it.\n"
+    "\n"
+    "Exit codes:\n"
+    "  3         the program ended well, but nothing was recorded\n"
+    "  64        the command line could not be understood, or FILE is there already\n"
+    "  126, 127  the program could not be started, or not be found\n"
+    "  others    the program's own; 128 and the signal's number if one ended it";
+
+struct arguments {
+  std::string output;
+  std::vector<std::string> command;
+};
+
+/// Runs it and waits; its exit code as a shell would tell it.
+int run_program(const std::vector<std::string>& command) {
+  std::vector<char*> words;
+  for (const std::string& each : command) words.push_back(const_cast<char*>(each.c_str()));
+  words.push_back(nullptr);
+  // The terminal's signals are meant for the program; we stay to tell what it left behind.
+  struct sigaction ignore {};
+  struct sigaction interrupt {};
+  struct sigaction quit {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGINT, &ignore, &interrupt);
+  ::sigaction(SIGQUIT, &ignore, &quit);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::sigaction(SIGINT, &interrupt, nullptr);
+    ::sigaction(SIGQUIT, &quit, nullptr);
+    ::execvp(words.front(), words.data());
+    const int code = errno == ENOENT ? 127 : 126;
+    const std::string text =
+        fmt::format("weir record: {}: {}\n", command.front(), std::strerror(errno));
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+    ::_exit(code);
+  }
+  int status = 0;
+  while (child > 0 && ::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  ::sigaction(SIGINT, &interrupt, nullptr);
+  ::sigaction(SIGQUIT, &quit, nullptr);
+  if (child < 0) {
+    complain(who, fmt::format("the program could not be started: {}", std::strerror(errno)));
+    return 126;
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/// The trace and what stands beside it: a process's further allocators, a crash's remains.
+std::vector<std::filesystem::path> recorded_at(const std::filesystem::path& output) {
+  std::vector<std::filesystem::path> found;
+  const auto folder = output.has_parent_path() ? output.parent_path() : ".";
+  const std::string stem = output.stem().string();
+  std::error_code ignored;
+  for (const auto& each : std::filesystem::directory_iterator{folder, ignored}) {
+    const std::string name = each.path().filename().string();
+    const bool ours = name == output.filename() || name.starts_with(stem + ".");
+    if (ours && each.is_regular_file(ignored)) found.push_back(each.path());
+  }
+  return found;
+}
+
+int run(const arguments& wanted) {
+  std::filesystem::path output = wanted.output;
+  if (output.empty()) {
+    const auto program = std::filesystem::path{wanted.command.front()}.filename().string();
+    output = fmt::format("{}-{}.weirtrace", program, ::getpid());
+  }
+  // Absolute: the program may change its folder.
+  std::error_code code;
+  output = std::filesystem::absolute(output, code);
+  if (code || std::filesystem::exists(output)) {
+    complain(who, fmt::format("{}: {}", output.string(),
+                              code ? code.message() : "is there already, and is left alone"));
+    return bad_usage;
+  }
+  const auto before = recorded_at(output);
+  ::setenv("WEIR_RECORD", output.c_str(), 1);
+  const int exit_code = run_program(wanted.command);
+  bool any = false;
+  for (const auto& each : recorded_at(output)) {
+    if (std::find(before.begin(), before.end(), each) != before.end()) continue;
+    any = true;
+    const std::uint64_t size = std::filesystem::file_size(each, code);
+    complain(who, fmt::format("{} ({})", each.string(), to_string(bytes{code ? 0 : size})));
+  }
+  if (any) return exit_code;
+  complain(who, "nothing was recorded: the program made no allocator of weir");
+  return exit_code == 0 ? nothing_recorded : exit_code;
+}
+
+}  // namespace
+
+void add_record(CLI::App& application, int& exit_code) {
+  auto* const record = application.add_subcommand(
+      "record", "Run a program that uses weir and record what happens to its memory");
+  const auto wanted = std::make_shared<arguments>();
+  record->add_option("-o,--output", wanted->output, "The trace (else PROGRAM-PID.weirtrace)")
+      ->type_name("FILE");
+  record->add_option("command", wanted->command, "The program and its arguments, after --")
+      ->type_name("COMMAND")
+      ->required();
+  record->footer(explanation);
+  record->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+}
+
+}  // namespace weir::command

@@ -1,0 +1,87 @@
+// Reading traces for the subcommands.
+#include "traces.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "formats/open.hpp"
+
+namespace weir::command {
+
+std::string trace_name(std::string_view path) {
+  constexpr std::array<std::string_view, 9> extensions{
+      ".gz", ".zst", ".trace", ".weirtrace", ".csv", ".pickle", ".pkl", ".snapshot", ".log"};
+  std::string_view name = path.substr(path.find_last_of('/') + 1);
+  bool shorter = true;
+  while (shorter) {
+    shorter = false;
+    for (const std::string_view each : extensions) {
+      if (name.size() <= each.size() || !name.ends_with(each)) continue;
+      name.remove_suffix(each.size());
+      shorter = true;
+    }
+  }
+  return std::string{name};
+}
+
+void complain(std::string_view who, std::string_view what) {
+  fmt::print(stderr, "weir {}: {}\n", who, what);
+}
+
+void complain(std::string_view who, const error& what) {
+  complain(who, what.detail.empty() ? what.message() : what.detail);
+}
+
+std::optional<recording> read_trace(std::string_view who, const std::string& path) {
+  auto read = formats::read_recording(path);
+  if (read) return std::move(*read);
+  complain(who, read.error());
+  return std::nullopt;
+}
+
+bool say_if_damaged(std::string_view who, const std::string& path, const recording& what) {
+  if (what.damage) {
+    complain(who, fmt::format("{}: damaged at byte {}: {}; {} events stand before it", path,
+                              what.damage->offset, what.damage->reason, what.events.size()));
+  }
+  if (what.dropped != 0)
+    complain(who, fmt::format("{}: {} events were dropped by the recorder", path, what.dropped));
+  return what.damage || what.dropped != 0;
+}
+
+// --- Progress ------------------------------------------------------------------------------------
+
+progress_line::progress_line(std::string what, std::uint64_t all)
+    : what_{std::move(what)},
+      all_{all},
+      visible_{::isatty(STDERR_FILENO) == 1},
+      last_{std::chrono::steady_clock::now()} {}
+
+progress_line::~progress_line() {
+  if (visible_) fmt::print(stderr, "\r\033[K");
+}
+
+void progress_line::add(std::uint64_t more) {
+  const std::uint64_t done = done_.fetch_add(more) + more;
+  if (!visible_) return;
+  const std::unique_lock held{mutex_, std::try_to_lock};
+  const auto now = std::chrono::steady_clock::now();
+  if (!held || now - last_ < std::chrono::milliseconds{100}) return;
+  last_ = now;
+  print(done);
+}
+
+void progress_line::print(std::uint64_t done) {
+  constexpr std::size_t width = 40;
+  const double share = all_ == 0 ? 1 : static_cast<double>(done) / static_cast<double>(all_);
+  const auto filled = std::min(width, static_cast<std::size_t>(share * width));
+  fmt::print(stderr, "\r{} [{:<{}}] {:3.0f} %", what_, std::string(filled, '#'), width,
+             100 * std::min(share, 1.0));
+  std::fflush(stderr);
+}
+
+}  // namespace weir::command
