@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -239,6 +240,16 @@ class Record(Case):
         ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", 'echo x > "$WEIR_RECORD"'), 0)
         self.assertIn(str(trace), ran.stderr)
 
+    def test_a_program_is_recorded_and_its_recording_replayed(self):
+        trace = self.folder / "run.weirtrace"
+        ran = self.expect(weir("record", "-o", trace, "--", arguments.program), 0)
+        self.assertIn("ready", ran.stdout)
+        self.assertIn("run.weirtrace", ran.stderr)
+        ran = self.expect(weir("replay", trace, "--policy", "balanced", "--format", "csv"), 0)
+        row = next(csv.DictReader(io.StringIO(ran.stdout)))
+        self.assertEqual(row["allocs"], "1001")
+        self.assertEqual(row["requested_peak"], str((64 << 20) + 4096))
+
     def test_nothing_recorded_is_said(self):
         ran = self.expect(weir("record", "-o", self.folder / "run.weirtrace", "--", "true"), 3)
         self.assertIn("nothing was recorded", ran.stderr)
@@ -249,6 +260,24 @@ class Record(Case):
 
 
 class Top(Case):
+    def test_a_running_program_is_shown(self):
+        with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            for _ in range(100):  # the page is refreshed now and then
+                ran = self.expect(weir("top", program.pid, "--once", "--format", "json"), 0)
+                shown = json.loads(ran.stdout)["allocators"][0]
+                if shown["allocations"] == 1001:
+                    break
+                time.sleep(0.1)
+            self.assertEqual(shown["requested"]["current"], 64 << 20)
+            self.assertEqual(shown["allocations"], 1001)
+            ran = self.expect(weir("top", program.pid, "--once"), 0)
+            self.assertRegex(ran.stdout, "weights +64 MiB")
+            program.stdin.close()
+            self.assertEqual(program.wait(timeout=20), 0)
+        self.expect(weir("top", program.pid, "--once"), 2)
+
     def test_without_a_page_or_a_process(self):
         ran = self.expect(weir("top", os.getpid(), "--once"), 2)
         self.assertIn("publishes no live page", ran.stderr)
@@ -302,6 +331,7 @@ class Help(Case):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--weir", required=True)
+    parser.add_argument("--program", required=True)
     parser.add_argument("--driver", required=True)
     parser.add_argument("--traces", required=True, type=Path)
     parser.add_argument("--shipped", required=True, type=Path)
