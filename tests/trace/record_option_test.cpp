@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "support/scratch.hpp"
+#include "support/small_machine.hpp"
 #include "weir/caching_allocator.hpp"
 #include "weir/runtime.hpp"
 #include "weir/sim.hpp"
@@ -25,7 +26,7 @@ int in_child(Function body) {
 }
 
 int allocate_twice(const options& settings) {
-  const auto machine = runtime::open_simulated(sim::machine::create().value()).value();
+  const auto machine = open_small_machine();
   const auto gpu = machine->device(device_id{0}).value();
   for (int i = 0; i < 2; ++i) {
     auto made = caching_allocator::create(gpu, settings);

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "support/scratch.hpp"
+#include "support/small_machine.hpp"
 #include "weir/caching_allocator.hpp"
 #include "weir/runtime.hpp"
 #include "weir/sim.hpp"
@@ -41,8 +42,7 @@ class recorder_test : public ::testing::Test {
   }
 
   scratch_folder folder_;
-  std::shared_ptr<runtime> machine_ =
-      runtime::open_simulated(sim::machine::create().value()).value();
+  std::shared_ptr<runtime> machine_ = open_small_machine();
   device gpu_ = machine_->device(device_id{0}).value();
 };
 
