@@ -32,7 +32,7 @@ enum class placement_policy {
 
 /// The options with their initial values. docs/options.md lists each with its meaning. A plain
 /// value: nothing in weir reads options, or the environment, behind its user's back, but for
-/// WEIR_RECORD, which must work on a program as it is.
+/// WEIR_RECORD and WEIR_LIVE, which must work on a program as it is.
 struct options {
 #define WEIR_OPTION(name, type, initial, values, unit, environment, meaning) type name = initial;
 #include "weir/options.def"

@@ -1,6 +1,8 @@
 // Live pages that nobody owns.
 #include "trace/live_option.hpp"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -29,11 +31,14 @@ class process_pages {
   }
 
  private:
+  /// Not in a child: the pages are its parent's, and so may be the lock.
   void end() {
+    if (::getpid() != process_) return;
     const std::lock_guard lock{mutex_};
     all_.clear();
   }
 
+  const pid_t process_ = ::getpid();
   std::mutex mutex_;
   std::vector<std::unique_ptr<live_page>> all_;
 };

@@ -218,7 +218,7 @@ class live_page::publisher {
 
   ~publisher() {
     if (::getpid() != process_) {
-      thread_.detach();  // it never was in this process
+      if (thread_.joinable()) thread_.detach();  // it never was in this process
       return;
     }
     {
@@ -248,7 +248,12 @@ class live_page::publisher {
     made.size = sizeof(page);
     update();
     made.magic = right_magic;  // last: without it nobody looks further
-    thread_ = std::thread{[this] { live(); }};
+    try {
+      thread_ = std::thread{[this] { live(); }};
+    } catch (const std::system_error& none) {
+      return error{.code = errc::system,
+                   .detail = std::string{"a live page needs a thread: "} + none.what()};
+    }
     return {};
   }
 
@@ -259,9 +264,13 @@ class live_page::publisher {
   bool update() {
     const auto inside = memory_.lock();
     if (inside == nullptr) return false;
-    content now = look_at(*inside, gpu_);
-    now.updates = ++updates_;
-    write(**mapped_, now);
+    try {
+      content now = look_at(*inside, gpu_);
+      now.updates = ++updates_;
+      write(**mapped_, now);
+    } catch (const std::bad_alloc&) {
+      // The page stays as it is; the next look may find memory again.
+    }
     return true;
   }
 

@@ -25,7 +25,7 @@ result<std::unique_ptr<recorder>> recorder::start(const std::string& path,
   if (settings.program.empty()) settings.program = program_invocation_short_name;
   auto inside = std::make_unique<trace::tape>(trace::transcript{std::move(file), trace::ticks()},
                                               std::move(settings));
-  inside->begin();
+  WEIR_TRY(inside->begin());
   return std::unique_ptr<recorder>{new recorder{std::move(inside)}};
 }
 

@@ -79,10 +79,17 @@ void tape::prepare() noexcept {
 
 bool tape::forked() const noexcept { return forks.load(std::memory_order_relaxed) != born_under_; }
 
-void tape::begin() {
+result<void> tape::begin() {
   transcript_.begin(how_.program, how_.device, how_.device_capacity.count());
   if (how_.stacks) stacks_.prepare();
-  worker_ = std::thread{[this] { run(); }};
+  try {
+    worker_ = std::thread{[this] { run(); }};
+  } catch (const std::system_error& refused) {
+    transcript_.abandon();
+    return error{.code = errc::system,
+                 .detail = std::string{"a recorder needs a thread: "} + refused.what()};
+  }
+  return {};
 }
 
 // --- The threads that have something to tell ----------------------------------------------------

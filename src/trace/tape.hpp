@@ -37,7 +37,7 @@ class tape {
   tape(transcript into, recorder_options how);
   ~tape();
 
-  void begin();
+  [[nodiscard]] result<void> begin();
   void take(const memory_event& what) noexcept;
   void marker(std::string_view text) noexcept;
   result<void> flush();

@@ -29,6 +29,8 @@ class transcript {
   /// Appends records as a frame, and all tables that they need.
   [[nodiscard]] result<void> write(const std::vector<record>& records);
   [[nodiscard]] result<void> finish(std::uint64_t dropped);
+  /// There will be no file.
+  void abandon() noexcept { file_.abandon(); }
 
   [[nodiscard]] std::uint64_t events() const noexcept { return written_; }
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_.bytes_written(); }

@@ -14,6 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "support/no_threads.hpp"
 #include "support/scratch.hpp"
 #include "support/small_machine.hpp"
 #include "weir/caching_allocator.hpp"
@@ -237,6 +238,13 @@ TEST_F(recorder_test, refuses_what_cannot_work) {
   EXPECT_EQ(recorder::start(path(), {.level = 20}).code(), errc::invalid_argument);
   EXPECT_EQ(recorder::start(folder_.path("no/such")).code(), errc::system);
   EXPECT_EQ(folder_.files(), 0u);
+}
+
+TEST_F(recorder_test, needs_a_thread_and_says_so) {
+  const no_threads nothing;
+  if (!nothing) GTEST_SKIP() << "threads cannot be refused here";
+  EXPECT_EQ(recorder::start(path()).code(), errc::system);
+  EXPECT_EQ(folder_.files(), 0u) << "nothing is left behind";
 }
 
 TEST_F(recorder_test, tells_stacks_where_asked) {

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "support/no_threads.hpp"
+#include "support/small_machine.hpp"
 #include "weir/runtime.hpp"
 
 namespace weir {
@@ -14,8 +16,7 @@ namespace {
 
 class live_page_tests : public ::testing::Test {
  protected:
-  std::shared_ptr<runtime> runtime_ =
-      runtime::open_simulated(sim::machine::create().value()).value();
+  std::shared_ptr<runtime> runtime_ = testing_support::open_small_machine();
   device gpu_ = runtime_->device(device_id{0}).value();
   stream stream_ = stream::create(gpu_).value();
 };
@@ -44,6 +45,16 @@ TEST_F(live_page_tests, tell_what_the_allocator_holds_by_tag_and_stream) {
   EXPECT_EQ(stream_.ref().id().value(), view.streams[0].stream);
   EXPECT_EQ(std::uint64_t{3} << 20, view.streams[0].live);
   memory.deallocate(block, stream_);
+}
+
+TEST_F(live_page_tests, need_a_thread_and_say_so) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const testing_support::no_threads nothing;
+  if (!nothing) GTEST_SKIP() << "threads cannot be refused here";
+  const auto page = live_page::publish(memory);
+  ASSERT_FALSE(page);
+  EXPECT_EQ(page.code(), errc::system);
+  EXPECT_FALSE(read_live_pages(::getpid())) << "nothing is left behind";
 }
 
 TEST_F(live_page_tests, are_written_again_and_again) {
