@@ -124,7 +124,6 @@ class block_cache final : private detail::stream_listener {
   void observe_limits(guard& lock, driver_access& driver) noexcept;
   [[nodiscard]] result<void*> relieve(guard& lock, const request& wanted, driver_access& driver,
                                       error refused);
-  [[nodiscard]] error out_of_memory_error(const request& wanted, error refused) const;
 
   const weir::device device_;
   const std::shared_ptr<detail::device_state> home_;

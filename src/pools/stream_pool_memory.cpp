@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "heap/block.hpp"
 #include "pools/stream_pool_state.hpp"
 #include "weir/checked.hpp"
 
@@ -32,10 +33,6 @@ result<bytes> padded(bytes size, bytes alignment) {
   const auto sum = checked_add(size, alignment - bytes{promised_alignment});
   if (!sum) return error{.code = errc::size_overflow, .requested = size};
   return *sum;
-}
-
-error no_host_memory() {
-  return {.code = errc::system, .detail = "the host has no memory for the pool's books"};
 }
 
 }  // namespace
@@ -118,7 +115,7 @@ result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, 
     books_.add(address, {.base = base, .size = size, .stream = stream, .capture = capture});
   } catch (const std::bad_alloc&) {
     WEIR_TRY(check(call::mem_free_async, bound.driver().mem_free_async(base, stream.handle())));
-    return no_host_memory();
+    return heap::no_host_memory();
   }
   return as_pointer(address);
 }

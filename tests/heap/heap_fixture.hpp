@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "heap/allocator_state.hpp"
+#include "support/reports.hpp"
 #include "weir/caching_allocator.hpp"
 #include "weir/runtime.hpp"
 #include "weir/sim.hpp"
@@ -22,39 +23,6 @@
 namespace weir::testing_support {
 
 using namespace weir::literals;
-
-/// The error's code, or nothing where there was none.
-template <class Result>
-[[nodiscard]] std::optional<errc> code_of(const Result& outcome) {
-  if (outcome) return std::nullopt;
-  return outcome.code();
-}
-
-/// Collects what reaches the process-wide error handler while it lives.
-class reports {
- public:
-  reports() {
-    set_error_handler(
-        [](const error& found, void* self) noexcept {
-          auto& me = *static_cast<reports*>(self);
-          const std::lock_guard lock{me.mutex_};
-          me.errors_.push_back(found);
-        },
-        this);
-  }
-  ~reports() { set_error_handler(nullptr); }
-  reports(const reports&) = delete;
-  reports& operator=(const reports&) = delete;
-
-  [[nodiscard]] std::vector<error> take() {
-    const std::lock_guard lock{mutex_};
-    return std::exchange(errors_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<error> errors_;
-};
 
 /// Counts what an allocator tells.
 class listener final : public event_sink {

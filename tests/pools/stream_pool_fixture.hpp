@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/contract_test.hpp"
+#include "support/reports.hpp"
 #include "weir/event.hpp"
 #include "weir/runtime.hpp"
 #include "weir/stream_pool.hpp"
@@ -22,42 +23,9 @@ using namespace weir::literals;
 
 namespace stream_pools {
 
-/// The error's code, or nothing where there was none.
-template <class Result>
-[[nodiscard]] std::optional<errc> code_of(const Result& outcome) {
-  if (outcome) return std::nullopt;
-  return outcome.code();
-}
-
 [[nodiscard]] inline device_address address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
-
-/// Collects what reaches the process-wide error handler while it lives.
-class reports {
- public:
-  reports() {
-    set_error_handler(
-        [](const error& found, void* self) noexcept {
-          auto& me = *static_cast<reports*>(self);
-          const std::lock_guard lock{me.mutex_};
-          me.errors_.push_back(found);
-        },
-        this);
-  }
-  ~reports() { set_error_handler(nullptr); }
-  reports(const reports&) = delete;
-  reports& operator=(const reports&) = delete;
-
-  [[nodiscard]] std::vector<error> take() {
-    const std::lock_guard lock{mutex_};
-    return std::exchange(errors_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<error> errors_;
-};
 
 #if defined(__aarch64__) && defined(__SANITIZE_THREAD__)
 inline constexpr bool few_addresses = true;
