@@ -34,15 +34,19 @@ static_assert(sizeof(record) == 64);
 class ring {
  public:
   ring(std::uint32_t capacity, std::uint16_t number, std::uint64_t thread)
-      : records_(std::bit_ceil(capacity)), number_{number}, thread_{thread} {}
+      : records_(std::bit_ceil(capacity)),
+        first_{records_.data()},
+        mask_{records_.size() - 1},
+        number_{number},
+        thread_{thread} {}
 
   // --- The writer -------------------------------------------------------------------------------
 
   [[nodiscard]] bool full() noexcept {
-    if (written_ - emptied_seen_ < records_.size()) [[likely]]
+    if (written_ - emptied_seen_ <= mask_) [[likely]]
       return false;
     emptied_seen_ = emptied_.load(std::memory_order_acquire);
-    return written_ - emptied_seen_ >= records_.size();
+    return written_ - emptied_seen_ > mask_;
   }
   /// From here to publish() or give_up() the reader waits for us.
   void begin() noexcept {
@@ -52,15 +56,13 @@ class ring {
   /// Not full().
   [[nodiscard]] record& next() noexcept {
     // The reader had the lines last: by the time they are written they should be here again.
-    __builtin_prefetch(&records_[(written_ + ahead) & (records_.size() - 1)], 1);
-    return records_[written_ & (records_.size() - 1)].held;
+    prefetch_for_writing(&first_[(written_ + ahead) & mask_]);
+    return first_[written_ & mask_].held;
   }
   void publish() noexcept { state_.store(2 * ++written_, std::memory_order_release); }
   void give_up() noexcept { state_.store(2 * written_, std::memory_order_release); }
   /// Whether the reader should be woken: once each time that another half was written.
-  [[nodiscard]] bool half_way() const noexcept {
-    return (written_ & (records_.size() / 2 - 1)) == 0;
-  }
+  [[nodiscard]] bool half_way() const noexcept { return (written_ & (mask_ >> 1)) == 0; }
   void drop() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
   void end_thread() noexcept { ended_.store(true, std::memory_order_release); }
 
@@ -76,7 +78,7 @@ class ring {
   void empty(std::uint64_t until, std::vector<record>& to) {
     std::uint64_t at = emptied_.load(std::memory_order_relaxed);
     for (; at != until; ++at) {
-      record& taken = to.emplace_back(records_[at & (records_.size() - 1)].held);
+      record& taken = to.emplace_back(first_[at & mask_].held);
       taken.thread = number_;
       // A thread's own order is certain, whatever the clock says.
       last_time_ = taken.time = std::max(taken.time, last_time_);
@@ -95,6 +97,15 @@ class ring {
   [[nodiscard]] std::uint64_t thread() const noexcept { return thread_; }
 
  private:
+  static void prefetch_for_writing(const void* line) noexcept {
+#if defined(__x86_64__)
+    // The built-in would only ask to read it, as long as the oldest processors count.
+    asm volatile("prefetchw (%0)" : : "r"(line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+  }
+
   static constexpr std::uint64_t busy = 1;
   static constexpr std::uint64_t ahead = 8;
 
@@ -104,6 +115,8 @@ class ring {
   };
 
   std::vector<slot> records_;  // its pages are touched here, so that no event has to
+  slot* const first_;
+  const std::uint64_t mask_;
   std::uint64_t written_ = 0;
   std::uint64_t emptied_seen_ = 0;
   std::atomic<std::uint64_t> state_{0};  // twice what was written, plus busy
