@@ -64,6 +64,7 @@ struct block_info {
   block_state state{};
   stream_id stream{};  ///< of the allocation, or the one that a free block is bound to
   weir::tag tag{};     ///< only of live blocks
+  pool_id pool{};      ///< 0: the allocator's own
 };
 
 /// A handle or segment of physical memory and where it is mapped now.
@@ -128,6 +129,12 @@ struct pool_options {
   /// handles of one granularity (2 MiB), so that a block can be given away without its neighbours;
   /// that costs a driver call each. Needs virtual memory and descriptors, whatever the policy.
   bool exportable = false;
+  /// For captured graphs of whoever holds the pool, which replay at the addresses they were
+  /// captured with. While a handle of the pool lives its physical memory neither moves nor goes
+  /// back, and what a stream freed serves that stream alone, at once. Requests make no call that
+  /// harms a capture, whoever captures in whatever mode; on a stream that is being captured they
+  /// neither record events nor ask for any. docs/allocator.md, "For frameworks".
+  bool retains = false;
 };
 
 /// The physical memory under a block.
@@ -155,10 +162,26 @@ class WEIR_API memory_pool {
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = bytes{512}) const;
 
+  /// A block at exactly that address, for restoring a state that a snapshot showed. Made of memory
+  /// that the pool has free for the stream; no driver call, no move, legal in a capture.
+  /// foreign_pointer: the pool has no memory there; not_ready: something there is in use, by a
+  /// block or by work of another stream; bad_alignment: the address is no multiple of 512;
+  /// not_supported: a pool made of classic segments.
+  [[nodiscard]] result<void*> allocate_at(void* address, bytes size,
+                                          const stream_ref& stream) const;
+
   /// What lies under a live block of an exportable pool. It stays there, and is the pool's, until
   /// the block is freed. foreign_pointer: the block is of another pool; not_supported: the pool is
   /// not exportable.
   [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
+
+  /// Waits for the streams and gives back what is free in this pool; returns how much went. Of a
+  /// pool that retains, to call this is to say that no graph will be replayed any more that uses
+  /// the free part; what a capture that is under way freed stays. The pool of a graph_memory, which
+  /// knows its graphs, gives nothing back.
+  result<bytes> empty_cache() const;
+  /// Of one moment, as caching_allocator::snapshot(); empty if the pool is gone.
+  [[nodiscard]] pool_snapshot snapshot() const;
 
  private:
   friend class caching_allocator;
@@ -216,6 +239,30 @@ class WEIR_API graph_memory {
   std::shared_ptr<heap::graph_claim> inside_;
 };
 
+/// Says that captures may be under way, of whatever streams, as long as it lives.
+///
+/// Meanwhile the allocator asks no stream how far it has come, records no event and waits for
+/// nobody: what streams free stays their own, blocks with recorded streams stay pending, and
+/// requests that find no room take new memory. So no question of one thread can meet the beginning
+/// of a capture on another. For who captures without begin_capture(), in pools that retain.
+///
+/// Made by caching_allocator::notice_captures() before the first capture begins. Moves, does not
+/// copy; may end on another thread.
+class WEIR_API capture_notice {
+ public:
+  capture_notice() noexcept = default;
+  ~capture_notice();
+  capture_notice(capture_notice&& other) noexcept = default;
+  capture_notice& operator=(capture_notice&& other) noexcept;
+
+ private:
+  friend class caching_allocator;
+  explicit capture_notice(std::weak_ptr<heap::allocator_state> owner) noexcept
+      : owner_{std::move(owner)} {}
+
+  std::weak_ptr<heap::allocator_state> owner_;
+};
+
 /// Asked to free something because a request of `needed` bytes cannot be met. Returns whether it
 /// freed anything. Called without locks on the thread that allocates; it may use the allocator, but
 /// requests made from inside do not call it again.
@@ -268,7 +315,8 @@ class WEIR_API callback_registration {
 class WEIR_API caching_allocator {
  public:
   /// The options used are those that begin with heap_. not_supported: the device lacks virtual
-  /// memory and the policy needs it (every policy but classic does).
+  /// memory and the policy needs it (every policy but classic does), or heap_exportable is on and
+  /// the device cannot export memory or the policy is a classic one.
   [[nodiscard]] static result<caching_allocator> create(weir::device where,
                                                         const options& settings = {});
 
@@ -299,6 +347,15 @@ class WEIR_API caching_allocator {
 
   /// The size that was asked for; foreign_pointer or double_free as for deallocate.
   [[nodiscard]] result<bytes> size_of(const void* pointer) const;
+
+  /// The live block that the address lies in, anywhere; foreign_pointer: there is none. Finding the
+  /// block from its start costs a lock, from elsewhere a walk over the blocks of its pool.
+  [[nodiscard]] result<block_info> block_at(const void* pointer) const;
+
+  /// What lies under a live block, if the allocator (heap_exportable) or the block's pool
+  /// (pool_options) is exportable; not_supported if not. It stays there until the block is freed.
+  /// Other blocks may lie in the same handles.
+  [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
 
   // --- Looking ----------------------------------------------------------------------------------
 
@@ -344,6 +401,7 @@ class WEIR_API caching_allocator {
   /// request with option heap_detect_captures, otherwise only by requests that find no room at
   /// once; it then gets a private pool tied to its graph by itself.
   [[nodiscard]] result<graph_memory> begin_capture(const stream_ref& stream);
+  [[nodiscard]] capture_notice notice_captures();
   [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback);
   /// Replaces the observer; null removes it. When this returns the old one is not called any more.
   void set_observer(event_sink* sink);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,12 +34,11 @@ class address_table {
   /// Loads without acquiring: whoever has the address of a block has it from a thread that saw the
   /// block made.
   [[nodiscard]] block_index find(std::uint64_t address) const noexcept {
-    if (address % unit != 0 || !covers(address)) [[unlikely]]
-      return no_block;
-    const std::uint64_t key = address / unit;
+    // What is off a unit, or above 2^48, becomes a key that no entry has.
+    const std::uint64_t key = std::rotr(address, unit_bits);
     for (std::size_t at = start(key);;) {
       const std::uint64_t found = entries_[at].load(std::memory_order_relaxed);
-      if (found >> index_bits == key && found != 0) [[likely]]
+      if (found >> index_bits == key) [[likely]]  // null meets empty entries: no block, too
         return static_cast<block_index>(found & index_mask);
       if (found == 0) return no_block;
       if (++at == capacity_) at = 0;
@@ -57,13 +57,15 @@ class address_table {
 
  private:
   using entry = std::atomic<std::uint64_t>;  // 0: empty
+  static constexpr int unit_bits = std::countr_zero(unit);
   static constexpr unsigned index_bits = 25;
   static constexpr std::uint64_t index_mask = (std::uint64_t{1} << index_bits) - 1;
 
   [[nodiscard]] std::size_t start(std::uint64_t key) const noexcept {
-    // Fibonacci hashing; the high half of the product spreads over a capacity of any size.
-    const std::uint64_t mixed = (key * 0x9e37'79b9'7f4a'7c15u) >> 32;
-    return static_cast<std::size_t>((mixed * capacity_) >> 32);
+    // Fibonacci hashing of the low half, which tells apart what is within 2 TiB; the high half of
+    // the product spreads over a capacity of any size.
+    const std::uint32_t mixed = static_cast<std::uint32_t>(key) * 0x9e37'79b9u;
+    return static_cast<std::size_t>((std::uint64_t{mixed} * capacity_) >> 32);
   }
 
   std::unique_ptr<entry[]> entries_;

@@ -54,13 +54,27 @@ void forget_caches_in_children() {
 
 // --- Beginning and end --------------------------------------------------------------------------
 
+namespace {
+
+bool is_classic(const options& settings) {
+  return settings.heap_policy == placement_policy::classic ||
+         settings.heap_policy == placement_policy::classic_expandable;
+}
+
+}  // namespace
+
 result<std::shared_ptr<allocator_state>> allocator_state::create(weir::device where,
                                                                  const options& settings) {
-  const bool is_classic = settings.heap_policy == placement_policy::classic;
-  if (!is_classic && !where.capabilities().virtual_memory) {
+  const auto& can = where.capabilities();
+  if (settings.heap_policy != placement_policy::classic && !can.virtual_memory) {
     return error{
         .code = errc::not_supported,
         .detail = "the device has no virtual memory, which every policy but classic needs"};
+  }
+  if (settings.heap_exportable && (!can.posix_descriptors || is_classic(settings))) {
+    return error{.code = errc::not_supported,
+                 .detail = can.posix_descriptors ? "memory of classic policies is not exportable"
+                                                 : "the device cannot export memory"};
   }
   asymmetric_barrier::prepare();
   forget_caches_in_children();
@@ -87,9 +101,7 @@ std::uint64_t initial_limit(weir::device where, const options& settings) {
 }
 
 std::uint64_t cache_size(const options& settings) {
-  const bool is_classic = settings.heap_policy == placement_policy::classic ||
-                          settings.heap_policy == placement_policy::classic_expandable;
-  return is_classic ? 0 : settings.heap_thread_cache.count();
+  return is_classic(settings) ? 0 : settings.heap_thread_cache.count();
 }
 
 }  // namespace
@@ -98,6 +110,7 @@ allocator_state::allocator_state(weir::device where, const options& settings)
     : serial_{next_serial.fetch_add(1, std::memory_order_relaxed)},
       device_{where},
       policy_{settings.heap_policy},
+      exportable_{settings.heap_exportable},
       detect_captures_{settings.heap_detect_captures},
       home_{detail::device_state::keep(where)},
       limit_{initial_limit(where, settings)},
@@ -135,6 +148,7 @@ result<void> allocator_state::close() {
     settle_caches();
     static_cast<void>(hand_back_all());
   }
+  streams_.end_pauses();  // what ends now must be waited for, whoever captures
   driver_access driver{device_};
   result<void> outcome = driver.entered();
   const bool gone = !outcome && outcome.code() == errc::driver_gone;
@@ -178,7 +192,7 @@ thread_cache* allocator_state::local() {
     entries.push_back({serial_, weak_from_this(), mine});
   }
   // Inside a pool_scope the fast path stays shut: it would not look where requests go.
-  if (!in_scope) here = {serial_, mine};
+  if (!in_scope) here = {serial_, mine, serial_};
   return mine;
 }
 

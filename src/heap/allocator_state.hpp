@@ -31,6 +31,9 @@ class driver_access;
 /// Says that the size of a freed block need not be checked.
 constexpr bytes any_size = bytes::max();
 
+/// Frees a block behind the work of the stream that it was allocated for.
+struct allocation_order {};
+
 /// Everything a caching_allocator holds.
 ///
 /// Two paths. allocate_cached() and deallocate_cached() touch the calling thread's cache, the
@@ -57,10 +60,12 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   // --- Without the lock -------------------------------------------------------------------------
 
   /// Memory of exactly that size from the calling thread's cache; null: allocate() knows.
+  template <std::uint32_t reasons = 0>
   [[nodiscard]] void* allocate_quickly(bytes size, const stream_ref& stream) noexcept;
   /// Whether the calling thread's cache took the block; if not, deallocate() does or says what is
-  /// wrong.
-  [[nodiscard]] bool deallocate_quickly(void* pointer, const stream_ref& stream) noexcept;
+  /// wrong. The order is a stream's, or that of the block's allocation.
+  template <std::uint32_t reasons = 0, class Order>
+  [[nodiscard]] bool deallocate_quickly(void* pointer, const Order& order) noexcept;
 
   /// The same for what the quick path left undone: large blocks, streams other than the last,
   /// default streams, blocks of other threads, observers, limits. Then, with the lock, for requests
@@ -78,6 +83,9 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   result<void> deallocate(void* pointer, const stream_ref* stream, bytes expected);
   result<void> record_stream(void* pointer, const stream_ref& stream);
   [[nodiscard]] result<bytes> size_of(const void* pointer);
+  /// A block of the pool at exactly that address.
+  [[nodiscard]] result<void*> allocate_at(std::uint64_t address, bytes size,
+                                          const stream_ref& stream, const pool& from);
 
   result<bytes> trim(bytes keep);
   result<bytes> empty_cache();
@@ -103,7 +111,13 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
 
   [[nodiscard]] result<std::shared_ptr<pool>> create_pool(std::string_view name,
                                                           pool_options settings);
-  [[nodiscard]] result<block_handles> handles_under(const void* pointer, pool_id of);
+  /// Of any block, or only of one of that pool, whose handles are a slot each.
+  [[nodiscard]] result<block_handles> handles_under(const void* pointer,
+                                                    std::optional<pool_id> of = {});
+  [[nodiscard]] result<bytes> empty_cache(pool_id of);
+  /// Captures may be under way until end_notice(); both are counted.
+  void begin_notice() noexcept;
+  void end_notice() noexcept;
   void release_pool(pool_id which) noexcept;
   [[nodiscard]] result<std::shared_ptr<graph_claim>> begin_capture(const stream_ref& stream);
   void end_capture(const graph_claim& claim) noexcept;
@@ -120,6 +134,8 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   [[nodiscard]] std::vector<tag_stats> stats_by_tag();
   void reset_peaks();
   [[nodiscard]] allocator_snapshot snapshot();
+  [[nodiscard]] pool_snapshot snapshot(pool_id of);
+  [[nodiscard]] result<block_info> block_at(const void* pointer);
   [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream);
   /// What contradicts itself; empty if nothing. For tests.
   [[nodiscard]] std::string check();
@@ -145,6 +161,32 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   [[nodiscard]] bool free_for_another(thread_cache& cache, block_index which, stream_bins& bins,
                                       thread_cache& owner) noexcept;
 
+  void look_for_observer(const thread_cache& own) const noexcept;
+  template <std::uint32_t reasons>
+  [[nodiscard]] bool is_worth_trying() const noexcept {
+    if constexpr (reasons == 0) return here.unobserved == serial_;
+    return here.serial == serial_ && here.unobserved == 0;
+  }
+  /// Whether a free in that order is one behind the work of the stream of `bins`.
+  [[nodiscard]] bool is_order_of(const stream_bins& bins, const block&,
+                                 const stream_ref& stream) const noexcept {
+    return bins.id == stream.known_id() && stream.device() == device_;
+  }
+  [[nodiscard]] bool is_order_of(const stream_bins& bins, const block& what,
+                                 allocation_order) const noexcept {
+    return bins.slot == what.stream;
+  }
+  /// Of the cache's current stream.
+  void tell_quickly(const thread_cache& cache, memory_event_kind kind, const block& what,
+                    std::uint64_t requested) const noexcept {
+    cache.observer->on_event({.kind = kind,
+                              .tag = what.account,
+                              .device = device_.id(),
+                              .stream = cache.current->id,
+                              .address = what.address,
+                              .size = requested,
+                              .rounded = what.size()});
+  }
   void emit(event_sink* to, memory_event_kind kind, const block& what, stream_id stream,
             account_number account) const noexcept;
 
@@ -154,9 +196,15 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   [[nodiscard]] thread_cache* local();
   [[nodiscard]] result<caller> identify(const stream_ref& stream, thread_cache* cache);
   [[nodiscard]] result<stream_slot> slot_of(const caller& who, driver_access& driver);
+  /// Where a request is to be met.
+  struct destination {
+    const pool* from = nullptr;  // null: where it belongs
+    bool chosen_by_user = false;
+    std::uint64_t address = 0;  // exactly there; 0: anywhere
+  };
   [[nodiscard]] result<void*> allocate_locked(std::unique_lock<std::mutex>& lock, bytes size,
                                               const request& wanted, const caller& who,
-                                              const pool* from, bool chosen_by_user,
+                                              const destination& where,
                                               std::optional<capture_status> capturing);
   [[nodiscard]] result<pool_state*> route(const pool* from);
   [[nodiscard]] result<void> make_table_room();
@@ -194,6 +242,8 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   }
 
   // stream_progress.cpp, with the lock.
+  /// What streams are known to have passed becomes everybody's in the pool.
+  void retire(pool_state& in) noexcept;
   bool retire_all() noexcept;
   [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot close_but);
   /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams
@@ -220,6 +270,7 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   // snapshot.cpp, with the lock and caches settled
   [[nodiscard]] memory_stats totals() const noexcept;
   [[nodiscard]] memory_stats pool_totals(const pool_state& of) const noexcept;
+  void describe(const pool_state& from, pool_snapshot& into) const;
   [[nodiscard]] memory_stats tag_totals(tag of) const noexcept;
   [[nodiscard]] std::vector<tag_stats> tags_in_use() const;
   [[nodiscard]] memory_report report(bytes size, stream_slot slot);
@@ -231,6 +282,7 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   block_store blocks_;
 
   const placement_policy policy_;
+  const bool exportable_;
   const bool detect_captures_;
   stream_id legacy_stream_{};  // fixed in create()
   std::shared_ptr<detail::device_state> home_;
@@ -282,16 +334,19 @@ class driver_access {
 
 // --- The quick path -----------------------------------------------------------------------------
 //
-// No lock, no shared write, no driver call, no call at all: these two are leaves, so that what they
-// need stays in registers. Whatever is out of the ordinary is left to the slower paths.
+// No lock, no shared write, no driver call, no call at all: these are leaves, so that what they
+// need stays in registers. Whatever is out of the ordinary is left to the slower paths. `reasons`
+// is what the cache must ask attention for: nothing; or, for a second instance that tells what it
+// does, that somebody listens.
 
+template <std::uint32_t reasons>
 inline void* allocator_state::allocate_quickly(bytes size, const stream_ref& stream) noexcept {
-  if (here.serial != serial_) [[unlikely]]
+  if (!is_worth_trying<reasons>()) [[unlikely]]
     return nullptr;
   thread_cache& cache = *here.cache;
   const std::uint64_t units = (size.count() + (unit - 1)) / unit;
   const account_number account = observe::thread_tag.number();
-  if (cache.enter_quickly() != 0) [[unlikely]] {  // and nothing of it may be read
+  if (cache.enter_quickly() != reasons) [[unlikely]] {  // and nothing of it may be read
     cache.leave();
     return nullptr;
   }
@@ -312,18 +367,20 @@ inline void* allocator_state::allocate_quickly(bytes size, const stream_ref& str
   what.become(block_kind::live);
   what.account = account;
   what.out.waste = static_cast<std::uint32_t>(rounded - size.count());
-  what.out.home = cache.number;
   cache.units -= units;
   cache.count_allocation(account, size.count(), rounded);
+  if constexpr (reasons == thread_cache::observed)
+    tell_quickly(cache, memory_event_kind::allocate, what, size.count());
   cache.leave();
   return reinterpret_cast<void*>(what.address);
 }
 
-inline bool allocator_state::deallocate_quickly(void* pointer, const stream_ref& stream) noexcept {
-  if (here.serial != serial_) [[unlikely]]
+template <std::uint32_t reasons, class Order>
+inline bool allocator_state::deallocate_quickly(void* pointer, const Order& order) noexcept {
+  if (!is_worth_trying<reasons>()) [[unlikely]]
     return false;
   thread_cache& cache = *here.cache;
-  if (cache.enter_quickly() != 0) [[unlikely]] {
+  if (cache.enter_quickly() != reasons) [[unlikely]] {
     cache.leave();
     return false;
   }
@@ -335,18 +392,21 @@ inline bool allocator_state::deallocate_quickly(void* pointer, const stream_ref&
   const std::uint64_t held = cache.units + units;
   // A block whose home is here is of the allocator's own pool, counted here, and nobody recorded
   // it.
-  if (bins.id != stream.known_id() || stream.device() != device_ || what.is() != block_kind::live ||
+  if (!is_order_of(bins, what, order) || what.is() != block_kind::live ||
       what.out.home != cache.number || units > most_binned_units || held > cache.bound())
       [[unlikely]] {
     cache.leave();
     return false;
   }
   const std::uint64_t rounded = units * unit;
+  const std::uint64_t requested = rounded - what.out.waste;
   cache.units = held;
-  cache.count_free(what.account, rounded - what.out.waste, rounded);
+  cache.count_free(what.account, requested, rounded);
   what.stream = bins.slot;
   bins.push(which, what, units);
   what.become(block_kind::thread_cached);
+  if constexpr (reasons == thread_cache::observed)
+    tell_quickly(cache, memory_event_kind::deallocate, what, requested);
   cache.leave();
   return true;
 }

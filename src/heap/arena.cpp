@@ -30,15 +30,6 @@ arena::arena(core& shared, pool_id pool, growth_rules rules, address_range range
 
 arena::~arena() = default;
 
-result<std::unique_ptr<store>> arena::create_exportable(core& shared, pool_id pool,
-                                                        const context_scope& bound) {
-  // A handle goes to another process whole: one slot is as little as can be given away.
-  growth_rules rules;
-  rules.largest_handle = 0;
-  rules.unit_share = 0;
-  return create(shared, pool, rules, bound, {.posix_descriptor = true});
-}
-
 result<std::unique_ptr<store>> arena::create(core& shared, pool_id pool, growth_rules rules,
                                              const context_scope& bound,
                                              physical_properties properties) {
@@ -152,7 +143,7 @@ block_index arena::split(block_index which, std::uint64_t at) noexcept {
     add_run(which);
     add_run(high);
   } else {
-    ++holes_;
+    note_hole(high);
   }
   return high;
 }
@@ -254,6 +245,20 @@ block_index arena::fit(const request& wanted) {
       found = other;
   }
   return found == no_block ? no_block : carve(found, wanted);
+}
+
+result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) {
+  const std::uint64_t end = address + wanted.units * unit;
+  const block_index first = block_over(address);
+  for (block_index at = first;; at = shared_.blocks[at].after) {
+    if (at == no_block || shared_.blocks[at].is() == block_kind::hole)
+      return error{.code = errc::foreign_pointer, .detail = "no memory of the pool lies there"};
+    if (!usable(shared_.blocks[at], wanted, reach::usable))
+      return error{.code = errc::not_ready, .detail = "not all of it is free for the stream"};
+    if (shared_.blocks[at].end() >= end) break;
+  }
+  if (!shared_.blocks.prepare(2)) return no_host_memory();
+  return hand_out(cut(first, address, end), wanted);
 }
 
 void arena::give_back(block_index which, stamp freed) noexcept {

@@ -38,12 +38,10 @@ class arena final : public store {
                                                              growth_rules rules,
                                                              const context_scope& bound,
                                                              physical_properties properties = {});
-  /// One whose handles can be sent to other processes, and are one slot each.
-  [[nodiscard]] static result<std::unique_ptr<store>> create_exportable(core& shared, pool_id pool,
-                                                                        const context_scope& bound);
   ~arena() override;
 
   [[nodiscard]] block_index fit(const request& wanted) override;
+  [[nodiscard]] result<block_index> fit_at(std::uint64_t address, const request& wanted) override;
   [[nodiscard]] bool prefers_growth(const request& wanted) const override;
   [[nodiscard]] result<block_index> rearrange(const request& wanted, reach whose,
                                               const context_scope& bound) override;
@@ -58,6 +56,7 @@ class arena final : public store {
   [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override;
   [[nodiscard]] std::uint64_t fragments() const noexcept override;
   void describe(pool_snapshot& into) const override;
+  [[nodiscard]] block_index block_over(std::uint64_t address) const noexcept override;
   [[nodiscard]] result<block_handles> handles_under(block_index which) const override;
   [[nodiscard]] std::size_t footprint() const noexcept override;
   [[nodiscard]] std::string check() const override;
@@ -158,6 +157,8 @@ class arena final : public store {
   // arena_plan.cpp: where room could be made
   [[nodiscard]] bool usable(const block& run, const request& wanted, reach whose) const noexcept;
   [[nodiscard]] bool fillable(const block& hole) const noexcept;
+  [[nodiscard]] bool others_have_runs(stream_slot stream) const noexcept;
+  [[nodiscard]] bool worth_a_plan(const request& wanted, reach whose) const noexcept;
   [[nodiscard]] window best_window(const request& wanted, reach whose,
                                    std::vector<stretch>& stretches) const;
   [[nodiscard]] window window_at_end(const request& wanted, reach whose) const;
@@ -190,6 +191,8 @@ class arena final : public store {
                                             const context_scope& bound);
   void leave_hole(handle_number which, block_index hint, stamp used) noexcept;
   void fill_hole(const filling& with, stamp ready) noexcept;
+  void note_hole(block_index which) noexcept;    // that became one
+  void forget_hole(block_index which) noexcept;  // that ceases to be one
   void join_holes() noexcept;
   void drop_trailing_holes() noexcept;
   [[nodiscard]] handle_number new_handle(vmm::physical memory);
@@ -220,7 +223,8 @@ class arena final : public store {
   block_index first_ = no_block;
   block_index last_ = no_block;
   std::uint64_t peak_handed_out_ = 0;
-  std::size_t holes_ = 0;  // records of kind hole
+  std::size_t holes_ = 0;            // records of kind hole
+  block_index any_hole_ = no_block;  // they are linked by in.older and in.newer, in no order
 };
 
 }  // namespace weir::inline v0::heap

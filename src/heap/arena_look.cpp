@@ -46,6 +46,13 @@ std::size_t arena::footprint() const noexcept {
   return total;
 }
 
+block_index arena::block_over(std::uint64_t address) const noexcept {
+  if (address < range_.base() || address >= end_address()) return no_block;
+  block_index at = first_;
+  while (shared_.blocks[at].end() <= address) at = shared_.blocks[at].after;
+  return at;
+}
+
 result<block_handles> arena::handles_under(block_index which) const {
   if (!properties_.posix_descriptor) return errc::not_supported;
   const block& what = shared_.blocks[which];
@@ -62,7 +69,7 @@ result<block_handles> arena::handles_under(block_index which) const {
 void arena::describe(pool_snapshot& into) const {
   for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
-    block_info info{.address = there.address, .size = bytes{there.size()}};
+    block_info info{.address = there.address, .size = bytes{there.size()}, .pool = pool_};
     switch (there.is()) {
       case block_kind::run:
         info.state = there.stream == nobody ? block_state::free : block_state::stream_bound;
@@ -147,6 +154,12 @@ std::string arena::check() const {
   if (before != last_) complain("a wrong last block", expected);
   if (expected != end_address()) complain("an end that is not the slots' end", expected);
   if (holes != holes_) complain("a wrong count of holes", expected);
+  for (block_index at = any_hole_; at != no_block; at = blocks[at].in.newer) {
+    if (blocks[at].is() != block_kind::hole)
+      complain("no hole among the holes", blocks[at].address);
+    --holes;
+  }
+  if (holes != 0) complain("a list that misses holes", expected);
   if (out != handed_out_) complain("a wrong sum of what is handed out", expected);
   if (out + free_bytes != reserved_) complain("handed out + free is not reserved", expected);
   for (std::size_t i = 0; i < owners_.size(); ++i) {

@@ -12,12 +12,15 @@ namespace weir::inline v0::heap {
 result<block_index> arena::rearrange(const request& wanted, reach whose,
                                      const context_scope& bound) {
   if (whose == reach::behind_wait) {
+    // It is asked when what is usable was not enough: without others' runs there is no more.
+    if (!others_have_runs(wanted.stream)) return no_block;
     WEIR_TRY_VALUE(borrowed, borrow(wanted, bound));
     if (borrowed != no_block) return borrowed;
   }
   // Where one slot is room enough a free handle would have served as it is.
   if (wanted.units * unit <= slot_size_) return no_block;
   join_holes();
+  if (!worth_a_plan(wanted, whose)) return no_block;
   room_plan made = make_plan(wanted, whose, means::moving);
   if (!made.complete) return no_block;
   return carry_out(made, wanted, bound);
@@ -217,6 +220,7 @@ block_index arena::commit(const room_plan& room, const request& wanted) {
   };
   const stamp now = shared_.streams.now(wanted.stream);
   std::vector<step> steps;
+  steps.reserve(room.fillings.size());
   for (const filling& each : room.fillings) {
     step made{.with = &each};
     if (!each.fresh) {
@@ -263,6 +267,7 @@ block_index arena::commit(const room_plan& room, const request& wanted) {
     bool leaves;
   };
   std::vector<change> changes;
+  changes.reserve(2 * steps.size());
   for (const step& each : steps) {
     if (each.with->hole != no_block) changes.push_back({address_of(each.with->slot), &each, false});
     if (!each.with->fresh) changes.push_back({address_of(each.from_slot), &each, true});
@@ -322,9 +327,9 @@ void arena::leave_hole(handle_number which, block_index hint, stamp used) noexce
   const block_index hole = cut(hint, start, start + moved.slots * slot_size_);
   block& left = shared_.blocks[hole];
   left.become(block_kind::hole);
-  ++holes_;
   left.stream = used.stream;
   left.in = {};
+  note_hole(hole);
   left.in.freed = used.epoch;
   for (std::uint32_t i = 0; i < moved.slots; ++i)
     slots_[moved.slot + i] = {.retained = which, .retained_offset = i};
@@ -339,7 +344,7 @@ void arena::fill_hole(const filling& with, stamp ready) noexcept {
   while (shared_.blocks[at].end() <= start) at = shared_.blocks[at].after;
   if (shared_.blocks[at].address < start) at = split(at, start);
   if (shared_.blocks[at].end() > end) split(at, end);
-  --holes_;
+  forget_hole(at);
   block& run = shared_.blocks[at];
   run.become(block_kind::run);
   run.stream = ready.stream;
@@ -410,22 +415,39 @@ result<bool> arena::release_handle(handle_number which, block_index run,
   return true;
 }
 
+void arena::note_hole(block_index which) noexcept {
+  block& hole = shared_.blocks[which];
+  hole.in.older = no_block;
+  hole.in.newer = any_hole_;
+  if (any_hole_ != no_block) shared_.blocks[any_hole_].in.older = which;
+  any_hole_ = which;
+  ++holes_;
+}
+
+void arena::forget_hole(block_index which) noexcept {
+  const block& hole = shared_.blocks[which];
+  (hole.in.older == no_block ? any_hole_ : shared_.blocks[hole.in.older].in.newer) = hole.in.newer;
+  if (hole.in.newer != no_block) shared_.blocks[hole.in.newer].in.older = hole.in.older;
+  --holes_;
+}
+
 /// Adjoining holes that can be filled become one: it takes fewer handles to fill.
 void arena::join_holes() noexcept {
   if (holes_ < 2) return;
-  for (block_index at = first_; at != no_block;) {
+  const auto can_be_filled = [&](block_index which) {
+    return which != no_block && fillable(shared_.blocks[which]);
+  };
+  for (block_index at = any_hole_; at != no_block; at = shared_.blocks[at].in.newer) {
+    // The lowest of a row takes in the others.
+    if (!can_be_filled(at) || can_be_filled(shared_.blocks[at].before)) continue;
     block& low = shared_.blocks[at];
-    const block_index after = low.after;
-    if (after == no_block) break;
-    if (!fillable(low) || !fillable(shared_.blocks[after])) {
-      at = after;
-      continue;
+    for (block_index after = low.after; can_be_filled(after); after = low.after) {
+      low.stream = nobody;
+      low.units += shared_.blocks[after].units;
+      unlink(after);
+      forget_hole(after);
+      shared_.blocks.recycle(after);
     }
-    low.stream = nobody;
-    low.units += shared_.blocks[after].units;
-    unlink(after);
-    shared_.blocks.recycle(after);
-    --holes_;
   }
 }
 
@@ -437,8 +459,8 @@ void arena::drop_trailing_holes() noexcept {
       if (slots_[i].retained != 0) return;
     const block_index gone = last_;
     unlink(gone);
+    forget_hole(gone);
     shared_.blocks.recycle(gone);
-    --holes_;
     slots_.resize(low);
   }
 }
@@ -465,6 +487,7 @@ result<void> arena::close(const context_scope& bound) {
   }
   first_ = last_ = no_block;
   holes_ = 0;
+  any_hole_ = no_block;
   slots_.clear();
   handles_.assign(1, {});
   spare_handles_.clear();

@@ -17,6 +17,25 @@ bool arena::fillable(const block& hole) const noexcept {
          (shared_.streams.has_passed(stamp_of(hole)) || mutated(mutation::hole_filled_early));
 }
 
+bool arena::others_have_runs(stream_slot stream) const noexcept {
+  for (stream_slot other = 1; other < owners_.size(); ++other)
+    if (other != stream && owners_[other]->runs.total() != 0) return true;
+  return false;
+}
+
+/// False where no plan that moves can be complete, and looking for one can be spared: the bytes of
+/// a window and of what is moved into its gaps are all in runs that the request may use, and new
+/// memory is taken for a gap only where there is headroom for a slot.
+bool arena::worth_a_plan(const request& wanted, reach whose) const noexcept {
+  std::uint64_t most = 0;
+  for (stream_slot each = 0; each < owners_.size(); ++each)
+    if (whose == reach::behind_wait || each == nobody || each == wanted.stream)
+      most += owners_[each]->runs.total();
+  if (most >= wanted.units * unit) return true;
+  return static_cast<double>(reserved_ + slot_size_) <=
+         (1 + rules_.headroom) * static_cast<double>(peak_handed_out_);
+}
+
 namespace {
 
 /// One block of a row that a window may go over.
@@ -43,6 +62,8 @@ arena::window arena::best_window(const request& wanted, reach whose,
   };
 
   std::vector<item> row;
+  row.reserve(32);
+  stretches.reserve(64);
   // How many slots of [start, end) are holes or beyond the arena's end.
   const auto gaps = [&](std::size_t from, std::uint64_t start, std::uint64_t end) {
     std::uint64_t slots = 0;
@@ -66,7 +87,8 @@ arena::window arena::best_window(const request& wanted, reach whose,
   };
   // The windows of one row of adjoining runs and holes; `open`: it ends with the arena.
   const auto weigh = [&](bool open) {
-    const std::uint64_t row_end = open ? limit() : row.empty() ? 0 : row.back().end;
+    if (!open && row.back().end - row.front().start < size) return;
+    const std::uint64_t row_end = open ? limit() : row.back().end;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::uint64_t start = (row[i].start + step - 1) / step * step;
       if (start + size <= row_end && start < row[i].end) {
@@ -87,7 +109,8 @@ arena::window arena::best_window(const request& wanted, reach whose,
 
   for (block_index at = first_; at != no_block; at = blocks[at].after) {
     const block& there = blocks[at];
-    const bool run = usable(there, wanted, whose);
+    const block_kind kind = there.is();
+    const bool run = kind == block_kind::run && usable(there, wanted, whose);
     if (run) {
       if (!stretches.empty() && stretches.back().end == there.address) {
         stretches.back().end = there.end();
@@ -95,12 +118,12 @@ arena::window arena::best_window(const request& wanted, reach whose,
         stretches.push_back({there.address, there.end(), at});
       }
     }
-    if (run || fillable(there)) {
+    if (run || (kind == block_kind::hole && fillable(there))) {
       row.push_back({at, there.address, there.end(), !run});
-      continue;
+    } else if (!row.empty()) {
+      weigh(false);
+      row.clear();
     }
-    if (!row.empty()) weigh(false);
-    row.clear();
   }
   weigh(true);
 

@@ -12,9 +12,15 @@ stream_id allocator_state::quick_id(const stream_ref& stream,
   return stream.is_per_thread() ? cache.per_thread_stream : stream_id{};
 }
 
+/// Which of the two quick paths is worth trying from now on.
+void allocator_state::look_for_observer(const thread_cache& own) const noexcept {
+  here.unobserved = own.is_observed() ? 0 : serial_;
+}
+
 void* allocator_state::allocate_closely(bytes size, const stream_ref& stream) noexcept {
   thread_cache* const cache = own_cache();
   if (cache == nullptr || stream.device() != device_) return nullptr;
+  look_for_observer(*cache);
   const stream_id id = quick_id(stream, *cache);
   if (id == stream_id{}) return nullptr;
   void* const hit = allocate_cached(*cache, size, id, thread_cache::closer_look);
@@ -48,6 +54,7 @@ bool allocator_state::deallocate_closely(void* pointer, const stream_ref* stream
                                          bytes expected) noexcept {
   thread_cache* const cache = own_cache();
   if (cache == nullptr) return false;
+  look_for_observer(*cache);
   stream_id id{};
   if (stream != nullptr) {
     id = quick_id(*stream, *cache);
@@ -118,7 +125,6 @@ void* allocator_state::allocate_cached(thread_cache& cache, bytes size, stream_i
   what.become(block_kind::live);
   what.account = account;
   what.out.waste = static_cast<std::uint32_t>(rounded - size.count());
-  what.out.home = cache.number;
   cache.count_allocation(account, size.count(), rounded);
   void* const address = reinterpret_cast<void*>(what.address);
   if (cache.observer != nullptr)
@@ -152,6 +158,7 @@ bool allocator_state::deallocate_cached(thread_cache& cache, void* pointer, stre
   if (binned) {
     if (cache.units + what.units > cache.bound()) return leave_it();
     cache.units += what.units;
+    what.out.home = cache.number;
     bins->push(which, what);
   } else {
     if (cache.large != no_block) return leave_it();

@@ -25,7 +25,8 @@ constexpr bytes plain_alignment{heap::unit};
                                           const stream_ref& stream, bytes alignment) {
   if (inside == nullptr) raise({.code = errc::already_freed});
   if (alignment == plain_alignment) {
-    void* const hit = inside->allocate_closely(size, stream);
+    void* hit = inside->allocate_quickly<heap::thread_cache::observed>(size, stream);
+    if (hit == nullptr) hit = inside->allocate_closely(size, stream);
     if (hit != nullptr) return hit;
   }
   auto made = inside->allocate(size, stream, alignment, nullptr);
@@ -35,6 +36,12 @@ constexpr bytes plain_alignment{heap::unit};
 
 [[gnu::noinline]] void free_or_report(heap::allocator_state* inside, void* pointer,
                                       const stream_ref* stream, bytes expected) noexcept {
+  using heap::thread_cache;
+  if (inside != nullptr && expected == heap::any_size &&
+      (stream != nullptr
+           ? inside->deallocate_quickly<thread_cache::observed>(pointer, *stream)
+           : inside->deallocate_quickly<thread_cache::observed>(pointer, heap::allocation_order{})))
+    return;
   if (inside != nullptr && inside->deallocate_closely(pointer, stream, expected)) return;
   detail::report_failure(inside == nullptr ? result<void>{errc::already_freed}
                                            : inside->deallocate(pointer, stream, expected));
@@ -105,7 +112,10 @@ void caching_allocator::deallocate(void* pointer, bytes size, const stream_ref& 
 }
 
 void caching_allocator::deallocate(void* pointer) noexcept {
-  free_or_report(inside_.get(), pointer, nullptr, heap::any_size);
+  heap::allocator_state* const inside = inside_.get();
+  if (inside != nullptr && inside->deallocate_quickly(pointer, heap::allocation_order{})) [[likely]]
+    return;
+  free_or_report(inside, pointer, nullptr, heap::any_size);
 }
 
 result<void> caching_allocator::try_deallocate(void* pointer, const stream_ref& stream) {
@@ -135,6 +145,16 @@ result<void> caching_allocator::record_stream(void* pointer, const stream_ref& s
 result<bytes> caching_allocator::size_of(const void* pointer) const {
   if (inside_ == nullptr) return errc::already_freed;
   return inside_->size_of(pointer);
+}
+
+result<block_info> caching_allocator::block_at(const void* pointer) const {
+  if (inside_ == nullptr) return errc::already_freed;
+  return inside_->block_at(pointer);
+}
+
+result<block_handles> caching_allocator::handles_under(const void* pointer) const {
+  if (inside_ == nullptr) return errc::already_freed;
+  return inside_->handles_under(pointer);
 }
 
 // --- The rest -----------------------------------------------------------------------------------
@@ -211,6 +231,12 @@ result<graph_memory> caching_allocator::begin_capture(const stream_ref& stream) 
   return graph_memory{std::move(claim)};
 }
 
+capture_notice caching_allocator::notice_captures() {
+  if (inside_ == nullptr) return {};
+  inside_->begin_notice();
+  return capture_notice{inside_};
+}
+
 callback_registration caching_allocator::on_out_of_memory(out_of_memory_callback callback) {
   if (inside_ == nullptr || !callback) return {};
   const std::uint64_t key = inside_->add_callback(std::move(callback));
@@ -254,6 +280,23 @@ result<block_handles> memory_pool::handles_under(const void* pointer) const {
   return owner->handles_under(pointer, inside_->id());
 }
 
+result<void*> memory_pool::allocate_at(void* address, bytes size, const stream_ref& stream) const {
+  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
+  if (owner == nullptr) return errc::already_freed;
+  return owner->allocate_at(reinterpret_cast<std::uint64_t>(address), size, stream, *inside_);
+}
+
+result<bytes> memory_pool::empty_cache() const {
+  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
+  if (owner == nullptr) return errc::already_freed;
+  return owner->empty_cache(inside_->id());
+}
+
+pool_snapshot memory_pool::snapshot() const {
+  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
+  return owner == nullptr ? pool_snapshot{} : owner->snapshot(inside_->id());
+}
+
 pool_scope::pool_scope(memory_pool where) noexcept
     : where_{std::move(where)}, before_{const_cast<heap::pool*>(heap::routed())} {
   if (where_) heap::routed() = where_.inside_.get();
@@ -286,6 +329,17 @@ result<void> graph_memory::keep_with(driver::CUgraph graph) const {
 memory_pool graph_memory::pool() const noexcept {
   const auto owner = inside_ == nullptr ? nullptr : inside_->owner.lock();
   return owner == nullptr ? memory_pool{} : memory_pool{owner->share_pool(inside_->pool)};
+}
+
+capture_notice::~capture_notice() {
+  if (const auto owner = owner_.lock()) owner->end_notice();
+}
+
+capture_notice& capture_notice::operator=(capture_notice&& other) noexcept {
+  if (this == &other) return *this;
+  if (const auto owner = owner_.lock()) owner->end_notice();
+  owner_ = std::move(other.owner_);
+  return *this;
 }
 
 callback_registration::~callback_registration() {

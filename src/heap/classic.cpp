@@ -287,11 +287,22 @@ void classic_store::describe(pool_snapshot& into) const {
       told.size = bytes{of.size()};
       told.state = state_of(of);
       told.stream = shared_.streams.id(of.stream);
+      told.pool = pool_;
       if (told.state == block_state::live) told.requested = bytes{of.size() - of.out.waste};
       into.blocks.push_back(told);
     }
     describe_memory(each, into);
   }
+}
+
+block_index classic_store::block_over(std::uint64_t address) const noexcept {
+  const auto above = segments_.upper_bound(address);
+  if (above == segments_.begin()) return no_block;
+  const auto& [base, home] = *std::prev(above);
+  if (address - base >= home.size) return no_block;
+  block_index at = home.first;
+  while (shared_.blocks[at].end() <= address) at = shared_.blocks[at].after;
+  return at;
 }
 
 std::size_t classic_store::footprint() const noexcept {

@@ -59,6 +59,7 @@ class classic_store final : public store {
   [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override;
   [[nodiscard]] std::uint64_t fragments() const noexcept override;
   void describe(pool_snapshot& into) const override;
+  [[nodiscard]] block_index block_over(std::uint64_t address) const noexcept override;
   [[nodiscard]] std::size_t footprint() const noexcept override;
   [[nodiscard]] std::string check() const override;
 

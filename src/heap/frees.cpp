@@ -98,6 +98,7 @@ result<void> allocator_state::deallocate_locked(void* pointer, const caller* who
     free_recorded(which, slot, driver);
     return outcome;
   }
+  const bool shares = !pool_of(what).retains;
   thread_cache* const cache = own_cache();
   const bool keeps = cache != nullptr && !is_private(what.account) && !captures_.any_declared() &&
                      !detect_captures_ && cache->counts(what.account) && !streams_.lost(slot);
@@ -106,7 +107,7 @@ result<void> allocator_state::deallocate_locked(void* pointer, const caller* who
     give_back(which, streams_.now(slot));
     if (pools_to_sweep_) sweep_pools(driver);
   }
-  share_if_due();
+  if (shares) share_if_due();
   return outcome;
 }
 
@@ -123,6 +124,7 @@ bool allocator_state::keep(thread_cache& cache, block_index which, stream_slot s
     if (cache.unplaced != no_block) static_cast<void>(hand_back_unplaced(cache));
     if (what.units > cache.bound()) return false;
     if (cache.units + what.units > cache.bound()) hand_back_half(cache, *bins);
+    what.out.home = cache.number;
     bins->push(which, what);
     cache.units += what.units;
   }
@@ -163,9 +165,12 @@ void allocator_state::give_back(block_index which, stamp freed) noexcept {
   pool_state& from = pool_of(what);
   table_.erase(what.address);
   --from.blocks;
-  if (streams_.add_freed(freed.stream, what.size(), least_shared,
-                         std::max(4 * least_shared, core_.reserved / 256)))
+  if (from.keeps_to_streams()) {
+    freed = streams_.now(freed.stream);  // a stamp that is passed already would untie it
+  } else if (streams_.add_freed(freed.stream, what.size(), least_shared,
+                                std::max(4 * least_shared, core_.reserved / 256))) {
     to_share_ = freed.stream;
+  }
   from.memory->give_back(which, freed);
   if (from.blocks == 0 && from.holders == 0) pools_to_sweep_ = true;
 }

@@ -48,6 +48,11 @@ result<block_index> ladder::find_room() {
   }
 }
 
+result<block_index> ladder::find_room_at(std::uint64_t address) {
+  WEIR_TRY(get_ready());
+  return from_->memory->fit_at(address, wanted_);
+}
+
 /// What must not fail once a block is found: its account, its place in the table, its record.
 result<void> ladder::get_ready() {
   if (!from_->takes_requests) {
@@ -60,8 +65,11 @@ result<void> ladder::get_ready() {
   if (!heap_.blocks_.prepare(4)) return no_host_memory();
   if (from_->memory == nullptr) {
     WEIR_TRY(driver_.entered());
-    WEIR_TRY_VALUE(made, make_store(heap_.core_, from_->id, heap_.policy_, from_->exportable,
-                                    driver_.enter()));
+    const store_traits traits{.policy = heap_.policy_,
+                              .exportable = heap_.exportable_ || from_->exportable,
+                              .one_slot_handles = from_->exportable,
+                              .moves = !from_->retains};
+    WEIR_TRY_VALUE(made, make_store(heap_.core_, from_->id, traits, driver_.enter()));
     from_->memory = std::move(made);
   }
   return {};
@@ -104,6 +112,7 @@ result<bool> ladder::notice_capture() {
 /// Epochs that have completed, of streams that are asked now as well: an idle stream's memory is
 /// everybody's at once, and a busy one's at the next look.
 result<bool> ladder::retire() {
+  if (asks_nobody()) return false;
   WEIR_TRY_VALUE(grew, heap_.poll_streams(driver_, wanted_.stream));
   if (heap_.pools_to_sweep_) heap_.sweep_pools(driver_);
   return grew;
@@ -126,11 +135,12 @@ result<bool> ladder::found(result<block_index> room) {
 }
 
 result<bool> ladder::grow_if_preferred() {
-  if (from_->of_capture || !from_->memory->prefers_growth(wanted_)) return false;
+  if (from_->of_graphs() || !from_->memory->prefers_growth(wanted_)) return false;
   return grow();
 }
 
-/// Not in a graph's pool: its kernels will use the old addresses again.
+/// Not in a graph's pool: its kernels will use the old addresses again. The store of one that
+/// retains moves nothing, but finds runs side by side.
 result<bool> ladder::rearrange_own() {
   if (from_->of_capture) return false;
   return found(from_->memory->rearrange(wanted_, store::reach::usable, driver_.enter()));
@@ -138,12 +148,12 @@ result<bool> ladder::rearrange_own() {
 
 /// Not on a captured stream: it cannot wait for work outside its capture.
 result<bool> ladder::rearrange_behind_waits() {
-  if (from_->of_capture || capturing_) return false;
+  if (from_->of_graphs() || capturing_) return false;
   return found(from_->memory->rearrange(wanted_, store::reach::behind_wait, driver_.enter()));
 }
 
 result<bool> ladder::take_pending_behind_waits() {
-  if (from_->of_capture || capturing_ || heap_.pending_.empty()) return false;
+  if (from_->of_graphs() || capturing_ || heap_.pending_.empty()) return false;
   // The smallest that is large enough.
   const auto& waiting = heap_.pending_.all();
   std::size_t best = waiting.size();
@@ -179,7 +189,7 @@ result<bool> ladder::release_elsewhere() {
     const thread_caches::stop stopped{heap_.caches_, own_};
     static_cast<void>(heap_.hand_back_all());
   }
-  heap_.sweep_pools(driver_);
+  if (!asks_nobody()) heap_.sweep_pools(driver_);
   WEIR_TRY_VALUE(grown, grow());
   if (grown) return true;
   for (std::size_t i = 0; i < heap_.pools_.size(); ++i) {

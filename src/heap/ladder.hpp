@@ -32,6 +32,8 @@ class ladder {
   [[nodiscard]] result<void> know_capture(capture_status status);
   /// A block of kind live; no_block: out of memory.
   [[nodiscard]] result<block_index> find_room();
+  /// The same at exactly that address, or why there is none.
+  [[nodiscard]] result<block_index> find_room_at(std::uint64_t address);
 
   [[nodiscard]] pool_state& pool() const noexcept { return *from_; }
   [[nodiscard]] account_number account() const noexcept { return account_; }
@@ -57,6 +59,8 @@ class ladder {
   [[nodiscard]] result<bool> wait_for_a_stream();
 
   [[nodiscard]] result<bool> found(result<block_index> room);
+  /// Whether events are out of the question: a capture into a pool of graphs of the user's.
+  [[nodiscard]] bool asks_nobody() const noexcept { return capturing_ && from_->retains; }
 
   allocator_state& heap_;
   std::unique_lock<std::mutex>& lock_;

@@ -26,10 +26,16 @@ struct pool_state {
   std::uint64_t blocks = 0;    // handed out, pending ones included
   bool exportable = false;     // its handles can be sent to other processes
   bool of_capture = false;     // belongs to a graph: nothing of it is released or moved while held
+  bool retains = false;        // belongs to graphs of its holders: the same
   bool takes_requests = true;  // a graph's pool does only during the capture
   bool forsaken = false;       // the last holder went, and that was noticed
-  /// Of a graph's pool: replays may have been queued up to here when the last holder went.
+  /// Of graphs: replays may have been queued up to here when the last holder went.
   std::vector<stamp> guards;
+
+  /// Whether captured graphs know its addresses.
+  [[nodiscard]] bool of_graphs() const noexcept { return of_capture || retains; }
+  /// Whether what a stream freed stays that stream's: no event tells when replays are done with it.
+  [[nodiscard]] bool keeps_to_streams() const noexcept { return retains && holders != 0; }
 
   [[nodiscard]] std::uint64_t reserved() const noexcept {
     return memory == nullptr ? 0 : memory->reserved();

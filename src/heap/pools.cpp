@@ -52,22 +52,8 @@ result<std::shared_ptr<pool>> allocator_state::create_pool(std::string_view name
   WEIR_TRY(usable());
   pool_state& made = add_pool(std::string{name});
   made.exportable = settings.exportable;
+  made.retains = settings.retains;
   return std::make_shared<pool>(weak_from_this(), made.id, made.name);
-} catch (const std::bad_alloc&) {
-  return no_host_memory();
-}
-
-result<block_handles> allocator_state::handles_under(const void* pointer, pool_id of) try {
-  WEIR_TRY(usable());
-  const std::lock_guard lock{mutex_};
-  WEIR_TRY(usable());
-  WEIR_TRY_VALUE(which, find_live(pointer));
-  const pool_state& home = pool_of(blocks_[which]);
-  if (home.id != of) return errc::foreign_pointer;
-  if (!home.exportable) {
-    return error{.code = errc::not_supported, .detail = "the pool is not exportable"};
-  }
-  return home.memory->handles_under(which);
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -87,7 +73,7 @@ void allocator_state::drop_holder(pool_id which) noexcept {
   if (left == nullptr || --left->holders != 0) return;
   left->takes_requests = false;
   core_.tell({.kind = memory_event_kind::pool_released, .pool = which});
-  if (left->of_capture) {
+  if (left->of_graphs()) {
     captures_.forget(which);
     // Replays that are under way were queued on some stream before now.
     try {
@@ -129,6 +115,7 @@ void allocator_state::sweep_pools(driver_access& driver) noexcept {
       continue;
     }
     if (each.memory != nullptr) {
+      retire(each);
       static_cast<void>(each.memory->release(bytes::max(), driver.enter()));
       if (each.memory->reserved() != 0) {
         ++i;
@@ -142,7 +129,8 @@ void allocator_state::sweep_pools(driver_access& driver) noexcept {
 }
 
 bool allocator_state::may_release(const pool_state& from) const noexcept {
-  if (!from.of_capture) return true;
+  if (!from.of_graphs()) return true;
+  if (from.retains && from.blocks != 0) return false;
   if (mutated(mutation::graph_memory_without_guards)) return from.holders == 0;
   return from.holders == 0 && std::all_of(from.guards.begin(), from.guards.end(),
                                           [&](stamp each) { return streams_.has_passed(each); });
@@ -166,7 +154,6 @@ result<std::shared_ptr<graph_claim>> allocator_state::begin_capture(const stream
   WEIR_TRY(usable());
   driver_access driver{core_.device};
   WEIR_TRY_VALUE(slot, slot_of(who, driver));  // known by its handle from now on
-  static_cast<void>(slot);
   if (captures_.is_declared(who.id)) {
     return error{.code = errc::invalid_argument,
                  .detail = "a capture of this stream is declared already"};
@@ -175,6 +162,7 @@ result<std::shared_ptr<graph_claim>> allocator_state::begin_capture(const stream
   pool_state& made = add_pool("graph");
   made.of_capture = true;
   captures_.declare(who.id, made.id);
+  streams_.expect_capture(slot, true);
   claim->pool = made.id;
   claim->owner = weak_from_this();
   update_capture_reason();
@@ -188,6 +176,7 @@ void allocator_state::end_capture(const graph_claim& claim) noexcept {
   if (!usable()) return;
   const std::lock_guard lock{mutex_};
   if (!captures_.end(claim.pool)) return;
+  streams_.expect_capture(streams_.known(claim.stream), false);
   if (pool_state* const served = find_pool(claim.pool); served != nullptr) {
     served->takes_requests = false;
     if (mutated(mutation::graph_memory_let_go_at_end)) served->of_capture = false;

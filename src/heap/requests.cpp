@@ -51,7 +51,24 @@ result<void*> allocator_state::allocate(bytes size, const stream_ref& stream, by
     }
   }
   std::unique_lock lock{mutex_};
-  return allocate_locked(lock, size, wanted, who, from, chosen, capturing);
+  return allocate_locked(lock, size, wanted, who, {.from = from, .chosen_by_user = chosen},
+                         capturing);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<void*> allocator_state::allocate_at(std::uint64_t address, bytes size,
+                                           const stream_ref& stream, const pool& from) try {
+  WEIR_TRY(usable());
+  if (address == 0 || size == bytes{}) return errc::invalid_argument;
+  if (address % unit != 0) {
+    return error{.code = errc::bad_alignment, .detail = "blocks begin at multiples of 512 bytes"};
+  }
+  WEIR_TRY_VALUE(wanted, make_request(size, bytes{unit}));
+  WEIR_TRY_VALUE(who, identify(stream, local()));
+  std::unique_lock lock{mutex_};
+  return allocate_locked(lock, size, wanted, who,
+                         {.from = &from, .chosen_by_user = true, .address = address}, {});
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -73,7 +90,7 @@ result<void> allocator_state::make_table_room() {
 
 result<void*> allocator_state::allocate_locked(std::unique_lock<std::mutex>& lock, bytes size,
                                                const request& wanted, const caller& who,
-                                               const pool* from, bool chosen_by_user,
+                                               const destination& where,
                                                std::optional<capture_status> capturing) {
   WEIR_TRY(usable());
   if (captures_.ended()) sweep_graphs();
@@ -81,7 +98,7 @@ result<void*> allocator_state::allocate_locked(std::unique_lock<std::mutex>& loc
   request complete = wanted;
   WEIR_TRY_VALUE(slot, slot_of(who, driver));
   complete.stream = slot;
-  WEIR_TRY_VALUE(chosen, route(from));
+  WEIR_TRY_VALUE(chosen, route(where.from));
   if (!capturing && (captures_.any_declared() || detect_captures_)) {
     WEIR_TRY(driver.entered());
     WEIR_TRY_VALUE(now, who.ref.capture(driver.enter()));
@@ -96,10 +113,12 @@ result<void*> allocator_state::allocate_locked(std::unique_lock<std::mutex>& loc
                  .detail = "tag \"" + std::string{what.name()} + "\" may have " +
                            to_string(bytes{accounts_.limit(what)})};
   }
-  thread_cache* const cache = from == nullptr ? own_cache() : nullptr;
-  ladder search{*this, lock, driver, complete, *chosen, who.ref, cache, chosen_by_user};
+  thread_cache* const cache = where.from == nullptr ? own_cache() : nullptr;
+  const bool pool_is_fixed = where.chosen_by_user || chosen->retains;
+  ladder search{*this, lock, driver, complete, *chosen, who.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
-  WEIR_TRY_VALUE(found, search.find_room());
+  WEIR_TRY_VALUE(found,
+                 where.address == 0 ? search.find_room() : search.find_room_at(where.address));
   if (found == no_block) {
     accounts_.failed(search.pool().id, what);
     core_.tell({.kind = memory_event_kind::out_of_memory,
@@ -114,7 +133,7 @@ result<void*> allocator_state::allocate_locked(std::unique_lock<std::mutex>& loc
                            to_string(bytes{accounts_.total().allocated.current}) + " live"};
   }
   hand_out(found, size, search.account(), search.pool(), streams_.id(slot), cache);
-  share_if_due();
+  if (!search.pool().retains) share_if_due();
   return reinterpret_cast<void*>(blocks_[found].address);
 }
 

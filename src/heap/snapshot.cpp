@@ -124,21 +124,32 @@ allocator_snapshot allocator_state::snapshot() {
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
   picture.stats = totals();
-  for (const auto& each : pools_) {
-    pool_snapshot& of = picture.pools.emplace_back();
-    of.id = each->id;
-    of.name = each->name;
-    of.stats = pool_totals(*each);
-    if (each->memory == nullptr) continue;
-    each->memory->describe(of);
-    for (block_info& piece : of.blocks) {
-      if (piece.state != block_state::live) continue;
-      const block& what = blocks_[table_.find(piece.address)];
-      piece.requested = bytes{what.size() - what.out.waste};
-      piece.tag = accounts_.tag_of(what.account);
-    }
-  }
+  for (const auto& each : pools_) describe(*each, picture.pools.emplace_back());
   return picture;
+}
+
+pool_snapshot allocator_state::snapshot(pool_id of) {
+  pool_snapshot picture;
+  if (!usable()) return picture;
+  const std::lock_guard lock{mutex_};
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  if (const pool_state* const found = find_pool(of); found != nullptr) describe(*found, picture);
+  return picture;
+}
+
+void allocator_state::describe(const pool_state& from, pool_snapshot& into) const {
+  into.id = from.id;
+  into.name = from.name;
+  into.stats = pool_totals(from);
+  if (from.memory == nullptr) return;
+  from.memory->describe(into);
+  for (block_info& piece : into.blocks) {
+    if (piece.state != block_state::live) continue;
+    const block& what = blocks_[table_.find(piece.address)];
+    piece.requested = bytes{what.size() - what.out.waste};
+    piece.tag = accounts_.tag_of(what.account);
+  }
 }
 
 std::string allocator_state::check() {

@@ -6,21 +6,23 @@
 
 namespace weir::inline v0::heap {
 
-result<std::unique_ptr<store>> make_store(core& shared, pool_id pool, placement_policy policy,
-                                          bool exportable, const context_scope& bound) {
-  if (exportable) return arena::create_exportable(shared, pool, bound);
-  switch (policy) {
-    case placement_policy::classic:
-      return make_classic_store(shared, pool, /*expandable=*/false, bound);
-    case placement_policy::classic_expandable:
-      return make_classic_store(shared, pool, /*expandable=*/true, bound);
-    case placement_policy::balanced:
-    case placement_policy::throughput:
-    case placement_policy::compact:
-    case placement_policy::never_move:
-      break;
+result<std::unique_ptr<store>> make_store(core& shared, pool_id pool, const store_traits& traits,
+                                          const context_scope& bound) {
+  const bool classic = traits.policy == placement_policy::classic ||
+                       traits.policy == placement_policy::classic_expandable;
+  // Segments do not move, either; but an arena grows in any capture, and gives room at an address.
+  const bool stays = !traits.moves && shared.device.capabilities().virtual_memory;
+  if (classic && !traits.exportable && !stays) {
+    return make_classic_store(shared, pool, traits.policy == placement_policy::classic_expandable,
+                              bound);
   }
-  return arena::create(shared, pool, growth_rules::of(policy), bound);
+  growth_rules rules = growth_rules::of(traits.policy);
+  rules.moves = rules.moves && traits.moves;
+  if (traits.one_slot_handles) {
+    rules.largest_handle = 0;
+    rules.unit_share = 0;
+  }
+  return arena::create(shared, pool, rules, bound, {.posix_descriptor = traits.exportable});
 }
 
 }  // namespace weir::inline v0::heap

@@ -87,9 +87,16 @@ class store {
 
   /// Room that costs no driver call, from what the stream may use at once; no_block if none.
   [[nodiscard]] virtual block_index fit(const request& wanted) = 0;
+  /// The same at exactly that address. foreign_pointer: it has no memory there; not_ready: not all
+  /// of it is free for the stream.
+  [[nodiscard]] virtual result<block_index> fit_at(std::uint64_t /*address*/,
+                                                   const request& /*wanted*/) {
+    return error{.code = errc::not_supported, .detail = "segments give no room at an address"};
+  }
   /// Whether growing is to be preferred to rearranging for this request.
   [[nodiscard]] virtual bool prefers_growth(const request& wanted) const = 0;
-  /// Room made of free memory alone, whose handles are moved; no_block if that cannot be.
+  /// Room made of free memory alone, whose handles are moved; no_block if that cannot be. Asked for
+  /// what is behind waits only where what is usable was not enough.
   [[nodiscard]] virtual result<block_index> rearrange(const request& wanted, reach whose,
                                                       const context_scope& bound) = 0;
   /// Room with new physical memory. no_block: the limit or the driver refuses.
@@ -123,6 +130,8 @@ class store {
   /// Blocks by address (live ones carry kind, stream and sizes; the caller adds the rest) and
   /// physical memory.
   virtual void describe(pool_snapshot& into) const = 0;
+  /// The block, run or hole that the address lies in; no_block: it is none of the store's. Walks.
+  [[nodiscard]] virtual block_index block_over(std::uint64_t address) const noexcept = 0;
   /// The physical memory under a block it handed out, if the store is exportable.
   [[nodiscard]] virtual result<block_handles> handles_under(block_index) const {
     return errc::not_supported;
@@ -149,10 +158,19 @@ class store {
   std::uint64_t handed_out_ = 0;
 };
 
-/// The store of the policy; an arena with exportable handles of one slot each if it is to be
-/// exportable. The driver is asked for addresses, not for memory.
+/// What is asked of a store beyond memory.
+struct store_traits {
+  placement_policy policy{};
+  bool exportable = false;  // other processes can be sent descriptors of its handles
+  /// A handle goes to another process whole: one slot is as little as can be given away.
+  bool one_slot_handles = false;
+  bool moves = true;  // false: where a handle is mapped it stays, whatever the policy
+};
+
+/// The store of the policy; an arena if that alone has the traits. The driver is asked for
+/// addresses, not for memory.
 [[nodiscard]] result<std::unique_ptr<store>> make_store(core& shared, pool_id pool,
-                                                        placement_policy policy, bool exportable,
+                                                        const store_traits& traits,
                                                         const context_scope& bound);
 
 }  // namespace weir::inline v0::heap

@@ -43,21 +43,19 @@ result<allocator_state::caller> allocator_state::identify(const stream_ref& stre
 }
 
 result<stream_slot> allocator_state::slot_of(const caller& who, driver_access& driver) {
-  if (who.id != stream_id{}) {
-    if (const stream_slot known = streams_.known(who.id); known != nobody) {
-      streams_.met_alive(known);
-      return known;
-    }
-  }
+  if (who.id != stream_id{}) return streams_.meet(who.ref, who.id);
   WEIR_TRY(driver.entered());
   return streams_.slot_of(who.ref, driver.enter());
 }
 
+void allocator_state::retire(pool_state& in) noexcept {
+  if (in.memory == nullptr) return;
+  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) in.memory->retire(slot);
+}
+
 bool allocator_state::retire_all() noexcept {
-  for (const auto& each : pools_) {
-    if (each->memory == nullptr) continue;
-    for (stream_slot slot = 1; slot <= streams_.count(); ++slot) each->memory->retire(slot);
-  }
+  for (const auto& each : pools_)
+    if (!each->keeps_to_streams()) retire(*each);
   return pending_.take_passed(streams_, [&](block_index which, stamp freed) {
     const block& what = blocks_[which];
     accounts_.pending(what.account, -static_cast<std::int64_t>(what.size()));
@@ -79,7 +77,7 @@ result<bool> allocator_state::poll_streams(driver_access& driver, stream_slot cl
 }
 
 result<bool> allocator_state::any_capturing(driver_access& driver) {
-  if (captures_.any_declared()) return true;
+  if (captures_.any_declared() || streams_.paused()) return true;
   WEIR_TRY(driver.entered());
   for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
     if (streams_.lost(slot) || streams_.ref(slot).is_per_thread()) continue;

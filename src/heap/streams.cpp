@@ -32,7 +32,11 @@ result<stream_slot> streams::slot_of(const stream_ref& stream, const context_sco
     if (asked.code() == errc::capture_forbidden && found != by_handle_.end()) return found->second;
     return std::move(asked).error();
   }
-  if (const stream_slot slot = known(*asked); slot != nobody) {
+  return meet(stream, *asked);
+}
+
+stream_slot streams::meet(const stream_ref& stream, stream_id id) {
+  if (const stream_slot slot = known(id); slot != nobody) {
     met_alive(slot);
     return slot;
   }
@@ -40,9 +44,9 @@ result<stream_slot> streams::slot_of(const stream_ref& stream, const context_sco
     return by_handle_.at(stream.handle());
   const auto slot = static_cast<stream_slot>(entries_.size());
   entry& met = entries_.emplace_back();
-  met.id = *asked;
+  met.id = id;
   met.handle = stream.handle();
-  slots_.emplace(*asked, slot);
+  slots_.emplace(id, slot);
   if (!stream.is_per_thread()) by_handle_.insert_or_assign(stream.handle(), slot);
   return slot;
 }
@@ -68,6 +72,11 @@ result<bool> streams::may_be_asked(entry& stream, const context_scope& bound) {
 }
 
 result<bool> streams::close(stream_slot slot, const context_scope& bound) {
+  if (paused() || entries_[slot].capture_expected) return !entries_[slot].used;
+  return close_now(slot, bound);
+}
+
+result<bool> streams::close_now(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   if (!stream.used) return true;
   WEIR_TRY_VALUE(askable, may_be_asked(stream, bound));
@@ -86,6 +95,7 @@ result<bool> streams::close(stream_slot slot, const context_scope& bound) {
 result<bool> streams::settle(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   if (!stream.used) return true;
+  if (paused() || stream.capture_expected) return false;
   WEIR_TRY_VALUE(askable, may_be_asked(stream, bound));
   if (!askable) return false;
   WEIR_TRY_VALUE(idle, ref(slot).ready(bound));
@@ -98,7 +108,7 @@ result<void> streams::release(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   if (stream.lost || stream.released) return {};
   stream.used = true;  // blocks that are still live may have been used by any of its work
-  WEIR_TRY_VALUE(closed, close(slot, bound));
+  WEIR_TRY_VALUE(closed, close_now(slot, bound));  // whose end is near is not being captured
   stream.released = closed;
   return {};
 }
@@ -106,7 +116,7 @@ result<void> streams::release(stream_slot slot, const context_scope& bound) {
 result<bool> streams::poll(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   bool grew = false;
-  while (!stream.marks.empty()) {
+  while (!stream.marks.empty() && !paused()) {
     WEIR_TRY_VALUE(reached, stream.marks.front().reached.reached(bound));
     if (!reached) break;
     stream.passed = stream.marks.front().epoch;
@@ -119,20 +129,21 @@ result<bool> streams::poll(stream_slot slot, const context_scope& bound) {
 
 result<bool> streams::synchronize(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
-  if (stream.marks.empty()) return false;
+  if (stream.marks.empty() || paused()) return false;
   WEIR_TRY(stream.marks.back().reached.synchronize());
   return poll(slot, bound);
 }
 
 result<bool> streams::synchronize_oldest(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
-  if (stream.marks.empty()) return false;
+  if (stream.marks.empty() || paused()) return false;
   WEIR_TRY(stream.marks.front().reached.synchronize());
   return poll(slot, bound);
 }
 
 result<bool> streams::wait(stream_slot waiter, stamp until, const context_scope& bound) {
   if (until.stream == waiter || has_passed(until)) return true;
+  if (paused()) return false;
   entry& owner = entries_[until.stream];
   if (until.epoch == owner.open) {
     WEIR_TRY_VALUE(closed, close(until.stream, bound));

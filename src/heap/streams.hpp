@@ -46,7 +46,9 @@ class streams {
 
   /// The slot of a stream, made at first sight. The id costs driver calls unless it is known.
   [[nodiscard]] result<stream_slot> slot_of(const stream_ref& stream, const context_scope& bound);
-  /// The same for an id that was met before; nobody if it was not.
+  /// The same for a stream whose id is known: no driver call.
+  [[nodiscard]] stream_slot meet(const stream_ref& stream, stream_id id);
+  /// The slot of an id that was met before; nobody if it was not.
   [[nodiscard]] stream_slot known(stream_id id) const noexcept;
   [[nodiscard]] stream_id id(stream_slot slot) const noexcept { return entries_[slot].id; }
   [[nodiscard]] stream_ref ref(stream_slot slot) const noexcept;
@@ -79,6 +81,18 @@ class streams {
   [[nodiscard]] bool has_passed(stamp what) const noexcept {
     const epoch ahead = mutated(mutation::one_epoch_too_many) ? 1 : 0;
     return what.stream == nobody || !is_after(what.epoch, entries_[what.stream].passed + ahead);
+  }
+
+  /// Captures may be under way until resume(): until then no stream is asked, nothing is recorded,
+  /// nobody is waited for, and whoever wants that gets the answer that it cannot be had. Counted.
+  void pause() noexcept { ++pauses_; }
+  void resume() noexcept { pauses_ -= pauses_ == 0 ? 0 : 1; }
+  void end_pauses() noexcept { pauses_ = 0; }
+  [[nodiscard]] bool paused() const noexcept { return pauses_ != 0; }
+
+  /// The same for one stream: a capture of it was declared.
+  void expect_capture(stream_slot slot, bool expected) noexcept {
+    entries_[slot].capture_expected = expected;
   }
 
   /// Ends the open epoch with an event, if anything is stamped with it. Not while the stream is
@@ -134,10 +148,13 @@ class streams {
     bool used = false;        // something is stamped with `open`
     bool lost = false;
     bool released = false;
+    bool capture_expected = false;
     std::deque<mark> marks;                                   // closed, not known to be passed
     std::unordered_map<stream_slot, heap::epoch> waited_for;  // waits already queued
   };
 
+  /// close(), captures or not.
+  [[nodiscard]] result<bool> close_now(stream_slot slot, const context_scope& bound);
   /// Whether the driver may be asked about the stream now; finds out if it is lost.
   [[nodiscard]] result<bool> may_be_asked(entry& stream, const context_scope& bound);
   /// Nothing of the stream's work is left: it passed its open epoch.
@@ -152,6 +169,7 @@ class streams {
   std::unordered_map<driver::CUstream, stream_slot> by_handle_;  // the latest with that handle
   std::uint64_t events_recorded_ = 0;
   std::uint64_t waits_queued_ = 0;
+  std::uint32_t pauses_ = 0;
 };
 
 }  // namespace weir::inline v0::heap

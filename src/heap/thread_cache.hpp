@@ -71,7 +71,8 @@ struct stream_bins {
 /// there. The owner never waits for the lock while it is inside.
 ///
 /// Kept are live blocks of the allocator's own pool that nobody recorded, up to `most_units` of
-/// those by size and one large one. Each is of kind thread_cached and stays in the address table.
+/// those by size and one large one. Each is of kind thread_cached and stays in the address table;
+/// those by size have their home here.
 class alignas(64) thread_cache {
  public:
   static constexpr std::size_t most_streams = 8;
@@ -112,6 +113,11 @@ class alignas(64) thread_cache {
   /// For the owner: whether to ask, before anything, if its stream is being captured.
   [[nodiscard]] bool asks_captures() const noexcept {
     return (attention.load(std::memory_order_relaxed) & capturing) != 0;
+  }
+
+  /// For the owner: whether somebody seems to listen; inside, `observer` says.
+  [[nodiscard]] bool is_observed() const noexcept {
+    return (attention.load(std::memory_order_relaxed) & observed) != 0;
   }
 
   // --- Between enter() and leave(), or with the lock --------------------------------------------
@@ -278,6 +284,8 @@ class thread_caches {
 struct local_cache {
   std::uint64_t serial = 0;
   thread_cache* cache = nullptr;
+  /// The same serial while the quick path that tells nobody is worth trying.
+  std::uint64_t unobserved = 0;
 };
 // Initial-exec: one load from a register's offset, also inside the shared library.
 extern constinit thread_local local_cache here __attribute__((tls_model("initial-exec")));

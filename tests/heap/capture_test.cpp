@@ -1,45 +1,12 @@
 // Captured graphs: memory of their own, safe to replay, given back when the graph is gone.
-#include "heap/heap_fixture.hpp"
+#include "heap/graph_fixture.hpp"
 
 namespace weir::testing_support {
 namespace {
 
 using ::testing::IsEmpty;
 
-class graph_memory_test : public heap_test {
- protected:
-  void begin(const stream& on,
-             driver::CUstreamCaptureMode mode = driver::CU_STREAM_CAPTURE_MODE_GLOBAL) {
-    const context_scope bound{gpu()};
-    ASSERT_EQ(cuda().stream_begin_capture(on.handle(), mode), driver::CUDA_SUCCESS);
-  }
-  [[nodiscard]] driver::CUgraph end(const stream& on) {
-    const context_scope bound{gpu()};
-    driver::CUgraph graph = nullptr;
-    EXPECT_EQ(cuda().stream_end_capture(on.handle(), &graph), driver::CUDA_SUCCESS);
-    EXPECT_NE(graph, nullptr);
-    return graph;
-  }
-  [[nodiscard]] driver::CUgraphExec instantiate(driver::CUgraph graph) {
-    const context_scope bound{gpu()};
-    driver::CUgraphExec made = nullptr;
-    EXPECT_EQ(cuda().graph_instantiate(&made, graph, 0), driver::CUDA_SUCCESS);
-    return made;
-  }
-  void launch(driver::CUgraphExec graph, const stream& on) {
-    const context_scope bound{gpu()};
-    ASSERT_EQ(cuda().graph_launch(graph, on.handle()), driver::CUDA_SUCCESS);
-  }
-  void destroy(driver::CUgraph graph) {
-    const context_scope bound{gpu()};
-    ASSERT_EQ(cuda().graph_destroy(graph), driver::CUDA_SUCCESS);
-  }
-  void destroy(driver::CUgraphExec graph) {
-    const context_scope bound{gpu()};
-    ASSERT_EQ(cuda().graph_exec_destroy(graph), driver::CUDA_SUCCESS);
-  }
-  [[nodiscard]] const driver::table& cuda() const { return machine->driver(); }
-};
+using graph_memory_test = graph_test;
 
 TEST_F(graph_memory_test, a_declared_capture_has_a_pool_of_its_own) {
   auto memory = make();
@@ -89,6 +56,30 @@ TEST_F(graph_memory_test, a_declared_capture_has_a_pool_of_its_own) {
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().reserved.current, 0u);
   EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(graph_memory_test, a_declared_stream_is_not_asked_before_its_capture_begins) {
+  auto memory = make();
+  auto stream = new_stream();
+  void* const a = memory.allocate(32_MiB, stream);
+  auto own = memory.begin_capture(stream).value();
+  memory.deallocate(a, stream);
+  const auto asked = machine->calls(driver::call::stream_get_id);
+  const auto marks = machine->calls(driver::call::event_record);
+  ASSERT_TRUE(memory.trim());  // on another thread it could meet the beginning of the capture
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(machine->calls(driver::call::stream_get_id), asked);
+  EXPECT_EQ(machine->calls(driver::call::event_record), marks);
+  EXPECT_GE(memory.stats().reserved.current, (32_MiB).count());
+  own.end();
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  own = memory.begin_capture(stream).value();
+  memory.deallocate(memory.allocate(1_MiB, stream), stream);
+  ASSERT_TRUE(stream.close()) << "its end is marked all the same";
+  own = {};
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
 }
 
 TEST_F(graph_memory_test, forked_streams_belong_to_the_capture) {
