@@ -1,20 +1,31 @@
 /* weir.h: weir for C, and for every language that can call C.
  *
- * The rules of this interface:
+ * The rules of this interface; docs/c.md is the guide to it:
  *  - A call that can fail returns a weir_error; weir_ok is 0. What a failed call should have
- * written is untouched. weir_last_error_message() then has the story, for the calling thread.
- *  - Nothing throws, prints or aborts across it. Null where an object is needed, a closed handle
- * and a handle from nowhere are errors, not undefined.
+ *    written is untouched, but for the pointer to memory of an allocation, which becomes null.
+ *    weir_last_error_message() then has the story, for the calling thread.
+ *  - Nothing throws, prints or aborts across it, unless a handler of the user's does
+ *    (weir_allocator_set_out_of_memory_handler).
+ *  - Handles are numbers that are never used twice, dressed as pointers. Null where an object is
+ *    needed, a closed handle, a handle of another kind and a pointer from nowhere are errors, not
+ *    undefined. Closing null is fine; closing twice is weir_error_already_freed.
  *  - Any thread may make any call. A handle may be closed while another thread uses it: that call
- *    finishes first, later ones fail.
+ *    finishes first, later ones fail. Objects keep alive what they are made of: runtimes, streams
+ *    and allocators may be closed in any order.
  *  - Structures begin with struct_size, which the caller sets to sizeof the structure. New members
  *    are only ever added at the end, so programs and libraries of different age understand each
- * other.
+ *    other. Of an array each element has it, and the first one's says how far apart they are.
+ *  - Texts that are handed out go where the caller says, cut to `capacity` with a null character at
+ *    their end; `length`, if not null, is what the whole text needs without it. A capacity of 0
+ *    asks for the length alone.
+ *  - A null weir_stream* is the legacy stream of the device that the call is about. Sizes are in
+ *    bytes.
  *  - Error numbers, members and signatures never change their meaning within a major version.
  */
 #ifndef WEIR_H
 #define WEIR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(__GNUC__)
@@ -23,6 +34,7 @@
 #define WEIR_C_API
 #endif
 
+/* NOLINTBEGIN(modernize-use-using): this is C */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -63,6 +75,36 @@ WEIR_C_API const char* weir_last_error_message(void);
 WEIR_C_API int32_t weir_last_error_native(void);
 /* How many failures were found where none could be returned, since the process began. */
 WEIR_C_API uint64_t weir_reported_errors(void);
+
+/* Told of each of those, on the thread that found it, possibly with weir's locks held: it must
+ * return, and must not call weir. The message is good during the call. */
+typedef void (*weir_error_handler)(void* context, weir_error code, const char* message);
+/* Replaces the process's handler; null removes it. A call of the old one that had begun on another
+ * thread may still be running when this returns. */
+WEIR_C_API void weir_set_error_handler(weir_error_handler handler, void* context);
+
+/* --- Options ---------------------------------------------------------------------------------- */
+
+/* A row of the table of options. The texts are good as long as the process lives. */
+typedef struct weir_option_info {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const char* name;
+  const char* type;    /* "size", "whole number", "switch", "choice", "duration", "text" */
+  const char* initial; /* as a list of options reads it */
+  const char* values;  /* "1 to 16", "auto, cuda, sim"; "" where the type says it all */
+  const char* unit;
+  const char* environment; /* the variable that sets it */
+  const char* meaning;
+} weir_option_info;
+
+WEIR_C_API uint32_t weir_option_count(void);
+/* Options count from 0; weir_error_not_found beyond the last. */
+WEIR_C_API weir_error weir_option_get_info(uint32_t index, weir_option_info* info);
+/* The value of the option `name` in the list `options`, or its initial one where the list does not
+ * mention it. weir_error_bad_option: there is no such option, or the list cannot be read. */
+WEIR_C_API weir_error weir_option_get_value(const char* options, const char* name, char* text,
+                                            uint64_t capacity, uint64_t* length);
 
 /* --- Runtimes --------------------------------------------------------------------------------- */
 
@@ -127,8 +169,778 @@ WEIR_C_API weir_error weir_device_get_info(weir_runtime* runtime, int32_t device
 WEIR_C_API weir_error weir_device_get_memory(weir_runtime* runtime, int32_t device, uint64_t* free,
                                              uint64_t* total);
 
+/* Waits for all work of the device's context. Not allowed while a stream is being captured. */
+WEIR_C_API weir_error weir_device_synchronize(weir_runtime* runtime, int32_t device);
+
+/* --- Streams ---------------------------------------------------------------------------------- */
+
+/* A stream of weir's own, or a reference to somebody's. It knows the stream's number, so that
+ * allocations through it need no driver call. */
+typedef struct weir_stream weir_stream;
+
+enum {
+  weir_stream_blocking =
+      1 << 0 /* synchronises with the legacy stream instead of running beside it */
+};
+
+/* A smaller priority goes first; what is out of the device's range is brought into it. */
+WEIR_C_API weir_error weir_stream_create(weir_runtime* runtime, int32_t device, uint32_t flags,
+                                         int32_t priority, weir_stream** stream);
+/* A reference to a CUstream or cudaStream_t, which must live as long as this; null is the legacy
+ * stream, (void*)2 the calling thread's own default stream. Before such a stream is destroyed every
+ * allocator and pool that met it is told (weir_allocator_release_stream): the driver does not
+ * survive being asked about a stream that is gone. weir_error_bad_stream: it is of another device;
+ * weir_error_capture_forbidden: it is being captured, and its number cannot be asked now. */
+WEIR_C_API weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, void* native,
+                                       weir_stream** stream);
+/* Destroys a stream of weir's own; work still queued is carried out. Of a wrapped one only the
+ * reference goes. */
+WEIR_C_API weir_error weir_stream_close(weir_stream* stream);
+
+/* The CUstream. */
+WEIR_C_API weir_error weir_stream_get_native(weir_stream* stream, void** native);
+/* The driver's number of the stream, never used twice while the process lives. */
+WEIR_C_API weir_error weir_stream_get_id(weir_stream* stream, uint64_t* id);
+/* Waits until all work queued so far is done. */
+WEIR_C_API weir_error weir_stream_synchronize(weir_stream* stream);
+/* Whether it is done: 1 or 0. */
+WEIR_C_API weir_error weir_stream_query(weir_stream* stream, int32_t* done);
+
+enum {
+  weir_capture_none = 0,
+  weir_capture_active = 1,
+  weir_capture_invalidated = 2, /* broken, and must be ended */
+  weir_capture_implicit = 3 /* the legacy stream, while one that synchronises with it captures */
+};
+/* Whether the stream is being captured (weir_capture_...), and the capture's number, 0 if not.
+ * Never disturbs a capture. `id` may be null. */
+WEIR_C_API weir_error weir_stream_get_capture(weir_stream* stream, int32_t* status, uint64_t* id);
+
+/* --- Events ----------------------------------------------------------------------------------- */
+
+/* A mark that is recorded behind the work queued on a stream, and reached when that is done. */
+typedef struct weir_event weir_event;
+
+enum {
+  weir_event_timing = 1 << 0,       /* needed by weir_event_get_elapsed */
+  weir_event_interprocess = 1 << 1, /* can be given to another process; excludes timing */
+  weir_event_blocking_sync = 1 << 2 /* synchronize sleeps instead of spinning */
+};
+
+WEIR_C_API weir_error weir_event_create(weir_runtime* runtime, int32_t device, uint32_t flags,
+                                        weir_event** event);
+WEIR_C_API weir_error weir_event_close(weir_event* event);
+/* A null stream is the legacy stream of the event's device. */
+WEIR_C_API weir_error weir_event_record(weir_event* event, weir_stream* stream);
+/* Whether the mark is reached: 1 or 0. Never recorded counts as reached. While a capture runs in
+ * the process this breaks it, unless the thread's capture mode is relaxed. */
+WEIR_C_API weir_error weir_event_query(weir_event* event, int32_t* reached);
+WEIR_C_API weir_error weir_event_synchronize(weir_event* event);
+/* The time between two marks of timing events. weir_error_not_ready: one is not reached. */
+WEIR_C_API weir_error weir_event_get_elapsed(weir_event* from, weir_event* to, float* milliseconds);
+/* The CUevent. */
+WEIR_C_API weir_error weir_event_get_native(weir_event* event, void** native);
+/* Work queued on `stream` from now on waits for what the event was last recorded behind. A null
+ * stream is the legacy stream of the event's device. */
+WEIR_C_API weir_error weir_stream_wait(weir_stream* stream, weir_event* event);
+
+/* --- Counters --------------------------------------------------------------------------------- */
+
+/* An amount, and the most it has been since the peaks were last reset. */
+typedef struct weir_gauge {
+  uint64_t current;
+  uint64_t peak;
+} weir_gauge;
+
+/* What an allocator, one of its pools or one tag holds; docs/stats.md tells each number's story.
+ * requested <= allocated <= active <= reserved, of one moment. */
+typedef struct weir_memory_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  weir_gauge requested;   /* what users asked for and have not freed */
+  weir_gauge allocated;   /* the same, rounded to whole blocks */
+  weir_gauge active;      /* allocated, and freed memory that other streams may still use */
+  weir_gauge reserved;    /* physical memory taken from the driver */
+  weir_gauge blocks;      /* live blocks, a count */
+  uint64_t cached;        /* reserved - active */
+  uint64_t thread_cached; /* of cached: held by threads for their next request */
+  uint64_t pending;       /* active - allocated */
+  uint64_t stream_bound;  /* of cached: free for the stream that used it last only */
+  uint64_t allocations;   /* successful ones */
+  uint64_t frees;
+  uint64_t hits;             /* allocations served by the thread's cache */
+  uint64_t failures;         /* allocations that ended out of memory or at a limit */
+  uint64_t handles_created;  /* physical handles or segments taken from the driver */
+  uint64_t handles_moved;    /* mapped somewhere else */
+  uint64_t handles_returned; /* went back to a mapping that was kept */
+  uint64_t handles_released; /* given back to the driver */
+  uint64_t waits;            /* queued on a stream so that it could reuse memory */
+  uint64_t events;           /* recorded to know when memory is free for others */
+  uint64_t metadata;         /* host memory that the books take */
+} weir_memory_stats;
+
+/* --- Tags ------------------------------------------------------------------------------------- */
+
+/* What memory is for, by number; 0 is no tag. The number of a name stays the same while the process
+ * lives. weir_error_invalid_argument: the name is empty or longer than 255 bytes;
+ * weir_error_limit_exceeded: there are 1024 names already. */
+WEIR_C_API weir_error weir_tag_named(const char* name, uint32_t* tag);
+/* Good as long as the process lives; "" for tag 0, null for a number that no name has. */
+WEIR_C_API const char* weir_tag_name(uint32_t tag);
+/* The tag that the calling thread's allocations get from now on. `previous`, if not null, is the
+ * one before: put it back at the end of your scope. */
+WEIR_C_API weir_error weir_tag_set_current(uint32_t tag, uint32_t* previous);
+
+/* --- The caching allocator -------------------------------------------------------------------- */
+
+/* Memory of one device for any thread and any stream; docs/allocator.md tells how it works.
+ *
+ * Order: memory allocated for a stream may be used by work queued on it from then on; memory freed
+ * on a stream may still be used by work queued on it before. Whoever used it on further streams
+ * says so with record_stream before the free, or has made that stream wait for them.
+ *
+ * Cost: allocations and frees of recently used sizes take no lock, write nothing that threads share
+ * and make no driver call; finding the objects behind the handles adds a few nanoseconds. */
+typedef struct weir_allocator weir_allocator;
+
+/* `options` is a list of which those that begin with heap_, record and live count; null and "" mean
+ * the initial values. weir_error_not_supported: the device lacks virtual memory and the policy
+ * needs it. */
+WEIR_C_API weir_error weir_allocator_create(weir_runtime* runtime, int32_t device,
+                                            const char* options, weir_allocator** allocator);
+/* The same, with the variables of the environment between the initial values and `options`. */
+WEIR_C_API weir_error weir_allocator_create_from_environment(weir_runtime* runtime, int32_t device,
+                                                             const char* options,
+                                                             weir_allocator** allocator);
+/* Gives all memory back, after waiting for the streams that freed some, and reports what is still
+ * live to the error handler. Calls of other threads that are under way finish first, or find the
+ * allocator closed. The handle is closed in any case; the first failure is returned.
+ * weir_error_not_permitted: the process's default allocator. */
+WEIR_C_API weir_error weir_allocator_close(weir_allocator* allocator);
+/* The number of its device. */
+WEIR_C_API weir_error weir_allocator_get_device(weir_allocator* allocator, int32_t* device);
+
+/* Zero bytes give a null pointer and weir_ok. On failure *pointer is null. The alignment is 512, or
+ * what is asked for: a power of two up to 2 MiB. */
+WEIR_C_API weir_error weir_allocator_allocate(weir_allocator* allocator, uint64_t size,
+                                              weir_stream* stream, void** pointer);
+WEIR_C_API weir_error weir_allocator_allocate_aligned(weir_allocator* allocator, uint64_t size,
+                                                      uint64_t alignment, weir_stream* stream,
+                                                      void** pointer);
+/* Freeing null does nothing. weir_error_foreign_pointer: not the start of a block of this
+ * allocator; weir_error_double_free; weir_error_bad_stream: a stream of another device. */
+WEIR_C_API weir_error weir_allocator_deallocate(weir_allocator* allocator, void* pointer,
+                                                weir_stream* stream);
+/* Also checks that `size` is what was asked for: weir_error_invalid_argument, and the block is
+ * freed all the same. */
+WEIR_C_API weir_error weir_allocator_deallocate_sized(weir_allocator* allocator, void* pointer,
+                                                      uint64_t size, weir_stream* stream);
+/* Frees on the stream that the block was allocated for. */
+WEIR_C_API weir_error weir_allocator_free(weir_allocator* allocator, void* pointer);
+/* Work queued on `stream` until the block is freed may use it, too. */
+WEIR_C_API weir_error weir_allocator_record_stream(weir_allocator* allocator, void* pointer,
+                                                   weir_stream* stream);
+
+/* The same for a CUstream without a handle of weir's: two driver calls more (50 ns), because the
+ * driver recycles its handles. Null is the legacy stream, (void*)2 the thread's own default. */
+WEIR_C_API weir_error weir_allocator_allocate_native(weir_allocator* allocator, uint64_t size,
+                                                     void* native_stream, void** pointer);
+WEIR_C_API weir_error weir_allocator_deallocate_native(weir_allocator* allocator, void* pointer,
+                                                       void* native_stream);
+WEIR_C_API weir_error weir_allocator_record_stream_native(weir_allocator* allocator, void* pointer,
+                                                          void* native_stream);
+
+/* The size that was asked for, of the block that begins there. */
+WEIR_C_API weir_error weir_allocator_size_of(weir_allocator* allocator, const void* pointer,
+                                             uint64_t* size);
+
+enum {
+  weir_block_live = 0,          /* allocated and not freed */
+  weir_block_thread_cached = 1, /* freed, kept by a thread for its next request */
+  weir_block_pending = 2,       /* freed, but a recorded stream may still use it */
+  weir_block_stream_bound = 3,  /* free for the stream that used it last */
+  weir_block_free = 4,          /* free for everybody */
+  weir_block_hole = 5           /* addresses without memory of their own */
+};
+
+/* A piece of the address space. */
+typedef struct weir_block_info {
+  uint32_t struct_size;
+  int32_t state; /* weir_block_... */
+  uint64_t address;
+  uint64_t size;      /* rounded */
+  uint64_t requested; /* only of live blocks */
+  uint64_t stream;    /* number of the stream it was allocated for, or is bound to; 0: none */
+  uint32_t pool;      /* number; 0 is the allocator's own */
+  uint32_t tag;       /* only of live blocks */
+} weir_block_info;
+
+/* The live block that `address` lies in, its first byte or any other. weir_error_foreign_pointer:
+ * none. */
+WEIR_C_API weir_error weir_allocator_find_block(weir_allocator* allocator, const void* address,
+                                                weir_block_info* block);
+
+/* Exact, of one moment; stops all threads' caches for a few microseconds. */
+WEIR_C_API weir_error weir_allocator_get_stats(weir_allocator* allocator, weir_memory_stats* stats);
+WEIR_C_API weir_error weir_allocator_get_tag_stats(weir_allocator* allocator, uint32_t tag,
+                                                   weir_memory_stats* stats);
+typedef struct weir_tag_stats {
+  uint32_t struct_size;
+  uint32_t tag;
+  weir_memory_stats stats; /* its own struct_size is set by the call */
+} weir_tag_stats;
+/* The tags that have memory or had some: at most `capacity` of them, the most memory first; `count`
+ * is how many there are. `tags` may be null if the capacity is 0. */
+WEIR_C_API weir_error weir_allocator_get_stats_by_tag(weir_allocator* allocator,
+                                                      weir_tag_stats* tags, uint64_t capacity,
+                                                      uint64_t* count);
+WEIR_C_API weir_error weir_allocator_reset_peaks(weir_allocator* allocator);
+/* What an out-of-memory report would say of such a request now: who holds the memory, and what
+ * would help, a few lines. */
+WEIR_C_API weir_error weir_allocator_explain(weir_allocator* allocator, uint64_t size,
+                                             weir_stream* stream, char* text, uint64_t capacity,
+                                             uint64_t* length);
+
+/* Gives memory that is free for everybody back to the driver until at most `keep` is reserved;
+ * waits for nothing. `released`, if not null, is how much went. */
+WEIR_C_API weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t keep,
+                                          uint64_t* released);
+/* The same for all that is not live, after waiting for the streams. */
+WEIR_C_API weir_error weir_allocator_empty_cache(weir_allocator* allocator, uint64_t* released);
+/* `stream` will not be used any more. Needed before a stream is destroyed that weir did not create.
+ */
+WEIR_C_API weir_error weir_allocator_release_stream(weir_allocator* allocator, weir_stream* stream);
+
+#define WEIR_NO_LIMIT UINT64_MAX
+
+/* The most physical memory; WEIR_NO_LIMIT is none. What is over it stays until it is freed. */
+WEIR_C_API weir_error weir_allocator_set_limit(weir_allocator* allocator, uint64_t most);
+/* As a fraction of the device's memory, above 0 and at most 1. */
+WEIR_C_API weir_error weir_allocator_set_limit_fraction(weir_allocator* allocator,
+                                                        double of_device);
+WEIR_C_API weir_error weir_allocator_get_limit(weir_allocator* allocator, uint64_t* most);
+/* The most live memory with this tag; beyond it allocations are weir_error_limit_exceeded. */
+WEIR_C_API weir_error weir_allocator_set_tag_limit(weir_allocator* allocator, uint32_t tag,
+                                                   uint64_t most);
+
+/* --- Out of memory ---------------------------------------------------------------------------- */
+
+/* Asked to free something because a request of `needed` bytes cannot be met, before it fails. Any
+ * number of them can be registered. Answers 1 if it freed something, 0 if not. Called without locks
+ * on the thread that allocates; it may use the allocator, but requests made from inside do not call
+ * it again. It must return. */
+typedef int32_t (*weir_reclaim_callback)(void* context, uint64_t needed);
+typedef struct weir_callback weir_callback;
+WEIR_C_API weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator,
+                                                      weir_reclaim_callback callback, void* context,
+                                                      weir_callback** registration);
+/* Ends the registration. A call of it that had begun on another thread may still be running. */
+WEIR_C_API weir_error weir_callback_close(weir_callback* registration);
+
+/* The last word when a request has failed for want of memory (weir_error_out_of_memory or
+ * weir_error_limit_exceeded), after everything else was tried. Called by weir_allocator_allocate,
+ * _aligned and _native, and by weir_pool_allocate, at their outermost edge: no lock is held, no
+ * object of weir's waits for it, weir_last_error_message() tells of the failure. It may
+ *  - return 1: the request is tried again (so it must have freed something, or it is asked
+ * forever);
+ *  - return 0: the request fails with its error and a null pointer;
+ *  - not return: throw a C++ exception, which passes through weir unharmed, or longjmp out.
+ * One an allocator; null removes it. A call of the old one that had begun may still be running. */
+typedef int32_t (*weir_out_of_memory_handler)(void* context, weir_allocator* allocator,
+                                              uint64_t size, weir_error why);
+WEIR_C_API weir_error weir_allocator_set_out_of_memory_handler(weir_allocator* allocator,
+                                                               weir_out_of_memory_handler handler,
+                                                               void* context);
+
+/* --- Pools of an allocator -------------------------------------------------------------------- */
+
+/* Memory of an allocator that is kept apart: what is freed to it is reused by it alone. Blocks are
+ * freed through the allocator. When the handle is closed the pool takes no requests; its physical
+ * memory goes back when its last block is freed. */
+typedef struct weir_pool weir_pool;
+
+enum {
+  weir_pool_exportable = 1 << 0, /* blocks can be given to other processes; see Sharing */
+  /* For captured graphs: its memory is never moved nor given back while the handle is open, and it
+   * serves streams that are being captured. */
+  weir_pool_retains = 1 << 1
+};
+
+WEIR_C_API weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags,
+                                       weir_pool** pool);
+WEIR_C_API weir_error weir_pool_close(weir_pool* pool);
+/* An alignment of 0 is 512. */
+WEIR_C_API weir_error weir_pool_allocate(weir_pool* pool, uint64_t size, uint64_t alignment,
+                                         weir_stream* stream, void** pointer);
+/* Exactly there, to restore a state that a snapshot showed. weir_error_foreign_pointer: the pool
+ * has no memory there; weir_error_not_ready: something there is in use; weir_error_bad_alignment:
+ * the address is no multiple of 512. */
+WEIR_C_API weir_error weir_pool_allocate_at(weir_pool* pool, void* address, uint64_t size,
+                                            weir_stream* stream);
+WEIR_C_API weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id);
+WEIR_C_API weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats);
+/* Gives what is not live back to the driver, after waiting for the streams. */
+WEIR_C_API weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released);
+/* Sends the calling thread's requests to the pool's allocator to the pool, until weir_pool_leave on
+ * the same thread; they nest. */
+WEIR_C_API weir_error weir_pool_enter(weir_pool* pool);
+/* weir_error_invalid_argument: the thread is in no pool. */
+WEIR_C_API weir_error weir_pool_leave(void);
+
+/* --- Captured graphs -------------------------------------------------------------------------- */
+
+/* The memory of one captured graph, private to it. Begin before the capture of the stream begins;
+ * until weir_capture_end requests on that stream are served from a pool of its own, which keeps all
+ * its memory as long as this handle, or a graph it was kept with, lives. */
+typedef struct weir_capture weir_capture;
+
+WEIR_C_API weir_error weir_capture_begin(weir_allocator* allocator, weir_stream* stream,
+                                         weir_capture** capture);
+/* The capture is over: requests go their usual way again. Twice does no harm. */
+WEIR_C_API weir_error weir_capture_end(weir_capture* capture);
+/* Ties the memory to a CUgraph and every executable made of it from now on. */
+WEIR_C_API weir_error weir_capture_keep_with(weir_capture* capture, void* native_graph);
+/* A handle of its own to the pool, closed with weir_pool_close. */
+WEIR_C_API weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool);
+WEIR_C_API weir_error weir_capture_close(weir_capture* capture);
+
+/* Says that captures may be under way, of whatever streams, as long as it is open: the allocator
+ * asks no stream meanwhile, so that nothing it does can break one. For who captures without
+ * weir_capture_begin, in pools that retain. */
+typedef struct weir_capture_notice weir_capture_notice;
+WEIR_C_API weir_error weir_capture_notice_open(weir_allocator* allocator,
+                                               weir_capture_notice** notice);
+WEIR_C_API weir_error weir_capture_notice_close(weir_capture_notice* notice);
+
+/* --- Snapshots -------------------------------------------------------------------------------- */
+
+/* Everything an allocator held at one moment. Does not change, and keeps nothing of it alive. */
+typedef struct weir_snapshot weir_snapshot;
+
+typedef struct weir_snapshot_info {
+  uint32_t struct_size;
+  int32_t device;
+  uint64_t pool_count; /* the allocator's own is the first */
+  weir_memory_stats stats;
+} weir_snapshot_info;
+
+typedef struct weir_pool_info {
+  uint32_t struct_size;
+  uint32_t id;
+  uint64_t block_count;
+  uint64_t physical_count;
+  weir_memory_stats stats;
+  char name[128]; /* cut if longer */
+} weir_pool_info;
+
+/* A handle or segment of physical memory, and where it is mapped. */
+typedef struct weir_physical_info {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t address;
+  uint64_t size;
+} weir_physical_info;
+
+WEIR_C_API weir_error weir_snapshot_take(weir_allocator* allocator, weir_snapshot** snapshot);
+/* Of one pool: its own counters, and that pool alone. */
+WEIR_C_API weir_error weir_snapshot_take_pool(weir_pool* pool, weir_snapshot** snapshot);
+WEIR_C_API weir_error weir_snapshot_close(weir_snapshot* snapshot);
+WEIR_C_API weir_error weir_snapshot_get_info(weir_snapshot* snapshot, weir_snapshot_info* info);
+/* Pools count from 0 here; weir_error_not_found beyond the last. */
+WEIR_C_API weir_error weir_snapshot_get_pool(weir_snapshot* snapshot, uint64_t pool,
+                                             weir_pool_info* info);
+/* Copies the blocks of a pool, by address, from number `first` on: at most `capacity`; `count` is
+ * how many were written. */
+WEIR_C_API weir_error weir_snapshot_get_blocks(weir_snapshot* snapshot, uint64_t pool,
+                                               uint64_t first, weir_block_info* blocks,
+                                               uint64_t capacity, uint64_t* count);
+WEIR_C_API weir_error weir_snapshot_get_physical(weir_snapshot* snapshot, uint64_t pool,
+                                                 uint64_t first, weir_physical_info* physical,
+                                                 uint64_t capacity, uint64_t* count);
+
+/* --- Recording -------------------------------------------------------------------------------- */
+
+/* Writes what happens to an allocator's memory to a .weirtrace file, while it happens. */
+typedef struct weir_recorder weir_recorder;
+
+enum {
+  weir_recorder_drop_when_full = 1 << 0, /* drops events and counts them instead of waiting */
+  weir_recorder_stacks = 1 << 1,         /* allocations and frees carry their call stacks */
+  weir_recorder_uncompressed = 1 << 2
+};
+
+typedef struct weir_recorder_options {
+  uint32_t struct_size;
+  uint32_t flags;       /* weir_recorder_... */
+  uint32_t ring_events; /* how many events a thread can have waiting; 0: 32768 */
+  int32_t level;        /* zstd's, 1 to 19; 0: 3 */
+  uint32_t flush_every; /* milliseconds, what a crash may lose; 0: 200 */
+  uint32_t reserved;
+  const char* program; /* for titles; null: the process's name */
+} weir_recorder_options;
+
+typedef struct weir_recorder_stats {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t written; /* events in the file */
+  uint64_t dropped;
+  uint64_t threads;
+  uint64_t file_bytes;
+} weir_recorder_stats;
+
+/* Begins at once, in place of whatever recorded the allocator before; `options` may be null. The
+ * file appears under its name when the recording is stopped. */
+WEIR_C_API weir_error weir_recorder_start(weir_allocator* allocator, const char* path,
+                                          const weir_recorder_options* options,
+                                          weir_recorder** recorder);
+/* Puts a remark between the events. */
+WEIR_C_API weir_error weir_recorder_marker(weir_recorder* recorder, const char* text);
+/* Returns when everything received so far is in the file. */
+WEIR_C_API weir_error weir_recorder_flush(weir_recorder* recorder);
+WEIR_C_API weir_error weir_recorder_get_stats(weir_recorder* recorder, weir_recorder_stats* stats);
+/* Ends the recording and closes the handle; says whether all was written. */
+WEIR_C_API weir_error weir_recorder_stop(weir_recorder* recorder);
+
+/* --- The driver's stream-ordered pools -------------------------------------------------------- */
+
+typedef struct weir_stream_pool weir_stream_pool;
+
+enum {
+  weir_stream_pool_posix_descriptor = 1 << 0, /* can be given to other processes */
+  /* Rules by which memory freed on another stream is reused, switched off: */
+  weir_stream_pool_no_event_dependencies = 1 << 1,
+  weir_stream_pool_no_opportunistic = 1 << 2,
+  weir_stream_pool_no_internal_dependencies = 1 << 3
+};
+
+typedef struct weir_stream_pool_config {
+  uint32_t struct_size;
+  uint32_t flags;     /* weir_stream_pool_... */
+  uint64_t initial;   /* reserved at once */
+  uint64_t max;       /* the most that is reserved; 0: what the device has */
+  uint64_t threshold; /* what stays reserved unused; WEIR_NO_LIMIT keeps everything */
+} weir_stream_pool_config;
+#define WEIR_STREAM_POOL_CONFIG_INIT \
+  { sizeof(weir_stream_pool_config), 0, 0, 0, WEIR_NO_LIMIT }
+
+typedef struct weir_stream_pool_usage {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  weir_gauge reserved; /* the driver's figures, of everybody who uses the pool */
+  weir_gauge used;
+  weir_gauge allocations; /* made through this library and not freed, a count */
+  uint64_t allocated;     /* their bytes */
+} weir_stream_pool_usage;
+
+/* What weir_stream_pool_get_attribute and set_attribute take: the driver's numbers. */
+enum {
+  weir_stream_pool_reuse_follow_event_dependencies = 1, /* 0 or 1 */
+  weir_stream_pool_reuse_opportunistic = 2,
+  weir_stream_pool_reuse_internal_dependencies = 3,
+  weir_stream_pool_release_threshold = 4,
+  weir_stream_pool_reserved = 5,      /* read only */
+  weir_stream_pool_reserved_high = 6, /* can be set to 0 */
+  weir_stream_pool_used = 7,          /* read only */
+  weir_stream_pool_used_high = 8      /* can be set to 0 */
+};
+
+/* `config` may be null: a pool that keeps everything, grows as needed and is not shared. */
+WEIR_C_API weir_error weir_stream_pool_create(weir_runtime* runtime, int32_t device,
+                                              const weir_stream_pool_config* config,
+                                              weir_stream_pool** pool);
+/* The device's own pool, which cudaMallocAsync uses too. A handle of its own each time; closing it
+ * leaves the pool. */
+WEIR_C_API weir_error weir_stream_pool_open_default(weir_runtime* runtime, int32_t device,
+                                                    weir_stream_pool** pool);
+/* The pool behind a descriptor of another process, which stays the caller's. It hands out nothing:
+ * only weir_stream_pool_import_pointer works. */
+WEIR_C_API weir_error weir_stream_pool_import(weir_runtime* runtime, int32_t device,
+                                              int32_t descriptor, weir_stream_pool** pool);
+/* Destroys the pool, unless it is the device's own. Memory that is not freed stays good, but nobody
+ * can free it through this handle any more: `remaining`, if not null, is how much that is. */
+WEIR_C_API weir_error weir_stream_pool_close(weir_stream_pool* pool, uint64_t* remaining);
+
+/* As weir_allocator_allocate; an alignment of 0 is 256. */
+WEIR_C_API weir_error weir_stream_pool_allocate(weir_stream_pool* pool, uint64_t size,
+                                                uint64_t alignment, weir_stream* stream,
+                                                void** pointer);
+/* The stream may be any that has been made to wait for the work that used the memory. */
+WEIR_C_API weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* pointer,
+                                                  uint64_t size, weir_stream* stream);
+/* The CUmemoryPool. */
+WEIR_C_API weir_error weir_stream_pool_get_native(weir_stream_pool* pool, void** native);
+WEIR_C_API weir_error weir_stream_pool_get_usage(weir_stream_pool* pool,
+                                                 weir_stream_pool_usage* usage);
+WEIR_C_API weir_error weir_stream_pool_get_attribute(weir_stream_pool* pool, int32_t attribute,
+                                                     uint64_t* value);
+WEIR_C_API weir_error weir_stream_pool_set_attribute(weir_stream_pool* pool, int32_t attribute,
+                                                     uint64_t value);
+WEIR_C_API weir_error weir_stream_pool_reset_peaks(weir_stream_pool* pool);
+/* Gives unused memory back while at least `keep` stays reserved. */
+WEIR_C_API weir_error weir_stream_pool_trim(weir_stream_pool* pool, uint64_t keep,
+                                            uint64_t* released);
+/* Lets another device of the runtime use the pool's memory (on = 1), or not (0). */
+WEIR_C_API weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int32_t on);
+
+/* A descriptor for weir_stream_pool_import in another process; the caller closes it. */
+WEIR_C_API weir_error weir_stream_pool_export(weir_stream_pool* pool, int32_t* descriptor);
+/* A pointer in the driver's 64 opaque bytes, for a process that imported the pool. */
+WEIR_C_API weir_error weir_stream_pool_export_pointer(weir_stream_pool* pool, const void* pointer,
+                                                      uint8_t bytes[64]);
+/* Freed with weir_stream_pool_deallocate and the size that comes back here, before the exporter
+ * frees it. */
+WEIR_C_API weir_error weir_stream_pool_import_pointer(weir_stream_pool* pool,
+                                                      const uint8_t bytes[64], weir_stream* stream,
+                                                      void** pointer, uint64_t* size);
+
+/* --- Pools of whole blocks -------------------------------------------------------------------- */
+
+/* Blocks by size that are kept when they are freed: of plain device memory for drivers without
+ * pools, or of pinned host memory, which is reused only when no work uses it any more. */
+typedef struct weir_block_pool weir_block_pool;
+
+typedef struct weir_block_pool_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  weir_gauge requested;
+  weir_gauge allocated;
+  weir_gauge reserved;
+  weir_gauge blocks;
+  uint64_t cached;
+  uint64_t pending;
+  uint64_t allocations;
+  uint64_t frees;
+  uint64_t hits;
+  uint64_t misses;
+  uint64_t failures;
+  uint64_t waits;
+  uint64_t events;
+} weir_block_pool_stats;
+
+/* At most `threshold` bytes are kept; WEIR_NO_LIMIT keeps everything. */
+WEIR_C_API weir_error weir_bin_pool_create(weir_runtime* runtime, int32_t device,
+                                           uint64_t threshold, weir_block_pool** pool);
+WEIR_C_API weir_error weir_pinned_pool_create(weir_runtime* runtime, int32_t device,
+                                              uint64_t threshold, weir_block_pool** pool);
+/* All memory goes back; blocks that are still live are reported to the error handler. */
+WEIR_C_API weir_error weir_block_pool_close(weir_block_pool* pool);
+/* As weir_allocator_...; an alignment of 0 is 256. */
+WEIR_C_API weir_error weir_block_pool_allocate(weir_block_pool* pool, uint64_t size,
+                                               uint64_t alignment, weir_stream* stream,
+                                               void** pointer);
+WEIR_C_API weir_error weir_block_pool_deallocate(weir_block_pool* pool, void* pointer,
+                                                 weir_stream* stream);
+WEIR_C_API weir_error weir_block_pool_free(weir_block_pool* pool, void* pointer);
+WEIR_C_API weir_error weir_block_pool_record_stream(weir_block_pool* pool, void* pointer,
+                                                    weir_stream* stream);
+WEIR_C_API weir_error weir_block_pool_release_stream(weir_block_pool* pool, weir_stream* stream);
+WEIR_C_API weir_error weir_block_pool_get_stats(weir_block_pool* pool,
+                                                weir_block_pool_stats* stats);
+WEIR_C_API weir_error weir_block_pool_reset_peaks(weir_block_pool* pool);
+WEIR_C_API weir_error weir_block_pool_trim(weir_block_pool* pool, uint64_t keep,
+                                           uint64_t* released);
+WEIR_C_API weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t most);
+
+/* --- Buffers ---------------------------------------------------------------------------------- */
+
+/* Memory with an owner: freed when its handle is closed, behind the work queued on its stream. */
+typedef struct weir_buffer weir_buffer;
+
+enum {
+  weir_buffer_device = 0,  /* on a device; the host may not touch it */
+  weir_buffer_managed = 1, /* moves between host and devices on demand */
+  weir_buffer_pinned = 2   /* on the host, locked there; devices may touch it, too */
+};
+
+typedef struct weir_buffer_info {
+  uint32_t struct_size;
+  int32_t kind; /* weir_buffer_... */
+  uint64_t size;
+  void* data;              /* null of a device buffer of zero bytes */
+  uint64_t device_address; /* where devices see it */
+} weir_buffer_info;
+
+/* From an allocator. The stream must outlive the buffer, or be left with hand_over. */
+WEIR_C_API weir_error weir_buffer_create(weir_allocator* allocator, uint64_t size,
+                                         weir_stream* stream, weir_buffer** buffer);
+/* Straight from the driver (cuMemAlloc), nothing cached. */
+WEIR_C_API weir_error weir_buffer_create_plain(weir_runtime* runtime, int32_t device, uint64_t size,
+                                               weir_buffer** buffer);
+/* Managed memory of zeros, for the device's every stream. The host may touch `data` between
+ * weir_buffer_begin_host and weir_buffer_end_host. */
+WEIR_C_API weir_error weir_buffer_create_managed(weir_runtime* runtime, int32_t device,
+                                                 uint64_t size, weir_buffer** buffer);
+/* Pinned host memory of zeros that every device reaches over the bus. Nothing orders host and
+ * devices but what the program waits for. */
+WEIR_C_API weir_error weir_buffer_create_pinned(weir_runtime* runtime, int32_t device,
+                                                uint64_t size, weir_buffer** buffer);
+WEIR_C_API weir_error weir_buffer_close(weir_buffer* buffer);
+WEIR_C_API weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info* info);
+/* Of device buffers; others are weir_error_not_supported. The bytes that both sizes have stay. */
+WEIR_C_API weir_error weir_buffer_resize(weir_buffer* buffer, uint64_t size);
+/* Of device buffers: belongs to `next` from now on, which waits for the old stream. */
+WEIR_C_API weir_error weir_buffer_hand_over(weir_buffer* buffer, weir_stream* next);
+/* Of device buffers: its stream waits for what is queued on `other` so far. */
+WEIR_C_API weir_error weir_buffer_join(weir_buffer* buffer, weir_stream* other);
+/* Of managed buffers: work that is queued on `stream` next uses it. weir_error_not_ready: the host
+ * has it. */
+WEIR_C_API weir_error weir_buffer_use_on(weir_buffer* buffer, weir_stream* stream);
+/* Of managed buffers: waits for the streams that use it; until weir_buffer_end_host the host may
+ * touch it and use_on refuses. They nest. */
+WEIR_C_API weir_error weir_buffer_begin_host(weir_buffer* buffer);
+WEIR_C_API weir_error weir_buffer_end_host(weir_buffer* buffer);
+/* Of managed buffers: queues a move to a device, or to the host for -1. */
+WEIR_C_API weir_error weir_buffer_prefetch(weir_buffer* buffer, int32_t device,
+                                           weir_stream* stream);
+
+/* Queue a copy, or a fill with one byte value, of memory of any kind. The stream must not be null
+ * here: it says which device. */
+WEIR_C_API weir_error weir_copy(void* to, const void* from, uint64_t size, weir_stream* stream);
+WEIR_C_API weir_error weir_fill(void* to, uint8_t value, uint64_t size, weir_stream* stream);
+
+/* --- Sharing by descriptors ------------------------------------------------------------------- */
+
+/* A physical handle, as a descriptor that another process can import. The bearer of a descriptor
+ * reaches all `size` bytes of it. */
+typedef struct weir_shared_piece {
+  uint32_t struct_size;
+  int32_t descriptor; /* the receiver of the structure closes it */
+  uint64_t size;
+} weir_shared_piece;
+
+/* Memory of another process, mapped here. Closing it unmaps; work that is still queued must not use
+ * it then. */
+typedef struct weir_imported weir_imported;
+
+enum { weir_read = 1, weir_read_write = 2 };
+
+/* The physical handles under a live block of an exportable pool, or of an allocator with the option
+ * heap_exportable (other blocks may lie in them then), one behind the other, and the offset of the
+ * block in the first. `count` is how many there are; if that is more than `capacity` nothing is
+ * exported (weir_error_invalid_argument, and *count is set). The block must not be freed while
+ * another process may use it. */
+WEIR_C_API weir_error weir_allocator_export_block(weir_allocator* allocator, const void* pointer,
+                                                  weir_shared_piece* pieces, uint64_t capacity,
+                                                  uint64_t* count, uint64_t* offset);
+/* Maps the pieces one behind the other; the descriptors stay the caller's. The sizes must be the
+ * exporter's. `offset` and `size` say which part the address and size of the result mean. */
+WEIR_C_API weir_error weir_import_pieces(weir_runtime* runtime, int32_t device,
+                                         const weir_shared_piece* pieces, uint64_t count,
+                                         uint64_t offset, uint64_t size, int32_t rights,
+                                         weir_imported** imported);
+
+typedef struct weir_imported_info {
+  uint32_t struct_size;
+  int32_t rights; /* weir_read or weir_read_write */
+  uint64_t address;
+  uint64_t size;
+} weir_imported_info;
+
+/* weir_error_not_permitted: it was revoked; weir_error_peer_closed: the exporter is gone. It stays
+ * mapped until it is closed. */
+WEIR_C_API weir_error weir_imported_get_info(weir_imported* imported, weir_imported_info* info);
+WEIR_C_API weir_error weir_imported_close(weir_imported* imported);
+
+/* --- Sharing over a link ---------------------------------------------------------------------- */
+
+/* Memory that can be given to other processes, kept until everybody has let go. */
+typedef struct weir_shared weir_shared;
+/* A connection to one other process over a Unix socket; docs/sharing.md tells who is protected from
+ * whom. */
+typedef struct weir_link weir_link;
+/* What came over a link and is not opened yet. */
+typedef struct weir_offer weir_offer;
+
+typedef struct weir_shared_info {
+  uint32_t struct_size;
+  int32_t device;
+  uint64_t address;
+  uint64_t size;
+  uint64_t unit; /* the size of each of its handles */
+} weir_shared_info;
+
+/* `unit` is the size of the handles, which are given whole; 0: one for all. */
+WEIR_C_API weir_error weir_shared_create(weir_runtime* runtime, int32_t device, uint64_t size,
+                                         uint64_t unit, weir_shared** shared);
+/* A block of an exportable pool, in whole handles. It goes back to the pool once nobody can reach
+ * it any more. */
+WEIR_C_API weir_error weir_shared_allocate(weir_allocator* allocator, weir_pool* pool,
+                                           uint64_t size, weir_stream* stream,
+                                           weir_shared** shared);
+WEIR_C_API weir_error weir_shared_get_info(weir_shared* shared, weir_shared_info* info);
+WEIR_C_API weir_error weir_shared_close(weir_shared* shared);
+
+/* Two sockets joined to each other, for weir_link_open in two processes; the caller closes them. */
+WEIR_C_API weir_error weir_link_create_sockets(int32_t sockets[2]);
+/* Both sides call it, with a socket (SOCK_SEQPACKET) that leads to the other; weir takes it over,
+ * also if the call fails.
+ * `timeout` is in milliseconds, for calls that are not told otherwise. */
+WEIR_C_API weir_error weir_link_open(weir_runtime* runtime, int32_t socket, uint32_t timeout,
+                                     weir_link** link);
+WEIR_C_API weir_error weir_link_close(weir_link* link);
+/* weir_error_peer_closed: the other process closed the link or died. */
+WEIR_C_API weir_error weir_link_check(weir_link* link);
+/* Each gives something and answers a number for weir_link_revoke, if `grant` is not null. A size of
+ * 0 is up to the end. */
+WEIR_C_API weir_error weir_link_offer_memory(weir_link* link, weir_shared* shared, uint64_t offset,
+                                             uint64_t size, int32_t rights, uint64_t* grant);
+WEIR_C_API weir_error weir_link_offer_event(weir_link* link, weir_event* event, uint64_t* grant);
+WEIR_C_API weir_error weir_link_offer_stream_pool(weir_link* link, weir_stream_pool* pool,
+                                                  uint64_t* grant);
+/* At most 1024 bytes. */
+WEIR_C_API weir_error weir_link_send_note(weir_link* link, const void* note, uint64_t size);
+/* Asks the other side to let go and waits for it. weir_error_not_ready: it has not yet. */
+WEIR_C_API weir_error weir_link_revoke(weir_link* link, uint64_t grant, uint32_t timeout);
+/* How much was given and not let go, a count. */
+WEIR_C_API weir_error weir_link_get_outstanding(weir_link* link, uint64_t* count);
+/* The next offer or note. weir_error_not_ready: none came in time. */
+WEIR_C_API weir_error weir_link_receive(weir_link* link, uint32_t timeout, weir_offer** offer);
+
+enum {
+  weir_offer_note = 0,
+  weir_offer_memory = 1,
+  weir_offer_legacy_memory = 2,
+  weir_offer_stream_pool = 3,
+  weir_offer_pool_pointer = 4,
+  weir_offer_event = 5
+};
+
+typedef struct weir_offer_info {
+  uint32_t struct_size;
+  int32_t kind;   /* weir_offer_... */
+  int32_t rights; /* of memory */
+  uint32_t reserved;
+  uint64_t size; /* of memory, or of a note */
+} weir_offer_info;
+
+WEIR_C_API weir_error weir_offer_get_info(weir_offer* offer, weir_offer_info* info);
+/* The first `capacity` bytes of a note. */
+WEIR_C_API weir_error weir_offer_get_note(weir_offer* offer, void* note, uint64_t capacity);
+/* Opening leaves the offer empty; its handle is still to be closed. Another kind than it is is
+ * weir_error_invalid_argument and changes nothing. */
+WEIR_C_API weir_error weir_offer_open_memory(weir_offer* offer, weir_imported** imported);
+WEIR_C_API weir_error weir_offer_open_event(weir_offer* offer, weir_event** event);
+WEIR_C_API weir_error weir_offer_open_stream_pool(weir_offer* offer, weir_stream_pool** pool);
+/* What was not opened is handed back. */
+WEIR_C_API weir_error weir_offer_close(weir_offer* offer);
+
+/* --- The process's own ------------------------------------------------------------------------ */
+
+/* One runtime and one allocator a device that live as long as the process, for plug-ins that own
+ * nothing (weir_plugins.h). Made at the first question, with the options of the environment
+ * (WEIR_HEAP_POLICY, ...), except that the machine is the real one (runtime=cuda) unless something
+ * says otherwise; the same handle each time. Closing them is weir_error_not_permitted. */
+WEIR_C_API weir_error weir_default_runtime(weir_runtime** runtime);
+WEIR_C_API weir_error weir_default_allocator(int32_t device, weir_allocator** allocator);
+/* Options that count more than those of the environment, for what is not made yet: the runtime, and
+ * allocators of further devices. Replaces what was set before; null and "" remove it.
+ * weir_error_bad_option: the list cannot be read; weir_error_not_permitted: the runtime is open
+ * already, and the list would have opened another. */
+WEIR_C_API weir_error weir_default_set_options(const char* options);
+
 #ifdef __cplusplus
 }
 #endif
+/* NOLINTEND(modernize-use-using) */
 
 #endif

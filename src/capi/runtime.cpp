@@ -2,98 +2,37 @@
 #include "weir/runtime.hpp"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <string>
+#include <utility>
 
 #include "capi/guard.hpp"
+#include "capi/objects.hpp"
+#include "capi/structures.hpp"
 #include "weir.h"
 
 namespace weir::inline v0::capi {
+
+result<device_argument> find_device(weir_runtime* handle, std::int32_t number) {
+  WEIR_TRY_VALUE(found, find(handle));
+  WEIR_TRY_VALUE(which, found->machine->device(device_id{number}));
+  return device_argument{found->machine, which};
+}
+
+result<options> read_options(options settings, const char* list) {
+  if (list != nullptr) WEIR_TRY(set_all(settings, list));
+  return settings;
+}
+
 namespace {
 
-// The open runtimes by handle. A handle is a number that is never used twice, dressed as a pointer:
-// a stale one can be told from a live one, which an address cannot.
-class open_runtimes {
- public:
-  weir_runtime* add(std::shared_ptr<runtime> opened) {
-    const std::lock_guard lock{mutex_};
-    runtimes_.emplace(next_, std::move(opened));
-    return reinterpret_cast<weir_runtime*>(next_++);
-  }
-
-  // Shared, so that a runtime outlives the call that uses it even if it is closed meanwhile.
-  result<std::shared_ptr<runtime>> find(const weir_runtime* handle) {
-    const std::lock_guard lock{mutex_};
-    const auto found = runtimes_.find(number_of(handle));
-    if (found == runtimes_.end()) return unknown(number_of(handle));
-    return found->second;
-  }
-
-  result<std::shared_ptr<runtime>> remove(const weir_runtime* handle) {
-    const std::lock_guard lock{mutex_};
-    auto taken = runtimes_.extract(number_of(handle));
-    if (taken.empty()) return unknown(number_of(handle));
-    return std::move(taken.mapped());
-  }
-
- private:
-  static std::uintptr_t number_of(const weir_runtime* handle) {
-    return reinterpret_cast<std::uintptr_t>(handle);
-  }
-  [[nodiscard]] error unknown(std::uintptr_t number) const {
-    if (number != 0 && number < next_)
-      return {.code = errc::already_freed, .detail = "the runtime was closed"};
-    return {.code = errc::invalid_argument, .detail = "this is no runtime"};
-  }
-
-  std::mutex mutex_;
-  std::map<std::uintptr_t, std::shared_ptr<runtime>> runtimes_;
-  std::uintptr_t next_ = 1;
-};
-
-// Never destroyed: other threads, and destructors of static objects, may still call at exit.
-open_runtimes& registry() {
-  static open_runtimes* const all = new open_runtimes;
-  return *all;
-}
-
-error missing(const char* what) {
-  return {.code = errc::invalid_argument, .detail = std::string{what} + " is null"};
-}
-
-result<void> open(options settings, const char* list, weir_runtime** into) {
+result<void> open_runtime(const options& initial, const char* list, weir_runtime** into) {
   if (into == nullptr) return missing("runtime");
-  if (list != nullptr) WEIR_TRY(set_all(settings, list));
+  WEIR_TRY_VALUE(settings, read_options(initial, list));
   WEIR_TRY_VALUE(opened, runtime::open(settings));
-  *into = registry().add(std::move(opened));
-  return {};
-}
-
-template <std::size_t Size>
-void copy_text(char (&into)[Size], std::string_view text) {
-  const std::size_t length = std::min(text.size(), Size - 1);
-  std::memcpy(into, text.data(), length);
-  into[length] = '\0';
-}
-
-// Hands `known` to a caller whose structure may be older (shorter) or newer (longer) than ours.
-// What this library does not know is zero; struct_size comes back as what it does know.
-template <class Info>
-result<void> hand_out(Info known, Info* into) {
-  const std::size_t asked = into->struct_size;
-  if (asked < sizeof(Info)) {
-    return error{.code = errc::bad_version,
-                 .detail = "struct_size is " + std::to_string(asked) + ", the first version has " +
-                           std::to_string(sizeof(Info))};
-  }
-  known.struct_size = sizeof(Info);
-  auto* const to = reinterpret_cast<std::byte*>(into);
-  std::memcpy(to, &known, sizeof(Info));
-  std::memset(to + sizeof(Info), 0, asked - sizeof(Info));
+  auto object = std::make_shared<runtime_object>();
+  object->machine = std::move(opened);
+  WEIR_TRY_VALUE(handle, hand_out_handle<weir_runtime>(std::move(object)));
+  *into = handle;
   return {};
 }
 
@@ -122,41 +61,42 @@ using namespace weir::capi;
 extern "C" {
 
 weir_error weir_runtime_open(const char* list, weir_runtime** into) {
-  return guarded([&] { return capi::open({}, list, into); });
+  return guarded([&] { return open_runtime({}, list, into); });
 }
 
 weir_error weir_runtime_open_from_environment(const char* list, weir_runtime** into) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(settings, options_from_environment());
-    return capi::open(settings, list, into);
+    return open_runtime(settings, list, into);
   });
 }
 
 weir_error weir_runtime_close(weir_runtime* handle) {
   return guarded([&]() -> result<void> {
     if (handle == nullptr) return {};
-    WEIR_TRY(registry().remove(handle));
+    WEIR_TRY_VALUE(found, find(handle));
+    if (found->permanent)
+      return error{.code = errc::not_permitted, .detail = "this runtime is the process's own"};
+    WEIR_TRY(take(handle));
     return {};
   });
 }
 
 weir_error weir_runtime_get_info(weir_runtime* handle, weir_runtime_info* into) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, registry().find(handle));
-    if (into == nullptr) return missing("info");
+    WEIR_TRY_VALUE(found, find(handle));
     weir_runtime_info known{};
-    known.driver_version = found->driver_version();
-    known.device_count = found->device_count();
-    copy_text(known.driver, found->describe().driver);
+    known.driver_version = found->machine->driver_version();
+    known.device_count = found->machine->device_count();
+    copy_text(known.driver, found->machine->describe().driver);
     return hand_out(known, into);
   });
 }
 
 weir_error weir_device_get_info(weir_runtime* handle, int32_t number, weir_device_info* into) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, registry().find(handle));
-    if (into == nullptr) return missing("info");
-    WEIR_TRY_VALUE(which, found->device(device_id{number}));
+    WEIR_TRY_VALUE(found, find_device(handle, number));
+    const device& which = found.which;
     weir_device_info known{};
     known.features = features_of(which);
     known.total_memory = which.total_memory().count();
@@ -174,12 +114,18 @@ weir_error weir_device_get_info(weir_runtime* handle, int32_t number, weir_devic
 weir_error weir_device_get_memory(weir_runtime* handle, int32_t number, uint64_t* free,
                                   uint64_t* total) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, registry().find(handle));
-    WEIR_TRY_VALUE(which, found->device(device_id{number}));
-    WEIR_TRY_VALUE(memory, which.memory_info());
+    WEIR_TRY_VALUE(found, find_device(handle, number));
+    WEIR_TRY_VALUE(memory, found.which.memory_info());
     if (free != nullptr) *free = memory.free.count();
     if (total != nullptr) *total = memory.total.count();
     return {};
+  });
+}
+
+weir_error weir_device_synchronize(weir_runtime* handle, int32_t number) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find_device(handle, number));
+    return found.which.synchronize();
   });
 }
 }

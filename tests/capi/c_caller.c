@@ -1,19 +1,8 @@
-/* The C ABI as a C program uses it: compiled as C11, with every warning an error. */
+/* Versions, errors, runtimes and devices as a C program uses them. */
 #include <stddef.h>
 #include <string.h>
 
-#include "weir.h"
-
-const char* weir_test_version(void);
-const char* weir_test_errors(void);
-const char* weir_test_runtime(void);
-const char* weir_test_bad_input(void);
-
-/* Each test answers null, or the condition that did not hold. */
-#define REQUIRE(condition)               \
-  do {                                   \
-    if (!(condition)) return #condition; \
-  } while (0)
+#include "c_tests.h"
 
 _Static_assert(weir_ok == 0, "success is zero");
 _Static_assert(weir_error_invalid_argument == 1 && weir_error_internal == 30, "numbers are ABI");
@@ -26,6 +15,24 @@ _Static_assert(offsetof(weir_device_info, total_memory) == 8, "ABI");
 _Static_assert(offsetof(weir_device_info, name) == 36, "ABI");
 _Static_assert(offsetof(weir_device_info, uuid) == 152, "ABI");
 _Static_assert(sizeof(weir_device_info) == 168, "ABI");
+_Static_assert(sizeof(weir_option_info) == 64, "ABI");
+_Static_assert(sizeof(weir_memory_stats) == 208, "ABI");
+_Static_assert(offsetof(weir_memory_stats, cached) == 88, "ABI");
+_Static_assert(sizeof(weir_block_info) == 48, "ABI");
+_Static_assert(sizeof(weir_tag_stats) == 216, "ABI");
+_Static_assert(sizeof(weir_snapshot_info) == 224, "ABI");
+_Static_assert(sizeof(weir_pool_info) == 360, "ABI");
+_Static_assert(sizeof(weir_physical_info) == 24, "ABI");
+_Static_assert(sizeof(weir_recorder_options) == 32, "ABI");
+_Static_assert(sizeof(weir_recorder_stats) == 40, "ABI");
+_Static_assert(sizeof(weir_stream_pool_config) == 32, "ABI");
+_Static_assert(sizeof(weir_stream_pool_usage) == 64, "ABI");
+_Static_assert(sizeof(weir_block_pool_stats) == 144, "ABI");
+_Static_assert(sizeof(weir_buffer_info) == 32, "ABI");
+_Static_assert(sizeof(weir_shared_piece) == 16, "ABI");
+_Static_assert(sizeof(weir_imported_info) == 24, "ABI");
+_Static_assert(sizeof(weir_shared_info) == 32, "ABI");
+_Static_assert(sizeof(weir_offer_info) == 24, "ABI");
 
 const char* weir_test_version(void) {
   REQUIRE(weir_version() == WEIR_VERSION);
@@ -76,6 +83,8 @@ const char* weir_test_runtime(void) {
   REQUIRE(total == 4ull << 30);
   REQUIRE(available > 0 && available < total); /* a context has its price */
   REQUIRE(weir_device_get_memory(runtime, 0, NULL, NULL) == weir_ok);
+  REQUIRE_OK(weir_device_synchronize(runtime, 1));
+  REQUIRE(weir_device_synchronize(runtime, 2) == weir_error_no_device);
 
   REQUIRE(weir_runtime_close(runtime) == weir_ok);
   return NULL;

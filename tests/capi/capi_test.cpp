@@ -1,37 +1,78 @@
-// The C ABI: called from C (c_caller.c), from several threads, and compared with the C++ side.
+// The C ABI: called from C (c_*.c), and compared with the C++ side.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "c_tests.h"
 #include "capi/guard.hpp"
+#include "support/scratch.hpp"
 #include "weir.h"
 #include "weir/error.hpp"
 #include "weir/options.hpp"
 #include "weir/sim.hpp"
 #include "weir/version.hpp"  // beside weir.h: a difference in a version macro is a diagnostic
 
-extern "C" {
-const char* weir_test_version(void);
-const char* weir_test_errors(void);
-const char* weir_test_runtime(void);
-const char* weir_test_bad_input(void);
+extern "C" const char* weir_test_folder(void) {
+  static const weir::testing_support::scratch_folder folder;
+  static const std::string path = folder.path("");
+  return path.c_str();
 }
 
 namespace weir {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
-TEST(called_from_c, version) { EXPECT_STREQ(weir_test_version(), nullptr); }
-TEST(called_from_c, errors) { EXPECT_STREQ(weir_test_errors(), nullptr); }
-TEST(called_from_c, runtime) { EXPECT_STREQ(weir_test_runtime(), nullptr); }
-TEST(called_from_c, bad_input) { EXPECT_STREQ(weir_test_bad_input(), nullptr); }
+#define WEIR_RUN(name)                                                      \
+  TEST(called_from_c, name) {                                               \
+    EXPECT_STREQ(weir_test_##name(), nullptr) << weir_last_error_message(); \
+  }
+WEIR_C_TESTS(WEIR_RUN)
+#undef WEIR_RUN
+
+TEST(called_from_c, links) {
+  weir_runtime* machine = nullptr;
+  ASSERT_EQ(weir_runtime_open(SMALL_MACHINE, &machine), weir_ok);
+  int32_t sockets[2] = {-1, -1};
+  ASSERT_EQ(weir_link_create_sockets(sockets), weir_ok) << weir_last_error_message();
+  weir_link* giver = nullptr;
+  weir_link* taker = nullptr;
+  std::thread other{[&] { EXPECT_EQ(weir_link_open(machine, sockets[1], 5000, &taker), weir_ok); }};
+  EXPECT_EQ(weir_link_open(machine, sockets[0], 5000, &giver), weir_ok);
+  other.join();
+  EXPECT_STREQ(weir_test_link(machine, giver, taker), nullptr) << weir_last_error_message();
+
+  EXPECT_EQ(weir_link_create_sockets(nullptr), weir_error_invalid_argument);
+  EXPECT_EQ(weir_link_open(machine, -1, 10, &giver), weir_error_invalid_argument);
+  EXPECT_EQ(weir_runtime_close(machine), weir_ok);
+}
+
+TEST(called_from_c, two_processes) {
+  int32_t sockets[2] = {-1, -1};
+  ASSERT_EQ(weir_link_create_sockets(sockets), weir_ok) << weir_last_error_message();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::close(sockets[0]);
+    const char* const failed = weir_test_other_process(sockets[1]);
+    if (failed != nullptr) std::fprintf(stderr, "%s: %s\n", failed, weir_last_error_message());
+    ::_exit(failed == nullptr ? 0 : 1);
+  }
+  ::close(sockets[1]);
+  EXPECT_STREQ(weir_test_this_process(sockets[0]), nullptr) << weir_last_error_message();
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
 
 TEST(c_errors, are_the_errors_of_cpp) {
 #define WEIR_ERRC(code, value, text)                                            \
@@ -98,35 +139,29 @@ TEST(c_runtimes, read_the_environment_only_when_asked) {
   EXPECT_EQ(devices_of(weir_runtime_open_from_environment, nullptr), 3);
   EXPECT_EQ(devices_of(weir_runtime_open_from_environment, "sim_devices=2"), 2);
 
+  ASSERT_EQ(setenv("WEIR_HEAP_LIMIT", "77MiB", 1), 0);
+  const auto limit_of = [](auto create, const char* list) {
+    weir_runtime* runtime = nullptr;
+    weir_allocator* memory = nullptr;
+    std::uint64_t most = 0;
+    EXPECT_EQ(weir_runtime_open("runtime=sim", &runtime), weir_ok);
+    EXPECT_EQ(create(runtime, 0, list, &memory), weir_ok) << weir_last_error_message();
+    EXPECT_EQ(weir_allocator_get_limit(memory, &most), weir_ok);
+    EXPECT_EQ(weir_allocator_close(memory), weir_ok);
+    EXPECT_EQ(weir_runtime_close(runtime), weir_ok);
+    return most;
+  };
+  EXPECT_NE(limit_of(weir_allocator_create, nullptr), 77u << 20);
+  EXPECT_EQ(limit_of(weir_allocator_create_from_environment, nullptr), 77u << 20);
+  EXPECT_EQ(limit_of(weir_allocator_create_from_environment, "heap_limit=5MiB"), 5u << 20);
+  unsetenv("WEIR_HEAP_LIMIT");
+
   ASSERT_EQ(setenv("WEIR_SIM_DEVICES", "three", 1), 0);
   weir_runtime* none = nullptr;
   EXPECT_EQ(weir_runtime_open_from_environment(nullptr, &none), weir_error_bad_option);
   EXPECT_THAT(weir_last_error_message(), HasSubstr("WEIR_SIM_DEVICES"));
   unsetenv("WEIR_RUNTIME");
   unsetenv("WEIR_SIM_DEVICES");
-}
-
-// Closing is safe while others ask: each call either finishes or finds the runtime closed.
-TEST(c_runtimes, may_be_closed_while_in_use) {
-  for (int round = 0; round < 20; ++round) {
-    weir_runtime* runtime = nullptr;
-    ASSERT_EQ(weir_runtime_open("runtime=sim,sim_capacity=1GiB", &runtime), weir_ok);
-    std::vector<std::thread> users;
-    for (int i = 0; i < 3; ++i) {
-      users.emplace_back([&] {
-        for (;;) {
-          weir_device_info info{};
-          info.struct_size = sizeof(info);
-          const weir_error answer = weir_device_get_info(runtime, 0, &info);
-          if (answer == weir_error_already_freed) return;
-          ASSERT_EQ(answer, weir_ok) << weir_last_error_message();
-          ASSERT_EQ(info.total_memory, std::uint64_t{1} << 30);
-        }
-      });
-    }
-    EXPECT_EQ(weir_runtime_close(runtime), weir_ok);
-    for (auto& user : users) user.join();
-  }
 }
 
 TEST(c_runtimes, of_the_past_are_never_taken_for_one_of_today) {

@@ -24,6 +24,13 @@ def main():
     if not re.search(r"\(SONAME\).*\[libweir\.so\.\d+\]", dynamic):
         wrong.append("has no versioned soname")
 
+    # What is loaded while a program runs, by Python for instance, shares 512 bytes of such storage
+    # with everything else that is: the quick paths reach theirs by a fixed offset.
+    segment = re.search(r"^\s*TLS(?:\s+0x[0-9a-f]+){4}\s+0x([0-9a-f]+)",
+                        output("readelf", "--segments", "--wide", library), re.M)
+    if segment and int(segment[1], 16) > 384:
+        wrong.append(f"has {int(segment[1], 16)} bytes of thread-local storage")
+
     shown = {"WEIR_0": 0, "WEIR_CXX_0": 0}
     for line in output("nm", "--dynamic", "--defined-only", "--with-symbol-versions",
                        library).splitlines():

@@ -1,0 +1,25 @@
+// The runtime and the allocators that belong to the process.
+#pragma once
+
+#include <cstdint>
+
+#include "capi/objects.hpp"
+#include "weir.h"
+#include "weir/result.hpp"
+
+namespace weir::inline v0::capi {
+
+/// An allocator that is never closed, and its handle.
+struct default_allocator {
+  allocator_object* object = nullptr;
+  weir_allocator* handle = nullptr;
+};
+
+/// The process's allocator of the device, made at the first question. Costs a load afterwards.
+[[nodiscard]] result<default_allocator> default_allocator_of(std::int32_t device);
+/// How many devices the process's runtime has; 0 where it was not opened.
+[[nodiscard]] std::int32_t default_device_count() noexcept;
+/// The allocator of the device if it was made; without one, nulls.
+[[nodiscard]] default_allocator existing_allocator_of(std::int32_t device) noexcept;
+
+}  // namespace weir::inline v0::capi

@@ -1,0 +1,169 @@
+// What stands behind the handles that several files use, and how arguments become them.
+//
+// Objects hold what they are made of, so that handles may be closed in any order: a stream's own
+// object goes with the last buffer that is freed on it.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "capi/guard.hpp"
+#include "capi/handles.hpp"
+#include "heap/allocator_state.hpp"
+#include "weir.h"
+#include "weir/caching_allocator.hpp"
+#include "weir/event.hpp"
+#include "weir/memory.hpp"
+#include "weir/runtime.hpp"
+#include "weir/sharing.hpp"
+#include "weir/stream.hpp"
+#include "weir/stream_pool.hpp"
+
+namespace weir::inline v0::capi {
+
+struct runtime_object {
+  std::shared_ptr<runtime> machine;
+  bool permanent = false;  // the process's own
+};
+
+struct stream_object {
+  std::shared_ptr<runtime> machine;
+  stream_ref ref;               // knows its number
+  std::optional<stream> owned;  // empty: somebody else's
+};
+
+struct event_object {
+  event mark;
+};
+
+struct recorder_object;
+
+/// A caching_allocator and what the C side adds to it. `memory`, `inside` and `legacy` never
+/// change.
+struct allocator_object {
+  allocator_object(std::shared_ptr<runtime> of, caching_allocator made, const stream_ref& known)
+      : machine{std::move(of)},
+        memory{std::move(made)},
+        inside{&heap::allocator_state::of(memory)},
+        legacy{known} {}
+
+  std::shared_ptr<runtime> machine;
+  caching_allocator memory;
+  heap::allocator_state* inside;
+  stream_ref legacy;  // knows its number
+  bool permanent = false;
+
+  std::mutex mutex;  // of the following
+  weir_out_of_memory_handler handler = nullptr;
+  void* handler_context = nullptr;
+  recorder_object* recorded_by = nullptr;
+};
+
+/// A memory_pool, and the allocator that it is of.
+struct pool_object {
+  std::shared_ptr<allocator_object> owner;
+  weir_allocator* owner_handle;
+  memory_pool pool;
+};
+
+struct stream_pool_object {
+  std::shared_ptr<runtime> machine;
+  stream_pool pool;
+};
+
+struct callback_object {
+  callback_registration registered;
+};
+
+struct shared_object {
+  shared_memory memory;
+};
+
+/// Memory of another process: what came over a link, or pieces that were mapped here.
+struct imported_object;
+
+#define WEIR_HANDLE_KIND(name)                             \
+  template <>                                              \
+  struct handle_traits<weir_##name> {                      \
+    using object = name##_object;                          \
+    static constexpr handle_kind kind = handle_kind::name; \
+  };
+WEIR_HANDLE_KIND(runtime)
+WEIR_HANDLE_KIND(stream)
+WEIR_HANDLE_KIND(event)
+WEIR_HANDLE_KIND(allocator)
+WEIR_HANDLE_KIND(pool)
+WEIR_HANDLE_KIND(callback)
+WEIR_HANDLE_KIND(stream_pool)
+WEIR_HANDLE_KIND(shared)
+WEIR_HANDLE_KIND(imported)
+
+// --- Arguments ----------------------------------------------------------------------------------
+
+[[nodiscard]] inline error missing(const char* what) {
+  return {.code = errc::invalid_argument, .detail = std::string{what} + " is null"};
+}
+
+/// Returns early where a pointer that the call needs is null.
+#define WEIR_NEEDS(pointer) \
+  if ((pointer) == nullptr) return missing(#pointer)
+
+/// A device of a runtime, which is kept alive.
+struct device_argument {
+  std::shared_ptr<runtime> machine;
+  weir::device which;
+};
+[[nodiscard]] result<device_argument> find_device(weir_runtime* handle, std::int32_t number);
+
+/// A stream that is kept alive for the call; the legacy stream of `home` for null.
+struct stream_argument {
+  std::shared_ptr<stream_object> held;
+  stream_ref ref;
+};
+[[nodiscard]] result<stream_argument> find_stream(weir_stream* handle, weir::device home);
+/// The same where null is the legacy stream of the allocator.
+[[nodiscard]] result<stream_argument> find_stream(weir_stream* handle,
+                                                  const allocator_object& home);
+
+// --- Allocators ---------------------------------------------------------------------------------
+
+[[nodiscard]] result<std::shared_ptr<allocator_object>> make_allocator(const device_argument& where,
+                                                                       const options& settings);
+/// The options of a list that may be null.
+[[nodiscard]] result<options> read_options(options settings, const char* list);
+
+/// Who has the last word about a request that failed for want of memory.
+struct last_word {
+  weir_allocator* allocator = nullptr;
+  weir_out_of_memory_handler handler = nullptr;
+  void* context = nullptr;
+};
+[[nodiscard]] last_word last_word_of(allocator_object& object, weir_allocator* handle);
+[[nodiscard]] bool lacks_memory(errc code) noexcept;
+
+/// Asks for memory until there is some, or nobody wants it any more. `attempt(last_word&)` is one
+/// try, and says whom to ask when it fails; it answers a result<void*>.
+///
+/// The handler is called behind the wall of guarded(), when nothing is held and nothing waits to be
+/// destroyed: it may leave by an exception or a jump.
+template <class Attempt>
+weir_error allocate_or_ask(std::uint64_t size, void** pointer, const Attempt& attempt) {
+  if (pointer == nullptr) return remember(errc::invalid_argument, "pointer is null");
+  for (;;) {
+    last_word asked;
+    *pointer = nullptr;
+    const weir_error answer = guarded([&]() -> result<void> {
+      WEIR_TRY_VALUE(made, attempt(asked));
+      *pointer = made;
+      return {};
+    });
+    if (asked.handler == nullptr || !lacks_memory(static_cast<errc>(answer)) ||
+        asked.handler(asked.context, asked.allocator, size, answer) == 0)
+      return answer;
+  }
+}
+
+}  // namespace weir::inline v0::capi

@@ -1,0 +1,193 @@
+// Requests and frees of the hooks, and the stream that a thread's requests are for.
+#include "capi/plugin_memory.hpp"
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "capi/guard.hpp"
+#include "capi/thread_room.hpp"
+#include "weir/error.hpp"
+#include "weir_plugins.h"
+
+namespace weir::inline v0::capi {
+namespace {
+
+/// What the room has for the device; null without a room, or for a device that cannot be named.
+std::optional<stream_ref>* named_stream(thread_room* room, std::int32_t device) noexcept {
+  const auto index = static_cast<std::size_t>(device);
+  return room == nullptr || device < 0 || index >= thread_room::most_named
+             ? nullptr
+             : &room->named_streams[index];
+}
+
+weir_error allocate_from_default(std::int32_t device, std::size_t size, plugin_stream stream,
+                                 void** pointer) {
+  return allocate_or_ask(size, pointer, [&](last_word& asked) -> result<void*> {
+    WEIR_TRY_VALUE(from, default_allocator_of(device));
+    auto made = from.object->memory.try_allocate(bytes{size}, stream.on(*from.object));
+    if (!made) asked = last_word_of(*from.object, from.handle);
+    return made;
+  });
+}
+
+[[noreturn]] void throw_failure_of(weir_error answer, std::int32_t device, std::size_t size,
+                                   plugin_stream stream) {
+  error reason{.code = static_cast<errc>(answer),
+               .native = weir_last_error_native(),
+               .requested = bytes{size}};
+  const default_allocator from = existing_allocator_of(device);
+  if (lacks_memory(reason.code) && from.object != nullptr) {
+    const stream_ref ref = stream.on(*from.object);
+    throw out_of_memory{std::move(reason), from.object->memory.explain(bytes{size}, ref).text()};
+  }
+  reason.detail = weir_last_error_message();
+  raise(std::move(reason));
+}
+
+}  // namespace
+
+stream_ref plugin_stream::on(const allocator_object& home) const noexcept {
+  const weir::device where = home.legacy.device();
+  if (named_by_thread) {
+    const auto* const set = named_stream(own_room_if_any(), where.id().number());
+    return set != nullptr && set->has_value() && (*set)->device() == where ? **set : home.legacy;
+  }
+  if (native == nullptr) return home.legacy;
+  return {where, static_cast<CUstream_st*>(native)};
+}
+
+void* plugin_allocate(std::int32_t device, std::size_t size, plugin_stream stream) {
+  void* pointer = nullptr;
+  static_cast<void>(allocate_from_default(device, size, stream, &pointer));
+  return pointer;
+}
+
+void* plugin_allocate_or_throw(std::int32_t device, std::size_t size, plugin_stream stream) {
+  void* pointer = nullptr;
+  const weir_error answer = allocate_from_default(device, size, stream, &pointer);
+  if (answer != weir_ok) throw_failure_of(answer, device, size, stream);
+  return pointer;
+}
+
+void report_unless_gone(const result<void>& outcome) noexcept {
+  if (!outcome && outcome.code() != errc::driver_gone) report_error(outcome.error());
+}
+
+void plugin_free(void* pointer, std::int32_t device, const plugin_stream* stream) noexcept {
+  if (pointer == nullptr) return;
+  static_cast<void>(guarded([&]() -> result<void> {
+    result<void> outcome =
+        error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
+    any_default_allocator(device, [&](const default_allocator& each) {
+      const bool likely = each.object->legacy.device().id().number() == device;
+      auto freed = stream != nullptr && likely
+                       ? each.object->memory.try_deallocate(pointer, stream->on(*each.object))
+                       : each.object->memory.try_deallocate(pointer);
+      if (!freed && freed.code() == errc::foreign_pointer) return false;
+      outcome = std::move(freed);
+      return true;
+    });
+    report_unless_gone(outcome);
+    return {};
+  }));
+}
+
+std::int32_t plugin_current_device() noexcept {
+  const default_allocator any = [] {
+    default_allocator found;
+    any_default_allocator(0, [&](const default_allocator& each) {
+      found = each;
+      return true;
+    });
+    return found;
+  }();
+  // Before the first allocator is made the driver is not open, or nobody has asked it for memory.
+  if (any.object == nullptr) return 0;
+  driver::CUdevice current = 0;
+  const auto& calls = any.object->legacy.device().driver();
+  return calls.ctx_get_device(&current) == driver::CUDA_SUCCESS ? current : 0;
+}
+
+void plugin_empty_caches() noexcept {
+  static_cast<void>(guarded([]() -> result<void> {
+    any_default_allocator(0, [](const default_allocator& each) {
+      const auto went = each.object->memory.empty_cache();
+      if (!went) report_unless_gone(went.error());
+      return false;
+    });
+    return {};
+  }));
+}
+
+}  // namespace weir::inline v0::capi
+
+using namespace weir;
+using namespace weir::capi;
+
+extern "C" {
+
+weir_error weir_plugin_set_stream(int32_t device, void* stream) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(home, default_allocator_of(device));
+    thread_room* const room = own_room();
+    if (room == nullptr)
+      return error{.code = errc::system, .detail = "the host has no memory for a thread's streams"};
+    auto* const set = named_stream(room, device);
+    if (set == nullptr)
+      return error{.code = errc::limit_exceeded, .detail = "only 64 devices have such a stream"};
+    if (stream == nullptr) {
+      set->reset();
+      return {};
+    }
+    const stream_ref bare{home.object->legacy.device(), static_cast<CUstream_st*>(stream)};
+    WEIR_TRY(bare.validate());
+    WEIR_TRY_VALUE(ref, bare.identified());
+    set->emplace(ref);
+    return {};
+  });
+}
+
+weir_error weir_plugin_release_stream(int32_t device, void* stream) {
+  return guarded([&]() -> result<void> {
+    const default_allocator home = existing_allocator_of(device);
+    if (home.object == nullptr) return {};
+    const plugin_stream which{.native = stream};
+    WEIR_TRY(home.object->memory.release_stream(which.on(*home.object)));
+    if (auto* const set = named_stream(own_room_if_any(), device);
+        set != nullptr && set->has_value() && (*set)->handle() == stream)
+      set->reset();
+    return {};
+  });
+}
+
+weir_error weir_plugin_get_memory(int32_t device, size_t* free, size_t* total) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(home, default_allocator_of(device));
+    WEIR_TRY_VALUE(now, home.object->legacy.device().memory_info());
+    if (free != nullptr) *free = now.free.count() + home.object->memory.stats().cached;
+    if (total != nullptr) *total = now.total.count();
+    return {};
+  });
+}
+
+weir_error weir_plugin_base_range(const void* pointer, void** base, size_t* size) {
+  return guarded([&]() -> result<void> {
+    result<void> outcome =
+        error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
+    any_default_allocator(plugin_current_device(), [&](const default_allocator& each) {
+      const auto block = each.object->memory.block_at(pointer);
+      if (!block) {
+        if (block.code() != errc::foreign_pointer) outcome = block.error();
+        return block.code() != errc::foreign_pointer;
+      }
+      if (base != nullptr) *base = reinterpret_cast<void*>(block->address);
+      if (size != nullptr) *size = block->size.count();
+      outcome = {};
+      return true;
+    });
+    return outcome;
+  });
+}
+}

@@ -1,0 +1,49 @@
+// What the hooks of other programs have in common: the process's allocators, with raw streams.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "capi/defaults.hpp"
+#include "weir.h"
+#include "weir/stream.hpp"
+
+namespace weir::inline v0::capi {
+
+/// The stream of a request: a raw one, or the one that weir_plugin_set_stream() named.
+struct plugin_stream {
+  void* native = nullptr;
+  bool named_by_thread = false;
+
+  [[nodiscard]] stream_ref on(const allocator_object& home) const noexcept;
+};
+
+/// Null where there is none to be had; the thread's last error says why.
+[[nodiscard]] void* plugin_allocate(std::int32_t device, std::size_t size, plugin_stream stream);
+/// Throws out_of_memory, with a report, or failure.
+[[nodiscard]] void* plugin_allocate_or_throw(std::int32_t device, std::size_t size,
+                                             plugin_stream stream);
+/// To whichever of the process's allocators it is of, most likely that of `device`. With a stream:
+/// on that; without: on the one it was allocated for.
+void plugin_free(void* pointer, std::int32_t device, const plugin_stream* stream) noexcept;
+/// Hands what went wrong to the error handler, unless the driver is gone.
+void report_unless_gone(const result<void>& outcome) noexcept;
+
+/// The device of the calling thread's context; 0 where it has none.
+[[nodiscard]] std::int32_t plugin_current_device() noexcept;
+/// Empties the caches of all allocators that were made.
+void plugin_empty_caches() noexcept;
+/// Calls `action(default_allocator)` for those, that of `first` first, until it answers true.
+template <class Action>
+bool any_default_allocator(std::int32_t first, const Action& action) {
+  const std::int32_t count = default_device_count();
+  const default_allocator likely = existing_allocator_of(first);
+  if (likely.object != nullptr && action(likely)) return true;
+  for (std::int32_t number = 0; number < count; ++number) {
+    const default_allocator each = existing_allocator_of(number);
+    if (number != first && each.object != nullptr && action(each)) return true;
+  }
+  return false;
+}
+
+}  // namespace weir::inline v0::capi

@@ -1,0 +1,215 @@
+// The C ABI's private pools of an allocator, and the memory of captured graphs.
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "capi/guard.hpp"
+#include "capi/objects.hpp"
+#include "capi/structures.hpp"
+#include "capi/thread_room.hpp"
+#include "weir.h"
+
+namespace weir::inline v0::capi {
+
+struct capture_object {
+  std::shared_ptr<allocator_object> owner;
+  weir_allocator* owner_handle;
+  std::mutex mutex;  // a graph_memory is one thread's at a time
+  graph_memory memory;
+};
+WEIR_HANDLE_KIND(capture)
+
+struct capture_notice_object {
+  std::shared_ptr<allocator_object> owner;
+  capture_notice notice;
+};
+WEIR_HANDLE_KIND(capture_notice)
+
+namespace {
+
+result<void> hand_out_pool(const std::shared_ptr<allocator_object>& owner,
+                           weir_allocator* owner_handle, memory_pool made, weir_pool** into) {
+  auto object = std::make_shared<pool_object>(pool_object{owner, owner_handle, std::move(made)});
+  WEIR_TRY_VALUE(handle, hand_out_handle<weir_pool>(std::move(object)));
+  *into = handle;
+  return {};
+}
+
+}  // namespace
+}  // namespace weir::inline v0::capi
+
+using namespace weir;
+using namespace weir::capi;
+
+extern "C" {
+
+// --- Pools --------------------------------------------------------------------------------------
+
+weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags,
+                            weir_pool** pool) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_NEEDS(name);
+    WEIR_NEEDS(pool);
+    if ((flags & ~std::uint32_t{weir_pool_exportable | weir_pool_retains}) != 0)
+      return error{.code = errc::invalid_argument, .detail = "a flag is unknown"};
+    WEIR_TRY_VALUE(
+        made, found->memory.create_pool(name, {.exportable = (flags & weir_pool_exportable) != 0,
+                                               .retains = (flags & weir_pool_retains) != 0}));
+    return hand_out_pool(found, allocator, std::move(made), pool);
+  });
+}
+
+weir_error weir_pool_close(weir_pool* pool) {
+  return guarded([&]() -> result<void> {
+    if (pool == nullptr) return {};
+    WEIR_TRY(take(pool));
+    return {};
+  });
+}
+
+weir_error weir_pool_allocate(weir_pool* pool, uint64_t size, uint64_t alignment,
+                              weir_stream* stream, void** pointer) {
+  return allocate_or_ask(size, pointer, [&](last_word& asked) -> result<void*> {
+    WEIR_TRY_VALUE(from, find(pool));
+    WEIR_TRY_VALUE(where, find_stream(stream, *from->owner));
+    auto made =
+        from->pool.try_allocate(bytes{size}, where.ref, bytes{alignment == 0 ? 512 : alignment});
+    if (!made) asked = last_word_of(*from->owner, from->owner_handle);
+    return made;
+  });
+}
+
+weir_error weir_pool_allocate_at(weir_pool* pool, void* address, uint64_t size,
+                                 weir_stream* stream) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(from, find(pool));
+    WEIR_TRY_VALUE(where, find_stream(stream, *from->owner));
+    WEIR_TRY(from->pool.allocate_at(address, bytes{size}, where.ref));
+    return {};
+  });
+}
+
+weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_NEEDS(id);
+    *id = found->pool.id().number();
+    return {};
+  });
+}
+
+weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(pool));
+    return hand_out(to_c(found->pool.stats()), stats);
+  });
+}
+
+weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_TRY_VALUE(went, found->pool.empty_cache());
+    if (released != nullptr) *released = went.count();
+    return {};
+  });
+}
+
+weir_error weir_pool_enter(weir_pool* pool) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(pool));
+    thread_room* const room = own_room();
+    if (room == nullptr) return error{.code = errc::system, .detail = "no host memory"};
+    room->entered.reserve(room->entered.size() + 1);
+    room->entered.push_back(std::make_unique<pool_scope>(found->pool));
+    return {};
+  });
+}
+
+weir_error weir_pool_leave(void) {
+  return guarded([&]() -> result<void> {
+    thread_room* const room = own_room_if_any();
+    if (room == nullptr || room->entered.empty())
+      return error{.code = errc::invalid_argument, .detail = "the thread is in no pool"};
+    room->entered.pop_back();
+    return {};
+  });
+}
+
+// --- Captured graphs ----------------------------------------------------------------------------
+
+weir_error weir_capture_begin(weir_allocator* allocator, weir_stream* stream,
+                              weir_capture** capture) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_NEEDS(capture);
+    WEIR_TRY_VALUE(where, find_stream(stream, *found));
+    WEIR_TRY_VALUE(made, found->memory.begin_capture(where.ref));
+    auto object = std::make_shared<capture_object>();
+    object->owner = std::move(found);
+    object->owner_handle = allocator;
+    object->memory = std::move(made);
+    WEIR_TRY_VALUE(handle, hand_out_handle<weir_capture>(std::move(object)));
+    *capture = handle;
+    return {};
+  });
+}
+
+weir_error weir_capture_end(weir_capture* capture) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(capture));
+    const std::lock_guard lock{found->mutex};
+    found->memory.end();
+    return {};
+  });
+}
+
+weir_error weir_capture_keep_with(weir_capture* capture, void* native_graph) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(capture));
+    WEIR_NEEDS(native_graph);
+    const std::lock_guard lock{found->mutex};
+    return found->memory.keep_with(static_cast<driver::CUgraph>(native_graph));
+  });
+}
+
+weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(capture));
+    WEIR_NEEDS(pool);
+    const std::lock_guard lock{found->mutex};
+    memory_pool inside = found->memory.pool();
+    if (!inside) return error{.code = errc::already_freed, .detail = "the allocator was closed"};
+    return hand_out_pool(found->owner, found->owner_handle, std::move(inside), pool);
+  });
+}
+
+weir_error weir_capture_close(weir_capture* capture) {
+  return guarded([&]() -> result<void> {
+    if (capture == nullptr) return {};
+    WEIR_TRY(take(capture));
+    return {};
+  });
+}
+
+weir_error weir_capture_notice_open(weir_allocator* allocator, weir_capture_notice** notice) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_NEEDS(notice);
+    auto object = std::make_shared<capture_notice_object>();
+    object->notice = found->memory.notice_captures();
+    object->owner = std::move(found);
+    WEIR_TRY_VALUE(handle, hand_out_handle<weir_capture_notice>(std::move(object)));
+    *notice = handle;
+    return {};
+  });
+}
+
+weir_error weir_capture_notice_close(weir_capture_notice* notice) {
+  return guarded([&]() -> result<void> {
+    if (notice == nullptr) return {};
+    WEIR_TRY(take(notice));
+    return {};
+  });
+}
+}

@@ -1,0 +1,143 @@
+// The C ABI's sharing by descriptors: the handles under a block, and mapping them elsewhere.
+#include "capi/sharing.hpp"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "capi/guard.hpp"
+#include "capi/structures.hpp"
+#include "weir.h"
+
+namespace weir::inline v0::capi {
+namespace {
+
+/// What the pieces are together. bad_version, invalid_argument: an entry cannot be one.
+result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* first,
+                                                   std::uint64_t count) {
+  if (count == 0) return error{.code = errc::invalid_argument, .detail = "there are no pieces"};
+  if (count > most_share_pieces)
+    return error{.code = errc::limit_exceeded, .detail = "there are too many pieces"};
+  WEIR_TRY(check_size(first, "pieces"));
+  std::vector<weir_shared_piece> all;
+  const auto* const at = reinterpret_cast<const std::byte*>(first);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    weir_shared_piece each;
+    std::memcpy(&each, at + i * first->struct_size, sizeof(each));
+    if (each.size == 0 || each.descriptor < 0)
+      return error{.code = errc::invalid_argument, .detail = "a piece is empty"};
+    all.push_back(each);
+  }
+  return all;
+}
+
+result<mapped_pieces> map_pieces(weir::device where, const std::vector<weir_shared_piece>& pieces,
+                                 bytes total, access_rights rights) {
+  WEIR_TRY_VALUE(range, address_range::reserve(where, total));
+  mapped_pieces made{std::move(range), {}, {}, {}, rights};
+  bytes offset{};
+  for (const weir_shared_piece& each : pieces) {
+    WEIR_TRY_VALUE(memory,
+                   physical_handle::import_descriptor(where, each.descriptor, bytes{each.size}));
+    WEIR_TRY_VALUE(mapped, mapping::create(made.range, offset, memory));
+    WEIR_TRY(mapped.set_access(where, rights));
+    made.mappings.push_back(std::move(mapped));
+    offset = bytes{offset.count() + each.size};
+  }
+  return made;
+}
+
+result<bytes> total_of(const std::vector<weir_shared_piece>& pieces) {
+  std::uint64_t total = 0;
+  for (const weir_shared_piece& each : pieces)
+    if (__builtin_add_overflow(total, each.size, &total)) return errc::size_overflow;
+  return bytes{total};
+}
+
+}  // namespace
+}  // namespace weir::inline v0::capi
+
+using namespace weir;
+using namespace weir::capi;
+
+extern "C" {
+
+weir_error weir_allocator_export_block(weir_allocator* allocator, const void* pointer,
+                                       weir_shared_piece* pieces, uint64_t capacity,
+                                       uint64_t* count, uint64_t* offset) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_NEEDS(count);
+    WEIR_NEEDS(offset);
+    WEIR_TRY_VALUE(into, array_argument<weir_shared_piece>::of(pieces, capacity));
+    WEIR_TRY_VALUE(under, found->memory.handles_under(pointer));
+    if (under.handles.size() > capacity) {
+      *count = under.handles.size();
+      return error{.code = errc::invalid_argument, .detail = "there is no room for all pieces"};
+    }
+    const context_scope bound{found->legacy.device()};
+    if (!bound) return bound.error();
+    std::vector<descriptor> made;  // all, or none
+    for (const vmm::physical& each : under.handles) {
+      WEIR_TRY_VALUE(one, vmm::export_descriptor(bound, each));
+      made.push_back(std::move(one));
+    }
+    for (std::size_t i = 0; i < made.size(); ++i)
+      into.write(i, {0, made[i].release(), under.handles[i].size.count()});
+    *count = made.size();
+    *offset = under.offset.count();
+    return {};
+  });
+}
+
+weir_error weir_import_pieces(weir_runtime* runtime, int32_t device,
+                              const weir_shared_piece* pieces, uint64_t count, uint64_t offset,
+                              uint64_t size, int32_t rights, weir_imported** imported) {
+  return guarded([&]() -> result<void> {
+    WEIR_NEEDS(imported);
+    WEIR_TRY_VALUE(where, find_device(runtime, device));
+    WEIR_TRY_VALUE(all, read_pieces(pieces, count));
+    WEIR_TRY_VALUE(total, total_of(all));
+    WEIR_TRY_VALUE(allowed, rights_from(rights));
+    if (size == 0 || offset > total.count() || size > total.count() - offset)
+      return error{.code = errc::invalid_argument, .detail = "the part lies outside the pieces"};
+    WEIR_TRY_VALUE(mapped, map_pieces(where.which, all, total, allowed));
+    mapped.offset = bytes{offset};
+    mapped.size = bytes{size};
+    WEIR_TRY_VALUE(handle, hand_out_handle<weir_imported>(std::make_shared<imported_object>(
+                               imported_object{std::move(mapped)})));
+    *imported = handle;
+    return {};
+  });
+}
+
+weir_error weir_imported_get_info(weir_imported* imported, weir_imported_info* info) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(imported));
+    weir_imported_info known{};
+    if (const auto* const linked = std::get_if<imported_memory>(&found->memory)) {
+      WEIR_TRY_VALUE(address, linked->address());
+      known.rights = static_cast<std::int32_t>(linked->rights());
+      known.address = address;
+      known.size = linked->size().count();
+    } else if (const auto* const mapped = std::get_if<mapped_pieces>(&found->memory)) {
+      known.rights = static_cast<std::int32_t>(mapped->rights);
+      known.address = mapped->range.base() + mapped->offset.count();
+      known.size = mapped->size.count();
+    }
+    return hand_out(known, info);
+  });
+}
+
+weir_error weir_imported_close(weir_imported* imported) {
+  return guarded([&]() -> result<void> {
+    if (imported == nullptr) return {};
+    WEIR_TRY_VALUE(closed, take(imported));
+    // Whoever else holds it unmaps it when done.
+    if (auto* const linked = std::get_if<imported_memory>(&closed->memory);
+        linked != nullptr && closed.use_count() == 1)
+      return linked->close();
+    return {};
+  });
+}
+}

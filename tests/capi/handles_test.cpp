@@ -1,0 +1,280 @@
+// Handles of the C ABI: closed under other threads' hands, never used twice, safe in a child.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "c_tests.h"
+#include "capi/objects.hpp"
+#include "weir.h"
+
+namespace weir {
+namespace {
+
+/// A machine, an allocator and a stream, by handle.
+class c_handles : public ::testing::Test {
+ protected:
+  c_handles() {
+    EXPECT_EQ(weir_runtime_open(SMALL_MACHINE, &machine), weir_ok);
+    EXPECT_EQ(weir_allocator_create(machine, 0, nullptr, &memory), weir_ok);
+    EXPECT_EQ(weir_stream_create(machine, 0, 0, 0, &stream), weir_ok);
+  }
+  ~c_handles() override {
+    weir_set_error_handler(nullptr, nullptr);
+    weir_allocator_close(memory);
+    weir_stream_close(stream);
+    weir_runtime_close(machine);
+  }
+  /// Makes `work(thread)` run on three threads until it answers false on each, and `meanwhile`
+  /// here.
+  template <class Work, class Meanwhile>
+  static void race(const Work& work, const Meanwhile& meanwhile) {
+    std::atomic<int> running{0};
+    std::vector<std::thread> users;
+    users.reserve(3);
+    for (int i = 0; i < 3; ++i) {
+      users.emplace_back([&, i] {
+        bool goes_on = work(i);
+        ++running;
+        while (goes_on) goes_on = work(i);
+      });
+    }
+    while (running < 3) std::this_thread::yield();
+    meanwhile();
+    for (auto& user : users) user.join();
+  }
+
+  weir_runtime* machine = nullptr;
+  weir_allocator* memory = nullptr;
+  weir_stream* stream = nullptr;
+};
+
+// Each call either finishes or finds the handle closed.
+TEST_F(c_handles, of_a_runtime_may_be_closed_while_in_use) {
+  for (int round = 0; round < 10; ++round) {
+    weir_runtime* mine = nullptr;
+    ASSERT_EQ(weir_runtime_open(SMALL_MACHINE, &mine), weir_ok);
+    race(
+        [&](int) {
+          weir_device_info info{};
+          info.struct_size = sizeof(info);
+          const weir_error answer = weir_device_get_info(mine, 0, &info);
+          if (answer != weir_ok) {
+            EXPECT_EQ(answer, weir_error_already_freed);
+            return false;
+          }
+          EXPECT_EQ(info.total_memory, std::uint64_t{1} << 30);
+          return true;
+        },
+        [&] { EXPECT_EQ(weir_runtime_close(mine), weir_ok); });
+  }
+}
+
+TEST_F(c_handles, of_an_allocator_may_be_closed_while_in_use) {
+  weir_set_error_handler([](void*, weir_error, const char*) {}, nullptr);  // live blocks
+  for (int round = 0; round < 10; ++round) {
+    weir_allocator* mine = nullptr;
+    ASSERT_EQ(weir_allocator_create(machine, 0, nullptr, &mine), weir_ok);
+    race(
+        [&](int) {
+          void* p = nullptr;
+          weir_error answer = weir_allocator_allocate(mine, 4096, stream, &p);
+          EXPECT_EQ(p == nullptr, answer != weir_ok);
+          if (answer == weir_ok) answer = weir_allocator_deallocate(mine, p, stream);
+          if (answer == weir_ok) return true;
+          EXPECT_EQ(answer, weir_error_already_freed);
+          return false;
+        },
+        [&] { EXPECT_EQ(weir_allocator_close(mine), weir_ok) << weir_last_error_message(); });
+  }
+}
+
+TEST_F(c_handles, of_a_stream_may_be_closed_while_in_use) {
+  for (int round = 0; round < 20; ++round) {
+    weir_stream* mine = nullptr;
+    ASSERT_EQ(weir_stream_create(machine, 0, 0, 0, &mine), weir_ok);
+    race(
+        [&](int) {
+          void* p = nullptr;
+          const weir_error answer = weir_allocator_allocate(memory, 4096, mine, &p);
+          if (answer != weir_ok) {
+            EXPECT_EQ(answer, weir_error_already_freed);
+            return false;
+          }
+          EXPECT_EQ(weir_allocator_deallocate(memory, p, stream), weir_ok);
+          return true;
+        },
+        [&] { EXPECT_EQ(weir_stream_close(mine), weir_ok) << weir_last_error_message(); });
+  }
+}
+
+TEST_F(c_handles, are_never_used_twice) {
+  std::set<weir_event*> seen;
+  for (int round = 0; round < 300; ++round) {
+    weir_event* event = nullptr;
+    ASSERT_EQ(weir_event_create(machine, 0, 0, &event), weir_ok);
+    EXPECT_TRUE(seen.insert(event).second);
+    ASSERT_EQ(weir_event_close(event), weir_ok);
+  }
+  for (weir_event* each : seen) EXPECT_EQ(weir_event_synchronize(each), weir_error_already_freed);
+}
+
+TEST_F(c_handles, are_found_without_a_lock_as_long_as_they_are_open) {
+  weir_stream* second = nullptr;
+  ASSERT_EQ(weir_stream_create(machine, 0, 0, 0, &second), weir_ok);
+  capi::table::reader* const mine = capi::look::reader();
+  if (mine == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
+  {
+    const capi::look here{*mine};
+    EXPECT_NE(capi::peek(here, second), nullptr);
+    EXPECT_NE(capi::peek(here, memory), nullptr);
+    EXPECT_EQ(capi::peek(here, reinterpret_cast<weir_stream*>(memory)), nullptr);
+    EXPECT_EQ(capi::peek<weir_stream>(here, nullptr), nullptr);
+    EXPECT_EQ(capi::peek(here, reinterpret_cast<weir_stream*>(std::uintptr_t{0xffffff03})),
+              nullptr);
+  }
+  ASSERT_EQ(weir_stream_close(second), weir_ok);
+  const capi::look later{*mine};
+  EXPECT_EQ(capi::peek(later, second), nullptr);
+}
+
+TEST_F(c_handles, use_the_thread_cache) {
+  void* first = nullptr;
+  ASSERT_EQ(weir_allocator_allocate(memory, 4096, stream, &first), weir_ok);
+  ASSERT_EQ(weir_allocator_deallocate(memory, first, stream), weir_ok);
+  weir_memory_stats before{};
+  before.struct_size = sizeof(before);
+  ASSERT_EQ(weir_allocator_get_stats(memory, &before), weir_ok);
+  for (int i = 0; i < 100; ++i) {
+    void* p = nullptr;
+    ASSERT_EQ(weir_allocator_allocate(memory, 4096, stream, &p), weir_ok);
+    ASSERT_EQ(weir_allocator_deallocate(memory, p, stream), weir_ok);
+  }
+  weir_memory_stats after{};
+  after.struct_size = sizeof(after);
+  ASSERT_EQ(weir_allocator_get_stats(memory, &after), weir_ok);
+  EXPECT_GE(after.hits - before.hits, 99u);
+}
+
+TEST_F(c_handles, tell_a_forked_child_that_the_driver_is_gone) {
+  void* p = nullptr;
+  ASSERT_EQ(weir_allocator_allocate(memory, 4096, stream, &p), weir_ok);
+  const std::uint64_t reported = weir_reported_errors();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    void* q = nullptr;
+    const bool as_expected =
+        weir_allocator_allocate(memory, 4096, stream, &q) == weir_error_driver_gone &&
+        weir_allocator_deallocate(memory, p, stream) == weir_error_driver_gone &&
+        weir_stream_synchronize(stream) == weir_error_driver_gone &&
+        weir_reported_errors() == reported;
+    ::_exit(as_expected ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(weir_allocator_deallocate(memory, p, stream), weir_ok);
+}
+
+struct has_had_enough {
+  weir_error why;
+};
+
+TEST_F(c_handles, let_a_handlers_exception_pass) {
+  ASSERT_EQ(weir_allocator_set_out_of_memory_handler(
+                memory,
+                [](void*, weir_allocator*, std::uint64_t, weir_error why) -> int32_t {
+                  throw has_had_enough{why};
+                },
+                nullptr),
+            weir_ok);
+  for (int round = 0; round < 10; ++round) {
+    void* p = nullptr;
+    try {
+      weir_allocator_allocate(memory, std::uint64_t{2} << 30, stream, &p);
+      FAIL() << "nothing was thrown";
+    } catch (const has_had_enough& thrown) {
+      EXPECT_EQ(thrown.why, weir_error_out_of_memory);
+    }
+  }
+  void* p = nullptr;
+  ASSERT_EQ(weir_allocator_allocate(memory, 4096, stream, &p), weir_ok);
+  EXPECT_EQ(weir_allocator_deallocate(memory, p, stream), weir_ok);
+}
+
+TEST_F(c_handles, of_callbacks_stop_exceptions) {
+  weir_callback* registration = nullptr;
+  ASSERT_EQ(weir_allocator_on_out_of_memory(
+                memory, [](void*, std::uint64_t) -> int32_t { throw 42; }, nullptr, &registration),
+            weir_ok);
+  void* p = nullptr;
+  EXPECT_EQ(weir_allocator_allocate(memory, std::uint64_t{2} << 30, stream, &p),
+            weir_error_internal);
+  EXPECT_EQ(weir_callback_close(registration), weir_ok);
+}
+
+TEST(c_error_handler, is_told_what_nobody_could_be) {
+  static std::vector<std::string> told;
+  told.clear();
+  weir_set_error_handler(
+      [](void* context, weir_error code, const char* message) {
+        EXPECT_EQ(context, &told);
+        EXPECT_EQ(code, weir_error_already_freed);
+        told.emplace_back(message);
+      },
+      &told);
+  weir_runtime* machine = nullptr;
+  weir_allocator* memory = nullptr;
+  void* p = nullptr;
+  ASSERT_EQ(weir_runtime_open(SMALL_MACHINE, &machine), weir_ok);
+  ASSERT_EQ(weir_allocator_create(machine, 0, nullptr, &memory), weir_ok);
+  ASSERT_EQ(weir_allocator_allocate(memory, 4096, nullptr, &p), weir_ok);
+  EXPECT_EQ(weir_allocator_close(memory), weir_ok);
+  weir_set_error_handler(nullptr, nullptr);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0], ::testing::HasSubstr("1 live block"));
+  EXPECT_EQ(weir_runtime_close(machine), weir_ok);
+}
+
+TEST_F(c_handles, keep_a_graph_s_memory_with_the_graph) {
+  weir_capture* capture = nullptr;
+  void* native = nullptr;
+  ASSERT_EQ(weir_stream_get_native(stream, &native), weir_ok);
+  ASSERT_EQ(weir_capture_begin(memory, stream, &capture), weir_ok);
+  const auto object = capi::find(memory).value();
+  const device where = object->legacy.device();
+  const context_scope bound{where};
+  const auto& calls = where.driver();
+  auto* const raw = static_cast<driver::CUstream>(native);
+  ASSERT_EQ(calls.stream_begin_capture(raw, driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+            driver::CUDA_SUCCESS);
+  int32_t status = -1;
+  std::uint64_t id = 0;
+  EXPECT_EQ(weir_stream_get_capture(stream, &status, &id), weir_ok);
+  EXPECT_EQ(status, weir_capture_active);
+  EXPECT_NE(id, 0u);
+  void* p = nullptr;
+  EXPECT_EQ(weir_allocator_allocate(memory, 4096, stream, &p), weir_ok);
+  weir_block_info block{};
+  block.struct_size = sizeof(block);
+  EXPECT_EQ(weir_allocator_find_block(memory, p, &block), weir_ok);
+  EXPECT_NE(block.pool, 0u);
+  EXPECT_EQ(weir_allocator_deallocate(memory, p, stream), weir_ok);
+  driver::CUgraph graph = nullptr;
+  ASSERT_EQ(calls.stream_end_capture(raw, &graph), driver::CUDA_SUCCESS);
+  EXPECT_EQ(weir_capture_end(capture), weir_ok);
+  EXPECT_EQ(weir_capture_keep_with(capture, graph), weir_ok) << weir_last_error_message();
+  EXPECT_EQ(weir_capture_close(capture), weir_ok);
+  EXPECT_EQ(calls.graph_destroy(graph), driver::CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace weir
