@@ -37,6 +37,9 @@ class chrome_writer {
  public:
   chrome_writer(const recording& from, const chrome_options& how) : from_{from}, how_{how} {
     by_tag_.resize(from.tags.size());
+    tells_reserved_ =
+        std::any_of(from.events.begin(), from.events.end(),
+                    [](const trace_event& each) { return each.kind == trace_kind::reserve; });
   }
 
   std::string write() && {
@@ -141,10 +144,11 @@ class chrome_writer {
   void counters() {
     if (!changed_) return;
     changed_ = false;
-    item(
-        "{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"memory\",\"args\":{{\"live\":{},"
-        "\"reserved\":{}}}}}",
-        microseconds(last_time_), requested_, reserved_);
+    item("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"memory\",\"args\":{{\"live\":{}",
+         microseconds(last_time_), requested_);
+    // A recording that does not tell of reservations leaves it open, rather than say 0.
+    if (tells_reserved_) to(",\"reserved\":{}", reserved_);
+    to("}}}}");
     if (by_tag_.size() < 2) return;
     item("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"live by tag\",\"args\":{{",
          microseconds(last_time_));
@@ -156,6 +160,7 @@ class chrome_writer {
   const recording& from_;
   chrome_options how_;
   fmt::memory_buffer out_;
+  bool tells_reserved_ = false;
   bool first_ = true;
   bool changed_ = false;
   std::uint64_t last_time_ = 0;

@@ -1,6 +1,7 @@
 // CSV traces: one event a line, `op,id,bytes,stream,t_us`.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,14 @@ namespace weir::inline v0::formats {
 /// event, or one that cannot be.
 [[nodiscard]] result<recording> read_csv_trace(std::string_view text, std::string_view name,
                                                const input_limits& most = {});
+
+/// A CSV trace of what such a trace can say: blocks, streams, and times in whole microseconds. Ids
+/// are the recording's own where its addresses only tell blocks apart, else blocks are numbered in
+/// the order of their allocation. Where the recording does not say when memory could be used again,
+/// that is when it was freed.
+[[nodiscard]] std::string csv_trace_of(const recording& what);
+/// The same into a file, which appears when it is whole.
+[[nodiscard]] result<void> write_csv_trace(const recording& what, const std::string& path);
 
 /// The peaks that a peaks.csv names for that trace; none if it has no row of that name.
 /// invalid_argument with `name` and line: it is no such file.

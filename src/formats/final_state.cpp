@@ -15,16 +15,25 @@ std::uint64_t rounded(const trace_event& what) noexcept {
   return size > UINT64_MAX - unit ? size : (size + unit - 1) / unit * unit;
 }
 
+std::uint64_t end_of(std::uint64_t address, std::uint64_t size) noexcept {
+  return size > UINT64_MAX - address ? UINT64_MAX : address + size;
+}
+
+bool has(const recording& what, trace_kind kind) {
+  return std::any_of(what.events.begin(), what.events.end(),
+                     [&](const trace_event& each) { return each.kind == kind; });
+}
+
 }  // namespace
 
 memory_map::memory_map(const recording& of) noexcept
     : real_{of.real_addresses},
-      tells_reusable_{std::any_of(of.events.begin(), of.events.end(), [](const trace_event& each) {
-        return each.kind == trace_kind::reusable;
-      })} {}
+      tells_reusable_{has(of, trace_kind::reusable)},
+      tells_reserved_{has(of, trace_kind::reserve)} {}
 
 trace_event memory_map::take(const trace_event& what) {
   trace_event placed = what;
+  changes_.clear();
   switch (what.kind) {
     case trace_kind::allocate:
       if (!real_) {
@@ -34,6 +43,7 @@ trace_event memory_map::take(const trace_event& what) {
       }
       blocks_[placed.address] = {
           .size = what.size, .rounded = rounded(what), .stream = what.stream, .stack = what.other};
+      reserve(placed.address, rounded(what));
       break;
     case trace_kind::deallocate:
     case trace_kind::reusable:
@@ -43,7 +53,7 @@ trace_event memory_map::take(const trace_event& what) {
         if (const auto found = blocks_.find(placed.address); found != blocks_.end())
           found->second.pending = true;
       } else if (what.kind != trace_kind::record_stream) {
-        blocks_.erase(placed.address);
+        end(placed.address);
       }
       break;
     case trace_kind::reserve:
@@ -62,22 +72,31 @@ trace_event memory_map::take(const trace_event& what) {
   return placed;
 }
 
+void memory_map::end(std::uint64_t address) {
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end()) return;
+  if (!tells_reserved_) release(address, found->second.rounded);
+  blocks_.erase(found);
+}
+
 void memory_map::reserve(std::uint64_t address, std::uint64_t size) {
-  std::uint64_t end = size > UINT64_MAX - address ? UINT64_MAX : address + size;
+  std::uint64_t end = end_of(address, size);
   auto after = reserved_.upper_bound(address);
-  if (after != reserved_.begin() && std::prev(after)->second >= address) {
-    --after;
-    address = after->first;
-  }
+  if (after != reserved_.begin() && std::prev(after)->second >= address) --after;
+  std::uint64_t first = address;
   while (after != reserved_.end() && after->first <= end) {
-    end = std::max(end, after->second);
+    if (after->first > address) changes_.push_back({true, address, after->first - address});
+    first = std::min(first, after->first);
+    address = std::max(address, after->second);
     after = reserved_.erase(after);
   }
-  if (end != address) reserved_.emplace(address, end);
+  if (address < end) changes_.push_back({true, address, end - address});
+  end = std::max(end, address);
+  if (end != first) reserved_.emplace(first, end);
 }
 
 void memory_map::release(std::uint64_t address, std::uint64_t size) {
-  const std::uint64_t end = size > UINT64_MAX - address ? UINT64_MAX : address + size;
+  const std::uint64_t end = end_of(address, size);
   auto each = reserved_.upper_bound(address);
   if (each != reserved_.begin()) --each;
   while (each != reserved_.end() && each->first < end) {
@@ -89,13 +108,9 @@ void memory_map::release(std::uint64_t address, std::uint64_t size) {
     each = reserved_.erase(each);
     if (first < address) reserved_.emplace(first, address);
     if (last > end) reserved_.emplace(end, last);
+    const std::uint64_t from = std::max(first, address);
+    changes_.push_back({false, from, std::min(last, end) - from});
   }
-}
-
-std::map<std::uint64_t, std::uint64_t> memory_map::reserved() const {
-  memory_map all = *this;  // also covers blocks that nothing was reserved for
-  for (const auto& [address, each] : blocks_) all.reserve(address, each.rounded);
-  return all.reserved_;
 }
 
 }  // namespace weir::inline v0::formats

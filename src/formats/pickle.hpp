@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "formats/input.hpp"
@@ -75,8 +76,9 @@ class pickle {
 /// Whether these bytes begin as a pickle of protocol 2 to 5 does.
 [[nodiscard]] bool is_pickle(std::string_view bytes) noexcept;
 
-/// Writes a pickle of protocol 4. Containers are begun and ended; what is written in between is
-/// their content: in a dict, keys and values by turns. One thread.
+/// Writes a pickle of protocol 4, with the opcodes that torch's viewer for browsers knows.
+/// Containers are begun and ended; what is written in between is their content: in a dict, keys and
+/// values by turns. One thread.
 class pickle_writer {
  public:
   pickle_writer();
@@ -84,8 +86,15 @@ class pickle_writer {
   void integer(std::int64_t value);
   void real(double value);
   void boolean(bool value);
+  /// At most 4 GiB; longer ones are cut.
   void text(std::string_view value);
+  /// A text that comes often, such as a key: written once, then referred to. It outlives the
+  /// writer.
+  void word(std::string_view value);
   void begin_list();
+  /// Between two items of a list: now and then in a long one, as readers take its items in one go
+  /// from here to the next.
+  void next_batch();
   void end_list();
   void begin_dict();
   void end_dict();
@@ -95,6 +104,7 @@ class pickle_writer {
 
  private:
   std::string out_;
+  std::unordered_map<std::string_view, std::uint32_t> words_;
 };
 
 }  // namespace weir::inline v0::formats

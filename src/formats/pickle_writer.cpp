@@ -1,5 +1,6 @@
-// Writing pickles of protocol 4, without a memo.
+// Writing pickles of protocol 4; the memo holds words alone.
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "formats/pickle.hpp"
@@ -45,13 +46,29 @@ void pickle_writer::text(std::string_view value) {
     out_ += '\x8c';
     out_ += static_cast<char>(value.size());
   } else {
-    out_ += '\x8d';
-    for (int i = 0; i < 8; ++i) out_ += static_cast<char>(value.size() >> (8 * i));
+    value = value.substr(0, std::numeric_limits<std::uint32_t>::max());
+    out_ += 'X';
+    for (int i = 0; i < 4; ++i) out_ += static_cast<char>(value.size() >> (8 * i));
   }
   out_ += value;
 }
 
+void pickle_writer::word(std::string_view value) {
+  const auto [known, fresh] = words_.try_emplace(value, static_cast<std::uint32_t>(words_.size()));
+  if (fresh) {
+    text(value);
+    out_ += '\x94';
+  } else if (known->second <= 0xff) {
+    out_ += 'h';
+    out_ += static_cast<char>(known->second);
+  } else {
+    out_ += 'j';
+    for (int i = 0; i < 4; ++i) out_ += static_cast<char>(known->second >> (8 * i));
+  }
+}
+
 void pickle_writer::begin_list() { out_ += "]("; }
+void pickle_writer::next_batch() { out_ += "e("; }
 void pickle_writer::end_list() { out_ += 'e'; }
 void pickle_writer::begin_dict() { out_ += "}("; }
 void pickle_writer::end_dict() { out_ += 'u'; }

@@ -20,19 +20,23 @@ class snapshot_writer {
   std::string write() && {
     // The history comes first: the segments are what it leaves.
     out_.begin_dict();
-    out_.text("device_traces");
+    out_.word("device_traces");
     out_.begin_list();
     out_.begin_list();
     for (const trace_event& each : from_.events) history(each);
     out_.end_list();
     out_.end_list();
-    out_.text("segments");
+    out_.word("segments");
     out_.begin_list();
-    for (const auto& [first, last] : map_.reserved()) segment(first, last);
+    std::uint64_t segments = 0;
+    for (const auto& [first, last] : map_.reserved()) {
+      item(segments);
+      segment(first, last);
+    }
     out_.end_list();
-    out_.text("allocator_settings");
+    out_.word("allocator_settings");
     settings();
-    out_.text("external_annotations");
+    out_.word("external_annotations");
     out_.begin_list();
     for (const trace_event& each : from_.events) annotation(each);
     out_.end_list();
@@ -41,29 +45,42 @@ class snapshot_writer {
   }
 
  private:
+  /// Before each item of a list that may be long; `count` is the list's own.
+  void item(std::uint64_t& count) {
+    if (++count % batch == 0) out_.next_batch();
+  }
   void number(std::string_view key, std::uint64_t value) {
-    out_.text(key);
+    out_.word(key);
     out_.natural(value);
   }
   void text(std::string_view key, std::string_view value) {
-    out_.text(key);
+    out_.word(key);
     out_.text(value);
+  }
+  /// A value that comes often and outlives this writer.
+  void word(std::string_view key, std::string_view value) {
+    out_.word(key);
+    out_.word(value);
   }
   [[nodiscard]] std::uint64_t stream_id(std::uint32_t number) const noexcept {
     return number < from_.streams.size() ? from_.streams[number] : 0;
   }
 
-  void entry(std::string_view action, const trace_event& what, std::uint64_t address,
-             std::uint32_t stack) {
+  void entry(std::string_view action, const trace_event& what, std::uint32_t stack) {
+    item(entries_);
     out_.begin_dict();
-    text("action", action);
-    number(what.kind == trace_kind::out_of_memory ? "device_free" : "addr", address);
+    word("action", action);
+    if (what.kind == trace_kind::out_of_memory) {
+      number("device_free", 0);
+    } else {
+      number("addr", what.address);
+    }
     number("size", what.size);
     number("stream", stream_id(what.stream));
     number("time_us", what.time / 1000);
-    text("compile_context", "N/A");
-    text("user_metadata", what.tag < from_.tags.size() ? from_.tags[what.tag] : std::string_view{});
-    out_.text("pool_id");
+    word("compile_context", "N/A");
+    word("user_metadata", what.tag < from_.tags.size() ? from_.tags[what.tag] : std::string_view{});
+    out_.word("pool_id");
     out_.pair(0, what.pool);
     if (stack != 0) frames(stack);
     out_.end_dict();
@@ -71,31 +88,37 @@ class snapshot_writer {
 
   void history(const trace_event& from) {
     const trace_event what = map_.take(from);
+    if (what.kind != trace_kind::allocate) block_entries(what);
+    for (const memory_map::change& each : map_.changes()) segment_entry(each, what.time);
+    if (what.kind == trace_kind::allocate) block_entries(what);
+  }
+
+  void block_entries(const trace_event& what) {
     switch (what.kind) {
       case trace_kind::allocate:
-        return entry("alloc", what, what.address, what.other);
+        return entry("alloc", what, what.other);
       case trace_kind::deallocate:
-        entry("free_requested", what, what.address, what.other);
-        if (!map_.tells_reusable()) entry("free_completed", what, what.address, 0);
+        entry("free_requested", what, what.other);
+        if (!map_.tells_reusable()) entry("free_completed", what, 0);
         return;
       case trace_kind::reusable:
-        return entry("free_completed", what, what.address, 0);
-      case trace_kind::reserve:
-        return entry("segment_map", what, what.address, 0);
-      case trace_kind::release:
-        return entry("segment_unmap", what, what.address, 0);
-      case trace_kind::move:
-        entry("segment_unmap", what, what.extra, 0);
-        return entry("segment_map", what, what.address, 0);
+        return entry("free_completed", what, 0);
       case trace_kind::out_of_memory:
-        return entry("oom", what, 0, 0);
+        return entry("oom", what, 0);
       default:
         return;  // torch has no word for it
     }
   }
 
+  /// The viewer steps back through these from the segments at the end, and joins or splits only
+  /// what has one stream: segments have all the same.
+  void segment_entry(const memory_map::change& which, std::uint64_t time) {
+    const trace_event what{.time = time, .address = which.address, .size = which.size};
+    entry(which.reserved ? "segment_map" : "segment_unmap", what, 0);
+  }
+
   void frames(std::uint32_t stack) {
-    out_.text("frames");
+    out_.word("frames");
     out_.begin_list();
     if (stack != 0 && stack <= from_.stacks.size())
       for (const std::uint32_t each : from_.stacks[stack - 1])
@@ -115,8 +138,8 @@ class snapshot_writer {
         file = file.substr(0, colon);
     }
     out_.begin_dict();
-    text("name", line.substr(0, at));
-    text("filename", file);
+    word("name", line.substr(0, at));
+    word("filename", file);
     number("line", number_of_line);
     out_.end_dict();
   }
@@ -140,16 +163,17 @@ class snapshot_writer {
     number("allocated_size", allocated);
     number("active_size", active);
     number("requested_size", requested);
-    number("stream", begin == end ? 0 : stream_id(begin->second.stream));
-    text("segment_type", "large");
-    out_.text("segment_pool_id");
+    number("stream", stream_id(0));
+    word("segment_type", "large");
+    out_.word("segment_pool_id");
     out_.pair(0, 0);
-    out_.text("is_expandable");
+    out_.word("is_expandable");
     out_.boolean(true);
     frames(0);
-    out_.text("blocks");
+    out_.word("blocks");
     out_.begin_list();
     std::uint64_t at = first;
+    blocks_ = 0;
     for (auto each = begin; each != end; ++each) {
       if (each->first > at) block(at, each->first - at, 0, "inactive", 0);
       const auto& what = each->second;
@@ -164,11 +188,12 @@ class snapshot_writer {
 
   void block(std::uint64_t address, std::uint64_t size, std::uint64_t requested,
              std::string_view state, std::uint32_t stack) {
+    item(blocks_);
     out_.begin_dict();
     number("address", address);
     number("size", size);
     number("requested_size", requested);
-    text("state", state);
+    word("state", state);
     frames(stack);
     out_.end_dict();
   }
@@ -176,11 +201,11 @@ class snapshot_writer {
   void settings() {
     out_.begin_dict();
     text("PYTORCH_CUDA_ALLOC_CONF", "");
-    out_.text("max_split_size");
+    out_.word("max_split_size");
     out_.integer(-1);
-    out_.text("garbage_collection_threshold");
+    out_.word("garbage_collection_threshold");
     out_.real(0);
-    out_.text("expandable_segments");
+    out_.word("expandable_segments");
     out_.boolean(true);
     out_.end_dict();
   }
@@ -189,6 +214,7 @@ class snapshot_writer {
   void annotation(const trace_event& what) {
     if (what.kind != trace_kind::marker || what.other >= from_.texts.size()) return;
     for (const std::string_view stage : {"START", "END"}) {
+      item(annotations_);
       out_.begin_dict();
       text("stage", stage);
       text("name", from_.texts[what.other]);
@@ -198,8 +224,14 @@ class snapshot_writer {
     }
   }
 
+  /// Items that a reader takes at once; Python's own pickles have as many.
+  static constexpr std::uint64_t batch = 1000;
+
   const recording& from_;
   memory_map map_;
+  std::uint64_t entries_ = 0;
+  std::uint64_t blocks_ = 0;  // of the segment that is being written
+  std::uint64_t annotations_ = 0;
   pickle_writer out_;
 };
 

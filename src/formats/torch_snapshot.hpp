@@ -22,7 +22,7 @@ namespace weir::inline v0::formats {
 
 /// A snapshot that torch's own viewers read: the recording as the history of device 0, and what is
 /// reserved and live at its end as the segments. Where the recording does not say what was
-/// reserved, each run of live blocks counts as a segment of its size.
+/// reserved, each run of live blocks counts as a segment of its size: see memory_map.
 [[nodiscard]] std::string torch_snapshot_of(const recording& what);
 /// The same into a file, which appears when it is whole.
 [[nodiscard]] result<void> write_torch_snapshot(const recording& what, const std::string& path);

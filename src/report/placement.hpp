@@ -8,6 +8,7 @@
 #include "replay/replay.hpp"
 #include "weir/observe.hpp"
 #include "weir/result.hpp"
+#include "weir/trace.hpp"
 
 namespace weir::inline v0::report {
 
@@ -35,5 +36,10 @@ struct placement {
 /// the policy is the driver's, which does not say where its memory is.
 [[nodiscard]] result<std::pair<placement, replay::outcome>> place(const replay::script& what,
                                                                   replay::settings how);
+
+/// The recording as that placement tells it: with its addresses, and with what was done about
+/// physical memory instead of what the recording says of it. A block that there was no memory for
+/// becomes an out_of_memory; empty blocks, which have no place, are left out.
+[[nodiscard]] recording placed(const recording& what, const placement& where);
 
 }  // namespace weir::inline v0::report

@@ -3,6 +3,8 @@
 #include <fstream>
 
 #include "formats/chrome_trace.hpp"
+#include "formats/csv_trace.hpp"
+#include "formats/final_state.hpp"
 #include "formats/output.hpp"
 #include "formats/torch_snapshot.hpp"
 #include "gtest/gtest.h"
@@ -57,11 +59,91 @@ TEST(exports, torch_snapshot) {
   expect_golden(formats::torch_snapshot_of(sample()), "snapshot.pickle");
 }
 
+TEST(exports, csv_trace) {
+  // Without a word on when memory could be used again, that is at the free; ids are numbers.
+  EXPECT_EQ(formats::csv_trace_of(sample()),
+            "op,id,bytes,stream,t_us\n"
+            "a,1,1000,0,2\n"
+            "a,2,500,7,2\n"
+            "r,1,,0,4\n"
+            "f,1,,0,4\n");
+}
+
+TEST(exports, csv_traces_are_read_back_as_they_were) {
+  const std::string text =
+      "op,id,bytes,stream,t_us\n"
+      "a,9,1000,3,2\n"
+      "r,9,,3,4\n"
+      "a,4,10,3,5\n"
+      "f,9,,3,6\n";
+  EXPECT_EQ(formats::csv_trace_of(formats::read_csv_trace(text, "x").value()), text);
+}
+
+using change = std::pair<std::uint64_t, std::int64_t>;
+
+/// What each event did to reserved memory: addresses, and sizes with their sign.
+std::vector<std::vector<change>> changes_in(const recording& what) {
+  formats::memory_map map{what};
+  std::vector<std::vector<change>> all;
+  for (const trace_event& each : what.events) {
+    map.take(each);
+    all.emplace_back();
+    for (const auto& one : map.changes()) {
+      const auto size = static_cast<std::int64_t>(one.size);
+      all.back().emplace_back(one.address, one.reserved ? size : -size);
+    }
+  }
+  return all;
+}
+
+TEST(exports, memory_that_was_reserved_before_the_recording_appears_with_its_first_block) {
+  using enum trace_kind;
+  recording made;
+  made.streams = {0};
+  made.events = {
+      {.address = 0x1000, .size = 0x1000, .kind = reserve},
+      {.address = 0x800, .size = 0x1800, .extra = 0x2000, .kind = allocate},  // both sides missing
+      {.address = 0x800, .size = 0x1800, .kind = deallocate},
+      {.address = 0x900, .size = 0x200, .extra = 0x200, .kind = allocate},  // known by now
+      {.address = 0x0, .size = 0x1200, .kind = reserve},                    // half of it known
+      {.address = 0x2400, .size = 0x1000, .kind = release},                 // most of it unknown
+      {.address = 0x9000, .size = 0x1000, .extra = 0x1000, .kind = move},
+  };
+  using list = std::vector<std::vector<change>>;
+  EXPECT_EQ(changes_in(made), (list{{{0x1000, 0x1000}},
+                                    {{0x800, 0x800}, {0x2000, 0x800}},
+                                    {},
+                                    {},
+                                    {{0x0, 0x800}},
+                                    {{0x2400, -0x400}},
+                                    {{0x1000, -0x1000}, {0x9000, 0x1000}}}));
+}
+
+TEST(exports, memory_comes_and_goes_with_blocks_where_nothing_tells_of_it) {
+  using enum trace_kind;
+  recording made;
+  made.streams = {0};
+  made.events = {{.address = 0x1000, .size = 100, .kind = allocate},
+                 {.address = 0x1200, .size = 513, .kind = allocate},
+                 {.address = 0x1000, .size = 100, .kind = deallocate},
+                 {.address = 0x1200, .size = 513, .kind = deallocate}};
+  using list = std::vector<std::vector<change>>;
+  EXPECT_EQ(changes_in(made),
+            (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1000, -512}}, {{0x1200, -1024}}}));
+  // Told in two steps, it stays until the second.
+  made.real_addresses = false;
+  made.events[2].kind = deallocate;
+  made.events[3] = {.address = 0x1000, .size = 100, .kind = reusable};
+  const std::uint64_t first = std::uint64_t{1} << 40;
+  EXPECT_EQ(changes_in(made), (list{{{first, 512}}, {{first + 512, 1024}}, {}, {{first, -512}}}));
+}
+
 TEST(exports, files_appear_whole_or_not_at_all) {
   const scratch_folder folder;
   ASSERT_TRUE(formats::write_chrome_trace(sample(), folder.path("a")));
   EXPECT_EQ(read_bytes(folder.path("a")), formats::chrome_trace_of(sample()));
   ASSERT_TRUE(formats::write_torch_snapshot(sample(), folder.path("a")));
+  ASSERT_TRUE(formats::write_csv_trace(sample(), folder.path("a")));
   EXPECT_EQ(folder.files(), 1u);
   EXPECT_EQ(formats::write_file(folder.path("no/such"), "x").code(), errc::system);
   EXPECT_EQ(formats::write_file("/dev/full/x", "x").code(), errc::system);

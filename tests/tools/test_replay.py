@@ -300,7 +300,8 @@ class Top(Case):
 class Help(Case):
     def test_every_command_is_in_the_help(self):
         text = self.expect(weir("help"), 0).stdout
-        for name in ("doctor", "replay", "plan", "diff", "record", "top", "help", "completion"):
+        for name in ("doctor", "replay", "plan", "diff", "report", "export", "record", "top", "help",
+                     "completion"):
             self.assertIn(name, text)
         self.assertEqual(self.expect(weir("help", "replay"), 0).stdout,
                          self.expect(weir("replay", "--help"), 0).stdout)
@@ -326,6 +327,8 @@ class Help(Case):
         self.assertEqual(complete("weir", "repl"), ["replay"])
         self.assertEqual(complete("weir", "replay", "--lag"), ["--lag-us"])
         self.assertIn("balanced", complete("weir", "replay", "--policy", "b"))
+        self.assertEqual(complete("weir", "replay", "--format", ""), ["table", "csv", "json"])
+        self.assertEqual(complete("weir", "export", "--format", "c"), ["chrome", "csv"])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ void add_replay(CLI::App& application, int& exit_code);
 void add_plan(CLI::App& application, int& exit_code);
 void add_diff(CLI::App& application, int& exit_code);
 void add_report(CLI::App& application, int& exit_code);
+void add_export(CLI::App& application, int& exit_code);
 void add_record(CLI::App& application, int& exit_code);
 void add_top(CLI::App& application, int& exit_code);
 /// `weir help` and `weir completion`, about everything that was added before or is added later.

@@ -102,13 +102,27 @@ std::string long_options(const CLI::App& of) {
   return words;
 }
 
+/// What --format may be: its description lists it.
+std::string format_words(const CLI::App& of) {
+  const CLI::Option* const option = of.get_option_no_throw("--format");
+  std::string words = option == nullptr ? "" : option->get_description();
+  for (const std::string_view separator : {",", " or"})
+    for (auto at = words.find(separator); at != words.npos; at = words.find(separator, at))
+      words.erase(at, separator.size());
+  return words;
+}
+
 std::string bash_completion(const CLI::App& application) {
   std::string names;
   std::string cases;
+  std::string formats;
   for (const CLI::App* const each : subcommands(application)) {
     names += each->get_name() + " ";
     fmt::format_to(std::back_inserter(cases), "    {}) words=\"{}\" ;;\n", each->get_name(),
                    long_options(*each));
+    if (const std::string words = format_words(*each); !words.empty())
+      fmt::format_to(std::back_inserter(formats), "      {}) words=\"{}\" ;;\n", each->get_name(),
+                     words);
   }
   if (!names.empty()) names.pop_back();
   return fmt::format(
@@ -118,8 +132,12 @@ _weir() {{
   case $before in
     --policy) words="torch-default torch-expandable balanced throughput compact driver-pool never-move all" ;;
     --device) words="sim cuda" ;;
-    --format) words="table csv json" ;;
+    --place) words="torch-default torch-expandable balanced throughput compact never-move" ;;
   esac
+  if [[ $before == --format ]]; then
+    case ${{COMP_WORDS[1]}} in
+{}    esac
+  fi
   if [[ -n $words ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
     return
@@ -138,7 +156,7 @@ _weir() {{
 }}
 complete -o filenames -F _weir weir
 )",
-      names, long_options(application), cases);
+      formats, names, long_options(application), cases);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
     weir::command::add_plan(application, exit_code);
     weir::command::add_diff(application, exit_code);
     weir::command::add_report(application, exit_code);
+    weir::command::add_export(application, exit_code);
     weir::command::add_record(application, exit_code);
     weir::command::add_top(application, exit_code);
     weir::command::add_help(application, exit_code);
