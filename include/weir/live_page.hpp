@@ -18,17 +18,18 @@
 namespace weir::inline v0 {
 
 struct live_page_options {
-  /// How often the page is written anew; at least 10 ms.
+  /// The page is written anew when somebody looks, once in this time at most; at least 10 ms.
   std::chrono::milliseconds period{500};
 };
 
 /// A page of shared memory, /dev/shm/weir.<process>.<number>, that tells what one allocator holds.
 ///
-/// A thread of its own asks the allocator for its stats and a snapshot and writes them there, once
-/// a period: what the allocator's users pay is what these two calls cost them. The page goes with
-/// this object, or with the allocator, whichever is first; it does not keep the allocator alive,
-/// but for the moment of a look. Readable by the same user alone. In a forked child it does
-/// nothing.
+/// A thread of its own takes the allocator's stats and a snapshot and writes them there when a
+/// reader asks; what the allocator's users pay is what these calls cost them, and nothing while
+/// nobody looks. Where a look takes long it is done less often, so that looking takes half a per
+/// cent of the time at most. The page goes with this object, or with the allocator, whichever is
+/// first; it does not keep the allocator alive, but for the moment of a look. For the same user
+/// alone. In a forked child it does nothing.
 class WEIR_API live_page {
  public:
   /// invalid_argument: the period is too short; system: no shared memory to be had.
@@ -70,8 +71,10 @@ struct live_view {
   std::vector<live_stream> streams;  ///< most bytes first, 32 at most
 };
 
-/// The pages of a process, in the order in which they were published. not_found: it has none;
-/// invalid_argument: what is there is no such page; bad_version: another weir wrote it.
+/// The pages of a process, in the order in which they were published, each at most its period old.
+/// A process that does not answer for two periods (2 seconds at most) is shown as it was last.
+/// not_found: it has none; invalid_argument: what is there is no such page; bad_version: another
+/// weir wrote it.
 [[nodiscard]] WEIR_API result<std::vector<live_view>> read_live_pages(int process);
 
 }  // namespace weir::inline v0

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "support/no_threads.hpp"
 #include "support/small_machine.hpp"
@@ -70,6 +73,39 @@ TEST_F(live_page_tests, are_written_again_and_again) {
   memory.deallocate(block, stream_);
 }
 
+TEST_F(live_page_tests, are_written_only_when_somebody_looks) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
+  std::this_thread::sleep_for(std::chrono::milliseconds{150});
+  void* const block = memory.allocate(bytes{1 << 20}, stream_);
+  // By publishing and by this look, which is not of what was there before.
+  const live_view view = read_live_pages(::getpid()).value().at(0);
+  EXPECT_EQ(2u, view.updates);
+  EXPECT_EQ(std::uint64_t{1} << 20, view.stats.requested.current);
+  memory.deallocate(block, stream_);
+}
+
+TEST_F(live_page_tests, take_no_more_than_half_a_per_cent_of_the_time) {
+  using clock = std::chrono::steady_clock;
+  auto memory = caching_allocator::create(gpu_).value();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10'000; ++i) blocks.push_back(memory.allocate(bytes{512}, stream_));
+  auto look = clock::duration::max();  // the least that a look can have taken
+  for (int i = 0; i < 5; ++i) {
+    const auto from = clock::now();
+    EXPECT_FALSE(memory.snapshot().pools.empty());
+    look = std::min(look, clock::now() - from);
+  }
+  const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
+  const auto from = clock::now();
+  std::uint64_t updates = 0;
+  while (clock::now() - from < std::chrono::milliseconds{400})
+    updates = read_live_pages(::getpid()).value().at(0).updates;
+  const auto most = (clock::now() - from) / (200 * look) + 2;
+  EXPECT_LE(updates, static_cast<std::uint64_t>(most));
+  for (void* const each : blocks) memory.deallocate(each, stream_);
+}
+
 TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
   std::string path;
   {
@@ -85,6 +121,15 @@ TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
   const auto gone = read_live_pages(::getpid());
   ASSERT_FALSE(gone);
   EXPECT_EQ(errc::not_found, gone.error().code);
+}
+
+TEST_F(live_page_tests, are_found_after_many_have_gone) {
+  auto memory = caching_allocator::create(gpu_).value();
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(live_page::publish(memory));
+  const auto first = live_page::publish(memory).value();
+  auto other = caching_allocator::create(gpu_).value();
+  const auto second = live_page::publish(other).value();
+  EXPECT_EQ(2u, read_live_pages(::getpid()).value().size());
 }
 
 TEST_F(live_page_tests, refuse_a_period_that_would_disturb) {

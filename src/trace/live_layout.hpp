@@ -1,0 +1,147 @@
+// How a live page is laid out in shared memory, for the two sides of it.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "weir/error.hpp"
+#include "weir/stats.hpp"
+
+namespace weir::inline v0::trace::live {
+
+constexpr std::array<char, 8> right_magic = {'w', 'e', 'i', 'r', 'l', 'i', 'v', 'e'};
+constexpr std::uint32_t right_version = 2;
+constexpr std::size_t most_rows = 32;
+
+struct tag_row {
+  std::array<char, 48> name{};
+  gauge requested;
+  std::uint64_t blocks = 0;
+};
+
+struct stream_row {
+  std::uint64_t stream = 0;
+  std::uint64_t live = 0;
+  std::uint64_t bound = 0;
+};
+
+struct content {
+  std::uint64_t updates = 0;
+  std::uint64_t answered = 0;  // the ask that this answers
+  std::int64_t taken = 0;      // when, by the system's monotonic clock, in nanoseconds
+  std::int64_t period = 0;
+  std::uint64_t device_total = 0;
+  std::uint64_t device = 0;
+  std::uint64_t tags = 0;
+  std::uint64_t streams = 0;
+  memory_stats stats;
+  std::array<tag_row, most_rows> tag;
+  std::array<stream_row, most_rows> stream;
+};
+static_assert(std::is_trivially_copyable_v<content> && sizeof(content) % 8 == 0);
+
+using words = std::array<std::uint64_t, sizeof(content) / 8>;
+
+struct page {
+  std::array<char, 8> magic{};
+  std::uint32_t version = 0;
+  std::uint32_t size = 0;
+  std::atomic<std::uint64_t> sequence{0};
+  std::atomic<std::uint32_t> asked{0};  // one more by each reader; the writer sleeps on it
+  std::uint32_t unused = 0;
+  // Words that are loaded and stored one by one: a reader may look while they change, and must not
+  // be undefined for it.
+  std::array<std::atomic<std::uint64_t>, sizeof(content) / 8> text{};
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+inline void write(page& to, const content& what) {
+  const auto raw = std::bit_cast<words>(what);
+  const std::uint64_t before = to.sequence.load(std::memory_order_relaxed);
+  to.sequence.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (std::size_t i = 0; i < raw.size(); ++i) to.text[i].store(raw[i], std::memory_order_relaxed);
+  to.sequence.store(before + 2, std::memory_order_release);
+}
+
+inline bool read(const page& from, content& into) {
+  words raw{};
+  for (int tries = 0; tries < 1000; ++tries) {
+    const std::uint64_t before = from.sequence.load(std::memory_order_acquire);
+    if (before % 2 == 0) {
+      for (std::size_t i = 0; i < raw.size(); ++i)
+        raw[i] = from.text[i].load(std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (from.sequence.load(std::memory_order_relaxed) == before) {
+        into = std::bit_cast<content>(raw);
+        return true;
+      }
+    }
+    std::this_thread::yield();
+  }
+  return false;  // its writer died in the middle
+}
+
+inline std::int64_t now() {
+  return std::chrono::nanoseconds{std::chrono::steady_clock::now().time_since_epoch()}.count();
+}
+
+/// Sleeps until the word is no longer `seen`, for that long at most; may wake for no reason. Works
+/// between processes, which waiting on a std::atomic does not.
+inline void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t seen,
+                     std::chrono::nanoseconds at_most) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
+  const timespec time{seconds.count(), (at_most - seconds).count()};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
+}
+
+inline void wake_up(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+constexpr const char* folder = "/dev/shm/";
+
+inline std::string name_of(int process) { return "weir." + std::to_string(process) + "."; }
+
+inline std::string path_of(int process, int number) {
+  return folder + name_of(process) + std::to_string(number);
+}
+
+inline error refused(std::string what) {
+  return {.code = errc::system, .detail = std::move(what) + ": " + std::strerror(errno)};
+}
+
+/// A mapping of a page's file.
+class mapped_page {
+ public:
+  mapped_page() = default;
+  mapped_page(int file, int protection)
+      : at_{::mmap(nullptr, sizeof(page), protection, MAP_SHARED, file, 0)} {}
+  ~mapped_page() {
+    if (*this) ::munmap(at_, sizeof(page));
+  }
+  mapped_page(const mapped_page&) = delete;
+  mapped_page& operator=(const mapped_page&) = delete;
+
+  explicit operator bool() const noexcept { return at_ != MAP_FAILED; }
+  [[nodiscard]] page& operator*() const noexcept { return *static_cast<page*>(at_); }
+
+ private:
+  void* at_ = MAP_FAILED;
+};
+
+}  // namespace weir::inline v0::trace::live
