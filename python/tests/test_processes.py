@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""weir at the edges of a process: forks, exits in any state, libraries that are missing or wrong."""
+
+import os
+import struct
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import PYTHON, Case, run
+
+BEGIN = """
+import gc, os, sys, threading, weir
+machine = weir.Runtime(runtime="sim")
+memory = weir.Allocator(machine.device(0))
+stream = weir.Stream(machine.device(0))
+blocks = [memory.allocate(1 << 20, stream) for _ in range(4)]
+"""
+
+LATE = """
+class Late:
+    def __del__(self):
+        try:
+            memory.allocate(512, stream)
+        except weir.Closed:
+            pass
+late = Late()
+"""
+
+
+class Processes(Case):
+    def test_exit_in_any_state_is_silent(self):
+        for end in ("", "keep = blocks, blocks[0], memory; blocks.append(keep)",
+                    "del machine, memory", "del stream; sys.stdout.flush()",
+                    LATE,
+                    "import builtins; builtins.kept = blocks",
+                    "threading.Thread(target=lambda: blocks.clear()).start()",
+                    "sys.exit(0)"):
+            with self.subTest(end=end):
+                self.expect_silence(run(BEGIN + end))
+
+    def test_memory_goes_back_before_its_allocator_at_exit(self):
+        self.expect_silence(run(BEGIN + """
+import atexit
+atexit.register(lambda: print(weir.reported_errors()))
+memory.blocks = blocks
+memory.itself = memory  # a cycle that only the last collection finds
+del blocks, memory, stream, machine
+gc.collect()
+"""), "0\n")
+
+    def test_a_forked_child_can_do_nothing_and_breaks_nothing(self):
+        ran = run(BEGIN + """
+child = os.fork()
+if child == 0:
+    try:
+        memory.allocate(512, stream)
+    except weir.DriverGone as problem:
+        print(problem.name, flush=True)
+    blocks.clear()
+    gc.collect()
+    sys.exit(0)  # with all finalizers
+_, status = os.waitpid(child, 0)
+more = memory.allocate(512, stream)
+print(status, memory.stats().blocks.current, weir.reported_errors())
+""")
+        self.expect_silence(ran, "driver_gone\n0 5 0\n")
+
+    def test_a_machine_without_a_driver_says_so(self):
+        ran = run("""
+import weir
+try:
+    weir.Runtime(runtime="cuda", driver_path="/no/such/libcuda.so")
+except weir.DriverUnavailable as problem:
+    print(problem.name)
+""")
+        self.expect_silence(ran, "driver_unavailable\n")
+
+    def test_a_wrong_library_is_an_import_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = Path(folder) / "libweir.so"
+            wrong.write_text("no library")
+            for path in (str(wrong), folder + "/missing.so", "libc.so.6"):
+                ran = run("try:\n  import weir\nexcept ImportError as problem:\n  print(problem)",
+                          WEIR_LIBRARY=path)
+                self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+                self.assertIn("weir:", ran.stdout)
+
+    def test_the_library_fits_into_a_running_process(self):
+        # Its thread-local memory must be placed in what the C library keeps for latecomers: 512 bytes
+        # for certain, a little over a thousand in practice, for all of them together.
+        with open(self.library(), "rb") as file:
+            elf = file.read()
+        self.assertEqual((elf[:5], elf[5]), (b"\x7fELF\x02", 1))  # 64 bits, little-endian
+        begin, = struct.unpack_from("<Q", elf, 32)
+        size, count = struct.unpack_from("<HH", elf, 54)
+        headers = [struct.unpack_from("<IIQQQQQQ", elf, begin + size * each) for each in range(count)]
+        taken = sum(header[6] for header in headers if header[0] == 7)  # PT_TLS
+        self.assertGreater(taken, 0)
+        self.assertLessEqual(taken, 512)
+
+    def library(self):
+        import weir
+        return weir.library_path()
+
+    def test_the_library_is_the_one_that_was_named(self):
+        named = os.environ.get("WEIR_LIBRARY")
+        if not named:
+            self.skipTest("WEIR_LIBRARY is not set")
+        ran = run("import weir; print(weir.library_path())")
+        self.expect_silence(ran, os.path.realpath(named) + "\n")
+
+    def test_modules_of_others_are_not_needed(self):
+        ran = run("import weir, sys, weir.cupy\nprint([name for name in ('cupy', 'numpy', 'torch', 'numba')"
+                  " if name in sys.modules])")
+        self.expect_silence(ran, "[]\n")
+
+    def test_the_package_needs_only_what_old_pythons_have(self):
+        import ast
+        for path in sorted((PYTHON / "weir").glob("*.py")):
+            with self.subTest(path=path.name):
+                ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+if __name__ == "__main__":
+    unittest.main()

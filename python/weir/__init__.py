@@ -1,0 +1,34 @@
+"""weir: GPU memory for Python.
+
+    import weir
+
+    machine = weir.Runtime()                      # a GPU, or a simulated one where there is none
+    memory = weir.Allocator(machine.device(0))
+    stream = weir.Stream(machine.device(0))
+    with memory.allocate(64 << 20, stream) as block:
+        ...                                       # block.ptr, or any library that takes CUDA arrays
+
+weir.cupy, weir.numba and weir.torch put whole libraries on weir. docs/python.md is the guide.
+"""
+
+from ._allocator import NO_LIMIT, Allocator, Capture, Pool, Reclaim, Recorder, tag
+from ._block import Block
+from ._errors import (BadPointer, Closed, DriverGone, DriverUnavailable, Error, InvalidArgument,
+                      LimitExceeded, NotSupported, OutOfMemory)
+from ._machine import Device, Event, Runtime, Stream, option_rows, reported_errors
+from ._native import lib as _lib
+from ._native import library_path
+from ._pools import BinPool, PinnedPool, StreamPool
+from ._stats import (BlockInfo, BlockState, CaptureStatus, DeviceFeature, DeviceInfo, Gauge, PhysicalInfo,
+                     PoolSnapshot, PoolStats, RecorderStats, Snapshot, Stats, StreamPoolUsage)
+
+__version__ = _lib.weir_version_text().decode()
+
+__all__ = [
+    "Allocator", "BadPointer", "BinPool", "Block", "BlockInfo", "BlockState", "Capture", "CaptureStatus",
+    "Closed", "Device", "DeviceFeature", "DeviceInfo", "DriverGone", "DriverUnavailable", "Error", "Event",
+    "Gauge", "InvalidArgument", "LimitExceeded", "NO_LIMIT", "NotSupported", "OutOfMemory", "PhysicalInfo",
+    "PinnedPool", "Pool", "PoolSnapshot", "PoolStats", "Reclaim", "Recorder", "RecorderStats", "Runtime",
+    "Snapshot", "Stats", "Stream", "StreamPool", "StreamPoolUsage", "library_path", "option_rows",
+    "reported_errors", "tag",
+]

@@ -1,0 +1,379 @@
+"""weir.Allocator, the caching allocator, and what belongs to it: pools, tags, captures, recorders."""
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
+
+from . import _native, _stats
+from ._block import Block, Memory
+from ._machine import Device, Options, Owned, Runtime, Stream, native_stream, options_text
+from ._native import lib, structure
+from ._stats import BlockInfo, RecorderStats, Snapshot, Stats, ask
+
+NO_LIMIT = 2**64 - 1
+
+# The two calls that programs make most: a check in place costs less than one that is called.
+_allocate = _native.quiet("weir_allocator_allocate")
+_free_quietly = _native.quiet("weir_allocator_free")
+
+# --- Tags -------------------------------------------------------------------------------------------
+
+
+def tag_number(name: str) -> int:
+    """The number of a tag's name, which stays the same while the process lives; 0 for ""."""
+    return _native.number(lib.weir_tag_named, _native.text(name), kind=ctypes.c_uint32) if name else 0
+
+
+@contextlib.contextmanager
+def tag(name: str) -> Iterator[None]:
+    """What this thread allocates inside is tagged with the name, in statistics, limits and reports."""
+    previous = ctypes.c_uint32()
+    lib.weir_tag_set_current(tag_number(name), ctypes.byref(previous))
+    try:
+        yield
+    finally:
+        lib.weir_tag_set_current(previous.value, None)
+
+
+# --- The allocator ----------------------------------------------------------------------------------
+
+
+class Allocator(Memory, close="weir_allocator_close"):
+    """Device memory for any thread and any stream; docs/allocator.md tells how it works.
+
+        memory = weir.Allocator(weir.Runtime().device(0), heap_policy="compact")
+        block = memory.allocate(64 << 20, stream)
+
+    Work queued on the block's stream from then on may use it; what is freed may still be used by work
+    queued before. Whoever used it on further streams says so with record_stream() before the free.
+
+    A stream is a weir.Stream, None (the legacy stream), the number of a CUstream, or an object of CuPy,
+    PyTorch or anything with __cuda_stream__. A weir.Stream is quickest. Before somebody else's stream is
+    destroyed, call release_stream().
+
+    An allocator that is forgotten stays open until its last block is freed; close() takes the memory away
+    from under them.
+    """
+
+    def __init__(self, device: Device, options: Options = None, *, environment: bool = True,
+                 **named: Any) -> None:
+        call = lib.weir_allocator_create_from_environment if environment else lib.weir_allocator_create
+        self.device = device
+        self._own(_native.new(call, device.runtime._handle, device.number,
+                              _native.text(options_text(options, named))))
+
+    @classmethod
+    def default(cls, device: int = 0) -> "Allocator":
+        """The process's own for a device, which plug-ins share. It cannot be closed."""
+        made = cls.__new__(cls)
+        made.device = Runtime.default().device(device)
+        made._handle = _native.new(lib.weir_default_allocator, device)  # and not ours to close
+        return made
+
+    def _live(self) -> int:
+        return self.stats().blocks.current
+
+    # --- Memory ---------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, stream: Any = None, *, alignment: int = 512) -> Block:
+        """A block of device memory. weir.OutOfMemory, which is a MemoryError, says who holds what."""
+        if nbytes < 0:
+            raise ValueError("weir: a negative size")
+        made = ctypes.c_void_p()
+        if alignment != 512:
+            with self._as_stream(stream) as known:
+                lib.weir_allocator_allocate_aligned(self._handle, nbytes, alignment, known,
+                                                    ctypes.byref(made))
+        elif stream is None or isinstance(stream, Stream):
+            code = _allocate(self._handle, nbytes, stream and stream._handle, ctypes.byref(made))
+            if code:
+                raise _native.last_error(code)
+        else:
+            lib.weir_allocator_allocate_native(self._handle, nbytes, native_stream(stream),
+                                               ctypes.byref(made))
+        return Block(self, made.value or 0, nbytes, stream)
+
+    def deallocate(self, ptr: int, stream: Any = None, *, size: Optional[int] = None) -> None:
+        """Frees an address that Block.release() gave up: on the stream it was allocated for, or on
+        another. With `size`, also checks that it is what was asked for."""
+        if size is not None:
+            with self._as_stream(stream) as known:
+                lib.weir_allocator_deallocate_sized(self._handle, ptr, size, known)
+        else:
+            self._give_back(ptr, 0, stream, None)
+
+    def record_stream(self, ptr: Union[int, Block], stream: Any) -> None:
+        """Work queued on `stream` until the block is freed may use it, too."""
+        if isinstance(stream, Stream):
+            lib.weir_allocator_record_stream(self._handle, int(ptr), stream._handle)
+        else:
+            lib.weir_allocator_record_stream_native(self._handle, int(ptr), native_stream(stream))
+
+    def _give_back(self, ptr: int, nbytes: int, stream: Any, made_for: Any) -> None:
+        if stream is None:
+            lib.weir_allocator_free(self._handle, ptr)
+        elif isinstance(stream, Stream):
+            lib.weir_allocator_deallocate(self._handle, ptr, stream._handle)
+        else:
+            lib.weir_allocator_deallocate_native(self._handle, ptr, native_stream(stream))
+
+    def _give_back_quietly(self, ptr: int, nbytes: int, made_for: Any,
+                           free: Callable[..., int] = _free_quietly) -> None:
+        free(self._handle, ptr)
+
+    @contextlib.contextmanager
+    def _as_stream(self, stream: Any) -> Iterator[Optional[int]]:
+        """For calls that take only streams that weir knows."""
+        if stream is None or isinstance(stream, Stream):
+            yield stream and stream._handle
+        else:
+            with Stream.wrap(self.device, stream) as known:
+                yield known._handle
+
+    def size_of(self, ptr: Union[int, Block]) -> int:
+        """The size that was asked for, of the block that begins there."""
+        return _native.number(lib.weir_allocator_size_of, self._handle, int(ptr))
+
+    def find_block(self, address: int) -> BlockInfo:
+        """The live block that the address lies in, its first byte or any other."""
+        read = structure("weir_block_info")()
+        lib.weir_allocator_find_block(self._handle, address, ctypes.byref(read))
+        return _stats.block_info(read)
+
+    # --- Looking --------------------------------------------------------------------------------
+
+    def stats(self, tag: Optional[str] = None) -> Stats:
+        """Of the whole allocator, or of one tag; exact, of one moment."""
+        if tag is None:
+            return ask(Stats, "weir_memory_stats", lib.weir_allocator_get_stats, self._handle)
+        return ask(Stats, "weir_memory_stats", lib.weir_allocator_get_tag_stats, self._handle,
+                   tag_number(tag))
+
+    def stats_by_tag(self) -> Dict[str, Stats]:
+        """Of every tag that has memory or had some, the most memory first; "" is memory without one."""
+        count = _native.number(lib.weir_allocator_get_stats_by_tag, self._handle, None, 0)
+        if not count:
+            return {}
+        rows = (structure("weir_tag_stats") * count)()
+        for row in rows:
+            row.struct_size = ctypes.sizeof(row)
+        found = ctypes.c_uint64()
+        lib.weir_allocator_get_stats_by_tag(self._handle, rows, count, ctypes.byref(found))
+        return {_stats.tag_name(row.tag): _stats.values(Stats, row.stats)
+                for row in rows[:min(count, found.value)]}
+
+    def reset_peaks(self) -> None:
+        lib.weir_allocator_reset_peaks(self._handle)
+
+    def snapshot(self) -> Snapshot:
+        """Everything the allocator holds, block by block."""
+        return _stats.snapshot(self._handle)
+
+    def explain(self, nbytes: int, stream: Any = None) -> str:
+        """What an out-of-memory report would say of such a request now: who holds the memory, and what
+        would help."""
+        with self._as_stream(stream) as known:
+            return _native.read_text(lib.weir_allocator_explain, self._handle, nbytes, known)
+
+    # --- Giving back, limits ----------------------------------------------------------------------
+
+    def trim(self, keep: int = 0) -> int:
+        """Gives memory that is free for everybody back to the driver until at most `keep` bytes are
+        reserved; waits for nothing. How much went."""
+        return _native.number(lib.weir_allocator_trim, self._handle, keep)
+
+    def empty_cache(self) -> int:
+        """The same for all that is not live, after waiting for the streams."""
+        return _native.number(lib.weir_allocator_empty_cache, self._handle)
+
+    def release_stream(self, stream: Any) -> None:
+        """The stream will not be used any more. Needed before a stream is destroyed that weir did not
+        create: the driver does not survive being asked about a stream that is gone."""
+        with self._as_stream(stream) as known:
+            lib.weir_allocator_release_stream(self._handle, known)
+
+    @property
+    def limit(self) -> Optional[int]:
+        """The most physical memory, in bytes; None is no limit. A float is a fraction of the device."""
+        most = _native.number(lib.weir_allocator_get_limit, self._handle)
+        return None if most == NO_LIMIT else most
+
+    @limit.setter
+    def limit(self, most: Union[int, float, None]) -> None:
+        if isinstance(most, float):
+            lib.weir_allocator_set_limit_fraction(self._handle, most)
+        else:
+            lib.weir_allocator_set_limit(self._handle, NO_LIMIT if most is None else most)
+
+    def set_tag_limit(self, tag: str, most: Optional[int]) -> None:
+        """The most live memory with this tag; weir.LimitExceeded beyond it."""
+        lib.weir_allocator_set_tag_limit(self._handle, tag_number(tag), NO_LIMIT if most is None else most)
+
+    def on_out_of_memory(self, callback: Callable[[int], bool]) -> "Reclaim":
+        """`callback(needed)` is asked to free something before a request fails, and says whether it
+        did. It stays as long as the object that this returns is not closed or forgotten."""
+        return Reclaim(self, callback)
+
+    # --- Parts ------------------------------------------------------------------------------------
+
+    def pool(self, name: str, *, exportable: bool = False) -> "Pool":
+        """Memory that is kept apart: what is freed to it is reused by it alone."""
+        return Pool(self, name, exportable=exportable)
+
+    def capture(self, stream: Stream) -> "Capture":
+        """The memory of one graph; begin it before the capture of the stream begins."""
+        return Capture(self, stream)
+
+    def record(self, path: Union[str, "os.PathLike[str]"], **options: Any) -> "Recorder":
+        """Records what happens to this allocator's memory, as a .weirtrace for `weir replay` and
+        `weir report`."""
+        return Recorder(self, path, **options)
+
+
+class Reclaim(Owned, close="weir_callback_close"):
+    """Keeps a callback of Allocator.on_out_of_memory() registered."""
+
+    def __init__(self, allocator: Allocator, callback: Callable[[int], bool]) -> None:
+        self._callback: Optional[Callable[[int], bool]] = callback
+        myself = weakref.ref(self)
+
+        def called(_: Any, needed: int) -> int:
+            me = myself()
+            return 0 if me is None else me._ask(needed)
+
+        function = _native.types.known["weir_reclaim_callback"](called)
+        # A call may have begun on another thread when the registration ends, so the function, which
+        # holds nothing of the user's, stays for good.
+        _called_by_the_library.append(function)
+        self._own(_native.new(lib.weir_allocator_on_out_of_memory, allocator._handle, function, None))
+
+    def _ask(self, needed: int) -> int:
+        callback = self._callback
+        try:
+            return 0 if callback is None else int(bool(callback(needed)))
+        except BaseException:  # nothing may pass through the library
+            sys.excepthook(*sys.exc_info())
+            return 0
+
+    def close(self) -> None:
+        self._callback = None
+        super().close()
+
+
+_called_by_the_library: List[Any] = []
+
+
+class Pool(Owned, close="weir_pool_close"):
+    """Memory of an allocator that is kept apart. Made by Allocator.pool().
+
+    A with statement over use() sends what this thread asks of the allocator to the pool. When the pool
+    is closed it takes no requests; its memory goes back when its last block is freed.
+    """
+
+    def __init__(self, allocator: Allocator, name: str, *, exportable: bool = False) -> None:
+        self.allocator = allocator
+        self._own(_native.new(lib.weir_pool_create, allocator._handle, _native.text(name),
+                              int(exportable)))
+
+    @property
+    def id(self) -> int:
+        return _native.number(lib.weir_pool_get_id, self._handle, kind=ctypes.c_uint32)
+
+    def allocate(self, nbytes: int, stream: Any = None, *, alignment: int = 512) -> Block:
+        if nbytes < 0:
+            raise ValueError("weir: a negative size")
+        made = ctypes.c_void_p()
+        with self.allocator._as_stream(stream) as known:
+            lib.weir_pool_allocate(self._handle, nbytes, alignment, known, ctypes.byref(made))
+        return Block(self.allocator, made.value or 0, nbytes, stream)
+
+    def stats(self) -> Stats:
+        return ask(Stats, "weir_memory_stats", lib.weir_pool_get_stats, self._handle)
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator["Pool"]:
+        """What this thread asks of the allocator inside comes from the pool. Scopes nest."""
+        lib.weir_pool_enter(self._handle)
+        try:
+            yield self
+        finally:
+            lib.weir_pool_leave()
+
+
+class Capture(Owned, close="weir_capture_close"):
+    """The memory of one captured graph, private to it. Made by Allocator.capture() before the capture
+    begins; end() when it is over. The memory stays as long as this object, or a graph it was kept with.
+    """
+
+    def __init__(self, allocator: Allocator, stream: Stream) -> None:
+        self.allocator = allocator
+        self._own(_native.new(lib.weir_capture_begin, allocator._handle, stream._handle))
+
+    def end(self) -> None:
+        """Requests go their usual way again. Twice does no harm."""
+        lib.weir_capture_end(self._handle)
+
+    def keep_with(self, graph: int) -> None:
+        """Ties the memory to a CUgraph and every executable made of it from now on."""
+        lib.weir_capture_keep_with(self._handle, graph)
+
+
+class Recorder(Owned, close="weir_recorder_stop"):
+    """Writes what happens to an allocator's memory to a file, while it happens.
+
+    The file appears under its name when the recording is closed, at the end of a with statement or by
+    stop().
+
+    stacks: with the call stack of every allocation and free
+    drop_when_full: drop events and count them, instead of waiting for the disk
+    level: zstd's, 1 to 19; 0 stores uncompressed
+    """
+
+    def __init__(self, allocator: Allocator, path: Union[str, "os.PathLike[str]"], *,
+                 stacks: bool = False, drop_when_full: bool = False, level: int = 3,
+                 ring_events: int = 0, flush_every: int = 0, program: str = "") -> None:
+        options = structure("weir_recorder_options")()
+        options.flags = ((1 if drop_when_full else 0) | (2 if stacks else 0) | (4 if level == 0 else 0))
+        options.level, options.ring_events, options.flush_every = level, ring_events, flush_every
+        options.program = _native.text(program) if program else None
+        self._own(_native.new(lib.weir_recorder_start, allocator._handle,
+                              _native.text(os.fspath(path)), ctypes.byref(options)))
+
+    stop = Owned.close
+
+    def marker(self, text: str) -> None:
+        """Puts a remark between the events."""
+        lib.weir_recorder_marker(self._handle, _native.text(text))
+
+    def flush(self) -> None:
+        """Returns when everything received so far is in the file."""
+        lib.weir_recorder_flush(self._handle)
+
+    def stats(self) -> RecorderStats:
+        return ask(RecorderStats, "weir_recorder_stats", lib.weir_recorder_get_stats, self._handle)
+
+
+# --- Allocators of plug-ins -------------------------------------------------------------------------
+
+_shared: Dict[Any, Allocator] = {}
+_shared_lock = threading.Lock()
+
+
+def process_allocator(device: int, options: str = "") -> Allocator:
+    """For plug-ins: an allocator that lives as long as the process, the same for the same options. The
+    process's own where there are none."""
+    with _shared_lock:
+        key = (device, options)
+        if key not in _shared:
+            _shared[key] = (Allocator(Runtime.default().device(device), options) if options
+                            else Allocator.default(device))
+        return _shared[key]
+
+
+def plugin_options(policy: Optional[str], options: Options) -> str:
+    """The options of a plug-in as text; `policy` is short for heap_policy."""
+    return options_text(options, {"heap_policy": policy} if policy else None)

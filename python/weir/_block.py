@@ -1,0 +1,112 @@
+"""weir.Block: memory with an owner, whichever pool it came from."""
+
+from typing import Any, Callable, Dict, Optional
+
+from ._machine import Owned, native_stream
+from ._native import is_forked
+
+
+class Memory(Owned):
+    """What hands out blocks.
+
+    Blocks refer to their memory, so it is closed after them; but of garbage with cycles in it Python
+    finalizes the parts in any order. So memory that is finalized while blocks live stays open, and the
+    last of them closes it. What Block.release() gave up counts as a block.
+    """
+
+    _abandoned = False
+
+    def _give_back(self, ptr: int, nbytes: int, stream: Any, made_for: Any) -> None:
+        """In the order of `stream`, or of the one it was made for if that is None."""
+        raise NotImplementedError
+
+    def _give_back_quietly(self, ptr: int, nbytes: int, made_for: Any) -> None:
+        raise NotImplementedError
+
+    def _live(self) -> int:
+        """How many blocks are live."""
+        raise NotImplementedError
+
+    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
+        if not self._closed and not forked():
+            self._abandoned = True
+            self._close_if_empty()
+
+    def _close_if_empty(self) -> None:
+        try:
+            if not self._live():
+                self.close()
+        except Exception:  # closed by hand, or the driver is gone: there is nobody to tell
+            pass
+
+
+class Block:
+    """Device or pinned memory, given back by free(), at the end of a with statement, or when nobody
+    refers to it any more, behind the work queued so far on the stream it was allocated for.
+
+    CuPy, PyTorch and Numba take it as an array of bytes (__cuda_array_interface__) without a copy; the
+    array keeps the block alive.
+    """
+
+    __slots__ = ("ptr", "nbytes", "stream", "_memory", "_on_device", "__weakref__")
+
+    def __init__(self, memory: Memory, ptr: int, nbytes: int, stream: Any, on_device: bool = True) -> None:
+        self.ptr = ptr        #: the address; 0 once freed, and of zero bytes
+        self.nbytes = nbytes  #: as asked for
+        self.stream = stream  #: as given to allocate(); kept alive
+        self._memory: Optional[Memory] = memory
+        self._on_device = on_device
+
+    def free(self, stream: Any = None) -> None:
+        """Gives the memory back, ordered on `stream` instead of its own where one is given. A second
+        call does nothing."""
+        ptr, self.ptr = self.ptr, 0
+        memory, self._memory = self._memory, None
+        if ptr and memory is not None:
+            memory._give_back(ptr, self.nbytes, stream, self.stream)
+        self.stream = None
+
+    def release(self) -> int:
+        """Gives the address up to the caller, who frees it with Allocator.deallocate()."""
+        ptr, self.ptr, self._memory = self.ptr, 0, None
+        return ptr
+
+    def record_stream(self, stream: Any) -> None:
+        """Work queued on `stream` until the block is freed may use it, too."""
+        if self._memory is None:
+            raise ValueError("weir: the block was freed")
+        self._memory.record_stream(self.ptr, stream)  # type: ignore[attr-defined]
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        if not self._on_device:
+            raise AttributeError("weir: pinned memory is on the host")
+        if self._memory is None:
+            raise AttributeError("weir: the block was freed")
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3,
+                # 0 is forbidden there; 1 is the legacy stream.
+                "strides": None, "stream": native_stream(self.stream) or 1}
+
+    def __int__(self) -> int:
+        return self.ptr
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __enter__(self) -> "Block":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.free()
+
+    # The default is bound now: at the end of the process the module may be empty.
+    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
+        ptr, memory = getattr(self, "ptr", 0), getattr(self, "_memory", None)
+        if ptr and memory is not None and not forked():
+            self.ptr = 0
+            memory._give_back_quietly(ptr, self.nbytes, self.stream)
+            if memory._abandoned:
+                memory._close_if_empty()
+
+    def __repr__(self) -> str:
+        return f"<weir.Block {self.nbytes} bytes at {self.ptr:#x}>" if self._memory else "<weir.Block freed>"

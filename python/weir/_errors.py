@@ -1,0 +1,74 @@
+"""The exceptions: weir.Error for everything that goes wrong in weir, and kinds of it that Python knows."""
+
+from typing import Dict, Type
+
+
+class Error(RuntimeError):
+    """Something that weir could not do.
+
+    code    the number, as in weir.h (weir_error_...)
+    name    its name, "out_of_memory"
+    native  the driver's own result code; 0 where no driver call was involved
+    """
+
+    def __init__(self, message: str, code: int = 0, name: str = "", native: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.native = native
+
+    def __reduce__(self):
+        return type(self), (str(self), self.code, self.name, self.native)
+
+
+class OutOfMemory(Error, MemoryError):
+    """The device has no room, after everything that could be given back was."""
+
+
+class LimitExceeded(OutOfMemory):
+    """A limit that the user set would be passed."""
+
+
+class InvalidArgument(Error, ValueError):
+    """A value that the call cannot take: a size, an alignment, an option, a null."""
+
+
+class BadPointer(Error, ValueError):
+    """The pointer is not that of a live block: foreign, or freed already."""
+
+
+class Closed(Error):
+    """The object was closed."""
+
+
+class DriverUnavailable(Error):
+    """No driver that weir can use is on this machine."""
+
+
+class DriverGone(Error):
+    """The driver was shut down, or this is a forked child of the process that opened it."""
+
+
+class NotSupported(Error):
+    """The device or the driver cannot do this."""
+
+
+# By the numbers in weir/errc.def, which never change their meaning. The others are plain Errors.
+_CLASSES: Dict[int, Type[Error]] = {
+    1: InvalidArgument,    # invalid_argument
+    2: InvalidArgument,    # size_overflow
+    3: InvalidArgument,    # bad_alignment
+    4: OutOfMemory,        # out_of_memory
+    5: LimitExceeded,      # limit_exceeded
+    6: BadPointer,         # foreign_pointer
+    7: BadPointer,         # double_free
+    8: Closed,             # already_freed
+    13: DriverUnavailable,  # driver_unavailable
+    16: DriverGone,        # driver_gone
+    19: NotSupported,      # not_supported
+    25: InvalidArgument,   # bad_option
+}
+
+
+def error_class(code: int) -> Type[Error]:
+    return _CLASSES.get(code, Error)

@@ -1,0 +1,267 @@
+"""Runtimes, devices, streams and events."""
+
+import ctypes
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple, Union
+
+from . import _native
+from ._errors import Closed
+from ._native import is_forked, lib, quiet, structure
+from ._stats import CaptureStatus, DeviceInfo, device_info
+
+Options = Union[str, Mapping[str, Any], None]
+
+
+def options_text(options: Options = None, named: Optional[Mapping[str, Any]] = None) -> str:
+    """Options as weir reads them: "name=value,name=value". docs/options.md lists them."""
+    def written(value: Any) -> str:
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return str(value).replace("\\", "\\\\").replace(",", "\\,")
+
+    listed = [options] if isinstance(options, str) and options else []
+    for group in (None if isinstance(options, str) else options, named):
+        listed += [f"{name}={written(value)}" for name, value in (group or {}).items()]
+    return ",".join(listed)
+
+
+class Owned:
+    """An object with a handle of the library's; a context manager. Closing twice does nothing; using it
+    after that raises weir.Closed. Without close() the handle is closed when nobody uses it any more."""
+
+    _handle = 0
+    _closed = True  # until there is a handle
+    _close_quietly: Callable[..., int]
+
+    def __init_subclass__(cls, close: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if close:
+            cls._close_quietly = staticmethod(quiet(close))
+
+    def _own(self, handle: int) -> None:
+        self._handle, self._closed = handle, False
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            code = self._close_quietly(self._handle)
+            if code:
+                raise _native.last_error(code)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # The default is bound now: at the end of the process the module may be empty.
+    def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
+        if not self._closed and not forked():
+            self._closed = True
+            self._close_quietly(self._handle)
+
+
+class Runtime(Owned, close="weir_runtime_close"):
+    """A driver with its devices: the machine's own, or a simulated one.
+
+        machine = weir.Runtime()                # a GPU, or a simulated one where there is none
+        machine = weir.Runtime(runtime="sim", sim_devices=2)
+
+    The variables of the environment (WEIR_RUNTIME, ...) count unless environment is False; options that
+    are given here go before them.
+    """
+
+    def __init__(self, options: Options = None, *, environment: bool = True, **named: Any) -> None:
+        call = lib.weir_runtime_open_from_environment if environment else lib.weir_runtime_open
+        text = _native.text(options_text(options, named))
+        self._own(_native.new(call, text))
+
+    @classmethod
+    def default(cls) -> "Runtime":
+        """The process's own, which plug-ins share. It cannot be closed."""
+        made = cls.__new__(cls)
+        made._handle = _native.new(lib.weir_default_runtime)  # and not ours to close
+        return made
+
+    def _info(self) -> Any:
+        info = structure("weir_runtime_info")()
+        lib.weir_runtime_get_info(self._handle, ctypes.byref(info))
+        return info
+
+    @property
+    def driver(self) -> str:
+        """The library that was opened, or "simulated"."""
+        return self._info().driver.decode("utf-8", "replace")
+
+    @property
+    def driver_version(self) -> int:
+        """13000 is CUDA 13.0."""
+        return self._info().driver_version
+
+    @property
+    def device_count(self) -> int:
+        return self._info().device_count
+
+    def device(self, number: int = 0) -> "Device":
+        return Device(self, number)
+
+    def devices(self) -> "List[Device]":
+        return [Device(self, number) for number in range(self.device_count)]
+
+    def __repr__(self) -> str:
+        try:
+            return f"<weir.Runtime {self.driver!r}>"
+        except Closed:
+            return "<weir.Runtime closed>"
+
+
+class Device:
+    """A device of a runtime, by its number."""
+
+    def __init__(self, runtime: Runtime, number: int = 0) -> None:
+        self.runtime = runtime
+        self.number = number
+        self.info: DeviceInfo = device_info(runtime._handle, number)  # asks, so that it exists
+
+    def memory(self) -> Tuple[int, int]:
+        """Free and total bytes, by all processes together."""
+        free, total = ctypes.c_uint64(), ctypes.c_uint64()
+        lib.weir_device_get_memory(self.runtime._handle, self.number, ctypes.byref(free),
+                                   ctypes.byref(total))
+        return free.value, total.value
+
+    def synchronize(self) -> None:
+        """Waits for all work of the device."""
+        lib.weir_device_synchronize(self.runtime._handle, self.number)
+
+    def __repr__(self) -> str:
+        return f"<weir.Device {self.number} {self.info.name!r}>"
+
+
+class Stream(Owned, close="weir_stream_close"):
+    """A stream of weir's own: destroyed when it is closed or forgotten, after the work that is queued.
+
+    blocking: synchronises with the legacy stream instead of running beside it.
+    priority: a smaller one goes first.
+    """
+
+    def __init__(self, device: Device, *, blocking: bool = False, priority: int = 0) -> None:
+        self.device = device
+        self._kept: Any = None
+        self._own(_native.new(lib.weir_stream_create, device.runtime._handle, device.number,
+                              int(blocking), priority))
+
+    @classmethod
+    def wrap(cls, device: Device, stream: Any) -> "Stream":
+        """A reference to somebody's stream: a number (CUstream), or an object of CuPy, PyTorch, Numba or
+        anything with __cuda_stream__, which is kept alive. Before that stream is destroyed, call
+        release_stream() of every allocator that met it."""
+        made = cls.__new__(cls)
+        made.device = device
+        made._kept = stream
+        made._own(_native.new(lib.weir_stream_wrap, device.runtime._handle, device.number,
+                              native_stream(stream)))
+        return made
+
+    @property
+    def handle(self) -> int:
+        """The CUstream."""
+        return _native.number(lib.weir_stream_get_native, self._handle, kind=ctypes.c_void_p)
+
+    @property
+    def id(self) -> int:
+        """The driver's number of the stream, never used twice while the process lives."""
+        return _native.number(lib.weir_stream_get_id, self._handle)
+
+    def __cuda_stream__(self) -> Tuple[int, int]:
+        return 0, self.handle
+
+    def synchronize(self) -> None:
+        """Waits until all work queued so far is done."""
+        lib.weir_stream_synchronize(self._handle)
+
+    @property
+    def done(self) -> bool:
+        """Whether all work queued so far is done."""
+        return bool(_native.number(lib.weir_stream_query, self._handle, kind=ctypes.c_int32))
+
+    @property
+    def capture(self) -> CaptureStatus:
+        """Whether the stream is being captured into a graph."""
+        status = ctypes.c_int32()
+        lib.weir_stream_get_capture(self._handle, ctypes.byref(status), None)
+        return CaptureStatus(status.value)
+
+    def wait(self, event: "Event") -> None:
+        """Work queued from now on waits for what the event was last recorded behind."""
+        lib.weir_stream_wait(self._handle, event._handle)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Queues a copy between memory of any kind."""
+        lib.weir_copy(to, source, nbytes, self._handle)
+
+    def fill(self, to: int, value: int, nbytes: int) -> None:
+        """Queues a fill with one byte value."""
+        lib.weir_fill(to, value, nbytes, self._handle)
+
+
+class Event(Owned, close="weir_event_close"):
+    """A mark behind the work queued on a stream, reached when that is done."""
+
+    def __init__(self, device: Device, *, timing: bool = False, blocking_sync: bool = False) -> None:
+        self.device = device
+        flags = (1 if timing else 0) | (4 if blocking_sync else 0)
+        self._own(_native.new(lib.weir_event_create, device.runtime._handle, device.number, flags))
+
+    def record(self, stream: Optional[Stream] = None) -> None:
+        """Behind what is queued on the stream so far; None is the legacy stream."""
+        lib.weir_event_record(self._handle, None if stream is None else stream._handle)
+
+    @property
+    def done(self) -> bool:
+        """Whether the mark is reached; one never recorded is."""
+        return bool(_native.number(lib.weir_event_query, self._handle, kind=ctypes.c_int32))
+
+    def synchronize(self) -> None:
+        lib.weir_event_synchronize(self._handle)
+
+    def elapsed_since(self, earlier: "Event") -> float:
+        """Milliseconds between two marks of events made with timing=True."""
+        value = ctypes.c_float()
+        lib.weir_event_get_elapsed(earlier._handle, self._handle, ctypes.byref(value))
+        return value.value
+
+
+def native_stream(stream: Any) -> int:
+    """The CUstream behind a number or an object that other libraries use for a stream; 0 is the legacy
+    stream."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int):
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        found = protocol() if callable(protocol) else protocol
+        return int(found[1])
+    for name in ("ptr", "cuda_stream", "handle"):  # CuPy, PyTorch, Numba
+        value = getattr(stream, name, None)
+        if value is not None:
+            return int(getattr(value, "value", value) or 0)
+    raise TypeError(f"weir: this is no stream: {stream!r}")
+
+
+def reported_errors() -> int:
+    """How many failures weir found where it could tell nobody, since the process began."""
+    return lib.weir_reported_errors()
+
+
+def option_rows() -> Iterator[Mapping[str, str]]:
+    """The table of options: name, type, initial, values, unit, environment, meaning."""
+    for index in range(lib.weir_option_count()):
+        info = structure("weir_option_info")()
+        lib.weir_option_get_info(index, ctypes.byref(info))
+        yield {name: getattr(info, name).decode() for name, _ in info._fields_
+               if name not in ("struct_size", "reserved")}

@@ -1,0 +1,360 @@
+"""weir under PyTorch.
+
+    import weir.torch
+    weir.torch.enable()              # before anything is put on a GPU
+
+makes weir the CUDA allocator of the whole program: memory_stats, memory_snapshot, record_stream, CUDA
+graphs, torch.compile, MemPool and tensors between processes keep working, on weir's memory. For one part of
+a program there is mem_pool(), and for versions of torch that enable() does not cover, pluggable().
+docs/pytorch.md is the guide.
+
+enable() covers torch 2.11 (CUDA). It builds an extension against the installed torch, once: a compiler and
+ninja are needed, and the result is kept under ~/.cache/weir (WEIR_CACHE names another folder).
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
+
+import torch
+
+from . import _native
+from ._machine import options_text
+from ._report import size_text
+
+__all__ = ["COVERED", "enable", "is_enabled", "mark", "mem_pool", "pluggable", "record", "release_stream",
+           "report", "stats", "stop", "tag", "trim"]
+
+# Versions of torch whose allocator interface the extension was written after and run with.
+COVERED = ("2.11",)
+POLICIES = ("balanced", "throughput", "compact", "never_move", "classic", "classic_expandable")
+
+_MODULE = "_weir_torch"
+_extension: Optional[ModuleType] = None
+_recorded: List[int] = []
+
+Device = Union[None, int, str, "torch.device"]
+
+
+# --- The whole program ------------------------------------------------------------------------------
+
+
+def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], None] = None, *,
+           exportable: bool = True, any_version: bool = False, verbose: bool = False) -> None:
+    """Makes weir this process's CUDA allocator, for good. A second call does nothing.
+
+    policy       how memory is placed: "balanced" (as it is), "throughput", "compact", "never_move",
+                 "classic", "classic_expandable"; docs/tuning.md compares them
+    options      options of weir, {"heap_limit": "40GiB"} or "heap_limit=40GiB"; docs/options.md lists them
+    exportable   whether tensors can be sent to other processes, where the GPU and the policy allow it
+    any_version  try it with a torch that is not covered
+    verbose      show how the extension is built
+
+    Raises RuntimeError if tensors are on a GPU already, or if this torch is not covered.
+    """
+    if is_enabled():
+        return
+    if not torch.version.cuda:
+        raise RuntimeError("weir.torch: this torch was built without CUDA")
+    version = ".".join(torch.__version__.split(".")[:2])
+    if version not in COVERED and not any_version:
+        raise RuntimeError(f"weir.torch: enable() covers torch {', '.join(COVERED)}, this is "
+                           f"{torch.__version__}. pluggable() works with any version and does less; "
+                           "any_version=True tries all the same.")
+    if policy is not None and policy not in POLICIES:
+        raise ValueError(f"weir.torch: policy is one of {', '.join(POLICIES)}, not {policy!r}")
+    chosen = options_text(options, {} if policy is None else {"heap_policy": policy})
+    _load(verbose).install(chosen, exportable)
+
+
+def is_enabled() -> bool:
+    """Whether enable() made weir the allocator of this process."""
+    return _extension is not None and _extension.installed()
+
+
+def _enabled() -> ModuleType:
+    if not is_enabled():
+        raise RuntimeError("weir.torch: call weir.torch.enable() first")
+    return _extension  # type: ignore[return-value]
+
+
+def _index(device: Device) -> int:
+    if device is None:
+        return torch.cuda.current_device()
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return torch.cuda.current_device() if index is None else index
+
+
+# --- Looking ----------------------------------------------------------------------------------------
+
+
+def stats(device: Device = None) -> Dict[str, int]:
+    """weir's own counters of a device, in bytes where they are not counts (docs/stats.md). Empty before the
+    first allocation. torch.cuda.memory_stats() has the same in torch's words."""
+    return _enabled().stats(_index(device)) or {}
+
+
+def report(device: Device = None, wanted: int = 1) -> str:
+    """What a device's memory is used for, in words: by tag, size and stream; what is cached and why it is
+    not free; peaks; and what would help a request of `wanted` bytes. docs/pytorch.md explains each line."""
+    index = _index(device)
+    found = _enabled().describe(index, wanted)
+    if found is None:
+        return f"weir under torch, cuda:{index}: nothing was allocated yet"
+    return _report_text(index, found)
+
+
+def _report_text(index: int, found: Dict[str, Any]) -> str:
+    now = found["stats"]
+    limit = "" if found["limit"] is None else f", limit {size_text(found['limit'])}"
+    price = now["reserved_peak"] / now["requested_peak"] if now["requested_peak"] else 1.0
+    hits = now["hits"] / now["allocations"] if now["allocations"] else 0.0
+    lines = [
+        f"weir under torch, cuda:{index} ({found['name']})",
+        f"  live      {size_text(now['requested'])} in {now['blocks']} tensors' storages "
+        f"({size_text(now['allocated'])} rounded), peak {size_text(now['requested_peak'])}",
+        f"  reserved  {size_text(now['reserved'])}, peak {size_text(now['reserved_peak'])}: "
+        f"{price:.3f} of the most that was asked for{limit}",
+        f"  cached    {size_text(now['cached'])}: {size_text(now['thread_cached'])} by threads, "
+        f"{size_text(now['stream_bound'])} for one stream only; "
+        f"waiting for other streams {size_text(now['pending'])}",
+        f"  fragments {size_text(found['fragments'])} free in pieces that cannot leave; "
+        f"longest free piece {size_text(found['largest_free'])}",
+        f"  calls     {now['allocations']} allocations, {hits:.1%} without a lock, "
+        f"{now['failures']} failed; {now['handles_created']} pieces of memory taken from the driver, "
+        f"{now['handles_moved']} moved, {now['handles_released']} given back",
+        f"  device    {size_text(found['device_total'])}, {size_text(found['device_free'])} free, "
+        f"{size_text(found['elsewhere'])} used by others",
+    ]
+    for name, of in found["tags"]:
+        if of["requested"] or of["requested_peak"]:
+            lines.append(f"  tag {name or '(none)'}: {size_text(of['requested'])} in {of['blocks']} blocks, "
+                         f"peak {size_text(of['requested_peak'])}")
+    if found["sizes"]:
+        lines.append("  most of it in blocks of " + ", ".join(
+            f"{size_text(size)} x {count}" for size, count in found["sizes"]))
+    for stream, live, bound in found["streams"]:
+        if live or bound:
+            which = "default stream" if stream == 0 else f"stream {stream:#x}"
+            lines.append(f"  {which}: {size_text(live)} live, {size_text(bound)} cached for it alone")
+    for pool, name, of in found["pools"]:
+        if tuple(pool) != (0, 0) and of["reserved"]:
+            lines.append(f"  pool {tuple(pool)}: {size_text(of['requested'])} live, "
+                         f"{size_text(of['reserved'])} reserved and kept for its graphs")
+    if found["advice"]:
+        lines.append("  " + found["advice"].replace("\n", "\n  "))
+    return "\n".join(lines)
+
+
+def trim(device: Device = None, keep: int = 0) -> int:
+    """Gives memory that nobody uses back to the driver until at most `keep` bytes are reserved, without
+    waiting for any stream as torch.cuda.empty_cache() does. Returns how much went."""
+    return _enabled().trim(_index(device), keep)
+
+
+# --- Recording and tags -----------------------------------------------------------------------------
+
+
+def record(path: Union[str, "os.PathLike[str]"], device: Device = None, *, stacks: bool = False) -> None:
+    """Writes everything that happens to a device's memory to a .weirtrace, until stop() or the end of the
+    program. `weir report`, `weir replay` and `weir diff` read it. WEIR_RECORD does the same from outside."""
+    index = _index(device)
+    _enabled().record(index, os.fspath(path), stacks)
+    if not _recorded:
+        import atexit
+        atexit.register(stop)
+    _recorded.append(index)
+
+
+def stop() -> None:
+    """Ends the recordings that record() started."""
+    while _recorded:
+        _enabled().stop_recording(_recorded.pop())
+
+
+def mark(text: str) -> None:
+    """Puts a remark into the recordings that are under way, "epoch 3" for instance."""
+    _enabled().mark(text)
+
+
+@contextlib.contextmanager
+def tag(name: str) -> Iterator[None]:
+    """Names what this thread allocates meanwhile; report(), `weir report` and limits tell tags apart.
+
+        with weir.torch.tag("kv cache"):
+            cache = torch.empty(...)
+
+    Autograd allocates on threads of its own, which this does not reach.
+    """
+    scope = _enabled().Tagged(name)
+    scope.enter()
+    try:
+        yield
+    finally:
+        scope.leave()
+
+
+def release_stream(stream: "torch.cuda.Stream") -> None:
+    """Call it before a stream is destroyed that torch does not own (torch.cuda.ExternalStream): weir will
+    not ask the driver about it any more. torch's own streams live for ever."""
+    _enabled().release_stream(stream.device_index, stream.cuda_stream)
+
+
+# --- One pool, and other versions of torch ----------------------------------------------------------
+
+
+def mem_pool(**arguments: Any) -> "torch.cuda.MemPool":
+    """A pool for torch.cuda.use_mem_pool(), with memory of weir's.
+
+        pool = weir.torch.mem_pool()
+        with torch.cuda.use_mem_pool(pool):
+            weights = torch.empty(...)
+
+    torch's own allocator stays what it is and takes the pool's segments from weir, which gives memory back
+    only when the streams that used it have passed. After enable() all memory is weir's, and this is a plain
+    MemPool. The arguments are those of torch.cuda.MemPool.
+    """
+    if is_enabled():
+        return torch.cuda.MemPool(**arguments)
+    provider = torch.cuda.memory.CUDAPluggableAllocator(_library(), "weir_torch_malloc", "weir_torch_free")
+    pool = torch.cuda.MemPool(provider.allocator(), **arguments)
+    pool.weir_provider = provider  # torch before 2.11 keeps no reference of its own
+    return pool
+
+
+def pluggable(options: Union[str, Mapping[str, Any], None] = None) -> None:
+    """Makes weir the CUDA allocator through torch's plug-in interface, which every version has and which
+    does less: no memory_stats, snapshots, histories, MemPools, graph trees or tensors between processes, and
+    a lack of memory is a RuntimeError. Before anything is put on a GPU."""
+    chosen = options_text(options)
+    if chosen:
+        _native.lib.weir_default_set_options(chosen.encode())
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(_library(), "weir_torch_malloc_or_throw",
+                                                         "weir_torch_free")
+    hooks = {"set_init_fn": "weir_torch_init", "set_reset_fn": "weir_torch_empty_cache",
+             "set_memory_fraction_fn": "weir_torch_memory_fraction",
+             "set_base_alloc_fn": "weir_torch_base_alloc",
+             "set_record_stream_fn": "weir_torch_record_stream"}
+    for setter, name in hooks.items():
+        address = ctypes.cast(getattr(_native.lib, name), ctypes.c_void_p).value
+        getattr(allocator.allocator(), setter)(address)
+    torch.cuda.memory.change_current_allocator(allocator)
+
+
+def _library() -> str:
+    path = _native.library_path()
+    if path is None:
+        raise RuntimeError("weir.torch: the file of the loaded libweir.so cannot be found")
+    return path
+
+
+# --- The extension ----------------------------------------------------------------------------------
+
+
+def _load(verbose: bool = False) -> ModuleType:
+    """The extension for this torch: the one that was built before, or a new one."""
+    global _extension
+    if _extension is None:
+        library = _library()  # loaded by now, and found again by its soname
+        kept = _cache() / f"{_key(library)}.so"
+        _extension = _import(kept) if kept.exists() else _build(kept, library, verbose)
+    return _extension
+
+
+def _sources() -> Path:
+    for root in (_native.PACKAGE, _native.PACKAGE.parents[1]):
+        if (root / "plugins" / "torch" / "module.cpp").exists():
+            return root
+    raise RuntimeError("weir.torch: the sources of the torch plug-in are not where the package is")
+
+
+def _cache() -> Path:
+    named = os.environ.get("WEIR_CACHE")
+    if named:
+        return Path(named) / "torch"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir" / "torch"
+
+
+def _key(library: str) -> str:
+    """Everything that the extension is made of: another torch, Python, weir or source is another file."""
+    root = _sources()
+    digest = hashlib.sha256()
+    for part in (torch.__version__, torch.version.cuda, str(torch.compiled_with_cxx11_abi()),
+                 sysconfig.get_config_var("EXT_SUFFIX"), library):
+        digest.update(str(part).encode() + b"\0")
+    for folder in (root / "plugins" / "torch", root / "include"):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".cpp", ".hpp", ".h", ".def"):
+                digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    version = _native.lib.weir_version_text().decode()
+    return f"torch{torch.__version__}-weir{version}-{digest.hexdigest()[:16]}"
+
+
+def _import(path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(_MODULE, str(path))
+    spec = importlib.util.spec_from_file_location(_MODULE, str(path), loader=loader)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    loader.exec_module(module)
+    sys.modules[_MODULE] = module
+    return module
+
+
+def _cuda_headers(cuda_home: Optional[str]) -> str:
+    """The folder with cuda_runtime_api.h: of the toolkit, or of the packages that torch was installed with."""
+    folders = [Path(home) / "include" for home in (os.environ.get("CUDA_HOME"), cuda_home) if home]
+    packages = Path(torch.__file__).parents[1] / "nvidia"
+    folders += sorted(packages.glob("*/include"))
+    for folder in folders:
+        if (folder / "cuda_runtime_api.h").exists():
+            return str(folder)
+    raise RuntimeError("weir.torch: cuda_runtime_api.h is not found; CUDA_HOME names the CUDA toolkit")
+
+
+def _loaded(name: str) -> str:
+    """The file of a library that torch has loaded."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = "/" + line.rstrip("\n").partition("/")[2]
+            if os.path.basename(path).startswith(name):
+                return path
+    raise RuntimeError(f"weir.torch: this torch has loaded no {name}")
+
+
+def _build(kept: Path, library: str, verbose: bool) -> ModuleType:
+    from torch.utils import cpp_extension
+
+    root = _sources()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    # In a folder of its own, and moved when it is whole: two programs may build at a time, and one that is
+    # killed leaves nothing that another would wait for.
+    with tempfile.TemporaryDirectory(prefix="build-", dir=kept.parent) as folder:
+        try:
+            # Not with_cuda: nothing is compiled for a device, and torch would ask which devices there are.
+            module = cpp_extension.load(
+                name=_MODULE, build_directory=folder, verbose=verbose, with_cuda=False,
+                sources=[str(path) for path in sorted((root / "plugins" / "torch").glob("*.cpp"))],
+                extra_include_paths=[str(root / "include"), _cuda_headers(cpp_extension.CUDA_HOME)],
+                extra_cflags=["-O2", "-std=c++20", "-fvisibility=hidden"],
+                # torch's own C++ run time by name: a compiler that would link another one into the
+                # extension makes exceptions end the program where they leave it.
+                extra_ldflags=["-Wl,-z,now", library, f"-Wl,-rpath,{os.path.dirname(library)}",
+                               "-lc10_cuda", *map(_loaded, ("libcudart.so", "libstdc++.so",
+                                                            "libgcc_s.so"))])
+        except Exception as problem:
+            raise RuntimeError(
+                f"weir.torch: the extension for torch {torch.__version__} could not be built; "
+                "enable(verbose=True) shows how it is tried, pluggable() works without one") from problem
+        shutil.move(str(Path(folder) / f"{_MODULE}.so"), str(kept))
+    return module
