@@ -1,0 +1,42 @@
+// A pool's memory as torch draws it: segments, which are ranges with memory, cut into blocks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "weir/caching_allocator.hpp"
+
+namespace weir_torch {
+
+struct block_picture {
+  enum class kind : std::uint8_t {
+    allocated,     ///< "active_allocated"
+    pending_free,  ///< "active_pending_free": freed, and another stream may still use it
+    inactive,      ///< "inactive": cached by somebody
+  };
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+  std::uint64_t requested = 0;  ///< only of allocated ones
+  kind state = kind::inactive;
+  weir::stream_id stream{};
+};
+
+struct segment_picture {
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+  std::uint64_t requested = 0;
+  std::uint64_t allocated = 0;
+  std::uint64_t active = 0;
+  weir::stream_id stream{};  ///< of its first block that has one
+  std::vector<block_picture> blocks;
+};
+
+/// The pool's contiguous ranges that have memory, by address. Their sizes add up to what the pool
+/// reserves.
+[[nodiscard]] std::vector<segment_picture> draw(const weir::pool_snapshot& pool);
+
+/// Blocks of a snapshot that were freed and wait for streams, a number that the counters do not
+/// have.
+[[nodiscard]] std::uint64_t count_pending(const weir::allocator_snapshot& all);
+
+}  // namespace weir_torch

@@ -1,0 +1,100 @@
+// torch's streams as weir's.
+#include "streams.hpp"
+
+#include <tuple>
+
+namespace weir_torch {
+namespace {
+
+/// What a thread looked up last.
+struct last_stream {
+  const void* table = nullptr;
+  std::int64_t id = 0;
+  const weir::stream_ref* ref = nullptr;
+};
+[[gnu::tls_model("initial-exec")]] thread_local constinit last_stream last;
+
+}  // namespace
+
+const weir::stream_ref& stream_table::look_up(c10::cuda::CUDAStream stream,
+                                              std::optional<weir::stream_ref>& scratch) {
+  const std::int64_t id = stream.id();
+  if (last.table == this && last.id == id) [[likely]]
+    return *last.ref;
+  const bool own = id == 0 || is_kept(id);
+  const weir::stream_ref* ref =
+      own ? kept_[static_cast<std::size_t>(id)].load(std::memory_order_acquire) : nullptr;
+  if (own && ref == nullptr) ref = keep(id, stream.stream());
+  if (ref == nullptr) return scratch.emplace(device_, stream.stream());
+  last = {this, id, ref};
+  return *ref;
+}
+
+const weir::stream_ref& stream_table::look_up(cudaStream_t handle,
+                                              std::optional<weir::stream_ref>& scratch) {
+  if (handle == nullptr) {
+    return look_up(c10::cuda::getDefaultCUDAStream(index_), scratch);
+  }
+  {
+    const std::lock_guard lock{mutex_};
+    if (const auto found = own_by_handle_.find(handle); found != own_by_handle_.end())
+      return *found->second;
+  }
+  return scratch.emplace(device_, handle);
+}
+
+const weir::stream_ref* stream_table::keep(std::int64_t id, cudaStream_t handle) {
+  const auto asked = weir::stream_ref{device_, handle}.identified();
+  if (!asked) return nullptr;
+  const std::lock_guard lock{mutex_};
+  auto& place = kept_[static_cast<std::size_t>(id)];
+  if (const auto* const there = place.load(std::memory_order_relaxed)) return there;
+  const weir::stream_ref* const made = remember(*asked);
+  own_by_handle_.emplace(handle, made);
+  place.store(made, std::memory_order_release);
+  return made;
+}
+
+const weir::stream_ref* stream_table::remember(const weir::stream_ref& identified) {
+  const weir::stream_ref*& place = by_id_[identified.known_id().number()];
+  if (place == nullptr) place = &refs_.emplace_back(identified);
+  return place;
+}
+
+void stream_table::identify_all(c10::cuda::CUDAStream also) {
+  const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
+  for (int kind = 1; kind <= least - greatest + 1; ++kind) {
+    for (int index = 0; index < 32; ++index) {
+      const std::int64_t id = (index << 5) | (kind << 1) | 1;
+      if (kept_[static_cast<std::size_t>(id)].load(std::memory_order_relaxed) != nullptr) continue;
+      const c10::Stream named{c10::Stream::UNSAFE, c10::Device{c10::kCUDA, index_}, id};
+      const cudaStream_t handle =
+          c10::cuda::CUDAStream{c10::cuda::CUDAStream::UNCHECKED, named}.stream();
+      if (handle == nullptr) return;  // torch makes all of them at once, and has not yet
+      static_cast<void>(keep(id, handle));
+    }
+  }
+  const std::int64_t id = also.id();
+  if (id == 0 || is_kept(id)) {
+    std::optional<weir::stream_ref> unused;
+    static_cast<void>(look_up(also, unused));
+  } else if (const auto asked = weir::stream_ref{device_, also.stream()}.identified(); asked) {
+    const std::lock_guard lock{mutex_};
+    static_cast<void>(remember(*asked));
+  }
+}
+
+std::optional<weir::stream_ref> stream_table::with_id(weir::stream_id id) const {
+  const std::lock_guard lock{mutex_};
+  const auto found = by_id_.find(id.number());
+  if (found == by_id_.end()) return std::nullopt;
+  return *found->second;
+}
+
+cudaStream_t stream_table::handle_of(weir::stream_id id) const {
+  const auto known = with_id(id);
+  if (!known || known->is_legacy()) return nullptr;
+  return known->handle();
+}
+
+}  // namespace weir_torch

@@ -1,0 +1,69 @@
+// torch's streams as weir's: each asked once for its number, found again in nanoseconds.
+#pragma once
+
+#include <c10/cuda/CUDAStream.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "weir/device.hpp"
+#include "weir/ids.hpp"
+#include "weir/stream.hpp"
+
+namespace weir_torch {
+
+/// The streams of one device.
+///
+/// torch's own streams are never destroyed, so their references are kept for good, with their
+/// numbers: looking one up costs a comparison for a thread that stays on its stream, and a load
+/// otherwise. Streams that came from outside (torch.cuda.ExternalStream) can be destroyed and their
+/// handles used again, so they are asked every time.
+///
+/// A stream must be asked before a capture takes it in, because the driver answers the question by
+/// breaking the capture: identify_all() asks all of torch's streams before a capture begins. Any
+/// thread; never destroyed.
+class stream_table {
+ public:
+  stream_table(c10::DeviceIndex index, weir::device where) : index_{index}, device_{where} {}
+  stream_table(const stream_table&) = delete;
+  stream_table& operator=(const stream_table&) = delete;
+
+  /// The stream; `scratch` holds it where it is not kept.
+  [[nodiscard]] const weir::stream_ref& look_up(c10::cuda::CUDAStream stream,
+                                                std::optional<weir::stream_ref>& scratch);
+  /// The same for a bare handle.
+  [[nodiscard]] const weir::stream_ref& look_up(cudaStream_t handle,
+                                                std::optional<weir::stream_ref>& scratch);
+  /// Asks torch's streams, and the one named, for their numbers, as far as they exist and are not
+  /// being captured.
+  void identify_all(c10::cuda::CUDAStream also);
+
+  /// A stream that was asked before.
+  [[nodiscard]] std::optional<weir::stream_ref> with_id(weir::stream_id id) const;
+  /// As torch writes it: null for the default stream, and for one that was never met.
+  [[nodiscard]] cudaStream_t handle_of(weir::stream_id id) const;
+
+ private:
+  /// Odd ids below this are torch's own streams, 0 is the default stream, even ones are handles.
+  static constexpr std::int64_t own_ids = 1024;
+  static bool is_kept(std::int64_t id) noexcept { return id >= 0 && id < own_ids && (id & 1) != 0; }
+
+  /// Asks and keeps; null while that is forbidden or fails.
+  const weir::stream_ref* keep(std::int64_t id, cudaStream_t handle);
+  const weir::stream_ref* remember(const weir::stream_ref& identified);
+
+  const c10::DeviceIndex index_;
+  const weir::device device_;
+  std::array<std::atomic<const weir::stream_ref*>, own_ids> kept_{};
+  mutable std::mutex mutex_;
+  std::deque<weir::stream_ref> refs_;  // addresses stay
+  std::unordered_map<std::uint64_t, const weir::stream_ref*> by_id_;
+  std::unordered_map<cudaStream_t, const weir::stream_ref*> own_by_handle_;
+};
+
+}  // namespace weir_torch
