@@ -2,8 +2,9 @@
 """Writes what the tests and benchmarks found on a machine with a GPU, as gpu-<date>.json and .md.
 
 Everything comes from files that the programs themselves wrote: ctest's JUnit file (which programs ran
-and how they ended), GoogleTest's XML (each test in them) and Google Benchmark's JSON (the figures).
-Exits with 1 if anything failed, or if not a single test really ran.
+and how they ended), GoogleTest's XML (each test in them), Google Benchmark's JSON (the figures), and
+what the programs for PyTorch leave (torch_report.py). Exits with 1 if anything failed, or if not a single
+test really ran.
 """
 
 import argparse
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
+
+import torch_report
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -160,8 +163,11 @@ def outcome(report):
 
 
 def make_report(options):
-    programs = read_tests(options.ctest, options.gtest)
-    figures, benchmark_failures = read_benchmarks(options.benchmarks)
+    programs = read_tests(options.ctest, options.gtest) if options.ctest else []
+    figures, benchmark_failures = read_benchmarks(options.benchmarks) if options.benchmarks else ([], [])
+    torch = torch_report.read(options.torch) if options.torch else {"left_out": "not asked for"}
+    programs += torch_report.programs(torch)
+    benchmark_failures += torch.get("failures", [])
     report = {
         "date": options.date,
         "commit": read_commit(),
@@ -173,12 +179,19 @@ def make_report(options):
         },
         "benchmarks": figures,
         "benchmark_failures": benchmark_failures,
+        "torch": {key: value for key, value in torch.items() if key != "tests"} | {
+            "tests": {allocator: found["totals"] for allocator, found in torch.get("tests", {}).items()}},
     }
     return {"outcome": outcome(report)} | report
 
 
 def cell(text):
     return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def torch_lines(part):
+    tests = {allocator: {"totals": totals} for allocator, totals in part["tests"].items()}
+    return torch_report.markdown(part | {"tests": tests})
 
 
 def markdown(report):
@@ -208,6 +221,7 @@ def markdown(report):
         lines += ["", "### Skipped", ""]
         lines += [f"- `{skip['test']}`: {cell(skip['reason']) or 'no reason given'}" for skip in skips]
 
+    lines += torch_lines(report["torch"])
     if report["benchmarks"]:
         lines += ["", "## Benchmarks", "",
                   "| program | benchmark | time | CPU time | unit | more |", "|---|---|--:|--:|---|---|"]
@@ -224,19 +238,23 @@ def markdown(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ctest", type=Path, required=True, help="ctest's JUnit file")
-    parser.add_argument("--gtest", type=Path, required=True, help="folder of GoogleTest's XML files, <program>.xml")
-    parser.add_argument("--benchmarks", type=Path, required=True,
-                        help="folder of Google Benchmark's JSON files")
+    parser.add_argument("--ctest", type=Path, help="ctest's JUnit file")
+    parser.add_argument("--gtest", type=Path, help="folder of GoogleTest's XML files, <program>.xml")
+    parser.add_argument("--benchmarks", type=Path, help="folder of Google Benchmark's JSON files")
+    parser.add_argument("--torch", type=Path, help="folder of what the programs for PyTorch left")
     parser.add_argument("--out", type=Path, required=True, help="folder for the report")
+    parser.add_argument("--name", default="gpu", help="what the report's name begins with")
+    parser.add_argument("--readme", type=Path, help="put the headline between this file's marks")
     parser.add_argument("--date", default=datetime.datetime.now(datetime.timezone.utc).date().isoformat())
     options = parser.parse_args()
 
     report = make_report(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    name = options.out / f"gpu-{report['date']}"
+    name = options.out / f"{options.name}-{report['date']}"
     name.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     name.with_suffix(".md").write_text(markdown(report))
+    if options.readme:
+        torch_report.put_into(options.readme, report["date"], report["machine"], report["torch"])
     totals = report["tests"]["totals"]
     print(f"{report['outcome']}: {totals['passed']} passed, {totals['failed']} failed, "
           f"{totals['skipped']} skipped, {len(report['benchmarks'])} figures; {name}.md")

@@ -1,0 +1,204 @@
+"""memory_stats(), memory_allocated(), memory_reserved(), their peaks and their resets."""
+
+import gc
+import unittest
+
+import support
+import torch
+from support import GPU, KIB, MIB, AllocatorTest, allocated, block, reserved, stat
+
+FAMILIES = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+            "active_bytes", "inactive_split_bytes", "requested_bytes")
+
+
+class Stats(AllocatorTest):
+    def test_every_documented_name_is_there(self):
+        keep = block(MIB)
+        stats = torch.cuda.memory_stats()
+        for family in FAMILIES:
+            for pool in ("all", "large_pool", "small_pool"):
+                for metric in ("current", "peak", "allocated", "freed"):
+                    self.assertIn(f"{family}.{pool}.{metric}", stats)
+        for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc",
+                     "num_device_free", "max_split_size", "oversize_allocations.current",
+                     "oversize_segments.current"):
+            self.assertIn(name, stats)
+        del keep
+
+    def test_no_current_or_peak_is_negative(self):
+        keep = [block(size) for size in (1, 513, 70 * KIB, 3 * MIB, 40 * MIB)]
+        del keep[::2]
+        for name, value in torch.cuda.memory_stats().items():
+            if name != "max_split_size":  # -1 where there is none
+                self.assertGreaterEqual(value, 0, name)
+
+    def test_all_is_the_sum_of_both_pools(self):
+        keep = [block(size) for size in (1 * KIB, 100 * KIB, 2 * MIB, 30 * MIB)]
+        stats = torch.cuda.memory_stats()
+        for family in ("allocation", "allocated_bytes", "requested_bytes", "active_bytes",
+                       "reserved_bytes"):
+            both = sum(stats[f"{family}.{pool}.current"] for pool in ("large_pool", "small_pool"))
+            self.assertEqual(stats[f"{family}.all.current"], both, family)
+        del keep
+
+    def test_requested_is_exact(self):
+        before = stat("requested_bytes.all.current")
+        a, b = block(1000), block(3 * MIB + 5)
+        self.assertEqual(stat("requested_bytes.all.current") - before, 1000 + 3 * MIB + 5)
+        del a
+        self.assertEqual(stat("requested_bytes.all.current") - before, 3 * MIB + 5)
+        del b
+        self.assertEqual(stat("requested_bytes.all.current"), before)
+
+    def test_allocated_covers_what_was_requested(self):
+        for size in (1, 512, 1000, 1 * MIB, 5 * MIB + 1, 64 * MIB):
+            before = allocated()
+            keep = block(size)
+            grown = allocated() - before
+            self.assertGreaterEqual(grown, size)
+            self.assertLessEqual(grown, max(512, size + size // 8 + 512))
+            del keep
+            self.assertEqual(allocated(), before)
+
+    def test_allocated_never_exceeds_reserved(self):
+        keep = []
+        for size in (10, 3 * KIB, 700 * KIB, 9 * MIB, 33 * MIB):
+            keep.append(block(size))
+            self.assertLessEqual(allocated(), reserved())
+        while keep:
+            keep.pop()
+            self.assertLessEqual(allocated(), reserved())
+
+    def test_counts_of_allocations(self):
+        current, total = stat("allocation.all.current"), stat("allocation.all.allocated")
+        freed = stat("allocation.all.freed")
+        keep = [block(4 * KIB) for _ in range(10)]
+        self.assertEqual(stat("allocation.all.current") - current, 10)
+        self.assertEqual(stat("allocation.all.allocated") - total, 10)
+        keep.clear()
+        self.assertEqual(stat("allocation.all.current"), current)
+        self.assertEqual(stat("allocation.all.freed") - freed, 10)
+
+    def test_small_and_large_by_size(self):
+        small = stat("allocation.small_pool.current")
+        large = stat("allocation.large_pool.current")
+        a, b = block(64 * KIB), block(8 * MIB)
+        # weir has no pools by size: as its guide says, all of it counts as large.
+        counted_small = 0 if support.WEIR else 1
+        self.assertEqual(stat("allocation.small_pool.current") - small, counted_small)
+        self.assertEqual(stat("allocation.large_pool.current") - large, 2 - counted_small)
+        del a, b
+
+    def test_an_empty_tensor_takes_nothing(self):
+        before = stat("allocation.all.allocated"), allocated()
+        empty = block(0)
+        self.assertEqual((stat("allocation.all.allocated"), allocated()), before)
+        self.assertEqual(empty.data_ptr(), 0)
+
+    def test_a_view_takes_nothing(self):
+        base = block(4 * MIB)
+        before = allocated()
+        view = base[100:200].view(10, 10)
+        self.assertEqual(allocated(), before)
+        del base
+        self.assertEqual(allocated(), before)  # the view keeps it
+        del view
+
+    def test_stats_are_those_of_the_device_asked_for(self):
+        keep = block(MIB)
+        self.assertEqual(torch.cuda.memory_allocated(0), torch.cuda.memory_allocated("cuda:0"))
+        self.assertEqual(torch.cuda.memory_stats(0)["allocated_bytes.all.current"], allocated())
+        nested = torch.cuda.memory_stats_as_nested_dict()
+        self.assertEqual(nested["allocated_bytes"]["all"]["current"], allocated())
+        del keep
+
+    def test_the_summary_can_be_written(self):
+        keep = block(3 * MIB)
+        for abbreviated in (False, True):
+            text = torch.cuda.memory_summary(abbreviated=abbreviated)
+            self.assertIn("Allocated memory", text)
+        del keep
+
+    def test_backend_and_process_list_answer(self):
+        self.assertIsInstance(torch.cuda.get_allocator_backend(), str)
+        free, total = torch.cuda.mem_get_info()
+        self.assertLess(free, total)
+
+
+class Peaks(AllocatorTest):
+    def test_the_peak_stays_when_memory_is_freed(self):
+        base = allocated()
+        keep = block(32 * MIB)
+        top = allocated()
+        del keep
+        self.assertEqual(allocated(), base)
+        self.assertEqual(torch.cuda.max_memory_allocated(), top)
+
+    def test_reset_starts_from_what_is_live(self):
+        keep = block(8 * MIB)
+        passing = block(32 * MIB)
+        del passing
+        torch.cuda.reset_peak_memory_stats()
+        self.assertEqual(torch.cuda.max_memory_allocated(), allocated())
+        self.assertEqual(torch.cuda.max_memory_reserved(), reserved())
+        more = block(16 * MIB)
+        self.assertEqual(torch.cuda.max_memory_allocated(), allocated())
+        del keep, more
+
+    def test_the_peak_of_reserved_outlives_empty_cache(self):
+        keep = block(64 * MIB)
+        del keep
+        torch.cuda.empty_cache()
+        self.assertGreaterEqual(torch.cuda.max_memory_reserved(), 64 * MIB)
+        self.assertLess(reserved(), torch.cuda.max_memory_reserved())
+
+    def test_the_peak_of_requested_is_exact(self):
+        base = stat("requested_bytes.all.current")
+        torch.cuda.reset_peak_memory_stats()
+        a, b = block(5 * MIB + 3), block(7)
+        del a
+        c = block(MIB)
+        self.assertEqual(stat("requested_bytes.all.peak") - base, 5 * MIB + 10)
+        del b, c
+
+    def test_reset_of_the_accumulated_counts(self):
+        keep = [block(KIB) for _ in range(3)]
+        del keep
+        torch.cuda.reset_accumulated_memory_stats()
+        self.assertEqual(stat("allocation.all.allocated"), 0)
+        self.assertEqual(stat("allocation.all.freed"), 0)
+        self.assertEqual(stat("num_ooms"), 0)
+        again = block(KIB)
+        self.assertEqual(stat("allocation.all.allocated"), 1)
+        del again
+        self.assertEqual(stat("allocation.all.freed"), 1)
+
+    def test_resets_leave_current_alone(self):
+        keep = block(3 * MIB)
+        before = allocated(), reserved(), stat("allocation.all.current")
+        torch.cuda.reset_accumulated_memory_stats()
+        torch.cuda.reset_peak_memory_stats()
+        self.assertEqual((allocated(), reserved(), stat("allocation.all.current")), before)
+        del keep
+
+    def test_the_old_names_of_the_resets_work(self):
+        keep = block(20 * MIB)
+        del keep
+        with self.assertWarns(FutureWarning):
+            torch.cuda.reset_max_memory_allocated()
+        self.assertEqual(torch.cuda.max_memory_allocated(), allocated())
+
+    def test_a_step_of_training_peaks_above_its_weights(self):
+        model = torch.nn.Linear(1024, 1024, device=GPU)
+        torch.cuda.reset_peak_memory_stats()
+        base = allocated()
+        model(torch.randn(2048, 1024, device=GPU)).sum().backward()
+        torch.cuda.synchronize()
+        self.assertGreaterEqual(torch.cuda.max_memory_allocated() - base, 16 * MIB)
+        del model
+        gc.collect()
+
+
+if __name__ == "__main__":
+    unittest.TestCase.maxDiff = None
+    support.main()
