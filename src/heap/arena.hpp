@@ -222,7 +222,7 @@ class arena final : public store {
   std::vector<std::unique_ptr<owner>> owners_;  // by stream slot; 0 is everybody
   block_index first_ = no_block;
   block_index last_ = no_block;
-  std::uint64_t peak_handed_out_ = 0;
+  std::uint64_t peak_handed_out_ = 0;  // since memory was last given back
   std::size_t holes_ = 0;            // records of kind hole
   block_index any_hole_ = no_block;  // they are linked by in.older and in.newer, in no order
 };

@@ -379,5 +379,29 @@ TEST_F(caching_allocator_test, works_without_thread_caches_and_with_every_policy
   }
 }
 
+TEST_F(caching_allocator_test, what_was_held_before_memory_was_given_back_is_no_excuse) {
+  const auto on = new_stream();
+  // Holes of 6 MiB, then requests of 10: with room to grow in peace the holes would stay.
+  const auto most_reserved = [&](caching_allocator& memory) {
+    memory.reset_peaks();
+    std::vector<void*> kept, freed;
+    for (int i = 0; i < 40; ++i) (i % 2 == 0 ? kept : freed).push_back(memory.allocate(6_MiB, on));
+    for (void* const p : freed) memory.deallocate(p, on);
+    for (int i = 0; i < 10; ++i) kept.push_back(memory.allocate(10_MiB, on));
+    const auto most = memory.stats().reserved.peak;
+    for (void* const p : kept) memory.deallocate(p, on);
+    return most;
+  };
+  auto fresh = make();
+  auto used = make();
+  std::vector<void*> before;
+  for (int i = 0; i < 60; ++i) before.push_back(used.allocate(16_MiB, on));
+  for (void* const p : before) used.deallocate(p, on);
+  ASSERT_TRUE(on.synchronize());
+  ASSERT_TRUE(used.empty_cache());
+  ASSERT_EQ(used.stats().reserved.current, 0u);
+  EXPECT_LE(most_reserved(used), most_reserved(fresh));
+}
+
 }  // namespace
 }  // namespace weir::testing_support
