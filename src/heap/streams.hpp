@@ -70,11 +70,17 @@ class streams {
   /// or after `much` in any number.
   [[nodiscard]] bool add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
                                std::uint64_t much) noexcept {
-    if (slot == nobody || count() < 2) return false;
+    if (slot == nobody || alone(slot)) return false;
     entry& stream = entries_[slot];
     stream.freed += size;
     ++stream.frees;
     return stream.freed >= much || (stream.freed >= some && stream.frees >= 16);
+  }
+  /// Whether every other stream that was met has come to its end.
+  [[nodiscard]] bool alone(stream_slot slot) const noexcept {
+    for (stream_slot other = 1; other <= count(); ++other)
+      if (other != slot && !lost(other)) return false;
+    return true;
   }
   /// The newest epoch that the stream is known to have passed.
   [[nodiscard]] epoch passed(stream_slot slot) const noexcept { return entries_[slot].passed; }

@@ -403,5 +403,23 @@ TEST_F(caching_allocator_test, what_was_held_before_memory_was_given_back_is_no_
   EXPECT_LE(most_reserved(used), most_reserved(fresh));
 }
 
+TEST_F(caching_allocator_test, a_stream_that_outlived_the_others_marks_nothing) {
+  auto memory = make();
+  const auto one = new_stream();
+  std::mt19937_64 random{5};
+  const auto events_of_work = [&] {
+    const auto before = memory.stats().events;
+    for (int i = 0; i < 500; ++i)
+      memory.deallocate(memory.allocate(bytes{random() % 3'000'000 + 1}, one), one);
+    return memory.stats().events - before;
+  };
+  {
+    const auto other = new_stream();
+    memory.deallocate(memory.allocate(5_MiB, other), other);
+    EXPECT_GT(events_of_work(), 0u) << "the other should find what was freed";
+  }
+  EXPECT_EQ(events_of_work(), 0u) << "there is nobody to share with";
+}
+
 }  // namespace
 }  // namespace weir::testing_support
