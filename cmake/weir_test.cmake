@@ -31,6 +31,10 @@ target_link_libraries(weir_test_settings INTERFACE weir_inside GTest::gmock_main
 target_include_directories(weir_test_settings INTERFACE ${PROJECT_SOURCE_DIR}/tests)
 if(WEIR_SANITIZE)
   target_compile_options(weir_test_settings INTERFACE -O0)
+  if(WEIR_FUZZ)  # fuzzers follow the way through the library; to mark it in tests doubles their cost
+    target_compile_options(weir_test_settings INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=fuzzer-no-link>)
+  endif()
 else()
   target_compile_options(weir_test_settings INTERFACE $<$<CONFIG:Release>:-O1>)
 endif()

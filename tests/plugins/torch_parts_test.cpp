@@ -52,7 +52,7 @@ TEST(ring, has_room_for_one_entry_at_least) {
 }
 
 TEST(tally, adds_up_threads_also_those_that_ended) {
-  auto& counted = *new tally;  // as it is used: never destroyed
+  static tally& counted = *new tally;  // as it is used: never destroyed
   counted.add(1, 100);
   std::thread{[&] {
     counted.add(1, 1000);
