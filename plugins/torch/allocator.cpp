@@ -144,6 +144,7 @@ void* weir_allocator::after_shortage(device_seat& seat, std::size_t size,
   for (const weir::memory_pool& pool : seat.pools.last_resorts()) {
     if (auto found = pool.try_allocate(weir::bytes{size}, on); found) return *found;
   }
+  seat.shortages.fetch_add(1, std::memory_order_relaxed);
   weir::memory_info device{};
   if (const auto asked = seat.gpu.memory_info(); asked) device = *asked;
   const weir::memory_stats now = seat.memory.stats();

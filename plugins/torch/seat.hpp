@@ -35,6 +35,7 @@ struct counters_at_reset {
   std::uint64_t asked = 0;
   std::uint64_t rounded = 0;
   std::uint64_t synchronizations = 0;
+  std::uint64_t shortages = 0;
 };
 
 /// Made at the first request for the device, and never destroyed: torch frees memory until the very
@@ -65,6 +66,7 @@ struct device_seat {
   counters_at_reset reset;
   double fraction = 1.0;
   std::atomic<std::uint64_t> synchronizations{0};  // of empty_cache
+  std::atomic<std::uint64_t> shortages{0};         // that became OutOfMemoryError
 
   /// Brings the allocator's observer in line with who wants events. Needs `watching`.
   void watch() {

@@ -73,7 +73,7 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
   const std::int64_t grown =
       as_signed(now.reserved.current) - as_signed(then.stats.reserved.current);
   fill(out.reserved_bytes, now.reserved, grown, -grown);
-  out.num_ooms = since(now.failures, then.stats.failures);
+  out.num_ooms = since(there->shortages, then.shortages);
   out.num_device_alloc = created;
   out.num_device_free = released;
   out.num_sync_all_streams = since(there->synchronizations, then.synchronizations);
@@ -89,6 +89,7 @@ void weir_allocator::resetAccumulatedStats(c10::DeviceIndex device) {
   now.asked = ever.asked;
   now.rounded = ever.rounded;
   now.synchronizations = there->synchronizations;
+  now.shortages = there->shortages;
   const std::lock_guard lock{there->watching};
   there->reset = now;
 }

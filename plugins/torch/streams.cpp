@@ -6,10 +6,12 @@
 namespace weir_torch {
 namespace {
 
-/// What a thread looked up last.
+/// What a thread looked up last, of torch's own streams: neither its number nor its handle is ever
+/// another stream's.
 struct last_stream {
   const void* table = nullptr;
   std::int64_t id = 0;
+  cudaStream_t handle = nullptr;
   const weir::stream_ref* ref = nullptr;
 };
 [[gnu::tls_model("initial-exec")]] thread_local constinit last_stream last;
@@ -26,19 +28,25 @@ const weir::stream_ref& stream_table::look_up(c10::cuda::CUDAStream stream,
       own ? kept_[static_cast<std::size_t>(id)].load(std::memory_order_acquire) : nullptr;
   if (own && ref == nullptr) ref = keep(id, stream.stream());
   if (ref == nullptr) return scratch.emplace(device_, stream.stream());
-  last = {this, id, ref};
+  last = {this, id, ref->is_legacy() ? nullptr : ref->handle(), ref};
   return *ref;
 }
 
 const weir::stream_ref& stream_table::look_up(cudaStream_t handle,
                                               std::optional<weir::stream_ref>& scratch) {
+  if (last.table == this && last.handle == handle) [[likely]]
+    return *last.ref;
   if (handle == nullptr) {
     return look_up(c10::cuda::getDefaultCUDAStream(index_), scratch);
   }
-  {
+  for (const bool again : {false, true}) {
+    // A handle that was not met yet may still be one of torch's own.
+    if (again && !ask_all()) break;
     const std::lock_guard lock{mutex_};
-    if (const auto found = own_by_handle_.find(handle); found != own_by_handle_.end())
-      return *found->second;
+    const auto found = own_by_handle_.find(handle);
+    if (found == own_by_handle_.end()) continue;
+    last = {this, found->second.id, handle, found->second.ref};
+    return *found->second.ref;
   }
   return scratch.emplace(device_, handle);
 }
@@ -50,7 +58,7 @@ const weir::stream_ref* stream_table::keep(std::int64_t id, cudaStream_t handle)
   auto& place = kept_[static_cast<std::size_t>(id)];
   if (const auto* const there = place.load(std::memory_order_relaxed)) return there;
   const weir::stream_ref* const made = remember(*asked);
-  own_by_handle_.emplace(handle, made);
+  own_by_handle_.emplace(handle, own_stream{id, made});
   place.store(made, std::memory_order_release);
   return made;
 }
@@ -61,7 +69,9 @@ const weir::stream_ref* stream_table::remember(const weir::stream_ref& identifie
   return place;
 }
 
-void stream_table::identify_all(c10::cuda::CUDAStream also) {
+bool stream_table::ask_all() {
+  if (asked_all_.load(std::memory_order_acquire)) return false;
+  bool answered = true;
   const auto [least, greatest] = c10::cuda::CUDAStream::priority_range();
   for (int kind = 1; kind <= least - greatest + 1; ++kind) {
     for (int index = 0; index < 32; ++index) {
@@ -70,10 +80,16 @@ void stream_table::identify_all(c10::cuda::CUDAStream also) {
       const c10::Stream named{c10::Stream::UNSAFE, c10::Device{c10::kCUDA, index_}, id};
       const cudaStream_t handle =
           c10::cuda::CUDAStream{c10::cuda::CUDAStream::UNCHECKED, named}.stream();
-      if (handle == nullptr) return;  // torch makes all of them at once, and has not yet
-      static_cast<void>(keep(id, handle));
+      if (handle == nullptr) return true;  // torch makes all of them at once, and has not yet
+      answered = keep(id, handle) != nullptr && answered;
     }
   }
+  asked_all_.store(answered, std::memory_order_release);
+  return true;
+}
+
+void stream_table::identify_all(c10::cuda::CUDAStream also) {
+  static_cast<void>(ask_all());
   const std::int64_t id = also.id();
   if (id == 0 || is_kept(id)) {
     std::optional<weir::stream_ref> unused;

@@ -21,8 +21,9 @@ namespace weir_torch {
 ///
 /// torch's own streams are never destroyed, so their references are kept for good, with their
 /// numbers: looking one up costs a comparison for a thread that stays on its stream, and a load
-/// otherwise. Streams that came from outside (torch.cuda.ExternalStream) can be destroyed and their
-/// handles used again, so they are asked every time.
+/// otherwise, by torch's number or by handle. Streams that came from outside
+/// (torch.cuda.ExternalStream) can be destroyed and their handles used again, so they are asked
+/// every time.
 ///
 /// A stream must be asked before a capture takes it in, because the driver answers the question by
 /// breaking the capture: identify_all() asks all of torch's streams before a capture begins. Any
@@ -56,6 +57,14 @@ class stream_table {
   /// Asks and keeps; null while that is forbidden or fails.
   const weir::stream_ref* keep(std::int64_t id, cudaStream_t handle);
   const weir::stream_ref* remember(const weir::stream_ref& identified);
+  /// Asks torch's streams for their numbers, as far as they exist and are not being captured.
+  /// False: all of them have answered before.
+  bool ask_all();
+
+  struct own_stream {
+    std::int64_t id;
+    const weir::stream_ref* ref;
+  };
 
   const c10::DeviceIndex index_;
   const weir::device device_;
@@ -63,7 +72,8 @@ class stream_table {
   mutable std::mutex mutex_;
   std::deque<weir::stream_ref> refs_;  // addresses stay
   std::unordered_map<std::uint64_t, const weir::stream_ref*> by_id_;
-  std::unordered_map<cudaStream_t, const weir::stream_ref*> own_by_handle_;
+  std::unordered_map<cudaStream_t, own_stream> own_by_handle_;
+  std::atomic<bool> asked_all_{false};
 };
 
 }  // namespace weir_torch

@@ -190,7 +190,7 @@ class History(AllocatorTest):
         self.assertEqual(set(snapshot) & {"segments", "device_traces", "allocator_settings"},
                          {"segments", "device_traces", "allocator_settings"})
         self.assertTrue(_memory_viz.segsum(snapshot).strip())
-        self.assertIn("seg_", _memory_viz.trace(snapshot))
+        self.assertIn("TOTAL MEM", _memory_viz.trace(snapshot))
         self.assertIn("<script", _memory_viz.trace_plot(snapshot))
         del keep
 
