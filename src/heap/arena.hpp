@@ -223,8 +223,8 @@ class arena final : public store {
   block_index first_ = no_block;
   block_index last_ = no_block;
   std::uint64_t peak_handed_out_ = 0;  // since memory was last given back
-  std::size_t holes_ = 0;            // records of kind hole
-  block_index any_hole_ = no_block;  // they are linked by in.older and in.newer, in no order
+  std::size_t holes_ = 0;              // records of kind hole
+  block_index any_hole_ = no_block;    // they are linked by in.older and in.newer, in no order
 };
 
 }  // namespace weir::inline v0::heap
