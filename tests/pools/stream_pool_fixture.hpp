@@ -27,20 +27,11 @@ namespace stream_pools {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-#if defined(__aarch64__) && defined(__SANITIZE_THREAD__)
-inline constexpr bool few_addresses = true;
-#elif defined(__aarch64__) && defined(__has_feature)
-inline constexpr bool few_addresses = __has_feature(thread_sanitizer);
-#else
-inline constexpr bool few_addresses = false;
-#endif
-
 /// A test on the machine under test, simulated or a GPU. At its end nothing may have been reported,
 /// unless the test took it, and the machine must have found no fault with the program.
 class stream_pool_contract : public contract_test {
  protected:
   void SetUp() override {
-    if (few_addresses) GTEST_SKIP() << "ThreadSanitizer leaves too few addresses for pools";
     contract_test::SetUp();
     if (machine == nullptr) return;
     runtime_ = runtime::open_table(*cu, "machine under test", machine).value();

@@ -23,7 +23,7 @@ TEST_F(driver_memory_test, each_request_is_a_call_of_the_driver) {
   EXPECT_EQ(machine->calls(call::mem_free), 2U);
   EXPECT_EQ(plain.in_use(), 0_B);
   EXPECT_EQ(machine->used(device_id{0}).count() % (2_MiB).count(),
-            sim::device_spec{}.context_overhead.count() % (2_MiB).count());
+            device_with_room().context_overhead.count() % (2_MiB).count());
 }
 
 TEST_F(driver_memory_test, a_free_waits_for_the_stream) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/few_addresses.hpp"
 #include "weir/resource.hpp"
 #include "weir/runtime.hpp"
 #include "weir/sim.hpp"
@@ -109,7 +110,7 @@ class resources_test : public ::testing::Test {
   }
 
   std::shared_ptr<sim::machine> machine =
-      sim::machine::create({.devices = {sim::device_spec{}, sim::device_spec{}}}).value();
+      sim::machine::create({.devices = {device_with_room(), device_with_room()}}).value();
   std::shared_ptr<weir::runtime> runtime = weir::runtime::open_simulated(machine).value();
   weir::device gpu = runtime->device(device_id{0}).value();
   weir::device other_gpu = runtime->device(device_id{1}).value();

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "support/few_addresses.hpp"
 #include "support/machine_under_test.hpp"
 #include "weir/sim.hpp"
 
@@ -101,7 +102,7 @@ class sim_under_test final : public machine_under_test {
 
   result<void> open() {
     auto made =
-        sim::machine::create({.devices = {sim::device_spec{}, sim::device_spec{}}, .seed = seed()});
+        sim::machine::create({.devices = {device_with_room(), device_with_room()}, .seed = seed()});
     if (!made) return std::move(made).error();
     machine_ = std::move(*made);
     add_kernels(*machine_);
