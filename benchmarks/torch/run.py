@@ -219,7 +219,7 @@ def measure(name, number, team, options, until):
         os.unlink(record["path"])
     if not options.no_check:
         compared = [each for each in ("native", "weir") if each in running]
-        for group, key in ((compared, "check"), (compared[:1], "check_again")):
+        for group, key in ((compared, "check"), ([each for each in compared if each == "native"], "check_again")):
             with ThreadPoolExecutor(2) as side_by_side:
                 answers = side_by_side.map(lambda each: attempt(each, "check", name=name), group)
             for allocator, answer in zip(group, answers):

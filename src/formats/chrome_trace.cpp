@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "formats/final_state.hpp"
 #include "formats/output.hpp"
 
 namespace weir::inline v0::formats {
@@ -37,9 +38,7 @@ class chrome_writer {
  public:
   chrome_writer(const recording& from, const chrome_options& how) : from_{from}, how_{how} {
     by_tag_.resize(from.tags.size());
-    tells_reserved_ =
-        std::any_of(from.events.begin(), from.events.end(),
-                    [](const trace_event& each) { return each.kind == trace_kind::reserve; });
+    tells_reserved_ = tells_of(from, trace_kind::reserve);
   }
 
   std::string write() && {

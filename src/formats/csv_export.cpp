@@ -1,11 +1,11 @@
 // Exporting recordings as CSV traces.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iterator>
 #include <unordered_map>
 
 #include "formats/csv_trace.hpp"
+#include "formats/final_state.hpp"
 #include "formats/output.hpp"
 
 namespace weir::inline v0::formats {
@@ -14,10 +14,7 @@ namespace {
 class csv_writer {
  public:
   explicit csv_writer(const recording& from)
-      : from_{from},
-        tells_reusable_{std::any_of(
-            from.events.begin(), from.events.end(),
-            [](const trace_event& each) { return each.kind == trace_kind::reusable; })} {}
+      : from_{from}, tells_reusable_{tells_of(from, trace_kind::reusable)} {}
 
   std::string write() && {
     out_ = "op,id,bytes,stream,t_us\n";

@@ -19,17 +19,17 @@ std::uint64_t end_of(std::uint64_t address, std::uint64_t size) noexcept {
   return size > UINT64_MAX - address ? UINT64_MAX : address + size;
 }
 
-bool has(const recording& what, trace_kind kind) {
+}  // namespace
+
+bool tells_of(const recording& what, trace_kind kind) {
   return std::any_of(what.events.begin(), what.events.end(),
                      [&](const trace_event& each) { return each.kind == kind; });
 }
 
-}  // namespace
-
 memory_map::memory_map(const recording& of) noexcept
     : real_{of.real_addresses},
-      tells_reusable_{has(of, trace_kind::reusable)},
-      tells_reserved_{has(of, trace_kind::reserve)} {}
+      tells_reusable_{tells_of(of, trace_kind::reusable)},
+      tells_reserved_{tells_of(of, trace_kind::reserve)} {}
 
 trace_event memory_map::take(const trace_event& what) {
   trace_event placed = what;

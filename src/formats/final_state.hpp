@@ -10,6 +10,9 @@
 
 namespace weir::inline v0::formats {
 
+/// Whether such an event is anywhere in the recording. Walks over it.
+[[nodiscard]] bool tells_of(const recording& what, trace_kind kind);
+
 /// A recording with places that do not overlap: where addresses only tell blocks apart, each block
 /// gets one of its own. Follows the events one by one. One thread.
 ///

@@ -54,15 +54,6 @@ void forget_caches_in_children() {
 
 // --- Beginning and end --------------------------------------------------------------------------
 
-namespace {
-
-bool is_classic(const options& settings) {
-  return settings.heap_policy == placement_policy::classic ||
-         settings.heap_policy == placement_policy::classic_expandable;
-}
-
-}  // namespace
-
 result<std::shared_ptr<allocator_state>> allocator_state::create(weir::device where,
                                                                  const options& settings) {
   const auto& can = where.capabilities();
@@ -71,7 +62,7 @@ result<std::shared_ptr<allocator_state>> allocator_state::create(weir::device wh
         .code = errc::not_supported,
         .detail = "the device has no virtual memory, which every policy but classic needs"};
   }
-  if (settings.heap_exportable && (!can.posix_descriptors || is_classic(settings))) {
+  if (settings.heap_exportable && (!can.posix_descriptors || is_classic(settings.heap_policy))) {
     return error{.code = errc::not_supported,
                  .detail = can.posix_descriptors ? "memory of classic policies is not exportable"
                                                  : "the device cannot export memory"};
@@ -101,7 +92,7 @@ std::uint64_t initial_limit(weir::device where, const options& settings) {
 }
 
 std::uint64_t cache_size(const options& settings) {
-  return is_classic(settings) ? 0 : settings.heap_thread_cache.count();
+  return is_classic(settings.heap_policy) ? 0 : settings.heap_thread_cache.count();
 }
 
 }  // namespace

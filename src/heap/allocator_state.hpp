@@ -48,7 +48,7 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
  public:
   [[nodiscard]] static result<std::shared_ptr<allocator_state>> create(weir::device where,
                                                                        const options& settings);
-  /// The inside of an allocator, for tests.
+  /// The inside of an allocator, for tests and for the quick path of the C ABI.
   [[nodiscard]] static allocator_state& of(caching_allocator& outside) noexcept {
     return *outside.inside_;
   }

@@ -378,7 +378,7 @@ result<bytes> arena::release(bytes most, const context_scope& bound) {
     at = before;
   }
   drop_trailing_holes();
-  // Memory was not wanted back for what came before: that is no measure for what comes.
+  // What was held before memory went is no measure for what comes.
   if (released != 0) peak_handed_out_ = handed_out_;
   return bytes{released};
 }

@@ -8,11 +8,9 @@ namespace weir::inline v0::heap {
 
 result<std::unique_ptr<store>> make_store(core& shared, pool_id pool, const store_traits& traits,
                                           const context_scope& bound) {
-  const bool classic = traits.policy == placement_policy::classic ||
-                       traits.policy == placement_policy::classic_expandable;
   // Segments do not move, either; but an arena grows in any capture, and gives room at an address.
   const bool stays = !traits.moves && shared.device.capabilities().virtual_memory;
-  if (classic && !traits.exportable && !stays) {
+  if (is_classic(traits.policy) && !traits.exportable && !stays) {
     return make_classic_store(shared, pool, traits.policy == placement_policy::classic_expandable,
                               bound);
   }

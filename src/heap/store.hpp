@@ -158,6 +158,11 @@ class store {
   std::uint64_t handed_out_ = 0;
 };
 
+/// Whether the policy is one of PyTorch's, with segments instead of an arena.
+[[nodiscard]] constexpr bool is_classic(placement_policy policy) noexcept {
+  return policy == placement_policy::classic || policy == placement_policy::classic_expandable;
+}
+
 /// What is asked of a store beyond memory.
 struct store_traits {
   placement_policy policy{};

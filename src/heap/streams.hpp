@@ -70,13 +70,17 @@ class streams {
   /// or after `much` in any number.
   [[nodiscard]] bool add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
                                std::uint64_t much) noexcept {
-    if (slot == nobody || alone(slot)) return false;
+    if (slot == nobody) return false;
     entry& stream = entries_[slot];
     stream.freed += size;
     ++stream.frees;
-    return stream.freed >= much || (stream.freed >= some && stream.frees >= 16);
+    if (stream.freed < much && (stream.freed < some || stream.frees < 16)) return false;
+    if (!alone(slot)) return true;
+    stream.freed = 0;  // so that the others are looked at seldom, however many there were
+    stream.frees = 0;
+    return false;
   }
-  /// Whether every other stream that was met has come to its end.
+  /// Whether every other stream that was met has come to its end. Walks over them.
   [[nodiscard]] bool alone(stream_slot slot) const noexcept {
     for (stream_slot other = 1; other <= count(); ++other)
       if (other != slot && !lost(other)) return false;

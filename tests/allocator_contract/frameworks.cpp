@@ -187,17 +187,7 @@ TEST_P(frameworks, a_pool_that_retains_serves_captures_on_many_threads) {
   const auto reserved = pool.stats().reserved.current;
 
   // While the graphs are replayed, two threads write all the memory they can get.
-  std::atomic<bool> over{false};
-  std::vector<std::unique_ptr<player>> players;
-  for (std::uint64_t i = 0; i < 2; ++i)
-    players.push_back(std::make_unique<player>(*this, new_lane(), machine->seed() + i));
-  std::vector<std::thread> threads;
-  for (const auto& each : players) {
-    threads.emplace_back([&, who = each.get()] {
-      EXPECT_EQ(CUDA_SUCCESS, cu->ctx_set_current(context));
-      while (!over) who->step();
-    });
-  }
+  busy_neighbours others{*this};
   for (int round = 0; round < 8; ++round) {
     for (std::size_t i = 0; i < graphs.size(); ++i) {
       EXPECT_EQ(CUDA_SUCCESS, cu->graph_launch(graphs[i], captured.handle()));
@@ -207,9 +197,7 @@ TEST_P(frameworks, a_pool_that_retains_serves_captures_on_many_threads) {
     EXPECT_TRUE(memory().trim());
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
   }
-  over = true;
-  for (auto& each : threads) each.join();
-  for (const auto& each : players) each->finish();
+  others.stop();
   EXPECT_TRUE(memory().empty_cache());
   EXPECT_EQ(pool.stats().reserved.current, reserved) << "nothing of it goes while it is held";
   EXPECT_EQ(captured.mismatches(), 0U);

@@ -101,4 +101,23 @@ void player::finish() {
   while (!live_.empty()) give_up(live_.size() - 1);
 }
 
+busy_neighbours::busy_neighbours(allocator_test& test) {
+  for (std::uint64_t i = 0; i < 2; ++i)
+    players_.push_back(std::make_unique<player>(test, test.new_lane(), test.machine->seed() + i));
+  for (const auto& each : players_) {
+    threads_.emplace_back([this, &test, who = each.get()] {
+      EXPECT_EQ(driver::CUDA_SUCCESS, test.cu->ctx_set_current(test.context));
+      while (!over_) who->step();
+    });
+  }
+}
+
+void busy_neighbours::stop() {
+  over_ = true;
+  for (auto& each : threads_) each.join();
+  threads_.clear();
+  for (const auto& each : players_) each->finish();
+  players_.clear();
+}
+
 }  // namespace weir::testing_support

@@ -1,8 +1,11 @@
 // Random users of an allocator, each with a stream of its own, who pass blocks to each other.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "allocator_contract/allocator_test.hpp"
@@ -46,6 +49,22 @@ class player {
   std::vector<filled_block> live_;
   std::mutex mutex_;  // of arrived_
   std::vector<parcel> arrived_;
+};
+
+/// Two players on threads of their own, who write all the memory they can get until stop().
+class busy_neighbours {
+ public:
+  explicit busy_neighbours(allocator_test& test);
+  ~busy_neighbours() { stop(); }
+  busy_neighbours(const busy_neighbours&) = delete;
+  busy_neighbours& operator=(const busy_neighbours&) = delete;
+  /// They have checked and freed what they had. Twice does no harm.
+  void stop();
+
+ private:
+  std::atomic<bool> over_{false};
+  std::vector<std::unique_ptr<player>> players_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace weir::testing_support

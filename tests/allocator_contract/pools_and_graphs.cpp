@@ -101,26 +101,14 @@ TEST_P(pools_and_graphs, a_graphs_memory_stays_the_graphs) {
   claim = {};  // the graph holds it now
 
   // While the graph is replayed, two threads write all the memory they can get.
-  std::atomic<bool> over{false};
-  std::vector<std::unique_ptr<player>> players;
-  for (std::uint64_t i = 0; i < 2; ++i)
-    players.push_back(std::make_unique<player>(*this, new_lane(), machine->seed() + i));
-  std::vector<std::thread> threads;
-  for (const auto& each : players) {
-    threads.emplace_back([&, who = each.get()] {
-      EXPECT_EQ(CUDA_SUCCESS, cu->ctx_set_current(context));
-      while (!over) who->step();
-    });
-  }
+  busy_neighbours others{*this};
   for (int replay = 0; replay < 20; ++replay) {
     EXPECT_EQ(CUDA_SUCCESS, cu->graph_launch(exec, captured.handle()));
     captured.check(lasting.memory, lasting.size, lasting.value);
     EXPECT_TRUE(memory().trim());
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
   }
-  over = true;
-  for (auto& each : threads) each.join();
-  for (const auto& each : players) each->finish();
+  others.stop();
   expect_books();
   expect_snapshot();
   EXPECT_EQ(captured.mismatches(), 0U);

@@ -10,19 +10,13 @@
 #include <vector>
 
 #include "device/fake_driver.hpp"
+#include "support/reports.hpp"
 #include "weir/event.hpp"
 #include "weir/memory.hpp"
 #include "weir/runtime.hpp"
 #include "weir/stream.hpp"
 
 namespace weir::testing_support {
-
-/// The error's code, or nothing where there was none.
-template <class Result>
-[[nodiscard]] std::optional<errc> code_of(const Result& outcome) {
-  if (outcome) return std::nullopt;
-  return outcome.code();
-}
 
 /// Collects what reaches the process-wide error handler while it lives.
 class reported {

@@ -81,6 +81,46 @@ class heap_test : public ::testing::Test {
     return heap::allocator_state::of(memory).check();
   }
 
+  /// Plays the scenario on fresh allocators, with each of its driver calls failing in turn.
+  /// Whatever it leaves, once `settle` has seen to it, is exact and can be emptied; then `most` can
+  /// be had.
+  using play_on = std::function<void(caching_allocator&, const stream&, const stream&)>;
+  void fail_each_call(const options& settings, bytes most, const play_on& play,
+                      const play_on& settle = {}) {
+    std::uint64_t calls = 0;
+    {
+      const auto one = new_stream();
+      const auto two = new_stream();
+      caching_allocator fresh = make(settings);
+      const auto before = machine->calls();
+      play(fresh, one, two);
+      calls = machine->calls() - before;
+    }
+    ASSERT_GT(calls, 30u);
+    for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+      for (const auto with : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY}) {
+        SCOPED_TRACE("call " + std::to_string(nth));
+        const auto one = new_stream();
+        const auto two = new_stream();
+        caching_allocator fresh = make(settings);
+        machine->fail_any(nth, with);
+        play(fresh, one, two);
+        machine->clear_faults();
+        if (settle) settle(fresh, one, two);
+        ASSERT_EQ(check(fresh), "");
+        ASSERT_TRUE(fresh.empty_cache());
+        ASSERT_EQ(fresh.stats().blocks.current, 0u);
+        ASSERT_EQ(fresh.stats().reserved.current, 0u);
+        ASSERT_EQ(fresh.snapshot().pools.size(), 1u);
+        void* const p = fresh.allocate(most, one);
+        fresh.deallocate(p, one);
+        ASSERT_TRUE(fresh.close());
+        static_cast<void>(heard.take());  // a context that could not be put back
+      }
+    }
+    EXPECT_THAT(machine->hazards(), ::testing::IsEmpty());
+  }
+
   reports heard;
   std::shared_ptr<sim::machine> machine;
   std::shared_ptr<runtime> runtime_;

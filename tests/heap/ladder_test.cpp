@@ -238,35 +238,7 @@ TEST_F(ladder_test, any_driver_call_may_fail) {
     static_cast<void>(of.empty_cache());
     for (const auto& [p, first] : live) EXPECT_TRUE(of.try_deallocate(p, first ? one : two));
   };
-  std::uint64_t calls = 0;
-  {
-    const auto one = new_stream();
-    const auto two = new_stream();
-    caching_allocator fresh = make(settings);
-    const auto before = machine->calls();
-    scenario(fresh, one, two);
-    calls = machine->calls() - before;
-  }
-  ASSERT_GT(calls, 30u);
-  for (std::uint64_t nth = 1; nth <= calls; ++nth) {
-    for (const auto with : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY}) {
-      const auto one = new_stream();
-      const auto two = new_stream();
-      caching_allocator fresh = make(settings);
-      machine->fail_any(nth, with);
-      scenario(fresh, one, two);
-      machine->clear_faults();
-      ASSERT_EQ(check(fresh), "") << "call " << nth;
-      ASSERT_TRUE(fresh.empty_cache()) << "call " << nth;
-      ASSERT_EQ(fresh.stats().blocks.current, 0u) << "call " << nth;
-      ASSERT_EQ(fresh.stats().reserved.current, 0u) << "call " << nth;
-      void* const p = fresh.allocate(1_GiB, one);
-      fresh.deallocate(p, one);
-      ASSERT_TRUE(fresh.close()) << "call " << nth;
-      static_cast<void>(heard.take());  // a context that could not be put back
-    }
-  }
-  EXPECT_THAT(machine->hazards(), IsEmpty());
+  fail_each_call(settings, 1_GiB, scenario);
 }
 
 }  // namespace

@@ -556,38 +556,13 @@ TEST_F(retaining_pools, any_driver_call_may_fail) {
       EXPECT_TRUE(of.try_deallocate(p));
     }
   };
-  std::uint64_t calls = 0;
-  {
-    const auto one = new_stream();
-    const auto two = new_stream();
-    caching_allocator fresh = make(settings);
-    const auto before = machine->calls();
-    scenario(fresh, one, two);
-    calls = machine->calls() - before;
-  }
-  ASSERT_GT(calls, 30u);
-  for (std::uint64_t nth = 1; nth <= calls; ++nth) {
-    for (const auto with : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY}) {
-      const auto one = new_stream();
-      const auto two = new_stream();
-      caching_allocator fresh = make(settings);
-      machine->fail_any(nth, with);
-      scenario(fresh, one, two);
-      machine->clear_faults();
-      driver::CUgraph left = nullptr;  // a capture whose end failed
-      const context_scope bound{gpu()};
-      if (one.ref().is_capturing().value())
-        static_cast<void>(cuda().stream_end_capture(one.handle(), &left));
-      ASSERT_EQ(check(fresh), "") << "call " << nth;
-      ASSERT_TRUE(fresh.empty_cache()) << "call " << nth;
-      ASSERT_EQ(fresh.stats().blocks.current, 0u) << "call " << nth;
-      ASSERT_EQ(fresh.stats().reserved.current, 0u) << "call " << nth;
-      ASSERT_EQ(fresh.snapshot().pools.size(), 1u) << "call " << nth;
-      ASSERT_TRUE(fresh.close()) << "call " << nth;
-      static_cast<void>(heard.take());  // a context that could not be put back
-    }
-  }
-  EXPECT_THAT(machine->hazards(), IsEmpty());
+  fail_each_call(settings, 500_MiB, scenario,
+                 [&](caching_allocator&, const stream& one, const stream&) {
+                   driver::CUgraph left = nullptr;  // a capture whose end failed
+                   const context_scope bound{gpu()};
+                   if (one.ref().is_capturing().value())
+                     static_cast<void>(cuda().stream_end_capture(one.handle(), &left));
+                 });
 }
 
 }  // namespace
