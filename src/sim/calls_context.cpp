@@ -65,7 +65,7 @@ void state::end_context(int device) {
   which.peer_enabled.assign(devices.size(), false);
   which.sticky = CUDA_SUCCESS;  // the end of the context is the way out of a fault
   which.context_references = 0;
-  which.context_ended = true;
+  which.context_ended = context_ever_ended = true;
   space.give_back(device, which.spec.context_overhead.count());
 }
 

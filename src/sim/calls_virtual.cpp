@@ -305,7 +305,8 @@ CUresult state::mem_set_access(CUdeviceptr address, std::size_t bytes,
   }
   charge(static_cast<double>(under.found.size()));
   for (region* const in : under.found) {
-    const auto rights_before = in->rights;
+    const bool real = !in->pages->imagined();
+    const auto rights_before = real ? in->rights : decltype(in->rights){};
     const unsigned flags_before = in->flags;
     for (std::size_t i = 0; i < count; ++i) {
       if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -315,7 +316,7 @@ CUresult state::mem_set_access(CUdeviceptr address, std::size_t bytes,
       }
     }
     void* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(in->base));
-    if (!in->pages->imagined() && ::mprotect(at, in->size, protection_of(*in)) != 0) {
+    if (real && ::mprotect(at, in->size, protection_of(*in)) != 0) {
       in->rights = rights_before;
       in->flags = flags_before;
       return CUDA_ERROR_OUT_OF_MEMORY;

@@ -36,10 +36,12 @@ struct moment {
   }
 };
 
-/// The running clock of one actor.
+/// The running clock of one actor. Moves, but is not copied: a copy would write to its twin's list.
 class actor_clock {
  public:
   actor_clock() = default;
+  actor_clock(actor_clock&&) = default;
+  actor_clock& operator=(actor_clock&&) = default;
   explicit actor_clock(actor_index actor, std::uint64_t first_tick = 0)
       : now_{.at = {actor, first_tick}} {}
 
@@ -57,21 +59,28 @@ class actor_clock {
   /// From now on everything up to `other` is known here.
   void learn(const moment& other) {
     if (now_.includes(other.at)) return;
-    auto merged = std::make_shared<std::vector<std::uint64_t>>();
-    const std::size_t mine = now_.known ? now_.known->size() : 0;
+    own_what_is_known();
     const std::size_t theirs = other.known ? other.known->size() : 0;
-    merged->resize(std::max({mine, theirs, std::size_t{other.at.actor} + 1}), 0);
-    for (std::size_t i = 0; i < mine; ++i) (*merged)[i] = (*now_.known)[i];
+    const std::size_t actors = std::max(theirs, std::size_t{other.at.actor} + 1);
+    if (own_->size() < actors) own_->resize(actors, 0);
     for (std::size_t i = 0; i < theirs; ++i) {
-      (*merged)[i] = std::max((*merged)[i], (*other.known)[i]);
+      (*own_)[i] = std::max((*own_)[i], (*other.known)[i]);
     }
-    (*merged)[other.at.actor] = std::max((*merged)[other.at.actor], other.at.tick);
-    now_.known = std::move(merged);
+    (*own_)[other.at.actor] = std::max((*own_)[other.at.actor], other.at.tick);
     ++version_;
   }
 
  private:
+  /// A list of our own to write to: a new one only where somebody keeps a moment with the old one.
+  void own_what_is_known() {
+    if (own_ && own_.use_count() == 2) return;  // own_ and now_.known
+    own_ = own_ ? std::make_shared<std::vector<std::uint64_t>>(*own_)
+                : std::make_shared<std::vector<std::uint64_t>>();
+    now_.known = own_;
+  }
+
   moment now_{};
+  std::shared_ptr<std::vector<std::uint64_t>> own_{};  // what now_.known points to
   std::uint64_t version_ = 1;
 };
 

@@ -45,7 +45,7 @@ std::shared_ptr<room> room::take(state& machine, int device, std::uint64_t size)
     machine.pools->release_unused(device);
     if (!machine.space.reserve(device, size)) return nullptr;
   }
-  return std::shared_ptr<room>{new room{machine, device, size}};
+  return std::make_shared<room>(machine, device, size);
 }
 
 room::~room() { machine_.space.give_back(device_, size_); }
@@ -88,7 +88,6 @@ memory::memory(state& machine) : handles{std::make_unique<handle_set>()}, machin
 
 memory::~memory() {
   // What gives capacity or addresses back when it goes must go while those are still counted.
-  last_found_ = nullptr;
   regions_.clear();
   small_.clear();
   handles.reset();
@@ -131,30 +130,40 @@ void memory::free_addresses(std::uint64_t address, std::uint64_t size) {
 
 // --- Regions -------------------------------------------------------------------------------------
 
+memory::region_map::iterator memory::search_after(std::uint64_t address) noexcept {
+  const auto next = regions_.upper_bound(address);
+  near_ = next == regions_.begin() ? regions_.end() : std::prev(next);
+  return next;
+}
+
 region* memory::find(std::uint64_t address) noexcept {
-  if (last_found_ != nullptr && address - last_found_->base < last_found_->size) return last_found_;
-  auto next = regions_.upper_bound(address);
+  if (near_ != regions_.end() && address - near_->first < near_->second.size) {
+    return &near_->second;
+  }
+  const auto next = first_after(address);
   if (next == regions_.begin()) return nullptr;
   region& in = std::prev(next)->second;
-  if (address - in.base >= in.size) return nullptr;
-  return last_found_ = &in;
+  return address - in.base < in.size ? &in : nullptr;
 }
 
 region& memory::insert(region what) {
   if (what.id == 0) what.id = next_id++;
   const std::uint64_t base = what.base;
-  return regions_.insert_or_assign(base, std::move(what)).first->second;
+  near_ = regions_.insert_or_assign(first_after(base), base, std::move(what));
+  return near_->second;
 }
 
 void memory::erase(std::uint64_t base) {
-  const auto found = regions_.find(base);
-  if (found == regions_.end()) return;
+  const auto next = first_after(base);
+  if (next == regions_.begin()) return;
+  const auto found = std::prev(next);
+  if (found->first != base) return;
   const region& in = found->second;
   const bool really_there = in.kind != memory_kind::registered && !in.pages->imagined();
   if (really_there && in.mapping_size == 0) {
     ::mmap(to_pointer(base), in.size, PROT_NONE, reserved_flags | MAP_FIXED, -1, 0);
   }
-  last_found_ = nullptr;
+  near_ = found == regions_.begin() ? regions_.end() : std::prev(found);
   regions_.erase(found);
 }
 

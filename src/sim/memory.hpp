@@ -44,6 +44,8 @@ class physical {
   /// nothing but a history.
   static std::shared_ptr<physical> adopt(int descriptor, std::uint64_t size,
                                          std::uint64_t file_offset = 0);
+  /// What the makers above begin with.
+  physical() = default;
   ~physical();
   physical(const physical&) = delete;
   physical& operator=(const physical&) = delete;
@@ -73,7 +75,6 @@ class physical {
   shadow history{};
 
  private:
-  physical() = default;
   int descriptor_ = -1;
   bool owns_descriptor_ = false;
   bool imagined_ = false;
@@ -98,13 +99,14 @@ class room {
  public:
   /// Null if the device has no room, not even after its pools gave back what they do not use.
   static std::shared_ptr<room> take(state& machine, int device, std::uint64_t size);
+  /// What take() makes, once the capacity is taken.
+  room(state& machine, int device, std::uint64_t size)
+      : machine_{machine}, device_{device}, size_{size} {}
   ~room();
   room(const room&) = delete;
   room& operator=(const room&) = delete;
 
  private:
-  room(state& machine, int device, std::uint64_t size)
-      : machine_{machine}, device_{device}, size_{size} {}
   state& machine_;
   int device_;
   std::uint64_t size_;
@@ -138,7 +140,8 @@ struct region {
 
 /// The address space and the devices' capacity. Needs the machine's lock held.
 ///
-/// Looking up an address costs a tree search, or nothing where it repeats the last one.
+/// Looking up an address costs a tree search, or nothing where it lies at the last one or behind
+/// it.
 class memory {
  public:
   explicit memory(state& machine);
@@ -153,7 +156,7 @@ class memory {
   /// Calls `visit(region&)` for each region that lies in [address, address + size), even partly.
   template <class Visit>
   void each_in(std::uint64_t address, std::uint64_t size, Visit&& visit) {
-    auto next = regions_.upper_bound(address);
+    auto next = first_after(address);
     if (next != regions_.begin() && std::prev(next)->second.end() > address) --next;
     for (; next != regions_.end() && next->second.base < address + size; ++next) {
       visit(next->second);
@@ -243,9 +246,21 @@ class memory {
   void drop(region& going);
   small_heap& heap_of(const region& what);
 
+  using region_map = std::map<std::uint64_t, region>;
+  /// The first region that begins behind `address`.
+  [[nodiscard]] region_map::iterator first_after(std::uint64_t address) noexcept {
+    if (regions_.empty() || regions_.rbegin()->first <= address) return regions_.end();
+    if (near_ != regions_.end() && near_->first <= address) {
+      const auto next = std::next(near_);
+      if (next == regions_.end() || next->first > address) return next;
+    }
+    return search_after(address);
+  }
+  region_map::iterator search_after(std::uint64_t address) noexcept;
+
   state& machine_;
-  std::map<std::uint64_t, region> regions_;
-  region* last_found_ = nullptr;  // most look-ups repeat
+  region_map regions_;
+  region_map::iterator near_ = regions_.end();  // looked at last; most look-ups stay near
   std::vector<std::uint64_t> used_;
   std::map<std::uint64_t, std::uint64_t> reservations_;  // base -> size, as mapped from the system
   std::map<std::pair<int, unsigned>, std::unique_ptr<small_heap>> small_;

@@ -113,7 +113,7 @@ int make_sealed_file(const char* name, std::uint64_t size) noexcept {
 }
 
 std::shared_ptr<physical> physical::create(state& machine, std::uint64_t size, bool shareable) {
-  auto made = std::shared_ptr<physical>{new physical};
+  auto made = std::make_shared<physical>();
   made->size_ = size;
   if (shareable) return made->make_shareable() ? made : nullptr;
   auto& common = machine.space.file_;
@@ -128,7 +128,7 @@ std::shared_ptr<physical> physical::create(state& machine, std::uint64_t size, b
 }
 
 std::shared_ptr<physical> physical::imagine(std::uint64_t size) {
-  auto made = std::shared_ptr<physical>{new physical};
+  auto made = std::make_shared<physical>();
   made->size_ = size;
   made->imagined_ = true;
   return made;
@@ -136,7 +136,7 @@ std::shared_ptr<physical> physical::imagine(std::uint64_t size) {
 
 std::shared_ptr<physical> physical::adopt(int descriptor, std::uint64_t size,
                                           std::uint64_t file_offset) {
-  auto made = std::shared_ptr<physical>{new physical};
+  auto made = std::make_shared<physical>();
   made->descriptor_ = descriptor;
   made->owns_descriptor_ = descriptor >= 0;
   made->file_offset_ = file_offset;

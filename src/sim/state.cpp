@@ -85,22 +85,14 @@ bool state::before(driver::call which, CUresult& answer) {
   charged_bytes = 0;
   if (time_source) {
     clock = std::max(clock, time_source());
-    flow.let_time_pass(lock());
+    if (flow.due()) flow.let_time_pass(lock());
   }
-  for (auto planned = faults.begin(); planned != faults.end(); ++planned) {
-    if (!planned->any && planned->which != which) continue;
-    if (--planned->left != 0) continue;
-    const planned_fault now = *planned;
-    faults.erase(planned);
-    clock += now.extra;
-    answer = now.with;
-    return now.with != CUDA_SUCCESS;
-  }
+  if (!faults.empty() && fault_due(which, answer)) return answer != CUDA_SUCCESS;
   if (!initialized && !works_uninitialized(which)) {
     answer = CUDA_ERROR_NOT_INITIALIZED;
     return true;
   }
-  if (needs_context(which)) {
+  if (context_ever_ended && needs_context(which)) {
     const int device = current_device();
     if (device >= 0 && devices[static_cast<std::size_t>(device)].context_ended) {
       answer = CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -114,6 +106,19 @@ bool state::before(driver::call which, CUresult& answer) {
   return false;
 }
 
+bool state::fault_due(driver::call which, CUresult& answer) {
+  for (auto planned = faults.begin(); planned != faults.end(); ++planned) {
+    if (!planned->any && planned->which != which) continue;
+    if (--planned->left != 0) continue;
+    const planned_fault now = *planned;
+    faults.erase(planned);
+    clock += now.extra;
+    answer = now.with;
+    return true;
+  }
+  return false;
+}
+
 void state::after(driver::call which) {
   const call_cost& cost = options.costs.of[static_cast<std::size_t>(which)];
   const double mebibytes = static_cast<double>(charged_bytes) / (1 << 20);
@@ -121,7 +126,7 @@ void state::after(driver::call which) {
                                                  cost.nanoseconds_per_mib * mebibytes)};
   clock += spent;
   driver_time += spent;
-  flow.let_time_pass(lock());
+  if (flow.due()) flow.let_time_pass(lock());
 }
 
 // --- Threads and contexts ------------------------------------------------------------------------

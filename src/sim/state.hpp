@@ -117,7 +117,8 @@ class state {
   int slot = -1;             ///< which thunks lead here
   std::uint64_t fork_generation = 0;
   bool initialized = false;
-  bool down = false;  ///< shut_down(): answers CUDA_ERROR_DEINITIALIZED
+  bool down = false;                ///< shut_down(): answers CUDA_ERROR_DEINITIALIZED
+  bool context_ever_ended = false;  ///< of any device; else no call needs to ask for its own
   std::vector<device_state> devices;
   hazard_log hazards;
   timeline flow;
@@ -153,6 +154,8 @@ class state {
   /// its answer in `answer`.
   bool before(driver::call which, CUresult& answer);
   void after(driver::call which);
+  /// Whether a planned fault is due, and what the call answers then.
+  bool fault_due(driver::call which, CUresult& answer);
 
   /// Starts the thread that moves work forward without calls; once.
   void start_background();
@@ -163,5 +166,9 @@ class state {
   std::atomic<bool> background_stop_{false};
   std::vector<std::unique_ptr<thread_state>> threads_;
 };
+
+inline bool timeline::due() const noexcept {
+  return !busy_.empty() && machine_.clock >= quiet_until_;
+}
 
 }  // namespace weir::inline v0::sim

@@ -89,10 +89,11 @@ operation& timeline::append(const std::shared_ptr<stream_state>& stream,
   operation& op = s.queue.emplace_back();
   op.sequence = s.next++;
   op.queued = machine_.clock;
-  op.waits = std::move(waits);
+  if (!waits.empty()) op.detailed().waits = std::move(waits);
   if (!s.busy) {
     s.busy = true;
     busy_.push_back(&s);
+    quiet_until_ = time_point::min();
   }
   return op;
 }
@@ -103,14 +104,18 @@ moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
   const moment when = stream->clock.now();
   if (!what.accesses.empty()) check_accesses(*stream, what, when, op.sequence);
   op.takes = what.takes;
-  op.body = std::move(what.body);
-  op.gate = std::move(what.gate);
-  op.fault = what.fault;
-  op.host_function = what.host_function;
-  if (op.host_function) op.when = when;
-  op.by_owner = what.by_owner;
   // An allocation or free does not touch the bytes; its range only tells their lifetime.
-  if (!what.lifetime) op.accesses = std::move(what.accesses);
+  if (what.lifetime) what.accesses.clear();
+  if (what.body || what.gate || what.fault != CUDA_SUCCESS || !what.accesses.empty()) {
+    operation_details& details = op.detailed();
+    details.body = std::move(what.body);
+    details.gate = std::move(what.gate);
+    details.fault = what.fault;
+    details.host_function = what.host_function;
+    if (details.host_function) details.when = when;
+    details.by_owner = what.by_owner;
+    details.accesses = std::move(what.accesses);
+  }
   return when;
 }
 
@@ -152,14 +157,14 @@ void timeline::order_behind_legacy(const std::shared_ptr<stream_state>& stream,
 void timeline::record(event_state& event, const std::shared_ptr<stream_state>& stream) {
   operation& mark = append(stream, {});
   if (event.shared) {
-    mark.body = [shared = event.shared, number = event.shared->next_record()] {
+    mark.detailed().body = [shared = event.shared, number = event.shared->next_record()] {
       shared->complete(number);
       return CUDA_SUCCESS;
     };
   }
   if ((event.flags & CU_EVENT_DISABLE_TIMING) == 0) {
     event.end = std::make_shared<time_point>();
-    mark.end = event.end;
+    mark.detailed().end = event.end;
   }
   event.when = stream->clock.now();
   if (event.recorded && event.recorded->stream == stream) {
@@ -307,13 +312,15 @@ CUresult timeline::synchronize_device(int device, std::unique_lock<std::mutex>& 
 
 void timeline::discard(int device, std::unique_lock<std::mutex>& lock) {
   const auto in_host_function = [&](const std::shared_ptr<stream_state>& each) {
-    return each->device == device && !each->queue.empty() && each->queue.front().running;
+    return each->device == device && !each->queue.empty() && each->queue.front().details &&
+           each->queue.front().details->running;
   };
   while (std::any_of(streams.begin(), streams.end(), in_host_function)) {
     ++waiting_threads_;
     changed_.wait_for(lock, std::chrono::milliseconds{1});
     --waiting_threads_;
   }
+  quiet_until_ = time_point::min();
   const auto all = streams;
   for (const auto& stream : all) {
     if (stream->device != device) continue;
@@ -333,45 +340,58 @@ bool timeline::idle(int device) const {
 
 // --- Progress ------------------------------------------------------------------------------------
 
-bool timeline::ready(stream_state& stream) const {
-  if (stream.held || stream.queue.empty()) return false;
-  if (machine_.health(stream.device) != CUDA_SUCCESS) return false;
-  operation& op = stream.queue.front();
-  if (op.running) return false;
-  for (const dependency& wait : op.waits) {
-    if (!wait.met()) return false;
+timeline::readiness timeline::look_at(stream_state& stream) const {
+  if (stream.held || stream.queue.empty()) return readiness::held_up;
+  if (machine_.health(stream.device) != CUDA_SUCCESS) return readiness::held_up;
+  const operation_details* const details = stream.queue.front().details.get();
+  if (details == nullptr) return readiness::ready;
+  if (details->running) return readiness::held_up;
+  for (const dependency& wait : details->waits) {
+    if (!wait.met()) return readiness::behind_another;
   }
-  return !op.gate || op.gate();
+  return !details->gate || details->gate() ? readiness::ready : readiness::held_up;
 }
 
 time_point timeline::end_of(const stream_state& stream, const operation& op) const {
   time_point start = std::max(stream.last_end, op.queued);
-  for (const dependency& wait : op.waits) start = std::max(start, wait.stream->last_end);
+  if (op.details) {
+    for (const dependency& wait : op.details->waits) {
+      start = std::max(start, wait.stream->last_end);
+    }
+  }
   const time_point end = start + op.takes;
   return machine_.options.mode == progress::timed ? std::max(end, op.queued + machine_.options.lag)
                                                   : end;
 }
 
+stream_state* timeline::choose_by_time(time_point limit) {
+  stream_state* first = nullptr;
+  time_point first_end = time_point::max();
+  bool held_up = false;
+  for (stream_state* const stream : busy_) {
+    const readiness how = look_at(*stream);
+    held_up |= how == readiness::held_up;
+    if (how != readiness::ready) continue;
+    const time_point end = end_of(*stream, stream->queue.front());
+    if (end < first_end || !first) {
+      first = stream;
+      first_end = end;
+    }
+  }
+  if (first && first_end <= limit) return first;
+  // What is held up from outside may go on at any time, without a word to us.
+  quiet_until_ = held_up ? time_point::min() : first_end;
+  return nullptr;
+}
+
 stream_state* timeline::choose(time_point limit) {
   const std::size_t count = busy_.size();
   if (count == 0) return nullptr;
-  if (machine_.options.mode == progress::timed) {
-    stream_state* first = nullptr;
-    time_point first_end = limit;
-    for (stream_state* const stream : busy_) {
-      if (!ready(*stream)) continue;
-      const time_point end = end_of(*stream, stream->queue.front());
-      if (end < first_end || (end == first_end && !first)) {
-        first = stream;
-        first_end = end;
-      }
-    }
-    return first;
-  }
+  if (machine_.options.mode == progress::timed) return choose_by_time(limit);
   const std::size_t from = count == 1 ? 0 : random(count);
   for (std::size_t i = 0; i < count; ++i) {
     stream_state* const stream = busy_[(from + i) % count];
-    if (ready(*stream)) return stream;
+    if (look_at(*stream) == readiness::ready) return stream;
   }
   return nullptr;
 }
@@ -388,7 +408,7 @@ bool timeline::step(std::unique_lock<std::mutex>& lock) {
 }
 
 void timeline::let_time_pass(std::unique_lock<std::mutex>& lock) {
-  if (busy_.empty()) return;
+  if (!due()) return;
   switch (machine_.options.mode) {
     case progress::manual:
       return;
@@ -407,10 +427,12 @@ void timeline::let_time_pass(std::unique_lock<std::mutex>& lock) {
 
 CUresult timeline::do_work(stream_state& stream, operation& op,
                            std::unique_lock<std::mutex>& lock) {
-  if (op.fault != CUDA_SUCCESS) return op.fault;
-  for (const access& each : op.accesses) {
+  if (!op.details) return CUDA_SUCCESS;
+  operation_details& details = *op.details;
+  if (details.fault != CUDA_SUCCESS) return details.fault;
+  for (const access& each : details.accesses) {
     // Checked again: what was mapped when the work was queued may be gone now.
-    if (each.where.size != 0 && !allowed(stream.device, op.by_owner, each)) {
+    if (each.where.size != 0 && !allowed(stream.device, details.by_owner, each)) {
       return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
     machine_.space.each(each.where.address, each.where.size,
@@ -421,20 +443,20 @@ CUresult timeline::do_work(stream_state& stream, operation& op,
                           return true;
                         });
   }
-  if (!op.body) return CUDA_SUCCESS;
-  if (!op.host_function) return op.body();
+  if (!details.body) return CUDA_SUCCESS;
+  if (!details.host_function) return details.body();
 
-  op.running = true;
-  host_function_moment = &op.when;
+  details.running = true;
+  host_function_moment = &details.when;
   lock.unlock();
   CUresult answer = CUDA_SUCCESS;
   {
     const host_function_scope no_driver_calls;
-    answer = op.body();
+    answer = details.body();
   }
   lock.lock();
   host_function_moment = nullptr;
-  op.running = false;
+  details.running = false;
   return answer;
 }
 
@@ -446,7 +468,8 @@ void timeline::perform(stream_state& stream, std::unique_lock<std::mutex>& lock)
   const CUresult answer = do_work(stream, op, lock);
   stream.last_end = end;
   if (machine_.options.mode == progress::timed) machine_.clock = std::max(machine_.clock, end);
-  if (op.end) *op.end = end;
+  quiet_until_ = time_point::min();
+  if (op.details && op.details->end) *op.details->end = end;
   if (answer != CUDA_SUCCESS) {
     machine_.fault(stream.device, answer);
     changed_.notify_all();

@@ -56,11 +56,8 @@ struct dependency {
   [[nodiscard]] bool met() const noexcept;
 };
 
-/// One entry of a stream's queue.
-struct operation {
-  std::uint64_t sequence = 0;
-  time_point queued{};
-  duration takes{0};
+/// What an operation has that is more than a mark in its stream.
+struct operation_details {
   std::vector<dependency> waits{};
   std::function<driver::CUresult()> body{};
   std::function<bool()> gate{};
@@ -72,6 +69,19 @@ struct operation {
   /// Must be mapped and granted when the work starts.
   std::vector<access> accesses{};
   std::shared_ptr<time_point> end{};  // where to note the time of completion
+};
+
+/// One entry of a stream's queue. Most are bare marks: records of events that keep no time.
+struct operation {
+  std::uint64_t sequence = 0;
+  time_point queued{};
+  duration takes{0};
+  std::unique_ptr<operation_details> details{};  // null for a bare mark
+
+  [[nodiscard]] operation_details& detailed() {
+    if (!details) details = std::make_unique<operation_details>();
+    return *details;
+  }
 };
 
 /// A stream. Its queue holds what has not happened yet; operation `completed` is the last that has.
@@ -172,13 +182,18 @@ class timeline {
   bool step(std::unique_lock<std::mutex>& lock);
   /// What a driver call lets happen, according to the mode.
   void let_time_pass(std::unique_lock<std::mutex>& lock);
+  /// Whether let_time_pass() could do anything. Driver calls come by the million.
+  [[nodiscard]] inline bool due() const noexcept;  // state.hpp
   /// Forgets all work queued on a device; its streams count as having done it. Waits for a host
   /// function that is under way.
   void discard(int device, std::unique_lock<std::mutex>& lock);
   /// Whether nothing is queued on any stream of `device`.
   [[nodiscard]] bool idle(int device) const;
   /// Wakes threads in run_until: something outside the queues has changed.
-  void poke() { changed_.notify_all(); }
+  void poke() {
+    quiet_until_ = time_point::min();
+    changed_.notify_all();
+  }
   /// A number in [0, below), from the machine's seed.
   std::uint64_t random(std::uint64_t below) noexcept;
 
@@ -197,7 +212,10 @@ class timeline {
   std::vector<std::shared_ptr<stream_state>> streams{};  // every stream with a handle or with work
 
  private:
-  [[nodiscard]] bool ready(stream_state& stream) const;
+  /// Whether the next operation of a stream can happen, and if not, whether only another operation
+  /// can change that.
+  enum class readiness { ready, behind_another, held_up };
+  [[nodiscard]] readiness look_at(stream_state& stream) const;
   [[nodiscard]] time_point end_of(const stream_state& stream, const operation& op) const;
   /// A new operation at the end of the stream, in order but empty.
   operation& append(const std::shared_ptr<stream_state>& stream, std::vector<dependency> waits);
@@ -208,6 +226,7 @@ class timeline {
                       std::uint64_t sequence);
   bool step_before(time_point limit, std::unique_lock<std::mutex>& lock);
   [[nodiscard]] stream_state* choose(time_point limit);
+  [[nodiscard]] stream_state* choose_by_time(time_point limit);
   void perform(stream_state& stream, std::unique_lock<std::mutex>& lock);
   driver::CUresult do_work(stream_state& stream, operation& op, std::unique_lock<std::mutex>& lock);
   void drop_if_done(stream_state& stream);
@@ -220,7 +239,9 @@ class timeline {
   };
 
   state& machine_;
-  std::vector<stream_state*> busy_;                    // with work; `streams` owns them
+  std::vector<stream_state*> busy_;  // with work; `streams` owns them
+  /// Timed mode: no operation is complete before this, as things stand.
+  time_point quiet_until_ = time_point::min();
   std::vector<std::shared_ptr<stream_state>> legacy_;  // by device; null until first used
   std::vector<departed> departed_;
   int waiting_threads_ = 0;

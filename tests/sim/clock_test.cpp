@@ -46,6 +46,17 @@ TEST(Clock, LearningForgetsNothing) {
   EXPECT_TRUE(c.now().includes(two.at));
 }
 
+TEST(Clock, AMomentDoesNotLearnAfterwards) {
+  actor_clock a{1};
+  actor_clock b{2};
+  b.learn(a.tick());
+  const moment kept = b.tick();
+  const moment later = a.tick();
+  b.learn(later);
+  EXPECT_TRUE(b.now().includes(later.at));
+  EXPECT_FALSE(kept.includes(later.at));
+}
+
 TEST(Clock, VersionChangesWithEveryDeedAndEveryLesson) {
   actor_clock a{1};
   actor_clock b{2};

@@ -105,6 +105,48 @@ TEST(Progress, TimedWorkIsCompleteWhenItsTimeHasCome) {
   EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
 }
 
+TEST(Progress, ShorterTimedWorkIsCompleteBeforeLongerWorkThatWasQueuedFirst) {
+  machine_options wanted = with(progress::timed);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream slow = b.stream();
+  const CUstream quick = b.stream();
+  ASSERT_TRUE(b.machine->launch(slow, "work", {}, {}, 5ms));
+  EXPECT_EQ(b.cuda.stream_query(slow), CUDA_ERROR_NOT_READY);
+  ASSERT_TRUE(b.machine->launch(quick, "work", {}, {}, 1ms));
+  b.machine->advance(1ms);
+  EXPECT_EQ(b.cuda.stream_query(quick), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.stream_query(slow), CUDA_ERROR_NOT_READY);
+  b.machine->advance(4ms);
+  EXPECT_EQ(b.cuda.stream_query(slow), CUDA_SUCCESS);
+}
+
+TEST(Progress, TimedWorkGoesOnOnceWhatHeldItUpIsGone) {
+  machine_options wanted = with(progress::timed, 1ms);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream held = b.stream();
+  const CUstream watching = b.stream();
+  void* memory = nullptr;
+  ASSERT_EQ(b.cuda.mem_host_alloc(&memory, 4096, 0), CUDA_SUCCESS);
+  const auto flag = std::atomic_ref{*static_cast<std::uint32_t*>(memory)};
+  flag = 0;
+  ASSERT_TRUE(b.machine->launch(held, "work", {}));
+  ASSERT_EQ(b.cuda.stream_wait_value32(watching, reinterpret_cast<CUdeviceptr>(memory), 1,
+                                       CU_STREAM_WAIT_VALUE_EQ),
+            CUDA_SUCCESS);
+  b.machine->hold(held);
+  b.machine->advance(2ms);
+  EXPECT_EQ(b.cuda.stream_query(held), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(b.cuda.stream_query(watching), CUDA_ERROR_NOT_READY);
+  b.machine->release(held);
+  b.machine->advance(0ns);
+  EXPECT_EQ(b.cuda.stream_query(held), CUDA_SUCCESS);
+  flag = 1;  // nobody is told
+  b.machine->advance(0ns);
+  EXPECT_EQ(b.cuda.stream_query(watching), CUDA_SUCCESS);
+}
+
 TEST(Progress, WaitingMovesTimedTimeToTheEndOfTheWork) {
   machine_options wanted = with(progress::timed);
   wanted.costs = cost_table::free();
