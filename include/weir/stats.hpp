@@ -36,6 +36,11 @@ struct memory_stats {
   gauge reserved;   ///< physical memory taken from the driver
   gauge blocks;     ///< live blocks, a count
 
+  /// requested and blocks, with the freed memory that is in active: what was asked for of it, and
+  /// how many blocks it is.
+  gauge active_requested;
+  gauge active_blocks;
+
   std::uint64_t cached = 0;         ///< reserved - active: free for somebody
   std::uint64_t thread_cached = 0;  ///< of cached: held by threads for their next request
   std::uint64_t pending = 0;        ///< active - allocated: waits for streams to get past it

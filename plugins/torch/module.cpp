@@ -73,6 +73,8 @@ py::dict to_dict(const weir::memory_stats& of) {
   gauge("active", of.active);
   gauge("reserved", of.reserved);
   gauge("blocks", of.blocks);
+  gauge("active_requested", of.active_requested);
+  gauge("active_blocks", of.active_blocks);
   out["cached"] = of.cached;
   out["thread_cached"] = of.thread_cached;
   out["pending"] = of.pending;

@@ -45,12 +45,4 @@ std::vector<segment_picture> draw(const weir::pool_snapshot& pool) {
   return out;
 }
 
-std::uint64_t count_pending(const weir::allocator_snapshot& all) {
-  std::uint64_t count = 0;
-  for (const auto& pool : all.pools)
-    for (const auto& piece : pool.blocks)
-      if (piece.state == weir::block_state::pending) ++count;
-  return count;
-}
-
 }  // namespace weir_torch

@@ -35,8 +35,4 @@ struct segment_picture {
 /// reserves.
 [[nodiscard]] std::vector<segment_picture> draw(const weir::pool_snapshot& pool);
 
-/// Blocks of a snapshot that were freed and wait for streams, a number that the counters do not
-/// have.
-[[nodiscard]] std::uint64_t count_pending(const weir::allocator_snapshot& all);
-
 }  // namespace weir_torch

@@ -55,20 +55,18 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
     return as_signed(counter - before);
   };
 
-  weir::gauge active_blocks = now.blocks;
-  if (now.pending != 0)
-    active_blocks.set(now.blocks.current + count_pending(there->memory.snapshot()));
-  const std::int64_t allocations = since(now.allocations, then.stats.allocations);
-  const std::int64_t frees = since(now.frees, then.stats.frees);
-  fill(out.allocation, now.blocks, allocations, frees);
-  fill(out.active, active_blocks, allocations, frees);
+  fill_sum(out.allocation, now.blocks, then.stats.blocks, now.allocations, then.stats.allocations);
+  fill_sum(out.active, now.active_blocks, then.stats.active_blocks, now.allocations,
+           then.stats.allocations);
   const std::uint64_t handles = now.handles_created - now.handles_released;
   const std::int64_t created = since(now.handles_created, then.stats.handles_created);
   const std::int64_t released = since(now.handles_released, then.stats.handles_released);
   fill(out.segment, {handles, handles}, created, released);
   fill_sum(out.allocated_bytes, now.allocated, then.stats.allocated, ever.rounded, then.rounded);
   fill_sum(out.active_bytes, now.active, then.stats.active, ever.rounded, then.rounded);
-  fill_sum(out.requested_bytes, now.requested, then.stats.requested, ever.asked, then.asked);
+  // To torch, what waits for recorded streams is requested still, though not allocated.
+  fill_sum(out.requested_bytes, now.active_requested, then.stats.active_requested, ever.asked,
+           then.asked);
   // Of physical memory only the net change is known.
   const std::int64_t grown =
       as_signed(now.reserved.current) - as_signed(then.stats.reserved.current);

@@ -23,20 +23,24 @@ void raise(gauge& which) noexcept {
 
 }  // namespace
 
-void ledger::raise_peaks() noexcept {
+void ledger::add_pending() noexcept {
   active.current = allocated.current + pending;
-  raise(requested);
-  raise(allocated);
-  raise(active);
-  raise(blocks);
+  active_requested.current = requested.current + pending_requested;
+  active_blocks.current = blocks.current + pending_blocks;
+}
+
+void ledger::raise_peaks() noexcept {
+  add_pending();
+  for (gauge* const each :
+       {&requested, &allocated, &active, &blocks, &active_requested, &active_blocks})
+    raise(*each);
 }
 
 void ledger::reset_peaks() noexcept {
-  active.current = allocated.current + pending;
-  requested.reset_peak();
-  allocated.reset_peak();
-  active.reset_peak();
-  blocks.reset_peak();
+  add_pending();
+  for (gauge* const each :
+       {&requested, &allocated, &active, &blocks, &active_requested, &active_blocks})
+    each->reset_peak();
 }
 
 void ledger::fill(memory_stats& into) const noexcept {
@@ -44,6 +48,8 @@ void ledger::fill(memory_stats& into) const noexcept {
   into.allocated = allocated;
   into.active = {allocated.current + pending, active.peak};
   into.blocks = blocks;
+  into.active_requested = {requested.current + pending_requested, active_requested.peak};
+  into.active_blocks = {blocks.current + pending_blocks, active_blocks.peak};
   into.pending = pending;
   into.allocations = allocations;
   into.frees = frees;
@@ -138,8 +144,22 @@ void accounts::freed(account_number which, std::uint64_t requested,
   });
 }
 
-void accounts::pending(account_number which, std::int64_t more) noexcept {
-  change(which, [&](ledger& book) { book.pending += static_cast<std::uint64_t>(more); });
+void accounts::pending(account_number which, std::uint64_t requested,
+                       std::uint64_t rounded) noexcept {
+  change(which, [&](ledger& book) {
+    book.pending += rounded;
+    book.pending_requested += requested;
+    ++book.pending_blocks;
+  });
+}
+
+void accounts::waited(account_number which, std::uint64_t requested,
+                      std::uint64_t rounded) noexcept {
+  change(which, [&](ledger& book) {
+    book.pending -= rounded;
+    book.pending_requested -= requested;
+    --book.pending_blocks;
+  });
 }
 
 void accounts::failed(pool_id pool, tag what) noexcept {

@@ -35,7 +35,11 @@ struct ledger {
   gauge allocated;
   gauge active;
   gauge blocks;
-  std::uint64_t pending = 0;
+  gauge active_requested;
+  gauge active_blocks;
+  std::uint64_t pending = 0;  // of active, and the same of the two gauges beside it
+  std::uint64_t pending_requested = 0;
+  std::uint64_t pending_blocks = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
   std::uint64_t hits = 0;
@@ -43,6 +47,7 @@ struct ledger {
 
   void raise_peaks() noexcept;
   void reset_peaks() noexcept;
+  void add_pending() noexcept;
   /// The members of memory_stats that a ledger knows.
   void fill(memory_stats& into) const noexcept;
 };
@@ -66,8 +71,10 @@ class accounts {
   void allocated(account_number which, std::uint64_t requested, std::uint64_t rounded,
                  account_delta& counted) noexcept;
   void freed(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
-  /// Freed memory that waits for streams; negative when it has waited.
-  void pending(account_number which, std::int64_t more) noexcept;
+  /// A block that was freed begins to wait for streams.
+  void pending(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
+  /// It has waited.
+  void waited(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
   void failed(pool_id pool, tag what) noexcept;
   /// Takes over what a cache counted and clears it. Peaks rise with raise_peaks() only, so that
   /// several caches can be taken over as of one moment.

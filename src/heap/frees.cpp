@@ -151,7 +151,7 @@ void allocator_state::free_recorded(block_index which, stream_slot slot,
       static_cast<void>(streams_.close(each.stream, driver.enter()));
   }
   pending_.add(std::move(waits));
-  accounts_.pending(what.account, static_cast<std::int64_t>(what.size()));
+  accounts_.pending(what.account, what.size() - what.out.waste, what.size());
 }
 
 pool_state& allocator_state::pool_of(const block& what) noexcept {

@@ -176,7 +176,7 @@ result<bool> ladder::take_pending_behind_waits() {
   // Behind the waits the stream may use it as if it had freed it itself.
   const block_index which = heap_.pending_.take(best).which;
   const block& what = heap_.blocks_[which];
-  heap_.accounts_.pending(what.account, -static_cast<std::int64_t>(what.size()));
+  heap_.accounts_.waited(what.account, what.size() - what.out.waste, what.size());
   heap_.give_back(which, heap_.streams_.now(wanted_.stream));
   return true;
 }

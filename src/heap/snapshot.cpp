@@ -168,6 +168,8 @@ std::string allocator_state::check() {
   expect(all.requested.peak <= all.allocated.peak, "peak of requested > allocated");
   expect(all.allocated.peak <= all.active.peak, "peak of allocated > active");
   expect(all.active.peak <= all.reserved.peak, "peak of active > reserved");
+  expect(all.active_requested.current <= all.active.current, "requested of active > active");
+  expect(all.active_requested.peak <= all.active.peak, "peak of requested of active > active");
   expect(all.allocations - all.frees == all.blocks.current, "allocations - frees != blocks");
   std::uint64_t handed_out = 0;
   std::uint64_t reserved = 0;

@@ -58,7 +58,7 @@ bool allocator_state::retire_all() noexcept {
     if (!each->keeps_to_streams()) retire(*each);
   return pending_.take_passed(streams_, [&](block_index which, stamp freed) {
     const block& what = blocks_[which];
-    accounts_.pending(what.account, -static_cast<std::int64_t>(what.size()));
+    accounts_.waited(what.account, what.size() - what.out.waste, what.size());
     give_back(which, freed);
   });
 }

@@ -24,7 +24,7 @@
 namespace weir::inline v0::trace::live {
 
 constexpr std::array<char, 8> right_magic = {'w', 'e', 'i', 'r', 'l', 'i', 'v', 'e'};
-constexpr std::uint32_t right_version = 2;
+constexpr std::uint32_t right_version = 3;
 constexpr std::size_t most_rows = 32;
 
 struct tag_row {

@@ -35,17 +35,39 @@ TEST(accounts_test, every_block_is_in_its_tag_its_pool_and_the_total) {
   EXPECT_EQ(books.of(pool_id{7})->blocks.current, 2u);
 
   books.freed(other, 1000, 1024);
-  books.pending(other, 1024);
+  books.pending(other, 1000, 1024);
   memory_stats sums;
   books.total().fill(sums);
   EXPECT_EQ(sums.allocated, (gauge{1024, 2048}));
   EXPECT_EQ(sums.active.current, 2048u);
   EXPECT_EQ(sums.pending, 1024u);
+  EXPECT_EQ(sums.requested, (gauge{101, 1101}));
+  EXPECT_EQ(sums.active_requested, (gauge{1101, 1101}));
+  EXPECT_EQ(sums.active_blocks, (gauge{3, 3}));
   EXPECT_EQ(sums.allocations, 3u);
   EXPECT_EQ(sums.frees, 1u);
-  books.pending(other, -1024);
+  books.waited(other, 1000, 1024);
   books.of(first)->fill(sums);
   EXPECT_EQ(sums.active.current, 512u);
+  EXPECT_EQ(sums.active_requested.current, 100u);
+  EXPECT_EQ(sums.active_blocks.current, 1u);
+}
+
+TEST(accounts_test, a_peak_counts_what_waits_as_it_was_asked_for) {
+  accounts books;
+  const auto which = books.number_of(pool_id{}, {}).value();
+  books.allocated(which, 1000, 1024);
+  books.freed(which, 1000, 1024);
+  books.pending(which, 1000, 1024);
+  books.allocated(which, 10, 512);
+  EXPECT_EQ(books.total().requested.peak, 1000u);
+  EXPECT_EQ(books.total().active_requested.peak, 1010u);
+  EXPECT_EQ(books.total().active_blocks.peak, 2u);
+  books.waited(which, 1000, 1024);
+  books.allocated(which, 20, 512);
+  books.reset_peaks();
+  EXPECT_EQ(books.total().active_requested, (gauge{30, 30}));
+  EXPECT_EQ(books.total().active_blocks, (gauge{2, 2}));
 }
 
 TEST(accounts_test, what_caches_counted_is_taken_over_once) {

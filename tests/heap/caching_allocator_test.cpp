@@ -207,7 +207,8 @@ TEST_F(caching_allocator_test, recorded_streams_are_waited_for) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
-  for (const bytes size : {64_KiB, 8_MiB}) {
+  for (const bytes size : {bytes{65'000}, 8_MiB}) {
+    const std::uint64_t rounded = (size.count() + 511) / 512 * 512;
     void* const p = memory.allocate(size, one);
     write(one, p, size);
     auto done = event::create(gpu()).value();
@@ -218,8 +219,11 @@ TEST_F(caching_allocator_test, recorded_streams_are_waited_for) {
     ASSERT_TRUE(memory.record_stream(p, two));
     memory.deallocate(p, one);
     EXPECT_EQ(code_of(memory.try_deallocate(p, one)), errc::double_free);
-    EXPECT_EQ(memory.stats().pending, size.count());
-    EXPECT_EQ(memory.stats().active.current, size.count());
+    EXPECT_EQ(memory.stats().pending, rounded);
+    EXPECT_EQ(memory.stats().active.current, rounded);
+    EXPECT_EQ(memory.stats().requested.current, 0u);
+    EXPECT_EQ(memory.stats().active_requested.current, size.count());
+    EXPECT_EQ(memory.stats().active_blocks.current, 1u);
     const auto waits = memory.stats().waits;
     void* const q = memory.allocate(size, one);
     EXPECT_TRUE(q != p || memory.stats().waits > waits) << "the recorded stream may still use it";
@@ -228,6 +232,8 @@ TEST_F(caching_allocator_test, recorded_streams_are_waited_for) {
     machine->run_until_idle();
     ASSERT_TRUE(memory.trim(bytes::max()));
     EXPECT_EQ(memory.stats().pending, 0u);
+    EXPECT_EQ(memory.stats().active_requested.current, 0u);
+    EXPECT_EQ(memory.stats().active_blocks.current, 0u);
     EXPECT_EQ(check(memory), "");
   }
 }

@@ -106,6 +106,33 @@ class RecordStream(AllocatorTest):
         self.assertEqual(allocated(), base)
         self.assertEqual(stat("active_bytes.all.current"), stat("allocated_bytes.all.current"))
 
+    def test_what_waits_is_requested_and_active_but_not_allocated(self):
+        size = 16 * MIB + 5
+        names = ("requested_bytes", "active_bytes", "active", "allocated_bytes", "allocation")
+        base = {name: stat(f"{name}.all.current") for name in names}
+
+        def more():
+            return {name: stat(f"{name}.all.current") - base[name] for name in names}
+
+        side = torch.cuda.Stream()
+        x = block(size)
+        rounded = more()["allocated_bytes"]
+        with torch.cuda.stream(side):
+            busy(200)
+        x.record_stream(side)
+        del x
+        self.assertEqual(more(), {"requested_bytes": size, "active_bytes": rounded, "active": 1,
+                                  "allocated_bytes": 0, "allocation": 0})
+        torch.cuda.reset_peak_memory_stats()
+        self.assertEqual(stat("requested_bytes.all.peak") - base["requested_bytes"], size)
+        self.assertEqual(stat("active_bytes.all.peak") - base["active_bytes"], rounded)
+        freed = stat("requested_bytes.all.freed")
+        torch.cuda.synchronize()
+        full(2)  # what is done is noticed by the next request
+        torch.cuda.synchronize()
+        self.assertEqual(more(), dict.fromkeys(names, 0))
+        self.assertEqual(stat("requested_bytes.all.freed") - freed, size + 4 * N)
+
     def test_recording_a_stream_twice_or_its_own(self):
         side = torch.cuda.Stream()
         x = full(1)

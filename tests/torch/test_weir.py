@@ -21,8 +21,8 @@ class Functions(AllocatorTest):
     def test_its_counters_agree_with_torchs(self):
         x = block(5 * MIB + 3)
         mine, torchs = weir.torch.stats(), torch.cuda.memory_stats()
-        for ours, name in (("requested", "requested_bytes"), ("allocated", "allocated_bytes"),
-                           ("reserved", "reserved_bytes")):
+        for ours, name in (("active_requested", "requested_bytes"), ("allocated", "allocated_bytes"),
+                           ("active", "active_bytes"), ("reserved", "reserved_bytes")):
             self.assertEqual(mine[ours], torchs[f"{name}.all.current"])
             self.assertEqual(mine[f"{ours}_peak"], torchs[f"{name}.all.peak"])
         del x
