@@ -23,10 +23,9 @@ bool is_shortage(weir::errc code) noexcept {
          code == weir::errc::size_overflow;
 }
 
-c10::DeviceIndex current_device() {
-  c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
+/// Whether a profiler or a sanitizer wants to hear of every block.
+bool tools_listen() {
+  return C10_UNLIKELY(c10::impl::GPUTrace::haveState || c10::memoryProfilingEnabled());
 }
 
 }  // namespace
@@ -52,6 +51,13 @@ std::string format_size(std::uint64_t size) {
 }
 
 // --- Requests -----------------------------------------------------------------------------------
+
+inline c10::DeviceIndex weir_allocator::current_device() const {
+  if (owners_ == nullptr) return 0;  // asking the driver would cost more than all the rest
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
 
 c10::DataPtr weir_allocator::allocate(std::size_t size) {
   const c10::DeviceIndex device = current_device();
@@ -96,8 +102,7 @@ void* weir_allocator::take(device_seat& seat, std::size_t size, const weir::stre
   }
   counted_.add(static_cast<std::size_t>(seat.index), size);
   if (owners_ != nullptr) owners_->note(made, seat.index);
-  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState || c10::memoryProfilingEnabled()))
-    tell_tools(seat, made, static_cast<std::int64_t>(size));
+  if (tools_listen()) tell_tools(seat, made, static_cast<std::int64_t>(size));
   return made;
 }
 
@@ -191,6 +196,11 @@ device_seat& weir_allocator::checked_owner(const void* pointer) const {
   return *found;
 }
 
+/// Whether a free is more than weir's own.
+inline bool weir_allocator::must_prepare() const {
+  return C10_UNLIKELY(attention_.load(std::memory_order_relaxed) != 0) || tools_listen();
+}
+
 void weir_allocator::give(void* pointer) noexcept {
   if (pointer == nullptr) return;
   device_seat* const seat = owner_of(pointer);
@@ -198,8 +208,7 @@ void weir_allocator::give(void* pointer) noexcept {
     weir::report_error({.code = weir::errc::foreign_pointer});
     return;
   }
-  if (C10_UNLIKELY(attention_.load(std::memory_order_relaxed) != 0 ||
-                   c10::impl::GPUTrace::haveState || c10::memoryProfilingEnabled())) {
+  if (must_prepare()) {
     try {
       if (prepare_free(*seat, pointer)) return;
     } catch (...) {
@@ -212,13 +221,13 @@ void weir_allocator::give(void* pointer) noexcept {
 void weir_allocator::raw_delete(void* pointer) {
   if (pointer == nullptr) return;
   device_seat& seat = checked_owner(pointer);
-  if (prepare_free(seat, pointer)) return;
+  if (must_prepare() && prepare_free(seat, pointer)) return;
   const auto freed = seat.memory.try_deallocate(pointer);
   TORCH_CHECK(freed, "invalid device pointer: ", pointer, ": ", freed.error().message());
 }
 
 bool weir_allocator::prepare_free(device_seat& seat, void* pointer) {
-  if (C10_UNLIKELY(c10::impl::GPUTrace::haveState || c10::memoryProfilingEnabled())) {
+  if (tools_listen()) {
     const auto size = seat.memory.size_of(pointer);
     if (size) tell_tools(seat, pointer, -static_cast<std::int64_t>(size->count()));
   }

@@ -142,7 +142,11 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// What torch's tools hear of a block that was made or goes.
   void tell_tools(device_seat& seat, void* pointer, std::int64_t change);
 
+  /// Where a request without a device goes.
+  [[nodiscard]] c10::DeviceIndex current_device() const;
+
   void give(void* pointer) noexcept;
+  [[nodiscard]] bool must_prepare() const;
   /// True: somebody else frees it later.
   bool prepare_free(device_seat& seat, void* pointer);
   [[nodiscard]] device_seat* owner_of(const void* pointer) const noexcept;

@@ -4,38 +4,21 @@
 #include <tuple>
 
 namespace weir_torch {
-namespace {
 
-/// What a thread looked up last, of torch's own streams: neither its number nor its handle is ever
-/// another stream's.
-struct last_stream {
-  const void* table = nullptr;
-  std::int64_t id = 0;
-  cudaStream_t handle = nullptr;
-  const weir::stream_ref* ref = nullptr;
-};
-[[gnu::tls_model("initial-exec")]] thread_local constinit last_stream last;
-
-}  // namespace
-
-const weir::stream_ref& stream_table::look_up(c10::cuda::CUDAStream stream,
-                                              std::optional<weir::stream_ref>& scratch) {
+const weir::stream_ref& stream_table::find(c10::cuda::CUDAStream stream,
+                                           std::optional<weir::stream_ref>& scratch) {
   const std::int64_t id = stream.id();
-  if (last.table == this && last.id == id) [[likely]]
-    return *last.ref;
   const bool own = id == 0 || is_kept(id);
   const weir::stream_ref* ref =
       own ? kept_[static_cast<std::size_t>(id)].load(std::memory_order_acquire) : nullptr;
   if (own && ref == nullptr) ref = keep(id, stream.stream());
   if (ref == nullptr) return scratch.emplace(device_, stream.stream());
-  last = {this, id, ref->is_legacy() ? nullptr : ref->handle(), ref};
+  last_ = {this, id, ref->is_legacy() ? nullptr : ref->handle(), ref};
   return *ref;
 }
 
-const weir::stream_ref& stream_table::look_up(cudaStream_t handle,
-                                              std::optional<weir::stream_ref>& scratch) {
-  if (last.table == this && last.handle == handle) [[likely]]
-    return *last.ref;
+const weir::stream_ref& stream_table::find(cudaStream_t handle,
+                                           std::optional<weir::stream_ref>& scratch) {
   if (handle == nullptr) {
     return look_up(c10::cuda::getDefaultCUDAStream(index_), scratch);
   }
@@ -45,7 +28,7 @@ const weir::stream_ref& stream_table::look_up(cudaStream_t handle,
     const std::lock_guard lock{mutex_};
     const auto found = own_by_handle_.find(handle);
     if (found == own_by_handle_.end()) continue;
-    last = {this, found->second.id, handle, found->second.ref};
+    last_ = {this, found->second.id, handle, found->second.ref};
     return *found->second.ref;
   }
   return scratch.emplace(device_, handle);

@@ -36,10 +36,18 @@ class stream_table {
 
   /// The stream; `scratch` holds it where it is not kept.
   [[nodiscard]] const weir::stream_ref& look_up(c10::cuda::CUDAStream stream,
-                                                std::optional<weir::stream_ref>& scratch);
+                                                std::optional<weir::stream_ref>& scratch) {
+    if (last_.table == this && last_.id == stream.id()) [[likely]]
+      return *last_.ref;
+    return find(stream, scratch);
+  }
   /// The same for a bare handle.
   [[nodiscard]] const weir::stream_ref& look_up(cudaStream_t handle,
-                                                std::optional<weir::stream_ref>& scratch);
+                                                std::optional<weir::stream_ref>& scratch) {
+    if (last_.table == this && last_.handle == handle) [[likely]]
+      return *last_.ref;
+    return find(handle, scratch);
+  }
   /// Asks torch's streams, and the one named, for their numbers, as far as they exist and are not
   /// being captured.
   void identify_all(c10::cuda::CUDAStream also);
@@ -54,12 +62,29 @@ class stream_table {
   static constexpr std::int64_t own_ids = 1024;
   static bool is_kept(std::int64_t id) noexcept { return id >= 0 && id < own_ids && (id & 1) != 0; }
 
+  // What a thread did not look up last.
+  [[nodiscard]] const weir::stream_ref& find(c10::cuda::CUDAStream stream,
+                                             std::optional<weir::stream_ref>& scratch);
+  [[nodiscard]] const weir::stream_ref& find(cudaStream_t handle,
+                                             std::optional<weir::stream_ref>& scratch);
+
   /// Asks and keeps; null while that is forbidden or fails.
   const weir::stream_ref* keep(std::int64_t id, cudaStream_t handle);
   const weir::stream_ref* remember(const weir::stream_ref& identified);
   /// Asks torch's streams for their numbers, as far as they exist and are not being captured.
   /// False: all of them have answered before.
   bool ask_all();
+
+  /// What a thread looked up last, of torch's own streams: neither its number nor its handle is
+  /// ever another stream's.
+  struct last_stream {
+    const void* table;
+    std::int64_t id;
+    cudaStream_t handle;
+    const weir::stream_ref* ref;
+  };
+  // In the static block of thread-local memory: found without a call.
+  [[gnu::tls_model("initial-exec")]] static inline thread_local constinit last_stream last_{};
 
   struct own_stream {
     std::int64_t id;

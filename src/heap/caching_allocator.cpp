@@ -134,6 +134,9 @@ result<void> caching_allocator::try_deallocate(void* pointer, bytes size,
 
 result<void> caching_allocator::try_deallocate(void* pointer) {
   if (inside_ == nullptr) return errc::already_freed;
+  if (inside_->deallocate_quickly(pointer, heap::allocation_order{}) ||
+      inside_->deallocate_closely(pointer, nullptr, heap::any_size)) [[likely]]
+    return {};
   return inside_->deallocate(pointer, nullptr, heap::any_size);
 }
 
