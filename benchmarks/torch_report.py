@@ -91,8 +91,9 @@ def markdown(part):
         allocators = list(workloads["rows"][0]["allocators"])
         lines += ["", "### Workloads", "",
                   f"PyTorch {about.get('torch', 'unknown')}, CUDA {about.get('cuda', 'unknown')}; weir "
-                  f"with policy {workloads['policy']}. Speed is of the fastest round. Host time is that "
-                  "of one step's recorded allocations and frees, played back through each allocator.",
+                  f"with policy {workloads['policy']}. Speed is of the fastest rounds. Host time is "
+                  "that of one step's recorded allocations and frees, played back through each allocator, "
+                  "the last of up to six times.",
                   "", run.table(workloads["rows"], allocators)]
     micro = part.get("micro")
     if micro and micro["figures"]:

@@ -6,16 +6,20 @@ GPU. Each workload is set up under each allocator; then rounds go round the allo
 other in turn, so that what changes on the machine meanwhile meets them all. A process that dies is
 started again for the next workload.
 
-Throughput is of the fastest round; the slowest is in the JSON file too. Peaks are those of torch's own
-memory_stats(), over set-up, warm-up and rounds. Host time is what the allocator alone costs: the
-allocations and frees of one round, recorded under native, are played back in one thread through each
-process's allocator (c10::cuda::CUDACachingAllocator::get()), the second time of two. Results are equal
-if a short deterministic run leaves the same bits as under native, which is run twice.
+A workload has one or two different rounds, which every allocator repeats in the same order. Throughput is
+of all their steps, each round at its fastest; that of their medians, of the slowest ones, and the median of
+the ratios of rounds that were run one after the other are in the JSON file too, with the seconds that each
+phase of a workload took. Peaks are those of torch's own memory_stats(), over set-up, warm-up and rounds.
+Host time is what the allocator alone costs: the allocations and frees of one round, recorded under native,
+are played back in one thread through each process's allocator (c10::cuda::CUDACachingAllocator::get()), up
+to six times; the last one counts, when allocators have stopped growing. Results are equal if a short
+deterministic run leaves the same bits as under native; where it does not, native is run once more.
 
 One workload alone, in fresh processes: run.py --workloads gpt2_train --budget 60
 """
 
 import argparse
+import contextlib
 import json
 import os
 import select
@@ -34,7 +38,8 @@ ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "weir")
 NAMES = ("gpt2_train", "vit_train", "bert_varlen", "moe_train", "gnn_sample", "llama_ckpt_varlen",
          "multistream_prefetch", "serve_short", "generate", "graph_decode")
 HOARDER = "cudaMallocAsync"
-MOST_ROUNDS = 6
+SEVERAL_STREAMS = ("multistream_prefetch", "serve_short")
+LEAST_ROUNDS, MOST_ROUNDS, HOARDERS_ROUNDS = 4, 8, 2
 
 
 class WorkerError(Exception):
@@ -154,36 +159,65 @@ class Team:
         return self.members[allocator]
 
 
-def run_rounds(group, found, attempt, name, until, take_record):
+class Phases:
+    """The seconds that went by in each phase of a workload."""
+
+    def __init__(self):
+        self.seconds = {}
+
+    @contextlib.contextmanager
+    def timed(self, phase):
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - begun
+
+
+def side_by_side(group, work):
+    """What `work` answers for each of them, all at once; those without an answer are left out."""
+    with ThreadPoolExecutor(max(1, len(group))) as threads:
+        answers = zip(group, threads.map(work, group))
+        return {each: answer for each, answer in answers if answer is not None}
+
+
+def run_rounds(group, found, attempt, name, until, take_record, phases):
     """Rounds of these allocators by turns; those that got through. What is not timed is done side by side."""
-    with ThreadPoolExecutor(len(group)) as side_by_side:
-        answers = dict(zip(group, side_by_side.map(lambda each: attempt(each, "start", name=name), group)))
-    running = [each for each in group if answers[each] is not None]
+    with phases.timed("start"):
+        answers = side_by_side(group, lambda each: attempt(each, "start", name=name))
+    running = [each for each in group if each in answers]
     for allocator in running:
         found[allocator]["start"] = answers[allocator]
     begun, done, share = time.monotonic(), 0, 0.0
-    while running and done < MOST_ROUNDS and (done < 2 or time.monotonic() + share < until):
-        for allocator in list(running if done % 2 == 0 else reversed(running)):
-            answer = attempt(allocator, "round")
-            if answer is None:
-                running.remove(allocator)
-            else:
-                found[allocator]["rounds"].append(answer)
-        done += 1
-        share = (time.monotonic() - begun) / done
+    with phases.timed("rounds"):
+        while running and done < MOST_ROUNDS and (done < LEAST_ROUNDS or
+                                                  time.monotonic() + share < until):
+            # The order changes every two rounds, so that each of two different rounds meets both.
+            for allocator in list(running if done % 4 < 2 else reversed(running)):
+                if allocator == HOARDER and done >= HOARDERS_ROUNDS:
+                    continue
+                answer = attempt(allocator, "round", number=done)
+                if answer is None:
+                    running.remove(allocator)
+                else:
+                    found[allocator]["rounds"].append(answer)
+            done += 1
+            share = (time.monotonic() - begun) / done
+            if running == [HOARDER] and done >= HOARDERS_ROUNDS:
+                break
     if "native" in running:
-        take_record()
-    for allocator in list(running):
-        answer = attempt(allocator, "finish")
-        if answer is None:
-            running.remove(allocator)
-        else:
-            found[allocator]["peaks"] = answer
-    return running
+        with phases.timed("record"):
+            take_record()
+    with phases.timed("finish"):
+        answers = side_by_side(running, lambda each: attempt(each, "finish"))
+    for allocator, answer in answers.items():
+        found[allocator]["peaks"] = answer
+    return [each for each in running if each in answers]
 
 
 def measure(name, number, team, options, until):
-    """One workload under each allocator; `until` is when it should be over."""
+    """One workload under each allocator; `until` is when its rounds should be over."""
+    phases = Phases()
     found = {allocator: {"rounds": [], "errors": []} for allocator in options.allocators}
     here = list(options.allocators)
     here = here[number % len(here):] + here[:number % len(here)]
@@ -205,54 +239,80 @@ def measure(name, number, team, options, until):
         if answer is not None and answer["allocations"]:
             record.update(answer, path=path)
 
-    # cudaMallocAsync may fill the card (its pool keeps what other streams freed), so it works alone, after
-    # the others have given their memory back.
-    groups = [[each for each in here if each != HOARDER], [each for each in here if each == HOARDER]]
+    # With several streams cudaMallocAsync may fill the card (its pool keeps what other streams freed), so
+    # there it works alone, after the others have given their memory back.
+    groups = [here]
+    if name in SEVERAL_STREAMS:
+        groups = [[each for each in here if each != HOARDER], [each for each in here if each == HOARDER]]
     running = []
     for group in filter(None, groups):
-        running += run_rounds(group, found, attempt, name, until, take_record)
+        running += run_rounds(group, found, attempt, name, until, take_record, phases)
     if record:
-        for allocator in running:
-            answer = attempt(allocator, "play", path=record["path"])
-            if answer is not None:
-                found[allocator]["host"] = answer | {"steps": record["steps"]}
-        os.unlink(record["path"])
-    if not options.no_check:
-        compared = [each for each in ("native", "weir") if each in running]
-        for group, key in ((compared, "check"), ([each for each in compared if each == "native"], "check_again")):
-            with ThreadPoolExecutor(2) as side_by_side:
-                answers = side_by_side.map(lambda each: attempt(each, "check", name=name), group)
-            for allocator, answer in zip(group, answers):
+        with phases.timed("play"):
+            for allocator in running:
+                answer = attempt(allocator, "play", path=record["path"])
                 if answer is not None:
-                    found[allocator][key] = answer["fingerprint"]
-    return {"name": name, "allocators": found}
+                    found[allocator]["host"] = answer | {"steps": record["steps"]}
+        os.unlink(record["path"])
+    compared = [each for each in ("native", "weir") if each in running]
+    if not options.no_check and compared:
+        with phases.timed("check"):
+            marks = side_by_side(compared, lambda each: attempt(each, "check", name=name))
+            for allocator, answer in marks.items():
+                found[allocator]["check"] = answer["fingerprint"]
+            if len({answer["fingerprint"] for answer in marks.values()}) > 1:
+                again = attempt("native", "check", name=name)
+                if again is not None:
+                    found["native"]["check_again"] = again["fingerprint"]
+    return {"name": name, "phases": phases.seconds, "allocators": found}
 
 
 def equal(row):
     """Whether weir left the bits that native left: yes, no, or why nobody can say."""
     native, weir = row["allocators"].get("native", {}), row["allocators"].get("weir", {})
-    marks = native.get("check"), native.get("check_again"), weir.get("check")
-    if None in marks:
+    once, again, mine = native.get("check"), native.get("check_again"), weir.get("check")
+    if None in (once, mine):
         return "not compared"
-    if marks[0] != marks[1]:
-        return "native differs from itself"
-    return "yes" if marks[0] == marks[2] else "NO"
+    if once == mine:
+        return "yes"
+    if again is None:
+        return "not compared"
+    return "NO" if once == again else "native differs from itself"
+
+
+def speeds_of(rounds):
+    """Units a second over all different rounds: each at its fastest, at its median, at its slowest."""
+    by_turn = {}
+    for each in rounds:
+        if each["seconds"] > 0:
+            by_turn.setdefault(each.get("turn", 0), []).append(each)
+    units = sum(same[0]["units"] for same in by_turn.values())
+    return {name: units / sum(of(each["seconds"] for each in same) for same in by_turn.values())
+            for name, of in (("best", min), ("median", statistics.median), ("worst", max)) if by_turn}
+
+
+def by_round(mine, natives):
+    """How much faster than native's a round is, the middle of all that both ran one after the other."""
+    ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in zip(mine, natives)
+              if ours["seconds"] > 0]
+    return statistics.median(ratios) if ratios else None
 
 
 def summarise(row, units):
     """The figures of a table row, for each allocator that got through."""
+    natives = row["allocators"].get("native", {}).get("rounds", [])
     requested = row["allocators"].get("native", {}).get("peaks", {}).get("requested_bytes.peak")
     row["unit"] = units.get(row["name"], "steps")
     row["equal"] = equal(row)
     for figures in row["allocators"].values():
-        speeds = [each["units"] / each["seconds"] for each in figures["rounds"] if each["seconds"] > 0]
+        speeds = speeds_of(figures["rounds"])
         peaks, host = figures.get("peaks"), figures.get("host")
         if not speeds or peaks is None:
             continue
         mine = peaks.get("requested_bytes.peak") or requested
         reserved = peaks.get("reserved_bytes.peak")
         figures["summary"] = {
-            "best": max(speeds), "median": statistics.median(speeds), "worst": min(speeds),
+            **speeds, "by_round": by_round(figures["rounds"], natives),
             "requested": mine, "reserved": reserved,
             "ratio": reserved / mine if mine and reserved else None,
             "host_us": host["ns"] / 1000 / host["steps"] if host else None,
@@ -331,7 +391,7 @@ def failures(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, help="where the figures go")
-    parser.add_argument("--budget", type=float, default=210, help="seconds for everything")
+    parser.add_argument("--budget", type=float, default=230, help="seconds for everything")
     parser.add_argument("--allocators", default=",".join(ALLOCATORS))
     parser.add_argument("--workloads", default=",".join(NAMES))
     parser.add_argument("--policy", default="balanced", help="weir's")
@@ -363,6 +423,11 @@ def main():
     with tempfile.TemporaryDirectory() as logs:
         team = Team(options, Path(logs))
         try:
+            for allocator in options.allocators:
+                with contextlib.suppress(WorkerError):  # the first workload says so
+                    team.get(allocator)
+            report["start_seconds"] = time.monotonic() - begun
+            print(f"processes: {report['start_seconds']:.1f} s", flush=True)
             for number_, name in enumerate(names):
                 now = time.monotonic()
                 if now > end - 10:
@@ -371,11 +436,12 @@ def main():
                 # What is left, shared; a third of a share is for what comes after the rounds.
                 until = now + (end - now) / (len(names) - number_) * 0.66
                 row = summarise(measure(name, number_, team, options, until), units)
+                seconds = ", ".join(f"{phase} {spent:.1f}" for phase, spent in row["phases"].items())
                 report["rows"].append(row)
                 report["about"] = next((member.about for member in team.members.values()
                                         if member.about), {})
                 took = time.monotonic() - now
-                print(f"{name}: {took:.1f} s; results as native: {row['equal']}", flush=True)
+                print(f"{name}: {took:.1f} s ({seconds}); results as native: {row['equal']}", flush=True)
                 save()
         finally:
             for allocator, member in team.members.items():

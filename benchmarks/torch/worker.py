@@ -3,7 +3,7 @@
 Reads a JSON object a line from standard input and answers each with one. Commands, in `do`:
 
     start name         set the workload up and run its warm-up
-    round              one timed round: units and seconds
+    round number       one timed round: which of the different ones it was, its units and seconds
     record path        one round whose allocations and frees are written to path
     finish             the peaks since start; everything is freed
     check name         a short deterministic run: a fingerprint of its results
@@ -72,6 +72,9 @@ class Worker:
         workloads.import_libraries()  # while the other processes do the same
         self.workloads = workloads
         self.running = self.workload = None
+        # What libraries made stays: without that, each collection looks at all of it again.
+        gc.collect()
+        gc.freeze()
 
     def hello(self):
         torch = self.torch
@@ -99,13 +102,15 @@ class Worker:
         return {"seconds": time.perf_counter() - begun, "carried": carried,
                 "after_warm_up": self.peaks()}
 
-    def round(self):
+    def round(self, number=0):
         torch = self.torch
+        turn = number % self.workload.turns
+        first = turn * self.workload.round
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        units = sum(self.running.step(i) for i in range(self.workload.round))
+        units = sum(self.running.step(i) for i in range(first, first + self.workload.round))
         torch.cuda.synchronize()
-        return {"units": units, "seconds": time.perf_counter() - begun}
+        return {"turn": turn, "units": units, "seconds": time.perf_counter() - begun}
 
     def record(self, path):
         memory = self.torch.cuda.memory

@@ -31,6 +31,7 @@ class Workload:
     unit: str  # what is counted: "steps" or "tokens"
     warm: int  # steps before anything is timed
     round: int  # steps that are timed together
+    turns: int  # how many different rounds there are: the second goes on where the first ended
     check: int  # steps after which the results are compared
     start: Callable[[], Running]
 
@@ -38,11 +39,11 @@ class Workload:
 WORKLOADS = {}
 
 
-def workload(unit, *, warm, round, check):
+def workload(unit, *, warm, round, check, turns=2):
     """Registers the function that sets the workload up."""
 
     def register(start):
-        WORKLOADS[start.__name__] = Workload(start.__name__, unit, warm, round, check, start)
+        WORKLOADS[start.__name__] = Workload(start.__name__, unit, warm, round, turns, check, start)
         return start
 
     return register
@@ -96,7 +97,7 @@ def llama(width, layers, heads, kv_heads):
 # --- Training ----------------------------------------------------------------------------------------
 
 
-@workload("steps", warm=8, round=8, check=3)
+@workload("steps", warm=8, round=6, turns=1, check=2)
 def gpt2_train():
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -111,7 +112,7 @@ def gpt2_train():
     return training(model, adamw(model), loss_of)
 
 
-@workload("steps", warm=10, round=8, check=3)
+@workload("steps", warm=10, round=10, turns=1, check=2)
 def vit_train():
     import torchvision
 
@@ -127,12 +128,12 @@ def vit_train():
     return training(model, adamw(model), loss_of)
 
 
-@workload("steps", warm=40, round=20, check=4)
+@workload("steps", warm=28, round=7, check=3)
 def bert_varlen():
     from transformers import BertConfig, BertForMaskedLM
 
     draw = random.Random(0)
-    shapes = [(draw.choice([8, 16, 24, 32]), draw.randrange(32, 512)) for _ in range(40)]
+    shapes = [(draw.choice([8, 16, 24, 32]), draw.randrange(32, 512)) for _ in range(28)]
     with torch.device(GPU):
         model = BertForMaskedLM(BertConfig()).train()
 
@@ -165,11 +166,11 @@ class MixtureOfExperts(nn.Module):
         return out
 
 
-@workload("steps", warm=14, round=5, check=3)
+@workload("steps", warm=12, round=2, check=2)
 def moe_train():
     width = 1024
     draw = random.Random(0)
-    counts = [draw.randrange(1000, 9000) for _ in range(14)]
+    counts = [draw.randrange(1000, 9000) for _ in range(12)]
     with torch.device(GPU):
         layers = nn.ModuleList(MixtureOfExperts(width) for _ in range(8))
 
@@ -183,7 +184,7 @@ def moe_train():
     return training(layers, adamw(layers, 3e-4), loss_of)
 
 
-@workload("steps", warm=60, round=30, check=4)
+@workload("steps", warm=60, round=20, check=2)
 def gnn_sample():
     from torch_geometric.nn import SAGEConv
 
@@ -206,11 +207,11 @@ def gnn_sample():
     return training(convs, torch.optim.Adam(convs.parameters()), loss_of)
 
 
-@workload("steps", warm=24, round=6, check=2)
+@workload("steps", warm=18, round=3, check=2)
 def llama_ckpt_varlen():
     draw = random.Random(0)
     shapes = []
-    for _ in range(24):
+    for _ in range(18):
         length = draw.randrange(256, 4096)
         shapes.append((draw.choice([1, 2, 4]), length))
     model = llama(2048, 16, 16, 8).train()
@@ -224,11 +225,12 @@ def llama_ckpt_varlen():
     return training(model, adamw(model), loss_of)
 
 
-@workload("steps", warm=60, round=40, check=10)
+@workload("steps", warm=16, round=8, check=4)
 def multistream_prefetch():
     """A copy stream fetches the next batch, a communication stream gathers gradients."""
     draw = random.Random(0)
-    rows = [draw.randrange(256, 6000) for _ in range(61)]
+    # As many as the different rounds have steps: what one has fetched is what the next one begins with.
+    rows = [draw.randrange(256, 6000) for _ in range(16)]
     host = torch.randn(6000, 2048).pin_memory()
     with torch.device(GPU):
         model = nn.Sequential(*(nn.Sequential(nn.Linear(2048, 4096), nn.GELU(),
@@ -279,10 +281,10 @@ def multistream_prefetch():
 @workload("tokens", warm=3, round=1, check=1)
 def serve_short():
     """Six threads, a stream each; a step is one request of each of them."""
-    model = llama(1024, 12, 8, 4).eval()
+    model = llama(1024, 6, 8, 4).eval()
     clients = 6
     draws = [random.Random(seed) for seed in range(clients)]
-    requests = [[(draw.choice([1, 2, 4]), draw.randrange(16, 1200), draw.randrange(8, 40))
+    requests = [[(draw.choice([1, 2, 4]), draw.randrange(16, 1200), draw.randrange(4, 9))
                  for _ in range(3)] for draw in draws]
     streams = [torch.cuda.Stream() for _ in range(clients)]
     last, errors = {}, []
@@ -315,13 +317,13 @@ def serve_short():
     return Running(step, lambda: [last[client] for client in sorted(last)])
 
 
-@workload("tokens", warm=4, round=2, check=1)
+@workload("tokens", warm=4, round=1, check=1)
 def generate():
     """Generation with a cache that grows by a token a step; a step is one batch of requests."""
     model = llama(1024, 12, 8, 4).eval()
     draw = random.Random(0)
     requests = [(draw.choice([4, 8, 16]), draw.randrange(128, 1024)) for _ in range(4)]
-    tokens, last = 64, {}
+    tokens, last = 32, {}
 
     def step(i):
         batch, prompt = requests[i % len(requests)]
@@ -415,7 +417,7 @@ class CapturedDecode:
         return torch.cat(said, 1)
 
 
-@workload("tokens", warm=4, round=6, check=2)
+@workload("tokens", warm=4, round=2, check=1)
 def graph_decode():
     """A decode loop by CUDA graphs of three batch sizes that share a pool; sampling is eager."""
     with torch.device(GPU):

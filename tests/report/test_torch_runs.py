@@ -76,11 +76,39 @@ class Workloads(unittest.TestCase):
         self.assertAlmostEqual(summary["host_us"], 4)
         self.assertEqual(report["rows"][0]["equal"], "yes")
         self.assertEqual(report["rows"][1]["unit"], "tokens")
+        self.assertEqual(list(report["rows"][0]["phases"]),
+                         ["start", "rounds", "record", "finish", "play", "check"])
+        rounds = {name: len(figures["rounds"])
+                  for name, figures in report["rows"][0]["allocators"].items()}
+        self.assertEqual(rounds, {"native": 8, "expandable": 8, "weir": 8, "cudaMallocAsync": 2})
         text = "\n".join(torch_report.markdown(part))
         self.assertIn("| gpt2_train | weir | 1,000.0 steps/s | 1.000; 1.000 | 1,024 | 1,100 | 1.074 | 4 "
                       "| yes |", text)
         self.assertIn("| gpt2_train | 1.00 | 1.074 | 1.074 | 1.074 | 1.074 | yes |",
                       torch_report.headline(part))
+
+    def test_different_rounds_count_once_each(self):
+        run = torch_report.load("run")
+        rounds = [{"turn": turn, "units": units, "seconds": seconds} for turn, units, seconds in
+                  ((0, 10, 2.0), (1, 30, 3.0), (0, 10, 1.0), (1, 30, 5.0), (0, 10, 4.0))]
+        self.assertEqual(run.speeds_of(rounds), {"best": 10.0, "median": 40 / 6, "worst": 40 / 9})
+        self.assertEqual(run.speeds_of([]), {})
+        slower = [each | {"seconds": 2 * each["seconds"]} for each in rounds[:2]]
+        self.assertEqual(run.by_round(slower, rounds), 0.5)
+
+    def test_native_that_differs_from_itself_is_no_judge(self):
+        run = torch_report.load("run")
+        for marks, said in (((1, None, 1), "yes"), ((1, 1, 2), "NO"), ((1, None, 2), "not compared"),
+                            ((1, 3, 2), "native differs from itself"), ((1, 1, None), "not compared")):
+            row = {"allocators": {"native": {"check": marks[0], "check_again": marks[1]},
+                                  "weir": {"check": marks[2]}}}
+            self.assertEqual(run.equal(row), said)
+
+    def test_with_several_streams_one_allocator_works_alone(self):
+        done, report, _ = self.run_all(workloads="serve_short")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(len(report["rows"][0]["allocators"]["cudaMallocAsync"]["rounds"]), 2)
+        self.assertIn("summary", report["rows"][0]["allocators"]["cudaMallocAsync"])
 
     def test_one_allocator_dies_and_comes_back(self):
         done, report, part = self.run_all("gpt2_train weir round die")
