@@ -56,8 +56,9 @@ class WEIR_API stream_ref {
     return handle_ == driver::per_thread_stream();
   }
 
-  /// The stream's own number, never used twice while the process lives. Two driver calls (50 ns)
-  /// unless the reference knows it already (identified()).
+  /// The stream's own number, never used twice while its runtime lives, and by no stream of another
+  /// device or runtime: the driver's, with the runtime's number above it where several are open.
+  /// Two driver calls (50 ns) unless the reference knows it already (identified()).
   ///
   /// capture_forbidden: the stream is being captured, and the driver would break the capture rather
   /// than answer. A reference that is used during captures is identified() before.

@@ -78,7 +78,22 @@ bool means_no_driver(errc code) noexcept {
          code == errc::symbol_missing || code == errc::no_device;
 }
 
+/// Which numbers are taken. No lock: a child that was forked in the middle could not trust it.
+std::array<std::atomic<bool>, runtime_number::most> taken_numbers{};
+
 }  // namespace
+
+result<std::shared_ptr<const runtime_number>> runtime_number::take() {
+  for (std::size_t i = 0; i < most; ++i) {
+    if (taken_numbers[i].exchange(true, std::memory_order_relaxed)) continue;
+    return std::make_shared<const runtime_number>(i);
+  }
+  return error{.code = errc::system,
+               .detail = "there are " + std::to_string(most) + " open runtimes already"};
+}
+
+runtime_number::~runtime_number() { taken_numbers[value_].store(false, std::memory_order_relaxed); }
+
 }  // namespace detail
 
 runtime::runtime() = default;
@@ -139,6 +154,7 @@ result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls,
   WEIR_TRY(check(call::device_get_count, calls.device_get_count(&count)));
   if (count <= 0) return errc::no_device;
 
+  WEIR_TRY_VALUE(number, detail::runtime_number::take());
   const auto born_under = detail::fork_generation.load(std::memory_order_relaxed);
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     auto& state = *opened->devices_.emplace_back(std::make_unique<detail::device_state>());
@@ -146,6 +162,7 @@ result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls,
     state.calls = &opened->calls_;
     state.driver_version = version;
     state.born_under = born_under;
+    state.runtime_is = number;
     WEIR_TRY(detail::ask(state, ordinal));
   }
   return opened;

@@ -30,6 +30,28 @@ class stream_listener {
   virtual void stream_closing(const stream_ref& which) noexcept = 0;
 };
 
+/// A number that no other open runtime has, from 0: the lowest that is free, so that a process with
+/// one runtime at a time always has 0. Held by the runtime's devices.
+class runtime_number {
+ public:
+  [[nodiscard]] static result<std::shared_ptr<const runtime_number>> take();
+  explicit runtime_number(std::size_t taken) noexcept : value_{taken} {}
+  ~runtime_number();
+  runtime_number(const runtime_number&) = delete;
+  runtime_number& operator=(const runtime_number&) = delete;
+
+  static constexpr std::size_t most = 4096;
+  /// The driver's number of a stream, made one that no other runtime's streams have: two drivers,
+  /// or two simulated machines, count the same numbers. A driver that numbers streams counts them
+  /// up and never gets to 2^48.
+  [[nodiscard]] std::uint64_t with(std::uint64_t of_driver) const noexcept {
+    return of_driver | std::uint64_t{value_} << 48;
+  }
+
+ private:
+  std::size_t value_;
+};
+
 /// Owned by its runtime; at the same address for as long as that lives. Everything but the context
 /// and the numbering of streams is fixed when the runtime is opened.
 struct device_state {
@@ -37,6 +59,7 @@ struct device_state {
   const driver::table* calls = nullptr;
   int driver_version = 0;
   std::uint32_t born_under = 0;
+  std::shared_ptr<const runtime_number> runtime_is;
 
   driver::CUdevice native = 0;
   device_id id{};

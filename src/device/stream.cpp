@@ -18,7 +18,7 @@ namespace {
 
 /// Numbers for drivers without cuStreamGetId. One counter for the process, so that two devices'
 /// streams never share one. The top bit marks per-thread streams, which have no entry: their number
-/// is made of the thread's and the device's.
+/// is made of the thread's, the device's and the runtime's.
 constexpr std::uint64_t per_thread_mark = std::uint64_t{1} << 63;
 std::atomic<std::uint64_t> next_stream{1};
 std::atomic<std::uint64_t> next_thread{1};
@@ -26,13 +26,14 @@ std::atomic<std::uint64_t> next_thread{1};
 stream_id own_number(device_state& where, driver::CUstream handle) {
   if (handle == driver::per_thread_stream()) {
     thread_local const std::uint64_t thread = next_thread.fetch_add(1, std::memory_order_relaxed);
-    return stream_id{per_thread_mark | thread << 16 |
-                     static_cast<std::uint16_t>(where.id.number())};
+    return stream_id{
+        per_thread_mark |
+        where.runtime_is->with(thread << 16 | static_cast<std::uint16_t>(where.id.number()))};
   }
   const std::lock_guard lock{where.numbers_mutex};
   auto& number = where.numbers[handle];
   if (number == 0) number = next_stream.fetch_add(1, std::memory_order_relaxed);
-  return stream_id{number};
+  return stream_id{where.runtime_is->with(number)};
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ result<stream_id> stream_ref::id(const context_scope& bound) const {
   WEIR_TRY(check(call::stream_is_capturing, asked));
   unsigned long long number = 0;
   WEIR_TRY(check(call::stream_get_id, get_id(handle_, &number)));
-  return stream_id{number};
+  return stream_id{device_state::of(device_).runtime_is->with(number)};
 }
 
 result<stream_ref> stream_ref::identified() const {

@@ -7,7 +7,7 @@
 namespace weir::inline v0::heap {
 namespace {
 
-constexpr std::size_t first_capacity = 1024;
+constexpr std::uint32_t first_capacity = 1024;
 
 constexpr std::uint64_t key_of(std::uint64_t address) { return address / unit; }
 
@@ -19,7 +19,7 @@ address_table::~address_table() = default;
 bool address_table::grow() noexcept {
   // A quarter more: between 1/2 and 5/8 full, 13 to 16 bytes a block. Fuller, and the clusters that
   // an erase has to walk get long.
-  const std::size_t wanted = capacity_ == 0 ? first_capacity : capacity_ + capacity_ / 4;
+  const std::uint32_t wanted = capacity_ == 0 ? first_capacity : capacity_ + capacity_ / 4;
   std::unique_ptr<entry[]> larger{new (std::nothrow) entry[wanted]()};
   if (larger == nullptr) return false;
   std::swap(entries_, larger);

@@ -69,7 +69,7 @@ class address_table {
   }
 
   std::unique_ptr<entry[]> entries_;
-  std::size_t capacity_ = 0;
+  std::uint32_t capacity_ = 0;
   std::size_t used_ = 0;
   std::size_t most_used_ = 0;
 };

@@ -31,6 +31,29 @@ class driver_access;
 /// Says that the size of a freed block need not be checked.
 constexpr bytes any_size = bytes::max();
 
+/// The heap's lock for who needs it for some hundred nanoseconds, as those do that hold it mostly:
+/// going to sleep over it, and being woken, would take ten times as long as it does.
+class brief_lock {
+ public:
+  explicit brief_lock(std::mutex& which) noexcept : lock_{which, std::try_to_lock} {
+    for (int tries = 0; tries < 100 && !lock_.owns_lock(); ++tries) {
+      pause();
+      static_cast<void>(lock_.try_lock());
+    }
+    if (!lock_.owns_lock()) lock_.lock();
+  }
+
+ private:
+  static void pause() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb");  // tens of cycles, where `yield` is none
+#endif
+  }
+  std::unique_lock<std::mutex> lock_;
+};
+
 /// Frees a block behind the work of the stream that it was allocated for.
 struct allocation_order {};
 
@@ -168,9 +191,15 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
     return here.serial == serial_ && here.unobserved == 0;
   }
   /// Whether a free in that order is one behind the work of the stream of `bins`.
+  ///
+  /// Nobody asks the stream's device here, nor for a request. `bins` was made under the lock for a
+  /// reference that had been seen to be of this device, and has the id of its stream; ids are not 0
+  /// there, where a reference that does not know its own says 0. No two streams of a process have
+  /// one id, whatever their devices and runtimes (stream_ref::id()): a reference with this id is to
+  /// this stream, and that is on this device.
   [[nodiscard]] bool is_order_of(const stream_bins& bins, const block&,
                                  const stream_ref& stream) const noexcept {
-    return bins.id == stream.known_id() && stream.device() == device_;
+    return bins.id == stream.known_id();
   }
   [[nodiscard]] bool is_order_of(const stream_bins& bins, const block& what,
                                  allocation_order) const noexcept {
@@ -210,6 +239,8 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   [[nodiscard]] result<void> make_table_room();
   void hand_out(block_index which, bytes size, account_number account, pool_state& from,
                 stream_id stream, thread_cache* cache) noexcept;
+  /// From now on the cache counts what happens to the account, if the host has memory for that.
+  void count_in(thread_cache& cache, account_number account) noexcept;
   [[nodiscard]] result<void> deallocate_locked(void* pointer, const caller* who, bytes expected);
   void free_recorded(block_index which, stream_slot slot, driver_access& driver) noexcept;
   /// Puts a freed block, counted as freed, into the cache; false: there is no place for it.
@@ -351,12 +382,12 @@ inline void* allocator_state::allocate_quickly(bytes size, const stream_ref& str
     return nullptr;
   }
   stream_bins& bins = *cache.current;
-  if (bins.id != stream.known_id() || stream.device() != device_ ||
-      units - 1 >= most_binned_units || account >= cache.delta_count) [[unlikely]] {
+  if (bins.id != stream.known_id() || units > most_binned_units || account >= cache.delta_count)
+      [[unlikely]] {
     cache.leave();
     return nullptr;
   }
-  const block_index which = bins.heads[units];
+  const block_index which = bins.heads[units];  // of no units, or of too many to count: none
   if (which == no_block) [[unlikely]] {
     cache.leave();
     return nullptr;
@@ -387,14 +418,14 @@ inline bool allocator_state::deallocate_quickly(void* pointer, const Order& orde
   stream_bins& bins = *cache.current;
   const block_index which = table_.find(reinterpret_cast<std::uint64_t>(pointer));
   block& what = blocks_[which];  // where there is none: the record that is never used
+  fetch(what);
   // Read once: a byte that is stored may be any other's, for all that the compiler knows.
   const std::uint32_t units = what.units;
   const std::uint64_t held = cache.units + units;
-  // A block whose home is here is of the allocator's own pool, counted here, and nobody recorded
-  // it.
+  // A block whose home is here is of the allocator's own pool, kept by size, counted here, and
+  // nobody recorded it.
   if (!is_order_of(bins, what, order) || what.is() != block_kind::live ||
-      what.out.home != cache.number || units > most_binned_units || held > cache.bound())
-      [[unlikely]] {
+      what.out.home != cache.number || held > cache.bound()) [[unlikely]] {
     cache.leave();
     return false;
   }

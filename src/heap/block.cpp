@@ -1,22 +1,38 @@
-// Chunks of records and their free lists.
+// Records in a stretch of addresses, and their free lists.
 #include "heap/block.hpp"
 
-#include <new>
+#include <sys/mman.h>
+
+#include <memory>
 
 namespace weir::inline v0::heap {
 
+block_store::block_store() noexcept {
+  // Addresses alone: they count against no limit but one on addresses, and where there is such a
+  // limit, fewer will do.
+  for (std::size_t records = most_records; records >= per_chunk; records /= 2) {
+    void* const stretch = mmap(nullptr, records * sizeof(block), PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stretch == MAP_FAILED) continue;
+    records_ = static_cast<block*>(stretch);
+    room_ = records;
+    return;
+  }
+}
+
+block_store::~block_store() {
+  if (records_ != nullptr) munmap(records_, room_ * sizeof(block));
+}
+
 bool block_store::add_chunks(std::size_t count) noexcept {
   while (free_count_ < count) {
-    if (owned_.size() == most_chunks) return false;
-    try {
-      owned_.push_back(std::make_unique<block[]>(per_chunk));
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
-    const auto chunk = static_cast<block_index>(owned_.size() - 1);
-    chunks_[chunk].store(owned_.back().get(), std::memory_order_release);
-    const block_index first = chunk * per_chunk;
-    for (block_index i = first + per_chunk; i-- > first;) {
+    if (room_ - count_ < per_chunk) return false;
+    block* const chunk = records_ + count_;
+    if (mprotect(chunk, per_chunk * sizeof(block), PROT_READ | PROT_WRITE) != 0) return false;
+    std::uninitialized_default_construct_n(chunk, per_chunk);
+    const auto first = static_cast<block_index>(count_);
+    count_ += per_chunk;
+    for (auto i = static_cast<block_index>(count_); i-- > first;) {
       if (i == no_block) break;  // the record that stands for none
       (*this)[i].after = free_[i % 2];
       free_[i % 2] = i;

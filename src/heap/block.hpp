@@ -5,8 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "weir/bytes.hpp"
 #include "weir/error.hpp"
@@ -57,20 +55,20 @@ enum class block_kind : std::uint8_t {
 /// 48 bytes: live blocks by the hundred thousand must not cost the host more memory than they are
 /// worth. Owned by a block_store, in the list of its neighbours by address, under the heap's lock;
 /// except that of a live or thread_cached block the thread that frees or caches it writes `kind`
-/// and the members of `out`.
+/// and the members of `out`. What that thread needs lies in the first 32 bytes, which are in one
+/// cache line for every record of even number.
 struct block {
-  std::uint64_t address = 0;
-  std::uint32_t units = 0;
-  block_index before = no_block;  // neighbours by address within one store, never across a gap
-  block_index after = no_block;
-  stream_slot stream = nobody;
   std::atomic<block_kind> kind{block_kind::unused};
   bool recorded = false;  // other streams used it: heap::uses knows which
   std::uint16_t account = 0;
+  std::uint32_t units = 0;
+  std::uint64_t address = 0;
+  stream_slot stream = nobody;
   /// Of a block that is handed out: live, thread_cached, pending.
   struct outside {
     std::uint32_t waste;  // size - what was asked for
     block_index next;     // in a thread's list
+    block_index ahead;    // a few further down the list of what others freed; a guess
     std::uint16_t home;   // the thread cache it came through; 0: none
   };
   /// Of a run or hole.
@@ -83,6 +81,8 @@ struct block {
     outside out;
     inside in;
   };
+  block_index before = no_block;  // neighbours by address within one store, never across a gap
+  block_index after = no_block;
 
   block() noexcept : in{} {}
   [[nodiscard]] std::uint64_t end() const noexcept { return address + units * unit; }
@@ -92,23 +92,37 @@ struct block {
 };
 static_assert(sizeof(block) == 48);
 
-/// Records by number, in chunks that never move, recycled: there are never more than were in use at
-/// a time, and a chunk. Making and recycling needs the heap's lock; looking one up does not, for
-/// who knows that it is in use.
+/// Brings the record here for writing, or does nothing. A read alone would fetch a line that
+/// another processor wrote twice: to see it, and then to have it.
+inline void fetch(const block& what) noexcept {
+#ifdef __x86_64__
+  // Where the instruction is unknown it does nothing, but no compiler dares for the oldest target.
+  asm volatile("prefetchw %0" : : "m"(what.kind));
+#else
+  __builtin_prefetch(&what.kind, 1);
+#endif
+}
+
+/// Records by number, recycled: there are never more than were in use at a time, and a chunk.
+/// Making and recycling needs the heap's lock; looking one up does not, for who knows that it is in
+/// use.
+///
+/// They lie in one stretch of addresses, reserved for as many as there can be and given memory in
+/// chunks: a record never moves, and its number is all that it takes to find it. Every request and
+/// every free waits for that.
 ///
 /// A record is three quarters of a cache line. Two threads that each use a block over and over must
 /// not share a line, so records with even numbers are used up before odd ones.
 class block_store {
  public:
-  block_store() = default;
+  block_store() noexcept;
+  ~block_store();
   block_store(const block_store&) = delete;
   block_store& operator=(const block_store&) = delete;
 
-  [[nodiscard]] block& operator[](block_index which) noexcept {
-    return chunks_[which / per_chunk].load(std::memory_order_relaxed)[which % per_chunk];
-  }
+  [[nodiscard]] block& operator[](block_index which) noexcept { return records_[which]; }
   [[nodiscard]] const block& operator[](block_index which) const noexcept {
-    return chunks_[which / per_chunk].load(std::memory_order_relaxed)[which % per_chunk];
+    return records_[which];
   }
 
   /// Sees to it that the next `count` makes succeed; false where the host has no memory. Called
@@ -130,19 +144,18 @@ class block_store {
 
   [[nodiscard]] std::size_t in_use() const noexcept { return in_use_; }
   /// Host memory that the records take.
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return owned_.size() * per_chunk * sizeof(block);
-  }
+  [[nodiscard]] std::size_t footprint() const noexcept { return count_ * sizeof(block); }
 
  private:
-  static constexpr block_index per_chunk = 4096;
-  // 2^25 records: as many as the address table can name.
-  static constexpr std::size_t most_chunks = 8192;
+  static constexpr std::size_t per_chunk = 4096;  // 192 KiB: whole pages, whatever their size
+  // As many as the address table can name.
+  static constexpr std::size_t most_records = std::size_t{1} << 25;
 
   [[nodiscard]] bool add_chunks(std::size_t count) noexcept;
 
-  std::array<std::atomic<block*>, most_chunks> chunks_{};
-  std::vector<std::unique_ptr<block[]>> owned_;
+  block* records_ = nullptr;
+  std::size_t room_ = 0;               // records that there are addresses for
+  std::size_t count_ = 0;              // records that there is memory for
   std::array<block_index, 2> free_{};  // of even and of odd number
   std::size_t free_count_ = 0;
   std::size_t in_use_ = 0;

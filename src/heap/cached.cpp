@@ -33,7 +33,7 @@ void* allocator_state::allocate_plainly(thread_cache& cache, bytes size,
   const std::uint64_t units = units_for(size);
   if (units == 0 || units > most_units) return nullptr;
   const account_number account = observe::thread_tag.number();
-  const std::lock_guard lock{mutex_};
+  const brief_lock lock{mutex_};
   const std::uint32_t reasons = cache.attention.load(std::memory_order_relaxed);
   stream_bins* const bins = cache.bins_of(stream);
   pool_state& from = *pools_.front();
@@ -67,7 +67,7 @@ bool allocator_state::deallocate_closely(void* pointer, const stream_ref* stream
 /// The commonest free beyond the caches: they are full, and hand over what they have longest.
 bool allocator_state::deallocate_plainly(thread_cache& cache, void* pointer, stream_id stream,
                                          bytes expected) noexcept {
-  const std::lock_guard lock{mutex_};
+  const brief_lock lock{mutex_};
   const std::uint32_t reasons = cache.attention.load(std::memory_order_relaxed);
   if ((reasons & ~thread_cache::closer_look) != 0) return false;
   const block_index which = table_.find(reinterpret_cast<std::uint64_t>(pointer));
@@ -158,7 +158,7 @@ bool allocator_state::deallocate_cached(thread_cache& cache, void* pointer, stre
   if (binned) {
     if (cache.units + what.units > cache.bound()) return leave_it();
     cache.units += what.units;
-    what.out.home = cache.number;
+    what.out.home = cache.home();
     bins->push(which, what);
   } else {
     if (cache.large != no_block) return leave_it();
@@ -189,10 +189,12 @@ bool allocator_state::free_for_another(thread_cache& cache, block_index which, s
   // Before the push: behind it the block may be anybody's.
   if (cache.observer != nullptr)
     emit(cache.observer, memory_event_kind::deallocate, what, bins.id, what.account);
+  what.out.ahead = cache.left_before(which);
   const bool taken = owner.push_remote(which, what);
   if (!taken) cache.leave_unplaced(which, what);
+  const bool enough = !taken && cache.has_enough_unplaced();
   cache.leave();
-  if (!taken) hand_over_unplaced(cache);
+  if (enough) hand_over_unplaced(cache);
   return true;
 }
 

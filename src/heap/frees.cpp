@@ -100,6 +100,8 @@ result<void> allocator_state::deallocate_locked(void* pointer, const caller* who
   }
   const bool shares = !pool_of(what).retains;
   thread_cache* const cache = own_cache();
+  // A thread that only frees must not come here every time.
+  if (cache != nullptr && !is_private(what.account)) count_in(*cache, what.account);
   const bool keeps = cache != nullptr && !is_private(what.account) && !captures_.any_declared() &&
                      !detect_captures_ && cache->counts(what.account) && !streams_.lost(slot);
   if (!keeps || !keep(*cache, which, slot, streams_.id(slot))) {
@@ -124,7 +126,7 @@ bool allocator_state::keep(thread_cache& cache, block_index which, stream_slot s
     if (cache.unplaced != no_block) static_cast<void>(hand_back_unplaced(cache));
     if (what.units > cache.bound()) return false;
     if (cache.units + what.units > cache.bound()) hand_back_half(cache, *bins);
-    what.out.home = cache.number;
+    what.out.home = cache.home();
     bins->push(which, what);
     cache.units += what.units;
   }

@@ -31,12 +31,14 @@ bool allocator_state::hand_back_large(thread_cache& cache) noexcept {
 
 bool allocator_state::hand_back_unplaced(thread_cache& cache) noexcept {
   const block_index head = std::exchange(cache.unplaced, no_block);
+  cache.unplaced_count = 0;
+  cache.unplaced_units = 0;
   hand_back_list(head, false);
   return head != no_block;
 }
 
 void allocator_state::hand_over_unplaced(thread_cache& own) noexcept {
-  const std::lock_guard lock{mutex_};
+  const brief_lock lock{mutex_};
   static_cast<void>(hand_back_unplaced(own));
 }
 

@@ -155,16 +155,20 @@ void allocator_state::hand_out(block_index which, bytes size, account_number acc
   if (cache != nullptr && !is_private(account)) {
     cache->most_units.store(caches_.bound_at(core_.reserved), std::memory_order_relaxed);
     // So that the free finds its place; without host memory it goes to the store instead.
-    if (const std::uint32_t before = cache->delta_count;
-        account >= before && cache->make_room(account)) {
-      for (std::uint32_t i = before; i < cache->delta_count; ++i)
-        cache->limits[i] = accounts_.limited(static_cast<std::uint16_t>(i));
-    }
-    if (account < cache->delta_count) what.out.home = cache->number;
+    count_in(*cache, account);
+    if (account < cache->delta_count && what.units <= most_binned_units)
+      what.out.home = cache->home();
     static_cast<void>(ensure_bins(*cache, stream, what.stream));
   }
   if (core_.observer != nullptr)
     emit(core_.observer, memory_event_kind::allocate, what, stream, account);
+}
+
+void allocator_state::count_in(thread_cache& cache, account_number account) noexcept {
+  const std::uint32_t before = cache.delta_count;
+  if (account < before || !cache.make_room(account)) return;
+  for (std::uint32_t i = before; i < cache.delta_count; ++i)
+    cache.limits[i] = accounts_.limited(static_cast<std::uint16_t>(i));
 }
 
 void allocator_state::emit(event_sink* to, memory_event_kind kind, const block& what,

@@ -41,6 +41,9 @@ void thread_cache::take_in_remote(block_store& blocks) noexcept {
     const block_index which = next;
     block& what = blocks[which];
     next = what.out.next;
+    // All of them were written by another processor: one after the other would take as long each.
+    fetch(blocks[next]);
+    fetch(blocks[what.out.ahead]);
     stream_bins* const into = bins_of(what.stream);
     if (into == nullptr || !counts(what.account) || units + what.units > bound()) {
       leave_unplaced(which, what);
@@ -113,7 +116,8 @@ thread_cache* thread_caches::open() noexcept {
   try {
     if (idle_.empty()) {
       const bool has_number = all_.size() + 1 < most_homes;
-      const auto number = static_cast<std::uint16_t>(has_number ? all_.size() + 1 : 0);
+      const auto number =
+          has_number ? static_cast<std::uint16_t>(all_.size() + 1) : thread_cache::homeless;
       idle_.reserve(all_.size() + 1);  // so that recycle() cannot fail
       all_.push_back(std::make_unique<thread_cache>(number));
       idle_.push_back(all_.back().get());
@@ -127,7 +131,7 @@ thread_cache* thread_caches::open() noexcept {
   opened->observer = observer_;
   opened->remote.store(0, std::memory_order_relaxed);
   opened->attention.store(reasons_, std::memory_order_relaxed);
-  if (opened->number != 0) homes_[opened->number].store(opened, std::memory_order_release);
+  if (opened->home() != 0) homes_[opened->number].store(opened, std::memory_order_release);
   return opened;
 }
 

@@ -76,6 +76,7 @@ struct stream_bins {
 class alignas(64) thread_cache {
  public:
   static constexpr std::size_t most_streams = 8;
+  static constexpr std::uint32_t most_unplaced = 32;
   /// A table of no stream, never written.
   static stream_bins nothing;
 
@@ -89,7 +90,13 @@ class alignas(64) thread_cache {
   static constexpr std::uint32_t fenced = 32;   ///< the kernel has no membarrier
   static constexpr std::uint32_t closer_look = observed | limited | fenced;
 
+  /// The number of a cache that is no block's home.
+  static constexpr std::uint16_t homeless = 0xffff;
+
   explicit thread_cache(std::uint16_t own_number) noexcept : number{own_number} {}
+
+  /// What a block of this cache says of its home.
+  [[nodiscard]] std::uint16_t home() const noexcept { return number == homeless ? 0 : number; }
 
   /// The reasons to leave at once; 0: none. Either way leave() follows.
   [[nodiscard]] std::uint32_t enter_quickly() noexcept {
@@ -150,6 +157,12 @@ class alignas(64) thread_cache {
   void leave_unplaced(block_index which, block& what) noexcept {
     what.out.next = unplaced;
     unplaced = which;
+    unplaced_units += what.units;
+    ++unplaced_count;
+  }
+  /// Whether that is worth taking the lock for.
+  [[nodiscard]] bool has_enough_unplaced() const noexcept {
+    return unplaced_count >= most_unplaced || unplaced_units > bound();
   }
   /// Takes in what other threads freed. What finds no place here waits in `unplaced`.
   void take_in_remote(block_store& blocks) noexcept;
@@ -159,6 +172,11 @@ class alignas(64) thread_cache {
   /// Leaves a block that this cache handed out and another thread freed; it is thread_cached
   /// already and names the stream. False: the cache is closed or has enough.
   [[nodiscard]] bool push_remote(block_index which, block& what) noexcept;
+  /// For the owner, who leaves a block elsewhere: the one that it left eight before. Whoever takes
+  /// them in comes to that one eight later, and has it fetched by then.
+  [[nodiscard]] block_index left_before(block_index which) noexcept {
+    return std::exchange(left_elsewhere[left_count++ % left_elsewhere.size()], which);
+  }
   [[nodiscard]] bool has_remote() const noexcept {
     return remote.load(std::memory_order_relaxed) != 0;
   }
@@ -181,7 +199,7 @@ class alignas(64) thread_cache {
   stream_bins* current = &nothing;  // the table used last
   account_delta* deltas = nullptr;
   std::uint32_t delta_count = 0;
-  std::uint16_t number;     // what block.out.home says; 0: a cache that is nobody's home
+  std::uint16_t number;     // what block.out.home says of blocks whose home this is
   std::uint64_t units = 0;  // in all tables
   /// Written by the owner with the heap's lock; read by who frees for it, too.
   std::atomic<std::uint64_t> most_units{0};
@@ -191,6 +209,8 @@ class alignas(64) thread_cache {
   event_sink* observer = nullptr;
   block_index large = no_block;
   block_index unplaced = no_block;  // freed by others, not counted as freed yet
+  std::uint32_t unplaced_count = 0;
+  std::uint64_t unplaced_units = 0;
   std::uint64_t large_units = 0;
 
   std::vector<std::unique_ptr<stream_bins>> tables;
@@ -198,6 +218,8 @@ class alignas(64) thread_cache {
   std::vector<bool> limits;       // by account: counted centrally, because its tag has a limit
   stream_id per_thread_stream{};  // the id of the owner's per-thread stream, once asked
   std::uint64_t clock = 0;
+  std::array<block_index, 8> left_elsewhere{};  // see left_before()
+  std::uint32_t left_count = 0;
 
   /// Head of the list in the low half, its units in the high half. Others write it: a line of its
   /// own.

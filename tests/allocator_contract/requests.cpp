@@ -1,5 +1,6 @@
 // Contract of the allocator: requests and frees of every size, and what is refused.
 #include "allocator_contract/allocator_test.hpp"
+#include "weir/sim.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -138,6 +139,31 @@ TEST_P(requests, a_stream_of_another_device_is_refused) {
   lane& on = new_lane();
   const filled_block block = make(1_KiB, on);
   EXPECT_EQ(code_of(memory().record_stream(block.memory, elsewhere)), errc::bad_stream);
+  EXPECT_EQ(code_of(memory().try_deallocate(block.memory, elsewhere)), errc::bad_stream);
+  finish(block, on);
+}
+
+TEST_P(requests, a_stream_of_another_machine_is_refused_whatever_its_number) {
+  lane& on = new_lane();
+  const filled_block block = make(1_KiB, on);
+  finish(make(1_KiB, on), on);  // the next would come from this thread's cache
+  auto other = runtime::open_simulated(sim::machine::create({}).value()).value();
+  const weir::device there = other->device(device_id{0}).value();
+  const auto of_driver = [](const stream_ref& which) {
+    unsigned long long number = 0;
+    const context_scope bound{which.device()};
+    EXPECT_EQ(bound.driver().stream_get_id(which.handle(), &number), driver::CUDA_SUCCESS);
+    return number;
+  };
+  // A machine counts its streams up, as any other does.
+  std::vector<stream> made;
+  do {
+    made.push_back(stream::create(there).value());
+  } while (of_driver(made.back()) < of_driver(on));
+  if (of_driver(made.back()) != of_driver(on)) GTEST_SKIP() << "the number is gone there";
+  const stream_ref elsewhere = made.back();
+  EXPECT_NE(elsewhere.id().value(), stream_ref{on}.id().value());
+  EXPECT_EQ(code_of(memory().try_allocate(1_KiB, elsewhere)), errc::bad_stream);
   EXPECT_EQ(code_of(memory().try_deallocate(block.memory, elsewhere)), errc::bad_stream);
   finish(block, on);
 }

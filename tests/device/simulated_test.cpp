@@ -119,6 +119,24 @@ TEST_F(simulated_test, StreamIdsAreNeverUsedTwice) {
   }
 }
 
+TEST_F(simulated_test, StreamIdsOfTwoMachinesDiffer) {
+  const auto number_of = [](const stream_ref& which) {
+    unsigned long long number = 0;
+    const context_scope bound{which.device()};
+    EXPECT_EQ(bound.driver().stream_get_id(which.handle(), &number), driver::CUDA_SUCCESS);
+    return number;
+  };
+  const auto here = stream_ref::legacy(device_at(0));
+  EXPECT_EQ(here.id().value().number(), number_of(here)) << "one runtime: the driver's own";
+  for (int again = 0; again < 2; ++again) {
+    auto other = runtime::open_simulated(sim::machine::create({}).value()).value();
+    const auto there = stream_ref::legacy(other->device(device_id{0}).value());
+    ASSERT_EQ(number_of(there), number_of(here));
+    EXPECT_EQ(there.id().value().number(), number_of(there) | std::uint64_t{1} << 48)
+        << "the number of a runtime that went is free again";
+  }
+}
+
 TEST_F(simulated_test, AUsersContextStaysCurrent) {
   const auto theirs = device_at(1).context().value();
   ASSERT_EQ(machine->driver().ctx_set_current(theirs), driver::CUDA_SUCCESS);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -79,6 +80,34 @@ TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
   EXPECT_EQ(mine.unplaced, other_stream);
   EXPECT_EQ(mine.deltas[0].frees, 1u) << "what is not placed is not counted yet";
   EXPECT_EQ(mine.deltas[0].allocated, -100 * std::int64_t{unit});
+}
+
+TEST_F(cache_test, beyond_the_last_number_is_nobodys_home) {
+  std::set<std::uint16_t> homes;
+  for (int i = 0; i < 4095; ++i) homes.insert(all.open()->home());
+  EXPECT_EQ(homes.size(), 4095u);
+  EXPECT_FALSE(homes.contains(0));
+  const thread_cache& late = *all.open();
+  EXPECT_EQ(late.home(), 0u);
+  EXPECT_NE(late.number, 0u) << "a block without a home would be taken for one of this cache";
+  EXPECT_FALSE(homes.contains(late.number));
+}
+
+TEST_F(cache_test, what_has_no_place_is_worth_the_lock_in_numbers_or_in_bytes) {
+  thread_cache& mine = *all.open();
+  for (std::uint32_t i = 0; i < thread_cache::most_unplaced; ++i) {
+    EXPECT_FALSE(mine.has_enough_unplaced()) << i;
+    const auto small = block_of(1);
+    mine.leave_unplaced(small, records[small]);
+  }
+  EXPECT_TRUE(mine.has_enough_unplaced());
+  thread_cache& other = *all.open();
+  const auto as_much_as_it_may_hold = block_of(static_cast<std::uint32_t>(other.bound()));
+  other.leave_unplaced(as_much_as_it_may_hold, records[as_much_as_it_may_hold]);
+  EXPECT_FALSE(other.has_enough_unplaced());
+  const auto more = block_of(1);
+  other.leave_unplaced(more, records[more]);
+  EXPECT_TRUE(other.has_enough_unplaced());
 }
 
 TEST_F(cache_test, may_hold_a_share_of_what_is_reserved) {

@@ -32,6 +32,49 @@ TEST_F(threads_test, what_another_thread_frees_comes_home) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(threads_test, what_a_thread_frees_that_never_allocates_comes_home) {
+  auto memory = make();
+  const auto stream = new_stream();
+  std::vector<void*> all;
+  for (int i = 0; i < 8; ++i) all.push_back(memory.allocate(64_KiB, stream));
+  std::thread other{[&] {
+    for (void* const p : all) memory.deallocate(p, stream);
+  }};
+  other.join();
+  const auto before = memory.stats();
+  EXPECT_EQ(before.blocks.current, 0u);
+  std::vector<void*> again;
+  for (int i = 0; i < 8; ++i) again.push_back(memory.allocate(64_KiB, stream));
+  // The first made the thread known, and went the long way.
+  EXPECT_EQ(memory.stats().hits, before.hits + 7);
+  for (void* const p : again) memory.deallocate(p, stream);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(threads_test, what_is_freed_for_a_thread_that_is_gone_is_hidden_from_nobody) {
+  auto memory = make();
+  const auto stream = new_stream();
+  std::vector<void*> all;
+  std::thread{[&] {
+    for (int i = 0; i < 100; ++i) all.push_back(memory.allocate(64_KiB, stream));
+  }}.join();
+  std::atomic<bool> freed{false};
+  std::atomic<bool> seen{false};
+  std::thread other{[&] {
+    for (void* const p : all) memory.deallocate(p, stream);
+    EXPECT_EQ(code_of(memory.try_deallocate(all.back(), stream)), errc::double_free);
+    freed = true;
+    while (!seen) std::this_thread::yield();
+  }};
+  while (!freed) std::this_thread::yield();
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  seen = true;
+  other.join();
+}
+
 TEST_F(threads_test, a_free_for_another_thread_keeps_its_stream) {
   auto memory = make();
   const auto one = new_stream();
