@@ -9,8 +9,6 @@
 namespace weir::inline v0::heap {
 namespace {
 
-/// Requests up to this size go to the lowest address, larger ones to the shortest run.
-constexpr std::uint32_t lowest_up_to = fit_index::large;
 /// A free takes in what is everybody's beside it, up to this much.
 constexpr std::uint32_t absorb_up_to = (16 << 20) / unit;
 
@@ -233,7 +231,7 @@ block_index arena::carve(block_index which, const request& wanted) noexcept {
 
 block_index arena::fit(const request& wanted) {
   const std::uint32_t needed = wanted.units + wanted.alignment - 1;
-  const bool low = needed <= lowest_up_to;
+  const bool low = goes_low(needed);
   const auto best_of = [&](const owner& from) {
     return low ? from.runs.lowest(needed) : from.runs.shortest(needed);
   };

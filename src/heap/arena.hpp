@@ -142,6 +142,10 @@ class arena final : public store {
     return stream < owners_.size() ? *owners_[stream] : add_owner(stream);
   }
   [[nodiscard]] owner& add_owner(stream_slot stream);
+  /// Whether a request of so many units goes to the lowest address rather than the shortest run.
+  [[nodiscard]] bool goes_low(std::uint32_t units) const noexcept {
+    return units * std::uint64_t{unit} <= rules_.lowest_up_to;
+  }
   void queue_up(block_index which, owner& to) noexcept;
   void leave_queue(block_index which, owner& from) noexcept;
   void add_run(block_index which) noexcept;     // to its owner's index and queue
@@ -155,6 +159,10 @@ class arena final : public store {
   [[nodiscard]] block_index cut(block_index hint, std::uint64_t start, std::uint64_t end) noexcept;
 
   // arena_plan.cpp: where room could be made
+  /// The size of new handles for the request.
+  [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
+    return rules_.handle_for(wanted.units * unit, reserved_, slot_size_, owners_.size() - 1);
+  }
   [[nodiscard]] bool usable(const block& run, const request& wanted, reach whose) const noexcept;
   [[nodiscard]] bool fillable(const block& hole) const noexcept;
   [[nodiscard]] bool others_have_runs(stream_slot stream) const noexcept;

@@ -33,8 +33,7 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
   for (stream_slot other = 1; other < owners_.size(); ++other) {
     if (other == wanted.stream) continue;
     const fit_index& theirs = owners_[other]->runs;
-    const block_index found =
-        needed <= fit_index::large ? theirs.lowest(needed) : theirs.shortest(needed);
+    const block_index found = goes_low(needed) ? theirs.lowest(needed) : theirs.shortest(needed);
     if (found == no_block) continue;
     const block& run = shared_.blocks[found];
     if (!shared_.streams.can_wait_for(stamp_of(run))) continue;

@@ -154,7 +154,8 @@ bool arena::everybodys(block_index from, std::uint64_t end) const noexcept {
   return true;
 }
 
-/// Wholly free handles outside the window: from the longest stretches first, the largest first.
+/// Wholly free handles outside the window: the largest first, so that few have to be moved; of
+/// equals those in the shortest stretches, because a long one can serve a request as it is.
 std::vector<arena::source> arena::free_handles(const window& outside,
                                                const std::vector<stretch>& stretches) const {
   std::vector<source> found;
@@ -183,8 +184,9 @@ std::vector<arena::source> arena::free_handles(const window& outside,
     if (outside.end < each.end) collect(outside.end, each.end, each);
   }
   std::stable_sort(found.begin(), found.end(), [&](const source& a, const source& b) {
-    if (a.stretch_length != b.stretch_length) return a.stretch_length > b.stretch_length;
-    return handles_[a.which].slots > handles_[b.which].slots;
+    if (handles_[a.which].slots != handles_[b.which].slots)
+      return handles_[a.which].slots > handles_[b.which].slots;
+    return a.stretch_length < b.stretch_length;
   });
   return found;
 }
@@ -261,24 +263,32 @@ std::vector<arena::source*> arena::choose(const gap& in, std::vector<source>& so
   return chosen;
 }
 
-/// New handles for a gap.
+/// New handles for a gap: large ones, and smaller and smaller ones towards its end, so that what
+/// the block leaves of its last handle is little; then the surplus of growth in the same way.
 void arena::plan_creation(room_plan& into, const gap& in, const request& wanted) const {
-  std::uint64_t growth = (in.high - in.low) * slot_size_;
-  if (in.hole == no_block) {
-    const std::uint64_t step = rules_.unit_at(reserved_, slot_size_);
-    const std::uint64_t rounded = (growth + step - 1) / step * step;
-    if (address_of(in.low) + rounded <= limit() && shared_.may_reserve(rounded)) growth = rounded;
-  }
+  const std::uint64_t largest = handle_for(wanted) / slot_size_;
   std::uint64_t at = in.low;
-  std::uint64_t size = rules_.handle_for(wanted.units * unit, reserved_, slot_size_);
-  for (; growth > 0; growth -= size) {
-    while (size > growth) size = std::max(size / 2, slot_size_);
-    const auto slots = static_cast<std::uint32_t>(size / slot_size_);
-    into.fillings.push_back(
-        {.slot = static_cast<std::uint32_t>(at), .slots = slots, .hole = in.hole});
-    at += slots;
-    into.new_slots += slots;
+  const auto create = [&](std::uint64_t count) {
+    for (std::uint64_t size = largest; count > 0; count -= size) {
+      while (size > count) size /= 2;
+      const auto slots = static_cast<std::uint32_t>(size);
+      into.fillings.push_back(
+          {.slot = static_cast<std::uint32_t>(at), .slots = slots, .hole = in.hole});
+      at += size;
+      into.new_slots += slots;
+    }
+  };
+  const std::uint64_t needed = in.high - in.low;
+  std::uint64_t surplus = 0;
+  if (in.hole == no_block) {
+    const std::uint64_t step = rules_.unit_at(reserved_, slot_size_) / slot_size_;
+    const std::uint64_t rounded = (needed + step - 1) / step * step;
+    if (address_of(in.low + rounded) <= limit() && shared_.may_reserve(rounded * slot_size_))
+      surplus = rounded - needed;
   }
+  if (!rules_.moves) return create(needed + surplus);
+  create(needed);
+  create(surplus);
 }
 
 /// Whether to take new memory for a gap although these handles would fill it: it is worth it where
@@ -286,7 +296,7 @@ void arena::plan_creation(room_plan& into, const gap& in, const request& wanted)
 bool arena::better_new(const gap& in, const std::vector<source*>& chosen, std::uint64_t planned,
                        const request& wanted) const {
   const std::uint64_t size = (in.high - in.low) * slot_size_;
-  const std::uint64_t each = rules_.handle_for(wanted.units * unit, reserved_, slot_size_);
+  const std::uint64_t each = handle_for(wanted);
   const double most = (1 + rules_.headroom) * static_cast<double>(peak_handed_out_);
   const std::uint64_t then = reserved_ + planned * slot_size_ + size;
   return chosen.size() > (size + each - 1) / each && static_cast<double>(then) <= most &&

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -18,13 +19,15 @@ namespace weir::inline v0::heap {
 /// The arena is cut into cells of 256 KiB; each knows the longest run that starts in it, and two
 /// levels of maxima above let a search skip 16 MiB and 1 GiB at a time. A search scans a few
 /// hundred bytes of maxima, whatever the number of runs. shortest() serves large requests: runs of
-/// more than 4 MiB stand in a tree by (length, address).
+/// more than 1 MiB stand in a tree by (length, address).
 ///
 /// Links runs through block.in.left and .right. Owned by an arena, under the heap's lock.
 class fit_index {
  public:
   /// Runs of more units than this can be found by shortest().
-  static constexpr std::uint32_t large = 8192;
+  static constexpr std::uint32_t large = 2048;
+  /// What lowest() can tell apart from longer runs.
+  static constexpr std::uint32_t most_low = std::numeric_limits<std::uint16_t>::max();
 
   fit_index(block_store& blocks, std::uint64_t base) noexcept : blocks_{blocks}, base_{base} {}
 
@@ -35,7 +38,7 @@ class fit_index {
   /// The run's start moves up by `units`, its end stays: remove and insert in one, for what is
   /// carved off a run's low end.
   void shrink(block_index which, std::uint32_t units) noexcept;
-  /// The run of at least `units` at the lowest address; up to `large` units.
+  /// The run of at least `units` at the lowest address; up to `most_low` units.
   [[nodiscard]] block_index lowest(std::uint32_t units) const noexcept;
   /// The shortest run of at least `units`, more than `large`; the lowest of equals.
   [[nodiscard]] block_index shortest(std::uint32_t units) const noexcept;

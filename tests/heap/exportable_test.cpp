@@ -119,7 +119,7 @@ TEST_F(block_questions, memory_of_an_exportable_allocator_can_be_exported) {
   const auto own = memory.create_pool("own", {.exportable = true}).value();
   const context_scope bound{gpu()};
   void* const a = memory.allocate(5_MiB, stream);
-  void* const b = plain.allocate(100_MiB, stream);
+  void* const b = plain.allocate(200_MiB, stream);
   void* const c = own.allocate(5_MiB, stream);
   for (void* const p : {a, b, c}) {
     for (const auto& each : memory.handles_under(p).value().handles) {
