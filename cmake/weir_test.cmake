@@ -48,8 +48,10 @@ add_custom_target(weir_tests)           # every weir_test() program
 add_custom_target(weir_checked_tests)   # of these: CHECKED ones
 add_custom_target(weir_threaded_tests)  # THREADED ones
 add_custom_target(weir_release_tests)   # those that are not CHECKED
+add_custom_target(weir_gpu_programs)    # what ./dev gpu runs: tests and benchmarks that need a GPU
 add_custom_target(weir_products)  # what a user sees: libraries, command, examples
 add_dependencies(weir_products weir weir_shared)
+add_dependencies(weir_gpu_programs weir_shared)
 
 # weir_register_(): target `name` becomes a test.
 function(weir_register_ name default_label)
@@ -83,6 +85,9 @@ function(weir_test name)
   add_dependencies(weir_tests ${name})
   if(NOT test_LABELS)
     set(test_LABELS unit)
+  endif()
+  if(gpu IN_LIST test_LABELS)
+    add_dependencies(weir_gpu_programs ${name})
   endif()
   if(test_CHECKED)
     add_dependencies(weir_checked_tests ${name})
@@ -120,6 +125,9 @@ function(weir_benchmark name)
   target_link_libraries(${name} PRIVATE weir_inside ${bench_LIBRARIES} benchmark::benchmark_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmarks)
   add_dependencies(weir_benchmarks ${name})
+  if(gpu IN_LIST bench_LABELS)
+    add_dependencies(weir_gpu_programs ${name})
+  endif()
   list(JOIN bench_LABELS "," labels)
   file(APPEND ${PROJECT_BINARY_DIR}/benchmarks.txt
     "${name} ${PROJECT_BINARY_DIR}/benchmarks/${name} ${labels}\n")
