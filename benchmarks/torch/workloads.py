@@ -184,7 +184,7 @@ def moe_train():
     return training(layers, adamw(layers, 3e-4), loss_of)
 
 
-@workload("steps", warm=60, round=20, check=2)
+@workload("steps", warm=60, round=12, check=2)
 def gnn_sample():
     from torch_geometric.nn import SAGEConv
 
@@ -225,7 +225,7 @@ def llama_ckpt_varlen():
     return training(model, adamw(model), loss_of)
 
 
-@workload("steps", warm=16, round=8, check=4)
+@workload("steps", warm=16, round=5, check=4)
 def multistream_prefetch():
     """A copy stream fetches the next batch, a communication stream gathers gradients."""
     draw = random.Random(0)
@@ -284,7 +284,7 @@ def serve_short():
     model = llama(1024, 6, 8, 4).eval()
     clients = 6
     draws = [random.Random(seed) for seed in range(clients)]
-    requests = [[(draw.choice([1, 2, 4]), draw.randrange(16, 1200), draw.randrange(4, 9))
+    requests = [[(draw.choice([1, 2, 4]), draw.randrange(16, 1200), draw.randrange(3, 6))
                  for _ in range(3)] for draw in draws]
     streams = [torch.cuda.Stream() for _ in range(clients)]
     last, errors = {}, []
@@ -323,7 +323,7 @@ def generate():
     model = llama(1024, 12, 8, 4).eval()
     draw = random.Random(0)
     requests = [(draw.choice([4, 8, 16]), draw.randrange(128, 1024)) for _ in range(4)]
-    tokens, last = 32, {}
+    tokens, last = 24, {}
 
     def step(i):
         batch, prompt = requests[i % len(requests)]
