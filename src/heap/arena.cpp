@@ -77,6 +77,7 @@ void arena::leave_queue(block_index which, owner& from) noexcept {
 }
 
 void arena::add_run(block_index which) noexcept {
+  seen_.holds = false;
   const stream_slot stream = shared_.blocks[which].stream;
   owner& to = owner_of(stream);
   to.runs.insert(which);
@@ -84,6 +85,7 @@ void arena::add_run(block_index which) noexcept {
 }
 
 void arena::remove_run(block_index which) noexcept {
+  seen_.holds = false;
   const stream_slot stream = shared_.blocks[which].stream;
   owner& from = *owners_[stream];
   from.runs.remove(which);
@@ -225,6 +227,7 @@ block_index arena::carve(block_index which, const request& wanted) noexcept {
   made.address = run->address;
   made.units = wanted.units;
   owners_[run->stream]->runs.shrink(which, wanted.units);
+  seen_.holds = false;
   link_after(run->before, taken);
   return hand_out(taken, wanted);
 }

@@ -127,6 +127,15 @@ class arena final : public store {
     std::uint64_t stretch_length = 0;
     bool used = false;
   };
+  /// What the last walk over the arena found. A request that cannot be met by moving is met by
+  /// growing next, and the walk would be the same.
+  struct survey {
+    bool holds = false;  // nothing has changed since
+    request wanted;
+    reach whose = reach::usable;
+    window best;
+    std::vector<stretch> stretches;
+  };
   struct room_plan {
     window where;
     std::vector<filling> fillings;
@@ -182,7 +191,8 @@ class arena final : public store {
   void plan_creation(room_plan& into, const gap& in, const request& wanted) const;
   [[nodiscard]] bool better_new(const gap& in, const std::vector<source*>& chosen,
                                 std::uint64_t planned, const request& wanted) const;
-  [[nodiscard]] room_plan make_plan(const request& wanted, reach whose, means by) const;
+  [[nodiscard]] const survey& look_around(const request& wanted, reach whose);
+  [[nodiscard]] room_plan make_plan(const request& wanted, reach whose, means by);
 
   // arena_moves.cpp: making it
   [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
@@ -233,6 +243,7 @@ class arena final : public store {
   std::uint64_t peak_handed_out_ = 0;  // since memory was last given back
   std::size_t holes_ = 0;              // records of kind hole
   block_index any_hole_ = no_block;    // they are linked by in.older and in.newer, in no order
+  survey seen_;
 };
 
 }  // namespace weir::inline v0::heap

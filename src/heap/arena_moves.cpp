@@ -50,7 +50,7 @@ result<block_index> arena::grow(const request& wanted, const context_scope& boun
   const bool move = !prefers_growth(wanted);
   // Others' memory first, if this goes beyond the slack anyway; then without.
   for (const reach whose : {reach::behind_wait, reach::usable}) {
-    if (whose == reach::behind_wait && !move) continue;
+    if (whose == reach::behind_wait && (!move || !others_have_runs(wanted.stream))) continue;
     room_plan made = make_plan(wanted, whose, move ? means::both : means::growing);
     if (!made.complete || !shared_.may_reserve(made.new_slots * slot_size_)) continue;
     auto done = carry_out(made, wanted, bound);
@@ -241,23 +241,30 @@ block_index arena::commit(const room_plan& room, const request& wanted) {
     steps.push_back(made);
   }
 
-  // New addresses at the end.
+  // New addresses at the end: one run for all that are ready at the same time.
   block_index first = room.where.first;
+  block_index fresh = no_block;
   for (const step& each : steps) {
     if (each.with->hole != no_block) continue;
     if (slots_.size() < each.with->slot + each.with->slots)
       slots_.resize(each.with->slot + each.with->slots);
-    const block_index fresh = shared_.blocks.make();
+    const auto units = static_cast<std::uint32_t>(each.with->slots * slot_size_ / unit);
+    if (fresh != no_block && stamp_of(shared_.blocks[fresh]) == each.ready) {
+      shared_.blocks[fresh].units += units;
+      continue;
+    }
+    if (fresh != no_block) add_run(fresh);
+    fresh = shared_.blocks.make();
     block& run = shared_.blocks[fresh];
     run.address = address_of(each.with->slot);
-    run.units = static_cast<std::uint32_t>(each.with->slots * slot_size_ / unit);
+    run.units = units;
     run.become(block_kind::run);
     run.stream = each.ready.stream;
     run.in.freed = each.ready.epoch;
     link_after(last_, fresh);
-    add_run(fresh);
     if (first == no_block) first = fresh;
   }
+  if (fresh != no_block) add_run(fresh);
 
   // Every place that changes hands, from the top.
   struct change {
@@ -423,6 +430,7 @@ void arena::note_hole(block_index which) noexcept {
   if (any_hole_ != no_block) shared_.blocks[any_hole_].in.older = which;
   any_hole_ = which;
   ++holes_;
+  seen_.holds = false;
 }
 
 void arena::forget_hole(block_index which) noexcept {
@@ -430,6 +438,7 @@ void arena::forget_hole(block_index which) noexcept {
   (hole.in.older == no_block ? any_hole_ : shared_.blocks[hole.in.older].in.newer) = hole.in.newer;
   if (hole.in.newer != no_block) shared_.blocks[hole.in.newer].in.older = hole.in.older;
   --holes_;
+  seen_.holds = false;
 }
 
 /// Adjoining holes that can be filled become one: it takes fewer handles to fill.

@@ -303,17 +303,27 @@ bool arena::better_new(const gap& in, const std::vector<source*>& chosen, std::u
          shared_.may_reserve(planned * slot_size_ + size);
 }
 
-arena::room_plan arena::make_plan(const request& wanted, reach whose, means by) const {
-  room_plan made;
-  std::vector<stretch> stretches;
+const arena::survey& arena::look_around(const request& wanted, reach whose) {
+  if (seen_.holds && seen_.wanted == wanted && seen_.whose == whose) return seen_;
+  seen_ = {};
+  seen_.wanted = wanted;
+  seen_.whose = whose;
   // For less than a slot no window is better than the end, and the walk can be spared.
-  made.where = wanted.units * unit <= slot_size_ ? window_at_end(wanted, whose)
-                                                 : best_window(wanted, whose, stretches);
+  seen_.best = wanted.units * unit <= slot_size_ ? window_at_end(wanted, whose)
+                                                 : best_window(wanted, whose, seen_.stretches);
+  seen_.holds = true;
+  return seen_;
+}
+
+arena::room_plan arena::make_plan(const request& wanted, reach whose, means by) {
+  const survey& seen = look_around(wanted, whose);
+  room_plan made;
+  made.where = seen.best;
   if (!made.where.found) return made;
   std::vector<gap> gaps = gaps_of(made.where);
   std::vector<source> sources;
   if (by != means::growing && rules_.moves && !gaps.empty())
-    sources = free_handles(made.where, stretches);
+    sources = free_handles(made.where, seen.stretches);
 
   std::vector<gap> rest;
   for (const gap& each : gaps) {

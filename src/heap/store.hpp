@@ -64,6 +64,8 @@ struct request {
   std::uint32_t units = 0;
   std::uint32_t alignment = 1;  // a power of two; 1 is one unit
   stream_slot stream = nobody;
+
+  friend bool operator==(const request&, const request&) = default;
 };
 
 /// Memory of one pool: free runs, and the physical memory under them.

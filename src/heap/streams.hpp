@@ -20,6 +20,8 @@ namespace weir::inline v0::heap {
 struct stamp {
   stream_slot stream = nobody;
   heap::epoch epoch = 0;
+
+  friend bool operator==(const stamp&, const stamp&) = default;
 };
 
 /// Whether an answer means "there is no such stream", as opposed to a device in trouble.
