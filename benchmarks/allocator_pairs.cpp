@@ -88,10 +88,9 @@ BENCHMARK(cached_pair)->Name("cached_pair_threads")->Arg(4 << 10)->ThreadRange(1
 
 /// One of `live` blocks, chosen at random, is freed and another of random size taken, up to 1 MiB:
 /// every order of magnitude as likely as another, as the sizes of tensors are, or every size.
-void random_sizes(benchmark::State& state, bool by_magnitude) {
-  bench& all = bench::get();
-  const stream own = stream::create(all.gpu).value();
-  const stream_ref on = own;
+template <class Allocate, class Free>
+void play_random_sizes(benchmark::State& state, bool by_magnitude, const Allocate& allocate,
+                       const Free& free) {
   std::mt19937_64 random{1};
   std::vector<void*> live(static_cast<std::size_t>(state.range(0)));
   std::vector<std::uint32_t> choices(1 << 16);
@@ -102,18 +101,40 @@ void random_sizes(benchmark::State& state, bool by_magnitude) {
     each = static_cast<std::uint32_t>(by_magnitude ? std::exp2(exponent(random))
                                                    : static_cast<double>(random() % (1 << 20) + 1));
   std::size_t at = 0;
-  for (auto& each : live) each = all.memory.allocate(bytes{sizes[at++ % sizes.size()]}, on);
+  for (auto& each : live) each = allocate(sizes[at++ % sizes.size()]);
   for (auto _ : state) {
     void*& p = live[choices[at % choices.size()]];
-    all.memory.deallocate(p, on);
-    p = all.memory.allocate(bytes{sizes[++at % sizes.size()]}, on);
+    free(p);
+    p = allocate(sizes[++at % sizes.size()]);
   }
   state.SetItemsProcessed(state.iterations());
-  for (void* each : live) all.memory.deallocate(each, on);
+  for (void* each : live) free(each);
+}
+
+void random_sizes(benchmark::State& state, bool by_magnitude) {
+  bench& all = bench::get();
+  const stream own = stream::create(all.gpu).value();
+  const stream_ref on = own;
+  play_random_sizes(
+      state, by_magnitude, [&](std::uint32_t size) { return all.memory.allocate(bytes{size}, on); },
+      [&](void* p) { all.memory.deallocate(p, on); });
   static_cast<void>(all.memory.empty_cache());
 }
 BENCHMARK_CAPTURE(random_sizes, magnitudes, true)->Arg(1'000)->Arg(100'000);
 BENCHMARK_CAPTURE(random_sizes, uniform, false)->Arg(1'000)->Arg(100'000);
+
+/// The same through the peer. Not every size with 100,000 live: that would be 50 GiB of host
+/// memory.
+void peer_random_sizes(benchmark::State& state, bool by_magnitude) {
+  play_random_sizes(state, by_magnitude, peer_malloc, peer_free);
+}
+BENCHMARK_CAPTURE(peer_random_sizes, magnitudes, true)
+    ->Name(WEIR_PEER("random_sizes/magnitudes"))
+    ->Arg(1'000)
+    ->Arg(100'000);
+BENCHMARK_CAPTURE(peer_random_sizes, uniform, false)
+    ->Name(WEIR_PEER("random_sizes/uniform"))
+    ->Arg(1'000);
 
 /// One thread allocates, another frees: pointers travel through a ring.
 void freed_by_another_thread(benchmark::State& state) {
