@@ -85,6 +85,7 @@ bool allocator_state::deallocate_plainly(thread_cache& cache, void* pointer, str
     share_if_due();
     return true;
   }
+  fold(cache);  // what others may have must not count as ours
   what.become(block_kind::pending);
   give_back(which, streams_.now(bins->slot));
   share_if_due();

@@ -84,6 +84,10 @@ result<bool> streams::close_now(stream_slot slot, const context_scope& bound) {
   WEIR_TRY_VALUE(mark_event, events_.take());
   WEIR_TRY(mark_event.record(ref(slot), bound));
   ++events_recorded_;
+  // Another thread may have begun to capture the stream in between. The event is the capture's
+  // then: it says nothing of earlier work, and whoever waited for it would be captured, too.
+  const auto capturing = ref(slot).is_capturing(bound);
+  if (!capturing || *capturing) return false;
   stream.marks.push_back({stream.open, std::move(mark_event)});
   ++stream.open;
   stream.freed = 0;
@@ -117,8 +121,15 @@ result<bool> streams::poll(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   bool grew = false;
   while (!stream.marks.empty() && !paused()) {
-    WEIR_TRY_VALUE(reached, stream.marks.front().reached.reached(bound));
-    if (!reached) break;
+    const auto reached = stream.marks.front().reached.reached(bound);
+    if (!reached && reached.error().native == driver::CUDA_ERROR_CAPTURED_EVENT) {
+      // Of a capture that came and went while it was recorded. A later mark will do for both.
+      stream.marks.pop_front();
+      stream.used = true;
+      continue;
+    }
+    if (!reached) return reached.error();
+    if (!*reached) break;
     stream.passed = stream.marks.front().epoch;
     WEIR_TRY(events_.give_back(std::move(stream.marks.front().reached)));
     stream.marks.pop_front();

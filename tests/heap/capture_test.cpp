@@ -247,5 +247,61 @@ TEST_F(graph_memory_test, blocks_that_leave_the_capture_keep_its_memory) {
   EXPECT_EQ(check(memory), "");
 }
 
+/// A driver where somebody begins to capture a stream in the moment before an event is recorded on
+/// it, and ends the capture at once or later.
+class capture_race_test : public graph_test {
+ protected:
+  capture_race_test() {
+    beneath = machine->driver();
+    driver::table racing = beneath;
+    racing.event_record = [](driver::CUevent event, driver::CUstream on) {
+      if (on != seized) return beneath.event_record(event, on);
+      seized = nullptr;
+      EXPECT_EQ(beneath.stream_begin_capture(on, driver::CU_STREAM_CAPTURE_MODE_RELAXED),
+                driver::CUDA_SUCCESS);
+      const auto answer = beneath.event_record(event, on);
+      driver::CUgraph graph = nullptr;
+      if (ends_at_once) {
+        EXPECT_EQ(beneath.stream_end_capture(on, &graph), driver::CUDA_SUCCESS);
+        EXPECT_EQ(beneath.graph_destroy(graph), driver::CUDA_SUCCESS);
+      }
+      return answer;
+    };
+    runtime_ = runtime::open_table(racing, "racing", machine).value();
+  }
+  static inline driver::table beneath{};
+  static inline driver::CUstream seized = nullptr;
+  static inline bool ends_at_once = false;
+};
+
+TEST_F(capture_race_test, an_event_that_went_into_a_capture_is_not_used) {
+  for (const bool at_once : {false, true}) {
+    SCOPED_TRACE(at_once);
+    auto memory = make({.heap_limit = 16_MiB});
+    const auto one = new_stream();
+    const auto two = new_stream();
+    void* const p = memory.allocate(16_MiB, one);
+    write(one, p, 16_MiB);
+    memory.deallocate(p, one);
+    ends_at_once = at_once;
+    seized = one.handle();
+    const auto during = memory.try_allocate(16_MiB, two);
+    EXPECT_EQ(seized, nullptr) << "no event was recorded";
+    if (at_once) {
+      ASSERT_TRUE(during) << "another event could be recorded";
+      memory.deallocate(*during, two);
+    } else {
+      EXPECT_EQ(code_of(during), errc::out_of_memory);
+    }
+    EXPECT_FALSE(stream_ref{two}.is_capturing().value());
+    if (!at_once) destroy(end(one));
+    void* const q = memory.allocate(16_MiB, two);
+    write(two, q, 16_MiB);
+    memory.deallocate(q, two);
+    machine->run_until_idle();
+    EXPECT_EQ(check(memory), "");
+  }
+}
+
 }  // namespace
 }  // namespace weir::testing_support

@@ -75,6 +75,23 @@ TEST_F(threads_test, what_is_freed_for_a_thread_that_is_gone_is_hidden_from_nobo
   other.join();
 }
 
+TEST_F(threads_test, what_one_thread_gave_back_and_another_took_counts_once) {
+  auto memory = make({.heap_thread_cache = 64_KiB});  // keeps no block of this size
+  const auto stream = new_stream();
+  const auto take_and_free = [&] {
+    std::vector<void*> both{memory.allocate(1_MiB, stream), memory.allocate(1_MiB, stream)};
+    for (int again = 0; again < 2; ++again) {
+      for (void* const p : both) memory.deallocate(p, stream);
+      both = {memory.allocate(1_MiB, stream), memory.allocate(1_MiB, stream)};
+    }
+    for (void* const p : both) memory.deallocate(p, stream);
+  };
+  take_and_free();
+  std::thread{take_and_free}.join();
+  EXPECT_EQ(memory.stats().allocated.peak, (2_MiB).count());
+  EXPECT_EQ(check(memory), "");
+}
+
 TEST_F(threads_test, a_free_for_another_thread_keeps_its_stream) {
   auto memory = make();
   const auto one = new_stream();
