@@ -1,5 +1,5 @@
-// allocate + free pairs through weir, beside malloc + free of 64 bytes by mimalloc (by the C
-// library where mimalloc is missing): the ratios that the fast path is measured by. On the
+// allocate + free pairs through weir, beside mimalloc (the C library where that is missing): its
+// pair of 64 bytes, and the same work as ours where that is more than a pair. On the
 // simulated GPU, so the host's cost alone; no driver call is made in any timed loop but where
 // memory is first taken.
 #include <benchmark/benchmark.h>
