@@ -30,6 +30,13 @@ enum class placement_policy {
   classic_expandable,
 };
 
+/// What must be done before freed memory leaves the stream that freed it: "all_work" or
+/// "declared_uses" in text; docs/allocator.md tells what the second one risks.
+enum class crossing_rule {
+  all_work,       ///< everything that was queued on any stream when it was freed
+  declared_uses,  ///< what was queued on that stream, and on those that were recorded
+};
+
 /// The options with their initial values. docs/options.md lists each with its meaning. A plain
 /// value: nothing in weir reads options, or the environment, behind its user's back, but for
 /// WEIR_RECORD and WEIR_LIVE, which must work on a program as it is.

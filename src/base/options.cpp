@@ -49,6 +49,12 @@ constexpr std::array<spelled<placement_policy>, 6> choices<placement_policy>{{
     {"classic_expandable", placement_policy::classic_expandable},
 }};
 
+template <>
+constexpr std::array<spelled<crossing_rule>, 2> choices<crossing_rule>{{
+    {"all_work", crossing_rule::all_work},
+    {"declared_uses", crossing_rule::declared_uses},
+}};
+
 template <class T>
 concept choice = std::is_enum_v<T>;
 

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "device/stream_registry.hpp"
 #include "weir/device.hpp"
 #include "weir/runtime.hpp"
 #include "weir/stream.hpp"
@@ -81,6 +82,9 @@ struct device_state {
   std::mutex listeners_mutex;
   std::vector<stream_listener*> listeners;
 
+  /// Streams that can be asked whenever somebody must know how far the device has come.
+  stream_registry known_streams;
+
   /// What a room above keeps about the device's default pool. Goes with the runtime, before the
   /// context; must not keep the runtime alive.
   std::mutex default_pool_mutex;
@@ -104,6 +108,9 @@ struct device_state {
 
 void add_listener(device_state& where, stream_listener& who);
 void remove_listener(device_state& where, stream_listener& who) noexcept;
+
+/// The stream is about to end: the listeners are told, and nobody asks it from now on.
+void tell_end(device_state& where, const stream_ref& stream) noexcept;
 
 /// The stream with this handle is gone: whatever gets the handle next is another stream.
 void forget_stream(device_state& where, driver::CUstream handle) noexcept;

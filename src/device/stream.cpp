@@ -43,6 +43,12 @@ void add_listener(device_state& where, stream_listener& who) {
   where.listeners.push_back(&who);
 }
 
+void tell_end(device_state& where, const stream_ref& stream) noexcept {
+  where.known_streams.remove(stream.known_id());
+  const std::lock_guard lock{where.listeners_mutex};
+  for (stream_listener* each : where.listeners) each->stream_closing(stream);
+}
+
 void remove_listener(device_state& where, stream_listener& who) noexcept {
   const std::lock_guard lock{where.listeners_mutex};
   std::erase(where.listeners, &who);
@@ -212,6 +218,7 @@ result<stream> stream::create(weir::device owner, stream_options settings) {
   detail::forget_stream(*created.home_, handle);
   WEIR_TRY_VALUE(number, stream_ref(owner, handle).id(bound));
   created.id_ = number;
+  created.home_->known_streams.add(created.ref());
   return created;
 }
 
@@ -242,10 +249,7 @@ result<void> stream::close() noexcept {
   id_ = {};
   const context_scope bound{home->handle()};
   if (!bound) return bound.error();
-  {
-    const std::lock_guard lock{home->listeners_mutex};
-    for (detail::stream_listener* each : home->listeners) each->stream_closing(going);
-  }
+  detail::tell_end(*home, going);
   detail::forget_stream(*home, handle);
   return check(call::stream_destroy, bound.driver().stream_destroy(handle));
 }

@@ -106,11 +106,12 @@ allocator_state::allocator_state(weir::device where, const options& settings)
       home_{detail::device_state::keep(where)},
       limit_{initial_limit(where, settings)},
       caches_{cache_size(settings)},
-      streams_{where},
+      order_{where, {settings.heap_crossing, settings.heap_unannounced_ends}},
       core_{.device = where,
             .blocks = blocks_,
-            .streams = streams_,
-            .unmap_at_once = settings.heap_debug_unmap} {
+            .order = order_,
+            .unmap_at_once = settings.heap_debug_unmap,
+            .queues_waits = settings.heap_queued_waits} {
   core_.reserved_limit = limit_.load(std::memory_order_relaxed);
   pools_.push_back(std::make_unique<pool_state>());
   pools_.front()->holders = 1;
@@ -139,7 +140,7 @@ result<void> allocator_state::close() {
     settle_caches();
     static_cast<void>(hand_back_all());
   }
-  streams_.end_pauses();  // what ends now must be waited for, whoever captures
+  order_.end_pauses();  // what ends now must be waited for, whoever captures
   driver_access driver{device_};
   result<void> outcome = driver.entered();
   const bool gone = !outcome && outcome.code() == errc::driver_gone;

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/any_size.hpp"
 #include "device/state.hpp"
 #include "heap/accounts.hpp"
 #include "heap/address_table.hpp"
@@ -19,18 +20,17 @@
 #include "heap/pending.hpp"
 #include "heap/pool.hpp"
 #include "heap/store.hpp"
-#include "heap/streams.hpp"
 #include "heap/thread_cache.hpp"
 #include "observe/current_tag.hpp"
+#include "order/driver_access.hpp"
+#include "order/stream_order.hpp"
 #include "weir/caching_allocator.hpp"
 #include "weir/options.hpp"
 
 namespace weir::inline v0::heap {
 
-class driver_access;
-
-/// Says that the size of a freed block need not be checked.
-constexpr bytes any_size = bytes::max();
+using detail::any_size;
+using order::driver_access;
 
 /// Frees a block behind the work of the stream that it was allocated for.
 struct allocation_order {};
@@ -260,6 +260,7 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   void share_freed(driver_access& driver) noexcept;
   void share_if_due() noexcept;
   [[nodiscard]] result<void> wait_for_streams(driver_access& driver);
+  [[nodiscard]] result<bool> wait_for_device(driver_access& driver);
   [[nodiscard]] result<bool> any_capturing(driver_access& driver);
 
   // pools.cpp
@@ -300,7 +301,7 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   thread_caches caches_;
 
   mutable std::mutex mutex_;
-  heap::streams streams_;
+  order::stream_order order_;
   core core_;
   accounts accounts_;
   pending pending_;
@@ -311,34 +312,6 @@ class allocator_state : public std::enable_shared_from_this<allocator_state>,
   std::uint64_t next_callback_ = 1;
   stream_slot to_share_ = nobody;  // freed enough for an event
   bool pools_to_sweep_ = false;    // a pool that nobody holds lost its last block
-};
-
-/// The driver, entered when first needed: the context made current and, with it, the thread's
-/// capture mode relaxed, so that no question of ours breaks anybody's capture. A slow path that
-/// finds room makes no driver call at all.
-class driver_access {
- public:
-  explicit driver_access(weir::device where) noexcept : device_{where} {}
-  driver_access(const driver_access&) = delete;
-  driver_access& operator=(const driver_access&) = delete;
-
-  [[nodiscard]] const context_scope& enter() noexcept {
-    if (!bound_) {
-      bound_.emplace(device_);
-      if (*bound_) relaxed_.emplace(device_);
-    }
-    return *bound_;
-  }
-  [[nodiscard]] result<void> entered() {
-    if (!enter()) return bound_->error();
-    if (!*relaxed_) return relaxed_->error();
-    return {};
-  }
-
- private:
-  weir::device device_;
-  std::optional<context_scope> bound_;
-  std::optional<thread_capture_mode_guard> relaxed_;
 };
 
 // --- The quick path -----------------------------------------------------------------------------

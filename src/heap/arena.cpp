@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 namespace {
@@ -263,7 +263,7 @@ result<block_index> arena::fit_at(std::uint64_t address, const request& wanted) 
 }
 
 void arena::give_back(block_index which, stamp freed) noexcept {
-  if (shared_.streams.has_passed(freed) || mutated(mutation::free_run_is_everybodys))
+  if (shared_.order.completed(freed) || mutated(mutation::free_run_is_everybodys))
     freed.stream = nobody;
   block& run = shared_.blocks[which];
   handed_out_ -= run.size();
@@ -310,7 +310,7 @@ void arena::retire(stream_slot stream) noexcept {
   owner& from = *owners_[stream];
   while (from.oldest != no_block) {
     const block_index which = from.oldest;
-    if (!shared_.streams.has_passed(stamp_of(shared_.blocks[which]))) break;
+    if (!shared_.order.completed(stamp_of(shared_.blocks[which]))) break;
     remove_run(which);
     shared_.blocks[which].stream = nobody;
     add_run(which);

@@ -89,7 +89,7 @@ void arena::describe(pool_snapshot& into) const {
         break;
     }
     if (there.stream != nobody && there.is() != block_kind::hole)
-      info.stream = shared_.streams.id(there.stream);
+      info.stream = shared_.order.id(there.stream);
     into.blocks.push_back(info);
   }
   for (std::uint64_t i = 0; i < slots_.size(); ++i) {

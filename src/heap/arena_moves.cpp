@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "heap/arena.hpp"
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -36,7 +36,7 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
     const block_index found = goes_low(needed) ? theirs.lowest(needed) : theirs.shortest(needed);
     if (found == no_block) continue;
     const block& run = shared_.blocks[found];
-    if (!shared_.streams.can_wait_for(stamp_of(run))) continue;
+    if (!shared_.order.can_wait_for(stamp_of(run))) continue;
     if (best == no_block || run.units < shared_.blocks[best].units) best = found;
   }
   if (best == no_block) return no_block;
@@ -50,7 +50,9 @@ result<block_index> arena::grow(const request& wanted, const context_scope& boun
   const bool move = !prefers_growth(wanted);
   // Others' memory first, if this goes beyond the slack anyway; then without.
   for (const reach whose : {reach::behind_wait, reach::usable}) {
-    if (whose == reach::behind_wait && (!move || !others_have_runs(wanted.stream))) continue;
+    if (whose == reach::behind_wait &&
+        (!move || !shared_.queues_waits || !others_have_runs(wanted.stream)))
+      continue;
     room_plan made = make_plan(wanted, whose, move ? means::both : means::growing);
     if (!made.complete || !shared_.may_reserve(made.new_slots * slot_size_)) continue;
     auto done = carry_out(made, wanted, bound);
@@ -89,7 +91,7 @@ result<block_index> arena::carry_out(room_plan& room, const request& wanted,
   // Someone will want to fill the holes, or to move what is free where nothing may stay mapped: the
   // epoch of the last use must come to an end.
   if (!left.empty() || shared_.unmap_at_once)
-    static_cast<void>(shared_.streams.close(wanted.stream, bound));
+    static_cast<void>(shared_.order.close(wanted.stream, bound));
   return taken;
 }
 
@@ -217,7 +219,7 @@ block_index arena::commit(const room_plan& room, const request& wanted) {
     stamp used{};   // the last use of the old place
     stamp ready{};  // of the new place
   };
-  const stamp now = shared_.streams.now(wanted.stream);
+  const stamp now = shared_.order.now(wanted.stream);
   std::vector<step> steps;
   steps.reserve(room.fillings.size());
   for (const filling& each : room.fillings) {
@@ -367,8 +369,10 @@ result<bytes> arena::release(bytes most, const context_scope& bound) {
   for (block_index at = last_; at != no_block && released < most.count();) {
     const block_index before = shared_.blocks[at].before;
     const block& run = shared_.blocks[at];
-    if (run.is() == block_kind::run &&
-        (run.stream == nobody || mutated(mutation::bound_memory_released))) {
+    const bool quiescent =
+        run.stream == nobody || mutated(mutation::bound_memory_released) ||
+        (mutated(mutation::release_forgets_others_work) && shared_.order.passed(stamp_of(run)));
+    if (run.is() == block_kind::run && quiescent) {
       std::uint64_t low = slot_of(run.address + slot_size_ - 1);
       std::uint64_t high = slot_of(run.end());
       while (low < high && released < most.count()) {

@@ -2,19 +2,20 @@
 #include <algorithm>
 
 #include "heap/arena.hpp"
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 
 bool arena::usable(const block& run, const request& wanted, reach whose) const noexcept {
   if (run.is() != block_kind::run) return false;
   if (run.stream == nobody || run.stream == wanted.stream) return true;
-  return whose == reach::behind_wait && shared_.streams.can_wait_for(stamp_of(run));
+  return whose == reach::behind_wait && shared_.order.can_wait_for(stamp_of(run));
 }
 
 bool arena::fillable(const block& hole) const noexcept {
   return hole.is() == block_kind::hole &&
-         (shared_.streams.has_passed(stamp_of(hole)) || mutated(mutation::hole_filled_early));
+         (shared_.order.completed(stamp_of(hole)) || mutated(mutation::hole_filled_early) ||
+          (mutated(mutation::hole_forgets_others_work) && shared_.order.passed(stamp_of(hole))));
 }
 
 bool arena::others_have_runs(stream_slot stream) const noexcept {

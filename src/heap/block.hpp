@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/host_memory.hpp"
+#include "order/mutation.hpp"
+#include "order/stamp.hpp"
 #include "weir/bytes.hpp"
 #include "weir/error.hpp"
 #include "weir/memory.hpp"
@@ -23,25 +26,19 @@ constexpr std::uint64_t most_units = 0xffff'fffe;
 }
 [[nodiscard]] constexpr bytes to_bytes(std::uint64_t units) noexcept { return bytes{units * unit}; }
 
-/// The host, not the device, ran out.
-[[nodiscard]] inline error no_host_memory() {
-  return error{.code = errc::system, .detail = "the host has no memory for the books"};
-}
+using detail::no_host_memory;
 
 /// A record's number. 0 is no record.
 using block_index = std::uint32_t;
 constexpr block_index no_block = 0;
 
-/// A stream's number inside one allocator (streams.hpp). 0 is nobody: what belongs to it is
-/// everybody's.
-using stream_slot = std::uint32_t;
-constexpr stream_slot nobody = 0;
-
-/// A stretch of a stream's life, counted up. Wraps around, so compare with is_after() only.
-using epoch = std::uint32_t;
-[[nodiscard]] constexpr bool is_after(epoch a, epoch b) noexcept {
-  return static_cast<std::int32_t>(a - b) > 0;
-}
+using order::epoch;
+using order::is_after;
+using order::mutated;
+using order::mutation;
+using order::nobody;
+using order::stamp;
+using order::stream_slot;
 
 enum class block_kind : std::uint8_t {
   unused,         // the record is on the free list
@@ -73,7 +70,7 @@ struct block {
   };
   /// Of a run or hole.
   struct inside {
-    heap::epoch freed;
+    order::epoch freed;
     block_index older, newer;  // queue of the stream's runs by epoch; classic: `older` is a rank
     block_index left, right;   // list or tree of an index
   };

@@ -1,7 +1,7 @@
 // The thread's cache beyond the quick path: any of its streams, large blocks, other threads'
 // blocks.
 #include "heap/allocator_state.hpp"
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -87,7 +87,7 @@ bool allocator_state::deallocate_plainly(thread_cache& cache, void* pointer, str
   }
   fold(cache);  // what others may have must not count as ours
   what.become(block_kind::pending);
-  give_back(which, streams_.now(bins->slot));
+  give_back(which, order_.now(bins->slot));
   share_if_due();
   return true;
 }

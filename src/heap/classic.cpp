@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "device/state.hpp"
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 namespace {
@@ -128,7 +128,7 @@ void classic_store::give_back(block_index which, stamp freed) noexcept {
   block& back = shared_.blocks[which];
   const segment& home = segment_with(back.address);
   handed_out_ -= back.size();
-  const bool done = shared_.streams.has_passed(freed);
+  const bool done = shared_.order.completed(freed);
   const bool at_home =
       done || freed.stream == home.stream || mutated(mutation::guest_goes_home_at_once);
   back.become(block_kind::run);
@@ -136,7 +136,7 @@ void classic_store::give_back(block_index which, stamp freed) noexcept {
   back.account = 0;
   back.stream = at_home ? home.stream : freed.stream;
   back.in = {};
-  back.in.freed = done ? shared_.streams.passed(home.stream) : freed.epoch;
+  back.in.freed = done ? shared_.order.completed_epoch(home.stream) : freed.epoch;
   back.in.older = home.rank;
   settle(which, home);
 }
@@ -151,7 +151,7 @@ void classic_store::retire(stream_slot stream) noexcept {
         const segment& home = segment_with(blocks[guest].address);
         in.guests.remove(guest);
         blocks[guest].stream = home.stream;
-        blocks[guest].in.freed = shared_.streams.passed(home.stream);
+        blocks[guest].in.freed = shared_.order.completed_epoch(home.stream);
         settle(guest, home);
       }
       guest = next;
@@ -227,7 +227,7 @@ void classic_store::unlist(block_index run, const segment& home) noexcept {
 }
 
 bool classic_store::at_rest(const block& run) const noexcept {
-  return shared_.streams.has_passed({run.stream, run.in.freed});
+  return shared_.order.completed({run.stream, run.in.freed});
 }
 
 // --- What the rules forbid ----------------------------------------------------------------------
@@ -245,7 +245,7 @@ void classic_store::tell(memory_event_kind what, stream_slot stream, std::uint64
                          std::uint64_t size) const noexcept {
   shared_.tell({.kind = what,
                 .pool = pool_,
-                .stream = shared_.streams.id(stream),
+                .stream = shared_.order.id(stream),
                 .address = address,
                 .size = size});
 }
@@ -286,7 +286,7 @@ void classic_store::describe(pool_snapshot& into) const {
       told.address = of.address;
       told.size = bytes{of.size()};
       told.state = state_of(of);
-      told.stream = shared_.streams.id(of.stream);
+      told.stream = shared_.order.id(of.stream);
       told.pool = pool_;
       if (told.state == block_state::live) told.requested = bytes{of.size() - of.out.waste};
       into.blocks.push_back(told);

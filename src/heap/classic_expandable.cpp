@@ -120,7 +120,7 @@ result<block_index> classic_store::fill(block_index hole, std::uint64_t units,
     list(cut(hole, static_cast<std::uint32_t>(size / unit)), home);
   }
   blocks[hole].become(block_kind::run);
-  blocks[hole].in.freed = shared_.streams.passed(home.stream);
+  blocks[hole].in.freed = shared_.order.completed_epoch(home.stream);
   return settle(hole, home);
 }
 

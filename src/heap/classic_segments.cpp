@@ -49,7 +49,7 @@ result<classic_store::segment_map::iterator> classic_store::enter(std::uint64_t 
   first.stream = made.stream;
   first.become(kind);
   first.in = {};
-  first.in.freed = shared_.streams.passed(made.stream);
+  first.in.freed = shared_.order.completed_epoch(made.stream);
   first.in.older = made.rank;
   list(made.first, made);
   return entered;

@@ -21,7 +21,7 @@ result<block_info> allocator_state::block_at(const void* pointer) {
       .size = bytes{what.size()},
       .requested = bytes{what.size() - what.out.waste},
       .state = block_state::live,
-      .stream = streams_.id(what.stream),
+      .stream = order_.id(what.stream),
       .tag = accounts_.tag_of(what.account),
       .pool = is_private(what.account) ? accounts_.pool_of(what.account) : pool_id{},
   };
@@ -54,12 +54,11 @@ result<bytes> allocator_state::empty_cache(pool_id of) try {
   WEIR_TRY(driver.entered());
   std::vector<stamp> replays;  // may have been queued on any stream
   if (which->retains) {
-    for (stream_slot slot = 1; slot <= streams_.count(); ++slot)
-      replays.push_back(streams_.now(slot));
+    for (stream_slot slot = 1; slot <= order_.count(); ++slot) replays.push_back(order_.now(slot));
   }
   WEIR_TRY(wait_for_streams(driver));
   const bool over = std::all_of(replays.begin(), replays.end(),
-                                [&](stamp each) { return streams_.has_passed(each); });
+                                [&](stamp each) { return order_.completed(each); });
   if (!over) return bytes{};
   retire(*which);
   return which->memory->release(bytes::max(), driver.enter());
@@ -70,13 +69,13 @@ result<bytes> allocator_state::empty_cache(pool_id of) try {
 void allocator_state::begin_notice() noexcept {
   if (!usable()) return;
   const std::lock_guard lock{mutex_};
-  streams_.pause();
+  order_.pause();
 }
 
 void allocator_state::end_notice() noexcept {
   if (!usable()) return;
   const std::lock_guard lock{mutex_};
-  streams_.resume();
+  order_.resume();
 }
 
 }  // namespace weir::inline v0::heap

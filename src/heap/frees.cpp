@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "heap/allocator_state.hpp"
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 namespace {
@@ -91,7 +91,7 @@ result<void> allocator_state::deallocate_locked(void* pointer, const caller* who
                     .detail = "the block was asked for with " + to_string(bytes{requested})};
   }
   if (core_.observer != nullptr) {
-    emit(core_.observer, memory_event_kind::deallocate, what, streams_.id(slot), what.account);
+    emit(core_.observer, memory_event_kind::deallocate, what, order_.id(slot), what.account);
   }
   accounts_.freed(what.account, requested, what.size());
   if (what.recorded) {
@@ -103,10 +103,10 @@ result<void> allocator_state::deallocate_locked(void* pointer, const caller* who
   // A thread that only frees must not come here every time.
   if (cache != nullptr && !is_private(what.account)) count_in(*cache, what.account);
   const bool keeps = cache != nullptr && !is_private(what.account) && !captures_.any_declared() &&
-                     !detect_captures_ && cache->counts(what.account) && !streams_.lost(slot);
-  if (!keeps || !keep(*cache, which, slot, streams_.id(slot))) {
+                     !detect_captures_ && cache->counts(what.account) && !order_.gone(slot);
+  if (!keeps || !keep(*cache, which, slot, order_.id(slot))) {
     what.become(block_kind::pending);
-    give_back(which, streams_.now(slot));
+    give_back(which, order_.now(slot));
     if (pools_to_sweep_) sweep_pools(driver);
   }
   if (shares) share_if_due();
@@ -138,7 +138,7 @@ bool allocator_state::keep(thread_cache& cache, block_index which, stream_slot s
 void allocator_state::free_recorded(block_index which, stream_slot slot,
                                     driver_access& driver) noexcept {
   block& what = blocks_[which];
-  pending::waiting waits = pending_.forget(which, slot, streams_);
+  pending::waiting waits = pending_.forget(which, slot, order_);
   what.recorded = false;
   what.become(block_kind::pending);
   what.stream = slot;
@@ -148,10 +148,7 @@ void allocator_state::free_recorded(block_index which, stream_slot slot,
   }
   // An epoch that cannot be closed now (a capture, a driver in trouble) is closed by the next
   // request that looks for room; the block waits, and the free is done.
-  if (driver.entered()) {
-    for (const stamp& each : waits.others)
-      static_cast<void>(streams_.close(each.stream, driver.enter()));
-  }
+  if (driver.entered()) static_cast<void>(order_.close_for(waits.others, driver.enter()));
   pending_.add(std::move(waits));
   accounts_.pending(what.account, what.size() - what.out.waste, what.size());
 }
@@ -168,9 +165,9 @@ void allocator_state::give_back(block_index which, stamp freed) noexcept {
   table_.erase(what.address);
   --from.blocks;
   if (from.keeps_to_streams()) {
-    freed = streams_.now(freed.stream);  // a stamp that is passed already would untie it
-  } else if (streams_.add_freed(freed.stream, what.size(), least_shared,
-                                std::max(4 * least_shared, core_.reserved / 256))) {
+    freed = order_.now(freed.stream);  // a stamp that is passed already would untie it
+  } else if (order_.add_freed(freed.stream, what.size(), least_shared,
+                              std::max(4 * least_shared, core_.reserved / 256))) {
     to_share_ = freed.stream;
   }
   from.memory->give_back(which, freed);
@@ -192,7 +189,7 @@ result<void> allocator_state::record_stream(void* pointer, const stream_ref& str
   core_.tell({.kind = memory_event_kind::record_stream,
               .tag = accounts_.tag_of(blocks_[which].account).number(),
               .pool = accounts_.pool_of(blocks_[which].account),
-              .stream = streams_.id(slot),
+              .stream = order_.id(slot),
               .address = blocks_[which].address});
   return {};
 } catch (const std::bad_alloc&) {

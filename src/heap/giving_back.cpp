@@ -49,9 +49,9 @@ result<void> allocator_state::release_stream(const stream_ref& stream) {
   WEIR_TRY_VALUE(who, identify(stream, local()));
   const std::lock_guard lock{mutex_};
   WEIR_TRY(usable());
-  const stream_slot slot = streams_.known(who.id);
-  if (slot == nobody) return {};
   driver_access driver{core_.device};
+  // Met or not: work on it may use memory that it never asked for.
+  WEIR_TRY_VALUE(slot, slot_of(who, driver));
   WEIR_TRY(driver.entered());
   {
     const thread_caches::stop stopped{caches_, own_cache()};
@@ -65,7 +65,7 @@ result<void> allocator_state::release_stream(const stream_ref& stream) {
       each.remove_bins(bins);
     });
   }
-  return streams_.release(slot, driver.enter());
+  return order_.end_stream(slot, driver.enter());
 }
 
 void allocator_state::stream_closing(const stream_ref& which) noexcept {

@@ -16,14 +16,14 @@ void allocator_state::hand_back_list(block_index head, bool counted) noexcept {
     block& what = blocks_[which];
     head = what.out.next;
     if (!counted) accounts_.freed(what.account, what.size() - what.out.waste, what.size());
-    give_back(which, streams_.now(what.stream));
+    give_back(which, order_.now(what.stream));
   }
 }
 
 bool allocator_state::hand_back_large(thread_cache& cache) noexcept {
   if (cache.large == no_block) return false;
   fold(cache);
-  give_back(cache.large, streams_.now(blocks_[cache.large].stream));
+  give_back(cache.large, order_.now(blocks_[cache.large].stream));
   cache.large = no_block;
   cache.large_units = 0;
   return true;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 namespace {
@@ -128,7 +128,10 @@ bool ladder::hand_back_others() {
   return heap_.hand_back_all();
 }
 
+/// A driver without memory for new handles or page tables is no room, as a full arena is: what
+/// follows may serve the request all the same.
 result<bool> ladder::found(result<block_index> room) {
+  if (!room && room.code() == errc::out_of_memory) return false;
   if (!room) return std::move(room).error();
   room_ = *room;
   return room_ != no_block;
@@ -148,12 +151,13 @@ result<bool> ladder::rearrange_own() {
 
 /// Not on a captured stream: it cannot wait for work outside its capture.
 result<bool> ladder::rearrange_behind_waits() {
-  if (from_->of_graphs() || capturing_) return false;
+  if (from_->of_graphs() || capturing_ || !heap_.core_.queues_waits) return false;
   return found(from_->memory->rearrange(wanted_, store::reach::behind_wait, driver_.enter()));
 }
 
 result<bool> ladder::take_pending_behind_waits() {
   if (from_->of_graphs() || capturing_ || heap_.pending_.empty()) return false;
+  if (!heap_.core_.queues_waits) return false;
   // The smallest that is large enough.
   const auto& waiting = heap_.pending_.all();
   std::size_t best = waiting.size();
@@ -166,18 +170,20 @@ result<bool> ladder::take_pending_behind_waits() {
       best = i;
   }
   if (best == waiting.size()) return false;
-  std::vector<stamp> until = waiting[best].others;
-  until.push_back(waiting[best].freed);
-  for (const stamp& each : until) {
-    if (mutated(mutation::pending_taken_without_waits)) break;
-    WEIR_TRY_VALUE(waits, heap_.core_.wait(wanted_.stream, each, driver_.enter()));
+  const pending::waiting& taken = waiting[best];
+  if (!mutated(mutation::pending_taken_without_waits)) {
+    WEIR_TRY_VALUE(waits, heap_.core_.wait(wanted_.stream, taken.freed, driver_.enter()));
     if (!waits) return false;
+    for (const stamp& each : taken.others) {
+      WEIR_TRY_VALUE(recorded, heap_.core_.wait_for_stream(wanted_.stream, each, driver_.enter()));
+      if (!recorded) return false;
+    }
   }
   // Behind the waits the stream may use it as if it had freed it itself.
   const block_index which = heap_.pending_.take(best).which;
   const block& what = heap_.blocks_[which];
   heap_.accounts_.waited(what.account, what.size() - what.out.waste, what.size());
-  heap_.give_back(which, heap_.streams_.now(wanted_.stream));
+  heap_.give_back(which, heap_.order_.now(wanted_.stream));
   return true;
 }
 
@@ -255,25 +261,12 @@ result<bool> ladder::wait_for_a_stream() {
   if (somebody) return false;
   WEIR_TRY_VALUE(grew, heap_.poll_streams(driver_, nobody));
   if (grew) return true;
-  bool behind = false;
-  for (stream_slot slot = 1; slot <= heap_.streams_.count(); ++slot) {
-    WEIR_TRY_VALUE(passed, heap_.streams_.synchronize_oldest(slot, driver_.enter()));
-    if (passed) {
-      static_cast<void>(heap_.retire_all());
-      return true;
-    }
-    behind = behind || heap_.streams_.behind(slot);
+  WEIR_TRY_VALUE(passed, heap_.order_.synchronize_oldest(driver_.enter()));
+  if (passed) {
+    static_cast<void>(heap_.retire_all());
+    return true;
   }
-  if (!behind) return false;
-  if (!mutated(mutation::device_never_waited_for)) {
-    const auto rest = heap_.core_.device.synchronize();
-    // Somebody captures a stream that this allocator never met.
-    if (!rest && rest.code() == errc::capture_forbidden) return false;
-    WEIR_TRY(rest);
-  }
-  heap_.streams_.device_synchronized();
-  static_cast<void>(heap_.retire_all());
-  return true;
+  return heap_.order_.any_behind() ? heap_.wait_for_device(driver_) : false;
 }
 
 }  // namespace weir::inline v0::heap

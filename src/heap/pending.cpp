@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -19,7 +19,8 @@ void pending::prepare(block_index which) {
     found->second.room.reserve(found->second.recorded.size());
 }
 
-pending::waiting pending::forget(block_index which, stream_slot freed_on, streams& all) noexcept {
+pending::waiting pending::forget(block_index which, stream_slot freed_on,
+                                 order::stream_order& all) noexcept {
   waiting block{.which = which, .freed = all.now(freed_on), .others = {}};
   const auto found = uses_.find(which);
   if (found == uses_.end()) return block;
@@ -31,8 +32,8 @@ pending::waiting pending::forget(block_index which, stream_slot freed_on, stream
   return block;
 }
 
-bool pending::passed(const waiting& block, const streams& all) noexcept {
-  const auto is_passed = [&](stamp each) { return all.has_passed(each); };
+bool pending::passed(const waiting& block, const order::stream_order& all) noexcept {
+  const auto is_passed = [&](stamp each) { return all.passed(each); };
   if (mutated(mutation::first_of_recorded_streams))
     return std::any_of(block.others.begin(), block.others.end(), is_passed);
   return std::all_of(block.others.begin(), block.others.end(), is_passed);

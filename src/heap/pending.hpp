@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "heap/block.hpp"
-#include "heap/streams.hpp"
+#include "order/stream_order.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -27,13 +27,14 @@ class pending {
   /// Sees to it that forget() and add() cannot fail for the block.
   void prepare(block_index which);
   /// The block is freed on the stream: what it has to wait for. It is forgotten as a live one.
-  [[nodiscard]] waiting forget(block_index which, stream_slot freed_on, streams& all) noexcept;
+  [[nodiscard]] waiting forget(block_index which, stream_slot freed_on,
+                               order::stream_order& all) noexcept;
   void add(waiting block) noexcept { list_.push_back(std::move(block)); }
 
   /// Takes out the blocks that nobody uses any more and hands each to `give(which, freed)`. True if
   /// there was one.
   template <class Give>
-  bool take_passed(const streams& all, const Give& give) {
+  bool take_passed(const order::stream_order& all, const Give& give) {
     bool any = false;
     for (std::size_t i = 0; i < list_.size();) {
       if (!passed(list_[i], all)) {
@@ -56,7 +57,7 @@ class pending {
   [[nodiscard]] std::size_t footprint() const noexcept;
 
  private:
-  [[nodiscard]] static bool passed(const waiting& block, const streams& all) noexcept;
+  [[nodiscard]] static bool passed(const waiting& block, const order::stream_order& all) noexcept;
 
   struct use {
     std::vector<stream_slot> recorded;

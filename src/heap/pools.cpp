@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "heap/allocator_state.hpp"
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -77,9 +77,9 @@ void allocator_state::drop_holder(pool_id which) noexcept {
     captures_.forget(which);
     // Replays that are under way were queued on some stream before now.
     try {
-      left->guards.reserve(streams_.count());
-      for (stream_slot slot = 1; slot <= streams_.count(); ++slot)
-        left->guards.push_back(streams_.now(slot));
+      left->guards.reserve(order_.count());
+      for (stream_slot slot = 1; slot <= order_.count(); ++slot)
+        left->guards.push_back(order_.now(slot));
     } catch (const std::bad_alloc&) {
       ++left->holders;  // kept until the end: nothing that could be wrong is released
       return;
@@ -133,7 +133,7 @@ bool allocator_state::may_release(const pool_state& from) const noexcept {
   if (from.retains && from.blocks != 0) return false;
   if (mutated(mutation::graph_memory_without_guards)) return from.holders == 0;
   return from.holders == 0 && std::all_of(from.guards.begin(), from.guards.end(),
-                                          [&](stamp each) { return streams_.has_passed(each); });
+                                          [&](stamp each) { return order_.completed(each); });
 }
 
 // --- Captures -----------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ result<std::shared_ptr<graph_claim>> allocator_state::begin_capture(const stream
   pool_state& made = add_pool("graph");
   made.of_capture = true;
   captures_.declare(who.id, made.id);
-  streams_.expect_capture(slot, true);
+  order_.expect_capture(slot, true);
   claim->pool = made.id;
   claim->owner = weak_from_this();
   update_capture_reason();
@@ -176,7 +176,7 @@ void allocator_state::end_capture(const graph_claim& claim) noexcept {
   if (!usable()) return;
   const std::lock_guard lock{mutex_};
   if (!captures_.end(claim.pool)) return;
-  streams_.expect_capture(streams_.known(claim.stream), false);
+  order_.expect_capture(order_.known(claim.stream), false);
   if (pool_state* const served = find_pool(claim.pool); served != nullptr) {
     served->takes_requests = false;
     if (mutated(mutation::graph_memory_let_go_at_end)) served->of_capture = false;
@@ -220,7 +220,7 @@ result<pool_state*> allocator_state::capture_pool(const stream_ref& stream, stre
   WEIR_TRY_VALUE(now, stream.capture(driver.enter()));
   // A broken capture must be ended before its stream takes work: nothing can go wrong meanwhile.
   if (now.status != capture_status::active) return pools_.front().get();
-  const pool_id known = captures_.pool_of(streams_.id(slot), now.id);
+  const pool_id known = captures_.pool_of(order_.id(slot), now.id);
   if (known != pool_id{}) {
     if (pool_state* const served = find_pool(known); served != nullptr) return served;
   }

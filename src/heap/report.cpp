@@ -59,7 +59,7 @@ std::string advise(const memory_report& about) {
 memory_report allocator_state::report(bytes size, stream_slot slot) {
   memory_report about;
   about.requested = size;
-  about.stream = slot == nobody ? stream_id{} : streams_.id(slot);
+  about.stream = slot == nobody ? stream_id{} : order_.id(slot);
   about.limit = bytes{core_.reserved_limit};
   about.stats = totals();
   about.device_total = core_.device.total_memory();
@@ -90,11 +90,11 @@ memory_report allocator_state::report(bytes size, stream_slot slot) {
   });
   if (about.largest.size() > 8) about.largest.resize(8);
 
-  for (stream_slot each = 1; each <= streams_.count(); ++each) {
+  for (stream_slot each = 1; each <= order_.count(); ++each) {
     std::uint64_t held = 0;
     for (const auto& from : pools_)
       if (from->memory != nullptr) held += from->memory->bound_to(each);
-    if (held != 0) about.bound.push_back({streams_.id(each), bytes{held}});
+    if (held != 0) about.bound.push_back({order_.id(each), bytes{held}});
   }
   std::stable_sort(about.bound.begin(), about.bound.end(),
                    [](const auto& a, const auto& b) { return a.size > b.size; });
@@ -111,7 +111,7 @@ memory_report allocator_state::explain(bytes size, const stream_ref& stream) {
   if (!usable()) return about;
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
-  return report(size, who ? streams_.known(who->id) : nobody);
+  return report(size, who ? order_.known(who->id) : nobody);
 }
 
 }  // namespace heap

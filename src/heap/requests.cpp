@@ -124,7 +124,7 @@ result<void*> allocator_state::allocate_locked(std::unique_lock<std::mutex>& loc
     core_.tell({.kind = memory_event_kind::out_of_memory,
                 .tag = what.number(),
                 .pool = search.pool().id,
-                .stream = streams_.id(slot),
+                .stream = order_.id(slot),
                 .size = size.count(),
                 .rounded = complete.units * unit});
     return error{.code = errc::out_of_memory,
@@ -132,7 +132,7 @@ result<void*> allocator_state::allocate_locked(std::unique_lock<std::mutex>& loc
                  .detail = to_string(bytes{core_.reserved}) + " are reserved, " +
                            to_string(bytes{accounts_.total().allocated.current}) + " live"};
   }
-  hand_out(found, size, search.account(), search.pool(), streams_.id(slot), cache);
+  hand_out(found, size, search.account(), search.pool(), order_.id(slot), cache);
   if (!search.pool().retains) share_if_due();
   return reinterpret_cast<void*>(blocks_[found].address);
 }

@@ -17,12 +17,12 @@ memory_stats allocator_state::totals() const noexcept {
   sums.reserved = {core_.reserved, core_.reserved_peak};
   complete(sums);
   std::size_t footprint = sizeof *this + blocks_.footprint() + table_.footprint() +
-                          caches_.footprint() + streams_.footprint() + accounts_.footprint() +
+                          caches_.footprint() + order_.footprint() + accounts_.footprint() +
                           pending_.footprint();
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
     footprint += each->memory->footprint();
-    for (stream_slot slot = 1; slot <= streams_.count(); ++slot)
+    for (stream_slot slot = 1; slot <= order_.count(); ++slot)
       sums.stream_bound += each->memory->bound_to(slot);
   }
   caches_.for_each([&](const thread_cache& each) { sums.thread_cached += each.held(); });
@@ -30,8 +30,8 @@ memory_stats allocator_state::totals() const noexcept {
   sums.handles_moved = core_.handles_moved;
   sums.handles_returned = core_.handles_returned;
   sums.handles_released = core_.handles_released;
-  sums.waits = streams_.waits_queued();
-  sums.events = streams_.events_recorded();
+  sums.waits = order_.waits_queued();
+  sums.events = order_.events_recorded();
   sums.metadata = footprint;
   return sums;
 }
@@ -42,7 +42,7 @@ memory_stats allocator_state::pool_totals(const pool_state& of) const noexcept {
   if (of.memory == nullptr) return sums;
   sums.reserved = {of.memory->reserved(), of.memory->reserved_peak()};
   complete(sums);
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot)
+  for (stream_slot slot = 1; slot <= order_.count(); ++slot)
     sums.stream_bound += of.memory->bound_to(slot);
   sums.metadata = of.memory->footprint();
   if (of.id == pool_id{})

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "heap/block.hpp"
-#include "heap/streams.hpp"
+#include "order/stream_order.hpp"
 #include "weir/bytes.hpp"
 #include "weir/caching_allocator.hpp"
 #include "weir/device.hpp"
@@ -19,8 +19,9 @@ namespace weir::inline v0::heap {
 struct core {
   weir::device device;
   block_store& blocks;
-  heap::streams& streams;
+  order::stream_order& order;
   bool unmap_at_once = false;
+  bool queues_waits = true;
 
   // Totals of all stores.
   std::uint64_t reserved = 0;
@@ -39,16 +40,24 @@ struct core {
     what.device = device.id();
     observer->on_event(what);
   }
-  /// streams::wait(), and tells of it if a wait was queued.
+  /// stream_order::wait(), and tells of it if a wait was queued.
   [[nodiscard]] result<bool> wait(stream_slot waiter, stamp until, const context_scope& bound) {
-    const std::uint64_t before = streams.waits_queued();
-    WEIR_TRY_VALUE(waits, streams.wait(waiter, until, bound));
-    if (streams.waits_queued() != before) {
-      tell({.kind = memory_event_kind::wait,
-            .stream = streams.id(waiter),
-            .other = streams.id(until.stream)});
-    }
+    const std::uint64_t before = order.waits_queued();
+    WEIR_TRY_VALUE(waits, order.wait(waiter, until, bound));
+    tell_wait(waiter, until.stream, before);
     return waits;
+  }
+  /// The same for stream_order::wait_for_stream().
+  [[nodiscard]] result<bool> wait_for_stream(stream_slot waiter, stamp until,
+                                             const context_scope& bound) {
+    const std::uint64_t before = order.waits_queued();
+    WEIR_TRY_VALUE(waits, order.wait_for_stream(waiter, until, bound));
+    tell_wait(waiter, until.stream, before);
+    return waits;
+  }
+  void tell_wait(stream_slot waiter, stream_slot other, std::uint64_t waits_before) const noexcept {
+    if (order.waits_queued() == waits_before) return;
+    tell({.kind = memory_event_kind::wait, .stream = order.id(waiter), .other = order.id(other)});
   }
   [[nodiscard]] bool may_reserve(std::uint64_t more) const noexcept {
     return reserved <= reserved_limit && more <= reserved_limit - reserved;
@@ -108,7 +117,7 @@ class store {
   /// A block it handed out is free: usable at once by `freed.stream`, by others once that has
   /// passed the epoch. Never fails.
   virtual void give_back(block_index which, stamp freed) noexcept = 0;
-  /// The stream is known to have passed its epochs up to streams::passed(): its runs of those
+  /// The stream is known to have passed its epochs up to what is completed: its runs of those
   /// epochs become everybody's.
   virtual void retire(stream_slot stream) noexcept = 0;
   /// Gives physical memory under runs that are everybody's back to the driver, until `most` bytes

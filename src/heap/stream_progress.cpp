@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "heap/allocator_state.hpp"
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
 result<allocator_state::caller> allocator_state::identify(const stream_ref& stream,
@@ -35,7 +35,7 @@ result<allocator_state::caller> allocator_state::identify(const stream_ref& stre
   }
   if (refused) {
     if (refused->code == errc::capture_forbidden) return caller{stream, {}};
-    if (says_gone(*refused)) refused->code = errc::bad_stream;
+    if (order::says_gone(*refused)) refused->code = errc::bad_stream;
     return *std::move(refused);
   }
   if (per_thread && cache != nullptr) cache->per_thread_stream = id;
@@ -43,20 +43,20 @@ result<allocator_state::caller> allocator_state::identify(const stream_ref& stre
 }
 
 result<stream_slot> allocator_state::slot_of(const caller& who, driver_access& driver) {
-  if (who.id != stream_id{}) return streams_.meet(who.ref, who.id);
+  if (who.id != stream_id{}) return order_.meet(who.ref, who.id);
   WEIR_TRY(driver.entered());
-  return streams_.slot_of(who.ref, driver.enter());
+  return order_.slot_of(who.ref, driver.enter());
 }
 
 void allocator_state::retire(pool_state& in) noexcept {
   if (in.memory == nullptr) return;
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) in.memory->retire(slot);
+  for (stream_slot slot = 1; slot <= order_.count(); ++slot) in.memory->retire(slot);
 }
 
 bool allocator_state::retire_all() noexcept {
   for (const auto& each : pools_)
     if (!each->keeps_to_streams()) retire(*each);
-  return pending_.take_passed(streams_, [&](block_index which, stamp freed) {
+  return pending_.take_passed(order_, [&](block_index which, stamp freed) {
     const block& what = blocks_[which];
     accounts_.waited(what.account, what.size() - what.out.waste, what.size());
     give_back(which, freed);
@@ -64,49 +64,42 @@ bool allocator_state::retire_all() noexcept {
 }
 
 result<bool> allocator_state::poll_streams(driver_access& driver, stream_slot close_but) {
+  if (!order_.any_behind()) return false;
   WEIR_TRY(driver.entered());
-  bool grew = false;
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
-    if (!streams_.behind(slot)) continue;
-    if (slot != close_but) WEIR_TRY(streams_.close(slot, driver.enter()));
-    WEIR_TRY_VALUE(passed, streams_.poll(slot, driver.enter()));
-    grew = grew || passed;
-  }
+  WEIR_TRY(order_.close_others(close_but, driver.enter()));
+  WEIR_TRY_VALUE(grew, order_.poll(driver.enter()));
   if (grew) static_cast<void>(retire_all());
   return grew;
 }
 
 result<bool> allocator_state::any_capturing(driver_access& driver) {
-  if (captures_.any_declared() || streams_.paused()) return true;
+  if (captures_.any_declared() || order_.paused()) return true;
   WEIR_TRY(driver.entered());
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
-    if (streams_.lost(slot) || streams_.ref(slot).is_per_thread()) continue;
-    const auto asked = streams_.ref(slot).is_capturing(driver.enter());
-    if (asked && *asked) return true;
+  return order_.any_capturing(driver.enter());
+}
+
+/// Only the whole device's rest tells about streams that cannot be asked any more. False: somebody
+/// captures, and would be disturbed.
+result<bool> allocator_state::wait_for_device(driver_access& driver) {
+  WEIR_TRY_VALUE(capturing, any_capturing(driver));
+  if (capturing) return false;
+  if (!mutated(mutation::device_never_waited_for)) {
+    const auto rested = device_.synchronize();
+    // Somebody captures a stream that this allocator never met.
+    if (!rested && rested.code() == errc::capture_forbidden) return false;
+    WEIR_TRY(rested);
   }
-  return false;
+  order_.device_synchronized();
+  static_cast<void>(retire_all());
+  return true;
 }
 
 result<void> allocator_state::wait_for_streams(driver_access& driver) {
   WEIR_TRY(poll_streams(driver, nobody));
-  bool left = false;
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
-    WEIR_TRY(streams_.synchronize(slot, driver.enter()));
-    left = left || streams_.behind(slot);
-  }
-  if (left) {
-    // Streams that can no longer be asked: only the whole device's rest tells about them.
-    WEIR_TRY_VALUE(capturing, any_capturing(driver));
-    if (!capturing) {
-      auto rested =
-          mutated(mutation::device_never_waited_for) ? result<void>{} : device_.synchronize();
-      // Somebody else's stream is being captured: the device cannot be waited for now.
-      const bool forbidden = !rested && rested.code() == errc::capture_forbidden;
-      if (!rested && !forbidden) return rested;
-      if (rested) streams_.device_synchronized();
-    }
-  }
+  WEIR_TRY(driver.entered());
+  WEIR_TRY(order_.synchronize(driver.enter()));
   static_cast<void>(retire_all());
+  if (order_.any_behind()) WEIR_TRY(wait_for_device(driver));
   return {};
 }
 
@@ -120,13 +113,9 @@ void allocator_state::share_if_due() noexcept {
 void allocator_state::share_freed(driver_access& driver) noexcept {
   const stream_slot slot = std::exchange(to_share_, nobody);
   if (!driver.entered()) return;
-  static_cast<void>(streams_.close(slot, driver.enter()));
-  bool grew = false;
-  for (stream_slot each = 1; each <= streams_.count(); ++each) {
-    const auto passed = streams_.poll(each, driver.enter());
-    grew = grew || (passed && *passed);
-  }
-  if (grew) static_cast<void>(retire_all());
+  static_cast<void>(order_.close(slot, driver.enter()));
+  const auto grew = order_.poll(driver.enter());
+  if (grew && *grew) static_cast<void>(retire_all());
 }
 
 }  // namespace weir::inline v0::heap

@@ -12,7 +12,7 @@
 
 namespace weir::inline v0::pools {
 
-using heap::nobody;
+using order::nobody;
 
 namespace {
 
@@ -53,7 +53,7 @@ block_cache::block_cache(weir::device where, const block_source& source, keeping
       home_{detail::device_state::keep(where)},
       source_{source},
       limits_{std::move(limits)},
-      streams_{where} {}
+      order_{where, {.crossing = limits_.crossing}} {}
 
 block_cache::~block_cache() {
   if (home_->forked()) return;
@@ -97,13 +97,11 @@ result<stream_slot> block_cache::meet(const stream_ref& stream, driver_access& d
   if (stream.device() != device_)
     return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
   const stream_id id = stream.is_legacy() ? legacy_stream_ : stream.known_id();
-  if (const stream_slot slot = id == stream_id{} ? nobody : streams_.known(id); slot != nobody) {
-    streams_.met_alive(slot);
-    return slot;
-  }
+  if (const stream_slot slot = id == stream_id{} ? nobody : order_.known(id); slot != nobody)
+    return order_.meet(stream, id);
   WEIR_TRY(driver.entered());
-  auto slot = streams_.slot_of(stream, driver.enter());
-  if (!slot && heap::says_gone(slot.error())) {
+  auto slot = order_.slot_of(stream, driver.enter());
+  if (!slot && order::says_gone(slot.error())) {
     error reason = std::move(slot).error();
     reason.code = errc::bad_stream;
     return reason;
@@ -116,11 +114,10 @@ result<void> block_cache::release_stream(const stream_ref& stream) {
   if (stream.device() != device_) return errc::bad_stream;
   driver_access driver{device_};
   const guard lock{mutex_};
-  if (stream.known_id() != stream_id{} && streams_.known(stream.known_id()) == nobody) return {};
   WEIR_TRY_VALUE(slot, meet(stream, driver));
-  if (streams_.ref(slot).is_legacy() || streams_.ref(slot).is_per_thread()) return {};
+  if (order_.ref(slot).is_legacy() || order_.ref(slot).is_per_thread()) return {};
   WEIR_TRY(driver.entered());
-  return streams_.release(slot, driver.enter());
+  return order_.end_stream(slot, driver.enter());
 }
 
 void block_cache::stream_closing(const stream_ref& which) noexcept {
@@ -152,8 +149,8 @@ result<void*> block_cache::allocate(bytes size, const stream_ref& stream, bytes 
   wanted.slot = slot;
   block* found = find_kept(wanted);
   if (found == nullptr) {
-    WEIR_TRY(look_after(wanted.rounded, driver));
-    found = find_kept(wanted);
+    WEIR_TRY_VALUE(freed, look_for_kept(wanted, driver));
+    found = freed;
   }
   if (found != nullptr) {
     void* const memory = hand_out_kept(*found, wanted);
@@ -188,7 +185,7 @@ result<void*> block_cache::adopt(guard& lock, std::uint64_t base, const request&
     return hand_out(made, wanted);
   } catch (const std::bad_alloc&) {
     detail::report_failure(source_.give_back(driver.enter(), base));
-    return heap::no_host_memory();
+    return detail::no_host_memory();
   }
 }
 
@@ -244,7 +241,7 @@ result<void> block_cache::deallocate(void* pointer, bytes expected, const stream
     // The block is freed whatever the driver says.
     if (const auto done = trim_locked(lock, 0, driver); !done) detail::report_failure(done.error());
   }
-  if (expected != heap::any_size && expected != requested) {
+  if (expected != detail::any_size && expected != requested) {
     return error{.code = errc::invalid_argument,
                  .requested = expected,
                  .detail = "a block of " + to_string(requested) + " was freed as one of " +
@@ -260,7 +257,7 @@ void block_cache::put_away(block& what, stream_slot slot) noexcept {
   books_.blocks.set(books_.blocks.current - 1);
   books_.cached += what.size;
   what.freed_on = slot;
-  what.freed = streams_.now(slot);
+  what.freed = order_.now(slot);
   what.order = next_order_++;
   if (limits_.clock) what.freed_at = limits_.clock();
   std::erase_if(what.others, [&](const stamp& each) { return each.stream == slot; });
@@ -268,7 +265,7 @@ void block_cache::put_away(block& what, stream_slot slot) noexcept {
     what.state = block_state::kept;
     return kept_.put(what);
   }
-  for (stamp& each : what.others) each = streams_.now(each.stream);
+  for (stamp& each : what.others) each = order_.now(each.stream);
   what.state = block_state::pending;
   books_.pending += what.size;
   pending_.push_back(what);
@@ -293,8 +290,8 @@ block_pool_stats block_cache::stats() const {
   if (home_->forked()) return {};
   const guard lock{mutex_};
   block_pool_stats now = books_;
-  now.waits = streams_.waits_queued();
-  now.events = streams_.events_recorded();
+  now.waits = order_.waits_queued();
+  now.events = order_.events_recorded();
   return now;
 }
 

@@ -10,15 +10,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/any_size.hpp"
+#include "base/host_memory.hpp"
 #include "device/state.hpp"
-#include "heap/allocator_state.hpp"
-#include "heap/streams.hpp"
+#include "order/driver_access.hpp"
+#include "order/stream_order.hpp"
 #include "pools/shelves.hpp"
 #include "weir/block_pool.hpp"
 
 namespace weir::inline v0::pools {
 
-using heap::driver_access;
+using order::driver_access;
 
 /// Where blocks come from.
 struct block_source {
@@ -36,6 +38,7 @@ extern const block_source pinned_memory;
 struct keeping {
   keeping(bytes at_most = bytes::max()) noexcept : most{at_most} {}
   bytes most;
+  crossing_rule crossing = crossing_rule::all_work;
   std::chrono::nanoseconds longest = std::chrono::nanoseconds::max();
   /// Asked only where `longest` is a limit.
   std::function<std::chrono::nanoseconds()> clock;
@@ -64,7 +67,7 @@ class block_cache final : private detail::stream_listener {
   block_cache& operator=(const block_cache&) = delete;
 
   [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment);
-  /// heap::any_size: the size is not checked. Null: the stream it was allocated for.
+  /// detail::any_size: the size is not checked. Null: the stream it was allocated for.
   result<void> deallocate(void* pointer, bytes expected, const stream_ref* stream);
   result<void> record_stream(void* pointer, const stream_ref& stream);
   result<void> release_stream(const stream_ref& stream);
@@ -88,7 +91,7 @@ class block_cache final : private detail::stream_listener {
     bytes size;
     bytes alignment;
     std::uint64_t rounded;
-    stream_slot slot = heap::nobody;
+    stream_slot slot = order::nobody;
   };
 
   // block_cache.cpp, with the lock
@@ -103,12 +106,11 @@ class block_cache final : private detail::stream_listener {
   void put_away(block& what, stream_slot slot) noexcept;
 
   // block_order.cpp, with the lock
-  result<void> look_at(stream_slot slot, driver_access& driver);
   void retire();
-  [[nodiscard]] result<bool> any_capturing(driver_access& driver);
-  /// Looks how far the streams have come that keep blocks of this size, or of any.
-  result<void> look_after(std::uint64_t size, driver_access& driver);
-  result<void> look_after_all(driver_access& driver);
+  /// A kept block that becomes free for the request when one looks how far the streams have come.
+  [[nodiscard]] result<block*> look_for_kept(const request& wanted, driver_access& driver);
+  /// What `spared` freed is its own to use already.
+  result<void> look_after_all(stream_slot spared, driver_access& driver);
   result<void> wait_for_streams(driver_access& driver);
   [[nodiscard]] result<block*> take_behind_wait(const request& wanted, driver_access& driver);
 
@@ -134,7 +136,7 @@ class block_cache final : private detail::stream_listener {
   mutable std::mutex mutex_;
   keeping limits_;
   bool closed_ = false;
-  heap::streams streams_;
+  order::stream_order order_;
   table blocks_;
   shelves kept_;
   block_list pending_;

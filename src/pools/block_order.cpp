@@ -5,22 +5,14 @@
 
 namespace weir::inline v0::pools {
 
-using heap::nobody;
-
-result<void> block_cache::look_at(stream_slot slot, driver_access& driver) {
-  if (!streams_.behind(slot)) return {};
-  WEIR_TRY(driver.entered());
-  WEIR_TRY(streams_.settle(slot, driver.enter()));
-  WEIR_TRY(streams_.poll(slot, driver.enter()));
-  return {};
-}
+using order::nobody;
 
 void block_cache::retire() {
   for (block* each = pending_.front; each != nullptr;) {
     block& what = *each;
     each = what.after;
     if (!std::all_of(what.others.begin(), what.others.end(),
-                     [&](const stamp& other) { return streams_.has_passed(other); }))
+                     [&](const stamp& other) { return order_.passed(other); }))
       continue;
     kept_.prepare(what.size, what.freed_on);
     pending_.remove(what);
@@ -29,54 +21,47 @@ void block_cache::retire() {
     what.state = block_state::kept;
     kept_.put(what);
   }
-  kept_.retire(streams_);
+  kept_.retire(order_);
 }
 
-result<void> block_cache::look_after(std::uint64_t size, driver_access& driver) {
-  const std::vector<block*> bound = kept_.bound(size);
-  if (bound.empty() && pending_.empty()) return {};
-  for (const block* each : bound) WEIR_TRY(look_at(each->freed.stream, driver));
-  for (const block* each = pending_.front; each != nullptr; each = each->after) {
-    if (each->size != size) continue;
-    WEIR_TRY(look_at(each->freed_on, driver));
-    for (const stamp& other : each->others) WEIR_TRY(look_at(other.stream, driver));
+result<block*> block_cache::look_for_kept(const request& wanted, driver_access& driver) {
+  if (!kept_.any_bound(wanted.rounded) && pending_.empty()) return static_cast<block*>(nullptr);
+  WEIR_TRY(driver.entered());
+  WEIR_TRY(order_.settle_named(driver.enter()));
+  // The host touches pinned memory in no stream's order: its own stream must be done, too.
+  WEIR_TRY(look_after_all(source_.host_touches ? nobody : wanted.slot, driver));
+  block* found = find_kept(wanted);
+  // A device at rest reaches a mark within microseconds; new memory costs far more than to look.
+  for (int looks = 0; looks < 16 && found == nullptr && kept_.any_bound(wanted.rounded); ++looks) {
+    WEIR_TRY(order_.poll(driver.enter()));
+    retire();
+    found = find_kept(wanted);
+  }
+  return found;
+}
+
+result<void> block_cache::look_after_all(stream_slot spared, driver_access& driver) {
+  if (order_.any_behind()) {
+    WEIR_TRY(driver.entered());
+    WEIR_TRY(order_.close_others(spared, driver.enter()));
+    WEIR_TRY(order_.poll(driver.enter()));
   }
   retire();
   return {};
-}
-
-result<void> block_cache::look_after_all(driver_access& driver) {
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) WEIR_TRY(look_at(slot, driver));
-  retire();
-  return {};
-}
-
-result<bool> block_cache::any_capturing(driver_access& driver) {
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
-    if (streams_.lost(slot) || streams_.ref(slot).is_per_thread()) continue;
-    const auto asked = streams_.ref(slot).is_capturing(driver.enter());
-    if (asked && *asked) return true;
-  }
-  return false;
 }
 
 result<void> block_cache::wait_for_streams(driver_access& driver) {
-  WEIR_TRY(driver.entered());
-  bool left = false;
-  for (stream_slot slot = 1; slot <= streams_.count(); ++slot) {
-    if (!streams_.behind(slot)) continue;
-    WEIR_TRY(streams_.close(slot, driver.enter()));
-    WEIR_TRY(streams_.synchronize(slot, driver.enter()));
-    left = left || streams_.behind(slot);
-  }
-  if (left) {
+  WEIR_TRY(look_after_all(nobody, driver));
+  if (!order_.any_behind()) return {};
+  WEIR_TRY(order_.synchronize(driver.enter()));
+  if (order_.any_behind()) {
     // Streams that can no longer be asked: only the whole device's rest tells about them.
-    WEIR_TRY_VALUE(capturing, any_capturing(driver));
+    WEIR_TRY_VALUE(capturing, order_.any_capturing(driver.enter()));
     if (!capturing) {
       const auto rested = device_.synchronize();
       // Somebody else's stream is being captured: the device cannot be waited for now.
       if (!rested && rested.code() != errc::capture_forbidden) return rested;
-      if (rested) streams_.device_synchronized();
+      if (rested) order_.device_synchronized();
     }
   }
   retire();
@@ -86,10 +71,10 @@ result<void> block_cache::wait_for_streams(driver_access& driver) {
 result<block*> block_cache::take_behind_wait(const request& wanted, driver_access& driver) {
   WEIR_TRY(driver.entered());
   // A wait queued on a captured stream would become part of its graph.
-  WEIR_TRY_VALUE(capturing, streams_.ref(wanted.slot).is_capturing(driver.enter()));
+  WEIR_TRY_VALUE(capturing, order_.ref(wanted.slot).is_capturing(driver.enter()));
   if (capturing) return static_cast<block*>(nullptr);
   for (block* each : kept_.bound(wanted.rounded)) {
-    WEIR_TRY_VALUE(waits, streams_.wait(wanted.slot, each->freed, driver.enter()));
+    WEIR_TRY_VALUE(waits, order_.wait(wanted.slot, each->freed, driver.enter()));
     if (!waits) continue;
     kept_.take(*each);
     return each;

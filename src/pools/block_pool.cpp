@@ -70,7 +70,7 @@ void block_pool::deallocate(void* pointer) const noexcept {
 }
 
 result<void> block_pool::try_deallocate(void* pointer, const stream_ref& stream) const {
-  return try_deallocate(pointer, heap::any_size, stream);
+  return try_deallocate(pointer, detail::any_size, stream);
 }
 
 result<void> block_pool::try_deallocate(void* pointer, bytes size, const stream_ref& stream) const {
@@ -78,7 +78,7 @@ result<void> block_pool::try_deallocate(void* pointer, bytes size, const stream_
 }
 
 result<void> block_pool::try_deallocate(void* pointer) const {
-  return with(inside_, [&](auto& in) { return in.deallocate(pointer, heap::any_size, nullptr); });
+  return with(inside_, [&](auto& in) { return in.deallocate(pointer, detail::any_size, nullptr); });
 }
 
 result<void> block_pool::record_stream(void* pointer, const stream_ref& stream) const {

@@ -63,7 +63,7 @@ result<bytes> block_cache::give_back(guard& lock, leaving victims, driver_access
 
 result<bytes> block_cache::trim_locked(guard& lock, std::uint64_t keep, driver_access& driver) {
   if (books_.cached <= keep && !any_too_old()) return bytes{};
-  WEIR_TRY(look_after_all(driver));
+  WEIR_TRY(look_after_all(order::nobody, driver));
   WEIR_TRY_VALUE(at_once, give_back(lock, take_over(keep), driver));
   if (books_.cached <= keep && !any_too_old()) return at_once;
   WEIR_TRY(wait_for_streams(driver));
@@ -96,7 +96,7 @@ bytes block_cache::threshold() const {
 void block_cache::observe_limits(guard& lock, driver_access& driver) noexcept {
   if (books_.cached <= limits_.most.count() && !any_too_old()) return;
   try {
-    auto looked = look_after_all(driver);
+    auto looked = look_after_all(order::nobody, driver);
     if (!looked) return detail::report_failure(looked);
     // The request at hand can be served all the same.
     const auto done = give_back(lock, take_over(limits_.most.count()), driver);
@@ -116,7 +116,7 @@ result<void*> block_cache::relieve(guard& lock, const request& wanted, driver_ac
     if (waited_for != nullptr) return hand_out_kept(*waited_for, wanted);
   }
   for (const bool wait : {false, true}) {
-    WEIR_TRY(wait ? wait_for_streams(driver) : look_after_all(driver));
+    WEIR_TRY(wait ? wait_for_streams(driver) : look_after_all(order::nobody, driver));
     if (block* const found = find_kept(wanted); found != nullptr)
       return hand_out_kept(*found, wanted);
     // A block that the driver does not take is kept; what did go may be enough.

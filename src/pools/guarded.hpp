@@ -3,7 +3,7 @@
 
 #include <new>
 
-#include "heap/block.hpp"
+#include "base/host_memory.hpp"
 #include "weir/result.hpp"
 
 namespace weir::inline v0::pools {
@@ -14,7 +14,7 @@ auto guarded(const Call& call) -> decltype(call()) {
   try {
     return call();
   } catch (const std::bad_alloc&) {
-    return heap::no_host_memory();
+    return detail::no_host_memory();
   }
 }
 

@@ -3,7 +3,7 @@
 
 namespace weir::inline v0::pools {
 
-using heap::nobody;
+using order::nobody;
 
 void block_list::push_back(block& what) noexcept {
   what.before = back;
@@ -85,6 +85,13 @@ block* shelves::take_oldest() noexcept {
   return found;
 }
 
+bool shelves::any_bound(std::uint64_t size) const noexcept {
+  for (auto at = all_.lower_bound({size, nobody}); at != all_.end() && at->first.first == size;
+       ++at)
+    if (at->second.first_bound != nullptr) return true;
+  return false;
+}
+
 std::vector<block*> shelves::bound(std::uint64_t size) const {
   std::vector<block*> found;
   for (auto at = all_.lower_bound({size, nobody}); at != all_.end() && at->first.first == size;
@@ -94,10 +101,10 @@ std::vector<block*> shelves::bound(std::uint64_t size) const {
   return found;
 }
 
-void shelves::retire(const heap::streams& progress) noexcept {
+void shelves::retire(const order::stream_order& progress) noexcept {
   for (auto at = all_.begin(); at != all_.end();) {
     shelf& each = at->second;
-    while (each.first_bound != nullptr && progress.has_passed(each.first_bound->freed)) {
+    while (each.first_bound != nullptr && progress.completed(each.first_bound->freed)) {
       each.first_bound->freed = {};
       each.first_bound = each.first_bound->after;
     }

@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "heap/streams.hpp"
+#include "order/stream_order.hpp"
 #include "weir/bytes.hpp"
 
 namespace weir::inline v0::pools {
 
-using heap::stamp;
-using heap::stream_slot;
+using order::stamp;
+using order::stream_slot;
 
 enum class block_state : std::uint8_t {
   live,     // the user's
@@ -28,8 +28,8 @@ struct block {
   std::uint64_t size = 0;
   std::uint64_t requested = 0;
   block_state state = block_state::live;
-  stream_slot stream = heap::nobody;  // it was allocated for
-  stream_slot freed_on = heap::nobody;
+  stream_slot stream = order::nobody;  // it was allocated for
+  stream_slot freed_on = order::nobody;
   stamp freed;                // behind its free; nobody's once the stream has passed that
   std::vector<stamp> others;  // of recorded streams; the epochs count from the free on
   std::uint64_t order = 0;    // of frees
@@ -76,10 +76,11 @@ class shelves {
   /// That very block, which lies on a shelf.
   void take(block& what) noexcept;
 
+  [[nodiscard]] bool any_bound(std::uint64_t size) const noexcept;
   /// The first block of each stream's shelf of this size that its stream has not passed.
   [[nodiscard]] std::vector<block*> bound(std::uint64_t size) const;
   /// Marks what the streams have passed as everybody's and forgets empty shelves.
-  void retire(const heap::streams& progress) noexcept;
+  void retire(const order::stream_order& progress) noexcept;
 
  private:
   struct shelf {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "heap/block.hpp"
+#include "base/host_memory.hpp"
 #include "pools/stream_pool_state.hpp"
 #include "weir/checked.hpp"
 
@@ -115,7 +115,7 @@ result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, 
     books_.add(address, {.base = base, .size = size, .stream = stream, .capture = capture});
   } catch (const std::bad_alloc&) {
     WEIR_TRY(check(call::mem_free_async, bound.driver().mem_free_async(base, stream.handle())));
-    return heap::no_host_memory();
+    return detail::no_host_memory();
   }
   return as_pointer(address);
 }

@@ -172,6 +172,9 @@ void timeline::record(event_state& event, const std::shared_ptr<stream_state>& s
   } else {
     event.recorded = dependency{stream, mark.sequence};
   }
+  // Nothing is ahead of it: a device needs no step of the program's to get there.
+  const bool alone = stream->queue.size() == 1 && !mark.details && !stream->held;
+  if (alone && machine_.options.mode == progress::manual) finish(*stream, mark.sequence);
 }
 
 void timeline::wait(const std::shared_ptr<stream_state>& stream, const event_state& event) {
@@ -475,14 +478,17 @@ void timeline::perform(stream_state& stream, std::unique_lock<std::mutex>& lock)
     changed_.notify_all();
     return;
   }
-  stream.completed = op.sequence;
-  stream.queue.pop_front();
-  if (stream.queue.empty()) {
-    stream.busy = false;
-    std::erase(busy_, &stream);
-    drop_if_done(stream);
-  }
+  finish(stream, op.sequence);
+  if (stream.queue.empty()) drop_if_done(stream);
   if (waiting_threads_ > 0) changed_.notify_all();
+}
+
+void timeline::finish(stream_state& stream, std::uint64_t sequence) {
+  stream.completed = sequence;
+  stream.queue.pop_front();
+  if (!stream.queue.empty()) return;
+  stream.busy = false;
+  std::erase(busy_, &stream);
 }
 
 }  // namespace weir::inline v0::sim

@@ -228,6 +228,8 @@ class timeline {
   [[nodiscard]] stream_state* choose(time_point limit);
   [[nodiscard]] stream_state* choose_by_time(time_point limit);
   void perform(stream_state& stream, std::unique_lock<std::mutex>& lock);
+  /// The front of the stream's queue, which has that number, has happened.
+  void finish(stream_state& stream, std::uint64_t sequence);
   driver::CUresult do_work(stream_state& stream, operation& op, std::unique_lock<std::mutex>& lock);
   void drop_if_done(stream_state& stream);
 

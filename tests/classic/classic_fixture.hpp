@@ -27,7 +27,7 @@ class classic_bench {
         device{runtime->device(device_id{0}).value()},
         bound{device},
         known{device},
-        shared{.device = device, .blocks = blocks, .streams = known} {
+        shared{.device = device, .blocks = blocks, .order = known} {
     for (std::size_t i = 0; i < streams; ++i) {
       own.push_back(stream::create(device).value());
       slots.push_back(known.slot_of(own.back(), bound).value());
@@ -64,9 +64,9 @@ class classic_bench {
   }
   /// The stream is known to have come this far.
   void pass(std::size_t stream) {
-    EXPECT_TRUE(known.close(slots[stream], bound).value());
-    own[stream].synchronize().value();
-    EXPECT_TRUE(known.poll(slots[stream], bound).value());
+    EXPECT_TRUE(known.close(slots[stream], bound));
+    EXPECT_TRUE(known.synchronize(bound).value());
+    EXPECT_FALSE(known.behind(slots[stream]));
     store->retire(slots[stream]);
   }
 
@@ -80,7 +80,7 @@ class classic_bench {
   weir::device device;
   context_scope bound;
   heap::block_store blocks;
-  heap::streams known;
+  order::stream_order known;
   heap::core shared;
   std::vector<stream> own;
   std::vector<stream_slot> slots;

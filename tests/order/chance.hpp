@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace weir::order {
+namespace weir::order_test {
 
 class chance {
  public:
@@ -38,4 +38,4 @@ class chance {
   std::uint64_t state_;
 };
 
-}  // namespace weir::order
+}  // namespace weir::order_test

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace weir::order {
+namespace weir::order_test {
 
 /// Runs what it is given on the thread it is given for, one at a time, and waits for it.
 class crew {
@@ -68,4 +68,4 @@ class crew {
   std::vector<std::unique_ptr<member>> members_;
 };
 
-}  // namespace weir::order
+}  // namespace weir::order_test

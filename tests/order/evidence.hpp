@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace weir::order {
+namespace weir::order_test {
 
 /// Keeps the first fault. Any thread; found() costs a load.
 class evidence {
@@ -27,4 +27,4 @@ class evidence {
   std::string first_;
 };
 
-}  // namespace weir::order
+}  // namespace weir::order_test

@@ -9,7 +9,7 @@
 #include "weir/runtime.hpp"
 #include "weir/sim.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
@@ -133,4 +133,4 @@ TEST_F(Found, a_peak_is_no_number_below_zero) {
 }
 
 }  // namespace
-}  // namespace weir::order
+}  // namespace weir::order_test

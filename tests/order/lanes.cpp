@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace weir::order {
+namespace weir::order_test {
 
 void clock::raise(lane of, std::uint64_t to) {
   if (at_.size() <= of) at_.resize(of + 1);
@@ -169,4 +169,4 @@ bool lanes::wait(lane next, const event& until) {
   return at_.done(lanes_[next].ref.wait(until), "wait");
 }
 
-}  // namespace weir::order
+}  // namespace weir::order_test

@@ -10,7 +10,7 @@
 #include "weir/stream.hpp"
 #include "world.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 
 /// A stream's number in a program; never used twice, though its handle may be.
 using lane = std::size_t;
@@ -114,4 +114,4 @@ class lanes {
   std::vector<past_mark> marks_;
 };
 
-}  // namespace weir::order
+}  // namespace weir::order_test

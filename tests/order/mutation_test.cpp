@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <string>
 
-#include "heap/mutation.hpp"
+#include "order/mutation.hpp"
 #include "run.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 namespace {
 
-using heap::mutation;
+using order::mutation;
 
 constexpr std::uint64_t steps_a_program = 1000;
 constexpr std::uint64_t most_programs = 1000;
@@ -30,6 +30,17 @@ constexpr std::array mistakes{
     WEIR_MISTAKE(older_free_counts),
     WEIR_MISTAKE(one_epoch_too_many),
     WEIR_MISTAKE(epoch_not_marked),
+    WEIR_MISTAKE(others_work_forgotten),
+    WEIR_MISTAKE(one_stream_not_marked),
+    WEIR_MISTAKE(unmarked_stream_counts_as_idle),
+    WEIR_MISTAKE(new_stream_holds_up_nothing),
+    WEIR_MISTAKE(watched_streams_forgotten),
+    WEIR_MISTAKE(ended_stream_forgotten),
+    WEIR_MISTAKE(lost_stream_forgotten),
+    WEIR_MISTAKE(mark_counts_for_open_epoch),
+    WEIR_MISTAKE(wait_for_owner_alone),
+    WEIR_MISTAKE(hole_forgets_others_work),
+    WEIR_MISTAKE(release_forgets_others_work),
     WEIR_MISTAKE(hole_filled_early),
     WEIR_MISTAKE(hole_forgets_its_use),
     WEIR_MISTAKE(mapping_not_retained),
@@ -56,7 +67,7 @@ static_assert(mistakes.size() + 1 == static_cast<std::size_t>(mutation::count));
 
 class Mutations : public ::testing::TestWithParam<mistake> {
  protected:
-  ~Mutations() override { heap::chosen_mutation = mutation::none; }
+  ~Mutations() override { order::chosen_mutation = mutation::none; }
 };
 
 TEST(no_mutation, is_not_found) {
@@ -65,7 +76,7 @@ TEST(no_mutation, is_not_found) {
 }
 
 TEST_P(Mutations, is_found) {
-  heap::chosen_mutation = GetParam().which;
+  order::chosen_mutation = GetParam().which;
   for (std::uint64_t seed = 1; seed <= most_programs; ++seed) {
     const std::string fault = run_in_turns(seed, steps_a_program);
     if (fault.empty()) continue;
@@ -80,4 +91,4 @@ INSTANTIATE_TEST_SUITE_P(Each, Mutations, ::testing::ValuesIn(mistakes),
                          [](const auto& tested) { return std::string{tested.param.name}; });
 
 }  // namespace
-}  // namespace weir::order
+}  // namespace weir::order_test

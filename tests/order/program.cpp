@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace weir::order {
+namespace weir::order_test {
 namespace {
 
 constexpr std::uint64_t kib = std::uint64_t{1} << 10;
@@ -380,4 +380,4 @@ void program::receive() {
   take_in(std::move(block));
 }
 
-}  // namespace weir::order
+}  // namespace weir::order_test

@@ -13,7 +13,7 @@
 #include "weir/caching_allocator.hpp"
 #include "world.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 
 /// Blocks on their way from one thread's program to another's, each behind an event.
 class mailbox {
@@ -139,4 +139,4 @@ class program {
   bool in_callback_ = false;
 };
 
-}  // namespace weir::order
+}  // namespace weir::order_test

@@ -5,7 +5,7 @@
 #include "heap/allocator_state.hpp"
 #include "program.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
@@ -288,4 +288,4 @@ void program::finish(std::size_t thread) {
   pools_.clear();
 }
 
-}  // namespace weir::order
+}  // namespace weir::order_test

@@ -9,7 +9,7 @@
 
 #include "run.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 namespace {
 
 constexpr std::uint64_t steps_a_program = 1000;
@@ -38,4 +38,4 @@ TEST(random_order, threads_at_once) {
 }
 
 }  // namespace
-}  // namespace weir::order
+}  // namespace weir::order_test

@@ -9,7 +9,7 @@
 #include "program.hpp"
 #include "world.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 namespace {
 
 std::string outcome(const world& at, std::uint64_t seed) {
@@ -73,4 +73,4 @@ std::string run_at_once(std::uint64_t seed, std::uint64_t steps) {
   return outcome(at, seed);
 }
 
-}  // namespace weir::order
+}  // namespace weir::order_test

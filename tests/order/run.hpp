@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace weir::order {
+namespace weir::order_test {
 
 /// One random program of so many steps, its threads taking turns: the same seed is the same
 /// program. Returns what went wrong; empty if nothing did.
@@ -14,4 +14,4 @@ namespace weir::order {
 /// many steps in all. Threads run as they like: not repeatable.
 [[nodiscard]] std::string run_at_once(std::uint64_t seed, std::uint64_t steps);
 
-}  // namespace weir::order
+}  // namespace weir::order_test

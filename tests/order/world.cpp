@@ -4,7 +4,7 @@
 #include "chance.hpp"
 #include "heap/allocator_state.hpp"
 
-namespace weir::order {
+namespace weir::order_test {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
@@ -121,4 +121,4 @@ void world::check_end() {
   expect(machine_->used(device_id{0}) == used_before_, "close leaves memory behind");
 }
 
-}  // namespace weir::order
+}  // namespace weir::order_test

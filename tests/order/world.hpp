@@ -16,7 +16,7 @@ namespace weir::heap {
 class allocator_state;
 }
 
-namespace weir::order {
+namespace weir::order_test {
 
 /// A machine and an allocator, both chosen by the seed. Hazards, and errors that are reported to
 /// the handler, become evidence. One at a time: the error handler is the process's.
@@ -74,4 +74,4 @@ class world {
   std::optional<caching_allocator> memory_;
 };
 
-}  // namespace weir::order
+}  // namespace weir::order_test

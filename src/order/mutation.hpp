@@ -3,17 +3,28 @@
 
 #include <cstdint>
 
-namespace weir::inline v0::heap {
+namespace weir::inline v0::order {
 
 /// Each is one way to get the order of streams wrong. The library knows of none of them: there
 /// mutated() is a constant, and the line it stands in is what it would be without.
 enum class mutation : std::uint8_t {
   none,
-  free_run_is_everybodys,       ///< what a stream freed is everybody's at once
-  foreign_run_absorbed,         ///< a free takes in a neighbour that another stream freed
-  older_free_counts,            ///< of two frees that become one run the older one's epoch stays
-  one_epoch_too_many,           ///< the epoch after the last one passed counts as passed
-  epoch_not_marked,             ///< what is stamped with an epoch does not make it close
+  free_run_is_everybodys,          ///< what a stream freed is everybody's at once
+  foreign_run_absorbed,            ///< a free takes in a neighbour that another stream freed
+  older_free_counts,               ///< of two frees that become one run the older one's epoch stays
+  one_epoch_too_many,              ///< the epoch after the last one passed counts as passed
+  epoch_not_marked,                ///< what is stamped with an epoch does not make it close
+  others_work_forgotten,           ///< memory leaves its stream when that stream alone is done
+  one_stream_not_marked,           ///< one stream counts as idle whenever an epoch is closed
+  unmarked_stream_counts_as_idle,  ///< … one that cannot be asked at the moment
+  new_stream_holds_up_nothing,     ///< a stream's work counts only from its first request on
+  watched_streams_forgotten,       ///< streams that never ask for memory are not marked
+  ended_stream_forgotten,       ///< a stream's work is forgotten when it is about to be destroyed
+  lost_stream_forgotten,        ///< … or when it is found to be destroyed
+  mark_counts_for_open_epoch,   ///< a mark counts for what is freed after it was made
+  wait_for_owner_alone,         ///< a wait for the stream of the free, not for the others
+  hole_forgets_others_work,     ///< a hole is filled when the stream of its free alone is done
+  release_forgets_others_work,  ///< the same for memory that goes back to the driver
   hole_filled_early,            ///< a hole is filled while its old mapping may be in use
   hole_forgets_its_use,         ///< a place that a handle left counts as unused
   mapping_not_retained,         ///< a handle that moves is unmapped at its old place at once
@@ -44,4 +55,4 @@ inline mutation chosen_mutation = mutation::none;
 [[nodiscard]] constexpr bool mutated(mutation /*which*/) noexcept { return false; }
 #endif
 
-}  // namespace weir::inline v0::heap
+}  // namespace weir::inline v0::order

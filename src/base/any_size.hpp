@@ -1,0 +1,11 @@
+// A free that does not say how large the block is.
+#pragma once
+
+#include "weir/bytes.hpp"
+
+namespace weir::inline v0::detail {
+
+/// Says that the size of a freed block need not be checked.
+constexpr bytes any_size = bytes::max();
+
+}  // namespace weir::inline v0::detail

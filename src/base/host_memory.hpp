@@ -1,0 +1,12 @@
+// What is answered where the host, not the device, ran out of memory.
+#pragma once
+
+#include "weir/error.hpp"
+
+namespace weir::inline v0::detail {
+
+[[nodiscard]] inline error no_host_memory() {
+  return error{.code = errc::system, .detail = "the host has no memory for the books"};
+}
+
+}  // namespace weir::inline v0::detail

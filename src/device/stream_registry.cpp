@@ -1,0 +1,119 @@
+// Streams that weir made or watches, and those who know of more.
+#include "device/stream_registry.hpp"
+
+#include <algorithm>
+
+#include "device/state.hpp"
+
+namespace weir::inline v0 {
+namespace detail {
+
+void stream_registry::add(const stream_ref& stream) {
+  const std::lock_guard lock{mutex_};
+  const auto is_it = [&](const stream_ref& each) { return each.known_id() == stream.known_id(); };
+  if (std::any_of(streams_.begin(), streams_.end(), is_it)) return;
+  streams_.push_back(stream);
+  additions_.fetch_add(1, std::memory_order_release);
+}
+
+void stream_registry::remove(stream_id gone) noexcept {
+  const std::lock_guard lock{mutex_};
+  std::erase_if(streams_, [&](const stream_ref& each) { return each.known_id() == gone; });
+}
+
+std::uint64_t stream_registry::add_source(stream_source source) {
+  auto shared = std::make_shared<const stream_source>(std::move(source));
+  const std::lock_guard lock{mutex_};
+  sources_.emplace_back(next_key_, std::move(shared));
+  has_sources_.store(true, std::memory_order_release);
+  return next_key_++;
+}
+
+void stream_registry::remove_source(std::uint64_t key) noexcept {
+  std::shared_ptr<const stream_source> last;  // what it holds goes without the lock
+  const std::lock_guard lock{mutex_};
+  const auto found = std::find_if(sources_.begin(), sources_.end(),
+                                  [&](const auto& each) { return each.first == key; });
+  if (found == sources_.end()) return;
+  last = std::move(found->second);
+  sources_.erase(found);
+  has_sources_.store(!sources_.empty(), std::memory_order_release);
+}
+
+void stream_registry::ask_sources() {
+  std::vector<std::shared_ptr<const stream_source>> all;
+  {
+    const std::lock_guard lock{mutex_};
+    for (const auto& [key, source] : sources_) all.push_back(source);
+  }
+  std::vector<stream_ref> told;
+  for (const auto& source : all) (*source)(told);
+  for (const stream_ref& each : told)
+    if (each.known_id() != stream_id{}) add(each);
+}
+
+std::vector<stream_ref> stream_registry::added_since(std::uint64_t& seen) {
+  if (has_sources_.load(std::memory_order_acquire)) ask_sources();
+  const std::uint64_t now = additions_.load(std::memory_order_acquire);
+  if (now == seen) return {};
+  const std::lock_guard lock{mutex_};
+  seen = now;
+  return streams_;
+}
+
+}  // namespace detail
+
+// --- What users see ------------------------------------------------------------------------------
+
+namespace {
+
+/// Default streams end with their thread or context, and nobody can be asked about another
+/// thread's.
+result<stream_ref> watchable(const stream_ref& stream) {
+  if (stream.is_per_thread()) {
+    return error{.code = errc::bad_stream,
+                 .detail = "a thread's default stream is another stream on every thread"};
+  }
+  return stream.identified();
+}
+
+}  // namespace
+
+result<void> watch_stream(const stream_ref& stream) {
+  WEIR_TRY_VALUE(known, watchable(stream));
+  detail::device_state::of(stream.device()).known_streams.add(known);
+  return {};
+}
+
+result<void> unwatch_stream(const stream_ref& stream) {
+  WEIR_TRY_VALUE(known, watchable(stream));
+  detail::tell_end(detail::device_state::of(stream.device()), known);
+  return {};
+}
+
+result<stream_source_registration> watch_streams(weir::device of, stream_source source) {
+  if (!source) return errc::invalid_argument;
+  const auto home = detail::device_state::keep(of);
+  const std::uint64_t key = home->known_streams.add_source(std::move(source));
+  return stream_source_registration{home, key};
+}
+
+stream_source_registration::stream_source_registration(std::shared_ptr<detail::device_state> home,
+                                                       std::uint64_t key) noexcept
+    : home_{std::move(home)}, key_{key} {}
+
+stream_source_registration::~stream_source_registration() {
+  if (home_ != nullptr && !home_->forked()) home_->known_streams.remove_source(key_);
+}
+
+stream_source_registration::stream_source_registration(stream_source_registration&& other) noexcept
+    : home_{std::move(other.home_)}, key_{std::exchange(other.key_, 0)} {}
+
+stream_source_registration& stream_source_registration::operator=(
+    stream_source_registration&& other) noexcept {
+  std::swap(home_, other.home_);
+  std::swap(key_, other.key_);
+  return *this;
+}
+
+}  // namespace weir::inline v0

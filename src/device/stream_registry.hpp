@@ -1,0 +1,45 @@
+// The streams of a device that weir may ask at any time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "weir/ids.hpp"
+#include "weir/stream.hpp"
+#include "weir/stream_watch.hpp"
+
+namespace weir::inline v0::detail {
+
+/// Streams that last until weir is told of their end: those it made itself, and those that somebody
+/// watches (weir/stream_watch.hpp). Whoever keeps memory in stream order asks all of them, whether
+/// or not they were ever named in a request.
+///
+/// Owned by its device's state. Any thread; a source is called without the lock, by whoever asks.
+class stream_registry {
+ public:
+  /// A stream with a known id. Adding it twice is adding it once.
+  void add(const stream_ref& stream);
+  void remove(stream_id gone) noexcept;
+
+  [[nodiscard]] std::uint64_t add_source(stream_source source);
+  void remove_source(std::uint64_t key) noexcept;
+
+  /// Asks the sources; then all streams, if any was added since `seen`, which becomes now.
+  [[nodiscard]] std::vector<stream_ref> added_since(std::uint64_t& seen);
+
+ private:
+  void ask_sources();
+
+  std::mutex mutex_;
+  std::vector<stream_ref> streams_;
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<const stream_source>>> sources_;
+  std::uint64_t next_key_ = 1;
+  std::atomic<std::uint64_t> additions_{0};
+  std::atomic<bool> has_sources_{false};
+};
+
+}  // namespace weir::inline v0::detail

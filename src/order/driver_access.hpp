@@ -1,0 +1,40 @@
+// Entering the driver only where a call needs it.
+#pragma once
+
+#include <optional>
+
+#include "weir/device.hpp"
+#include "weir/event.hpp"
+#include "weir/result.hpp"
+
+namespace weir::inline v0::order {
+
+/// The driver, entered when first needed: the context made current and, with it, the thread's
+/// capture mode relaxed, so that no question of ours breaks anybody's capture. A slow path that
+/// finds room makes no driver call at all. Stays on its thread and in its block.
+class driver_access {
+ public:
+  explicit driver_access(weir::device where) noexcept : device_{where} {}
+  driver_access(const driver_access&) = delete;
+  driver_access& operator=(const driver_access&) = delete;
+
+  [[nodiscard]] const context_scope& enter() noexcept {
+    if (!bound_) {
+      bound_.emplace(device_);
+      if (*bound_) relaxed_.emplace(device_);
+    }
+    return *bound_;
+  }
+  [[nodiscard]] result<void> entered() {
+    if (!enter()) return bound_->error();
+    if (!*relaxed_) return relaxed_->error();
+    return {};
+  }
+
+ private:
+  weir::device device_;
+  std::optional<context_scope> bound_;
+  std::optional<thread_capture_mode_guard> relaxed_;
+};
+
+}  // namespace weir::inline v0::order

@@ -1,0 +1,26 @@
+// The numbers that stream order is kept in: streams by slot, time by epoch.
+#pragma once
+
+#include <cstdint>
+
+namespace weir::inline v0::order {
+
+/// A stream's number inside one stream_order. 0 is nobody: what belongs to it is everybody's.
+using stream_slot = std::uint32_t;
+constexpr stream_slot nobody = 0;
+
+/// A stretch of time, counted up. Wraps around, so compare with is_after() only.
+using epoch = std::uint32_t;
+[[nodiscard]] constexpr bool is_after(epoch a, epoch b) noexcept {
+  return static_cast<std::int32_t>(a - b) > 0;
+}
+
+/// Whose memory it is, and when it was freed: what was queued by the end of the epoch may use it.
+struct stamp {
+  stream_slot stream = nobody;
+  order::epoch epoch = 0;
+
+  friend bool operator==(const stamp&, const stamp&) = default;
+};
+
+}  // namespace weir::inline v0::order

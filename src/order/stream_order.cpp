@@ -1,0 +1,454 @@
+// Epochs of all streams: a few events close many frees.
+#include "order/stream_order.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "weir/driver.hpp"
+
+namespace weir::inline v0::order {
+namespace {
+
+/// The most marks and closings that are kept of a stream. What comes when there are more is told
+/// apart no longer, and counts as done a little later.
+constexpr std::size_t most_unfinished = 256;
+
+}  // namespace
+
+bool says_gone(const error& reason) noexcept {
+  return reason.code == errc::bad_stream || reason.code == errc::invalid_handle ||
+         reason.native == driver::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+stream_order::stream_order(weir::device where, order_rules rules)
+    : device_{where},
+      rules_{rules},
+      watched_{detail::device_state::of(where).known_streams},
+      events_{where},
+      entries_(1) {}
+
+stream_order::~stream_order() = default;
+
+// --- Streams -------------------------------------------------------------------------------------
+
+stream_slot stream_order::known(stream_id id) const noexcept {
+  const auto found = slots_.find(id);
+  return found == slots_.end() ? nobody : found->second;
+}
+
+stream_ref stream_order::ref(stream_slot slot) const noexcept {
+  return {device_, entries_[slot].handle};
+}
+
+result<stream_slot> stream_order::slot_of(const stream_ref& stream, const context_scope& bound) {
+  if (stream.device() != device_) return errc::bad_stream;
+  auto asked = stream.id(bound);
+  if (!asked) {
+    // A stream that is being captured cannot be asked; its handle cannot have changed hands since.
+    const auto found = by_handle_.find(stream.handle());
+    if (asked.code() == errc::capture_forbidden && found != by_handle_.end()) return found->second;
+    return std::move(asked).error();
+  }
+  return meet(stream, *asked);
+}
+
+stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
+  if (mutated(mutation::streams_known_by_handle) && by_handle_.contains(stream.handle()))
+    return by_handle_.at(stream.handle());
+  const stream_slot known_slot = known(id);
+  const stream_slot slot = known_slot != nobody ? known_slot : add(stream, id);
+  named_ = slot;
+  entry& met = entries_[slot];
+  if (!met.named || met.ended) [[unlikely]] {
+    met.named = true;
+    if (met.ended) {  // whoever names it will give it more to do
+      met.ended = met.finished = false;
+      met.marked = met.passed = completed_;
+      update();
+    }
+  }
+  return slot;
+}
+
+stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
+  stream_slot slot = static_cast<stream_slot>(entries_.size());
+  if (spare_.empty()) {
+    entries_.emplace_back();
+  } else {
+    slot = spare_.back();
+    spare_.pop_back();
+    entries_[slot] = {};
+    for (entry& each : entries_) each.waited_for.erase(slot);
+  }
+  entry& met = entries_[slot];
+  met.id = id;
+  met.handle = stream.handle();
+  met.lasting = !rules_.unannounced_ends || stream.is_legacy();
+  // What it was given before we knew of it may use what was freed since: it holds that up.
+  const bool counts_from_now = mutated(mutation::new_stream_holds_up_nothing);
+  met.stamped = met.closed = met.quiescent = completed_;
+  met.marked = met.passed = counts_from_now ? open_ - 1 : completed_;
+  slots_.emplace(id, slot);
+  if (!stream.is_per_thread()) by_handle_.insert_or_assign(stream.handle(), slot);
+  update();
+  return slot;
+}
+
+void stream_order::meet_watched() {
+  if (mutated(mutation::watched_streams_forgotten)) return;
+  for (const stream_ref& each : watched_.added_since(watched_seen_)) {
+    const stream_slot met = known(each.known_id());
+    const stream_slot slot = met != nobody ? met : add(each, each.known_id());
+    entries_[slot].lasting = true;
+  }
+}
+
+bool stream_order::alone(stream_slot slot) const noexcept {
+  for (stream_slot other = 1; other <= count(); ++other)
+    if (other != slot && entries_[other].named && !gone(other)) return false;
+  return true;
+}
+
+result<bool> stream_order::any_capturing(const context_scope& bound) {
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    const entry& stream = entries_[slot];
+    const bool askable = !gone(slot) && (stream.lasting || slot == named_);
+    if (!askable || ref(slot).is_per_thread() || stream.id == stream_id{}) continue;
+    const auto asked = ref(slot).is_capturing(bound);
+    if (asked && *asked) return true;
+  }
+  return false;
+}
+
+bool stream_order::still_there(entry& stream, const context_scope& bound) {
+  const stream_ref there{device_, stream.handle};
+  const auto id = there.id(bound);
+  const bool same = id ? *id == stream.id : !says_gone(id.error());
+  // The per-thread handle means another stream on every thread: ours is there, but not from here.
+  stream.lost = !same && !there.is_per_thread();
+  return same;
+}
+
+result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& bound) {
+  entry& stream = entries_[slot];
+  if (stream.lost || stream.ended || stream.capture_expected) return false;
+  if (!stream.lasting && slot != named_) return false;
+  // Also the legacy stream while somebody else's capture forbids to use it.
+  const auto capture = ref(slot).capture(bound);
+  if (!capture && says_gone(capture.error())) stream.lost = !ref(slot).is_per_thread();
+  if (!capture && !stream.lost && capture.code() != errc::not_supported) return capture.error();
+  if (!capture || capture->status != capture_status::none) return false;
+  return still_there(stream, bound);
+}
+
+result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) {
+  entry& stream = entries_[slot];
+  if (gone(slot)) return {};
+  named_ = slot;  // whoever tells of its end has it still
+  // Nothing comes behind this mark, so it does for the open epoch as well and for all that follow.
+  WEIR_TRY_VALUE(marked, record_mark(slot, open_, bound));
+  stream.ended = marked;
+  if (marked && mutated(mutation::ended_stream_forgotten)) stream.finished = true;
+  update();
+  return {};
+}
+
+// --- Epochs --------------------------------------------------------------------------------------
+
+bool stream_order::add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
+                             std::uint64_t much) noexcept {
+  if (slot == nobody) return false;
+  entry& stream = entries_[slot];
+  stream.freed += size;
+  ++stream.frees;
+  if (stream.freed < much && (stream.freed < some || stream.frees < 16)) return false;
+  if (!alone(slot)) return true;
+  stream.freed = 0;  // so that the others are looked at seldom, however many there were
+  stream.frees = 0;
+  return false;
+}
+
+bool stream_order::any_behind() const noexcept {
+  for (stream_slot slot = 1; slot <= count(); ++slot)
+    if (behind(slot)) return true;
+  return false;
+}
+
+void stream_order::end_epoch() noexcept {
+  if (!used_) return;
+  ++open_;
+  used_ = false;
+}
+
+void stream_order::close_epochs(entry& stream) noexcept {
+  stream.closed = open_ - 1;
+  if (stream.closings.size() == most_unfinished) stream.closings.pop_back();
+  if (all_work()) stream.closings.push_back(stream.closed);
+  stream.freed = 0;
+  stream.frees = 0;
+}
+
+void stream_order::update() noexcept {
+  marked_ = completed_ = open_ - 1;
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    entry& stream = entries_[slot];
+    if (stream.id == stream_id{}) continue;  // spare
+    if (stream.ended && stream.marks.empty()) stream.finished = true;
+    if (stream.finished) {
+      if (!stream.named) {
+        slots_.erase(stream.id);
+        stream.id = {};
+        spare_.push_back(slot);
+      }
+      continue;
+    }
+    if (stream.lost && mutated(mutation::lost_stream_forgotten)) continue;
+    if (!stream.ended) marked_ = earlier(marked_, later(stream.marked, stream.passed));
+    completed_ = earlier(completed_, stream.passed);
+  }
+  // So that the epochs of a stream that rests for long stay comparable.
+  for (entry& stream : entries_) {
+    for (auto& each = stream.closings; !each.empty() && !is_after(each.front(), completed_);) {
+      stream.quiescent = each.front();
+      each.pop_front();
+    }
+    if (is_after(stream.stamped, stream.quiescent)) continue;
+    stream.stamped = stream.closed = stream.quiescent = completed_;
+  }
+}
+
+// --- Marks ---------------------------------------------------------------------------------------
+
+result<bool> stream_order::record_mark(stream_slot slot, epoch until, const context_scope& bound) {
+  entry& stream = entries_[slot];
+  WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
+  if (!askable) return false;
+  // Behind a kernel that runs for long the newest mark moves on instead of another being made.
+  if (stream.marks.size() == most_unfinished) {
+    static_cast<void>(events_.give_back(std::move(stream.marks.back().reached)));
+    stream.marks.pop_back();
+    stream.marked = stream.marks.back().epoch;
+  }
+  WEIR_TRY_VALUE(mark_event, events_.take());
+  WEIR_TRY(mark_event.record(ref(slot), bound));
+  ++events_recorded_;
+  // Another thread may have begun to capture the stream in between. The event is the capture's
+  // then: it says nothing of earlier work, and whoever waited for it would be captured, too.
+  const auto capturing = ref(slot).is_capturing(bound);
+  if (!capturing || *capturing) return false;
+  stream.marks.push_back({until, std::move(mark_event)});
+  stream.marked = until;
+  return true;
+}
+
+result<void> stream_order::mark_stream(stream_slot slot, const context_scope& bound) {
+  if (!owes_mark(entries_[slot])) return {};
+  const epoch until = mutated(mutation::mark_counts_for_open_epoch) ? open_ : open_ - 1;
+  WEIR_TRY(record_mark(slot, until, bound));
+  return {};
+}
+
+result<void> stream_order::mark_all(const context_scope& bound) {
+  meet_watched();
+  result<void> outcome;
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    if (mutated(mutation::one_stream_not_marked) && slot == 2) {
+      entries_[slot].passed = entries_[slot].marked = open_ - 1;
+      continue;
+    }
+    auto marked = mark_stream(slot, bound);
+    if (!marked && outcome) outcome = std::move(marked);  // the others are marked all the same
+    entry& stream = entries_[slot];
+    if (mutated(mutation::unmarked_stream_counts_as_idle) && owes_mark(stream))
+      stream.passed = stream.marked = open_ - 1;
+  }
+  update();
+  return outcome;
+}
+
+result<void> stream_order::close(stream_slot slot, const context_scope& bound) {
+  if (paused()) return {};
+  if (!needs_mark(slot)) return {};
+  if (!is_after(open_, entries_[slot].stamped)) end_epoch();
+  close_epochs(entries_[slot]);
+  if (all_work()) return mark_all(bound);
+  auto marked = mark_stream(slot, bound);
+  update();
+  return marked;
+}
+
+result<void> stream_order::close_others(stream_slot spared, const context_scope& bound) {
+  if (paused()) return {};
+  bool any_open = false;
+  bool any_owed = false;
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    any_owed = any_owed || owes_mark(entries_[slot]);
+    if (slot == spared || !needs_mark(slot)) continue;
+    any_open = true;
+    if (!all_work()) WEIR_TRY(close(slot, bound));
+  }
+  if (!all_work()) return {};
+  if (any_open) {
+    end_epoch();
+    for (stream_slot slot = 1; slot <= count(); ++slot)
+      if (slot != spared) close_epochs(entries_[slot]);
+  }
+  if (any_open || (any_owed && any_behind())) return mark_all(bound);
+  return {};
+}
+
+result<void> stream_order::close_for(const std::vector<stamp>& used, const context_scope& bound) {
+  if (paused()) return {};
+  end_epoch();
+  result<void> outcome;
+  for (const stamp& each : used) {
+    auto marked = mark_stream(each.stream, bound);
+    if (!marked && outcome) outcome = std::move(marked);
+  }
+  update();
+  return outcome;
+}
+
+result<void> stream_order::settle_named(const context_scope& bound) {
+  if (paused() || named_ == nobody || !behind(named_)) return {};
+  WEIR_TRY_VALUE(askable, may_be_asked(named_, bound));
+  if (!askable) return {};
+  WEIR_TRY_VALUE(idle, ref(named_).ready(bound));
+  if (!idle) return {};
+  entry& stream = entries_[named_];
+  end_epoch();
+  for (mark& old : stream.marks) static_cast<void>(events_.give_back(std::move(old.reached)));
+  stream.marks.clear();
+  stream.passed = stream.marked = open_ - 1;
+  close_epochs(stream);
+  update();
+  return {};
+}
+
+result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound) {
+  bool grew = false;
+  while (!stream.marks.empty()) {
+    const auto reached = stream.marks.front().reached.reached(bound);
+    if (!reached && reached.error().native == driver::CUDA_ERROR_CAPTURED_EVENT) {
+      // Of a capture that came and went while it was recorded. A later mark will do for both.
+      stream.marks.pop_front();
+      stream.marked = stream.marks.empty() ? stream.passed : stream.marks.back().epoch;
+      stream.lost = stream.lost || std::exchange(stream.ended, false);
+      continue;
+    }
+    if (!reached) return reached.error();
+    if (!*reached) break;
+    // Out of the way first: an event that cannot be kept must not hold up what follows it.
+    mark done = std::move(stream.marks.front());
+    stream.marks.pop_front();
+    stream.passed = later(stream.passed, done.epoch);
+    grew = true;
+    if (auto kept = events_.give_back(std::move(done.reached)); !kept) detail::report_failure(kept);
+  }
+  return grew;
+}
+
+result<bool> stream_order::poll(const context_scope& bound) {
+  if (paused()) return false;
+  bool grew = false;
+  std::optional<error> failed;
+  for (entry& stream : entries_) {
+    auto passed = poll_stream(stream, bound);
+    if (!passed && !failed) failed = std::move(passed).error();
+    grew = grew || (passed && *passed);
+  }
+  if (grew || failed) update();
+  if (failed) return *std::move(failed);
+  return grew;
+}
+
+result<bool> stream_order::synchronize(const context_scope& bound) {
+  if (paused()) return false;
+  bool any = false;
+  for (const entry& stream : entries_) {
+    if (stream.marks.empty()) continue;
+    WEIR_TRY(stream.marks.back().reached.synchronize());
+    any = true;
+  }
+  if (!any) return false;
+  WEIR_TRY(poll(bound));
+  return true;
+}
+
+result<bool> stream_order::synchronize_oldest(const context_scope& bound) {
+  if (paused()) return false;
+  const mark* oldest = nullptr;
+  for (const entry& stream : entries_) {
+    if (stream.marks.empty()) continue;
+    const mark& first = stream.marks.front();
+    if (oldest == nullptr || is_after(oldest->epoch, first.epoch)) oldest = &first;
+  }
+  if (oldest == nullptr) return false;
+  WEIR_TRY(oldest->reached.synchronize());
+  return poll(bound);
+}
+
+void stream_order::device_synchronized() noexcept {
+  end_epoch();
+  for (entry& stream : entries_) {
+    for (mark& old : stream.marks) static_cast<void>(events_.give_back(std::move(old.reached)));
+    stream.marks.clear();
+    stream.passed = stream.marked = open_ - 1;
+    close_epochs(stream);
+    if (stream.lost) stream.finished = true;  // it gets nothing more to do
+  }
+  update();
+}
+
+// --- Waits ---------------------------------------------------------------------------------------
+
+result<bool> stream_order::wait(stream_slot waiter, stamp freed, const context_scope& bound) {
+  if (freed.stream == waiter || completed(freed)) return true;
+  if (paused()) return false;
+  if (!is_marked(freed)) {
+    WEIR_TRY(close(freed.stream, bound));
+    if (!is_marked(freed)) return false;
+  }
+  if (!all_work() || mutated(mutation::wait_for_owner_alone))
+    return wait_for_stream(waiter, freed, bound);
+  for (stream_slot other = 1; other <= count(); ++other) {
+    WEIR_TRY_VALUE(waits, wait_for_stream(waiter, {other, freed.epoch}, bound));
+    if (!waits) return false;
+  }
+  return true;
+}
+
+result<bool> stream_order::wait_for_stream(stream_slot waiter, stamp used,
+                                           const context_scope& bound) {
+  if (used.stream == waiter || passed(used)) return true;
+  if (paused()) return false;
+  entry& owner = entries_[used.stream];
+  if (is_after(used.epoch, owner.marked) && !owner.ended) {
+    end_epoch();
+    WEIR_TRY(mark_stream(used.stream, bound));
+    update();
+  }
+  entry& behind = entries_[waiter];
+  const auto queued = behind.waited_for.find(used.stream);
+  if (queued != behind.waited_for.end() && !is_after(used.epoch, queued->second)) return true;
+  // Marks are reached in order: the first for the epoch or a later one will do.
+  for (const mark& candidate : owner.marks) {
+    const bool last_of_all = owner.ended && &candidate == &owner.marks.back();
+    if (is_after(used.epoch, candidate.epoch) && !last_of_all &&
+        !mutated(mutation::wait_for_older_epoch))
+      continue;
+    WEIR_TRY(ref(waiter).wait(candidate.reached, bound));
+    ++waits_queued_;
+    behind.waited_for[used.stream] = later(used.epoch, candidate.epoch);
+    return true;
+  }
+  return false;
+}
+
+std::size_t stream_order::footprint() const noexcept {
+  std::size_t total = entries_.size() * sizeof(entry);
+  for (const entry& stream : entries_) total += stream.marks.size() * sizeof(mark);
+  return total;
+}
+
+}  // namespace weir::inline v0::order

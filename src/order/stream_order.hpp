@@ -1,0 +1,263 @@
+// How far the streams of a device have come: epochs, the marks that close them, and waits for them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "device/state.hpp"
+#include "order/mutation.hpp"
+#include "order/stamp.hpp"
+#include "weir/device.hpp"
+#include "weir/event.hpp"
+#include "weir/ids.hpp"
+#include "weir/options.hpp"
+#include "weir/result.hpp"
+#include "weir/stream.hpp"
+
+namespace weir::inline v0::order {
+
+/// Of two epochs the one that came first.
+[[nodiscard]] constexpr epoch earlier(epoch a, epoch b) noexcept { return is_after(a, b) ? b : a; }
+[[nodiscard]] constexpr epoch later(epoch a, epoch b) noexcept { return is_after(a, b) ? a : b; }
+
+/// Whether an answer means "there is no such stream", as opposed to a device in trouble.
+[[nodiscard]] bool says_gone(const error& reason) noexcept;
+
+/// What a stream_order promises, and what it may rely on.
+struct order_rules {
+  crossing_rule crossing = crossing_rule::all_work;
+  /// Streams that nobody watches may be destroyed without notice, so they are asked only in calls
+  /// that name them.
+  bool unannounced_ends = false;
+};
+
+/// Says when freed memory may leave its stream.
+///
+/// Time is cut into epochs, the same for all streams. What is freed is stamped with the open one;
+/// close() ends it and marks the streams: an event behind everything queued on each of them so far.
+/// An epoch is completed when every stream has reached a mark made at its end or later. Then all
+/// work that was queued on any known stream when a block was freed is done, whether or not anybody
+/// declared that it uses the block. Under crossing_rule::declared_uses the stream that freed it
+/// alone must have reached its mark, and no other is marked.
+///
+/// Known are the streams that were met by name, every weir::stream, and those that are watched
+/// (weir/stream_watch.hpp). A stream is known by its driver id: two that had the same handle one
+/// after the other are two slots. A stream first met now holds up every epoch that is not completed
+/// yet. A stream that cannot be asked now (captured, another thread's default stream, a stranger
+/// that this call does not name) holds up what is closed until it can be. One that turns out to be
+/// destroyed (lost) holds it up until the device was seen to rest: device_synchronized().
+///
+/// No call here queries a stream: a capture may have taken it meanwhile, and would be spoiled. An
+/// event record would only become part of it, and is then not counted.
+///
+/// Owned by one allocator or pool, whose lock every call needs.
+class stream_order {
+ public:
+  explicit stream_order(weir::device where, order_rules rules = {});
+  ~stream_order();
+  stream_order(const stream_order&) = delete;
+  stream_order& operator=(const stream_order&) = delete;
+
+  // --- Streams ----------------------------------------------------------------------------------
+
+  /// The slot of a stream that the call names, made at first sight. The id costs driver calls
+  /// unless it is known.
+  [[nodiscard]] result<stream_slot> slot_of(const stream_ref& stream, const context_scope& bound);
+  /// The same for a stream whose id is known: no driver call.
+  [[nodiscard]] stream_slot meet(const stream_ref& stream, stream_id id);
+  /// The slot of an id that was met before; nobody if it was not.
+  [[nodiscard]] stream_slot known(stream_id id) const noexcept;
+  /// The call under way names no stream.
+  void name_nobody() noexcept { named_ = nobody; }
+  [[nodiscard]] stream_id id(stream_slot slot) const noexcept { return entries_[slot].id; }
+  [[nodiscard]] stream_ref ref(stream_slot slot) const noexcept;
+  /// Slots are 1 … count().
+  [[nodiscard]] stream_slot count() const noexcept {
+    return static_cast<stream_slot>(entries_.size() - 1);
+  }
+  /// Whether the stream can no longer be asked.
+  [[nodiscard]] bool gone(stream_slot slot) const noexcept {
+    return entries_[slot].lost || entries_[slot].ended;
+  }
+  /// Whether no other stream that is still there was ever named. Walks over them.
+  [[nodiscard]] bool alone(stream_slot slot) const noexcept;
+  /// Whether a stream that can be asked is being captured.
+  [[nodiscard]] result<bool> any_capturing(const context_scope& bound);
+  /// The stream is about to be destroyed: it is marked for the last time and never asked again,
+  /// unless somebody names it once more.
+  result<void> end_stream(stream_slot slot, const context_scope& bound);
+  /// The same where it cannot be asked any more: the default stream of a thread that ended.
+  void lose(stream_slot slot) noexcept { entries_[slot].lost = true; }
+
+  // --- Epochs -----------------------------------------------------------------------------------
+
+  /// The open epoch; something is stamped with it from now on.
+  [[nodiscard]] stamp now(stream_slot slot) noexcept {
+    entry& stream = entries_[slot];
+    stream.stamped = open_;
+    if (!mutated(mutation::epoch_not_marked)) used_ = true;
+    return {slot, open_};
+  }
+  /// Counts memory that a stream freed. True once that is worth marks though nobody asked: where
+  /// several streams share memory, what one frees should not stay its own for long. That is after
+  /// `some` bytes in at least 16 frees, so that the marks cost each of them little, or after `much`
+  /// in any number.
+  [[nodiscard]] bool add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
+                               std::uint64_t much) noexcept;
+
+  /// Whether memory freed at the stamp may leave its stream.
+  [[nodiscard]] bool completed(stamp freed) const noexcept {
+    if (freed.stream == nobody) return true;
+    const epoch ahead = mutated(mutation::one_epoch_too_many) ? 1 : 0;
+    if (!all_work() || mutated(mutation::others_work_forgotten))
+      return passed({freed.stream, freed.epoch - ahead});
+    return !is_after(freed.epoch, entries_[freed.stream].quiescent + ahead);
+  }
+  /// Whether that stream alone has done what it had been given by the end of the epoch.
+  [[nodiscard]] bool passed(stamp used) const noexcept {
+    if (used.stream == nobody) return true;
+    const entry& stream = entries_[used.stream];
+    return stream.finished || !is_after(used.epoch, stream.passed);
+  }
+  /// An epoch of which a stamp of the stream's is completed.
+  [[nodiscard]] epoch completed_epoch(stream_slot slot) const noexcept {
+    return all_work() ? entries_[slot].quiescent : entries_[slot].passed;
+  }
+  /// Whether something is stamped with an epoch of the stream that is not completed.
+  [[nodiscard]] bool behind(stream_slot slot) const noexcept {
+    return slot != nobody && !completed({slot, entries_[slot].stamped});
+  }
+  [[nodiscard]] bool any_behind() const noexcept;
+
+  // --- Marks ------------------------------------------------------------------------------------
+
+  /// Captures may be under way until resume(): until then no stream is asked, nothing is recorded,
+  /// nobody is waited for, and whoever wants that gets the answer that it cannot be had. Counted.
+  void pause() noexcept { ++pauses_; }
+  void resume() noexcept { pauses_ -= pauses_ == 0 ? 0 : 1; }
+  void end_pauses() noexcept { pauses_ = 0; }
+  [[nodiscard]] bool paused() const noexcept { return pauses_ != 0; }
+  /// The same for one stream: a capture of it was declared.
+  void expect_capture(stream_slot slot, bool expected) noexcept {
+    entries_[slot].capture_expected = expected;
+  }
+
+  /// Ends the open epoch, if anything is stamped with it, and marks what completes the epochs of
+  /// the stream. A stream that cannot be asked now is marked by a later call.
+  result<void> close(stream_slot slot, const context_scope& bound);
+  /// The same for what any stream freed but `spared`, whose memory is its own to use already.
+  result<void> close_others(stream_slot spared, const context_scope& bound);
+  /// Ends the open epoch and marks these streams alone: somebody waits for them to have passed it.
+  result<void> close_for(const std::vector<stamp>& used, const context_scope& bound);
+  /// Asks the stream that the call names whether it is idle: then it needs no mark. It alone may be
+  /// asked so, since nobody else captures a stream that is just being named here.
+  result<void> settle_named(const context_scope& bound);
+  /// Looks which marks are reached. True if a stream came on.
+  result<bool> poll(const context_scope& bound);
+  /// Waits on the host for every mark; false if there was none.
+  result<bool> synchronize(const context_scope& bound);
+  /// Waits for the oldest mark; false if there is none.
+  result<bool> synchronize_oldest(const context_scope& bound);
+  /// The whole device came to rest: every epoch is completed.
+  void device_synchronized() noexcept;
+
+  /// Makes work queued on `waiter` from now on wait for what keeps the memory of the stamp on its
+  /// stream. False: that cannot be had now.
+  result<bool> wait(stream_slot waiter, stamp freed, const context_scope& bound);
+  /// The same for the work of the stamp's stream alone.
+  result<bool> wait_for_stream(stream_slot waiter, stamp used, const context_scope& bound);
+  /// Whether wait() for it would succeed without a mark.
+  [[nodiscard]] bool can_wait_for(stamp freed) const noexcept {
+    return completed(freed) || is_marked(freed);
+  }
+
+  [[nodiscard]] std::uint64_t events_recorded() const noexcept { return events_recorded_; }
+  [[nodiscard]] std::uint64_t waits_queued() const noexcept { return waits_queued_; }
+  [[nodiscard]] std::size_t footprint() const noexcept;
+
+ private:
+  struct mark {
+    order::epoch epoch;  // everything queued by its end is before the event
+    event reached;
+  };
+  struct entry {
+    stream_id id{};
+    driver::CUstream handle = nullptr;
+    bool named = false;     // by a request or free: it has, or may have, memory
+    bool lasting = true;    // it can be asked at any time
+    bool lost = false;      // it was destroyed, and nobody told
+    bool ended = false;     // its last mark is behind all it will ever do
+    bool finished = false;  // … and is reached
+    bool capture_expected = false;
+    // Of its memory, each the newest epoch of its kind: of which something is stamped; that may
+    // become everybody's; that is everybody's.
+    epoch stamped = 0;
+    epoch closed = 0;
+    epoch quiescent = 0;
+    std::deque<epoch> closings;  // what `closed` was, as far as not quiescent
+    std::uint64_t freed = 0;     // bytes since it was last closed
+    std::uint32_t frees = 0;     // in how many frees
+    // Of its work, the same: with a mark; with a mark that is reached.
+    epoch marked = 0;
+    order::epoch passed = 0;
+    std::deque<mark> marks;                             // not known to be reached
+    std::unordered_map<stream_slot, epoch> waited_for;  // waits already queued
+  };
+
+  [[nodiscard]] bool all_work() const noexcept {
+    return rules_.crossing == crossing_rule::all_work;
+  }
+  [[nodiscard]] bool is_marked(stamp freed) const noexcept {
+    const entry& stream = entries_[freed.stream];
+    if (!all_work()) return stream.ended || !is_after(freed.epoch, stream.marked);
+    return !is_after(freed.epoch, earlier(marked_, stream.closed));
+  }
+  /// Whether what the stream freed has no mark that will complete it.
+  [[nodiscard]] bool needs_mark(stream_slot slot) const noexcept {
+    return behind(slot) && !is_marked({slot, entries_[slot].stamped});
+  }
+  /// Whether the stream has no mark for an epoch that is closed.
+  [[nodiscard]] bool owes_mark(const entry& stream) const noexcept {
+    return !stream.ended && !stream.lost && is_after(open_ - 1, stream.marked);
+  }
+
+  [[nodiscard]] stream_slot add(const stream_ref& stream, stream_id id);
+  /// Meets the streams that became known elsewhere.
+  void meet_watched();
+  void end_epoch() noexcept;
+  /// What the stream freed in epochs that have ended may become everybody's.
+  void close_epochs(entry& stream) noexcept;
+  result<void> mark_all(const context_scope& bound);
+  result<void> mark_stream(stream_slot slot, const context_scope& bound);
+  [[nodiscard]] result<bool> record_mark(stream_slot slot, epoch until, const context_scope& bound);
+  /// Whether the driver may be asked about the stream now; finds out if it is lost.
+  [[nodiscard]] result<bool> may_be_asked(stream_slot slot, const context_scope& bound);
+  /// Whether the handle still is the stream we knew; marks it lost if not.
+  [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
+  result<bool> poll_stream(entry& stream, const context_scope& bound);
+  /// Derives what is known of all streams from what is known of each.
+  void update() noexcept;
+
+  const weir::device device_;
+  const order_rules rules_;
+  detail::stream_registry& watched_;
+  std::uint64_t watched_seen_ = 0;
+  event_pool events_;
+  std::deque<entry> entries_;       // 0 is nobody
+  std::vector<stream_slot> spare_;  // of streams that ended and never had memory
+  std::unordered_map<stream_id, stream_slot> slots_;
+  std::unordered_map<driver::CUstream, stream_slot> by_handle_;  // the latest with that handle
+  stream_slot named_ = nobody;                                   // by the call under way
+  epoch open_ = 1;
+  epoch marked_ = 0;     // every stream has a mark for it
+  epoch completed_ = 0;  // every stream has reached one
+  bool used_ = false;    // something is stamped with `open_`
+  std::uint64_t events_recorded_ = 0;
+  std::uint64_t waits_queued_ = 0;
+  std::uint32_t pauses_ = 0;
+};
+
+}  // namespace weir::inline v0::order
