@@ -26,6 +26,8 @@ namespace weir::inline v0::heap {
 /// address, and if the handle comes back no driver call is needed. A hole can be filled once the
 /// streams have passed the last use of its old mapping.
 ///
+/// A mapping that the driver neither finishes nor takes back blocks its addresses until it does.
+///
 /// Always true (check() verifies it): the blocks cover the arena from its base to its end without
 /// gaps; a byte of a block that is no hole lies under a handle at its current place; no retained
 /// mapping lies under anything but a hole; handed out + free = reserved.
@@ -203,6 +205,10 @@ class arena final : public store {
   [[nodiscard]] result<void> create_handles(room_plan& room, const context_scope& bound);
   [[nodiscard]] result<void> clear_the_way(const room_plan& room, const context_scope& bound);
   [[nodiscard]] result<void> map_handles(const room_plan& room, const context_scope& bound);
+  void undo_mapping(const filling& made, const context_scope& bound) noexcept;
+  void undo_creation(filling& made, const context_scope& bound) noexcept;
+  void block_off(std::uint64_t low, std::uint64_t high) noexcept;  // slots
+  void unblock(const context_scope& bound) noexcept;
   [[nodiscard]] block_index commit(const room_plan& room, const request& wanted);
   [[nodiscard]] result<void> unmap_retained(std::uint32_t at_slot, const context_scope& bound);
   [[nodiscard]] result<bool> release_handle(handle_number which, block_index run,
@@ -243,6 +249,7 @@ class arena final : public store {
   std::uint64_t peak_handed_out_ = 0;  // since memory was last given back
   std::size_t holes_ = 0;              // records of kind hole
   block_index any_hole_ = no_block;    // they are linked by in.older and in.newer, in no order
+  std::size_t stuck_ = 0;              // records of kind stuck
   survey seen_;
 };
 

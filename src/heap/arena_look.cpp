@@ -75,6 +75,7 @@ void arena::describe(pool_snapshot& into) const {
         info.state = there.stream == nobody ? block_state::free : block_state::stream_bound;
         break;
       case block_kind::hole:
+      case block_kind::stuck:
         info.state = block_state::hole;
         break;
       case block_kind::thread_cached:
@@ -88,7 +89,7 @@ void arena::describe(pool_snapshot& into) const {
         info.state = block_state::live;
         break;
     }
-    if (there.stream != nobody && there.is() != block_kind::hole)
+    if (there.stream != nobody && info.state != block_state::hole)
       info.stream = shared_.order.id(there.stream);
     into.blocks.push_back(info);
   }
@@ -109,6 +110,7 @@ std::string arena::check() const {
   std::uint64_t expected = range_.base();
   std::uint64_t out = 0;
   std::size_t holes = 0;
+  std::size_t blocked = 0;
   std::uint64_t free_bytes = 0;
   std::vector<std::uint64_t> by_owner(owners_.size());
   block_index before = no_block;
@@ -118,7 +120,9 @@ std::string arena::check() const {
     if (there.before != before) complain("a broken link", there.address);
     if (there.units == 0) complain("an empty block", there.address);
     expected = there.end();
-    const bool hole = there.is() == block_kind::hole;
+    const bool stuck = there.is() == block_kind::stuck;
+    const bool hole = there.is() == block_kind::hole || stuck;
+    if (stuck) ++blocked;
     for (std::uint64_t i = slot_of(there.address); i < slot_of(there.end() - 1) + 1; ++i) {
       if (i >= slots_.size()) {
         complain("a block beyond the end", there.address);
@@ -131,7 +135,7 @@ std::string arena::check() const {
       }
     }
     if (hole) {
-      ++holes;
+      if (!stuck) ++holes;
       if (there.address % slot_size_ != 0 || there.size() % slot_size_ != 0)
         complain("a hole that is not of whole slots", there.address);
     } else if (there.is() == block_kind::run) {
@@ -153,7 +157,7 @@ std::string arena::check() const {
   }
   if (before != last_) complain("a wrong last block", expected);
   if (expected != end_address()) complain("an end that is not the slots' end", expected);
-  if (holes != holes_) complain("a wrong count of holes", expected);
+  if (holes != holes_ || blocked != stuck_) complain("a wrong count of holes", expected);
   for (block_index at = any_hole_; at != no_block; at = blocks[at].in.newer) {
     if (blocks[at].is() != block_kind::hole)
       complain("no hole among the holes", blocks[at].address);

@@ -19,6 +19,7 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
   }
   // Where one slot is room enough a free handle would have served as it is.
   if (wanted.units * unit <= slot_size_) return no_block;
+  unblock(bound);
   join_holes();
   if (!worth_a_plan(wanted, whose)) return no_block;
   room_plan made = make_plan(wanted, whose, means::moving);
@@ -46,6 +47,7 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
 }
 
 result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
+  unblock(bound);
   join_holes();
   const bool move = !prefers_growth(wanted);
   // Others' memory first, if this goes beyond the slack anyway; then without.
@@ -67,18 +69,18 @@ result<block_index> arena::carry_out(room_plan& room, const request& wanted,
                                      const context_scope& bound) {
   // Every filling can split a run and a hole twice each, and the window one more.
   if (!shared_.blocks.prepare(5 * room.fillings.size() + 4)) return errc::system;
+  // What beyond the end cannot be undone is remembered without asking for memory.
+  std::size_t top = slots_.size();
+  for (const filling& each : room.fillings)
+    top = std::max<std::size_t>(top, each.slot + each.slots);
+  if (top > slots_.capacity()) slots_.reserve(std::max(top, 2 * slots_.capacity()));
   WEIR_TRY_VALUE(waited, wait_for_others(room, wanted, bound));
   if (!waited) return no_block;
   WEIR_TRY(create_handles(room, bound));
   auto mapped = clear_the_way(room, bound);
   if (mapped) mapped = map_handles(room, bound);
   if (!mapped) {
-    for (filling& each : room.fillings) {
-      if (!each.fresh || each.from == 0) continue;
-      static_cast<void>(vmm::release(bound, handles_[each.from].memory));
-      handles_[each.from] = {};
-      spare_handles_.push_back(each.from);
-    }
+    for (filling& each : room.fillings) undo_creation(each, bound);
     return std::move(mapped).error();
   }
   std::vector<std::uint32_t> left;  // places that handles move from
@@ -131,13 +133,7 @@ result<void> arena::create_handles(room_plan& room, const context_scope& bound) 
       each.from = new_handle(*memory);
       continue;
     }
-    while (i-- > 0) {
-      filling& earlier = room.fillings[i];
-      if (!earlier.fresh) continue;
-      static_cast<void>(vmm::release(bound, handles_[earlier.from].memory));
-      handles_[earlier.from] = {};
-      spare_handles_.push_back(std::exchange(earlier.from, 0));
-    }
+    while (i-- > 0) undo_creation(room.fillings[i], bound);
     return std::move(memory).error();
   }
   return {};
@@ -194,18 +190,61 @@ result<void> arena::map_handles(const room_plan& room, const context_scope& boun
     auto done = vmm::map(bound, where, handles_[each.from].memory);
     if (done) {
       done = vmm::set_access(bound, where, size, rights);
-      if (!done) static_cast<void>(vmm::unmap(bound, where, size));
+      if (!done) undo_mapping(each, bound);
     }
     if (done) continue;
-    while (i-- > 0) {
-      const filling& earlier = room.fillings[i];
-      if (!earlier.returns)
-        static_cast<void>(
-            vmm::unmap(bound, address_of(earlier.slot), bytes{earlier.slots * slot_size_}));
-    }
+    while (i-- > 0) undo_mapping(room.fillings[i], bound);
     return done;
   }
   return {};
+}
+
+void arena::undo_creation(filling& made, const context_scope& bound) noexcept {
+  if (!made.fresh || made.from == 0) return;
+  detail::report_failure(vmm::release(bound, handles_[made.from].memory));
+  handles_[made.from] = {};
+  spare_handles_.push_back(std::exchange(made.from, 0));
+}
+
+void arena::undo_mapping(const filling& made, const context_scope& bound) noexcept {
+  if (made.returns) return;
+  if (vmm::unmap(bound, address_of(made.slot), bytes{made.slots * slot_size_})) return;
+  block_off(made.slot, made.slot + made.slots);
+}
+
+/// Something is mapped in these slots, of a hole or beyond the arena's end, that could not be taken
+/// away: no plan may count on them. carry_out() has prepared the records.
+void arena::block_off(std::uint64_t low, std::uint64_t high) noexcept {
+  if (high > slots_.size()) {
+    const block_index beyond = shared_.blocks.make();
+    block& hole = shared_.blocks[beyond];
+    hole.address = end_address();
+    hole.units = static_cast<std::uint32_t>((address_of(high) - hole.address) / unit);
+    hole.stream = nobody;
+    hole.become(block_kind::hole);
+    slots_.resize(high);
+    link_after(last_, beyond);
+    note_hole(beyond);
+  }
+  block_index at = block_over(address_of(low));
+  if (shared_.blocks[at].address < address_of(low)) at = split(at, address_of(low));
+  if (shared_.blocks[at].end() > address_of(high)) split(at, address_of(high));
+  forget_hole(at);
+  shared_.blocks[at].become(block_kind::stuck);
+  ++stuck_;
+}
+
+/// Tries once more to take away what blocks addresses.
+void arena::unblock(const context_scope& bound) noexcept {
+  for (block_index at = first_; stuck_ != 0 && at != no_block; at = shared_.blocks[at].after) {
+    block& there = shared_.blocks[at];
+    if (there.is() != block_kind::stuck) continue;
+    if (!vmm::unmap(bound, there.address, bytes{there.size()})) continue;
+    there.become(block_kind::hole);
+    there.stream = nobody;
+    note_hole(at);
+    --stuck_;
+  }
 }
 
 // --- The books -----------------------------------------------------------------------------------
@@ -495,12 +534,16 @@ result<void> arena::close(const context_scope& bound) {
     note(vmm::release(bound, each.memory));
   }
   for (block_index at = first_; at != no_block;) {
-    const block_index next = shared_.blocks[at].after;
+    const block& there = shared_.blocks[at];
+    const block_index next = there.after;
+    if (there.is() == block_kind::stuck)
+      note(vmm::unmap(bound, there.address, bytes{there.size()}));
     shared_.blocks.recycle(at);
     at = next;
   }
   first_ = last_ = no_block;
   holes_ = 0;
+  stuck_ = 0;
   any_hole_ = no_block;
   slots_.clear();
   handles_.assign(1, {});

@@ -47,6 +47,7 @@ enum class block_kind : std::uint8_t {
   pending,        // freed; waits for recorded streams
   run,            // free in a store: `stream` may use it, or everybody where that is nobody
   hole,           // addresses that no handle is mapped to as its current place
+  stuck,          // addresses at which a mapping could not be undone
 };
 
 /// 48 bytes: live blocks by the hundred thousand must not cost the host more memory than they are

@@ -22,6 +22,7 @@ block_state state_of(const block& of) noexcept {
     case block_kind::pending:
       return block_state::pending;
     case block_kind::hole:
+    case block_kind::stuck:
       return block_state::hole;
     default:
       return block_state::stream_bound;

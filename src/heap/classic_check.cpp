@@ -68,6 +68,8 @@ std::string classic_store::check_block(block_index which, std::uint64_t base, co
       if (!(own ? in.runs : in.guests).contains(which)) return at(here.address, "is not listed");
       return {};
     }
+    case block_kind::stuck:
+      return at(here.address, "is of no kind that segments have");
     case block_kind::hole: {
       ++sums.holes[held];
       if (!expandable_) return at(here.address, "is a hole in a fixed segment");
