@@ -62,8 +62,8 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
   if (!met.named || met.ended) [[unlikely]] {
     met.named = true;
     if (met.ended) {  // whoever names it will give it more to do
+      if (met.finished) met.marked = met.passed = completed_;
       met.ended = met.finished = false;
-      met.marked = met.passed = completed_;
       update();
     }
   }
@@ -145,8 +145,9 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
   entry& stream = entries_[slot];
   if (gone(slot)) return {};
   named_ = slot;  // whoever tells of its end has it still
-  // Nothing comes behind this mark, so it does for the open epoch as well and for all that follow.
-  WEIR_TRY_VALUE(marked, record_mark(slot, open_, bound));
+  // Nothing comes behind this mark, so it does for all epochs that follow as well.
+  end_epoch();
+  WEIR_TRY_VALUE(marked, record_mark(slot, open_ - 1, bound));
   stream.ended = marked;
   if (marked && mutated(mutation::ended_stream_forgotten)) stream.finished = true;
   update();
@@ -307,22 +308,6 @@ result<void> stream_order::close_for(const std::vector<stamp>& used, const conte
   }
   update();
   return outcome;
-}
-
-result<void> stream_order::settle_named(const context_scope& bound) {
-  if (paused() || named_ == nobody || !behind(named_)) return {};
-  WEIR_TRY_VALUE(askable, may_be_asked(named_, bound));
-  if (!askable) return {};
-  WEIR_TRY_VALUE(idle, ref(named_).ready(bound));
-  if (!idle) return {};
-  entry& stream = entries_[named_];
-  end_epoch();
-  for (mark& old : stream.marks) static_cast<void>(events_.give_back(std::move(old.reached)));
-  stream.marks.clear();
-  stream.passed = stream.marked = open_ - 1;
-  close_epochs(stream);
-  update();
-  return {};
 }
 
 result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound) {

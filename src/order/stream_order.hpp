@@ -152,9 +152,6 @@ class stream_order {
   result<void> close_others(stream_slot spared, const context_scope& bound);
   /// Ends the open epoch and marks these streams alone: somebody waits for them to have passed it.
   result<void> close_for(const std::vector<stamp>& used, const context_scope& bound);
-  /// Asks the stream that the call names whether it is idle: then it needs no mark. It alone may be
-  /// asked so, since nobody else captures a stream that is just being named here.
-  result<void> settle_named(const context_scope& bound);
   /// Looks which marks are reached. True if a stream came on.
   result<bool> poll(const context_scope& bound);
   /// Waits on the host for every mark; false if there was none.
