@@ -195,6 +195,11 @@ void allocator_state::thread_ended(thread_cache& cache) noexcept {
   const std::uint64_t left = cache.remote.exchange(remote_closed, std::memory_order_acquire);
   if (left != remote_closed) hand_back_list(static_cast<block_index>(left), false);
   static_cast<void>(hand_back(cache));
+  // The thread's default stream goes with it, and nobody can ask that from elsewhere.
+  if (cache.per_thread_stream != stream_id{}) {
+    const stream_slot own = order_.known(cache.per_thread_stream);
+    if (own != nobody) order_.lose(own);
+  }
   caches_.recycle(cache);
 }
 

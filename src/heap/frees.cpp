@@ -78,8 +78,10 @@ result<void> allocator_state::deallocate_locked(void* pointer, const caller* who
   block& what = blocks_[which];
   driver_access driver{device_};
   stream_slot slot = what.stream;
+  std::optional<order::named_stream> named;
   if (who != nullptr) {
     WEIR_TRY_VALUE(found, slot_of(*who, driver));
+    named.emplace(order_, found);
     if (!mutated(mutation::stream_of_free_forgotten)) slot = found;
   }
   const std::uint64_t requested = what.size() - what.out.waste;

@@ -98,6 +98,7 @@ result<void*> allocator_state::allocate_locked(std::unique_lock<std::mutex>& loc
   request complete = wanted;
   WEIR_TRY_VALUE(slot, slot_of(who, driver));
   complete.stream = slot;
+  const order::named_stream named{order_, slot};
   WEIR_TRY_VALUE(chosen, route(where.from));
   if (!capturing && (captures_.any_declared() || detect_captures_)) {
     WEIR_TRY(driver.entered());

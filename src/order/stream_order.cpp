@@ -57,7 +57,6 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
     return by_handle_.at(stream.handle());
   const stream_slot known_slot = known(id);
   const stream_slot slot = known_slot != nobody ? known_slot : add(stream, id);
-  named_ = slot;
   entry& met = entries_[slot];
   if (!met.named || met.ended) [[unlikely]] {
     met.named = true;
@@ -144,7 +143,7 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
 result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   if (gone(slot)) return {};
-  named_ = slot;  // whoever tells of its end has it still
+  const named_stream told{*this, slot};  // whoever tells of its end has it still
   // Nothing comes behind this mark, so it does for all epochs that follow as well.
   end_epoch();
   WEIR_TRY_VALUE(marked, record_mark(slot, open_ - 1, bound));

@@ -70,8 +70,6 @@ class stream_order {
   [[nodiscard]] stream_slot meet(const stream_ref& stream, stream_id id);
   /// The slot of an id that was met before; nobody if it was not.
   [[nodiscard]] stream_slot known(stream_id id) const noexcept;
-  /// The call under way names no stream.
-  void name_nobody() noexcept { named_ = nobody; }
   [[nodiscard]] stream_id id(stream_slot slot) const noexcept { return entries_[slot].id; }
   [[nodiscard]] stream_ref ref(stream_slot slot) const noexcept;
   /// Slots are 1 … count().
@@ -176,6 +174,8 @@ class stream_order {
   [[nodiscard]] std::size_t footprint() const noexcept;
 
  private:
+  friend class named_stream;
+
   struct mark {
     order::epoch epoch;  // everything queued by its end is before the event
     event reached;
@@ -255,6 +255,21 @@ class stream_order {
   std::uint64_t events_recorded_ = 0;
   std::uint64_t waits_queued_ = 0;
   std::uint32_t pauses_ = 0;
+};
+
+/// While it lives, the call under way names the stream, which is therefore there and can be asked,
+/// whether or not it lasts. Needs the lock of the stream_order at both ends.
+class named_stream {
+ public:
+  [[nodiscard]] named_stream(stream_order& in, stream_slot slot) noexcept : in_{in} {
+    in_.named_ = slot;
+  }
+  ~named_stream() { in_.named_ = nobody; }
+  named_stream(const named_stream&) = delete;
+  named_stream& operator=(const named_stream&) = delete;
+
+ private:
+  stream_order& in_;
 };
 
 }  // namespace weir::inline v0::order

@@ -223,8 +223,10 @@ TEST_F(StreamOrder, a_stranger_is_asked_only_when_it_is_named) {
   const stamp freed = order.now(slot);
   EXPECT_FALSE(completes(order, freed)) << "it may be destroyed by now";
   EXPECT_EQ(machine->calls(driver::call::event_record) - before, 1u) << "a weir::stream lasts";
-  static_cast<void>(order.slot_of({gpu, foreign}, bound).value());
-  ASSERT_TRUE(order.close_others(order::nobody, bound));
+  {
+    const order::named_stream named{order, order.slot_of({gpu, foreign}, bound).value()};
+    ASSERT_TRUE(order.close_others(order::nobody, bound));
+  }
   ASSERT_TRUE(order.poll(bound));
   EXPECT_TRUE(order.completed(freed));
   destroy(foreign);
