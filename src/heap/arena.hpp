@@ -211,6 +211,7 @@ class arena final : public store {
   void unblock(const context_scope& bound) noexcept;
   [[nodiscard]] block_index commit(const room_plan& room, const request& wanted);
   [[nodiscard]] result<void> unmap_retained(std::uint32_t at_slot, const context_scope& bound);
+  [[nodiscard]] bool may_be_released(const block& run) const noexcept;
   [[nodiscard]] result<bool> release_handle(handle_number which, block_index run,
                                             const context_scope& bound);
   void leave_hole(handle_number which, block_index hint, stamp used) noexcept;

@@ -402,16 +402,18 @@ void arena::fill_hole(const filling& with, stamp ready) noexcept {
 
 // --- Giving back ---------------------------------------------------------------------------------
 
+bool arena::may_be_released(const block& run) const noexcept {
+  return run.stream == nobody || mutated(mutation::bound_memory_released) ||
+         (mutated(mutation::release_forgets_others_work) && shared_.order.passed(stamp_of(run)));
+}
+
 result<bytes> arena::release(bytes most, const context_scope& bound) {
   std::uint64_t released = 0;
   // From the end, so that the arena gets shorter.
   for (block_index at = last_; at != no_block && released < most.count();) {
     const block_index before = shared_.blocks[at].before;
     const block& run = shared_.blocks[at];
-    const bool quiescent =
-        run.stream == nobody || mutated(mutation::bound_memory_released) ||
-        (mutated(mutation::release_forgets_others_work) && shared_.order.passed(stamp_of(run)));
-    if (run.is() == block_kind::run && quiescent) {
+    if (run.is() == block_kind::run && may_be_released(run)) {
       std::uint64_t low = slot_of(run.address + slot_size_ - 1);
       std::uint64_t high = slot_of(run.end());
       while (low < high && released < most.count()) {

@@ -148,6 +148,9 @@ void allocator_state::hand_out(block_index which, bytes size, account_number acc
   what.out.home = 0;
   table_.insert(what.address, which);
   if (thread_cache* const own = own_cache(); own != nullptr && account < own->delta_count) {
+    // All tags together: what one freed in the cache another may have taken there.
+    for (std::uint32_t i = 0; i < own->delta_count; ++i)
+      if (i != account) accounts_.fold(static_cast<account_number>(i), own->deltas[i]);
     accounts_.allocated(account, size.count(), what.size(), own->deltas[account]);
   } else {
     accounts_.allocated(account, size.count(), what.size());

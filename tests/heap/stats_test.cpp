@@ -237,5 +237,40 @@ TEST_F(stats_test, a_hit_that_another_thread_frees_raises_no_peak) {
   EXPECT_LE(now.blocks.peak, 2u);
 }
 
+// A thread's cache counts by tag. What one tag had freed there and another took was told in two
+// parts, and the sum of all tags was too high in between, and its peak for good.
+TEST_F(stats_test, a_block_that_changes_its_tag_in_a_cache_is_never_counted_twice) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const tag first = tag::named("first owner").value();
+  const tag second = tag::named("second owner").value();
+  void* large = nullptr;
+  void* pin = nullptr;
+  {
+    const tag_scope tagged{first};
+    large = memory.allocate(32_MiB, stream);
+  }
+  {
+    const tag_scope tagged{second};
+    pin = memory.allocate(1_KiB, stream);  // there is room beside it
+  }
+  static_cast<void>(memory.stats());
+  {
+    const tag_scope tagged{first};
+    memory.deallocate(large, stream);  // into the cache; not told yet
+  }
+  {
+    const tag_scope tagged{second};
+    large = memory.allocate(32_MiB, stream);              // from the cache
+    void* const other = memory.allocate(64_KiB, stream);  // from the store, which is told
+    constexpr std::uint64_t most = (32_MiB + 65_KiB).count();
+    EXPECT_EQ(memory.stats().active.peak, most);
+    EXPECT_EQ(memory.stats().allocated.peak, most);
+    memory.deallocate(other, stream);
+    memory.deallocate(pin, stream);
+  }
+  memory.deallocate(large, stream);
+}
+
 }  // namespace
 }  // namespace weir::testing_support
