@@ -44,9 +44,11 @@ void add_listener(device_state& where, stream_listener& who) {
 }
 
 void tell_end(device_state& where, const stream_ref& stream) noexcept {
-  where.known_streams.remove(stream.known_id());
+  // Told first and forgotten then: whoever looks in between finds the stream in one place or the
+  // other. And with the lock, so that a listener that comes later finds it in neither.
   const std::lock_guard lock{where.listeners_mutex};
   for (stream_listener* each : where.listeners) each->stream_closing(stream);
+  where.known_streams.remove(stream.known_id());
 }
 
 void remove_listener(device_state& where, stream_listener& who) noexcept {

@@ -10,15 +10,25 @@ namespace detail {
 
 void stream_registry::add(const stream_ref& stream) {
   const std::lock_guard lock{mutex_};
-  const auto is_it = [&](const stream_ref& each) { return each.known_id() == stream.known_id(); };
-  if (std::any_of(streams_.begin(), streams_.end(), is_it)) return;
-  streams_.push_back(stream);
+  if (find(stream.known_id()) != streams_.end()) return;
+  streams_.push_back({stream, additions_.load(std::memory_order_relaxed) + 1});
   additions_.fetch_add(1, std::memory_order_release);
+}
+
+std::vector<stream_registry::entry>::iterator stream_registry::find(stream_id which) noexcept {
+  return std::find_if(streams_.begin(), streams_.end(),
+                      [&](const entry& each) { return each.stream.known_id() == which; });
+}
+
+std::uint64_t stream_registry::registration_of(stream_id which) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = find(which);
+  return found == streams_.end() ? 0 : found->registration;
 }
 
 void stream_registry::remove(stream_id gone) noexcept {
   const std::lock_guard lock{mutex_};
-  std::erase_if(streams_, [&](const stream_ref& each) { return each.known_id() == gone; });
+  if (const auto found = find(gone); found != streams_.end()) streams_.erase(found);
 }
 
 std::uint64_t stream_registry::add_source(stream_source source) {
@@ -52,7 +62,7 @@ void stream_registry::ask_sources() {
     if (each.known_id() != stream_id{}) add(each);
 }
 
-std::vector<stream_ref> stream_registry::added_since(std::uint64_t& seen) {
+std::vector<stream_registry::entry> stream_registry::added_since(std::uint64_t& seen) {
   if (has_sources_.load(std::memory_order_acquire)) ask_sources();
   const std::uint64_t now = additions_.load(std::memory_order_acquire);
   if (now == seen) return {};

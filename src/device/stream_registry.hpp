@@ -21,21 +21,30 @@ namespace weir::inline v0::detail {
 /// Owned by its device's state. Any thread; a source is called without the lock, by whoever asks.
 class stream_registry {
  public:
+  /// A stream, and a number that no other registration of it has.
+  struct entry {
+    stream_ref stream;
+    std::uint64_t registration;
+  };
+
   /// A stream with a known id. Adding it twice is adding it once.
   void add(const stream_ref& stream);
   void remove(stream_id gone) noexcept;
+  /// 0: the stream is not here.
+  [[nodiscard]] std::uint64_t registration_of(stream_id which) noexcept;
 
   [[nodiscard]] std::uint64_t add_source(stream_source source);
   void remove_source(std::uint64_t key) noexcept;
 
   /// Asks the sources; then all streams, if any was added since `seen`, which becomes now.
-  [[nodiscard]] std::vector<stream_ref> added_since(std::uint64_t& seen);
+  [[nodiscard]] std::vector<entry> added_since(std::uint64_t& seen);
 
  private:
   void ask_sources();
 
   std::mutex mutex_;
-  std::vector<stream_ref> streams_;
+  [[nodiscard]] std::vector<entry>::iterator find(stream_id which) noexcept;
+  std::vector<entry> streams_;
   std::vector<std::pair<std::uint64_t, std::shared_ptr<const stream_source>>> sources_;
   std::uint64_t next_key_ = 1;
   std::atomic<std::uint64_t> additions_{0};

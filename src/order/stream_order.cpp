@@ -57,16 +57,17 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
     return by_handle_.at(stream.handle());
   const stream_slot known_slot = known(id);
   const stream_slot slot = known_slot != nobody ? known_slot : add(stream, id);
-  entry& met = entries_[slot];
-  if (!met.named || met.ended) [[unlikely]] {
-    met.named = true;
-    if (met.ended) {  // whoever names it will give it more to do
-      if (met.finished) met.marked = met.passed = completed_;
-      met.ended = met.finished = false;
-      update();
-    }
-  }
+  entries_[slot].named = true;
+  if (entries_[slot].ended) [[unlikely]]
+    revive(slot);
   return slot;
+}
+
+void stream_order::revive(stream_slot slot) noexcept {
+  entry& back = entries_[slot];
+  if (back.finished) back.marked = back.passed = completed_;
+  back.ended = back.finished = false;
+  update();
 }
 
 stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
@@ -95,10 +96,23 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
 
 void stream_order::meet_watched() {
   if (mutated(mutation::watched_streams_forgotten)) return;
-  for (const stream_ref& each : watched_.added_since(watched_seen_)) {
-    const stream_slot met = known(each.known_id());
-    const stream_slot slot = met != nobody ? met : add(each, each.known_id());
+  const auto watched = watched_.added_since(watched_seen_);
+  if (watched.empty()) return;
+  std::erase_if(told_ends_, [&](const told_end& end) {
+    return std::none_of(watched.begin(), watched.end(), [&](const auto& each) {
+      return each.registration == end.registration && each.stream.known_id() == end.stream;
+    });
+  });
+  for (const auto& [stream, registration] : watched) {
+    const stream_id id = stream.known_id();
+    const auto is_it = [&, number = registration](const told_end& end) {
+      return end.stream == id && end.registration == number;
+    };
+    if (std::any_of(told_ends_.begin(), told_ends_.end(), is_it)) continue;
+    const stream_slot met = known(id);
+    const stream_slot slot = met != nobody ? met : add(stream, id);
     entries_[slot].lasting = true;
+    if (entries_[slot].ended) revive(slot);  // it was unwatched, and is watched again
   }
 }
 
@@ -144,6 +158,8 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
   entry& stream = entries_[slot];
   if (gone(slot)) return {};
   const named_stream told{*this, slot};  // whoever tells of its end has it still
+  if (const std::uint64_t registration = watched_.registration_of(stream.id); registration != 0)
+    told_ends_.push_back({stream.id, registration});
   // Nothing comes behind this mark, so it does for all epochs that follow as well.
   end_epoch();
   WEIR_TRY_VALUE(marked, record_mark(slot, open_ - 1, bound));

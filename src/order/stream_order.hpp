@@ -222,6 +222,8 @@ class stream_order {
   }
 
   [[nodiscard]] stream_slot add(const stream_ref& stream, stream_id id);
+  /// Whoever names or watches a stream that had ended will give it more to do.
+  void revive(stream_slot slot) noexcept;
   /// Meets the streams that became known elsewhere.
   void meet_watched();
   void end_epoch() noexcept;
@@ -238,10 +240,18 @@ class stream_order {
   /// Derives what is known of all streams from what is known of each.
   void update() noexcept;
 
+  /// The end of a watched stream was told here; it may still be in the registry, for those who are
+  /// told later, and must not be met anew.
+  struct told_end {
+    stream_id stream{};
+    std::uint64_t registration = 0;
+  };
+
   const weir::device device_;
   const order_rules rules_;
   detail::stream_registry& watched_;
   std::uint64_t watched_seen_ = 0;
+  std::vector<told_end> told_ends_;
   event_pool events_;
   std::deque<entry> entries_;       // 0 is nobody
   std::vector<stream_slot> spare_;  // of streams that ended and never had memory

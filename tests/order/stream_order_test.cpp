@@ -141,6 +141,23 @@ TEST_F(StreamOrder, a_watched_stream_counts_until_it_is_unwatched) {
   EXPECT_EQ(watch_stream(stream_ref::per_thread(gpu)).code(), errc::bad_stream);
 }
 
+TEST_F(StreamOrder, a_stream_that_is_watched_again_counts_again) {
+  stream_order order{gpu};
+  const stream one = make_stream();
+  const driver::CUstream silent = make_driver_stream();
+  const stream_ref known = stream_ref(gpu, silent).identified().value();
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(known, bound).value();
+  ASSERT_TRUE(order.end_stream(ending, bound));
+  EXPECT_TRUE(completes(order, order.now(slot)));
+  ASSERT_TRUE(watch_stream(known));
+  give_work(silent);
+  EXPECT_FALSE(completes(order, order.now(slot)));
+  machine->run_until_idle();
+  ASSERT_TRUE(unwatch_stream(known));
+  destroy(silent);
+}
+
 TEST_F(StreamOrder, sources_are_asked_when_memory_is_about_to_leave_its_stream) {
   stream_order order{gpu};
   const stream one = make_stream();
