@@ -11,6 +11,7 @@
 #include "weir/bytes.hpp"
 #include "weir/device.hpp"
 #include "weir/export.hpp"
+#include "weir/options.hpp"
 #include "weir/result.hpp"
 #include "weir/stats.hpp"
 #include "weir/stream.hpp"
@@ -24,6 +25,8 @@ class block_cache;
 struct block_pool_options {
   /// How much freed memory is kept; the default keeps all of it. See block_pool::set_threshold().
   bytes threshold = bytes::max();
+  /// What must be done before a kept block goes to another stream, or back to the driver.
+  crossing_rule crossing = crossing_rule::all_work;
 };
 
 /// What a pool holds, of one moment. Sizes are in bytes.
@@ -57,14 +60,16 @@ struct block_pool_stats {
 ///
 /// **Order.** allocate(size, s) returns memory that work queued on s from now on may use, and
 /// deallocate(p, s) says that work queued on s so far may still use it. A kept block goes to s at
-/// once, to another stream only when that work is done. If the driver has no memory left, a block
-/// of that size may also go to another stream behind a wait queued there. pinned_pool waits for
-/// its own stream as well, since the host is nobody's stream.
+/// once, to another stream only when all work is done that was queued on any known stream
+/// (weir/stream_watch.hpp) when it was freed; with crossing_rule::declared_uses, only that of s and
+/// of the recorded streams. If the driver has no memory left, a block of that size may also go to
+/// another stream behind a wait queued there. pinned_pool waits for its own stream as well, since
+/// the host is nobody's stream.
 ///
 /// **Cost.** A hit costs a lock and no driver call if the stream's own block is there and the
 /// reference knows its id (a weir::stream, stream_ref::identified(), the legacy stream). A miss
-/// asks the driver, outside the lock. A free makes no driver call; one event, recorded when another
-/// stream could use the memory, closes all frees before it.
+/// asks the driver, outside the lock. A free makes no driver call; one event on each stream,
+/// recorded when another one could use the memory, closes all frees before it.
 ///
 /// **Giving back.** Freed memory is kept up to the threshold. What is over it goes back to the
 /// driver, the longest unused first, with requests, which take what the streams have passed by then

@@ -19,6 +19,7 @@
 #include "weir/bytes.hpp"
 #include "weir/device.hpp"
 #include "weir/export.hpp"
+#include "weir/options.hpp"
 #include "weir/pooled_buffer.hpp"
 #include "weir/result.hpp"
 #include "weir/stream.hpp"
@@ -37,6 +38,8 @@ struct buffer_pool_options {
   /// What time it is, from any beginning; must not go backwards, fail, or use the pool. Empty: the
   /// system's monotonic clock. Asked only where longest_kept is a limit.
   std::function<std::chrono::nanoseconds()> clock{};
+  /// What must be done before a buffer that came back goes to another stream, or to the driver.
+  crossing_rule crossing = crossing_rule::all_work;
 };
 
 /// What a buffer_pool did, of one moment for each device.

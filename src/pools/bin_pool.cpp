@@ -6,8 +6,8 @@
 namespace weir::inline v0 {
 
 result<bin_pool> bin_pool::create(weir::device where, block_pool_options settings) {
-  WEIR_TRY_VALUE(inside,
-                 pools::block_cache::create(where, pools::plain_memory, {settings.threshold}));
+  WEIR_TRY_VALUE(inside, pools::block_cache::create(where, pools::plain_memory,
+                                                    {settings.threshold, settings.crossing}));
   return bin_pool{std::move(inside)};
 }
 

@@ -36,9 +36,10 @@ extern const block_source pinned_memory;
 
 /// What is kept of freed blocks.
 struct keeping {
-  keeping(bytes at_most = bytes::max()) noexcept : most{at_most} {}
+  keeping(bytes at_most = bytes::max(), crossing_rule rule = crossing_rule::all_work) noexcept
+      : most{at_most}, crossing{rule} {}
   bytes most;
-  crossing_rule crossing = crossing_rule::all_work;
+  crossing_rule crossing;
   std::chrono::nanoseconds longest = std::chrono::nanoseconds::max();
   /// Asked only where `longest` is a limit.
   std::function<std::chrono::nanoseconds()> clock;

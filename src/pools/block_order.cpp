@@ -27,12 +27,11 @@ void block_cache::retire() {
 result<block*> block_cache::look_for_kept(const request& wanted, driver_access& driver) {
   if (!kept_.any_bound(wanted.rounded) && pending_.empty()) return static_cast<block*>(nullptr);
   WEIR_TRY(driver.entered());
-  WEIR_TRY(order_.settle_named(driver.enter()));
   // The host touches pinned memory in no stream's order: its own stream must be done, too.
   WEIR_TRY(look_after_all(source_.host_touches ? nobody : wanted.slot, driver));
   block* found = find_kept(wanted);
   // A device at rest reaches a mark within microseconds; new memory costs far more than to look.
-  for (int looks = 0; looks < 16 && found == nullptr && kept_.any_bound(wanted.rounded); ++looks) {
+  for (int looks = 0; looks < 32 && found == nullptr && kept_.any_bound(wanted.rounded); ++looks) {
     WEIR_TRY(order_.poll(driver.enter()));
     retire();
     found = find_kept(wanted);

@@ -88,6 +88,7 @@ result<buffer_pool> buffer_pool::create(buffer_pool_options settings) {
   if (settings.longest_kept < nanoseconds{0})
     return error{.code = errc::invalid_argument, .detail = "longest_kept is negative"};
   pools::keeping limits{settings.most_kept};
+  limits.crossing = settings.crossing;
   limits.longest = settings.longest_kept;
   if (limits.longest != nanoseconds::max()) {
     limits.clock = std::move(settings.clock);
