@@ -53,7 +53,8 @@ struct shared_memory_options {
 ///
 /// A shared handle, as cheap to copy as a shared_ptr; empty if default-made. Mapped at address(),
 /// readable and writable by its device. Goes when the last handle is gone and everybody it was
-/// given to has let go or died. Any thread.
+/// given to has let go or died: memory of its own after waiting for all work that is queued on the
+/// device, a block as the allocator frees it. Any thread.
 class WEIR_API shared_memory {
  public:
   shared_memory() noexcept = default;
@@ -99,9 +100,9 @@ struct share_view {
 /// Memory of another process, mapped here.
 ///
 /// A shared handle; empty if default-made. address() is where the part that was given begins. The
-/// other process hears of it when the last copy is gone or close() was called; work that is still
-/// queued must not use the memory then. What was given twice in the same handles is mapped once.
-/// Keeps its link's connection open. Any thread.
+/// other process hears of it when the last copy is gone or close() was called, and all work is done
+/// that was queued on the devices that reach it, on whatever stream: both wait for that. What was
+/// given twice in the same handles is mapped once. Keeps its link's connection open. Any thread.
 class WEIR_API imported_memory {
  public:
   imported_memory() noexcept = default;
@@ -117,7 +118,10 @@ class WEIR_API imported_memory {
   [[nodiscard]] access_rights rights() const noexcept;
   /// Lets another device reach it, with the rights that were given. not_supported: legacy memory.
   result<void> allow(device who) const;
-  /// Unmaps, unless other imports share the mapping, and tells the exporter. Says what came of it.
+  /// Waits for the devices, unmaps, unless other imports share the mapping, and tells the exporter.
+  /// Says what came of it. capture_forbidden: a stream is being captured, and waiting would spoil
+  /// that; it stays open. One whose last copy goes meanwhile stays mapped until something else is
+  /// closed after the capture.
   result<void> close();
 
  private:

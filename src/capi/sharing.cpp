@@ -7,6 +7,7 @@
 
 #include "capi/guard.hpp"
 #include "capi/structures.hpp"
+#include "sharing/rest.hpp"
 #include "weir.h"
 
 namespace weir::inline v0::capi {
@@ -34,7 +35,7 @@ result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* firs
 result<mapped_pieces> map_pieces(weir::device where, const std::vector<weir_shared_piece>& pieces,
                                  bytes total, access_rights rights) {
   WEIR_TRY_VALUE(range, address_range::reserve(where, total));
-  mapped_pieces made{std::move(range), {}, {}, {}, rights};
+  mapped_pieces made{where, std::move(range), {}, {}, {}, rights};
   bytes offset{};
   for (const weir_shared_piece& each : pieces) {
     WEIR_TRY_VALUE(memory,
@@ -132,12 +133,18 @@ weir_error weir_imported_get_info(weir_imported* imported, weir_imported_info* i
 weir_error weir_imported_close(weir_imported* imported) {
   return guarded([&]() -> result<void> {
     if (imported == nullptr) return {};
-    WEIR_TRY_VALUE(closed, take(imported));
-    // Whoever else holds it unmaps it when done.
-    if (auto* const linked = std::get_if<imported_memory>(&closed->memory);
-        linked != nullptr && closed.use_count() == 1)
-      return linked->close();
-    return {};
+    WEIR_TRY_VALUE(found, find(imported));
+    result<void> outcome;
+    if (auto* const linked = std::get_if<imported_memory>(&found->memory)) {
+      outcome = linked->close();
+    } else if (const auto* const mapped = std::get_if<mapped_pieces>(&found->memory)) {
+      outcome = sharing::wait_for_rest(mapped->where);
+    }
+    // It stays open then, and can be closed when the capture is over.
+    if (!outcome && outcome.code() == errc::capture_forbidden) return outcome;
+    found.reset();
+    WEIR_TRY(take(imported));  // whoever else holds it unmaps it when done
+    return outcome;
   });
 }
 }

@@ -16,6 +16,7 @@ namespace weir::inline v0::capi {
 /// Physical handles of another process, mapped one behind the other. They are unmapped before the
 /// addresses go.
 struct mapped_pieces {
+  weir::device where;
   address_range range;
   std::vector<mapping> mappings;
   bytes offset{};

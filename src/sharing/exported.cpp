@@ -1,7 +1,9 @@
 // Memory that can be given away: made of its own handles, or a block of an allocator.
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "sharing/rest.hpp"
 #include "sharing/session.hpp"
 #include "weir/checked.hpp"
 
@@ -47,7 +49,28 @@ bool fills_its_handles(const block_handles& under, bytes size) {
 
 namespace sharing {
 
+/// What was mapped, apart from its owner. Unmapped before the addresses go.
+struct remains {
+  std::optional<address_range> range;
+  std::vector<physical_handle> handles;
+  std::vector<mapping> mappings;
+};
+
+result<void> exported::end_mappings() {
+  auto rested = wait_for_rest(home->handle());
+  if (rested || rested.code() != errc::capture_forbidden) return rested;
+  try {
+    keep_until_rest(home->handle(),
+                    std::make_shared<remains>(remains{std::exchange(range, std::nullopt),
+                                                      std::move(handles), std::move(mappings)}));
+    return {};
+  } catch (const std::bad_alloc&) {
+    return rested;  // there is no room to keep it in: it goes at once
+  }
+}
+
 exported::~exported() {
+  if (range) detail::report_failure(end_mappings());
   if (block == nullptr) return;
   if (!exposed.load(std::memory_order_relaxed)) {
     heap->deallocate(block);

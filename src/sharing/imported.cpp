@@ -2,8 +2,10 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "sharing/rest.hpp"
 #include "sharing/session.hpp"
 #include "weir/checked.hpp"
 
@@ -48,7 +50,7 @@ result<std::shared_ptr<mapped>> map_pieces(weir::device where, const share_ticke
   }
   WEIR_TRY_VALUE(range, address_range::reserve(where, *whole));
   auto made = std::make_shared<mapped>(
-      mapped{.range = std::move(range), .mappings = {}, .piece = ticket.piece});
+      mapped{.home = where, .range = std::move(range), .mappings = {}, .piece = ticket.piece});
   for (const physical_handle& each : handles) {
     // The driver maps a handle whole or not at all: a size that is not the handle's fails here.
     WEIR_TRY_VALUE(there, mapping::create(made->range, ticket.piece * made->mappings.size(), each));
@@ -107,24 +109,38 @@ result<void> session::unmap(std::shared_ptr<mapped> where) noexcept {
 
 imported::imported(std::shared_ptr<grant> given, const share_ticket& ticket,
                    std::shared_ptr<mapped> where)
-    : ticket_{ticket},
-      given_{std::move(given)},
-      where_{std::move(where)},
-      address_{where_->range.base() + ticket.offset.count()} {}
+    : ticket_{ticket}, address_{where->range.base() + ticket.offset.count()} {
+  reached_by_.push_back(where->home);
+  held_.given = std::move(given);
+  held_.where = std::move(where);
+}
 
 imported::imported(std::shared_ptr<grant> given, const share_ticket& ticket, weir::device home,
                    device_address legacy)
-    : ticket_{ticket},
-      given_{std::move(given)},
-      home_{detail::device_state::keep(home)},
-      address_{legacy} {}
+    : ticket_{ticket}, address_{legacy} {
+  reached_by_.push_back(home);
+  held_.given = std::move(given);
+  held_.legacy_home = detail::device_state::keep(home);
+  held_.legacy = legacy;
+}
 
-imported::~imported() { detail::report_failure(close()); }
+imported::~imported() {
+  auto closed = close();
+  if (!closed && closed.code() == errc::capture_forbidden && busy_) {
+    try {
+      keep_until_rest(*busy_, std::make_shared<holding>(std::move(held_)));
+      return;
+    } catch (const std::bad_alloc&) {
+      // There is no room to keep it in: it goes at once.
+    }
+  }
+  detail::report_failure(closed);
+}
 
 result<device_address> imported::address() const {
   const std::lock_guard lock{mutex_};
-  if (given_ == nullptr) return closed_already();
-  WEIR_TRY(given_->check());
+  if (held_.given == nullptr) return closed_already();
+  WEIR_TRY(held_.given->check());
   return address_;
 }
 
@@ -135,24 +151,49 @@ device_address imported::mapped_at() const noexcept {
 
 result<void> imported::allow(weir::device who) const {
   const std::lock_guard lock{mutex_};
-  if (given_ == nullptr) return closed_already();
-  if (where_ == nullptr) return errc::not_supported;
-  for (const mapping& each : where_->mappings) WEIR_TRY(each.set_access(who, ticket_.rights));
+  if (held_.given == nullptr) return closed_already();
+  if (held_.where == nullptr) return errc::not_supported;
+  reached_by_.push_back(who);
+  for (const mapping& each : held_.where->mappings) WEIR_TRY(each.set_access(who, ticket_.rights));
   return {};
+}
+
+/// capture_forbidden: `busy_` could not be waited for.
+result<void> imported::wait_for_devices() {
+  result<void> outcome;
+  for (const weir::device each : reached_by_) {
+    auto rested = wait_for_rest(each);
+    if (rested) continue;
+    const bool forbidden = rested.code() == errc::capture_forbidden;
+    if (forbidden) busy_ = each;
+    if (forbidden || outcome) outcome = std::move(rested);
+  }
+  return outcome;
 }
 
 result<void> imported::close() noexcept {
   const std::lock_guard lock{mutex_};
+  if (held_.given == nullptr) return {};
+  auto rested = wait_for_devices();
+  if (!rested && rested.code() == errc::capture_forbidden) return rested;
+  // A device that cannot be waited for, because it is lost or gone, does no more work.
+  address_ = 0;
+  auto ended = held_.end();
+  return rested ? std::move(ended) : std::move(rested);
+}
+
+imported::holding::~holding() { detail::report_failure(end()); }
+
+result<void> imported::holding::end() noexcept {
   result<void> outcome;
-  const device_address address = std::exchange(address_, 0);
-  if (where_ != nullptr) outcome = given_->from().unmap(std::move(where_));
-  if (const auto home = std::move(home_)) {
+  if (where != nullptr) outcome = given->from().unmap(std::move(where));
+  if (const auto home = std::move(legacy_home)) {
     const context_scope bound{home->handle()};
     outcome = bound ? driver::check(driver::call::ipc_close_mem_handle,
-                                    bound.driver().ipc_close_mem_handle(address))
+                                    bound.driver().ipc_close_mem_handle(legacy))
                     : result<void>{bound.error()};
   }
-  given_.reset();  // and only now the exporter may hear of it
+  given.reset();  // and only now the exporter may hear of it
   return outcome;
 }
 

@@ -129,7 +129,15 @@ void session::pump() {
       queue_.push_back({.wrong = std::move(message).error()});
     }
   }
-  if (gone_ && !granted_.empty() && peer_ended(milliseconds{0})) granted_.clear();
+  if (gone_ && !granted_.empty() && peer_ended(milliseconds{0}))
+    while (!granted_.empty()) end_grant(granted_.begin()->first);
+}
+
+void session::end_grant(std::uint64_t number) {
+  const auto found = granted_.find(number);
+  if (found == granted_.end()) return;
+  ended_.push_back(std::move(found->second));
+  granted_.erase(found);
 }
 
 void session::take(share_message& message) {
@@ -153,8 +161,7 @@ void session::take(share_message& message) {
     case packet_kind::revoke:
       return take_revocation(found->number);
     case packet_kind::closed:
-      granted_.erase(found->number);
-      return;
+      return end_grant(found->number);
     case packet_kind::hello:
     case packet_kind::offer:
       break;
@@ -192,7 +199,7 @@ result<std::unique_ptr<incoming>> session::receive(timeout limit) {
   const auto until = clock::now() + limit;
   for (;;) {
     {
-      const std::lock_guard lock{mutex_};
+      const locked held{*this};
       static_cast<void>(flush());
       pump();
       if (!queue_.empty()) {
@@ -217,7 +224,7 @@ result<std::unique_ptr<incoming>> session::receive(timeout limit) {
 }
 
 result<void> session::check() {
-  const std::lock_guard lock{mutex_};
+  const locked held{*this};
   static_cast<void>(flush());
   pump();
   if (gone_) return link_is_down();
@@ -225,7 +232,7 @@ result<void> session::check() {
 }
 
 result<void> session::check(const grant& which) {
-  const std::lock_guard lock{mutex_};
+  const locked held{*this};
   static_cast<void>(flush());
   pump();
   if (which.revoked_) return not_allowed("the other process took it back");
@@ -235,7 +242,7 @@ result<void> session::check(const grant& which) {
 
 void session::let_go(const grant& which) noexcept {
   if (owner_ != ::getpid()) return;
-  const std::lock_guard lock{mutex_};
+  const locked held{*this};
   received_.erase(which.number());
   try {
     unsent_.push_back(encode_number(packet_kind::closed, which.number()));
@@ -263,7 +270,7 @@ result<void> session::send(std::span<const std::byte> content, std::span<const i
   for (;;) {
     short what = POLLOUT;
     {
-      const std::lock_guard lock{mutex_};
+      const locked held{*this};
       pump();  // two sides that only send would wait for each other
       if (gone_) return link_is_down();
       if (flush()) {
@@ -292,13 +299,13 @@ result<share_grant> session::give(share_ticket ticket, weir::device where,
   ticket.grant = next_number();
   WEIR_TRY(decode_share_ticket(encode(ticket)));  // nothing leaves that would be refused
   if (tracked) {
-    const std::lock_guard lock{mutex_};
+    const locked held{*this};
     granted_.emplace(ticket.grant, std::move(what));
   }
   auto sent = send(encode_offer(ticket), descriptors, settings_.limit);
   if (!sent) {
-    const std::lock_guard lock{mutex_};
-    granted_.erase(ticket.grant);
+    const locked held{*this};
+    end_grant(ticket.grant);
     return std::move(sent).error();
   }
   return share_grant{ticket.grant};
@@ -308,7 +315,7 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
   if (owner_ != ::getpid()) return detail::fork_error();
   const auto until = clock::now() + limit;
   {
-    const std::lock_guard lock{mutex_};
+    const locked held{*this};
     pump();
     if (granted_.count(number) == 0) return errc::not_found;
   }
@@ -316,12 +323,12 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
   if (!asked && asked.code() != errc::peer_closed) return asked;
   for (;;) {
     {
-      const std::lock_guard lock{mutex_};
+      const locked held{*this};
       pump();
       if (granted_.count(number) == 0) return {};
       if (gone_) {
         if (!peer_ended(dying)) return link_is_down();
-        granted_.erase(number);
+        end_grant(number);
         return {};
       }
       if (!has_room()) return error{.code = errc::not_ready, .detail = "unread messages"};
@@ -331,7 +338,7 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
 }
 
 std::size_t session::outstanding() {
-  const std::lock_guard lock{mutex_};
+  const locked held{*this};
   pump();
   return granted_.size();
 }

@@ -34,6 +34,7 @@ namespace weir::inline v0::sharing {
 /// Memory that can be given away: handles of its own, mapped, or a block of an allocator.
 ///
 /// Shared by the user's handles and by every session that gave it to somebody who has not let go.
+/// Its end waits until the device has done all its queued work.
 struct exported {
   explicit exported(weir::device where) : home{detail::device_state::keep(where)} {}
   ~exported();
@@ -58,10 +59,15 @@ struct exported {
   void* block = nullptr;
   /// Somebody who cannot be asked any more may still have it mapped.
   std::atomic<bool> exposed{false};
+
+ private:
+  /// Waits until its own memory may go, or sees to it that it goes later.
+  [[nodiscard]] result<void> end_mappings();
 };
 
 /// Handles of another process, mapped here.
 struct mapped {
+  weir::device home;
   address_range range;
   std::vector<mapping> mappings;
   bytes piece{};
@@ -101,6 +107,10 @@ struct incoming {
 };
 
 /// Memory that was opened. Any thread.
+///
+/// Let go, by close() or its end, only when the devices that reach it have done all their queued
+/// work. While a capture forbids to wait for that it stays: close() says so, and what has lost its
+/// owner goes later (keep_until_rest).
 class imported {
  public:
   imported(std::shared_ptr<grant> given, const share_ticket& ticket, std::shared_ptr<mapped> where);
@@ -117,11 +127,28 @@ class imported {
   [[nodiscard]] result<void> close() noexcept;
 
  private:
+  /// What is held, as long as it is open. The grant goes last: only then the exporter may hear of
+  /// it.
+  struct holding {
+    std::shared_ptr<grant> given;  // null: closed
+    std::shared_ptr<mapped> where;
+    std::shared_ptr<detail::device_state> legacy_home;
+    device_address legacy = 0;
+
+    holding() = default;
+    holding(holding&& other) noexcept = default;
+    holding& operator=(holding&& other) noexcept = default;
+    ~holding();
+    /// Unmaps it; nobody may use it any more.
+    [[nodiscard]] result<void> end() noexcept;
+  };
+  [[nodiscard]] result<void> wait_for_devices();
+
   const share_ticket ticket_;
   mutable std::mutex mutex_;
-  std::shared_ptr<grant> given_;  // null: closed
-  std::shared_ptr<mapped> where_;
-  std::shared_ptr<detail::device_state> home_;  // of legacy memory
+  holding held_;
+  mutable std::vector<weir::device> reached_by_;
+  std::optional<weir::device> busy_;  // of those, with a capture
   device_address address_ = 0;
 };
 
@@ -188,6 +215,26 @@ class session : public std::enable_shared_from_this<session> {
   [[nodiscard]] bool flush();
   [[nodiscard]] bool peer_ended(timeout limit) const noexcept;
 
+  /// The lock, and what the other side let go while it was held: that ends when the lock is free,
+  /// because its end may wait for the device and tell other sessions.
+  class locked {
+   public:
+    explicit locked(session& of) : of_{of}, lock_{of.mutex_} {}
+    ~locked() {
+      ended_.swap(of_.ended_);
+      lock_.unlock();
+    }
+    locked(const locked&) = delete;
+    locked& operator=(const locked&) = delete;
+
+   private:
+    session& of_;
+    std::vector<std::shared_ptr<exported>> ended_;
+    std::unique_lock<std::mutex> lock_;
+  };
+  /// The other side has let go of it.
+  void end_grant(std::uint64_t number);
+
   const std::shared_ptr<runtime> machine_;
   const share_channel channel_;
   const share_link_options settings_;
@@ -206,6 +253,7 @@ class session : public std::enable_shared_from_this<session> {
   std::uint64_t last_grant_ = 0;               // of theirs
   std::map<std::uint64_t, grant*> received_;
   std::map<std::uint64_t, std::shared_ptr<exported>> granted_;
+  std::vector<std::shared_ptr<exported>> ended_;  // were granted_
 
   std::mutex map_mutex_;
   std::map<mapping_key, std::weak_ptr<mapped>> mapped_;

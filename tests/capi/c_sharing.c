@@ -28,13 +28,14 @@ const char* weir_test_descriptors(void) {
   uint64_t count = 0;
   uint64_t offset = 0;
   uint64_t i;
+  int32_t done = -1;
   unsigned char host[16];
 
   memset(&info, 0, sizeof(info));
   info.struct_size = sizeof(info);
   memset(pieces, 0, sizeof(pieces));
   pieces[0].struct_size = sizeof(pieces[0]);
-  REQUIRE_OK(weir_runtime_open(SMALL_MACHINE, &runtime));
+  REQUIRE_OK(weir_runtime_open(SMALL_MACHINE ",sim_mode=manual", &runtime));
   REQUIRE_OK(weir_allocator_create(runtime, 0, NULL, &memory));
   REQUIRE_OK(weir_stream_create(runtime, 0, 0, 0, &stream));
   REQUIRE_OK(weir_pool_create(memory, "to give", weir_pool_exportable, &pool));
@@ -55,8 +56,16 @@ const char* weir_test_descriptors(void) {
   REQUIRE_OK(weir_copy(host, (void*)(uintptr_t)(info.address + 5 * mib - 16), 16, stream));
   REQUIRE_OK(weir_stream_synchronize(stream));
   REQUIRE(host[0] == 6 && host[15] == 6);
-  REQUIRE_OK(weir_imported_close(imported));
+  REQUIRE_OK(weir_allocator_allocate(memory, mib, stream, &q));
+  REQUIRE_OK(weir_copy(q, (void*)(uintptr_t)info.address, mib, stream));
+  REQUIRE_OK(weir_stream_query(stream, &done));
+  REQUIRE(done == 0);
+  REQUIRE_OK(weir_imported_close(imported)); /* waits for the copy */
+  REQUIRE_OK(weir_stream_query(stream, &done));
+  REQUIRE(done == 1);
   REQUIRE(weir_imported_get_info(imported, &info) == weir_error_already_freed);
+  REQUIRE(weir_imported_close(imported) == weir_error_already_freed);
+  REQUIRE_OK(weir_allocator_deallocate(memory, q, stream));
 
   REQUIRE(weir_import_pieces(runtime, 0, pieces, 0, 0, 1, weir_read, &imported) ==
           weir_error_invalid_argument);

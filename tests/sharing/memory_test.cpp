@@ -13,7 +13,6 @@ WEIR_CONTRACT(shared_memory_test);
 
 using ::testing::ElementsAre;
 using ::testing::Field;
-using ::testing::IsEmpty;
 
 TEST_P(shared_memory_test, is_one_handle_or_many) {
   const auto whole = shared_memory::create(where(), 5_MiB).value();
@@ -254,6 +253,114 @@ TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_
   EXPECT_THAT(take_reports(), ElementsAre(Field(&error::code, errc::already_freed)));
 }
 
+// --- The end of memory that is in use
+// -------------------------------------------------------------
+
+class shared_memory_end_test : public sharing_test {
+ protected:
+  static constexpr std::size_t count = mib / 4;
+
+  void SetUp() override {
+    sharing_test::SetUp();
+    if (machine == nullptr) return;
+    copied = new_memory(count * sizeof(word));
+    busy = new_stream();  // weir does not know it
+  }
+  void write(CUdeviceptr memory) {
+    ASSERT_EQ(fill(memory, 7, count, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ(cu->ctx_synchronize(), CUDA_SUCCESS);
+  }
+  /// Queues work that will read the memory in a while.
+  void read_later(CUdeviceptr memory) {
+    for (int i = 0; i < 8; ++i) ASSERT_EQ(spin(2ms, busy), CUDA_SUCCESS);
+    ASSERT_EQ(copy(copied, memory, count, busy), CUDA_SUCCESS);
+  }
+  void expect_to_be_read() { EXPECT_EQ(mismatches(copied, 7, count), 0u); }
+
+  CUdeviceptr copied = 0;
+  CUstream busy = nullptr;
+};
+WEIR_CONTRACT(shared_memory_end_test);
+
+TEST_P(shared_memory_end_test, of_an_import_waits_for_the_work_that_uses_it) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  write(memory.address());
+  for (const bool closes : {true, false}) {
+    static_cast<void>(here.offer(memory).value());
+    auto taken = there.receive(1s).value().open_memory().value();
+    read_later(taken.mapped_at());
+    if (closes) {
+      EXPECT_TRUE(taken.close());
+    } else {
+      taken = {};
+    }
+    EXPECT_EQ(here.outstanding(), 0u);
+    expect_to_be_read();
+  }
+}
+
+TEST_P(shared_memory_end_test, of_an_import_waits_though_others_share_its_mapping) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  write(memory.address());
+  static_cast<void>(here.offer(memory).value());
+  static_cast<void>(here.offer(memory).value());
+  auto first = there.receive(1s).value().open_memory().value();
+  const auto second = there.receive(1s).value().open_memory().value();
+  ASSERT_EQ(first.mapped_at(), second.mapped_at());
+  read_later(first.mapped_at());
+  EXPECT_TRUE(first.close());
+  ASSERT_EQ(fill(memory.address(), 9, count, new_stream()), CUDA_SUCCESS);  // it was let go
+  expect_to_be_read();
+}
+
+TEST_P(shared_memory_end_test, of_the_exporters_own_waits_for_the_work_that_uses_it) {
+  auto [here, there] = link_to_itself();
+  for (const bool given : {false, true}) {
+    auto memory = shared_memory::create(where(), unit()).value();
+    write(memory.address());
+    read_later(memory.address());
+    if (given) static_cast<void>(here.offer(memory).value());
+    memory = {};
+    // One that was given away goes when the other side lets go, with a call that looks.
+    if (given) static_cast<void>(there.receive(1s).value());
+    EXPECT_EQ(here.outstanding(), 0u);
+    expect_to_be_read();
+  }
+}
+
+TEST_P(shared_memory_end_test, comes_after_a_capture_which_it_leaves_alone) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(where(), unit()).value();
+  auto own = shared_memory::create(where(), unit()).value();
+  write(memory.address());
+  write(own.address());
+  const auto offered = [&, &from = here, &to = there] {
+    static_cast<void>(from.offer(memory).value());
+    return to.receive(1s).value().open_memory().value();
+  };
+  auto closed = offered();
+  auto dropped = offered();
+  const auto captured = weir::stream::create(where()).value();
+  read_later(dropped.mapped_at());
+  read_later(own.address());
+  ASSERT_EQ(cu->stream_begin_capture(captured.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+            CUDA_SUCCESS);
+  EXPECT_EQ(code_of(closed.close()), errc::capture_forbidden);
+  EXPECT_NE(closed.mapped_at(), 0u) << "it is open still";
+  dropped = {};
+  own = {};
+  EXPECT_EQ(here.outstanding(), 2u);
+  ASSERT_EQ(fill(copied, 7, count, captured.handle()), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cu->stream_end_capture(captured.handle(), &graph), CUDA_SUCCESS) << "it is whole";
+  ASSERT_EQ(cu->graph_destroy(graph), CUDA_SUCCESS);
+  EXPECT_TRUE(closed.close());
+  EXPECT_EQ(here.outstanding(), 0u) << "what could not go then goes now";
+  expect_to_be_read();
+}
+
 TEST_P(shared_memory_test, can_be_reached_by_other_devices_with_the_same_rights) {
   if (machine_runtime->device_count() < 2) GTEST_SKIP() << "there is one device";
   auto [here, there] = link_to_itself();
@@ -273,12 +380,14 @@ TEST_P(shared_memory_test, threads_may_give_and_take_over_one_link) {
   const auto memory = shared_memory::create(where(), unit()).value();
   constexpr int each = 40;
   std::vector<std::thread> givers;
+  givers.reserve(2);
   for (int i = 0; i < 2; ++i) {
     givers.emplace_back([&, &from = here] {
       for (int j = 0; j < each; ++j) EXPECT_EQ(code_of(from.offer(memory)), std::nullopt);
     });
   }
   std::vector<std::thread> takers;
+  takers.reserve(2);
   for (int i = 0; i < 2; ++i) {
     takers.emplace_back([&, &to = there] {
       for (int j = 0; j < each; ++j) {

@@ -39,7 +39,8 @@ std::array<word, 16> all(word value) {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-/// Takes memory, reads what its first word must be from the note behind it, and answers in it.
+/// Takes memory, reads what its first word must be from the note behind it, and answers in it, with
+/// work that is still queued when the memory is closed.
 WEIR_CHILD(answer_in_memory) {
   const table& cu = machine.driver();
   auto link = link_from_parent(machine, parent);
@@ -54,9 +55,13 @@ WEIR_CHILD(answer_in_memory) {
   WEIR_CHILD_EXPECT(0, number_of(memory->address()));
   const CUdeviceptr address = memory->mapped_at();
   WEIR_CHILD_EXPECT(true, read_words(cu, address) == all(value));
-  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.memset_d32(address, value + 1, 16));
-  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.ctx_synchronize());
+  CUstream stream = nullptr;
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.stream_create(&stream, CU_STREAM_NON_BLOCKING));
+  for (int i = 0; i < 100; ++i)
+    WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.memset_d32_async(address, value + 1, 16, stream));
   WEIR_CHILD_EXPECT(0, number_of(memory->close()));
+  WEIR_CHILD_EXPECT(true, machine.complaints().empty());
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.stream_destroy(stream));
   WEIR_CHILD_EXPECT(0, number_of(link->send_note(as_note("done"))));
   WEIR_CHILD_EXPECT(true, parent.meet());
   return 0;
