@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "descriptor_desk.hpp"
+#include "handed_out.hpp"
 #include "imported_block.hpp"
 #include "page_owners.hpp"
 #include "seat.hpp"
@@ -116,6 +117,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void stop_recording(c10::DeviceIndex device);
   void mark(const std::string& text);
   [[nodiscard]] const weir::options& settings() const noexcept { return settings_; }
+  /// Somebody got this stream of torch's, by torch's number of it.
+  void note_stream(c10::DeviceIndex device, std::int64_t id);
 
  private:
   enum attention : std::uint32_t {
@@ -159,6 +162,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   std::atomic<std::uint32_t> attention_{0};
   std::atomic<device_seat*> only_{nullptr};  // the one seat of a machine with one device
   std::array<std::atomic<device_seat*>, tally::most_devices> seats_{};
+  std::array<handed_out, tally::most_devices> handed_out_;  // streams; there before a seat is
   tally counted_;
   std::unique_ptr<page_owners> owners_;  // of machines with several devices
 

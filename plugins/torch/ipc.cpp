@@ -59,9 +59,8 @@ std::shared_ptr<void> weir_allocator::getIpcDevPtr(std::string handle) {
   void* const base = block->base();
   // Kept by its deleter: unmapped when the last tensor is gone, behind the work that uses it.
   std::shared_ptr<void> mapped{base, [kept = block.release(), &seat](void*) {
-                                 if (!seat.pools.capturing())
-                                   static_cast<void>(seat.gpu.synchronize());
-                                 delete kept;
+                                 seat.leaving.add(std::unique_ptr<imported_block>{kept});
+                                 seat.leaving.unmap(seat.pools.capturing());
                                }};
   imported_[std::move(handle)] = mapped;
   return mapped;

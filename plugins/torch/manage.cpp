@@ -54,6 +54,11 @@ weir_allocator::weir_allocator(std::shared_ptr<weir::runtime> machine, weir::opt
   if (machine_->device_count() > 1) owners_ = std::make_unique<page_owners>();
 }
 
+void weir_allocator::note_stream(c10::DeviceIndex device, std::int64_t id) {
+  check_index(device);
+  stream_table::note(handed_out_[static_cast<std::size_t>(device)], id);
+}
+
 void weir_allocator::init(int devices) { devices_ = std::max(devices_.load(), devices); }
 bool weir_allocator::initialized() { return devices_ > 0; }
 
@@ -66,8 +71,15 @@ device_seat& weir_allocator::make(c10::DeviceIndex device) {
   const bool can_export = gpu.capabilities().posix_descriptors && !is_classic(settings.heap_policy);
   if (exportable_if_possible_) settings.heap_exportable = can_export;
   auto memory = checked(weir::caching_allocator::create(gpu, settings));
-  auto* const made = new device_seat{device, std::move(memory), recorded_by_weir(settings),
-                                     [this] { update_attention(); }};
+  auto* const made =
+      new device_seat{device, std::move(memory), handed_out_[static_cast<std::size_t>(device)],
+                      recorded_by_weir(settings), [this] { update_attention(); }};
+  // Work on any stream that torch has handed out counts, whether or not it ever asks for memory.
+  made->watched = checked(weir::watch_streams(
+      gpu, [table = &made->streams](std::vector<weir::stream_ref>& known) { table->tell(known); }));
+  // A first look at what was handed out before: the sooner, the less can have gone round since.
+  std::vector<weir::stream_ref> until_now;
+  made->streams.tell(until_now);
   made->callbacks =
       made->memory.on_out_of_memory([](weir::bytes) { return run_torch_callbacks(); });
   const double fraction = torch_cuda::CUDAAllocatorConfig::per_process_memory_fraction();
@@ -132,6 +144,7 @@ void weir_allocator::emptyCache(MempoolId_t pool) {
   if (pool != MempoolId_t(0, 0)) return;
   for_each_seat([](device_seat& each) {
     each.synchronizations.fetch_add(1, std::memory_order_relaxed);
+    each.leaving.unmap(each.pools.capturing());
     const auto emptied = each.memory.empty_cache();
     if (!emptied && emptied.code() != weir::errc::capture_forbidden) fail(emptied.error());
   });

@@ -12,6 +12,7 @@
 
 #include "allocator.hpp"
 #include "errors.hpp"
+#include "weir/stream_watch.hpp"
 #include "weir/tag.hpp"
 #include "weir/version.hpp"
 
@@ -40,7 +41,11 @@ void install(const std::string& list, bool exportable_if_possible) {
   TORCH_CHECK(held == 0, "torch's own CUDA allocator holds ",
               format_size(static_cast<std::uint64_t>(held)),
               " of tensors: call weir.torch.enable() before anything is put on a GPU");
-  weir::options settings = checked(weir::options_from_environment());
+  weir::options initial;
+  // Streams that come from outside (torch.cuda.ExternalStream) are destroyed without a word, and
+  // the driver does not survive being asked about one. torch's own are watched.
+  initial.heap_unannounced_ends = true;
+  weir::options settings = checked(weir::options_from_environment({}, initial));
   checked(weir::set_all(settings, list));
   auto machine = checked(weir::runtime::open_cuda(settings.driver_path));
   TORCH_CHECK(static_cast<std::size_t>(machine->device_count()) <= tally::most_devices,
@@ -154,10 +159,19 @@ std::uint64_t trim(int device, std::uint64_t keep) {
   return checked(there->memory.trim(weir::bytes{keep})).count();
 }
 
+void watch_stream(int device, std::int64_t handle) {
+  const device_seat& there = ours().at(static_cast<c10::DeviceIndex>(device));
+  checked(weir::watch_stream({there.gpu, reinterpret_cast<cudaStream_t>(handle)}));
+}
+
 void release_stream(int device, std::int64_t handle) {
   device_seat* const there = ours().seat(static_cast<c10::DeviceIndex>(device));
   if (there == nullptr) return;
-  checked(there->memory.release_stream({there->gpu, reinterpret_cast<cudaStream_t>(handle)}));
+  checked(weir::unwatch_stream({there->gpu, reinterpret_cast<cudaStream_t>(handle)}));
+}
+
+void note_stream(int device, std::int64_t id) {
+  ours().note_stream(static_cast<c10::DeviceIndex>(device), id);
 }
 
 /// A tag scope that Python enters and leaves, on one thread.
@@ -184,7 +198,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("stats", &seat::stats);
   module.def("describe", &seat::describe);
   module.def("trim", &seat::trim, released{});
+  module.def("watch_stream", &seat::watch_stream, released{});
   module.def("release_stream", &seat::release_stream, released{});
+  module.def("note_stream", &seat::note_stream);  // a few nanoseconds: not worth a release
   module.def(
       "record",
       [](int device, const std::string& path, bool stacks) {

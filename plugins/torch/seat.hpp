@@ -10,10 +10,12 @@
 #include <string>
 
 #include "history.hpp"
+#include "imported_block.hpp"
 #include "pools.hpp"
 #include "streams.hpp"
 #include "weir/caching_allocator.hpp"
 #include "weir/recorder.hpp"
+#include "weir/stream_watch.hpp"
 
 namespace weir_torch {
 
@@ -41,14 +43,15 @@ struct counters_at_reset {
 /// Made at the first request for the device, and never destroyed: torch frees memory until the very
 /// end of the process, in no order that could be relied on.
 struct device_seat {
-  device_seat(c10::DeviceIndex number, weir::caching_allocator made, bool recorded,
-              const std::function<void()>& changed)
+  device_seat(c10::DeviceIndex number, weir::caching_allocator made, handed_out& handed,
+              bool recorded, const std::function<void()>& changed)
       : index{number},
         memory{std::move(made)},
         gpu{memory.device()},
-        streams{number, gpu},
+        streams{number, gpu, handed},
         pools{memory, changed},
         past{number, changed},
+        leaving{gpu},
         recorded_elsewhere{recorded} {}
 
   const c10::DeviceIndex index;
@@ -57,7 +60,9 @@ struct device_seat {
   stream_table streams;
   pool_table pools;
   history past;
-  weir::callback_registration callbacks;  // torch's own, to free memory
+  leaving_blocks leaving;
+  weir::callback_registration callbacks;     // torch's own, to free memory
+  weir::stream_source_registration watched;  // torch's streams, through `streams`
 
   std::mutex watching;            // guards what follows
   const bool recorded_elsewhere;  // by WEIR_RECORD: the allocator's observer is not ours

@@ -14,6 +14,7 @@ ninja are needed, and the result is kept under ~/.cache/weir (WEIR_CACHE names a
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -24,16 +25,18 @@ import sysconfig
 import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
 import torch
 
 from . import _native
-from ._machine import options_text
+from ._errors import Error
+from ._machine import Runtime, options_text
+from ._machine import watch_stream as watch_native_stream
 from ._report import size_text
 
 __all__ = ["COVERED", "enable", "is_enabled", "mark", "mem_pool", "pluggable", "record", "release_stream",
-           "report", "stats", "stop", "tag", "trim"]
+           "report", "stats", "stop", "tag", "trim", "watch_stream"]
 
 # Versions of torch whose allocator interface the extension was written after and run with.
 COVERED = ("2.11",)
@@ -74,7 +77,28 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
     if policy is not None and policy not in POLICIES:
         raise ValueError(f"weir.torch: policy is one of {', '.join(POLICIES)}, not {policy!r}")
     chosen = options_text(options, {} if policy is None else {"heap_policy": policy})
-    _load(verbose).install(chosen, exportable)
+    extension = _load(verbose)
+    extension.install(chosen, exportable)
+    # The work of torch's streams counts though they may never allocate. The extension sees most of those that
+    # somebody has by itself, from the turn in which torch hands them out, but not when the turn goes round
+    # between two looks.
+    _tell_of_streams(lambda stream: extension.note_stream(getattr(stream, "device_index", 0),
+                                                          getattr(stream, "stream_id", 0)))
+
+
+def _tell_of_streams(tell: Callable[[Any], None]) -> None:
+    """Calls `tell` with every stream that Python gets from torch's own. It is the one place in which torch is
+    changed: the class stays the same, and a stream is made as before."""
+    made = torch.cuda.Stream.__new__
+
+    @functools.wraps(made)
+    def told(cls: Any, *arguments: Any, **named: Any) -> Any:
+        stream = made(cls, *arguments, **named)
+        if not named.keys() - {"device", "priority"}:  # the others name a stream that there is
+            tell(stream)
+        return stream
+
+    torch.cuda.Stream.__new__ = staticmethod(told)  # type: ignore[method-assign,assignment]
 
 
 def is_enabled() -> bool:
@@ -206,9 +230,18 @@ def tag(name: str) -> Iterator[None]:
         scope.leave()
 
 
+def watch_stream(stream: "torch.cuda.Stream") -> None:
+    """For a stream that torch does not own (torch.cuda.ExternalStream): its work counts, whether or not it
+    ever allocates, before memory that was freed leaves its stream, and what is freed on it passes to others
+    as soon as with torch's own. It must be given to release_stream() before it is destroyed. torch's own
+    streams are watched without this."""
+    _enabled().watch_stream(stream.device_index, stream.cuda_stream)
+
+
 def release_stream(stream: "torch.cuda.Stream") -> None:
-    """Call it before a stream is destroyed that torch does not own (torch.cuda.ExternalStream): weir will
-    not ask the driver about it any more. torch's own streams live for ever."""
+    """Before a stream is destroyed that torch does not own (torch.cuda.ExternalStream): weir will not ask the
+    driver about it any more. Needed for one that is watched; of another that goes without it, weir learns
+    only when the whole device rests that its work is done. torch's own streams live for ever."""
     _enabled().release_stream(stream.device_index, stream.cuda_stream)
 
 
@@ -251,6 +284,12 @@ def pluggable(options: Union[str, Mapping[str, Any], None] = None) -> None:
         address = ctypes.cast(getattr(_native.lib, name), ctypes.c_void_p).value
         getattr(allocator.allocator(), setter)(address)
     torch.cuda.memory.change_current_allocator(allocator)
+
+    def watch(stream: Any) -> None:
+        with contextlib.suppress(Error):  # it is being captured; its requests make it known
+            watch_native_stream(stream, Runtime.default().device(stream.device_index))
+
+    _tell_of_streams(watch)  # torch never destroys them
 
 
 def _library() -> str:

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/small_machine.hpp"
@@ -13,6 +15,7 @@
 #include "torch/imported_block.hpp"
 #include "torch/ipc_handle.hpp"
 #include "weir/caching_allocator.hpp"
+#include "weir/sim.hpp"
 #include "weir/stream.hpp"
 
 namespace weir_torch {
@@ -154,6 +157,77 @@ TEST(imported_block, shows_the_memory_of_the_block) {
   imported->reset();
   desk().withdraw(5);
   memory.deallocate(block, stream);
+}
+
+/// A machine on which queued work is done when somebody waits for it, and a block on it that plays
+/// another process's.
+class leaving_blocks_test : public testing::Test {
+ protected:
+  static std::shared_ptr<weir::sim::machine> make_machine() {
+    weir::sim::machine_options settings;
+    settings.devices.assign(1,
+                            weir::sim::device_spec{.capacity = 1_GiB, .context_overhead = 64_MiB});
+    settings.mode = weir::sim::progress::manual;
+    return weir::sim::machine::create(settings).value();
+  }
+  void TearDown() override {
+    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.story();
+  }
+  [[nodiscard]] std::unique_ptr<imported_block> import_block() const {
+    const auto memory = weir::physical_handle::create(gpu, 2_MiB, {.posix_descriptor = true});
+    std::vector<weir::descriptor> exported;
+    exported.push_back(memory.value().export_descriptor().value());
+    ipc_handle named;
+    named.pieces = {(2_MiB).count()};
+    return imported_block::open(gpu, named, exported).value();
+  }
+  void read_later(const imported_block& what) {
+    const weir::context_scope bound{gpu};
+    ASSERT_TRUE(machine->launch(
+        stream.handle(), "kernel read",
+        {weir::sim::reads(reinterpret_cast<weir::device_address>(what.base()), 4096)}));
+  }
+  [[nodiscard]] std::uint64_t unmapped() const {
+    return machine->calls(weir::driver::call::mem_unmap);
+  }
+
+  std::shared_ptr<weir::sim::machine> machine = make_machine();
+  std::shared_ptr<weir::runtime> runtime = weir::runtime::open_simulated(machine).value();
+  weir::device gpu = runtime->device(weir::device_id{0}).value();
+  weir::stream stream = weir::stream::create(gpu).value();
+  leaving_blocks leaving{gpu};
+};
+
+TEST_F(leaving_blocks_test, go_when_no_work_uses_them) {
+  auto block = import_block();
+  read_later(*block);
+  leaving.add(std::move(block));
+  EXPECT_EQ(unmapped(), 0U);
+  leaving.unmap(false);
+  EXPECT_EQ(unmapped(), 1U);
+  leaving.unmap(false);
+  EXPECT_EQ(unmapped(), 1U);
+}
+
+TEST_F(leaving_blocks_test, stay_during_a_capture) {
+  auto first = import_block();
+  read_later(*first);
+  leaving.add(std::move(first));
+  leaving.unmap(true);  // torch says so
+  EXPECT_EQ(unmapped(), 0U);
+  const weir::stream captured = weir::stream::create(gpu).value();
+  const weir::context_scope bound{gpu};
+  const auto& cu = bound.driver();
+  ASSERT_EQ(
+      cu.stream_begin_capture(captured.handle(), weir::driver::CU_STREAM_CAPTURE_MODE_RELAXED),
+      weir::driver::CUDA_SUCCESS);
+  leaving.unmap(false);  // nobody said so: the driver does
+  EXPECT_EQ(unmapped(), 0U);
+  weir::driver::CUgraph graph = nullptr;
+  static_cast<void>(cu.stream_end_capture(captured.handle(), &graph));  // spoilt by the wait
+  leaving.add(import_block());
+  leaving.unmap(false);
+  EXPECT_EQ(unmapped(), 2U);
 }
 
 }  // namespace

@@ -57,11 +57,12 @@ def busy(milliseconds=50):
     torch.cuda._sleep(int(milliseconds * 1_500_000))
 
 
-def run_program(text, seconds=120, allocator=None):
-    """Runs a Python program in a process of its own under the allocator; its exit status and output."""
+def run_program(text, seconds=120, allocator=None, before=""):
+    """Runs a Python program in a process of its own under the allocator, which is enabled behind `before`;
+    its exit status and output."""
     chosen = allocator or ("weir" if WEIR else "native")
-    program = "import sys\nsys.path.insert(0, {!r})\nimport support\nsupport.enable()\n{}".format(
-        str(Path(__file__).resolve().parent), textwrap.dedent(text))
+    program = "import sys\nsys.path.insert(0, {!r})\nimport support\n{}\nsupport.enable()\n{}".format(
+        str(Path(__file__).resolve().parent), textwrap.dedent(before), textwrap.dedent(text))
     environment = os.environ | {"WEIR_TORCH_ALLOCATOR": chosen}
     environment.pop("WEIR_TORCH_RECORD", None)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,

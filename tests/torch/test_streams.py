@@ -1,6 +1,7 @@
 """Memory and streams: reuse in order, record_stream(), and no two streams in the same bytes."""
 
 import threading
+import unittest
 
 import support
 import torch
@@ -212,6 +213,249 @@ class RecordStream(AllocatorTest):
             wrong += (x != i % 4).sum()
             del x
         self.assertEqual(int(wrong), 0)
+
+
+class UndeclaredUses(AllocatorTest):
+    """A tensor is read on a stream that never allocates, nobody records that, and it is freed meanwhile. Its
+    memory may be reused at once on its own stream, which these programs do not do, and nowhere else."""
+
+    def read_later(self, side, target, x):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            busy(60)
+            target.copy_(x, non_blocking=True)
+
+    def check(self, target):
+        torch.cuda.synchronize()
+        self.assertEqual((float(target.min()), float(target.max())), (1.0, 1.0))
+
+    def test_another_stream_does_not_get_the_memory(self):
+        side, third = torch.cuda.Stream(), torch.cuda.Stream()
+        for _ in range(5):
+            target, x = full(0), full(1)
+            self.read_later(side, target, x)
+            del x
+            with torch.cuda.stream(third):
+                z = [full(9) for _ in range(4)]
+            self.check(target)
+            del z
+
+    def test_another_stream_does_not_get_a_piece_of_it(self):
+        side, third = torch.cuda.Stream(), torch.cuda.Stream()
+        target, x = full(0), full(1)
+        self.read_later(side, target, x)
+        del x
+        with torch.cuda.stream(third):
+            z = [torch.full((N // 8,), 9.0, device=GPU) for _ in range(40)]
+        self.check(target)
+        del z
+
+    def test_several_readers_of_several_priorities(self):
+        sides = [torch.cuda.Stream(priority=priority) for priority in (0, -1, -2, 0, -1)]
+        third = torch.cuda.Stream()
+        x, targets = full(1), [full(0) for _ in sides]
+        for side, target in zip(sides, targets):
+            self.read_later(side, target, x)
+        del x
+        with torch.cuda.stream(third):
+            z = [full(9) for _ in range(4)]
+        for target in targets:
+            self.check(target)
+        del z
+
+    def test_a_cache_that_is_emptied(self):
+        side, third = torch.cuda.Stream(), torch.cuda.Stream()
+        target, x = full(0), full(1)
+        self.read_later(side, target, x)
+        del x
+        torch.cuda.empty_cache()
+        with torch.cuda.stream(third):
+            z = [full(9) for _ in range(4)]
+        self.check(target)
+        del z
+
+    def test_a_device_without_room(self):
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        side, third = torch.cuda.Stream(), torch.cuda.Stream()
+        target, x = full(0), full(1)
+        total = torch.cuda.get_device_properties(GPU).total_memory
+        torch.cuda.set_per_process_memory_fraction((reserved() + 8 * MIB) / total)
+        self.read_later(side, target, x)
+        del x
+        with torch.cuda.stream(third):
+            z = full(9)  # there is no room for it but where the reader is
+        self.check(target)
+        self.assertEqual(float(z.max()), 9.0)
+
+    PROGRAM = """
+        import torch
+        from support import GPU, MIB, busy
+
+        N = MIB
+
+        def full(value):
+            return torch.full((N,), float(value), device=GPU)
+
+        def read_everywhere(streams):
+            x, targets = full(1), [full(0) for _ in streams]
+            torch.cuda.synchronize()
+            for side, target in zip(streams, targets):
+                with torch.cuda.stream(side):
+                    busy(60)
+                    target.copy_(x, non_blocking=True)
+            del x
+            with torch.cuda.stream(torch.cuda.Stream(priority=-1)):
+                z = [full(9) for _ in range(8)]
+            torch.cuda.synchronize()
+            wrong = [i for i, target in enumerate(targets) if not bool((target == 1).all())]
+            assert not wrong, wrong
+
+        def new_stream():  # by way of C++
+            made = torch.Stream(device="cuda")
+            return torch.cuda.Stream(stream_id=made.stream_id, device_index=made.device_index,
+                                     device_type=made.device_type)
+        """
+
+    def test_more_streams_than_torch_has(self):
+        self.assert_ran(support.run_program(self.PROGRAM + """
+        streams = [torch.cuda.Stream() for _ in range(40)]  # the turn shows 8 of them
+        read_everywhere(streams[12:20])
+        read_everywhere(streams)
+        """))
+
+    def test_streams_that_cpp_hands_out(self):
+        self.assert_ran(support.run_program(self.PROGRAM + """
+        for count in (1, 7, 30):
+            read_everywhere([new_stream() for _ in range(count)])
+        """))
+
+    def test_streams_of_before(self):
+        self.assert_ran(support.run_program(self.PROGRAM + """
+        read_everywhere(early)
+        """, before="import torch; early = [torch.cuda.Stream() for _ in range(9)]"))
+        self.assert_ran(support.run_program(self.PROGRAM + """
+        read_everywhere(early)
+        """, before="import torch; early = [torch.cuda.Stream() for _ in range(32)]"))
+
+
+class Handles(AllocatorTest):
+    """Which streams a program gets, and what happens to those that are not torch's."""
+
+    def test_streams_come_in_torchs_order(self):
+        self.assert_ran(support.run_program("""
+        import torch
+        from support import GPU, MIB
+
+        for i in range(70):
+            stream = torch.cuda.Stream()
+            assert (stream.stream_id >> 5) & 31 == i % 32, (i, stream.stream_id)
+            with torch.cuda.stream(stream):  # and what it frees goes to others
+                torch.empty(16 * MIB, device=GPU)
+            torch.cuda.empty_cache()
+        """))
+
+    @unittest.skipUnless(support.WEIR, "torch's own allocator keeps memory to its stream")
+    def test_memory_passes_between_torchs_streams(self):
+        streams = [torch.cuda.Stream() for _ in range(4)]
+        with torch.cuda.stream(streams[0]):
+            full(1)
+        torch.cuda.synchronize()
+        held = reserved()
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                full(2)
+            torch.cuda.synchronize()
+        self.assertEqual(reserved(), held)
+
+    EXTERNAL = """
+        import ctypes
+        import torch
+        from support import GPU, MIB
+
+        driver = ctypes.CDLL("libcuda.so.1")
+
+        def create():
+            stream = ctypes.c_void_p()
+            assert driver.cuStreamCreate(ctypes.byref(stream), 1) == 0
+            return stream
+
+        def destroy(stream):
+            assert driver.cuStreamDestroy_v2(stream) == 0
+
+        def work(streams):
+            for i in range(40):
+                with torch.cuda.stream(streams[i % len(streams)]):
+                    x = torch.full((4 * MIB,), float(i), device=GPU)
+                    assert float(x.max()) == i
+                    y = torch.empty((i % 7 + 1) * MIB, device=GPU)
+                    del x, y
+            torch.cuda.empty_cache()
+
+        torch.cuda.init()
+        torch.empty(1, device=GPU)
+        own = [torch.cuda.Stream() for _ in range(3)] + [torch.cuda.default_stream()]
+        """
+
+    def test_external_streams_may_be_destroyed_by_their_owner(self):
+        self.assert_ran(support.run_program(self.EXTERNAL + """
+        for _ in range(5):
+            foreign = create()
+            external = torch.cuda.ExternalStream(foreign.value)
+            with torch.cuda.stream(external):
+                x = torch.full((4 * MIB,), 3.0, device=GPU)
+                kept = x + 1
+            recorded = torch.full((4 * MIB,), 5.0, device=GPU)
+            recorded.record_stream(external)
+            external.synchronize()
+            del x, recorded
+            work(own)
+            destroy(foreign)
+            work(own)
+            assert float(kept.min()) == 4
+            del kept  # on a stream that is no more
+            work(own)
+        """))
+
+    def test_an_external_stream_that_never_allocates_may_be_destroyed(self):
+        self.assert_ran(support.run_program(self.EXTERNAL + """
+        foreign = create()
+        external = torch.cuda.ExternalStream(foreign.value)
+        x, y = torch.full((4 * MIB,), 3.0, device=GPU), torch.zeros(4 * MIB, device=GPU)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(external):
+            y.copy_(x, non_blocking=True)
+        external.synchronize()
+        destroy(foreign)
+        del x
+        work(own)
+        assert float(y.min()) == 3
+        """))
+
+    @unittest.skipUnless(support.WEIR, "weir's own interface")
+    def test_an_external_stream_can_be_watched(self):
+        self.assert_ran(support.run_program(self.EXTERNAL + """
+        import weir.torch
+        from support import busy
+
+        foreign = create()
+        external = torch.cuda.ExternalStream(foreign.value)
+        weir.torch.watch_stream(external)
+        for _ in range(3):
+            x, y = torch.full((4 * MIB,), 3.0, device=GPU), torch.zeros(4 * MIB, device=GPU)
+            torch.cuda.synchronize()
+            with torch.cuda.stream(external):
+                busy(60)
+                y.copy_(x, non_blocking=True)
+            del x
+            with torch.cuda.stream(own[0]):
+                z = [torch.full((4 * MIB,), 9.0, device=GPU) for _ in range(4)]
+            torch.cuda.synchronize()
+            assert float(y.min()) == float(y.max()) == 3
+            del z
+        weir.torch.release_stream(external)
+        destroy(foreign)
+        work(own)
+        """))
 
 
 class Threads(AllocatorTest):
