@@ -187,9 +187,9 @@ enum {
 WEIR_C_API weir_error weir_stream_create(weir_runtime* runtime, int32_t device, uint32_t flags,
                                          int32_t priority, weir_stream** stream);
 /* A reference to a CUstream or cudaStream_t, which must live as long as this; null is the legacy
- * stream, (void*)2 the calling thread's own default stream. Before such a stream is destroyed every
- * allocator and pool that met it is told (weir_allocator_release_stream): the driver does not
- * survive being asked about a stream that is gone. weir_error_bad_stream: it is of another device;
+ * stream, (void*)2 the calling thread's own default stream. Before such a stream is destroyed
+ * weir_unwatch_stream tells every allocator and pool that met it: the driver does not survive being
+ * asked about a stream that is gone. weir_error_bad_stream: it is of another device;
  * weir_error_capture_forbidden: it is being captured, and its number cannot be asked now. */
 WEIR_C_API weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, void* native,
                                        weir_stream** stream);
@@ -215,6 +215,17 @@ enum {
 /* Whether the stream is being captured (weir_capture_...), and the capture's number, 0 if not.
  * Never disturbs a capture. `id` may be null. */
 WEIR_C_API weir_error weir_stream_get_capture(weir_stream* stream, int32_t* status, uint64_t* id);
+
+/* From now on every allocator and pool of the device counts the stream's work before freed memory
+ * leaves its stream, though no request may ever name it. Streams that were named in requests and
+ * frees, and those of weir_stream_create, count without this. Watching twice is watching once; it
+ * outlasts the handle. The stream must not be null here and in the next: it says which device.
+ * weir_error_bad_stream: a thread's default stream. */
+WEIR_C_API weir_error weir_watch_stream(weir_stream* stream);
+/* The stream will not be used any more: its last work is counted, and it is never asked again.
+ * Needed before a stream is destroyed that is watched, or that weir did not create and an allocator
+ * or pool has met: the same as release_stream of all of them. */
+WEIR_C_API weir_error weir_unwatch_stream(weir_stream* stream);
 
 /* --- Events ----------------------------------------------------------------------------------- */
 
@@ -297,7 +308,9 @@ WEIR_C_API weir_error weir_tag_set_current(uint32_t tag, uint32_t* previous);
  *
  * Order: memory allocated for a stream may be used by work queued on it from then on; memory freed
  * on a stream may still be used by work queued on it before. Whoever used it on further streams
- * says so with record_stream before the free, or has made that stream wait for them.
+ * says so with record_stream before the free, or has made that stream wait for them. Freed memory
+ * leaves its stream only when all work is done that was queued by then on any stream that weir
+ * knows (weir_watch_stream); with the option heap_crossing=declared_uses, only the declared uses.
  *
  * Cost: allocations and frees of recently used sizes take no lock, write nothing that threads share
  * and make no driver call; finding the objects behind the handles adds a few nanoseconds. */
@@ -407,8 +420,8 @@ WEIR_C_API weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t ke
                                           uint64_t* released);
 /* The same for all that is not live, after waiting for the streams. */
 WEIR_C_API weir_error weir_allocator_empty_cache(weir_allocator* allocator, uint64_t* released);
-/* `stream` will not be used any more. Needed before a stream is destroyed that weir did not create.
- */
+/* `stream` will not be used any more. Needed before a stream is destroyed that weir did not create;
+ * weir_unwatch_stream says it to all allocators and pools at once. */
 WEIR_C_API weir_error weir_allocator_release_stream(weir_allocator* allocator, weir_stream* stream);
 
 #define WEIR_NO_LIMIT UINT64_MAX
@@ -808,8 +821,9 @@ typedef struct weir_shared_piece {
   uint64_t size;
 } weir_shared_piece;
 
-/* Memory of another process, mapped here. Closing it unmaps; work that is still queued must not use
- * it then. */
+/* Memory of another process, mapped here. Closing it waits until the device has done all its queued
+ * work, then unmaps. weir_error_capture_forbidden: a stream is being captured, and the wait would
+ * spoil that; it stays open, to be closed later. */
 typedef struct weir_imported weir_imported;
 
 enum { weir_read = 1, weir_read_write = 2 };
@@ -928,8 +942,9 @@ WEIR_C_API weir_error weir_offer_close(weir_offer* offer);
 
 /* One runtime and one allocator a device that live as long as the process, for plug-ins that own
  * nothing (weir_plugins.h). Made at the first question, with the options of the environment
- * (WEIR_HEAP_POLICY, ...), except that the machine is the real one (runtime=cuda) unless something
- * says otherwise; the same handle each time. Closing them is weir_error_not_permitted. */
+ * (WEIR_HEAP_POLICY, ...), except that the machine is the real one (runtime=cuda) and streams may
+ * end without notice (heap_unannounced_ends=on) unless something says otherwise; the same handle
+ * each time. Closing them is weir_error_not_permitted. */
 WEIR_C_API weir_error weir_default_runtime(weir_runtime** runtime);
 WEIR_C_API weir_error weir_default_allocator(int32_t device, weir_allocator** allocator);
 /* Options that count more than those of the environment, for what is not made yet: the runtime, and

@@ -18,9 +18,11 @@
  *  - Frees take memory from any of weir's process allocators. What is wrong with a free goes to the
  *    error handler (weir_set_error_handler). Frees that come when the driver is shut down already,
  *    or the device's context is gone, are silent: there is nothing left to give back.
- *  - Streams are CUstream or cudaStream_t; null is the legacy stream. A stream must not be
- * destroyed while memory that was used on it is in flight, unless weir is told first:
- *    weir_plugin_release_stream().
+ *  - Streams are CUstream or cudaStream_t; null is the legacy stream. These allocators have the
+ *    option heap_unannounced_ends unless the environment or the program switches it off: a stream
+ *    is asked only in calls that name it, and may be destroyed without notice once none will.
+ *    weir_plugin_release_stream() and, for streams that stay, weir_watch_stream() let memory change
+ *    streams sooner.
  */
 #ifndef WEIR_PLUGINS_H
 #define WEIR_PLUGINS_H
@@ -41,7 +43,8 @@ WEIR_C_API void* weir_torch_malloc(size_t size, int device, void* stream);
 /* As the allocator of the whole program (change_current_allocator), where torch would take null for
  * memory. */
 WEIR_C_API void* weir_torch_malloc_or_throw(size_t size, int device, void* stream);
-/* The size is not checked: torch hands in what it rounded. */
+/* On the stream of the allocation, which is the one that torch hands in and which may be gone by
+ * now. The size is not checked: torch hands in what it rounded. */
 WEIR_C_API void weir_torch_free(void* pointer, size_t size, int device, void* stream);
 /* For set_record_stream_fn. Without it memory used on further streams is reused too early. */
 WEIR_C_API void weir_torch_record_stream(void* pointer, void* stream);
@@ -79,7 +82,8 @@ WEIR_C_API void weir_ort_empty_cache(void);
  * The legacy stream until it is set; null sets it back. A stream that is set must live until
  * another is. weir_error_no_device; weir_error_bad_stream: it is of another device. */
 WEIR_C_API weir_error weir_plugin_set_stream(int32_t device, void* stream);
-/* `stream` is about to be destroyed: no allocator of the process will ask about it again. */
+/* `stream` is about to be destroyed: what was freed on it becomes everybody's once its work is
+ * done, and not only once the whole device was seen to rest. */
 WEIR_C_API weir_error weir_plugin_release_stream(int32_t device, void* stream);
 /* What a new request could get and what the device has: free on the device, and cached by weir. */
 WEIR_C_API weir_error weir_plugin_get_memory(int32_t device, size_t* free, size_t* total);

@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import unittest
+import unittest.mock
 
 from support import MIB, Case, run
 
@@ -175,6 +176,51 @@ class Cupy(Case):
         del array
         weir.cupy.release_stream(inside.handle)
         inside.close()
+
+    def test_streams_may_end_without_notice(self):
+        text = weir._allocator.unannounced_ends
+        self.assertEqual((text(""), text("a=1")), ("heap_unannounced_ends=on", "heap_unannounced_ends=on,a=1"))
+        with unittest.mock.patch.dict("os.environ", WEIR_HEAP_UNANNOUNCED_ENDS="off"):
+            self.assertEqual(text("a=1"), "a=1")
+        made = []
+        with unittest.mock.patch.object(weir._allocator, "Allocator", side_effect=lambda *all: made.append(all)):
+            weir._allocator.process_allocator(0, "heap_limit=77MiB")
+        weir._allocator._shared.pop((0, "heap_limit=77MiB"))
+        self.assertEqual([options for _, options in made], ["heap_unannounced_ends=on,heap_limit=77MiB"])
+
+    def test_cupys_own_streams_are_watched_as_long_as_they_are_kept(self):
+        told = []
+        for name in ("watch", "unwatch"):
+            real = getattr(weir.cupy._Stream, name)
+            self.addCleanup(setattr, weir.cupy._Stream, name, staticmethod(real))
+            setattr(weir.cupy._Stream, name, staticmethod(
+                lambda handle, name=name, real=real: (told.append((name, handle)), real(handle))[1]))
+        weir.cupy.enable(options="heap_limit=76MiB")  # so that it meets them for the first time
+        stream = self.fake.Stream()
+        for _ in range(2):
+            with stream:
+                self.fake.empty(MIB)
+        handle = told[0][1]
+        self.assertEqual(told, [("watch", handle)])
+        weir.cupy._current_state().memory(0).forget_stream(stream)
+        self.assertEqual(told, [("watch", handle), ("unwatch", handle)])
+
+    def test_a_stream_that_makes_no_array_can_be_watched(self):
+        weir.cupy.enable()
+        stream = self.fake.Stream()
+        handle = stream.ptr
+        weir.cupy.watch_stream(stream)
+        weir.cupy.watch_stream(stream)
+        self.assertIn(handle, weir.cupy._watched)
+        weir.cupy.watch_stream(self.fake.Stream.null)
+        again = stream
+        del stream
+        weir.cupy.release_stream(self.fake.Stream.null)
+        self.assertNotIn(handle, self.fake.destroyed)
+        weir.cupy.release_stream(again)
+        del again
+        self.assertIn(handle, self.fake.destroyed)
+        self.assertEqual(weir.cupy._watched, {})
 
     def test_no_bytes_need_no_memory(self):
         weir.cupy.enable()

@@ -168,6 +168,31 @@ class Memory(Case):
         self.memory.release_stream(self.stream.handle)
         self.assertEqual(self.live(), 0)
 
+    def test_streams_that_ask_for_nothing_can_be_watched(self):
+        machine = weir.Runtime(runtime="sim", sim_mode="manual")  # work happens when somebody waits
+        device = machine.device(0)
+        owner, other = weir.Stream(device), weir.Stream(device)
+        legacy = weir.Stream.wrap(device, 0)
+        for watched in (legacy, 0):
+            memory = weir.Allocator(device, heap_queued_waits=False)
+            weir.watch_stream(watched, device)
+            block = memory.allocate(4 * MIB, owner)
+            address = block.ptr
+            legacy.fill(address, 1, block.nbytes)  # and nobody recorded that
+            block.free()
+            memory.trim()
+            again = memory.allocate(4 * MIB, other)
+            self.assertNotEqual(again.ptr, address)
+            again.free()
+            weir.unwatch_stream(watched, device)
+            memory.close()
+        self.assertRaises(TypeError, weir.watch_stream, 0)  # of which device?
+        with self.assertRaises(weir.Error) as caught:
+            weir.watch_stream(2, device)
+        self.assertEqual(caught.exception.name, "bad_stream")
+        legacy.close()
+        self.assertRaises(weir.Closed, weir.watch_stream, legacy)
+
     def test_nothing_is_nothing(self):
         block = self.memory.allocate(0, self.stream)
         self.assertEqual((block.ptr, block.nbytes), (0, 0))

@@ -15,7 +15,8 @@ from ._allocator import NO_LIMIT, Allocator, Capture, Pool, Reclaim, Recorder, t
 from ._block import Block
 from ._errors import (BadPointer, Closed, DriverGone, DriverUnavailable, Error, InvalidArgument,
                       LimitExceeded, NotSupported, OutOfMemory)
-from ._machine import Device, Event, Runtime, Stream, option_rows, reported_errors
+from ._machine import (Device, Event, Runtime, Stream, option_rows, reported_errors, unwatch_stream,
+                       watch_stream)
 from ._native import lib as _lib
 from ._native import library_path
 from ._pools import BinPool, PinnedPool, StreamPool
@@ -30,5 +31,5 @@ __all__ = [
     "Gauge", "InvalidArgument", "LimitExceeded", "NO_LIMIT", "NotSupported", "OutOfMemory", "PhysicalInfo",
     "PinnedPool", "Pool", "PoolSnapshot", "PoolStats", "Reclaim", "Recorder", "RecorderStats", "Runtime",
     "Snapshot", "Stats", "Stream", "StreamPool", "StreamPoolUsage", "library_path", "option_rows",
-    "reported_errors", "tag",
+    "reported_errors", "tag", "unwatch_stream", "watch_stream",
 ]

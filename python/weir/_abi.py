@@ -209,6 +209,8 @@ weir_error weir_stream_get_id(weir_stream* stream, uint64_t* id);
 weir_error weir_stream_synchronize(weir_stream* stream);
 weir_error weir_stream_query(weir_stream* stream, int32_t* done);
 weir_error weir_stream_get_capture(weir_stream* stream, int32_t* status, uint64_t* id);
+weir_error weir_watch_stream(weir_stream* stream);
+weir_error weir_unwatch_stream(weir_stream* stream);
 weir_error weir_event_create(weir_runtime* runtime, int32_t device, uint32_t flags, weir_event** event);
 weir_error weir_event_close(weir_event* event);
 weir_error weir_event_record(weir_event* event, weir_stream* stream);

@@ -49,11 +49,13 @@ class Allocator(Memory, close="weir_allocator_close"):
         block = memory.allocate(64 << 20, stream)
 
     Work queued on the block's stream from then on may use it; what is freed may still be used by work
-    queued before. Whoever used it on further streams says so with record_stream() before the free.
+    queued before. Whoever used it on further streams says so with record_stream() before the free. Freed
+    memory leaves its stream only when all work is done that was queued by then on any stream that weir
+    knows; weir.watch_stream() tells it of one.
 
     A stream is a weir.Stream, None (the legacy stream), the number of a CUstream, or an object of CuPy,
     PyTorch or anything with __cuda_stream__. A weir.Stream is quickest. Before somebody else's stream is
-    destroyed, call release_stream().
+    destroyed, call release_stream(), or weir.unwatch_stream() for all allocators at once.
 
     An allocator that is forgotten stays open until its last block is freed; close() takes the memory away
     from under them.
@@ -365,13 +367,21 @@ _shared_lock = threading.Lock()
 
 def process_allocator(device: int, options: str = "") -> Allocator:
     """For plug-ins: an allocator that lives as long as the process, the same for the same options. The
-    process's own where there are none."""
+    process's own where there are none. Either way streams may end without notice."""
     with _shared_lock:
         key = (device, options)
         if key not in _shared:
-            _shared[key] = (Allocator(Runtime.default().device(device), options) if options
-                            else Allocator.default(device))
+            _shared[key] = (Allocator(Runtime.default().device(device), unannounced_ends(options))
+                            if options else Allocator.default(device))
         return _shared[key]
+
+
+def unannounced_ends(options: str) -> str:
+    """The options, with heap_unannounced_ends unless they or the environment say otherwise: other
+    libraries destroy streams without a word, and the driver does not survive being asked about one."""
+    if os.environ.get("WEIR_HEAP_UNANNOUNCED_ENDS"):
+        return options
+    return "heap_unannounced_ends=on" + ("," + options if options else "")
 
 
 def plugin_options(policy: Optional[str], options: Options) -> str:

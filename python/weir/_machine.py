@@ -158,7 +158,7 @@ class Stream(Owned, close="weir_stream_close"):
     def wrap(cls, device: Device, stream: Any) -> "Stream":
         """A reference to somebody's stream: a number (CUstream), or an object of CuPy, PyTorch, Numba or
         anything with __cuda_stream__, which is kept alive. Before that stream is destroyed, call
-        release_stream() of every allocator that met it."""
+        weir.unwatch_stream(), which tells every allocator that met it."""
         made = cls.__new__(cls)
         made.device = device
         made._kept = stream
@@ -251,6 +251,34 @@ def native_stream(stream: Any) -> int:
         if value is not None:
             return int(getattr(value, "value", value) or 0)
     raise TypeError(f"weir: this is no stream: {stream!r}")
+
+
+def watch_stream(stream: Any, device: Optional[Device] = None) -> None:
+    """From now on every allocator and pool of the device counts the stream's work before freed memory
+    leaves its stream, though no request may ever name it: for streams of somebody else that use memory and
+    ask for none. Streams that were named in requests, and weir's own, count without this.
+
+    A weir.Stream knows its device; of a number, or of another library's stream, `device` must say it. A
+    stream that is watched must be unwatched before it is destroyed. weir.Error with the name bad_stream: a
+    thread's default stream."""
+    _about_stream(lib.weir_watch_stream, stream, device)
+
+
+def unwatch_stream(stream: Any, device: Optional[Device] = None) -> None:
+    """The stream will not be used any more: its last work is counted, and it is never asked again. Needed
+    before a stream is destroyed that is watched, or that weir did not create and an allocator or pool has
+    met: the same as release_stream() of all of them."""
+    _about_stream(lib.weir_unwatch_stream, stream, device)
+
+
+def _about_stream(call: Callable[..., Any], stream: Any, device: Optional[Device]) -> None:
+    if isinstance(stream, Stream):
+        call(stream._handle)
+        return
+    if device is None:
+        raise TypeError("weir: only a weir.Stream knows its device; name the device of other streams")
+    with Stream.wrap(device, stream) as known:
+        call(known._handle)
 
 
 def reported_errors() -> int:

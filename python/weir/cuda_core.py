@@ -29,7 +29,8 @@ class MemoryResource(_MemoryResource):
     policy, options   as in weir.cupy.enable()
 
     The allocator lives as long as the process and is shared by all resources with the same device and
-    options. Before a stream is destroyed that allocated memory here, call release_stream().
+    options. A stream that allocated memory here may be destroyed without notice; after release_stream() its
+    memory passes to other streams sooner. One that only uses memory is made known with weir.watch_stream().
     """
 
     def __init__(self, device: Any = 0, policy: Optional[str] = None, options: Options = None) -> None:

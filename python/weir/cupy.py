@@ -16,10 +16,10 @@ import gc
 import threading
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from . import _native
+from . import _machine, _native
 from ._allocator import Allocator, plugin_options, process_allocator
 from ._errors import Error, OutOfMemory
-from ._machine import Device, Options, Runtime, native_stream
+from ._machine import Device, Options, Runtime, Stream, native_stream
 from ._native import lib
 from ._pools import PinnedPool, StreamPool
 from ._report import allocator_report
@@ -32,7 +32,8 @@ _REMEMBERED_STREAMS = 64
 
 # --- Streams ----------------------------------------------------------------------------------------
 
-_release_stream = _native.quiet("weir_allocator_release_stream")
+_watch_stream = _native.quiet("weir_watch_stream")
+_unwatch_stream = _native.quiet("weir_unwatch_stream")
 _close_stream = _native.quiet("weir_stream_close")
 _free = _native.quiet("weir_allocator_free")
 
@@ -42,19 +43,24 @@ class _Stream:
 
     Whoever destroys a stream that weir may still ask the driver about ends the process. So the stream is
     kept, out of reach of the garbage collector, as long as it is remembered or has users; then weir lets go
-    of it, and CuPy may destroy it.
+    of it, and CuPy may destroy it. Meanwhile weir watches it, so that it can be asked at any time.
 
     No locks: finalizers run in the middle of anything. Single calls of sets and dictionaries are atomic,
     and whoever takes the stream, and whoever lets it go, first says so and then looks at the other.
     """
 
-    __slots__ = ("handle", "allocator", "stream", "remembered", "users")
+    __slots__ = ("handle", "stream", "remembered", "users", "watched")
 
-    def __init__(self, handle: int, allocator: int, stream: Any) -> None:
-        self.handle, self.allocator, self.stream = handle, allocator, stream
-        self.remembered = True
+    def __init__(self, handle: int, stream: Any) -> None:
+        self.handle, self.stream = handle, stream
+        self.remembered, self.watched = True, False
         self.users: Set[int] = set()
         self.kept[handle] = self
+
+    def begin(self) -> None:
+        """Of several for the same stream, one is it."""
+        self.watched = True
+        self.watch(self.handle)
 
     def take(self, user: int) -> bool:
         """Whether the stream stays until leave(user); if not, weir has let go of it already."""
@@ -75,13 +81,15 @@ class _Stream:
         if self.users:  # somebody came while we left
             self.kept[self.handle] = self
             return
-        self.release(self.allocator, self.handle)
+        if self.watched:
+            self.unwatch(self.handle)
         self.close(self.handle)
         self.stream = None
 
     # Of the class: at the end of the process the module may be empty.
     kept: Dict[int, "_Stream"] = {}
-    release = staticmethod(_release_stream)
+    watch = staticmethod(_watch_stream)
+    unwatch = staticmethod(_unwatch_stream)
     close = staticmethod(_close_stream)
 
 
@@ -111,11 +119,13 @@ class _Memory:
             handle = _native.new(lib.weir_stream_wrap, device.runtime._handle, device.number, stream.ptr)
         except Error:
             return None  # it is being captured; next time
-        mine = _Stream(handle, self.allocator._handle, stream)
+        mine = _Stream(handle, stream)
         forgotten = []
         with self._lock:
             known = self._streams.setdefault(id(stream), mine)
-            if known is not mine:  # another thread was quicker
+            if known is mine:
+                mine.begin()
+            else:  # another thread was quicker
                 forgotten.append(mine)
             while len(self._streams) > _REMEMBERED_STREAMS:
                 forgotten.append(self._streams.popitem(last=False)[1])
@@ -194,6 +204,7 @@ _states: Dict[str, _State] = {}   # by options: enabling again finds the same me
 _before: Any = None               # CuPy's allocator before enable(); None: not enabled
 _pinned_too = False
 _stream_pools: List[StreamPool] = []
+_watched: Dict[int, Stream] = {}  # by CUstream; of watch_stream()
 _lock = threading.Lock()
 
 
@@ -364,13 +375,34 @@ def empty_cache(device: Optional[int] = None) -> int:
     return allocator(device).empty_cache()
 
 
+def watch_stream(stream: Any) -> None:
+    """For a stream on which arrays are used and none is made: weir counts its work, too, before memory that
+    was freed leaves its stream. The stream is kept until release_stream(). Streams that arrays were made on
+    count without this."""
+    import cupy
+    device = getattr(stream, "device_id", -1)
+    if device < 0:
+        device = cupy.cuda.runtime.getDevice()
+    known = Stream.wrap(_current_state().memory(device).allocator.device, stream)
+    _machine.watch_stream(known)
+    with _lock:
+        _watched[native_stream(stream)] = known
+
+
 def release_stream(stream: Any) -> None:
-    """Before a stream is destroyed that CuPy does not own (cupy.cuda.ExternalStream) and that allocated
-    memory here: weir lets go of it. CuPy's own streams need no such call."""
+    """Before a stream is destroyed that watch_stream() was told of, or that CuPy does not own
+    (cupy.cuda.ExternalStream) and that allocated memory here: weir lets go of it. CuPy's own streams need no
+    such call otherwise. One that nobody tells of costs no more than memory that changes streams later."""
+    native = native_stream(stream)
+    with _lock:
+        watched = _watched.pop(native, None)
+    if watched is not None:
+        _machine.unwatch_stream(watched)
+        watched.close()
     for memory in list(_current_state().memories.values()):
         memory.forget_stream(stream)
-        if native_stream(stream) not in (*_LEGACY, _PER_THREAD):
-            memory.allocator.release_stream(native_stream(stream))
+        if native not in (*_LEGACY, _PER_THREAD):
+            memory.allocator.release_stream(native)
 
 
 # --- The driver's pool ------------------------------------------------------------------------------

@@ -32,10 +32,12 @@ constinit std::mutex default_mutex;
 constinit std::atomic<opened_runtime*> default_machine{nullptr};
 constinit std::string* default_list = nullptr;  // of weir_default_set_options
 
-/// What the options are now: the real machine, the environment, the list.
+/// What the options are now: the real machine, strangers' streams, the environment, the list.
 result<options> default_options(const char* from_program) {
   options initial;
   initial.runtime = runtime_choice::cuda;
+  // Those who call hooks tell nobody when they destroy a stream.
+  initial.heap_unannounced_ends = true;
   WEIR_TRY_VALUE(from_environment, options_from_environment({}, initial));
   return read_options(from_environment, from_program);
 }

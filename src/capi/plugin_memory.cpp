@@ -75,16 +75,13 @@ void report_unless_gone(const result<void>& outcome) noexcept {
   if (!outcome && outcome.code() != errc::driver_gone) report_error(outcome.error());
 }
 
-void plugin_free(void* pointer, std::int32_t device, const plugin_stream* stream) noexcept {
+void plugin_free(void* pointer, std::int32_t device) noexcept {
   if (pointer == nullptr) return;
   static_cast<void>(guarded([&]() -> result<void> {
     result<void> outcome =
         error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
     any_default_allocator(device, [&](const default_allocator& each) {
-      const bool likely = each.object->legacy.device().id().number() == device;
-      auto freed = stream != nullptr && likely
-                       ? each.object->memory.try_deallocate(pointer, stream->on(*each.object))
-                       : each.object->memory.try_deallocate(pointer);
+      auto freed = each.object->memory.try_deallocate(pointer);
       if (!freed && freed.code() == errc::foreign_pointer) return false;
       outcome = std::move(freed);
       return true;

@@ -23,9 +23,9 @@ struct plugin_stream {
 /// Throws out_of_memory, with a report, or failure.
 [[nodiscard]] void* plugin_allocate_or_throw(std::int32_t device, std::size_t size,
                                              plugin_stream stream);
-/// To whichever of the process's allocators it is of, most likely that of `device`. With a stream:
-/// on that; without: on the one it was allocated for.
-void plugin_free(void* pointer, std::int32_t device, const plugin_stream* stream) noexcept;
+/// To whichever of the process's allocators it is of, most likely that of `device`, on the stream
+/// it was allocated for.
+void plugin_free(void* pointer, std::int32_t device) noexcept;
 /// Hands what went wrong to the error handler, unless the driver is gone.
 void report_unless_gone(const result<void>& outcome) noexcept;
 

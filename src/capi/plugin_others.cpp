@@ -25,7 +25,7 @@ void* weir_cupy_malloc_or_throw(void* context, size_t size, int device) {
 
 void weir_cupy_free(void* context, void* pointer, int device) {
   static_cast<void>(context);
-  plugin_free(pointer, device, nullptr);
+  plugin_free(pointer, device);
 }
 
 void* weir_ort_alloc(size_t size) {
@@ -36,7 +36,7 @@ void* weir_ort_alloc_or_throw(size_t size) {
   return plugin_allocate_or_throw(plugin_current_device(), size, the_threads_own);
 }
 
-void weir_ort_free(void* pointer) { plugin_free(pointer, plugin_current_device(), nullptr); }
+void weir_ort_free(void* pointer) { plugin_free(pointer, plugin_current_device()); }
 
 void weir_ort_empty_cache(void) { plugin_empty_caches(); }
 }

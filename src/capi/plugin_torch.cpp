@@ -18,8 +18,9 @@ void* weir_torch_malloc_or_throw(size_t size, int device, void* stream) {
 
 void weir_torch_free(void* pointer, size_t size, int device, void* stream) {
   static_cast<void>(size);
-  const plugin_stream on{.native = stream};
-  plugin_free(pointer, device, &on);
+  // It is the one of the allocation, and may be gone by now: the driver must not be asked about it.
+  static_cast<void>(stream);
+  plugin_free(pointer, device);
 }
 
 void weir_torch_record_stream(void* pointer, void* stream) {

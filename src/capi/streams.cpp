@@ -5,6 +5,7 @@
 #include "capi/guard.hpp"
 #include "capi/objects.hpp"
 #include "weir.h"
+#include "weir/stream_watch.hpp"
 
 namespace weir::inline v0::capi {
 
@@ -123,6 +124,20 @@ weir_error weir_stream_get_capture(weir_stream* stream, int32_t* status, uint64_
     *status = static_cast<int32_t>(now.status);
     if (id != nullptr) *id = now.id.number();
     return {};
+  });
+}
+
+weir_error weir_watch_stream(weir_stream* stream) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(stream));
+    return watch_stream(found->ref);
+  });
+}
+
+weir_error weir_unwatch_stream(weir_stream* stream) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(found, find(stream));
+    return unwatch_stream(found->ref);
   });
 }
 

@@ -132,6 +132,74 @@ const char* weir_test_streams(void) {
   return NULL;
 }
 
+const char* weir_test_watching(void) {
+  weir_runtime* runtime = NULL;
+  weir_allocator* memory = NULL;
+  weir_block_pool* bins = NULL;
+  weir_stream* owner = NULL;
+  weir_stream* other = NULL;
+  weir_stream* legacy = NULL;
+  weir_stream* own = NULL;
+  void* freed = NULL;
+  void* p = NULL;
+  void* native = NULL;
+  uint64_t size = 4 << 20;
+
+  REQUIRE_OK(weir_runtime_open(SMALL_MACHINE ",sim_mode=manual", &runtime));
+  REQUIRE_OK(weir_stream_create(runtime, 0, 0, 0, &owner));
+  REQUIRE_OK(weir_stream_create(runtime, 0, 0, 0, &other));
+  REQUIRE_OK(weir_stream_wrap(runtime, 0, NULL, &legacy));
+  REQUIRE_OK(weir_allocator_create(runtime, 0, "heap_queued_waits=off", &memory));
+  REQUIRE_OK(weir_bin_pool_create(runtime, 0, WEIR_NO_LIMIT, &bins));
+
+  /* The legacy stream uses memory that nobody recorded for it, and asks for none. */
+  REQUIRE_OK(weir_watch_stream(legacy));
+  REQUIRE_OK(weir_watch_stream(legacy)); /* is watching once */
+  REQUIRE_OK(weir_allocator_allocate(memory, size, owner, &freed));
+  REQUIRE_OK(weir_fill(freed, 1, size, legacy));
+  REQUIRE_OK(weir_allocator_deallocate(memory, freed, owner));
+  REQUIRE_OK(weir_allocator_trim(memory, 0, NULL));
+  REQUIRE_OK(weir_allocator_allocate(memory, size, other, &p));
+  REQUIRE(p != freed);
+  REQUIRE_OK(weir_allocator_deallocate(memory, p, other));
+  REQUIRE_OK(weir_block_pool_allocate(bins, size, 0, owner, &freed));
+  REQUIRE_OK(weir_fill(freed, 1, size, legacy));
+  REQUIRE_OK(weir_block_pool_deallocate(bins, freed, owner));
+  REQUIRE_OK(weir_block_pool_allocate(bins, size, 0, other, &p));
+  REQUIRE(p != freed);
+  REQUIRE_OK(weir_block_pool_deallocate(bins, p, other));
+
+  /* Its last work counts until it is done. */
+  REQUIRE_OK(weir_unwatch_stream(legacy));
+  REQUIRE_OK(weir_block_pool_allocate(bins, size, 0, other, &p));
+  REQUIRE(p != freed);
+  REQUIRE_OK(weir_block_pool_deallocate(bins, p, other));
+  REQUIRE_OK(weir_stream_synchronize(legacy));
+  REQUIRE_OK(weir_block_pool_allocate(bins, size, 0, other, &native));
+  REQUIRE_OK(weir_block_pool_allocate(bins, size, 0, other, &p));
+  REQUIRE(p == freed || native == freed);
+  REQUIRE_OK(weir_block_pool_deallocate(bins, p, other));
+  REQUIRE_OK(weir_block_pool_deallocate(bins, native, other));
+  REQUIRE_OK(weir_unwatch_stream(legacy)); /* a second time does no harm */
+
+  REQUIRE_OK(weir_stream_wrap(runtime, 0, (void*)2, &own));
+  REQUIRE(weir_watch_stream(own) == weir_error_bad_stream);
+  REQUIRE(weir_unwatch_stream(own) == weir_error_bad_stream);
+  REQUIRE_OK(weir_stream_close(own));
+  REQUIRE(weir_watch_stream(own) == weir_error_already_freed);
+  REQUIRE(weir_watch_stream(NULL) == weir_error_invalid_argument);
+  REQUIRE(weir_unwatch_stream(NULL) == weir_error_invalid_argument);
+  REQUIRE(weir_watch_stream((weir_stream*)runtime) == weir_error_invalid_argument);
+
+  REQUIRE_OK(weir_block_pool_close(bins));
+  REQUIRE_OK(weir_allocator_close(memory));
+  REQUIRE_OK(weir_stream_close(legacy));
+  REQUIRE_OK(weir_stream_close(other));
+  REQUIRE_OK(weir_stream_close(owner));
+  REQUIRE_OK(weir_runtime_close(runtime));
+  return NULL;
+}
+
 const char* weir_test_events(void) {
   weir_runtime* runtime = NULL;
   weir_stream* stream = NULL;

@@ -10,7 +10,7 @@ extern "C" {
 
 #define WEIR_C_TESTS(test)                                                                         \
   test(version) test(errors) test(runtime) test(bad_input) test(options) test(tags) test(streams)  \
-      test(events) test(closed_and_null) test(memory) test(memory_bad_input)                       \
+      test(watching) test(events) test(closed_and_null) test(memory) test(memory_bad_input)        \
           test(blocks_and_counters) test(limits_and_giving_back) test(pools) test(captures)        \
               test(snapshots) test(recording) test(out_of_memory_null) test(out_of_memory_reclaim) \
                   test(out_of_memory_handler) test(out_of_memory_jump) test(stream_pools)          \

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "capi/defaults.hpp"
 #include "support/reports.hpp"
 #include "weir/error.hpp"
 #include "weir_plugins.h"
@@ -69,6 +70,23 @@ class plugins : public ::testing::Test {
     weir_stream* handle = nullptr;
     void* native = nullptr;
     std::uint64_t id = 0;
+  };
+
+  /// A stream that weir did not make and hears nothing of.
+  struct foreign_stream {
+    foreign_stream() {
+      const context_scope bound{where()};
+      EXPECT_EQ(bound.driver().stream_create(&handle, driver::CU_STREAM_NON_BLOCKING),
+                driver::CUDA_SUCCESS);
+    }
+    void destroy() const {
+      const context_scope bound{where()};
+      EXPECT_EQ(bound.driver().stream_destroy(handle), driver::CUDA_SUCCESS);
+    }
+    [[nodiscard]] static device where() {
+      return capi::default_allocator_of(0).value().object->legacy.device();
+    }
+    driver::CUstream handle = nullptr;
   };
 
   reports reported;
@@ -205,6 +223,35 @@ TEST_F(plugins, without_a_stream_use_the_threads_own) {
   EXPECT_NE(block_of(t).stream, stream.id);
   weir_cupy_free(nullptr, t, 0);
   EXPECT_EQ(weir_plugin_set_stream(0, nullptr), weir_ok);
+}
+
+TEST_F(plugins, let_streams_end_without_notice) {
+  const raw_stream one;
+  const raw_stream two;
+  /// Whether what the first stream freed goes to the second at once.
+  const auto crosses = [&, &from = one, &to = two] {
+    weir_torch_empty_cache();
+    void* const p = weir_torch_malloc(9 * mib, 0, from.native);
+    weir_torch_free(p, 9 * mib, 0, from.native);
+    void* const q = weir_torch_malloc(9 * mib, 0, to.native);
+    weir_torch_free(q, 9 * mib, 0, to.native);
+    return p == q;
+  };
+  EXPECT_TRUE(crosses());
+  const foreign_stream polite;
+  weir_torch_free(weir_torch_malloc(mib, 0, polite.handle), mib, 0, polite.handle);
+  EXPECT_FALSE(crosses()) << "it may be gone, and must not be asked";
+  EXPECT_EQ(weir_plugin_release_stream(0, polite.handle), weir_ok) << weir_last_error_message();
+  polite.destroy();
+  EXPECT_TRUE(crosses());
+
+  const foreign_stream silent;
+  void* const p = weir_torch_malloc(mib, 0, silent.handle);
+  ASSERT_NE(p, nullptr) << weir_last_error_message();
+  silent.destroy();
+  EXPECT_FALSE(crosses());
+  weir_torch_free(p, mib, 0, silent.handle);
+  weir_torch_empty_cache();
 }
 
 TEST_F(plugins, answer_questions_about_memory) {
