@@ -363,18 +363,19 @@ class generator {
   std::vector<std::vector<past_access>> history_;
 };
 
-std::uint64_t program_count() {
-  const char* const wanted = std::getenv("WEIR_HAZARD_PROGRAMS");
-  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 100'000;
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* const wanted = std::getenv(variable);
+  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : otherwise;
 }
 
 TEST(RandomPrograms, TheOracleAgreesWithTheGenerator) {
   constexpr std::uint64_t programs_a_workplace = 500;
-  const std::uint64_t count = program_count();
+  const std::uint64_t count = number_from("WEIR_HAZARD_PROGRAMS", 100'000);
+  const std::uint64_t first = number_from("WEIR_HAZARD_FIRST_SEED", 1);
   std::uint64_t races = 0;
   std::unique_ptr<workplace> at;
-  for (std::uint64_t seed = 1; seed <= count; ++seed) {
-    if ((seed - 1) % programs_a_workplace == 0) {
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    if ((seed - first) % programs_a_workplace == 0) {
       at.reset();
       at = std::make_unique<workplace>(seed);
     }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "weir/stream_watch.hpp"
+
 namespace weir::order_test {
 
 void clock::raise(lane of, std::uint64_t to) {
@@ -31,18 +33,34 @@ lane lanes::add_owned(bool blocking) {
     if (!at_.done(at_.cuda().stream_create(&handle, flags), "stream")) return no_lane;
     const auto ref = stream_ref{at_.gpu(), handle}.identified();
     if (!at_.done(ref, "its id")) return no_lane;
-    lanes_.push_back({.made = std::nullopt, .ref = *ref, .owned = true, .blocking = blocking});
+    const bool watched = random_.one_in(2);
+    if (watched && !at_.done(watch_stream(*ref), "watch_stream")) return no_lane;
+    lanes_.push_back({.made = std::nullopt,
+                      .ref = *ref,
+                      .id = ref->known_id(),
+                      .owned = true,
+                      .blocking = blocking,
+                      .watched = watched,
+                      .known = watched});
     return lanes_.size() - 1;
   }
   auto made = stream::create(at_.gpu(), {.non_blocking = !blocking});
   if (!at_.done(made, "stream")) return no_lane;
   const stream_ref ref = made->ref();
-  lanes_.push_back({.made = *std::move(made), .ref = ref, .owned = true, .blocking = blocking});
+  lanes_.push_back({.made = *std::move(made),
+                    .ref = ref,
+                    .id = ref.known_id(),
+                    .owned = true,
+                    .blocking = blocking,
+                    .known = true});
   return lanes_.size() - 1;
 }
 
 lane lanes::add_default(stream_ref which, std::optional<std::size_t> thread) {
-  lanes_.push_back({.made = std::nullopt, .ref = which, .blocking = true, .thread = thread});
+  const auto id = which.id();
+  if (!at_.done(id, "the id of a default stream")) return no_lane;
+  lanes_.push_back(
+      {.made = std::nullopt, .ref = which, .id = *id, .blocking = true, .thread = thread});
   return lanes_.size() - 1;
 }
 
@@ -86,6 +104,7 @@ void lanes::destroy(lane which) {
     at_.done(gone.made->close(), "destroying a stream");
     gone.made.reset();
   } else {
+    if (gone.watched) at_.done(unwatch_stream(gone.ref), "unwatch_stream");
     at_.done(at_.cuda().stream_destroy(gone.ref.handle()), "destroying a stream");
   }
 }
@@ -138,6 +157,13 @@ bool lanes::put_after(lane next, const uses& used, bool writes) {
     const std::uint64_t last = writes ? std::max(each.read, each.write) : each.write;
     if (last != 0 && !put_after(next, each.on, last)) return false;
   }
+  return true;
+}
+
+bool lanes::settle(lane next) {
+  const clock owed = std::exchange(lanes_[next].owed, {});
+  for (lane other = 0; other < owed.size(); ++other)
+    if (owed[other] != 0 && !put_after(next, other, owed[other])) return false;
   return true;
 }
 

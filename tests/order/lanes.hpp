@@ -20,6 +20,7 @@ constexpr lane no_lane = ~lane{0};
 class clock {
  public:
   [[nodiscard]] std::uint64_t operator[](lane of) const { return of < at_.size() ? at_[of] : 0; }
+  [[nodiscard]] std::size_t size() const { return at_.size(); }
   void raise(lane of, std::uint64_t to);
   void merge(const clock& other);
 
@@ -48,7 +49,7 @@ class lanes {
  public:
   lanes(world& at, chance& random) : at_{at}, random_{random} {}
 
-  /// A stream that can be destroyed: weir's, or one that only the driver knows of.
+  /// A stream that can be destroyed: weir's, or the driver's, watched or not.
   lane add_owned(bool blocking);
   lane add_default(stream_ref which, std::optional<std::size_t> thread);
   /// The stream is destroyed; work queued on it is known by a mark left behind it.
@@ -67,6 +68,10 @@ class lanes {
   [[nodiscard]] bool nameable(lane which) const;
   [[nodiscard]] bool is_owned(lane which) const { return lanes_[which].owned; }
   [[nodiscard]] bool is_blocking(lane which) const { return lanes_[which].blocking; }
+  /// Whether the allocator counts its work: weir made it, it is watched, or a request named it.
+  [[nodiscard]] bool is_known(lane which) const { return lanes_[which].known; }
+  void name(lane which) { lanes_[which].known = true; }
+  [[nodiscard]] stream_id id(lane which) const { return lanes_[which].id; }
   [[nodiscard]] stream_ref ref(lane which) const { return lanes_[which].ref; }
   [[nodiscard]] driver::CUstream handle(lane which) const { return lanes_[which].ref.handle(); }
   /// One on which work can be queued.
@@ -80,6 +85,11 @@ class lanes {
   bool put_after(lane next, lane other, std::uint64_t operation);
   /// The same for whatever conflicts with an access to something.
   bool put_after(lane next, const uses& used, bool writes);
+  /// What is queued on `next` must come after the operation once settle() was called; not yet.
+  void owe(lane next, lane other, std::uint64_t operation) {
+    lanes_[next].owed.raise(other, operation);
+  }
+  [[nodiscard]] bool settle(lane next);
   /// Leaves a mark on a stream that later waits may use.
   void mark(lane which);
   void synchronize(lane which);
@@ -91,13 +101,17 @@ class lanes {
   struct entry {
     std::optional<stream> made;  // empty: the driver's
     stream_ref ref;
+    stream_id id{};
     bool owned = false;
     bool blocking = false;
+    bool watched = false;
+    bool known = false;
     bool alive = true;
     bool captured = false;
     std::optional<std::size_t> thread{};  // the only one that can queue on it
     std::optional<event> last{};          // behind all its work, once it cannot be asked
     clock seen{};                         // what comes before what is queued next
+    clock owed{};                         // what must, before it uses what it freed
   };
   struct past_mark {
     event where;

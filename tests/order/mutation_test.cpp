@@ -72,17 +72,21 @@ class Mutations : public ::testing::TestWithParam<mistake> {
 
 TEST(no_mutation, is_not_found) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed)
-    ASSERT_EQ(run_in_turns(seed, steps_a_program), "");
+    for (const auto run : {run_in_turns, run_natively_right})
+      ASSERT_EQ(run(seed, steps_a_program), "");
 }
 
 TEST_P(Mutations, is_found) {
   order::chosen_mutation = GetParam().which;
   for (std::uint64_t seed = 1; seed <= most_programs; ++seed) {
-    const std::string fault = run_in_turns(seed, steps_a_program);
-    if (fault.empty()) continue;
-    RecordProperty("programs", std::to_string(seed));
-    RecordProperty("fault", fault);
-    return;
+    for (const auto run : {run_in_turns, run_natively_right}) {
+      const std::string fault = run(seed, steps_a_program);
+      if (fault.empty()) continue;
+      RecordProperty("programs", std::to_string(seed));
+      RecordProperty("kind", run == run_in_turns ? "uses declared" : "natively right");
+      RecordProperty("fault", fault);
+      return;
+    }
   }
   FAIL() << "not found by " << most_programs << " programs";
 }

@@ -27,20 +27,14 @@ void for_some_bytes(std::uint64_t size, const Action& action) {
   action(size - 1);
 }
 
+/// What for_some_bytes() finds in a block, as one number.
+std::uint64_t reading_of(const unsigned char* bytes_of, std::uint64_t size, std::uint64_t number) {
+  std::uint64_t read = number;
+  for_some_bytes(size, [&](std::uint64_t at) { read = read * 0x100000001b3ULL ^ bytes_of[at]; });
+  return read;
+}
+
 }  // namespace
-
-void mailbox::put(parcel sent) {
-  const std::lock_guard lock{mutex_};
-  waiting_.push_back(std::move(sent));
-}
-
-std::optional<mailbox::parcel> mailbox::take() {
-  const std::lock_guard lock{mutex_};
-  if (waiting_.empty()) return std::nullopt;
-  parcel taken = std::move(waiting_.back());
-  waiting_.pop_back();
-  return taken;
-}
 
 program::program(world& at, std::uint64_t seed, mailbox* shared)
     : at_{at}, random_{seed}, lanes_{at, random_}, shared_{shared} {
@@ -49,8 +43,11 @@ program::program(world& at, std::uint64_t seed, mailbox* shared)
   const std::size_t streams = 2 + random_.below(5);
   for (std::size_t i = 0; i < streams; ++i) static_cast<void>(lanes_.add_owned(random_.one_in(6)));
   for (int i = 0; i < 8; ++i) favourites_.push_back(random_size());
-  target_ = at.capacity() / 100 * (30 + random_.below(80));
+  target_ = std::min(at.capacity(), 1024 * mib) / 100 * (30 + random_.below(80));
   if (shared != nullptr) target_ /= 3;
+  has_thread_streams_ = random_.one_in(3);
+  gives_notice_ = !random_.one_in(3);
+  captures_ = random_.one_in(2);
   for (const char* const name : {"order a", "order b", "order c"})
     tags_.push_back(tag::named(name).value());
   tags_.emplace_back();
@@ -73,7 +70,8 @@ void program::play(std::uint64_t steps, std::size_t thread) {
   lanes_.enter_thread(thread);
   if (std::find(threads_met_.begin(), threads_met_.end(), thread) == threads_met_.end()) {
     threads_met_.push_back(thread);
-    static_cast<void>(lanes_.add_default(stream_ref::per_thread(at_.gpu()), thread));
+    if (has_thread_streams_)
+      static_cast<void>(lanes_.add_default(stream_ref::per_thread(at_.gpu()), thread));
   }
   for (std::uint64_t i = 0; i < steps && !at_.faults()->found(); ++i) {
     step();
@@ -100,9 +98,11 @@ void program::step() {
     case 4:
     case 5:
     case 6:
-    case 7:
       return touch();
+    case 7:
+      return at_.declares_uses() ? touch() : pass_on();
     case 8:
+      if (capturing_ && dice % 100 < 10) return end_capture();
       if (capturing_) return dice % 100 < 85 ? capture_step() : touch();
       return dice % 100 < 50 ? replay() : touch();
     default:
@@ -123,7 +123,8 @@ void program::step() {
       return give_back();
     case 8:
     case 9:
-      return capturing_ ? end_capture() : begin_capture();
+      if (capturing_) return end_capture();
+      return captures_ ? begin_capture() : touch();
     case 10:
       if (!graphs_.empty()) drop_graph(random_.below(graphs_.size()));
       return;
@@ -190,13 +191,17 @@ stream_ref program::name_of(lane which) {
 
 void program::allocate() {
   const std::uint64_t size = random_size();
+  allocate(size, lanes_.any());
+}
+
+void program::allocate(std::uint64_t size, lane on) {
   const bytes alignment = random_alignment();
-  const lane on = lanes_.any();
   const weir::tag what = tags_[random_.below(tags_.size())];
   const tag_scope tagged{what};
   const memory_pool from =
       !pools_.empty() && random_.one_in(6) ? pools_[random_.below(pools_.size())] : memory_pool{};
   const stream_ref stream = name_of(on);
+  if (random_.one_in(2) && !settle(on)) return;
   result<void*> made = nullptr;
   if (!from) {
     made = at_.memory().try_allocate(bytes{size}, stream, alignment);
@@ -207,13 +212,20 @@ void program::allocate() {
     made = at_.memory().try_allocate(bytes{size}, stream, alignment);
   }
   if (!made) {
-    const bool limited = made.code() == errc::limit_exceeded && at_.tags_limited;
-    if (made.code() != errc::out_of_memory && !limited) at_.done(made, "allocate");
+    if (!at_.may_fail(made)) at_.done(made, "allocate");
     return free_some(1 + random_.below(6));
   }
+  lanes_.name(on);
+  // Also for what was freed while the request was under way, by a callback or another thread.
+  if (!settle(on)) return;
   const auto address = reinterpret_cast<device_address>(*made);
   at_.expect(address % std::max<std::uint64_t>(alignment.count(), 512) == 0, "not aligned");
-  piece block{.address = address, .size = size, .home = on, .tag = what};
+  piece block{.address = address,
+              .size = size,
+              .home = on,
+              .home_id = lanes_.id(on),
+              .number = next_number_++,
+              .tag = what};
   block.used.note(on, lanes_.queue(on), true);
   if (!random_.one_in(8)) access(block, on, true);
   take_in(std::move(block));
@@ -241,10 +253,12 @@ void program::forget(std::size_t which) {
 
 /// Queues a kernel that writes or verifies the block's pattern; nothing else is done.
 void program::run_kernel(lane on, const piece& what, bool writes) {
-  auto body = [faults = at_.faults(), address = what.address, size = what.size,
-               content = what.content, writes] {
+  auto body = [faults = at_.faults(), contents = at_.contents(), address = what.address,
+               size = what.size, content = what.content, number = what.number,
+               reading = next_reading_, writes] {
     if (faults->found()) return;  // the memory may be gone
     auto* const bytes_of = reinterpret_cast<unsigned char*>(address);
+    if (!writes) contents->add(reading, reading_of(bytes_of, size, number));
     for_some_bytes(size, [&](std::uint64_t at) {
       if (writes) {
         bytes_of[at] = byte_at(content, at);
@@ -253,6 +267,7 @@ void program::run_kernel(lane on, const piece& what, bool writes) {
       }
     });
   };
+  if (!writes) ++next_reading_;
   const sim::access touched =
       writes ? sim::writes(what.address, what.size) : sim::reads(what.address, what.size);
   at_.done(at_.machine().launch(lanes_.handle(on), writes ? "write" : "verify", {touched},
@@ -274,18 +289,48 @@ void program::touch() {
   if (live_.empty()) return allocate();
   piece& what = live_[random_.below(live_.size())];
   const bool at_home = what.home != no_lane && lanes_.usable(what.home) && random_.below(5) < 2;
-  const lane on = at_home ? what.home : lanes_.any();
+  touch(what, at_home ? what.home : lanes_.any());
+}
+
+void program::touch(piece& what, lane on) {
   const bool writes = what.content == 0 || random_.one_in(3);
   // What a graph writes has its content from the graph.
   if (what.graph != no_graph && !graphs_[what.graph].replayed) return;
   if (!access(what, on, writes && what.graph == no_graph)) return;
-  if (on != what.home && random_.one_in(3)) static_cast<void>(record_stream(what, on));
+  // Only work on streams that the allocator knows can go undeclared.
+  const bool declares =
+      at_.declares_uses() ? random_.one_in(3) : random_.one_in(8) || !lanes_.is_known(on);
+  if (on != what.home && declares) static_cast<void>(record_stream(what, on));
+}
+
+/// A stream of which nobody is told uses blocks last; then others want the memory.
+void program::pass_on() {
+  const lane user = lanes_.any();
+  std::uint64_t freed = 0;
+  for (std::uint64_t blocks = 1 + random_.below(4); blocks > 0 && !live_.empty(); --blocks) {
+    const std::size_t which = random_.below(live_.size());
+    const std::uint64_t size = live_[which].size;
+    touch(live_[which], user);
+    if (free(which)) freed += size;
+  }
+  if (random_.one_in(6)) return give_back();
+  if (freed != 0) allocate(std::min(freed, 40 * mib), lanes_.any());
+}
+
+/// What a stream does between two other things: it uses blocks, which may be freed meanwhile.
+void program::put_to_work(lane on) {
+  for (std::uint64_t uses = random_.below(4); uses > 0 && !live_.empty(); --uses) {
+    const std::size_t which = random_.below(live_.size());
+    touch(live_[which], on);
+    if (random_.one_in(2)) static_cast<void>(free(which));
+  }
 }
 
 bool program::record_stream(piece& what, lane on) {
   auto* const pointer = reinterpret_cast<void*>(what.address);
   if (!at_.done(at_.memory().record_stream(pointer, lanes_.ref(on)), "record_stream")) return false;
   what.recorded.push_back(on);
+  lanes_.name(on);
   return true;
 }
 
@@ -297,17 +342,21 @@ void program::record() {
 
 // --- Free ----------------------------------------------------------------------------------------
 
-/// Every use comes before what is queued on the lane next, or is recorded.
+/// Every use comes before what is queued on the lane next, or is recorded; or, in a program that is
+/// natively right, will come before what the lane does with the memory.
 bool program::prepare_free(piece& what, lane on) {
   for (const uses::entry& each : what.used.all) {
     const std::uint64_t last = std::max(each.read, each.write);
     const bool is_recorded =
         std::find(what.recorded.begin(), what.recorded.end(), each.on) != what.recorded.end();
-    if (each.on == on || is_recorded || lanes_.comes_after(on, each.on, last)) continue;
+    if (each.on == on || is_recorded) continue;
+    if (on != no_lane && lanes_.comes_after(on, each.on, last)) continue;
+    const bool undeclared = !at_.declares_uses() && !random_.one_in(6);
+    if (undeclared && owe(what, each.on, last)) continue;
     const bool can_record = lanes_.nameable(each.on);
     if (can_record && random_.one_in(2)) {
       if (!record_stream(what, each.on)) return false;
-    } else if (!lanes_.put_after(on, each.on, last)) {
+    } else if (on == no_lane || !lanes_.put_after(on, each.on, last)) {
       if (!can_record || !record_stream(what, each.on)) return false;
     }
   }
@@ -338,9 +387,13 @@ bool program::free_now(const piece& what, lane on, bool unnamed) {
 bool program::free(std::size_t which) {
   piece& what = live_[which];
   const bool at_home = what.home != no_lane && random_.below(5) < 3;
-  const lane on = at_home ? what.home : lanes_.any();
+  const lane on = at_home || !at_.declares_uses() ? what.home : lanes_.any();
+  // Where its own stream is idle, only those whose work nobody declared may still use a block.
+  const bool rests = !at_.declares_uses() && on != no_lane && lanes_.usable(on) && !capturing_;
+  if (rests && random_.one_in(3)) lanes_.synchronize(on);
   if (!prepare_free(what, on)) return false;
-  const bool unnamed = on == what.home && (!lanes_.usable(on) || random_.one_in(3));
+  const bool named = on != no_lane && lanes_.usable(on);
+  const bool unnamed = on == what.home && (!named || random_.one_in(3));
   if (!free_now(what, on, unnamed)) return false;
   forget(which);
   return true;
@@ -351,33 +404,6 @@ void program::free_some(std::size_t count) {
   const bool newest = random_.one_in(3);
   for (; count > 0 && !live_.empty(); --count)
     static_cast<void>(free(newest ? live_.size() - 1 : random_.below(live_.size())));
-}
-
-// --- Between threads -----------------------------------------------------------------------------
-
-void program::send() {
-  if (live_.empty()) return;
-  const std::size_t which = random_.below(live_.size());
-  piece& what = live_[which];
-  if (what.graph != no_graph) return;
-  const lane on = lanes_.any();
-  if (!lanes_.put_after(on, what.used, true)) return;
-  auto ready = lanes_.publish(on);
-  if (!ready) return;
-  mailbox::parcel sent{what.address, what.size, what.content, std::move(ready)};
-  forget(which);
-  shared_->put(std::move(sent));
-}
-
-void program::receive() {
-  auto got = shared_->take();
-  if (!got) return;
-  const lane on = lanes_.any();
-  if (!lanes_.wait(on, *got->ready)) return;
-  piece block{.address = got->address, .size = got->size, .content = got->content};
-  block.used.note(on, lanes_.queue(on), true);
-  if (block.content != 0) access(block, on, false);
-  take_in(std::move(block));
 }
 
 }  // namespace weir::order_test

@@ -3,37 +3,20 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "chance.hpp"
 #include "lanes.hpp"
+#include "mailbox.hpp"
 #include "weir/caching_allocator.hpp"
 #include "world.hpp"
 
 namespace weir::order_test {
 
-/// Blocks on their way from one thread's program to another's, each behind an event.
-class mailbox {
- public:
-  struct parcel {
-    device_address address = 0;
-    std::uint64_t size = 0;
-    std::uint64_t content = 0;  // 0: never written
-    std::optional<event> ready;
-  };
-  void put(parcel sent);
-  [[nodiscard]] std::optional<parcel> take();
-
- private:
-  std::mutex mutex_;
-  std::vector<parcel> waiting_;
-};
-
 /// Makes random calls, always correctly ordered, so that every hazard and every wrong byte is the
-/// allocator's fault.
+/// allocator's fault. Correctly means with all uses declared, or natively right, as the world says.
 ///
 /// Each block carries a pattern, written and verified by kernels through its life. Whoever is alone
 /// with the allocator compares its books with a model after every step; several programs may also
@@ -62,7 +45,9 @@ class program {
     device_address address = 0;
     std::uint64_t size = 0;
     std::uint64_t content = 0;  // the pattern's seed; 0: not written yet
-    lane home = no_lane;        // where it was allocated; none if that was elsewhere
+    lane home = no_lane;        // where it was allocated; none if another program did
+    stream_id home_id{};
+    std::uint64_t number = 0;  // of its allocation
     uses used{};
     std::vector<lane> recorded{};
     weir::tag tag{};
@@ -86,7 +71,11 @@ class program {
   // program.cpp: blocks
   void step();
   void allocate();
+  void allocate(std::uint64_t size, lane on);
+  void pass_on();
   void touch();
+  void touch(piece& what, lane on);
+  void put_to_work(lane on);
   void record();
   bool free(std::size_t which);
   void free_some(std::size_t count);
@@ -100,6 +89,10 @@ class program {
   void forget(std::size_t which);
   void run_kernel(lane on, const piece& what, bool writes);
   bool record_stream(piece& what, lane on);
+
+  // program_threads.cpp: what is between programs
+  bool owe(const piece& what, lane user, std::uint64_t operation);
+  bool settle(lane on);
   void send();
   void receive();
 
@@ -126,7 +119,13 @@ class program {
   std::vector<std::size_t> threads_met_;
   std::vector<std::uint64_t> favourites_;
   std::uint64_t target_ = 0;
+  // Streams that cannot be asked hold up all memory, so not every program has such.
+  bool has_thread_streams_ = false;
+  bool gives_notice_ = true;  // before it destroys a stream
+  bool captures_ = false;
   std::uint64_t next_content_ = 1;
+  std::uint64_t next_number_ = 1;
+  std::uint64_t next_reading_ = 1;
   std::vector<piece> live_;
   std::map<device_address, std::uint64_t> extents_;  // of all live blocks, rounded
   std::uint64_t live_bytes_ = 0;

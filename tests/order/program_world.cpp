@@ -20,11 +20,13 @@ void program::change_streams() {
   if (lanes_.count() >= most_lanes || capturing_) return;
   const lane gone = lanes_.any_owned();
   if (gone != no_lane && !random_.one_in(4)) {
-    // With notice or without.
-    if (!random_.one_in(3)) at_.done(at_.memory().release_stream(name_of(gone)), "release_stream");
+    put_to_work(gone);
+    if (gives_notice_ || !random_.one_in(3))
+      at_.done(at_.memory().release_stream(name_of(gone)), "release_stream");
     lanes_.destroy(gone);
   }
-  static_cast<void>(lanes_.add_owned(random_.one_in(6)));
+  const lane added = lanes_.add_owned(random_.one_in(6));
+  if (added != no_lane) put_to_work(added);
 }
 
 void program::change_pools() {
@@ -39,6 +41,7 @@ void program::change_pools() {
 }
 
 void program::change_limits() {
+  if (at_.ample()) return;
   caching_allocator& memory = at_.memory();
   if (random_.one_in(2)) {
     const bool none = random_.one_in(2);
@@ -80,7 +83,9 @@ void program::begin_capture() {
   if (main == no_lane || lanes_.is_blocking(main)) return;
   capture begun;
   begun.main = main;
-  const bool declared = !at_.settings().heap_detect_captures || random_.one_in(2);
+  // Who may not ask a stream cannot see its capture coming.
+  const bool unseen = !at_.settings().heap_detect_captures || at_.settings().heap_unannounced_ends;
+  const bool declared = unseen || random_.one_in(2);
   if (declared) {
     auto claimed = at_.memory().begin_capture(lanes_.ref(main));
     if (!at_.done(claimed, "begin_capture")) return;
@@ -142,14 +147,16 @@ void program::capture_allocate(lane on) {
   const tag_scope tagged{what};
   const auto made = at_.memory().try_allocate(bytes{size}, lanes_.ref(on));
   if (!made) {
-    const bool limited = made.code() == errc::limit_exceeded && at_.tags_limited;
-    if (made.code() != errc::out_of_memory && !limited) at_.done(made, "allocate in a capture");
+    if (!at_.may_fail(made)) at_.done(made, "allocate in a capture");
     return;
   }
+  lanes_.name(on);
   piece block{.address = reinterpret_cast<device_address>(*made),
               .size = size,
               .content = next_content_++,
               .home = on,
+              .home_id = lanes_.id(on),
+              .number = next_number_++,
               .tag = what};
   run_kernel(on, block, true);
   take_in(block);
@@ -194,6 +201,7 @@ void program::replay() {
   const std::size_t which = random_.below(graphs_.size());
   graph& chosen = graphs_[which];
   const lane on = lanes_.any();
+  if (!at_.declares_uses() && !lanes_.is_known(on)) return;
   if (!lanes_.put_after(on, chosen.used, true)) return;
   if (!at_.done(at_.cuda().graph_launch(chosen.exec, lanes_.handle(on)), "replay")) return;
   const std::uint64_t operation = lanes_.queue(on);

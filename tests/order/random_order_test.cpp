@@ -1,7 +1,8 @@
-// Random programs that are ordered as they should be: no hazard, no wrong byte, no wrong book.
+// Random programs that are ordered as they should be, with every use declared or natively right: no
+// hazard, no wrong byte, no wrong book.
 //
 // WEIR_ORDER_OPERATIONS chooses how many steps are made in all, WEIR_ORDER_SEED runs the one
-// program with that seed.
+// program with that seed, WEIR_ORDER_FIRST_SEED begins with another than 1.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -25,7 +26,9 @@ void run_all(const Run& run, std::uint64_t operations) {
     ASSERT_EQ(run(seed, steps_a_program), "");
     return;
   }
-  for (std::uint64_t seed = 1; seed <= (operations + steps_a_program - 1) / steps_a_program; ++seed)
+  const std::uint64_t first = number_from("WEIR_ORDER_FIRST_SEED", 1);
+  const std::uint64_t programs = (operations + steps_a_program - 1) / steps_a_program;
+  for (std::uint64_t seed = first; seed < first + programs; ++seed)
     ASSERT_EQ(run(seed, steps_a_program), "") << "WEIR_ORDER_SEED=" << seed << " runs it again";
 }
 
@@ -35,6 +38,18 @@ TEST(random_order, threads_that_take_turns) {
 
 TEST(random_order, threads_at_once) {
   run_all(run_at_once, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 4);
+}
+
+TEST(random_order, natively_right_threads_that_take_turns) {
+  run_all(run_natively_right, number_from("WEIR_ORDER_OPERATIONS", 200'000));
+}
+
+TEST(random_order, natively_right_threads_at_once) {
+  run_all(run_natively_right_at_once, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 4);
+}
+
+TEST(random_order, every_policy_gives_what_the_classic_one_gives) {
+  run_all(run_under_two_policies, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 10);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include "run.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -17,10 +19,7 @@ std::string outcome(const world& at, std::uint64_t seed) {
   return "seed " + std::to_string(seed) + " (" + at.describe() + "): " + at.faults()->first();
 }
 
-}  // namespace
-
-std::string run_in_turns(std::uint64_t seed, std::uint64_t steps) {
-  world at{seed};
+void play_in_turns(world& at, std::uint64_t seed, std::uint64_t steps) {
   chance turns{seed + 1};
   {
     program played{at, seed};
@@ -43,12 +42,10 @@ std::string run_in_turns(std::uint64_t seed, std::uint64_t steps) {
     threads.run(who, [&] { played.finish(numbers[who]); });
   }
   at.check_end();
-  return outcome(at, seed);
 }
 
-std::string run_at_once(std::uint64_t seed, std::uint64_t steps) {
+void play_at_once(world& at, std::uint64_t seed, std::uint64_t steps) {
   constexpr std::size_t players = 3;
-  world at{seed};
   mailbox shared;
   {
     std::vector<std::unique_ptr<program>> played;
@@ -70,7 +67,48 @@ std::string run_at_once(std::uint64_t seed, std::uint64_t steps) {
     }
   }
   at.check_end();
+}
+
+}  // namespace
+
+std::string run_in_turns(std::uint64_t seed, std::uint64_t steps) {
+  world at{seed};
+  play_in_turns(at, seed, steps);
   return outcome(at, seed);
+}
+
+std::string run_at_once(std::uint64_t seed, std::uint64_t steps) {
+  world at{seed};
+  play_at_once(at, seed, steps);
+  return outcome(at, seed);
+}
+
+std::string run_natively_right(std::uint64_t seed, std::uint64_t steps) {
+  world at{seed, {.discipline = discipline::native}};
+  play_in_turns(at, seed, steps);
+  return outcome(at, seed);
+}
+
+std::string run_natively_right_at_once(std::uint64_t seed, std::uint64_t steps) {
+  world at{seed, {.discipline = discipline::native}};
+  play_at_once(at, seed, steps);
+  return outcome(at, seed);
+}
+
+std::string run_under_two_policies(std::uint64_t seed, std::uint64_t steps) {
+  using enum placement_policy;
+  const std::array others{balanced, throughput, compact, never_move, classic_expandable};
+  std::optional<std::uint64_t> expected;
+  for (const placement_policy policy : {classic, others[seed % others.size()]}) {
+    world at{seed, {.discipline = discipline::native, .policy = policy, .ample = true}};
+    play_in_turns(at, seed, steps);
+    if (at.faults()->found()) return outcome(at, seed);
+    const std::uint64_t read = at.contents()->sum();
+    if (expected && *expected != read)
+      return "seed " + std::to_string(seed) + " (" + at.describe() + "): other contents were read";
+    expected = read;
+  }
+  return {};
 }
 
 }  // namespace weir::order_test

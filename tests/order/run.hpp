@@ -14,4 +14,12 @@ namespace weir::order_test {
 /// many steps in all. Threads run as they like: not repeatable.
 [[nodiscard]] std::string run_at_once(std::uint64_t seed, std::uint64_t steps);
 
+/// The same with programs that are natively right.
+[[nodiscard]] std::string run_natively_right(std::uint64_t seed, std::uint64_t steps);
+[[nodiscard]] std::string run_natively_right_at_once(std::uint64_t seed, std::uint64_t steps);
+
+/// One natively right program twice, under PyTorch's policy and under another, with room for all it
+/// asks for. Also wrong: a kernel that read something else the second time.
+[[nodiscard]] std::string run_under_two_policies(std::uint64_t seed, std::uint64_t steps);
+
 }  // namespace weir::order_test

@@ -20,7 +20,7 @@ struct door {
 };
 template struct door<&caching_allocator::inside_>;
 
-options choose_settings(chance& random, std::uint64_t capacity) {
+options choose_settings(chance& random, std::uint64_t capacity, const world_options& wanted) {
   using enum placement_policy;
   options chosen;
   chosen.heap_policy = random.any_of({balanced, balanced, balanced, throughput, throughput, compact,
@@ -28,6 +28,14 @@ options choose_settings(chance& random, std::uint64_t capacity) {
   chosen.heap_thread_cache = bytes{random.any_of({4 * mib, 4 * mib, mib, mib / 16, 0 * mib})};
   chosen.heap_detect_captures = random.one_in(4);
   if (random.one_in(3)) chosen.heap_limit = bytes{capacity / 10 * (5 + random.below(5))};
+  chosen.heap_unannounced_ends = random.one_in(6);
+  chosen.heap_queued_waits = !random.one_in(8);
+  chosen.heap_debug_unmap = random.one_in(8);
+  // Either rule is enough for a program that declares its uses.
+  const bool weaker = random.one_in(3) && wanted.discipline == discipline::declared;
+  if (weaker) chosen.heap_crossing = crossing_rule::declared_uses;
+  if (wanted.policy) chosen.heap_policy = *wanted.policy;
+  if (wanted.ample) chosen.heap_limit = {};
   return chosen;
 }
 
@@ -43,10 +51,11 @@ sim::machine_options choose_machine(chance& random, std::uint64_t seed, std::uin
 
 }  // namespace
 
-world::world(std::uint64_t seed) {
+world::world(std::uint64_t seed, world_options wanted) : wanted_{wanted} {
   chance random{seed ^ 0x776f726c64ULL};
   capacity_ = random.any_of({192 * mib, 256 * mib, 384 * mib, 512 * mib, 1024 * mib});
-  settings_ = choose_settings(random, capacity_);
+  if (wanted.ample) capacity_ = 32 * 1024 * mib;
+  settings_ = choose_settings(random, capacity_, wanted);
   machine_ = sim::machine::create(choose_machine(random, seed, capacity_)).value();
   machine_->on_hazard(
       [faults = faults_](const sim::hazard& found) { faults->report("hazard: " + found.story()); });
