@@ -291,8 +291,10 @@ class WEIR_API callback_registration {
 ///
 /// **Order.** allocate(size, s) returns memory that work queued on s from now on may use.
 /// deallocate(p, s) says that work queued on s so far may still use it: s may get it back at once,
-/// another stream only after that work is done or behind a wait. Whoever used it on further streams
-/// says so with record_stream() before the free, or has made s wait for them.
+/// another stream only after all work that was queued on any known stream is done, or behind waits
+/// for all of it. Whoever used it on further streams says so with record_stream() before the free,
+/// or has made s wait for them, so that s may use it anew. docs/allocator.md says which streams are
+/// known.
 ///
 /// **Threads.** Every call may be made from any thread at any time.
 ///

@@ -65,7 +65,8 @@ enum class progress {
   seeded,
   /// An operation is complete once simulated time has reached its end. For replays.
   timed,
-  /// Nothing happens unless step(), run_until_idle() or a waiting call makes it happen.
+  /// Nothing happens unless step(), run_until_idle() or a waiting call makes it happen; only an
+  /// event that is recorded on an idle stream is reached at once, having nothing to wait for.
   manual,
 };
 
