@@ -133,13 +133,19 @@ result<bool> stream_order::any_capturing(const context_scope& bound) {
   return false;
 }
 
-bool stream_order::still_there(entry& stream, const context_scope& bound) {
+bool stream_order::still_there(stream_slot slot, const context_scope& bound) {
+  entry& stream = entries_[slot];
   const stream_ref there{device_, stream.handle};
-  const auto id = there.id(bound);
-  const bool same = id ? *id == stream.id : !says_gone(id.error());
-  // The per-thread handle means another stream on every thread: ours is there, but not from here.
-  stream.lost = !same && !there.is_per_thread();
-  return same;
+  if (there.is_per_thread()) {
+    // The handle means another stream on every thread: ours is there, but not from here.
+    const auto id = there.id(bound);
+    return id && *id == stream.id;
+  }
+  // Nobody asks a stream for its id here: a capture that takes it in that moment would be spoiled.
+  // Whoever has its handle now was met since, or weir was not told of an end that it must be told.
+  const auto latest = by_handle_.find(stream.handle);
+  stream.lost = latest != by_handle_.end() && latest->second != slot;
+  return !stream.lost;
 }
 
 result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& bound) {
@@ -151,7 +157,7 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
   if (!capture && says_gone(capture.error())) stream.lost = !ref(slot).is_per_thread();
   if (!capture && !stream.lost && capture.code() != errc::not_supported) return capture.error();
   if (!capture || capture->status != capture_status::none) return false;
-  return still_there(stream, bound);
+  return still_there(slot, bound);
 }
 
 result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) {

@@ -293,12 +293,15 @@ TEST_F(StreamOrder, no_stream_is_ever_queried) {
   const stream one = make_stream();
   const stream two = make_stream();
   const stream_slot slot = order.slot_of(one, bound).value();
+  const std::uint64_t ids_before = machine->calls(driver::call::stream_get_id);
   give_work(two.handle());
   const stamp freed = order.now(slot);
   EXPECT_FALSE(completes(order, freed));
   ASSERT_TRUE(order.synchronize(bound));
   EXPECT_TRUE(order.completed(freed));
   EXPECT_EQ(machine->calls(driver::call::stream_query), 0u);
+  EXPECT_EQ(machine->calls(driver::call::stream_get_id), ids_before)
+      << "which spoils a capture, too";
 }
 
 TEST_F(StreamOrder, behind_a_long_kernel_marks_do_not_pile_up) {
