@@ -111,7 +111,7 @@ void stream_order::meet_watched() {
     if (std::any_of(told_ends_.begin(), told_ends_.end(), is_it)) continue;
     const stream_slot met = known(id);
     const stream_slot slot = met != nobody ? met : add(stream, id);
-    entries_[slot].lasting = true;
+    entries_[slot].lasting = entries_[slot].registered = true;
     if (entries_[slot].ended) revive(slot);  // it was unwatched, and is watched again
   }
 }
@@ -133,19 +133,16 @@ result<bool> stream_order::any_capturing(const context_scope& bound) {
   return false;
 }
 
-bool stream_order::still_there(stream_slot slot, const context_scope& bound) {
-  entry& stream = entries_[slot];
+bool stream_order::still_there(entry& stream, const context_scope& bound) {
+  // Of a registered stream's end weir is told before. To ask for its id would do harm: a capture
+  // that takes the stream in that moment would be spoiled.
+  if (stream.registered) return true;
   const stream_ref there{device_, stream.handle};
-  if (there.is_per_thread()) {
-    // The handle means another stream on every thread: ours is there, but not from here.
-    const auto id = there.id(bound);
-    return id && *id == stream.id;
-  }
-  // Nobody asks a stream for its id here: a capture that takes it in that moment would be spoiled.
-  // Whoever has its handle now was met since, or weir was not told of an end that it must be told.
-  const auto latest = by_handle_.find(stream.handle);
-  stream.lost = latest != by_handle_.end() && latest->second != slot;
-  return !stream.lost;
+  const auto id = there.id(bound);
+  const bool same = id ? *id == stream.id : !says_gone(id.error());
+  // The per-thread handle means another stream on every thread: ours is there, but not from here.
+  stream.lost = !same && !there.is_per_thread();
+  return same;
 }
 
 result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& bound) {
@@ -157,7 +154,7 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
   if (!capture && says_gone(capture.error())) stream.lost = !ref(slot).is_per_thread();
   if (!capture && !stream.lost && capture.code() != errc::not_supported) return capture.error();
   if (!capture || capture->status != capture_status::none) return false;
-  return still_there(slot, bound);
+  return still_there(stream, bound);
 }
 
 result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) {
@@ -166,6 +163,7 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
   const named_stream told{*this, slot};  // whoever tells of its end has it still
   if (const std::uint64_t registration = watched_.registration_of(stream.id); registration != 0)
     told_ends_.push_back({stream.id, registration});
+  stream.registered = false;
   // Nothing comes behind this mark, so it does for all epochs that follow as well.
   end_epoch();
   WEIR_TRY_VALUE(marked, record_mark(slot, open_ - 1, bound));

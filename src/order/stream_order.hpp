@@ -50,8 +50,10 @@ struct order_rules {
 /// that this call does not name) holds up what is closed until it can be. One that turns out to be
 /// destroyed (lost) holds it up until the device was seen to rest: device_synchronized().
 ///
-/// No call here queries a stream, or asks for its id: a capture may have taken it meanwhile, and
-/// would be spoiled. An event record would only become part of it, and is then not counted.
+/// No call here queries a stream: a capture may have taken it meanwhile, and would be spoiled. An
+/// event record would only become part of it, and is then not counted. For the same reason only
+/// streams that are neither weir's nor watched are asked for their id, because their handles may be
+/// other streams' by now.
 ///
 /// Owned by one allocator or pool, whose lock every call needs.
 class stream_order {
@@ -183,11 +185,12 @@ class stream_order {
   struct entry {
     stream_id id{};
     driver::CUstream handle = nullptr;
-    bool named = false;     // by a request or free: it has, or may have, memory
-    bool lasting = true;    // it can be asked at any time
-    bool lost = false;      // it was destroyed, and nobody told
-    bool ended = false;     // its last mark is behind all it will ever do
-    bool finished = false;  // … and is reached
+    bool named = false;       // by a request or free: it has, or may have, memory
+    bool lasting = true;      // it can be asked at any time
+    bool registered = false;  // weir's or watched: its end is told
+    bool lost = false;        // it was destroyed, and nobody told
+    bool ended = false;       // its last mark is behind all it will ever do
+    bool finished = false;    // … and is reached
     bool capture_expected = false;
     // Of its memory, each the newest epoch of its kind: of which something is stamped; that may
     // become everybody's; that is everybody's.
@@ -235,7 +238,7 @@ class stream_order {
   /// Whether the driver may be asked about the stream now; finds out if it is lost.
   [[nodiscard]] result<bool> may_be_asked(stream_slot slot, const context_scope& bound);
   /// Whether the handle still is the stream we knew; marks it lost if not.
-  [[nodiscard]] bool still_there(stream_slot slot, const context_scope& bound);
+  [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
   result<bool> poll_stream(entry& stream, const context_scope& bound);
   /// Derives what is known of all streams from what is known of each.
   void update() noexcept;
