@@ -72,7 +72,8 @@ void record_on_each(benchmark::State& state) {
   });
 }
 
-/// As stream_order marks a stream: is it captured, is it still itself, record, is it captured now.
+/// As stream_order marks a stream of others: is it captured, is it still itself (weir's own and
+/// watched ones are not asked that), record, is it captured now.
 void mark_each(benchmark::State& state) {
   over_streams(state, [](fleet& all, const context_scope& bound) {
     for (std::size_t i = 0; i < all.streams.size(); ++i) {

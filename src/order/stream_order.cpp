@@ -2,6 +2,7 @@
 #include "order/stream_order.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "weir/driver.hpp"
@@ -217,6 +218,8 @@ void stream_order::update() noexcept {
     if (stream.finished) {
       if (!stream.named) {
         slots_.erase(stream.id);
+        const auto latest = by_handle_.find(stream.handle);
+        if (latest != by_handle_.end() && latest->second == slot) by_handle_.erase(latest);
         stream.id = {};
         spare_.push_back(slot);
       }
