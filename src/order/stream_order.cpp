@@ -59,7 +59,7 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
   const stream_slot known_slot = known(id);
   const stream_slot slot = known_slot != nobody ? known_slot : add(stream, id);
   entries_[slot].named = true;
-  if (entries_[slot].ended) [[unlikely]]
+  if (gone(slot)) [[unlikely]]
     revive(slot);
   return slot;
 }
@@ -67,7 +67,7 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
 void stream_order::revive(stream_slot slot) noexcept {
   entry& back = entries_[slot];
   if (back.finished) back.marked = back.passed = completed_;
-  back.ended = back.finished = false;
+  back.ended = back.lost = back.finished = false;
   update();
 }
 
@@ -113,7 +113,7 @@ void stream_order::meet_watched() {
     const stream_slot met = known(id);
     const stream_slot slot = met != nobody ? met : add(stream, id);
     entries_[slot].lasting = entries_[slot].registered = true;
-    if (entries_[slot].ended) revive(slot);  // it was unwatched, and is watched again
+    if (gone(slot)) revive(slot);  // it was unwatched, and is watched again
   }
 }
 
@@ -167,10 +167,14 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
   stream.registered = false;
   // Nothing comes behind this mark, so it does for all epochs that follow as well.
   end_epoch();
-  WEIR_TRY_VALUE(marked, record_mark(slot, open_ - 1, bound));
-  stream.ended = marked;
-  if (marked && mutated(mutation::ended_stream_forgotten)) stream.finished = true;
+  const auto marked = record_mark(slot, open_ - 1, bound);
+  stream.ended = marked && *marked;
+  // Without a last mark only the device's rest tells of its work; it is not asked again in any
+  // case.
+  stream.lost = !stream.ended;
+  if (stream.ended && mutated(mutation::ended_stream_forgotten)) stream.finished = true;
   update();
+  if (!marked) return marked.error();
   return {};
 }
 

@@ -211,6 +211,29 @@ TEST_F(StreamOrder, a_stream_that_is_named_again_counts_again) {
   EXPECT_FALSE(completes(order, order.now(slot)));
 }
 
+TEST_F(StreamOrder, a_stream_that_ends_while_it_is_captured_is_not_asked_again) {
+  stream_order order{gpu};
+  const stream one = make_stream();
+  const stream two = make_stream();
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(two, bound).value();
+  ASSERT_EQ(
+      bound.driver().stream_begin_capture(two.handle(), driver::CU_STREAM_CAPTURE_MODE_RELAXED),
+      driver::CUDA_SUCCESS);
+  ASSERT_TRUE(order.end_stream(ending, bound));
+  EXPECT_TRUE(order.gone(ending));
+  driver::CUgraph graph = nullptr;
+  ASSERT_EQ(bound.driver().stream_end_capture(two.handle(), &graph), driver::CUDA_SUCCESS);
+  ASSERT_EQ(bound.driver().graph_destroy(graph), driver::CUDA_SUCCESS);
+  const std::uint64_t before = machine->calls(driver::call::event_record);
+  const stamp freed = order.now(slot);
+  EXPECT_FALSE(completes(order, freed)) << "nobody knows what it had to do";
+  EXPECT_EQ(machine->calls(driver::call::event_record) - before, 1u);
+  ASSERT_TRUE(gpu.synchronize());
+  order.device_synchronized();
+  EXPECT_TRUE(order.completed(freed));
+}
+
 TEST_F(StreamOrder, a_lost_stream_counts_until_the_device_was_seen_to_rest) {
   stream_order order{gpu};
   const stream one = make_stream();
