@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
 
 namespace {
 

@@ -10,14 +10,14 @@
 #include <span>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/copy.hpp"
-#include "weir/device_buffer.hpp"
-#include "weir/driver.hpp"
-#include "weir/pinned_buffer.hpp"
-#include "weir/runtime.hpp"
-#include "weir/staging.hpp"
-#include "weir/unified_buffer.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/buffer/device_buffer.hpp"
+#include "weir/buffer/pinned_buffer.hpp"
+#include "weir/buffer/staging.hpp"
+#include "weir/buffer/unified_buffer.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/driver/table.hpp"
 
 namespace {
 

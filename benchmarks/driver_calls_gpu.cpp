@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace {
 

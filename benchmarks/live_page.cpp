@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/live_page.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
+#include "weir/trace/live_page.hpp"
 
 namespace {
 

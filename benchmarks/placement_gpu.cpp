@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "support/trace.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
 
 namespace {
 

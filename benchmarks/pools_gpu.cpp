@@ -9,13 +9,13 @@
 #include <random>
 #include <vector>
 
-#include "weir/bin_pool.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/copy.hpp"
-#include "weir/plain_resource.hpp"
-#include "weir/resource.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream_pool.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/pool/bin_pool.hpp"
+#include "weir/pool/stream_pool.hpp"
+#include "weir/resource/plain_resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace {
 

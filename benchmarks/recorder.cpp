@@ -8,10 +8,10 @@
 #include <memory>
 #include <string>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/recorder.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
+#include "weir/trace/recorder.hpp"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "weir/driver.hpp"
-#include "weir/sim.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "weir/event.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
 
 namespace {
 

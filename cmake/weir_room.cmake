@@ -1,6 +1,6 @@
 # weir_room(): one folder of src/ as one target that can see only the rooms it may use.
 #
-#   weir_room(<name> [APART] PUBLIC_HEADERS weir/x.hpp... [DEPENDS lower-room...] [LIBRARIES library...])
+#   weir_room(<name> [APART] PUBLIC_HEADERS weir/<name>/x.hpp... [DEPENDS lower-room...] [LIBRARIES library...])
 #
 # A room that stands APART is no part of the library weir; what needs it links weir_<name>_room.
 #
@@ -44,11 +44,13 @@ function(weir_room name)
   cmake_parse_arguments(PARSE_ARGV 1 room "APART" "" "PUBLIC_HEADERS;DEPENDS;LIBRARIES")
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
   file(REMOVE_RECURSE ${view})  # a header that left the room must not stay in its view
-  file(MAKE_DIRECTORY ${view}/public/weir ${view}/private)
+  file(MAKE_DIRECTORY ${view}/public ${view}/private)
   foreach(header IN LISTS room_PUBLIC_HEADERS)
     if(NOT EXISTS ${PROJECT_SOURCE_DIR}/include/${header})
       message(FATAL_ERROR "room ${name}: include/${header} does not exist")
     endif()
+    get_filename_component(folder ${view}/public/${header} DIRECTORY)
+    file(MAKE_DIRECTORY ${folder})
     file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/${header} ${view}/public/${header} SYMBOLIC)
   endforeach()
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${name} ${view}/private/${name} SYMBOLIC)

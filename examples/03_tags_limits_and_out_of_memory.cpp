@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
 
 namespace {
 

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/driver.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/driver/table.hpp"
 
 namespace {
 

@@ -6,11 +6,11 @@
 #include <exception>
 #include <string>
 
-#include "weir/driver.hpp"
-#include "weir/event.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
-#include "weir/stream_pool.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/pool/stream_pool.hpp"
 
 namespace {
 

@@ -8,13 +8,13 @@
 #include <exception>
 #include <vector>
 
-#include "weir/buffer_pool.hpp"
-#include "weir/driver.hpp"
-#include "weir/event.hpp"
-#include "weir/memory.hpp"
-#include "weir/pinned_pool.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/pool/buffer_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 namespace {
 

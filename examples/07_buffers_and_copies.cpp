@@ -9,14 +9,14 @@
 #include <span>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/copy.hpp"
-#include "weir/device_vector.hpp"
-#include "weir/pinned_buffer.hpp"
-#include "weir/runtime.hpp"
-#include "weir/staging.hpp"
-#include "weir/stream.hpp"
-#include "weir/unified_buffer.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/buffer/device_vector.hpp"
+#include "weir/buffer/pinned_buffer.hpp"
+#include "weir/buffer/staging.hpp"
+#include "weir/buffer/unified_buffer.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
 
 namespace {
 

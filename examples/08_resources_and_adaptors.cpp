@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/pmr_resource.hpp"
-#include "weir/resources.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/resource/pmr_resource.hpp"
+#include "weir/resource/resources.hpp"
 
 namespace {
 

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "weir/driver.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sharing.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/share/session.hpp"
 
 extern char** environ;
 

@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "weir/event.hpp"
-#include "weir/memory.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace {
 

@@ -53,12 +53,13 @@ WEIR_C_API const char* weir_version_text(void);
 
 /* --- Errors ----------------------------------------------------------------------------------- */
 
-/* weir_ok, or one of weir_error_<name> with the names, numbers and meanings in weir/errc.def. */
+/* weir_ok, or one of weir_error_<name> with the names, numbers and meanings in weir/base/errc.def.
+ */
 typedef int32_t weir_error;
 enum {
   weir_ok = 0,
 #define WEIR_ERRC(name, value, meaning) weir_error_##name = value,
-#include "weir/errc.def"
+#include "weir/base/errc.def"
 #undef WEIR_ERRC
 };
 

@@ -18,8 +18,8 @@
 #include "page_owners.hpp"
 #include "seat.hpp"
 #include "tally.hpp"
-#include "weir/options.hpp"
-#include "weir/runtime.hpp"
+#include "weir/base/options.hpp"
+#include "weir/device/runtime.hpp"
 
 namespace weir_torch {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "ipc_handle.hpp"
-#include "weir/memory.hpp"
-#include "weir/result.hpp"
-#include "weir/share_channel.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/share/channel.hpp"
 
 namespace weir_torch {
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir_torch {
 

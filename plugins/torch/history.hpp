@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ring.hpp"
-#include "weir/observe.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir_torch {
 

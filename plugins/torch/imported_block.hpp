@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "ipc_handle.hpp"
-#include "weir/device.hpp"
-#include "weir/memory.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir_torch {
 

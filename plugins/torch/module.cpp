@@ -12,9 +12,9 @@
 
 #include "allocator.hpp"
 #include "errors.hpp"
-#include "weir/stream_watch.hpp"
-#include "weir/tag.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
+#include "weir/device/stream_watch.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir_torch {
 namespace {

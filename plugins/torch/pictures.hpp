@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
+#include "weir/allocator/caching_allocator.hpp"
 
 namespace weir_torch {
 

@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
+#include "weir/allocator/caching_allocator.hpp"
 
 namespace weir_torch {
 

@@ -13,9 +13,9 @@
 #include "imported_block.hpp"
 #include "pools.hpp"
 #include "streams.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/recorder.hpp"
-#include "weir/stream_watch.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/stream_watch.hpp"
+#include "weir/trace/recorder.hpp"
 
 namespace weir_torch {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "handed_out.hpp"
-#include "weir/device.hpp"
-#include "weir/ids.hpp"
-#include "weir/stream.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir_torch {
 

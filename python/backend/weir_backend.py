@@ -81,7 +81,7 @@ def build_sdist(sdist_directory, config_settings=None):
 
 def version():
     """From the one place where it stands."""
-    text = (ROOT / "include/weir/version.hpp").read_text()
+    text = (ROOT / "include/weir/base/version.hpp").read_text()
     return ".".join(re.search(rf"#define WEIR_VERSION_{part} (\d+)", text).group(1)
                     for part in ("MAJOR", "MINOR", "PATCH"))
 

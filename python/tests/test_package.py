@@ -55,7 +55,7 @@ class Package(unittest.TestCase):
         output = self.python("-c", WORKS, PYTHONPATH=str(site)).splitlines()
         self.assertEqual(output, [f"{1 << 20} {weir_backend.version()}", str(site / "weir/__init__.py"),
                                   str(site / "weir/lib" / weir_backend.soname())])
-        for needed in ("include/weir.h", "include/weir/errc.def", "include/weir/caching_allocator.hpp",
+        for needed in ("include/weir.h", "include/weir/base/errc.def", "include/weir/allocator/caching_allocator.hpp",
                        "cupy.py", "numba.py", "py.typed"):
             self.assertTrue((site / "weir" / needed).is_file(), needed)
         self.assertFalse(list((site / "weir").rglob("test_*")))

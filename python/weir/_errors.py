@@ -53,7 +53,7 @@ class NotSupported(Error):
     """The device or the driver cannot do this."""
 
 
-# By the numbers in weir/errc.def, which never change their meaning. The others are plain Errors.
+# By the numbers in weir/base/errc.def, which never change their meaning. The others are plain Errors.
 _CLASSES: Dict[int, Type[Error]] = {
     1: InvalidArgument,    # invalid_argument
     2: InvalidArgument,    # size_overflow

@@ -1,7 +1,7 @@
 // A free that does not say how large the block is.
 #pragma once
 
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::detail {
 

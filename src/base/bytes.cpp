@@ -1,11 +1,11 @@
 // Byte sizes to and from text. Integers throughout: no locale can change what is written or read.
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 #include <array>
 #include <charconv>
 #include <cmath>
 
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 namespace {

@@ -1,5 +1,5 @@
 // Names and messages of errors, the exceptions, and the handler for failures nobody can return.
-#include "weir/error.hpp"
+#include "weir/base/error.hpp"
 
 #include <atomic>
 #include <mutex>
@@ -12,7 +12,7 @@ std::string_view name(errc code) noexcept {
 #define WEIR_ERRC(name, value, meaning) \
   case errc::name:                      \
     return #name;
-#include "weir/errc.def"
+#include "weir/base/errc.def"
 #undef WEIR_ERRC
   }
   return "unknown";
@@ -23,7 +23,7 @@ std::string_view meaning(errc code) noexcept {
 #define WEIR_ERRC(name, value, meaning) \
   case errc::name:                      \
     return meaning;
-#include "weir/errc.def"
+#include "weir/base/errc.def"
 #undef WEIR_ERRC
   }
   return "a failure that this version of weir does not know";

@@ -1,7 +1,7 @@
 // What is answered where the host, not the device, ran out of memory.
 #pragma once
 
-#include "weir/error.hpp"
+#include "weir/base/error.hpp"
 
 namespace weir::inline v0::detail {
 

@@ -1,5 +1,5 @@
 // Options to and from text. Each type knows how it reads and writes; the table does the rest.
-#include "weir/options.hpp"
+#include "weir/base/options.hpp"
 
 #include <algorithm>
 #include <array>
@@ -239,7 +239,7 @@ result<void> assign(T& target, std::string_view name, std::string_view value, co
 constexpr std::array option_names = {
 #define WEIR_OPTION(name, type, initial, values, unit, environment, meaning) \
   std::string_view{#name},
-#include "weir/options.def"
+#include "weir/base/options.def"
 };
 
 // How many letters must be put in, taken out or changed to make `b` of `a`.
@@ -283,7 +283,7 @@ std::string take_entry(std::string_view& rest) {
 result<void> set(options& target, std::string_view name, std::string_view value) {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
   if (name == #member) return assign(target.member, #member, value, values, unit);
-#include "weir/options.def"
+#include "weir/base/options.def"
   return unknown_option(name);
 }
 
@@ -304,7 +304,7 @@ result<void> set_all(options& target, std::string_view list) {
 result<std::string> get(const options& source, std::string_view name) {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
   if (name == #member) return text_of<type>::write(source.member);
-#include "weir/options.def"
+#include "weir/base/options.def"
   return unknown_option(name);
 }
 
@@ -320,7 +320,7 @@ std::string to_string(const options& source) {
   };
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
   append(#member, text_of<type>::write(source.member));
-#include "weir/options.def"
+#include "weir/base/options.def"
   return list;
 }
 
@@ -334,7 +334,7 @@ result<options> options_from_environment(const environment& source, options init
   };
 #define WEIR_OPTION(member, type, first, values, unit, variable, meaning) \
   WEIR_TRY(read(#member, variable));
-#include "weir/options.def"
+#include "weir/base/options.def"
   return initial;
 }
 
@@ -350,7 +350,7 @@ std::vector<option_info> describe_options() {
                   .unit = counted_in,                                                    \
                   .environment = variable,                                               \
                   .meaning = sentence});
-#include "weir/options.def"
+#include "weir/base/options.def"
   return rows;
 }
 

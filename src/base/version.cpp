@@ -1,5 +1,5 @@
 // The version that was compiled into the library.
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
 
 #define WEIR_TEXT_OF(number) #number
 #define WEIR_TEXT(number) WEIR_TEXT_OF(number)

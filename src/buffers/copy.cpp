@@ -1,5 +1,5 @@
 // Copies and fills of one run of bytes.
-#include "weir/copy.hpp"
+#include "weir/buffer/copy.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "buffers/interval.hpp"
-#include "weir/copy.hpp"
+#include "weir/buffer/copy.hpp"
 
 namespace weir::inline v0 {
 

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "buffers/interval.hpp"
-#include "weir/copy.hpp"
+#include "weir/buffer/copy.hpp"
 
 namespace weir::inline v0 {
 

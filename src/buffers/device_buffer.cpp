@@ -1,12 +1,12 @@
 // Device buffers: owning memory of a resource, growing it, and passing it between streams.
-#include "weir/device_buffer.hpp"
+#include "weir/buffer/device_buffer.hpp"
 
 #include <algorithm>
 #include <cstddef>
 
 #include "buffers/ordering.hpp"
-#include "weir/copy.hpp"
-#include "weir/event.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::inline v0 {
 

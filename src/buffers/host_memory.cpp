@@ -1,11 +1,11 @@
 // Mapped and registered host memory.
-#include "weir/host_memory.hpp"
+#include "weir/buffer/host_memory.hpp"
 
 #include <cstring>
 
 #include "device/state.hpp"
-#include "weir/checked.hpp"
-#include "weir/event.hpp"
+#include "weir/base/checked.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::inline v0 {
 

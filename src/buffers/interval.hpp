@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "weir/bytes.hpp"
-#include "weir/checked.hpp"
-#include "weir/result.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/checked.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::buffers {
 

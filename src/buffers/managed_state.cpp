@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "weir/checked.hpp"
-#include "weir/driver.hpp"
+#include "weir/base/checked.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::buffers {
 

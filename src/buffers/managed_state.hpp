@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "device/state.hpp"
-#include "weir/event.hpp"
-#include "weir/managed_memory.hpp"
-#include "weir/memory.hpp"
+#include "weir/buffer/managed_memory.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::buffers {
 

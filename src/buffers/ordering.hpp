@@ -1,9 +1,9 @@
 // One stream behind another.
 #pragma once
 
-#include "weir/event.hpp"
-#include "weir/result.hpp"
-#include "weir/stream.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir::inline v0::buffers {
 

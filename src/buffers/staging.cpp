@@ -1,12 +1,12 @@
 // Staging: two halves that take turns.
-#include "weir/staging.hpp"
+#include "weir/buffer/staging.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "buffers/interval.hpp"
-#include "weir/copy.hpp"
+#include "weir/buffer/copy.hpp"
 
 namespace weir::inline v0 {
 

@@ -1,5 +1,5 @@
 // Managed blocks: making them, viewing them, placing them.
-#include "weir/unified_buffer.hpp"
+#include "weir/buffer/unified_buffer.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "buffers/managed_state.hpp"
-#include "weir/copy.hpp"
-#include "weir/runtime.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/device/runtime.hpp"
 
 namespace weir::inline v0 {
 

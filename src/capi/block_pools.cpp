@@ -7,8 +7,8 @@
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
-#include "weir/bin_pool.hpp"
-#include "weir/pinned_pool.hpp"
+#include "weir/pool/bin_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 namespace weir::inline v0::capi {
 

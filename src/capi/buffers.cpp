@@ -10,11 +10,11 @@
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
-#include "weir/copy.hpp"
-#include "weir/device_buffer.hpp"
-#include "weir/host_memory.hpp"
-#include "weir/plain_resource.hpp"
-#include "weir/unified_buffer.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/buffer/device_buffer.hpp"
+#include "weir/buffer/host_memory.hpp"
+#include "weir/buffer/unified_buffer.hpp"
+#include "weir/resource/plain_resource.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -9,7 +9,7 @@
 
 #include "capi/guard.hpp"
 #include "weir.h"
-#include "weir/options.hpp"
+#include "weir/base/options.hpp"
 
 namespace weir::inline v0::capi {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "capi/objects.hpp"
 #include "weir.h"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::capi {
 

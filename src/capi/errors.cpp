@@ -10,8 +10,8 @@
 #include "capi/guard.hpp"
 #include "capi/thread_room.hpp"
 #include "weir.h"
-#include "weir/error.hpp"
-#include "weir/version.hpp"
+#include "weir/base/error.hpp"
+#include "weir/base/version.hpp"
 
 namespace weir::inline v0::capi {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "weir.h"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "heap/asymmetric_barrier.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::capi {
 

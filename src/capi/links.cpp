@@ -10,7 +10,7 @@
 #include "capi/sharing.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
-#include "weir/share_channel.hpp"
+#include "weir/share/channel.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -7,7 +7,7 @@
 #include "capi/structures.hpp"
 #include "observe/current_tag.hpp"
 #include "weir.h"
-#include "weir/tag.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -14,13 +14,13 @@
 #include "capi/handles.hpp"
 #include "heap/allocator_state.hpp"
 #include "weir.h"
-#include "weir/caching_allocator.hpp"
-#include "weir/event.hpp"
-#include "weir/memory.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sharing.hpp"
-#include "weir/stream.hpp"
-#include "weir/stream_pool.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/pool/stream_pool.hpp"
+#include "weir/share/session.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -1,5 +1,5 @@
 // The C ABI's table of options.
-#include "weir/options.hpp"
+#include "weir/base/options.hpp"
 
 #include <vector>
 

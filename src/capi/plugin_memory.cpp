@@ -8,7 +8,7 @@
 
 #include "capi/guard.hpp"
 #include "capi/thread_room.hpp"
-#include "weir/error.hpp"
+#include "weir/base/error.hpp"
 #include "weir_plugins.h"
 
 namespace weir::inline v0::capi {

@@ -6,7 +6,7 @@
 
 #include "capi/defaults.hpp"
 #include "weir.h"
-#include "weir/stream.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -9,7 +9,7 @@
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
-#include "weir/recorder.hpp"
+#include "weir/trace/recorder.hpp"
 
 namespace weir::inline v0::capi {
 

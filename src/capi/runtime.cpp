@@ -1,5 +1,5 @@
 // The C ABI's runtimes and devices.
-#include "weir/runtime.hpp"
+#include "weir/device/runtime.hpp"
 
 #include <algorithm>
 #include <memory>

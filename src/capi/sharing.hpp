@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "capi/objects.hpp"
-#include "weir/memory.hpp"
-#include "weir/sharing.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/share/session.hpp"
 
 namespace weir::inline v0::capi {
 

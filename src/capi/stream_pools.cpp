@@ -7,7 +7,7 @@
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
-#include "weir/stream_pool.hpp"
+#include "weir/pool/stream_pool.hpp"
 
 namespace weir::inline v0::capi {
 namespace {

@@ -5,7 +5,7 @@
 #include "capi/guard.hpp"
 #include "capi/objects.hpp"
 #include "weir.h"
-#include "weir/stream_watch.hpp"
+#include "weir/device/stream_watch.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "weir.h"
-#include "weir/result.hpp"
-#include "weir/stats.hpp"
+#include "weir/base/result.hpp"
+#include "weir/observe/stats.hpp"
 
 namespace weir::inline v0::capi {
 

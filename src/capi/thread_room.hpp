@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "capi/handles.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/stream.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir::inline v0::capi {
 

@@ -1,5 +1,5 @@
 // Devices: what they are, their primary context, and binding it to a thread.
-#include "weir/device.hpp"
+#include "weir/device/device.hpp"
 
 #include <array>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Events, the pool of them, and the thread's capture mode.
-#include "weir/event.hpp"
+#include "weir/device/event.hpp"
 
 #include <new>
 #include <utility>

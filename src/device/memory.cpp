@@ -1,12 +1,12 @@
 // The owners of descriptors, addresses, physical memory and mappings.
-#include "weir/memory.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 #include <unistd.h>
 
 #include <utility>
 
 #include "device/state.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 

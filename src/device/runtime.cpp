@@ -1,5 +1,5 @@
 // Opening a machine: a table of calls, its devices, and what happens to both when a process forks.
-#include "weir/runtime.hpp"
+#include "weir/device/runtime.hpp"
 
 #include <pthread.h>
 
@@ -41,7 +41,7 @@ result<std::vector<std::string_view>> missing_calls(const driver::table& calls) 
   };
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   note(driver::call::member, calls.member != nullptr);
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   if (required.empty()) return optional;
   return error{.code = errc::symbol_missing, .detail = std::move(required)};
 }

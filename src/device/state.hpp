@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "device/stream_registry.hpp"
-#include "weir/device.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir::inline v0::detail {
 

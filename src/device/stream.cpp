@@ -1,11 +1,11 @@
 // Streams: their numbers, their state of capture, and owning one.
-#include "weir/stream.hpp"
+#include "weir/device/stream.hpp"
 
 #include <atomic>
 #include <utility>
 
 #include "device/state.hpp"
-#include "weir/event.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::inline v0 {
 

@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "weir/ids.hpp"
-#include "weir/stream.hpp"
-#include "weir/stream_watch.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/stream_watch.hpp"
 
 namespace weir::inline v0::detail {
 
 /// Streams that last until weir is told of their end: those it made itself, and those that somebody
-/// watches (weir/stream_watch.hpp). Whoever keeps memory in stream order asks all of them, whether
-/// or not they were ever named in a request.
+/// watches (weir/device/stream_watch.hpp). Whoever keeps memory in stream order asks all of them,
+/// whether or not they were ever named in a request.
 ///
 /// Owned by its device's state. Any thread; a source is called without the lock, by whoever asks.
 class stream_registry {

@@ -1,12 +1,12 @@
 // Virtual memory without ownership: the driver's rules, checked before the driver sees a call.
-#include "weir/memory.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "device/state.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 

@@ -1,7 +1,7 @@
 // What the table of driver calls says about its own rows.
 #include <array>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::driver {
 namespace {
@@ -12,7 +12,7 @@ constexpr bool optional = false;
 constexpr std::array<call_info, call_count> rows{{
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   {#member, #symbol, version, #exported, need},
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 }};
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The driver's results in weir's vocabulary.
 #include <utility>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::driver {
 

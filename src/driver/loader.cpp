@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::driver {
 namespace {
@@ -119,7 +119,7 @@ result<std::unique_ptr<library>> load_or_throw(const char* path) {
   };
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   bind(loaded->calls.member, call::member);
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 
   // The version first: an old driver lacks calls because it is old.
   WEIR_TRY(check_version(*loaded));

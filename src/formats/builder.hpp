@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "weir/result.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/result.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::formats {
 

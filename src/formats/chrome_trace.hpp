@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "weir/result.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/result.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::formats {
 

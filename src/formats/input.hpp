@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::formats {
 

@@ -7,7 +7,7 @@
 #include "formats/pickle.hpp"
 #include "formats/rmm_log.hpp"
 #include "formats/torch_snapshot.hpp"
-#include "weir/trace_file.hpp"
+#include "weir/trace/trace_file.hpp"
 
 namespace weir::inline v0::formats {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/input.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::formats {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "formats/input.hpp"
-#include "weir/result.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/result.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::formats {
 

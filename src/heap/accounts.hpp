@@ -6,10 +6,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "weir/observe.hpp"
-#include "weir/result.hpp"
-#include "weir/stats.hpp"
-#include "weir/tag.hpp"
+#include "weir/base/result.hpp"
+#include "weir/observe/events.hpp"
+#include "weir/observe/stats.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::heap {
 

@@ -24,8 +24,8 @@
 #include "observe/current_tag.hpp"
 #include "order/driver_access.hpp"
 #include "order/stream_order.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/options.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/base/options.hpp"
 
 namespace weir::inline v0::heap {
 

@@ -10,7 +10,7 @@
 #include "heap/fit_index.hpp"
 #include "heap/growth.hpp"
 #include "heap/store.hpp"
-#include "weir/memory.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::heap {
 

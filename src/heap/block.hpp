@@ -9,9 +9,9 @@
 #include "base/host_memory.hpp"
 #include "order/mutation.hpp"
 #include "order/stamp.hpp"
-#include "weir/bytes.hpp"
-#include "weir/error.hpp"
-#include "weir/memory.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/error.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::heap {
 

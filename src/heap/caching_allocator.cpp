@@ -1,5 +1,5 @@
 // The public face: shells around the allocator's state, and the way past its lock.
-#include "weir/caching_allocator.hpp"
+#include "weir/allocator/caching_allocator.hpp"
 
 #include <cmath>
 #include <utility>

@@ -5,7 +5,7 @@
 
 #include "device/state.hpp"
 #include "heap/classic.hpp"
-#include "weir/memory.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::heap {
 namespace {

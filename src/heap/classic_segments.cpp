@@ -3,8 +3,8 @@
 #include <new>
 
 #include "heap/classic.hpp"
-#include "weir/event.hpp"
-#include "weir/memory.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::heap {
 namespace {

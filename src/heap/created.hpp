@@ -1,9 +1,9 @@
 // What happens when an allocator was made, beyond making it.
 #pragma once
 
-#include "weir/caching_allocator.hpp"
-#include "weir/options.hpp"
-#include "weir/result.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::heap {
 

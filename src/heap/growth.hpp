@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "weir/options.hpp"
+#include "weir/base/options.hpp"
 
 namespace weir::inline v0::heap {
 

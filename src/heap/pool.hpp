@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "heap/store.hpp"
-#include "weir/observe.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::inline v0::heap {
 

@@ -5,7 +5,7 @@
 
 #include "heap/allocator_state.hpp"
 #include "heap/ladder.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::heap {
 namespace {

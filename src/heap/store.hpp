@@ -7,11 +7,11 @@
 
 #include "heap/block.hpp"
 #include "order/stream_order.hpp"
-#include "weir/bytes.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/device.hpp"
-#include "weir/options.hpp"
-#include "weir/result.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
 
 namespace weir::inline v0::heap {
 

@@ -14,8 +14,8 @@
 #include "heap/accounts.hpp"
 #include "heap/asymmetric_barrier.hpp"
 #include "heap/block.hpp"
-#include "weir/ids.hpp"
-#include "weir/observe.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::inline v0::heap {
 

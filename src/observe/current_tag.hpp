@@ -1,7 +1,7 @@
 // The calling thread's tag, for code that cannot afford a call to read it.
 #pragma once
 
-#include "weir/tag.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::observe {
 

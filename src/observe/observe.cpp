@@ -1,5 +1,5 @@
 // Names of memory events.
-#include "weir/observe.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::inline v0 {
 

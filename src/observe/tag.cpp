@@ -1,5 +1,5 @@
 // The names of tags, interned for the life of the process.
-#include "weir/tag.hpp"
+#include "weir/observe/tag.hpp"
 
 #include <array>
 #include <atomic>

@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "weir/device.hpp"
-#include "weir/event.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::inline v0::order {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::order {
 namespace {

@@ -10,12 +10,12 @@
 #include "device/state.hpp"
 #include "order/mutation.hpp"
 #include "order/stamp.hpp"
-#include "weir/device.hpp"
-#include "weir/event.hpp"
-#include "weir/ids.hpp"
-#include "weir/options.hpp"
-#include "weir/result.hpp"
-#include "weir/stream.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir::inline v0::order {
 
@@ -44,11 +44,11 @@ struct order_rules {
 /// alone must have reached its mark, and no other is marked.
 ///
 /// Known are the streams that were met by name, every weir::stream, and those that are watched
-/// (weir/stream_watch.hpp). A stream is known by its driver id: two that had the same handle one
-/// after the other are two slots. A stream first met now holds up every epoch that is not completed
-/// yet. A stream that cannot be asked now (captured, another thread's default stream, a stranger
-/// that this call does not name) holds up what is closed until it can be. One that turns out to be
-/// destroyed (lost) holds it up until the device was seen to rest: device_synchronized().
+/// (weir/device/stream_watch.hpp). A stream is known by its driver id: two that had the same handle
+/// one after the other are two slots. A stream first met now holds up every epoch that is not
+/// completed yet. A stream that cannot be asked now (captured, another thread's default stream, a
+/// stranger that this call does not name) holds up what is closed until it can be. One that turns
+/// out to be destroyed (lost) holds it up until the device was seen to rest: device_synchronized().
 ///
 /// No call here queries a stream: a capture may have taken it meanwhile, and would be spoiled. An
 /// event record would only become part of it, and is then not counted. For the same reason only

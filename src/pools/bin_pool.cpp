@@ -1,5 +1,5 @@
 // Making a bin_pool.
-#include "weir/bin_pool.hpp"
+#include "weir/pool/bin_pool.hpp"
 
 #include "pools/block_cache.hpp"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "weir/checked.hpp"
-#include "weir/memory.hpp"
+#include "weir/base/checked.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::pools {
 

@@ -16,7 +16,7 @@
 #include "order/driver_access.hpp"
 #include "order/stream_order.hpp"
 #include "pools/shelves.hpp"
-#include "weir/block_pool.hpp"
+#include "weir/pool/block_pool.hpp"
 
 namespace weir::inline v0::pools {
 

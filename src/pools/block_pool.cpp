@@ -1,10 +1,10 @@
 // The face of the pools that keep freed blocks, and the two places where blocks come from.
-#include "weir/block_pool.hpp"
+#include "weir/pool/block_pool.hpp"
 
 #include "pools/block_cache.hpp"
 #include "pools/guarded.hpp"
-#include "weir/driver.hpp"
-#include "weir/memory.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0 {
 

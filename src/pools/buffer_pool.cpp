@@ -1,5 +1,5 @@
 // A cache for each device, found by whom a stream belongs to.
-#include "weir/buffer_pool.hpp"
+#include "weir/pool/buffer_pool.hpp"
 
 #include <algorithm>
 #include <mutex>

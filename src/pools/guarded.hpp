@@ -4,7 +4,7 @@
 #include <new>
 
 #include "base/host_memory.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::pools {
 

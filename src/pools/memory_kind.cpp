@@ -1,5 +1,5 @@
 // Names of the kinds of memory.
-#include "weir/memory_kind.hpp"
+#include "weir/pool/memory_kind.hpp"
 
 namespace weir::inline v0 {
 

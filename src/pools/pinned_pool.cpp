@@ -1,5 +1,5 @@
 // Making a pinned_pool.
-#include "weir/pinned_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 #include "pools/block_cache.hpp"
 

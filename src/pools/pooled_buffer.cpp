@@ -1,11 +1,11 @@
 // Owners of a pool's memory: taking, filling, giving back.
-#include "weir/pooled_buffer.hpp"
+#include "weir/pool/pooled_buffer.hpp"
 
 #include <new>
 
 #include "pools/block_cache.hpp"
 #include "pools/guarded.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0 {
 

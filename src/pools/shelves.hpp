@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "order/stream_order.hpp"
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::pools {
 

@@ -6,11 +6,11 @@
 #include <optional>
 #include <unordered_map>
 
-#include "weir/bytes.hpp"
-#include "weir/ids.hpp"
-#include "weir/memory.hpp"
-#include "weir/result.hpp"
-#include "weir/stream.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::pools {
 

@@ -5,7 +5,7 @@
 
 #include "base/host_memory.hpp"
 #include "pools/stream_pool_state.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::pools {
 

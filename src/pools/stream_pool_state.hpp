@@ -8,8 +8,8 @@
 
 #include "device/state.hpp"
 #include "pools/stream_pool_books.hpp"
-#include "weir/event.hpp"
-#include "weir/stream_pool.hpp"
+#include "weir/device/event.hpp"
+#include "weir/pool/stream_pool.hpp"
 
 namespace weir::inline v0::pools {
 

@@ -2,7 +2,7 @@
 #include "replay/bench.hpp"
 
 #include "replay/metered_driver.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::replay {
 

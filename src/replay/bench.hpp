@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "replay/replay.hpp"
-#include "weir/device.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::replay {
 

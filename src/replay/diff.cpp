@@ -5,7 +5,7 @@
 #include <bit>
 #include <unordered_map>
 
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::replay {
 

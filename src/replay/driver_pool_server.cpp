@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "replay/server.hpp"
-#include "weir/event.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::inline v0::replay {
 

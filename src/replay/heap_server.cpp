@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "replay/server.hpp"
-#include "weir/caching_allocator.hpp"
+#include "weir/allocator/caching_allocator.hpp"
 
 namespace weir::inline v0::replay {
 

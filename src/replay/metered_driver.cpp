@@ -39,7 +39,7 @@ const driver::table& meter_driver(const driver::table& real) {
   metered.member = real.member == nullptr                                     \
                        ? nullptr                                              \
                        : &thunk<&driver::table::member, decltype(driver::table::member)>::call;
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   return metered;
 }
 

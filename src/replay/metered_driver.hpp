@@ -2,7 +2,7 @@
 #pragma once
 
 #include "replay/bench.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::replay {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "replay/script.hpp"
-#include "weir/device.hpp"
-#include "weir/event.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir::inline v0::replay {
 

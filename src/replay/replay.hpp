@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "replay/script.hpp"
-#include "weir/bytes.hpp"
-#include "weir/observe.hpp"
-#include "weir/result.hpp"
-#include "weir/stats.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/result.hpp"
+#include "weir/observe/events.hpp"
+#include "weir/observe/stats.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::replay {
 

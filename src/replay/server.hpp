@@ -6,9 +6,9 @@
 
 #include "replay/replay.hpp"
 #include "replay/script.hpp"
-#include "weir/device.hpp"
-#include "weir/stats.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/observe/stats.hpp"
 
 namespace weir::inline v0::replay {
 

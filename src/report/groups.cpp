@@ -9,7 +9,7 @@
 #include <numeric>
 #include <string_view>
 
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::report {
 

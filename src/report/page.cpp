@@ -14,7 +14,7 @@
 #include "report/shortage.hpp"
 #include "report/story.hpp"
 #include "report/template.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
 
 namespace weir::inline v0::report {
 

@@ -7,7 +7,7 @@
 
 #include "replay/replay.hpp"
 #include "report/placement.hpp"
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::report {
 

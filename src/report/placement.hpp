@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "replay/replay.hpp"
-#include "weir/observe.hpp"
-#include "weir/result.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/result.hpp"
+#include "weir/observe/events.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::report {
 

@@ -8,7 +8,7 @@
 #include "report/chunks.hpp"
 #include "report/groups.hpp"
 #include "report/story.hpp"
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::report {
 

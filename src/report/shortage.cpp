@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::report {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "report/story.hpp"
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::report {
 

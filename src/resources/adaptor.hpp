@@ -1,7 +1,7 @@
 // What the adaptors share: the check of what they stand on.
 #pragma once
 
-#include "weir/resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::inline v0::resources {
 

@@ -1,11 +1,11 @@
 // Aligning: by the upstream if it can, by padding if it cannot.
-#include "weir/aligned_resource.hpp"
+#include "weir/resource/aligned_resource.hpp"
 
 #include <algorithm>
 
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 namespace {

@@ -1,12 +1,12 @@
 // Current resources: one for each device, and the scopes of threads before them.
-#include "weir/current_resource.hpp"
+#include "weir/resource/current_resource.hpp"
 
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 
 #include "device/state.hpp"
-#include "weir/caching_allocator.hpp"
+#include "weir/allocator/caching_allocator.hpp"
 
 namespace weir::inline v0 {
 namespace {

@@ -1,8 +1,8 @@
 // Allocating with the driver's own calls, freeing behind the stream, and what is left at the end.
 #include "resources/driver_memory.hpp"
 
-#include "weir/checked.hpp"
-#include "weir/event.hpp"
+#include "weir/base/checked.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::inline v0::resources {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "device/state.hpp"
 #include "resources/live_table.hpp"
-#include "weir/device.hpp"
-#include "weir/memory.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::resources {
 

@@ -1,5 +1,5 @@
 // Two resources, and the books of who gave what.
-#include "weir/fallback_resource.hpp"
+#include "weir/resource/fallback_resource.hpp"
 
 #include <atomic>
 

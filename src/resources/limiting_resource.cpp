@@ -1,5 +1,5 @@
 // The budget: reserved before the upstream is asked, given back when it refuses.
-#include "weir/limiting_resource.hpp"
+#include "weir/resource/limiting_resource.hpp"
 
 #include <atomic>
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "weir/bytes.hpp"
-#include "weir/result.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::resources {
 

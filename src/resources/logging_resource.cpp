@@ -1,5 +1,5 @@
 // Writing rows, and keeping the trouble of writing them away from the requests.
-#include "weir/logging_resource.hpp"
+#include "weir/resource/logging_resource.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include <system_error>
 
 #include "resources/adaptor.hpp"
-#include "weir/memory.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0 {
 namespace {

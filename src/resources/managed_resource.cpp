@@ -1,5 +1,5 @@
 // Managed memory: the one driver call that differs from plain memory.
-#include "weir/managed_resource.hpp"
+#include "weir/resource/managed_resource.hpp"
 
 #include "resources/driver_memory.hpp"
 

@@ -1,5 +1,5 @@
 // Plain device memory: the calls, by way of driver_memory.
-#include "weir/plain_resource.hpp"
+#include "weir/resource/plain_resource.hpp"
 
 #include "resources/driver_memory.hpp"
 

@@ -1,5 +1,5 @@
 // The standard library's three calls.
-#include "weir/pmr_resource.hpp"
+#include "weir/resource/pmr_resource.hpp"
 
 #include <algorithm>
 

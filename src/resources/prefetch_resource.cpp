@@ -1,5 +1,5 @@
 // Prefetching what was allocated, with whichever form of the call the driver has.
-#include "weir/prefetch_resource.hpp"
+#include "weir/resource/prefetch_resource.hpp"
 
 #include <atomic>
 #include <mutex>

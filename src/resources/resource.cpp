@@ -1,5 +1,5 @@
 // Any resource: the calls that need no template.
-#include "weir/resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::inline v0 {
 

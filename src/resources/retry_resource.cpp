@@ -1,5 +1,5 @@
 // Asking and trying again, without asking from inside a question.
-#include "weir/retry_resource.hpp"
+#include "weir/resource/retry_resource.hpp"
 
 #include <atomic>
 

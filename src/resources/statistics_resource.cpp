@@ -1,5 +1,5 @@
 // The counters: one lock, a stack of sections.
-#include "weir/statistics_resource.hpp"
+#include "weir/resource/statistics_resource.hpp"
 
 #include <algorithm>
 #include <mutex>

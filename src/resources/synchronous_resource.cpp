@@ -1,5 +1,5 @@
 // Requests without a stream: on one of our own, waited for.
-#include "weir/synchronous_resource.hpp"
+#include "weir/resource/synchronous_resource.hpp"
 
 #include "resources/adaptor.hpp"
 

@@ -1,5 +1,5 @@
 // The records of live allocations, and their report.
-#include "weir/tracking_resource.hpp"
+#include "weir/resource/tracking_resource.hpp"
 
 #include <cxxabi.h>
 #include <dlfcn.h>

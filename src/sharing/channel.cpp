@@ -1,5 +1,5 @@
 // The socket under sharing: messages, descriptors, credentials, deadlines.
-#include "weir/share_channel.hpp"
+#include "weir/share/channel.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "sharing/session.hpp"
-#include "weir/share_ticket.hpp"
+#include "weir/share/ticket.hpp"
 
 namespace weir::inline v0 {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "sharing/rest.hpp"
 #include "sharing/session.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "weir/result.hpp"
-#include "weir/share_ticket.hpp"
+#include "weir/base/result.hpp"
+#include "weir/share/ticket.hpp"
 
 namespace weir::inline v0::sharing {
 

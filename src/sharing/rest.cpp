@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/state.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/stream.hpp"
 
 namespace weir::inline v0::sharing {
 namespace {

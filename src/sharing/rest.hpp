@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "weir/device.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
 
 namespace weir::inline v0::sharing {
 

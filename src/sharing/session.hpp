@@ -18,7 +18,7 @@
 
 #include "device/state.hpp"
 #include "sharing/packet.hpp"
-#include "weir/sharing.hpp"
+#include "weir/share/session.hpp"
 
 namespace weir::inline v0::sharing {
 

@@ -1,12 +1,12 @@
 // Tickets to bytes and back.
-#include "weir/share_ticket.hpp"
+#include "weir/share/ticket.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "sharing/wire.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 

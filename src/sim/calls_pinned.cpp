@@ -7,7 +7,7 @@
 #include <string>
 
 #include "sim/state.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -13,7 +13,7 @@
 
 #include "sim/state.hpp"
 #include "sim/virtual.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::sim {
 

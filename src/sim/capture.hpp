@@ -7,7 +7,7 @@
 
 #include "sim/graph.hpp"
 #include "sim/timeline.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -1,5 +1,5 @@
 // What driver calls charge to the simulated clock.
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 

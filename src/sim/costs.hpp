@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim::costs {
 

@@ -58,7 +58,7 @@ constexpr driver::table make_table() {
   driver::table calls{};
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   calls.member = &row<driver::call::member, &state::member>::template call<Slot>;
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   return calls;
 }
 

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "sim/state.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -9,7 +9,7 @@
 #include "sim/graph_memory.hpp"
 #include "sim/handles.hpp"
 #include "sim/timeline.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::sim {
 

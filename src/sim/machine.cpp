@@ -5,7 +5,7 @@
 #include "sim/dispatch.hpp"
 #include "sim/modules.hpp"
 #include "sim/state.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "sim/shadow.hpp"
-#include "weir/driver.hpp"
-#include "weir/sim.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 

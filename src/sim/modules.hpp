@@ -9,8 +9,8 @@
 
 #include "sim/handles.hpp"
 #include "sim/ptx.hpp"
-#include "weir/driver.hpp"
-#include "weir/sim.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -14,7 +14,7 @@
 
 #include "sim/memory.hpp"
 #include "sim/state.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::sim {
 

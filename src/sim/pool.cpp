@@ -10,7 +10,7 @@
 
 #include "sim/pools.hpp"
 #include "sim/state.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::sim {
 

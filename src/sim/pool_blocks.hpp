@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "sim/clock.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 

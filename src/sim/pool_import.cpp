@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "sim/state.hpp"
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -10,7 +10,7 @@
 
 #include "sim/memory.hpp"
 #include "sim/timeline.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::sim {
 

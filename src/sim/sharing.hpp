@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "sim/memory.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::sim {
 

@@ -27,8 +27,8 @@
 #include "sim/memory.hpp"
 #include "sim/shadow.hpp"
 #include "sim/timeline.hpp"
-#include "weir/driver.hpp"
-#include "weir/sim.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 
@@ -69,7 +69,7 @@ class state {
   // --- One function a row of the table ---------------------------------------------------------
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   CUresult member parameters;
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 
   // --- What every call may need ----------------------------------------------------------------
 

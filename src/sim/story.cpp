@@ -1,7 +1,7 @@
 // A hazard in plain words.
 #include <sstream>
 
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 

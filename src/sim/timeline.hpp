@@ -14,7 +14,7 @@
 #include "sim/clock.hpp"
 #include "sim/handles.hpp"
 #include "sim/shadow.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0::sim {
 

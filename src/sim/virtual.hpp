@@ -8,7 +8,7 @@
 
 #include "sim/handles.hpp"
 #include "sim/memory.hpp"
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::inline v0::sim {
 

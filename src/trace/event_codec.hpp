@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::trace {
 

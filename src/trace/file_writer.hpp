@@ -9,8 +9,8 @@
 #include "trace/event_codec.hpp"
 #include "trace/names.hpp"
 #include "trace/zstd.hpp"
-#include "weir/result.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/result.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::trace {
 

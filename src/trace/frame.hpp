@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "trace/zstd.hpp"
-#include "weir/result.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/result.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::trace {
 

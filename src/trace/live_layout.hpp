@@ -18,8 +18,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "weir/error.hpp"
-#include "weir/stats.hpp"
+#include "weir/base/error.hpp"
+#include "weir/observe/stats.hpp"
 
 namespace weir::inline v0::trace::live {
 

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "weir/live_page.hpp"
+#include "weir/trace/live_page.hpp"
 
 namespace weir::inline v0::trace {
 namespace {

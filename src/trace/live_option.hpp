@@ -1,9 +1,9 @@
 // Live pages because the options or the environment say so.
 #pragma once
 
-#include "weir/caching_allocator.hpp"
-#include "weir/options.hpp"
-#include "weir/result.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::trace {
 

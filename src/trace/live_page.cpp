@@ -1,5 +1,5 @@
 // Live pages: written when somebody asks, under a sequence number that is odd while they change.
-#include "weir/live_page.hpp"
+#include "weir/trace/live_page.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trace/live_layout.hpp"
-#include "weir/live_page.hpp"
+#include "weir/trace/live_page.hpp"
 
 namespace weir::inline v0 {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::trace {
 

@@ -10,7 +10,7 @@
 
 #include "heap/created.hpp"
 #include "trace/live_option.hpp"
-#include "weir/recorder.hpp"
+#include "weir/trace/recorder.hpp"
 
 namespace weir::inline v0 {
 namespace {

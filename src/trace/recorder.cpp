@@ -1,5 +1,5 @@
 // The public face of recordings in progress.
-#include "weir/recorder.hpp"
+#include "weir/trace/recorder.hpp"
 
 #include <cerrno>
 #include <utility>

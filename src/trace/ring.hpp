@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "heap/asymmetric_barrier.hpp"
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::trace {
 

@@ -15,7 +15,7 @@
 #include "trace/ring.hpp"
 #include "trace/stacks.hpp"
 #include "trace/transcript.hpp"
-#include "weir/recorder.hpp"
+#include "weir/trace/recorder.hpp"
 
 namespace weir::inline v0::trace {
 

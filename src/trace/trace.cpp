@@ -1,5 +1,5 @@
 // Names of what happens in a recording.
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::inline v0 {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "trace/zstd.hpp"
-#include "weir/trace_file.hpp"
+#include "weir/trace/trace_file.hpp"
 
 namespace weir::inline v0::trace {
 

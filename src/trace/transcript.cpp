@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "trace/ticks.hpp"
-#include "weir/tag.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::trace {
 namespace {

@@ -10,7 +10,7 @@
 #include "trace/file_writer.hpp"
 #include "trace/ring.hpp"
 #include "trace/stacks.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::inline v0::trace {
 

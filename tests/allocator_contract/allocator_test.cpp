@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "allocator_contract/pieces.hpp"
-#include "weir/event.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::testing_support {
 // --- What is reported --------------------------------------------------------------------------

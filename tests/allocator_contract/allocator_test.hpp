@@ -15,8 +15,8 @@
 
 #include "allocator_contract/effort.hpp"
 #include "support/contract_test.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
 
 namespace weir::testing_support {
 

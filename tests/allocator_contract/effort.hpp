@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::testing_support {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "support/workbench.hpp"
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::testing_support {
 

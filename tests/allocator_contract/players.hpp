@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "allocator_contract/allocator_test.hpp"
-#include "weir/event.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::testing_support {
 

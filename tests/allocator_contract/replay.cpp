@@ -10,8 +10,8 @@
 #include "allocator_contract/pieces.hpp"
 #include "support/trace.hpp"
 #include "support/workbench.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -1,6 +1,6 @@
 // Contract of the allocator: requests and frees of every size, and what is refused.
 #include "allocator_contract/allocator_test.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -1,5 +1,5 @@
 // Byte sizes: arithmetic, and text in both directions.
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Checked arithmetic refuses to wrap, at the very edge.
-#include "weir/checked.hpp"
+#include "weir/base/checked.hpp"
 
 #include <gtest/gtest.h>
 

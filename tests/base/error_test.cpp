@@ -1,5 +1,5 @@
 // Errors: their words, the exceptions they become, and the handler of last resort.
-#include "weir/error.hpp"
+#include "weir/base/error.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using ::testing::StartsWith;
 
 constexpr errc all_codes[] = {
 #define WEIR_ERRC(name, value, meaning) errc::name,
-#include "weir/errc.def"
+#include "weir/base/errc.def"
 #undef WEIR_ERRC
 };
 

@@ -1,5 +1,5 @@
 // Ids of different kinds do not mix; ids of one kind compare and hash by number.
-#include "weir/ids.hpp"
+#include "weir/base/ids.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "weir/options.hpp"
+#include "weir/base/options.hpp"
 
 namespace weir {
 namespace {
@@ -19,7 +19,8 @@ std::string document() {
   text
       << "# Options\n"
          "\n"
-         "<!-- Made from include/weir/options.def by the test `options_document`; do not edit. "
+         "<!-- Made from include/weir/base/options.def by the test `options_document`; do not "
+         "edit. "
          "-->\n"
          "\n"
          "Every option is a member of `weir::options`. In text, and in the lists that\n"

@@ -1,5 +1,5 @@
 // Options: reading, refusing, writing back, and the environment.
-#include "weir/options.hpp"
+#include "weir/base/options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

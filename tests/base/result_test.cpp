@@ -1,5 +1,5 @@
 // result<T>: a value or an error, never both, never neither.
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The version in the headers is the version of the project.
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
 
 #include <gtest/gtest.h>
 

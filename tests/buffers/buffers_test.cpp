@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "weir/copy.hpp"
+#include "weir/buffer/copy.hpp"
 
 namespace weir::testing_support {
 

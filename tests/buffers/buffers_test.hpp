@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "support/workbench.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/resource.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::testing_support {
 

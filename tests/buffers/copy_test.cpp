@@ -1,12 +1,12 @@
 // Copies and fills: what arrives, in which order, and what is refused.
-#include "weir/copy.hpp"
+#include "weir/buffer/copy.hpp"
 
 #include <algorithm>
 #include <array>
 
 #include "buffers/buffers_test.hpp"
-#include "weir/device_vector.hpp"
-#include "weir/event.hpp"
+#include "weir/buffer/device_vector.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::testing_support {
 namespace {

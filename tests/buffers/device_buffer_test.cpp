@@ -1,10 +1,10 @@
 // Device buffers and vectors: sizes, contents, streams, ownership.
-#include "weir/device_buffer.hpp"
+#include "weir/buffer/device_buffer.hpp"
 
 #include <limits>
 
 #include "buffers/buffers_test.hpp"
-#include "weir/device_vector.hpp"
+#include "weir/buffer/device_vector.hpp"
 
 namespace weir::testing_support {
 namespace {

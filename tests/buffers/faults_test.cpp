@@ -3,13 +3,13 @@
 #include <string>
 
 #include "buffers/buffers_test.hpp"
-#include "weir/copy.hpp"
-#include "weir/device_vector.hpp"
-#include "weir/host_memory.hpp"
-#include "weir/pinned_buffer.hpp"
-#include "weir/sim.hpp"
-#include "weir/staging.hpp"
-#include "weir/unified_buffer.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/buffer/device_vector.hpp"
+#include "weir/buffer/host_memory.hpp"
+#include "weir/buffer/pinned_buffer.hpp"
+#include "weir/buffer/staging.hpp"
+#include "weir/buffer/unified_buffer.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 namespace {

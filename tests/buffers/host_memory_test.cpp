@@ -1,5 +1,5 @@
 // Pinned, mapped and registered host memory, and staging through it.
-#include "weir/host_memory.hpp"
+#include "weir/buffer/host_memory.hpp"
 
 #include <sys/mman.h>
 
@@ -7,10 +7,10 @@
 #include <limits>
 
 #include "buffers/buffers_test.hpp"
-#include "weir/copy.hpp"
-#include "weir/device_vector.hpp"
-#include "weir/pinned_buffer.hpp"
-#include "weir/staging.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/buffer/device_vector.hpp"
+#include "weir/buffer/pinned_buffer.hpp"
+#include "weir/buffer/staging.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "buffers/buffers_test.hpp"
-#include "weir/copy.hpp"
-#include "weir/pinned_pool.hpp"
-#include "weir/sim.hpp"
-#include "weir/unified_buffer.hpp"
+#include "weir/buffer/copy.hpp"
+#include "weir/buffer/unified_buffer.hpp"
+#include "weir/pool/pinned_pool.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -1,11 +1,11 @@
 // Unified buffers where devices have concurrent managed access: contents, views, placement.
-#include "weir/unified_buffer.hpp"
+#include "weir/buffer/unified_buffer.hpp"
 
 #include <algorithm>
 #include <limits>
 
 #include "buffers/buffers_test.hpp"
-#include "weir/copy.hpp"
+#include "weir/buffer/copy.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -16,10 +16,10 @@
 #include "capi/guard.hpp"
 #include "support/scratch.hpp"
 #include "weir.h"
-#include "weir/error.hpp"
-#include "weir/options.hpp"
-#include "weir/sim.hpp"
-#include "weir/version.hpp"  // beside weir.h: a difference in a version macro is a diagnostic
+#include "weir/base/error.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/version.hpp"  // beside weir.h: a difference in a version macro is a diagnostic
+#include "weir/sim/machine.hpp"
 
 extern "C" const char* weir_test_folder(void) {
   static const weir::testing_support::scratch_folder folder;
@@ -79,7 +79,7 @@ TEST(c_errors, are_the_errors_of_cpp) {
   EXPECT_EQ(weir_error_##code, static_cast<weir_error>(errc::code));            \
   EXPECT_EQ(weir_error_name(weir_error_##code), std::string{name(errc::code)}); \
   EXPECT_EQ(weir_error_meaning(weir_error_##code), std::string{meaning(errc::code)});
-#include "weir/errc.def"
+#include "weir/base/errc.def"
 #undef WEIR_ERRC
 }
 

@@ -13,7 +13,7 @@
 
 #include "capi/defaults.hpp"
 #include "support/reports.hpp"
-#include "weir/error.hpp"
+#include "weir/base/error.hpp"
 #include "weir_plugins.h"
 
 namespace weir {

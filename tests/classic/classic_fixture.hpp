@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "heap/classic.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 

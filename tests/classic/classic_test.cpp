@@ -4,7 +4,7 @@
 #include <array>
 
 #include "classic/classic_fixture.hpp"
-#include "weir/event.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::testing_support {
 namespace {

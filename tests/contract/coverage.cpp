@@ -62,7 +62,7 @@ void coverage_check::TearDown() {
   };
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   judge(static_cast<std::size_t>(driver::call::member), calls.member != nullptr);
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 }
 
 }  // namespace weir::testing_support

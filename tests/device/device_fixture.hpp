@@ -11,10 +11,10 @@
 
 #include "device/fake_driver.hpp"
 #include "support/reports.hpp"
-#include "weir/event.hpp"
-#include "weir/memory.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::testing_support {
 

@@ -1,5 +1,5 @@
 // Events, their pool, and the thread's capture mode.
-#include "weir/event.hpp"
+#include "weir/device/event.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -42,7 +42,7 @@ fake_driver::fake_driver(int devices) : device_count{devices} {
   stack().clear();
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   table.member = [](auto...) -> CUresult { return instance_->enter(call::member); };
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   fill_identity();
   fill_contexts();
   fill_streams_and_events();

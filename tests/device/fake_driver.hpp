@@ -1,7 +1,8 @@
 // A driver that keeps books and does nothing else: for tests that count calls and make them fail.
 //
-// What memory, streams and events do is the simulator's business (weir/sim.hpp). This one answers
-// at once, remembers every call with the context it was made under, and fails where it is told to.
+// What memory, streams and events do is the simulator's business (weir/sim/machine.hpp). This one
+// answers at once, remembers every call with the context it was made under, and fails where it is
+// told to.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,7 @@
 #include <set>
 #include <vector>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::testing_support {
 

@@ -1,5 +1,5 @@
 // Virtual memory: the rules are checked before the driver sees a call, and owners give things back.
-#include "weir/memory.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

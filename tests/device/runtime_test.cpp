@@ -1,5 +1,5 @@
 // Opening a runtime: what is asked, how often, and what is said when it cannot be opened.
-#include "weir/runtime.hpp"
+#include "weir/device/runtime.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "device/device_fixture.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -1,5 +1,5 @@
 // Streams: who they are, what they belong to, and whether they are being captured.
-#include "weir/stream.hpp"
+#include "weir/device/stream.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <concepts>
 #include <type_traits>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace {
 
@@ -101,6 +101,6 @@ static_assert(!same_abi<int (*)(int), int (*)(int, int)>());
 
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   static_assert(same_abi<decltype(ours::table::member), PFN_##symbol##_v##version>(), #member);
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace {
 
@@ -34,7 +34,7 @@ static_assert(sizeof(CUuserObject) == 8 && sizeof(CUarray) == 8 && sizeof(CUhost
 
 // What the list proves is only worth as much as it is complete: read the header itself.
 std::string text_of_header() {
-  std::ifstream file{WEIR_SOURCE_DIR "/include/weir/driver_types.hpp"};
+  std::ifstream file{WEIR_SOURCE_DIR "/include/weir/driver/types.hpp"};
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::driver {
 namespace {

@@ -19,7 +19,7 @@
 
 enum {
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) row_##member,
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 };
 
 /* One call a row, under the exported name. The number of the row marks it; no result is that large.
@@ -31,7 +31,7 @@ enum {
     *first = FAKE_VERSION;                                                    \
     return FAKE_RESULT;                                                       \
   }
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 
 #if FAKE_PROC_ADDRESS
 struct row {
@@ -42,7 +42,7 @@ struct row {
 static const struct row rows[] = {
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   {#symbol, version, exported},
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 };
 
 enum {

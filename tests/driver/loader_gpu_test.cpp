@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::driver {
 namespace {
@@ -32,7 +32,7 @@ TEST(loader_on_a_driver, exported_names_are_the_calls_that_the_driver_gives) {
     EXPECT_EQ(reinterpret_cast<void*>((*loaded)->calls.member), dlsym(handle, #exported)) \
         << #member;                                                                       \
   }
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 }
 
 TEST(loader_on_a_driver, takes_less_than_five_milliseconds_once_the_library_is_mapped) {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace {
 // How many allocations of this thread succeed before one fails; negative: all do.

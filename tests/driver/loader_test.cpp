@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::driver {
 namespace {
@@ -41,7 +41,7 @@ void expect_every_call_in_its_place(const library& loaded) {
   if (loaded.calls.member != nullptr && call::member != call::driver_get_version) {        \
     EXPECT_EQ(row_behind(loaded.calls.member), static_cast<int>(call::member)) << #member; \
   }
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
 }
 
 TEST(loader, asks_the_driver_by_name_and_version) {
@@ -81,7 +81,7 @@ TEST(loader, knows_the_first_form_of_the_question_and_lists_what_is_too_new) {
     too_new.push_back(#exported);                                             \
     EXPECT_EQ(loaded->calls.member, nullptr) << #member;                      \
   }
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   EXPECT_THAT(too_new, Not(IsEmpty()));
   EXPECT_EQ(loaded->missing, too_new);
 }

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "support/scratch.hpp"
-#include "weir/trace_file.hpp"
+#include "weir/trace/trace_file.hpp"
 
 namespace weir::testing_support {
 namespace {

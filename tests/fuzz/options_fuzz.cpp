@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "weir/bytes.hpp"
-#include "weir/options.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/options.hpp"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "sharing/packet.hpp"
-#include "weir/checked.hpp"
-#include "weir/share_ticket.hpp"
+#include "weir/base/checked.hpp"
+#include "weir/share/ticket.hpp"
 
 namespace {
 

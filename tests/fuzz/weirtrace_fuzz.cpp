@@ -7,7 +7,7 @@
 
 #include "trace/event_codec.hpp"
 #include "trace/frame.hpp"
-#include "weir/trace_file.hpp"
+#include "weir/trace/trace_file.hpp"
 
 namespace {
 

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
 
 int main(int argc, char** argv) {
   using namespace weir::literals;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::hazards {
 

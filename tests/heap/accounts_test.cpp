@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::heap {
 namespace {

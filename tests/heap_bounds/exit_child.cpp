@@ -13,9 +13,9 @@
 #include <string_view>
 #include <thread>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace {
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 # A bridge needs the other side, which not every machine has.
-NOT_ALONE = ("weir/cuda_mr.hpp",)
+NOT_ALONE = ("weir/resource/cuda_mr.hpp",)
 
 
 def public_headers(views, room):

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::order_test {
 namespace {

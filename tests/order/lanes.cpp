@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "weir/stream_watch.hpp"
+#include "weir/device/stream_watch.hpp"
 
 namespace weir::order_test {
 

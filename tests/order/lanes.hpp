@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "chance.hpp"
-#include "weir/event.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
 #include "world.hpp"
 
 namespace weir::order_test {

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "weir/event.hpp"
-#include "weir/ids.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/device/event.hpp"
 
 namespace weir::order_test {
 

@@ -10,7 +10,7 @@
 #include "chance.hpp"
 #include "lanes.hpp"
 #include "mailbox.hpp"
-#include "weir/caching_allocator.hpp"
+#include "weir/allocator/caching_allocator.hpp"
 #include "world.hpp"
 
 namespace weir::order_test {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "support/reports.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/stream_watch.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream_watch.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::order_test {
 namespace {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/stream_watch.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream_watch.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::order_test {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "evidence.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::heap {
 class allocator_state;

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "weir/sim.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
+#include "weir/sim/machine.hpp"
 
 int main() {
   auto machine = weir::sim::machine::create();

@@ -10,10 +10,10 @@
 #include "torch/pictures.hpp"
 #include "torch/ring.hpp"
 #include "torch/tally.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/stream.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir_torch {
 namespace {

@@ -14,9 +14,9 @@
 #include "torch/descriptor_desk.hpp"
 #include "torch/imported_block.hpp"
 #include "torch/ipc_handle.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/sim.hpp"
-#include "weir/stream.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir_torch {
 namespace {

@@ -1,10 +1,10 @@
 // bin_pool: sizes, reuse, order, limits, and what it says to bad input.
-#include "weir/bin_pool.hpp"
+#include "weir/pool/bin_pool.hpp"
 
 #include <thread>
 
 #include "pools/pool_fixture.hpp"
-#include "weir/resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::testing_support {
 namespace {

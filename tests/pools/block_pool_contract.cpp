@@ -7,11 +7,11 @@
 
 #include "support/call_counter.hpp"
 #include "support/contract_test.hpp"
-#include "weir/bin_pool.hpp"
-#include "weir/buffer_pool.hpp"
-#include "weir/event.hpp"
-#include "weir/pinned_pool.hpp"
-#include "weir/runtime.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/pool/bin_pool.hpp"
+#include "weir/pool/buffer_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "pools/pool_fixture.hpp"
-#include "weir/buffer_pool.hpp"
-#include "weir/pinned_pool.hpp"
+#include "weir/pool/buffer_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 namespace weir::testing_support {
 namespace {

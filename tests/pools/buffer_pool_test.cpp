@@ -1,5 +1,5 @@
 // buffer_pool: takes and returns on two devices, bounds by bytes and age, exact counters.
-#include "weir/buffer_pool.hpp"
+#include "weir/pool/buffer_pool.hpp"
 
 #include <limits>
 #include <optional>

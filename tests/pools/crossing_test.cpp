@@ -1,8 +1,8 @@
 // What must be done before a kept block leaves its stream: the rule that a pool was made with.
 #include "pools/pool_fixture.hpp"
-#include "weir/buffer_pool.hpp"
-#include "weir/pinned_pool.hpp"
-#include "weir/stream_watch.hpp"
+#include "weir/device/stream_watch.hpp"
+#include "weir/pool/buffer_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 namespace weir::testing_support {
 namespace {

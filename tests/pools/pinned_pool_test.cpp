@@ -1,10 +1,10 @@
 // pinned_pool: what the host may do with memory that streams have used.
-#include "weir/pinned_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 #include <cstring>
 
 #include "pools/pool_fixture.hpp"
-#include "weir/resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::testing_support {
 namespace {

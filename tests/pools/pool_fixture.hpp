@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "heap/heap_fixture.hpp"
-#include "weir/bin_pool.hpp"
+#include "weir/pool/bin_pool.hpp"
 
 namespace weir::testing_support {
 

@@ -1,5 +1,5 @@
 // pooled_buffer: what it owns, for how long, and whom it outlives.
-#include "weir/pooled_buffer.hpp"
+#include "weir/pool/pooled_buffer.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "pools/pool_fixture.hpp"
-#include "weir/pinned_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
 
 namespace weir::testing_support {
 namespace {

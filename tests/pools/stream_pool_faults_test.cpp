@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "pools/stream_pool_fixture.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support::stream_pools {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "support/contract_test.hpp"
 #include "support/reports.hpp"
-#include "weir/event.hpp"
-#include "weir/runtime.hpp"
-#include "weir/stream_pool.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/pool/stream_pool.hpp"
 
 namespace weir::testing_support {
 

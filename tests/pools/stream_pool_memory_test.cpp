@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "pools/stream_pool_fixture.hpp"
-#include "weir/resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::testing_support::stream_pools {
 namespace {

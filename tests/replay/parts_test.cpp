@@ -5,8 +5,8 @@
 
 #include "replay/crew.hpp"
 #include "replay/patterns.hpp"
-#include "weir/memory.hpp"
-#include "weir/runtime.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::replay {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "replay/script.hpp"
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::replay {
 

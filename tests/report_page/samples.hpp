@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "weir/trace.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::report_test {
 

@@ -1,6 +1,6 @@
 // Contract of resources: requests and frees, and what is refused.
 #include "resource_contract/resource_test.hpp"
-#include "weir/plain_resource.hpp"
+#include "weir/resource/plain_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

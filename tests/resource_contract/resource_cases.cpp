@@ -1,11 +1,11 @@
 // The list of allocating types, with settings that make each do what it is for.
 #include "resource_contract/resource_cases.hpp"
 
-#include "weir/bin_pool.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/pinned_pool.hpp"
-#include "weir/resources.hpp"
-#include "weir/stream_pool.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/pool/bin_pool.hpp"
+#include "weir/pool/pinned_pool.hpp"
+#include "weir/pool/stream_pool.hpp"
+#include "weir/resource/resources.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "weir/resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::testing_support {
 

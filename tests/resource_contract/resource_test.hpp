@@ -10,7 +10,7 @@
 
 #include "allocator_contract/allocator_test.hpp"
 #include "resource_contract/resource_cases.hpp"
-#include "weir/resource.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::testing_support {
 

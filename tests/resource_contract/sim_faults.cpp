@@ -1,6 +1,6 @@
 // Contract of resources: drivers that refuse, devices that stop, drivers that go. Simulated only.
 #include "resource_contract/resource_test.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 namespace {

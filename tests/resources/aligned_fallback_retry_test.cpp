@@ -3,11 +3,11 @@
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
-#include "weir/aligned_resource.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/fallback_resource.hpp"
-#include "weir/limiting_resource.hpp"
-#include "weir/retry_resource.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/resource/aligned_resource.hpp"
+#include "weir/resource/fallback_resource.hpp"
+#include "weir/resource/limiting_resource.hpp"
+#include "weir/resource/retry_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -1,7 +1,7 @@
 // any_resource: what it holds, how it compares, and that empty ones say so.
 #include "resources/resources_fixture.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/resources.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/resource/resources.hpp"
 
 namespace weir::testing_support {
 namespace {

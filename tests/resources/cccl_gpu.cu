@@ -13,12 +13,12 @@
 #include <numeric>
 #include <vector>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/cuda_mr.hpp"
-#include "weir/managed_resource.hpp"
-#include "weir/runtime.hpp"
-#include "weir/statistics_resource.hpp"
-#include "weir/stream_allocator.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/resource/cuda_mr.hpp"
+#include "weir/resource/managed_resource.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/resource/statistics_resource.hpp"
+#include "weir/resource/stream_allocator.hpp"
 
 namespace {
 

@@ -1,9 +1,9 @@
 // cuda::mr: the concepts hold (static_asserts of the header), and the calls do what they say.
-#include "weir/cuda_mr.hpp"
+#include "weir/resource/cuda_mr.hpp"
 
 #include "resources/resources_fixture.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/managed_resource.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/resource/managed_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

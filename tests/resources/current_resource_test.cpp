@@ -2,9 +2,9 @@
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/current_resource.hpp"
-#include "weir/plain_resource.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/resource/current_resource.hpp"
+#include "weir/resource/plain_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

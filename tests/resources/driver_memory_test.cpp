@@ -1,8 +1,8 @@
 // plain_resource, managed_resource and prefetch_resource: the driver's own memory.
 #include "resources/resources_fixture.hpp"
-#include "weir/managed_resource.hpp"
-#include "weir/plain_resource.hpp"
-#include "weir/prefetch_resource.hpp"
+#include "weir/resource/managed_resource.hpp"
+#include "weir/resource/plain_resource.hpp"
+#include "weir/resource/prefetch_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

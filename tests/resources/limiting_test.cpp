@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
-#include "weir/limiting_resource.hpp"
+#include "weir/resource/limiting_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
-#include "weir/logging_resource.hpp"
+#include "weir/resource/logging_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -3,13 +3,13 @@
 #include <string>
 
 #include "resources/resources_fixture.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/event.hpp"
-#include "weir/managed_resource.hpp"
-#include "weir/plain_resource.hpp"
-#include "weir/pmr_resource.hpp"
-#include "weir/stream_allocator.hpp"
-#include "weir/synchronous_resource.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/event.hpp"
+#include "weir/resource/managed_resource.hpp"
+#include "weir/resource/plain_resource.hpp"
+#include "weir/resource/pmr_resource.hpp"
+#include "weir/resource/stream_allocator.hpp"
+#include "weir/resource/synchronous_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "support/few_addresses.hpp"
-#include "weir/resource.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/resource/resource.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 

@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
-#include "weir/statistics_resource.hpp"
+#include "weir/resource/statistics_resource.hpp"
 
 namespace weir::testing_support {
 namespace {

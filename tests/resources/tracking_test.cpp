@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
-#include "weir/tracking_resource.hpp"
+#include "weir/resource/tracking_resource.hpp"
 
 namespace weir::testing_support {
 

@@ -16,7 +16,7 @@
 #include "sharing/packet.hpp"
 #include "support/child_process.hpp"
 #include "support/contract_test.hpp"
-#include "weir/sharing.hpp"
+#include "weir/share/session.hpp"
 
 namespace weir::testing_support {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "weir/driver.hpp"
-#include "weir/sim.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::sim_tests {
 

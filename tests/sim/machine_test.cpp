@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::sim {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "weir/driver.hpp"
-#include "weir/sim.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::sim_tests {
 

@@ -33,7 +33,7 @@ const driver::table& count_calls(const driver::table& real) {
   counting.member = real.member == nullptr ? nullptr                                              \
                                            : &thunk<&driver::table::member, driver::call::member, \
                                                     decltype(driver::table::member)>::call;
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   return counting;
 }
 

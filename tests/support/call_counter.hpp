@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "weir/driver.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::testing_support {
 

@@ -1,7 +1,7 @@
 // What a simulated device has where ThreadSanitizer leaves a program few addresses.
 #pragma once
 
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "weir/driver.hpp"
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::testing_support {
 

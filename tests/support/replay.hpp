@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "support/trace.hpp"
-#include "weir/options.hpp"
-#include "weir/stats.hpp"
+#include "weir/base/options.hpp"
+#include "weir/observe/stats.hpp"
 
 namespace weir::testing_support {
 

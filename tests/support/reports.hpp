@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "weir/error.hpp"
+#include "weir/base/error.hpp"
 
 namespace weir::testing_support {
 

@@ -4,7 +4,7 @@
 
 #include "support/few_addresses.hpp"
 #include "support/machine_under_test.hpp"
-#include "weir/sim.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 namespace {

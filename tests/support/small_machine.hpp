@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 

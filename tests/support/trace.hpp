@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "weir/result.hpp"
+#include "weir/base/result.hpp"
 
 namespace weir::testing_support {
 

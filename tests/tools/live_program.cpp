@@ -1,9 +1,9 @@
 // A program that uses weir and waits until its input ends: for weir record and weir top to look at.
 #include <cstdio>
 
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
 
 int main() {
   using namespace weir;

@@ -11,8 +11,8 @@
 #include <memory>
 #include <string_view>
 
-#include "weir/driver.hpp"
-#include "weir/sim.hpp"
+#include "weir/driver/table.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace {
 
@@ -78,7 +78,7 @@ void* find(std::string_view symbol, int version) {
   };
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   offer(#symbol, version, reinterpret_cast<void*>(calls.member));
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   return symbol == text("FAKE_LACKS") ? nullptr : best;
 }
 

@@ -1,5 +1,5 @@
 // Live pages: what `weir top` reads of a running allocator.
-#include "weir/live_page.hpp"
+#include "weir/trace/live_page.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 #include "support/no_threads.hpp"
 #include "support/small_machine.hpp"
-#include "weir/runtime.hpp"
+#include "weir/device/runtime.hpp"
 
 namespace weir {
 namespace {

@@ -7,10 +7,10 @@
 #include "gtest/gtest.h"
 #include "support/scratch.hpp"
 #include "support/small_machine.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/trace_file.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
+#include "weir/trace/trace_file.hpp"
 
 namespace weir::testing_support {
 namespace {

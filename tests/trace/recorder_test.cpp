@@ -1,5 +1,5 @@
 // The recorder: everything that happened is in the file, in an order that can have been.
-#include "weir/recorder.hpp"
+#include "weir/trace/recorder.hpp"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -17,10 +17,10 @@
 #include "support/no_threads.hpp"
 #include "support/scratch.hpp"
 #include "support/small_machine.hpp"
-#include "weir/caching_allocator.hpp"
-#include "weir/runtime.hpp"
-#include "weir/sim.hpp"
-#include "weir/trace_file.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
+#include "weir/trace/trace_file.hpp"
 
 namespace weir::testing_support {
 namespace {

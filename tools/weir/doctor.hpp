@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "weir/device.hpp"
-#include "weir/driver.hpp"
-#include "weir/options.hpp"
-#include "weir/result.hpp"
-#include "weir/runtime.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/driver/table.hpp"
 
 namespace weir::command {
 

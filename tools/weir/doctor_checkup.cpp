@@ -51,7 +51,7 @@ std::vector<driver::call> missing_calls(const driver::table& calls) {
   std::vector<driver::call> missing;
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   if (calls.member == nullptr) missing.push_back(driver::call::member);
-#include "weir/driver_calls.def"
+#include "weir/driver/calls.def"
   return missing;
 }
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "doctor.hpp"
-#include "weir/event.hpp"
-#include "weir/memory.hpp"
-#include "weir/stream.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::command {
 

@@ -6,7 +6,7 @@
 
 #include "doctor.hpp"
 #include "json.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
 
 namespace weir::command {
 

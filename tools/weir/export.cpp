@@ -16,8 +16,8 @@
 #include "replay/replay.hpp"
 #include "report/placement.hpp"
 #include "traces.hpp"
-#include "weir/bytes.hpp"
-#include "weir/trace_file.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/trace/trace_file.hpp"
 
 namespace weir::command {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "commands.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
 
 namespace weir::command {
 

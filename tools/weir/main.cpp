@@ -4,7 +4,7 @@
 #include <string>
 
 #include "commands.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
 
 int main(int argc, char** argv) {
   try {

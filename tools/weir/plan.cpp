@@ -11,8 +11,8 @@
 #include "commands.hpp"
 #include "json.hpp"
 #include "traces.hpp"
-#include "weir/bytes.hpp"
-#include "weir/version.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/version.hpp"
 
 namespace weir::command {
 

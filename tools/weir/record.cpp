@@ -14,7 +14,7 @@
 
 #include "commands.hpp"
 #include "traces.hpp"
-#include "weir/bytes.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::command {
 

@@ -11,7 +11,7 @@
 
 #include "commands.hpp"
 #include "traces.hpp"
-#include "weir/options.hpp"
+#include "weir/base/options.hpp"
 
 namespace weir::command {
 

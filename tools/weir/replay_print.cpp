@@ -6,7 +6,7 @@
 
 #include "json.hpp"
 #include "replay.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
 
 namespace weir::command {
 

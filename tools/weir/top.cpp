@@ -12,8 +12,8 @@
 #include "commands.hpp"
 #include "json.hpp"
 #include "traces.hpp"
-#include "weir/live_page.hpp"
-#include "weir/version.hpp"
+#include "weir/base/version.hpp"
+#include "weir/trace/live_page.hpp"
 
 namespace weir::command {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "weir/error.hpp"
-#include "weir/trace.hpp"
+#include "weir/base/error.hpp"
+#include "weir/trace/trace.hpp"
 
 namespace weir::command {
 

@@ -1,0 +1,202 @@
+// weir::caching_allocator: device memory for any thread and any stream, in nanoseconds.
+//
+//   auto machine = weir::runtime::open().value();
+//   auto gpu = machine->device(weir::device_id{0}).value();
+//   auto memory = weir::caching_allocator::create(gpu).value();
+//   auto stream = weir::stream::create(gpu).value();
+//
+//   void* p = memory.allocate(64_MiB, stream);   // work queued on `stream` from now on may use it
+//   launch(p, stream);
+//   memory.deallocate(p, stream);                // work queued so far may still use it
+//
+// docs/allocator.md tells how it works, docs/tuning.md what can be tuned, docs/stats.md what the
+// numbers mean.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "weir/allocator/graph_memory.hpp"
+#include "weir/allocator/memory_pool.hpp"
+#include "weir/allocator/snapshot.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/observe/events.hpp"
+#include "weir/observe/stats.hpp"
+#include "weir/observe/tag.hpp"
+
+namespace weir::inline v0 {
+
+namespace heap {
+class allocator_state;
+}  // namespace heap
+
+/// Asked to free something because a request of `needed` bytes cannot be met. Returns whether it
+/// freed anything. Called without locks on the thread that allocates; it may use the allocator, but
+/// requests made from inside do not call it again.
+using out_of_memory_callback = std::function<bool(bytes needed)>;
+
+/// Keeps a callback registered; gone with this object.
+class WEIR_API callback_registration {
+ public:
+  callback_registration() noexcept = default;
+  ~callback_registration();
+  callback_registration(callback_registration&& other) noexcept;
+  callback_registration& operator=(callback_registration&& other) noexcept;
+
+ private:
+  friend class caching_allocator;
+  callback_registration(std::weak_ptr<heap::allocator_state> owner, std::uint64_t key) noexcept
+      : owner_{std::move(owner)}, key_{key} {}
+
+  std::weak_ptr<heap::allocator_state> owner_;
+  std::uint64_t key_ = 0;
+};
+
+// --- The allocator ------------------------------------------------------------------------------
+
+/// Hands out memory of one device.
+///
+/// **Order.** allocate(size, s) returns memory that work queued on s from now on may use.
+/// deallocate(p, s) says that work queued on s so far may still use it: s may get it back at once,
+/// another stream only after all work that was queued on any known stream is done, or behind waits
+/// for all of it. Whoever used it on further streams says so with record_stream() before the free,
+/// or has made s wait for them, so that s may use it anew. docs/allocator.md says which streams are
+/// known.
+///
+/// **Threads.** Every call may be made from any thread at any time.
+///
+/// **Cost.** allocate and deallocate of recently used sizes are served by the calling thread alone:
+/// no lock, no driver call. That needs a stream whose id is known: a weir::stream, a reference from
+/// stream_ref::identified(), or the legacy stream; a bare handle costs two driver calls (50 ns)
+/// each time, because handles are recycled. Other requests take the allocator's lock; requests for
+/// which no room is found make driver calls (tens of microseconds).
+///
+/// **Ownership.** A shared handle, as cheap to copy as a shared_ptr. close(), or the end of the
+/// last handle, gives all memory back and reports what is still live to the error handler
+/// (errc::already_freed, with count and bytes). Afterwards calls through
+/// copies return errc::already_freed. Memory must not be in use then: close() waits for the streams
+/// that freed memory, but does not know who uses blocks that were never freed.
+///
+/// **Bad input.** Zero bytes give a null pointer, and freeing null does nothing. A size that cannot
+/// be rounded is size_overflow; an alignment that is no power of two or above 2 MiB is
+/// bad_alignment; a pointer that is not the start of a block of this allocator is foreign_pointer;
+/// a block freed twice is double_free; a stream of another device is bad_stream.
+class WEIR_API caching_allocator {
+ public:
+  /// The options used are those that begin with heap_. not_supported: the device lacks virtual
+  /// memory and the policy needs it (every policy but classic does), or heap_exportable is on and
+  /// the device cannot export memory or the policy is a classic one.
+  [[nodiscard]] static result<caching_allocator> create(weir::device where,
+                                                        const options& settings = {});
+
+  [[nodiscard]] weir::device device() const noexcept;
+  /// Gives everything back now. The first failure is returned; all is attempted.
+  result<void> close();
+
+  // --- Memory -----------------------------------------------------------------------------------
+
+  /// Throws out_of_memory, with a report, or failure. At least 512-byte aligned.
+  [[nodiscard]] void* allocate(bytes size, const stream_ref& stream, bytes alignment = bytes{512});
+  [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment = bytes{512});
+
+  /// What is wrong goes to the error handler. Without a stream: the one it was allocated for. The
+  /// form with a size also checks that it is the size that was asked for (invalid_argument; the
+  /// block is freed all the same).
+  void deallocate(void* pointer, const stream_ref& stream) noexcept;
+  void deallocate(void* pointer, bytes size, const stream_ref& stream) noexcept;
+  void deallocate(void* pointer) noexcept;
+  result<void> try_deallocate(void* pointer, const stream_ref& stream);
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+  result<void> try_deallocate(void* pointer);
+
+  /// Work queued on `stream` until the block is freed may use it, too: it will not be reused before
+  /// that work is done. Costs a lock; no driver call until the free.
+  result<void> record_stream(void* pointer, const stream_ref& stream);
+
+  /// The size that was asked for; foreign_pointer or double_free as for deallocate.
+  [[nodiscard]] result<bytes> size_of(const void* pointer) const;
+
+  /// The live block that the address lies in, anywhere; foreign_pointer: there is none. Finding the
+  /// block from its start costs a lock, from elsewhere a walk over the blocks of its pool.
+  [[nodiscard]] result<block_info> block_at(const void* pointer) const;
+
+  /// What lies under a live block, if the allocator (heap_exportable) or the block's pool
+  /// (pool_options) is exportable; not_supported if not. It stays there until the block is freed.
+  /// Other blocks may lie in the same handles.
+  [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
+
+  // --- Looking ----------------------------------------------------------------------------------
+
+  /// Exact, of one moment. Stops all threads' caches for a few microseconds.
+  [[nodiscard]] memory_stats stats() const;
+  [[nodiscard]] memory_stats stats(weir::tag of) const;
+  [[nodiscard]] std::vector<tag_stats> stats_by_tag() const;
+  void reset_peaks();
+  [[nodiscard]] allocator_snapshot snapshot() const;
+  /// The report that out_of_memory would carry for such a request now.
+  [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream) const;
+
+  // --- Giving back ------------------------------------------------------------------------------
+
+  /// Gives physical memory that is free for everybody back to the driver until at most `keep` bytes
+  /// are reserved. Waits for nothing; memory that streams may still use stays. Returns how much
+  /// went.
+  result<bytes> trim(bytes keep = {});
+  /// The same for all that is not live, after waiting for the streams.
+  result<bytes> empty_cache();
+  /// `stream` will not be used any more: what threads cache for it is handed back, and a mark is
+  /// queued on it so that its memory becomes everybody's. Must be called before a stream is
+  /// destroyed that is not a weir::stream (which does it by itself): the driver does not survive
+  /// being asked about a stream that is gone.
+  result<void> release_stream(const stream_ref& stream);
+
+  // --- Limits -----------------------------------------------------------------------------------
+
+  /// No more than this much physical memory; bytes::max() is none. What is over it stays until it
+  /// is freed.
+  result<void> set_limit(bytes most);
+  /// As a fraction of the device's memory, above 0 and at most 1.
+  result<void> set_limit_fraction(double of_device);
+  [[nodiscard]] bytes limit() const noexcept;
+  /// No more live memory (rounded) with this tag; bytes::max() is none. limit_exceeded beyond.
+  result<void> set_limit(weir::tag of, bytes most);
+
+  // --- Pools, captures, callbacks, observer -----------------------------------------------------
+
+  /// not_supported: exportable, on a device that cannot.
+  [[nodiscard]] result<memory_pool> create_pool(std::string_view name, pool_options settings = {});
+  /// Call before the capture of `stream` begins. A capture that is not declared is noticed on every
+  /// request with option heap_detect_captures, otherwise only by requests that find no room at
+  /// once; it then gets a private pool tied to its graph by itself.
+  [[nodiscard]] result<graph_memory> begin_capture(const stream_ref& stream);
+  [[nodiscard]] capture_notice notice_captures();
+  [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback);
+  /// Replaces the observer; null removes it. When this returns the old one is not called any more.
+  void set_observer(event_sink* sink);
+
+  friend bool operator==(const caching_allocator&, const caching_allocator&) noexcept = default;
+
+ private:
+  friend class heap::allocator_state;
+  explicit caching_allocator(std::shared_ptr<heap::allocator_state> inside) noexcept
+      : inside_{std::move(inside)} {}
+
+  std::shared_ptr<heap::allocator_state> inside_;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,77 @@
+// weir::graph_memory: the memory of a captured graph, and weir::capture_notice for who captures
+// without it. Made by caching_allocator::begin_capture() and notice_captures().
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "weir/allocator/memory_pool.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/driver/types.hpp"
+
+namespace weir::inline v0 {
+
+namespace heap {
+class allocator_state;
+struct graph_claim;
+}  // namespace heap
+
+/// The memory of one captured graph, private to it.
+///
+/// Made by caching_allocator::begin_capture() before the capture of a stream begins. Until end(),
+/// requests on that stream, and on streams that the capture takes in, are served from a pool of its
+/// own. What is freed inside the capture is reused inside it by the same stream. The pool keeps all
+/// its memory, freed or not, as long as this object or a graph it was tied to by keep_with() lives,
+/// so that the graph can be replayed whatever else allocates. Then it goes back to the driver, once
+/// the blocks that left the capture alive are freed too.
+///
+/// Moves, does not copy. One thread at a time.
+class WEIR_API graph_memory {
+ public:
+  graph_memory() noexcept = default;
+  ~graph_memory();
+  graph_memory(graph_memory&&) noexcept = default;
+  graph_memory& operator=(graph_memory&& other) noexcept;
+
+  explicit operator bool() const noexcept { return inside_ != nullptr; }
+  /// The capture is over: requests go their usual way again. Twice does no harm.
+  void end() noexcept;
+  /// Ties the memory to `graph` and every executable made of it from now on: it lives as long as
+  /// they do, whatever becomes of this object. not_supported: the driver is older than CUDA 11.3.
+  result<void> keep_with(driver::CUgraph graph) const;
+  [[nodiscard]] memory_pool pool() const noexcept;
+
+ private:
+  friend class caching_allocator;
+  explicit graph_memory(std::shared_ptr<heap::graph_claim> inside) noexcept
+      : inside_{std::move(inside)} {}
+
+  std::shared_ptr<heap::graph_claim> inside_;
+};
+
+/// Says that captures may be under way, of whatever streams, as long as it lives.
+///
+/// Meanwhile the allocator asks no stream how far it has come, records no event and waits for
+/// nobody: what streams free stays their own, blocks with recorded streams stay pending, and
+/// requests that find no room take new memory. So no question of one thread can meet the beginning
+/// of a capture on another. For who captures without begin_capture(), in pools that retain.
+///
+/// Made by caching_allocator::notice_captures() before the first capture begins. Moves, does not
+/// copy; may end on another thread.
+class WEIR_API capture_notice {
+ public:
+  capture_notice() noexcept = default;
+  ~capture_notice();
+  capture_notice(capture_notice&& other) noexcept = default;
+  capture_notice& operator=(capture_notice&& other) noexcept;
+
+ private:
+  friend class caching_allocator;
+  explicit capture_notice(std::weak_ptr<heap::allocator_state> owner) noexcept
+      : owner_{std::move(owner)} {}
+
+  std::weak_ptr<heap::allocator_state> owner_;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,108 @@
+// weir::memory_pool: memory of an allocator that is kept apart, and weir::pool_scope, which sends a
+// thread's requests there. Made by caching_allocator::create_pool().
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "weir/allocator/snapshot.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/observe/stats.hpp"
+
+namespace weir::inline v0 {
+
+namespace heap {
+class pool;
+}  // namespace heap
+
+struct pool_options {
+  /// Blocks of the pool can be shared with other processes (weir/share/session.hpp). Its memory
+  /// comes in handles of one granularity (2 MiB), so that a block can be given away without its
+  /// neighbours; that costs a driver call each. Needs virtual memory and descriptors, whatever the
+  /// policy.
+  bool exportable = false;
+  /// For captured graphs of whoever holds the pool, which replay at the addresses they were
+  /// captured with. While a handle of the pool lives its physical memory neither moves nor goes
+  /// back, and what a stream freed serves that stream alone, at once. Requests make no call that
+  /// harms a capture, whoever captures in whatever mode; on a stream that is being captured they
+  /// neither record events nor ask for any. docs/allocator.md, "For frameworks".
+  bool retains = false;
+};
+
+/// The physical memory under a block.
+struct block_handles {
+  std::vector<vmm::physical> handles;  ///< one behind the other
+  bytes offset{};                      ///< of the block in the first
+};
+
+/// Memory of an allocator that is kept apart: what is freed to it is reused by it alone.
+///
+/// A shared handle, as cheap to copy as a shared_ptr; empty if default-made. When the last handle
+/// is gone the pool takes no requests; its physical memory goes back when its last block is freed
+/// and the streams have passed it. Any thread.
+class WEIR_API memory_pool {
+ public:
+  memory_pool() noexcept = default;
+  explicit operator bool() const noexcept { return inside_ != nullptr; }
+  [[nodiscard]] pool_id id() const noexcept;
+  [[nodiscard]] std::string_view name() const noexcept;
+  [[nodiscard]] memory_stats stats() const;
+
+  /// As caching_allocator::allocate, from this pool. A pool makes no use of thread caches.
+  [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
+                               bytes alignment = bytes{512}) const;
+  [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment = bytes{512}) const;
+
+  /// A block at exactly that address, for restoring a state that a snapshot showed. Made of memory
+  /// that the pool has free for the stream; no driver call, no move, legal in a capture.
+  /// foreign_pointer: the pool has no memory there; not_ready: something there is in use, by a
+  /// block or by work of another stream; bad_alignment: the address is no multiple of 512;
+  /// not_supported: a pool made of classic segments.
+  [[nodiscard]] result<void*> allocate_at(void* address, bytes size,
+                                          const stream_ref& stream) const;
+
+  /// What lies under a live block of an exportable pool. It stays there, and is the pool's, until
+  /// the block is freed. foreign_pointer: the block is of another pool; not_supported: the pool is
+  /// not exportable.
+  [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
+
+  /// Waits for the streams and gives back what is free in this pool; returns how much went. Of a
+  /// pool that retains, to call this is to say that no graph will be replayed any more that uses
+  /// the free part; what a capture that is under way freed stays. The pool of a graph_memory, which
+  /// knows its graphs, gives nothing back.
+  result<bytes> empty_cache() const;
+  /// Of one moment, as caching_allocator::snapshot(); empty if the pool is gone.
+  [[nodiscard]] pool_snapshot snapshot() const;
+
+ private:
+  friend class caching_allocator;
+  friend class graph_memory;
+  friend class pool_scope;
+  explicit memory_pool(std::shared_ptr<heap::pool> inside) noexcept : inside_{std::move(inside)} {}
+
+  std::shared_ptr<heap::pool> inside_;
+};
+
+/// Sends this thread's requests to the pool's allocator to the pool, until the end of the scope;
+/// scopes nest. Stays on the thread and in the block where it was made.
+class WEIR_API pool_scope {
+ public:
+  [[nodiscard]] explicit pool_scope(memory_pool where) noexcept;
+  ~pool_scope();
+  pool_scope(const pool_scope&) = delete;
+  pool_scope& operator=(const pool_scope&) = delete;
+
+ private:
+  memory_pool where_;
+  void* before_;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,96 @@
+// What an allocator holds, of one moment: every block with its state, and the report of a request
+// that could not be met. Plain values; nothing here points into the allocator.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/driver/types.hpp"
+#include "weir/observe/stats.hpp"
+#include "weir/observe/tag.hpp"
+
+namespace weir::inline v0 {
+
+enum class block_state : std::uint8_t {
+  live,           ///< allocated and not freed
+  thread_cached,  ///< freed, kept by a thread for its next request of this size and stream
+  pending,        ///< freed, but a recorded stream may still use it
+  stream_bound,   ///< free for the stream that used it last; for others once that has passed it
+  free,           ///< free for everybody
+  hole,           ///< addresses without memory of their own
+};
+
+[[nodiscard]] WEIR_API std::string_view name(block_state state) noexcept;
+
+/// A piece of the address space, as it was when the snapshot was taken.
+struct block_info {
+  device_address address = 0;
+  bytes size{};       ///< rounded
+  bytes requested{};  ///< only of live blocks
+  block_state state{};
+  stream_id stream{};  ///< of the allocation, or the one that a free block is bound to
+  weir::tag tag{};     ///< only of live blocks
+  pool_id pool{};      ///< 0: the allocator's own
+};
+
+/// A handle or segment of physical memory and where it is mapped now.
+struct physical_info {
+  device_address address = 0;
+  bytes size{};
+};
+
+struct pool_snapshot {
+  pool_id id{};
+  std::string name;
+  memory_stats stats;
+  std::vector<block_info> blocks;       ///< by address, without gaps inside a segment or arena
+  std::vector<physical_info> physical;  ///< by address
+};
+
+/// Everything an allocator holds, of one moment.
+struct allocator_snapshot {
+  device_id device{};
+  memory_stats stats;
+  std::vector<pool_snapshot> pools;  ///< the allocator's own first
+};
+
+struct tag_stats {
+  weir::tag tag{};
+  memory_stats stats;
+};
+
+/// Why a request could not be met: where the memory is and what would help.
+struct memory_report {
+  bytes requested{};
+  stream_id stream{};
+  bytes limit{};        ///< bytes::max() without one
+  bytes device_free{};  ///< what the driver says is free, 0 if it did not answer
+  bytes device_total{};
+  memory_stats stats;
+  std::vector<tag_stats> tags;  ///< what is live, most first
+  struct size_group {
+    bytes size{};  ///< rounded
+    std::uint64_t blocks = 0;
+  };
+  std::vector<size_group> largest;  ///< live blocks by size, most bytes first, at most 8
+  struct stream_share {
+    stream_id stream{};
+    bytes size{};
+  };
+  std::vector<stream_share> bound;  ///< free memory bound to streams, most first
+  bytes largest_free{};             ///< the longest contiguous piece free for this stream
+  bytes fragments{};                ///< free, but in pieces that no whole handle can leave
+  bytes other_pools{};  ///< cached by pools of this allocator that keep it to themselves
+  bytes elsewhere{};    ///< taken on the device, but not by this allocator
+  std::string advice;   ///< what would make the request fit
+
+  /// The same in plain words, a few lines.
+  [[nodiscard]] WEIR_API std::string text() const;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,66 @@
+// Byte sizes as a type: a count of bytes cannot be mistaken for a count of elements or an address.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "weir/base/export.hpp"
+
+namespace weir::inline v0 {
+
+/// A number of bytes. Explicit in, explicit out; sums and differences stay byte sizes.
+///
+/// Addition and subtraction are unchecked, like the integers they stand for; where a size comes
+/// from outside, use the functions of checked.hpp, which refuse to wrap.
+class bytes {
+ public:
+  constexpr bytes() noexcept = default;
+  explicit constexpr bytes(std::uint64_t count) noexcept : count_{count} {}
+
+  [[nodiscard]] constexpr std::uint64_t count() const noexcept { return count_; }
+  [[nodiscard]] static constexpr bytes max() noexcept {
+    return bytes{std::numeric_limits<std::uint64_t>::max()};
+  }
+
+  friend constexpr auto operator<=>(bytes, bytes) noexcept = default;
+  friend constexpr bytes operator+(bytes a, bytes b) noexcept { return bytes{a.count_ + b.count_}; }
+  friend constexpr bytes operator-(bytes a, bytes b) noexcept { return bytes{a.count_ - b.count_}; }
+  friend constexpr bytes operator*(bytes a, std::uint64_t n) noexcept {
+    return bytes{a.count_ * n};
+  }
+  friend constexpr bytes operator*(std::uint64_t n, bytes a) noexcept { return a * n; }
+  friend constexpr std::uint64_t operator/(bytes a, bytes b) noexcept {
+    return a.count_ / b.count_;
+  }
+  friend constexpr bytes operator/(bytes a, std::uint64_t n) noexcept {
+    return bytes{a.count_ / n};
+  }
+  friend constexpr bytes operator%(bytes a, bytes b) noexcept { return bytes{a.count_ % b.count_}; }
+  constexpr bytes& operator+=(bytes b) noexcept { return *this = *this + b; }
+  constexpr bytes& operator-=(bytes b) noexcept { return *this = *this - b; }
+
+ private:
+  std::uint64_t count_ = 0;
+};
+
+/// "512 B", "20 MiB", "1.5 GiB": the largest binary unit that keeps the number at 1 or above.
+/// At most two decimals, rounded; a size that rounds up to the next unit is written in that unit.
+[[nodiscard]] WEIR_API std::string to_string(bytes size);
+
+/// The size that `text` names: "4096", "512KiB", "20 MiB", "2GiB", "1TiB", "64B". Whole numbers of
+/// binary units only, spelled as here; empty for anything else and for what does not fit.
+[[nodiscard]] WEIR_API std::optional<bytes> parse_bytes(std::string_view text) noexcept;
+
+namespace literals {
+constexpr bytes operator""_B(unsigned long long n) noexcept { return bytes{n}; }
+constexpr bytes operator""_KiB(unsigned long long n) noexcept { return bytes{n << 10}; }
+constexpr bytes operator""_MiB(unsigned long long n) noexcept { return bytes{n << 20}; }
+constexpr bytes operator""_GiB(unsigned long long n) noexcept { return bytes{n << 30}; }
+constexpr bytes operator""_TiB(unsigned long long n) noexcept { return bytes{n << 40}; }
+}  // namespace literals
+
+}  // namespace weir::inline v0

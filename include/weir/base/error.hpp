@@ -1,0 +1,95 @@
+// What can go wrong, in one vocabulary: codes, the error that carries one, and the exceptions.
+#pragma once
+
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+
+namespace weir::inline v0 {
+
+/// Every failure weir can report. Values are part of the C ABI and never change meaning.
+enum class errc : std::int32_t {
+#define WEIR_ERRC(name, value, meaning) name = value,
+#include "weir/base/errc.def"
+#undef WEIR_ERRC
+};
+
+/// The identifier, e.g. "driver_unavailable"; "unknown" for a number outside the list.
+[[nodiscard]] WEIR_API std::string_view name(errc code) noexcept;
+/// One line in plain words.
+[[nodiscard]] WEIR_API std::string_view meaning(errc code) noexcept;
+
+/// One failure: what kind, which driver call said so and with which native code, and the sizes.
+///
+/// Cheap while empty-handed; `detail` costs one string when there is something to add.
+struct error {
+  errc code = errc::internal;
+  /// The driver's own result, 0 where no driver call was involved.
+  int native = 0;
+  /// The driver call, e.g. "cuMemCreate"; static storage, empty where none was involved.
+  std::string_view call{};
+  /// Bytes asked for, where the failure is about a size.
+  bytes requested{};
+  /// What the code alone does not say: the missing symbol, the file, the value refused.
+  std::string detail{};
+
+  /// "out_of_memory: the device has no room (cuMemCreate = 2, 64 MiB): detail".
+  [[nodiscard]] WEIR_API std::string message() const;
+
+  friend bool operator==(const error&, const error&) = default;
+};
+
+/// Thrown by calls that have a `try_` twin. The message is error::message().
+class WEIR_API failure : public std::runtime_error {
+ public:
+  explicit failure(error reason);
+  ~failure() override;
+  [[nodiscard]] const error& reason() const noexcept { return reason_; }
+  [[nodiscard]] errc code() const noexcept { return reason_.code; }
+
+ private:
+  error reason_;
+};
+
+/// Memory could not be had. Derives from std::bad_alloc so that existing handlers catch it; carries
+/// the error and a report, in plain text, of what holds the memory.
+class WEIR_API out_of_memory : public std::bad_alloc {
+ public:
+  explicit out_of_memory(error reason, std::string report = {});
+  ~out_of_memory() override;
+  [[nodiscard]] const char* what() const noexcept override;
+  [[nodiscard]] const error& reason() const noexcept { return reason_; }
+  [[nodiscard]] const std::string& report() const noexcept { return report_; }
+
+ private:
+  error reason_;
+  std::string report_;
+  std::string message_;
+};
+
+/// Throws out_of_memory for errc::out_of_memory, failure for everything else.
+[[noreturn]] WEIR_API void raise(error reason);
+
+/// Where failures go that cannot be returned or thrown: those of destructors and deallocation.
+///
+/// Called on the thread that found the failure, possibly with weir's locks held: it must not throw
+/// and must not call weir. Without a handler such failures are counted and dropped; weir never
+/// prints.
+using error_handler = void (*)(const error& found, void* context) noexcept;
+
+/// Replaces the process-wide handler; null removes it. Any thread. A call of the old handler that
+/// had begun on another thread may still be running when this returns: keep its context alive.
+WEIR_API void set_error_handler(error_handler handler, void* context = nullptr) noexcept;
+
+/// Hands `found` to the handler. Never throws, also where building the error ran out of memory.
+WEIR_API void report_error(const error& found) noexcept;
+
+/// How many failures were reported since the process began, with or without a handler.
+[[nodiscard]] WEIR_API std::uint64_t reported_errors() noexcept;
+
+}  // namespace weir::inline v0

@@ -1,0 +1,90 @@
+// Everything about weir that can be tuned: one struct, made from the table in options.def.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+
+namespace weir::inline v0 {
+
+/// Which machine to open: "auto", "cuda" or "sim" in text.
+enum class runtime_choice { automatic, cuda, simulated };
+
+/// What moves simulated work forward: "seeded", "timed" or "manual" in text.
+enum class sim_progress { seeded, timed, manual };
+
+/// How the caching allocator places memory; docs/tuning.md compares them.
+enum class placement_policy {
+  balanced,
+  throughput,
+  compact,
+  never_move,
+  classic,
+  classic_expandable,
+};
+
+/// What must be done before freed memory leaves the stream that freed it: "all_work" or
+/// "declared_uses" in text; docs/allocator.md tells what the second one risks.
+enum class crossing_rule {
+  all_work,       ///< everything that was queued on any stream when it was freed
+  declared_uses,  ///< what was queued on that stream, and on those that were recorded
+};
+
+/// The options with their initial values. docs/options.md lists each with its meaning. A plain
+/// value: nothing in weir reads options, or the environment, behind its user's back, but for
+/// WEIR_RECORD and WEIR_LIVE, which must work on a program as it is.
+struct options {
+#define WEIR_OPTION(name, type, initial, values, unit, environment, meaning) type name = initial;
+#include "weir/base/options.def"
+
+  friend bool operator==(const options&, const options&) = default;
+};
+
+/// Sets the option `name` from text. Sizes read as parse_bytes() does ("20MiB"); durations are a
+/// whole number with ns, us, ms or s; switches are on, off, true, false, 1 or 0.
+///
+/// bad_option: there is no such option (the detail names the nearest), or the value cannot be read
+/// or is out of range (the detail names both). `target` is then as it was.
+[[nodiscard]] WEIR_API result<void> set(options& target, std::string_view name,
+                                        std::string_view value);
+
+/// Sets options from a list "name=value,name=value". A comma or backslash that belongs to a value
+/// is written "\," or "\\". All or none: if one entry is bad, `target` is as it was.
+[[nodiscard]] WEIR_API result<void> set_all(options& target, std::string_view list);
+
+/// The value of the option `name` as set() reads it.
+[[nodiscard]] WEIR_API result<std::string> get(const options& source, std::string_view name);
+
+/// Every option as a list that set_all() reads.
+[[nodiscard]] WEIR_API std::string to_string(const options& source);
+
+/// Answers the value of an environment variable, or null. Empty asks the process environment.
+using environment = std::function<const char*(const char* variable)>;
+
+/// `initial`, overridden by the variables that are set; an empty variable counts as unset. The
+/// detail of an error begins with the variable's name.
+[[nodiscard]] WEIR_API result<options> options_from_environment(const environment& source = {},
+                                                                options initial = {});
+
+/// One row of the table, for help texts and documentation.
+struct option_info {
+  std::string name;
+  std::string type;     ///< "size", "whole number", "switch", "choice", "duration", "text"
+  std::string initial;  ///< as set() reads it
+  std::string values;   ///< "1 to 16", "auto, cuda, sim"; empty where the type says it all
+  std::string unit;     ///< "devices", "bytes"; empty where type and values say it all
+  std::string environment;
+  std::string meaning;
+};
+
+/// All options, in the order of the table.
+[[nodiscard]] WEIR_API std::vector<option_info> describe_options();
+
+}  // namespace weir::inline v0

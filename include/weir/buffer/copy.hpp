@@ -1,0 +1,173 @@
+// Copies and fills: lines, boxes, batches, between devices; always on the stream that is given.
+//
+//   weir::copy(on_device, std::span{host}, stream).value();   // any two ranges of the same type
+//   weir::fill(on_device, 1.0F, stream).value();
+//   weir::copy_2d({to, 4096_B}, {from, 512_B}, 512_B, 64, stream).value();
+//
+// Every call queues work and returns; nothing goes behind the stream's back to the default stream.
+// Both sides must stay as they are until the stream has passed the copy.
+//
+// Memory may be of any kind: of a device, managed, pinned, or the host's own pageable memory. A
+// copy from or to pageable memory goes through the driver's own staging, which is slower; whether
+// the call waits for it is up to the driver, so do not count on either: neither that the source may
+// be changed at once, nor that the host goes on meanwhile. staging_buffer says when it is done with
+// which side.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/buffer/device_span.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/stream.hpp"
+
+namespace weir::inline v0 {
+
+// --- Lines
+// ----------------------------------------------------------------------------------------
+
+/// Queues a copy of `size` bytes. Nothing is queued for zero bytes. invalid_argument: an address is
+/// null, or the two sides overlap; size_overflow: a side reaches over the end of the addresses.
+WEIR_API result<void> copy_bytes(void* to, const void* from, bytes size, const stream_ref& stream);
+
+/// The same between two devices, which need not be able to reach each other: then the driver goes
+/// through the host. The stream may be of either.
+///
+/// The contexts of both devices stay until the runtime goes, so a copy under way loses none; the
+/// memory must stay, too (copy_between in device_buffer.hpp sees to that).
+///
+/// invalid_argument, besides the above: the devices are of different runtimes.
+WEIR_API result<void> copy_peer(void* to, device to_device, const void* from, device from_device,
+                                bytes size, const stream_ref& stream);
+
+/// Queues a fill with one byte value. The memory must be of a device, managed or pinned.
+WEIR_API result<void> fill_bytes(void* to, std::uint8_t value, bytes size,
+                                 const stream_ref& stream);
+/// Queues a fill with `count` times the `element` bytes at `pattern`, which are read before the
+/// call returns. Patterns of one repeated byte and of four bytes take one driver call; others take
+/// one for each four bytes (for each byte, if it is not a whole number of those or `to` is not
+/// aligned to them) and one for each doubling.
+WEIR_API result<void> fill_pattern(void* to, const void* pattern, bytes element,
+                                   std::uint64_t count, const stream_ref& stream);
+
+// --- Boxes
+// ----------------------------------------------------------------------------------------
+
+/// Rows of memory, `pitch` bytes from one to the next. `rows` matters in 3D only: how many make a
+/// plane.
+struct pitched_memory {
+  void* data = nullptr;
+  bytes pitch{};
+  std::uint64_t rows = 0;
+};
+struct const_pitched_memory {
+  const void* data = nullptr;
+  bytes pitch{};
+  std::uint64_t rows = 0;
+
+  constexpr const_pitched_memory(const void* first, bytes pitch_of_rows,
+                                 std::uint64_t rows_of_plane = 0) noexcept
+      : data{first}, pitch{pitch_of_rows}, rows{rows_of_plane} {}
+  constexpr const_pitched_memory(const pitched_memory& same) noexcept
+      : data{same.data}, pitch{same.pitch}, rows{same.rows} {}
+};
+
+/// How much of it is meant.
+struct box {
+  bytes width{};
+  std::uint64_t rows = 1;
+  std::uint64_t planes = 1;
+};
+
+/// Queues a copy of `rows` rows of `width` bytes. Nothing is queued for an empty box.
+/// invalid_argument: an address is null; a pitch is smaller than the width; a plane has fewer rows
+/// than the box; or the sides overlap. Sides that interleave are fine if their pitches (and rows of
+/// a plane) are the same. size_overflow: a side reaches over the end of the addresses.
+WEIR_API result<void> copy_2d(const pitched_memory& to, const const_pitched_memory& from,
+                              bytes width, std::uint64_t rows, const stream_ref& stream);
+WEIR_API result<void> copy_3d(const pitched_memory& to, const const_pitched_memory& from,
+                              const box& size, const stream_ref& stream);
+/// Queues a fill of `rows` rows of `width` bytes with one byte value; refuses what copy_2d refuses.
+WEIR_API result<void> fill_2d(const pitched_memory& to, std::uint8_t value, bytes width,
+                              std::uint64_t rows, const stream_ref& stream);
+
+// --- Batches
+// --------------------------------------------------------------------------------------
+
+struct copy_item {
+  void* to = nullptr;
+  const void* from = nullptr;
+  bytes size{};
+};
+
+/// Queues many copies in one driver call, where the driver has it (CUDA 12.8), the stream is not
+/// the legacy one and is not being captured; else one by one. Items happen in any order.
+///
+/// Nothing is queued if an item is refused: those that copy_bytes refuses, and those whose
+/// destination overlaps any other item's source or destination. A driver's error names the item in
+/// its detail; items before it may have been queued.
+WEIR_API result<void> copy_batch(std::span<const copy_item> items, const stream_ref& stream);
+
+// --- Ranges
+// ---------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <class Range>
+using element_of = std::remove_pointer_t<decltype(std::declval<Range&>().data())>;
+
+template <class Range>
+inline constexpr bool is_view = false;
+template <class T, std::size_t Extent>
+inline constexpr bool is_view<std::span<T, Extent>> = true;
+template <class T>
+inline constexpr bool is_view<device_span<T>> = true;
+
+/// A range that outlives the call: a work queue must not be given what a temporary owns.
+template <class Range>
+concept lasting = std::is_lvalue_reference_v<Range> || is_view<std::remove_cvref_t<Range>>;
+
+}  // namespace detail
+
+/// Anything with data() and size() over trivially copyable elements: std::span, std::vector,
+/// device_span, the buffers of weir.
+template <class Range>
+concept memory_range = requires(std::remove_reference_t<Range>& range) {
+  range.data();
+  { range.size() } -> std::convertible_to<std::size_t>;
+}
+&&std::is_trivially_copyable_v<std::remove_cv_t<detail::element_of<Range>>>;
+
+/// Queues a copy of all elements. invalid_argument, besides what copy_bytes refuses: the two have
+/// not the same number of elements.
+template <memory_range To, memory_range From>
+requires(detail::lasting<To>&& detail::lasting<From> && !std::is_const_v<detail::element_of<To>> &&
+         std::is_same_v<detail::element_of<To>, std::remove_cv_t<detail::element_of<From>>>)
+    result<void> copy(To&& to, From&& from, const stream_ref& stream) {
+  if (to.size() != from.size()) {
+    return error{.code = errc::invalid_argument, .detail = "a copy between different sizes"};
+  }
+  // Both exist, so their sizes in bytes fit.
+  return copy_bytes(to.data(), from.data(), bytes{sizeof(detail::element_of<To>)} * to.size(),
+                    stream);
+}
+
+/// Queues a fill of all elements. bad_alignment: the memory is not aligned for its elements.
+template <memory_range To>
+requires(detail::lasting<To> && !std::is_const_v<detail::element_of<To>>) result<void> fill(
+    To&& to, const detail::element_of<To>& value, const stream_ref& stream) {
+  using element = detail::element_of<To>;
+  if (reinterpret_cast<std::uintptr_t>(to.data()) % alignof(element) != 0) {
+    return errc::bad_alignment;
+  }
+  return fill_pattern(to.data(), &value, bytes{sizeof(element)}, to.size(), stream);
+}
+
+}  // namespace weir::inline v0

@@ -1,0 +1,97 @@
+// device_buffer: bytes from a resource, owned, in the order of a stream.
+//
+//   auto buffer = weir::device_buffer::create(memory, 64_MiB, stream).value();
+//   launch(buffer.data(), stream);
+//   buffer.hand_over(other).value();    // `other` goes on where `stream` is now
+//   launch(buffer.data(), other);
+//                                       // given back on `other`, behind the last work
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/resource/resource.hpp"
+
+namespace weir::inline v0 {
+
+/// Memory of a resource that is given back with this object, on its stream.
+///
+/// Belongs to one stream at a time: work queued there may use it from the beginning to the end. Who
+/// uses it on a further stream says so with join(), or lets the buffer move on with hand_over().
+/// The contents are what the memory held before. Keeps its resource alive; its stream must outlive
+/// it, or be left with hand_over(). Costs what the resource costs. One thread at a time.
+class WEIR_API device_buffer {
+ public:
+  /// What the caller must give back to the resource.
+  struct raw_memory {
+    void* data = nullptr;
+    bytes size{};
+  };
+
+  /// Empty, like one that was closed, released or moved from.
+  device_buffer() noexcept = default;
+  /// Zero bytes are fine: there is no memory then. invalid_argument: the resource is empty; and
+  /// what the resource says of the request.
+  [[nodiscard]] static result<device_buffer> create(any_resource memory, bytes size,
+                                                    const stream_ref& stream,
+                                                    bytes alignment = bytes{256});
+  ~device_buffer();
+  device_buffer(device_buffer&& other) noexcept;
+  device_buffer& operator=(device_buffer&& other) noexcept;
+
+  /// Gives the memory back now and says what came of it. Empty afterwards in any case.
+  result<void> close() noexcept;
+  /// Gives the memory up to the caller, in the stream's order. Empty afterwards.
+  [[nodiscard]] raw_memory release() noexcept;
+  explicit operator bool() const noexcept { return stream_.has_value(); }
+
+  [[nodiscard]] void* data() const noexcept { return data_; }
+  [[nodiscard]] bytes size() const noexcept { return size_; }
+  [[nodiscard]] bytes capacity() const noexcept { return capacity_; }
+  /// Need one that is not empty.
+  [[nodiscard]] const stream_ref& stream() const noexcept { return *stream_; }
+  [[nodiscard]] weir::device device() const { return memory_.device(); }
+  [[nodiscard]] const any_resource& resource() const noexcept { return memory_; }
+
+  // already_freed: the buffer is empty. A call that fails leaves the buffer as it was.
+
+  /// Changes the size; the bytes that both sizes have stay, new ones hold anything. Within the
+  /// capacity nothing else happens; beyond it memory is allocated, copied and given back on the
+  /// buffer's stream.
+  result<void> resize(bytes size);
+  /// The same, but no bytes are kept, so none are copied.
+  result<void> resize_discarding(bytes size);
+  /// Makes the capacity at least `size`.
+  result<void> reserve(bytes size);
+  /// Makes the capacity the size.
+  result<void> shrink_to_fit();
+
+  /// The buffer belongs to `next` from now on, which waits for what is queued on the old stream.
+  result<void> hand_over(const stream_ref& next);
+  /// The buffer's stream waits for what is queued on `other` so far: what that does with the buffer
+  /// is safe from its end.
+  result<void> join(const stream_ref& other);
+
+ private:
+  result<void> move_to(bytes capacity, bytes kept);
+
+  any_resource memory_;
+  std::optional<stream_ref> stream_;
+  void* data_ = nullptr;
+  bytes size_{};
+  bytes capacity_{};
+  bytes alignment_{};
+};
+
+/// Queues a copy from one buffer to another, on one device or between two, on the stream of `to`
+/// and behind what is queued on the stream of `from`; that one then waits for the copy. So both
+/// streams may go on, and both buffers may be closed, at once. invalid_argument: a range reaches
+/// over a buffer's end, or they overlap.
+WEIR_API result<void> copy_between(device_buffer& to, bytes to_offset, const device_buffer& from,
+                                   bytes from_offset, bytes size);
+
+}  // namespace weir::inline v0

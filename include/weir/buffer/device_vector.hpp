@@ -1,0 +1,133 @@
+// device_vector<T>: elements in device memory, without a constructor running over them.
+//
+//   auto weights = weir::device_vector<float>::create(memory, 1 << 20, stream).value();
+//   weights.copy_from(std::span{host}, stream).value();
+//   launch(weights.data(), weights.size(), stream);
+//   const float last = weights.get(weights.size() - 1).value();
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "weir/buffer/copy.hpp"
+#include "weir/buffer/device_buffer.hpp"
+#include "weir/buffer/device_span.hpp"
+
+namespace weir::inline v0 {
+
+/// Elements of a trivially copyable type in memory of a resource: a device_buffer that counts in
+/// elements. New elements hold what the memory held before; fill() and copy_from() write them.
+///
+/// Everything is queued on the vector's stream (see device_buffer for passing it to another) and
+/// returns at once, get() alone waits. One thread at a time.
+template <class T>
+class device_vector {
+  static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
+
+ public:
+  using value_type = T;
+
+  /// Empty, and without a resource: nothing can be added.
+  device_vector() noexcept = default;
+  /// `count` elements; zero is fine. size_overflow: there is no such size.
+  [[nodiscard]] static result<device_vector> create(any_resource memory, std::size_t count,
+                                                    const stream_ref& stream) {
+    WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
+    WEIR_TRY_VALUE(buffer, device_buffer::create(std::move(memory), size, stream, alignment()));
+    return device_vector{std::move(buffer)};
+  }
+  /// The elements of `values`, which must stay as they are until the stream has copied them.
+  [[nodiscard]] static result<device_vector> copy_of(any_resource memory, std::span<const T> values,
+                                                     const stream_ref& stream) {
+    WEIR_TRY_VALUE(made, create(std::move(memory), values.size(), stream));
+    WEIR_TRY(made.copy_from(values));
+    return std::move(made);
+  }
+  /// The buffer's bytes as elements. bad_alignment: it does not begin where a T may;
+  /// invalid_argument: it holds no whole number of them. Only a buffer that was taken in is gone
+  /// from `buffer`.
+  [[nodiscard]] static result<device_vector> adopt(device_buffer&& buffer) {
+    const device_span<std::byte> held{static_cast<std::byte*>(buffer.data()),
+                                      buffer.size().count()};
+    WEIR_TRY(held.template as<T>());
+    return device_vector{std::move(buffer)};
+  }
+  /// The buffer beneath; the vector is empty afterwards.
+  [[nodiscard]] device_buffer release() noexcept { return std::move(buffer_); }
+  result<void> close() noexcept { return buffer_.close(); }
+
+  [[nodiscard]] T* data() noexcept { return static_cast<T*>(buffer_.data()); }
+  [[nodiscard]] const T* data() const noexcept { return static_cast<const T*>(buffer_.data()); }
+  [[nodiscard]] std::size_t size() const noexcept { return buffer_.size().count() / sizeof(T); }
+  [[nodiscard]] std::size_t capacity() const noexcept {
+    return buffer_.capacity().count() / sizeof(T);
+  }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  [[nodiscard]] device_span<T> span() noexcept { return {data(), size()}; }
+  [[nodiscard]] device_span<const T> span() const noexcept { return {data(), size()}; }
+  operator device_span<T>() noexcept { return span(); }
+  operator device_span<const T>() const noexcept { return span(); }
+  [[nodiscard]] const stream_ref& stream() const noexcept { return buffer_.stream(); }
+  [[nodiscard]] const device_buffer& buffer() const noexcept { return buffer_; }
+
+  /// Elements that both sizes have stay; new ones hold anything.
+  result<void> resize(std::size_t count) {
+    WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
+    return buffer_.resize(size);
+  }
+  result<void> reserve(std::size_t count) {
+    WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
+    return buffer_.reserve(size);
+  }
+  result<void> shrink_to_fit() { return buffer_.shrink_to_fit(); }
+  result<void> hand_over(const stream_ref& next) { return buffer_.hand_over(next); }
+  result<void> join(const stream_ref& other) { return buffer_.join(other); }
+
+  // Host memory must stay as it is until the stream has passed the copy; copy.hpp tells what
+  // pageable memory costs. invalid_argument: elements outside the vector.
+
+  /// Queues a copy of `values` over the elements from `first` on.
+  result<void> copy_from(std::span<const T> values, std::size_t first = 0) {
+    if (!buffer_) return errc::already_freed;
+    WEIR_TRY_VALUE(target, span().part(first, values.size()));
+    return copy(target, values, stream());
+  }
+  /// Queues a copy of the elements from `first` on to `values`.
+  result<void> copy_to(std::span<T> values, std::size_t first = 0) const {
+    if (!buffer_) return errc::already_freed;
+    WEIR_TRY_VALUE(source, span().part(first, values.size()));
+    return copy(values, source, stream());
+  }
+  result<void> fill(const T& value) {
+    if (!buffer_) return errc::already_freed;
+    return weir::fill(span(), value, stream());
+  }
+  /// Queues the writing of one element; `value` is read before the call returns. A driver call for
+  /// each four bytes.
+  result<void> set(std::size_t index, const T& value) {
+    if (!buffer_) return errc::already_freed;
+    WEIR_TRY_VALUE(target, span().part(index, 1));
+    return weir::fill(target, value, stream());
+  }
+  /// One element, once the stream has come so far.
+  [[nodiscard]] result<T> get(std::size_t index) const {
+    if (!buffer_) return errc::already_freed;
+    WEIR_TRY_VALUE(source, span().part(index, 1));
+    std::array<std::byte, sizeof(T)> raw{};
+    WEIR_TRY(copy_bytes(raw.data(), source.data(), bytes{sizeof(T)}, stream()));
+    WEIR_TRY(stream().synchronize());
+    return std::bit_cast<T>(raw);
+  }
+
+ private:
+  explicit device_vector(device_buffer buffer) noexcept : buffer_{std::move(buffer)} {}
+  static constexpr bytes alignment() noexcept { return bytes{alignof(T) > 256 ? alignof(T) : 256}; }
+
+  device_buffer buffer_;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,96 @@
+// staging_buffer: pageable host memory to and from a device at the speed of pinned memory.
+//
+//   auto stage = weir::staging_buffer::create(pool, stream).value();
+//   stage.upload(on_device.data(), std::as_bytes(std::span{host})).value();     // host may change
+//   stage.download(std::as_writable_bytes(std::span{host}), on_device.data()).value();
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/buffer/pinned_buffer.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/pool/pinned_pool.hpp"
+
+namespace weir::inline v0 {
+
+struct staging_options {
+  /// The size of each half; small enough for the cache, large enough for the bus.
+  bytes chunk{std::uint64_t{4} << 20};
+};
+
+/// Two pieces of pinned memory that take turns: while the bus copies the one, the host fills or
+/// empties the other.
+///
+/// Copies are queued on the stream it was made for, which it must not outlive. Keeps its pool
+/// alive. One thread at a time. The pinned memory is taken once, when it is made.
+class WEIR_API staging_buffer {
+ public:
+  /// invalid_argument: a chunk of nothing.
+  [[nodiscard]] static result<staging_buffer> create(const pinned_pool& pool,
+                                                     const stream_ref& stream,
+                                                     staging_options settings = {});
+
+  // capture_forbidden: the stream is being captured, which would see the first contents for ever.
+  // A failure leaves what was queued before it queued, and the buffer usable.
+
+  /// Queues copies of all of `from`. When it returns, `from` was read and may be changed or freed;
+  /// the copies happen in the stream's order.
+  result<void> upload(void* to, std::span<const std::byte> from);
+  /// Waits for the stream and copies: when it returns, `to` holds the data.
+  result<void> download(std::span<std::byte> to, const void* from);
+
+  /// The same without a copy by the host: `produce(piece, offset)` writes pinned memory in place,
+  /// piece by piece in order; it must not throw.
+  template <class Produce>
+  result<void> upload_with(void* to, bytes size, Produce&& produce) {
+    return upload_pieces(
+        to, size,
+        [](void* context, std::span<std::byte> piece, bytes offset) noexcept {
+          (*static_cast<std::remove_reference_t<Produce>*>(context))(piece, offset);
+        },
+        context_of(produce));
+  }
+  /// `consume(piece, offset)` reads pinned memory in place; it must not throw.
+  template <class Consume>
+  result<void> download_with(const void* from, bytes size, Consume&& consume) {
+    return download_pieces(
+        from, size,
+        [](void* context, std::span<std::byte> piece, bytes offset) noexcept {
+          (*static_cast<std::remove_reference_t<Consume>*>(context))(
+              std::span<const std::byte>{piece}, offset);
+        },
+        context_of(consume));
+  }
+
+  [[nodiscard]] bytes chunk() const noexcept { return bytes{halves_[0].memory.size()}; }
+
+ private:
+  using piece_function = void (*)(void* context, std::span<std::byte> piece, bytes offset) noexcept;
+  struct half {
+    pinned_buffer<std::byte> memory;
+    event done;  ///< behind the last copy of this half
+  };
+
+  explicit staging_buffer(std::array<half, 2> halves) noexcept : halves_{std::move(halves)} {}
+  template <class Function>
+  static void* context_of(Function& function) noexcept {
+    return const_cast<void*>(static_cast<const void*>(&function));
+  }
+  [[nodiscard]] result<void> ready_to_start() const;
+  [[nodiscard]] const stream_ref& stream() const noexcept { return halves_[0].memory.stream(); }
+  result<void> upload_pieces(void* to, bytes size, piece_function produce, void* context);
+  result<void> download_pieces(const void* from, bytes size, piece_function consume, void* context);
+  result<void> fetch(half& into, const void* from, bytes size);
+
+  std::array<half, 2> halves_;
+};
+
+}  // namespace weir::inline v0

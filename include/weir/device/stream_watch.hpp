@@ -1,0 +1,63 @@
+// Streams that use memory but ask for none: how weir learns of them.
+//
+//   weir::watch_stream(copies).value();       // a cudaStream_t that only copies
+//   ...
+//   weir::unwatch_stream(copies).value();     // before it is destroyed
+//
+// Freed memory leaves its stream only when all work that was queued on any stream is done
+// (docs/allocator.md). An allocator knows the streams that were named in its requests and frees,
+// and every weir::stream. Others can be told of here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/stream.hpp"
+
+namespace weir::inline v0 {
+
+/// From now on every allocator and pool of the device counts the stream's work, though no request
+/// may ever name it. Watching twice is watching once; a weir::stream need not be watched. One event
+/// more whenever memory is about to change streams, nothing otherwise.
+///
+/// A stream that is watched must be unwatched before it is destroyed: the driver does not survive
+/// being asked about a stream that is gone. bad_stream: a per-thread default stream.
+WEIR_API result<void> watch_stream(const stream_ref& stream);
+
+/// The stream will not be used any more: its last work is marked, and it is never asked again. The
+/// same as release_stream() of every allocator and pool of the device.
+WEIR_API result<void> unwatch_stream(const stream_ref& stream);
+
+/// Appends streams that it knows of, each with a known id (stream_ref::identified()). Called by
+/// allocators with locks held, on any thread, whenever memory is about to change streams: it must
+/// not call weir, wait or throw. Streams it has told of are watched from then on.
+using stream_source = std::function<void(std::vector<stream_ref>& known)>;
+
+/// A stream_source stays until this goes.
+class WEIR_API stream_source_registration {
+ public:
+  stream_source_registration() noexcept = default;
+  ~stream_source_registration();
+  stream_source_registration(stream_source_registration&& other) noexcept;
+  stream_source_registration& operator=(stream_source_registration&& other) noexcept;
+
+ private:
+  friend WEIR_API result<stream_source_registration> watch_streams(weir::device of,
+                                                                   stream_source source);
+  stream_source_registration(std::shared_ptr<detail::device_state> home,
+                             std::uint64_t key) noexcept;
+
+  std::shared_ptr<detail::device_state> home_;
+  std::uint64_t key_ = 0;
+};
+
+/// For whoever hands out streams to others, as frameworks do. invalid_argument: an empty source.
+[[nodiscard]] WEIR_API result<stream_source_registration> watch_streams(weir::device of,
+                                                                        stream_source source);
+
+}  // namespace weir::inline v0

@@ -1,0 +1,60 @@
+// What happens to memory, as plain records, and the sink that receives them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "weir/base/export.hpp"
+#include "weir/base/ids.hpp"
+
+namespace weir::inline v0 {
+
+/// A pool inside an allocator; 0 is the allocator's own.
+using pool_id = id<struct pool_kind, std::uint32_t>;
+
+enum class memory_event_kind : std::uint8_t {
+  allocate,       ///< address, size (asked for), rounded, stream
+  deallocate,     ///< address, size, rounded, stream (of the free)
+  record_stream,  ///< address, stream
+  wait,           ///< `stream` waits for `other` before it reuses memory
+  reserve,        ///< address, size: physical memory was created and mapped there
+  move,           ///< size bytes of physical memory went from `other_address` to address
+  release,        ///< address, size: physical memory went back to the driver
+  out_of_memory,  ///< size could not be had
+  capture_begin,  ///< stream, pool: allocations on the stream come from the pool now
+  capture_end,    ///< stream, pool
+  pool_created,   ///< pool
+  pool_released,  ///< pool: nobody holds it any more
+  limit,          ///< size: the most from here on, of all memory or of the tag's
+};
+
+/// "allocate", "record_stream", …
+[[nodiscard]] WEIR_API std::string_view name(memory_event_kind kind) noexcept;
+
+/// One thing that happened. What a kind does not mention is 0.
+struct memory_event {
+  memory_event_kind kind{};
+  std::uint16_t tag = 0;  ///< tag::number()
+  device_id device{};
+  pool_id pool{};
+  stream_id stream{};
+  stream_id other{};
+  std::uint64_t address = 0;
+  std::uint64_t other_address = 0;
+  std::uint64_t size = 0;
+  std::uint64_t rounded = 0;
+};
+
+/// Receives the events of an allocator, in an order in which they can have happened: a block's
+/// allocate comes before its deallocate, and before it is allocated again.
+///
+/// on_event() is called on the thread that causes the event, many threads at a time, sometimes with
+/// the allocator's lock held: it must be quick, must not throw and must not call the allocator.
+/// Outlives its registration.
+class WEIR_API event_sink {
+ public:
+  virtual ~event_sink();
+  virtual void on_event(const memory_event& what) noexcept = 0;
+};
+
+}  // namespace weir::inline v0

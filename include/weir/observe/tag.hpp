@@ -1,0 +1,58 @@
+// Tags: what memory is for, so that counters, limits and reports can be told apart by it.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+
+namespace weir::inline v0 {
+
+/// A name such as "weights" or "kv cache", known by a small number.
+///
+/// Two tags of the same name are equal. The number of a name stays the same while the process
+/// lives; the tag without a name is 0. As cheap to copy as the number. Any thread.
+class WEIR_API tag {
+ public:
+  /// At most this many names in a process; they are meant for subsystems, not for objects.
+  static constexpr std::uint16_t most = 1024;
+
+  constexpr tag() noexcept = default;
+  /// The tag of that name, made at first sight. invalid_argument: the name is empty or longer than
+  /// 255 bytes; limit_exceeded: there are `most` names already.
+  [[nodiscard]] static result<tag> named(std::string_view name);
+  /// The tag with that number, as events and snapshots carry it. not_found: no name has it.
+  [[nodiscard]] static result<tag> numbered(std::uint16_t number);
+
+  [[nodiscard]] constexpr std::uint16_t number() const noexcept { return number_; }
+  /// Good as long as the process lives. Empty for the tag without a name.
+  [[nodiscard]] std::string_view name() const noexcept;
+
+  friend constexpr auto operator<=>(tag, tag) noexcept = default;
+
+ private:
+  explicit constexpr tag(std::uint16_t number) noexcept : number_{number} {}
+
+  std::uint16_t number_ = 0;
+};
+
+/// The tag that this thread's allocations get now.
+[[nodiscard]] WEIR_API tag current_tag() noexcept;
+
+/// Gives the allocations of this thread a tag until the end of the scope; scopes nest. Costs a
+/// store on either end. Stays on the thread and in the block where it was made.
+class WEIR_API tag_scope {
+ public:
+  [[nodiscard]] explicit tag_scope(tag now) noexcept;
+  ~tag_scope();
+  tag_scope(const tag_scope&) = delete;
+  tag_scope& operator=(const tag_scope&) = delete;
+
+ private:
+  tag before_;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,23 @@
+// Where memory lives, and so who may touch it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "weir/base/export.hpp"
+
+namespace weir::inline v0 {
+
+enum class memory_kind : std::uint8_t {
+  device,   ///< on a device; the host may not touch it
+  managed,  ///< moves between host and devices on demand
+  pinned,   ///< on the host, locked there; devices may touch it, too
+};
+
+/// "device", "managed", "pinned".
+[[nodiscard]] WEIR_API std::string_view name(memory_kind kind) noexcept;
+[[nodiscard]] constexpr bool host_accessible(memory_kind kind) noexcept {
+  return kind != memory_kind::device;
+}
+
+}  // namespace weir::inline v0

@@ -1,0 +1,41 @@
+// The resource that a device's memory comes from where nobody names one.
+#pragma once
+
+#include "weir/base/export.hpp"
+#include "weir/resource/resource.hpp"
+
+namespace weir::inline v0 {
+
+/// What this thread gets memory of the device from: that of its innermost resource_scope for the
+/// device, else the one that was set, else a caching_allocator with default options, made at the
+/// first question and kept.
+///
+/// Any thread. Costs a lock for reading and a shared_ptr: ask once, not for each allocation. What
+/// is current keeps its runtime alive until it is replaced; at the end of the process nothing is
+/// torn down.
+[[nodiscard]] WEIR_API result<any_resource> current_resource(device of);
+
+/// Makes `next` the current resource of the device for all threads and returns the one before,
+/// empty if that was the default and never asked for. An empty `next` brings the default back, as a
+/// new allocator. Memory is not affected: what the old one handed out must be given back to it.
+///
+/// invalid_argument: `next` is a resource of another device.
+WEIR_API result<any_resource> set_current_resource(device of, any_resource next);
+
+/// Makes `memory` this thread's current resource of its device until the end of the scope; scopes
+/// nest. An empty one changes nothing. Stays on the thread and in the block where it was made.
+class WEIR_API resource_scope {
+ public:
+  [[nodiscard]] explicit resource_scope(any_resource memory) noexcept;
+  ~resource_scope();
+  resource_scope(const resource_scope&) = delete;
+  resource_scope& operator=(const resource_scope&) = delete;
+
+ private:
+  friend WEIR_API result<any_resource> current_resource(device of);
+
+  any_resource memory_;
+  resource_scope* around_;
+};
+
+}  // namespace weir::inline v0

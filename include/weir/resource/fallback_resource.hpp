@@ -1,0 +1,49 @@
+// An adaptor that turns to a second resource where the first has no room.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "weir/base/export.hpp"
+#include "weir/resource/resource.hpp"
+
+namespace weir::inline v0 {
+
+/// Memory of `primary`, and of `alternate` for requests that primary refuses with out_of_memory or
+/// limit_exceeded. Every other error of primary is the caller's. Each block goes back to the one it
+/// came from.
+///
+/// A shared handle, never empty; keeps both alive. Any thread. Costs a look-up under a lock of its
+/// own. Bad input: as said in resources.hpp.
+class WEIR_API fallback_resource {
+ public:
+  /// invalid_argument: one is empty, or they are for different devices.
+  [[nodiscard]] static result<fallback_resource> create(any_resource primary,
+                                                        any_resource alternate);
+  fallback_resource(const fallback_resource&) = default;
+  fallback_resource& operator=(const fallback_resource&) = default;
+
+  /// The alternate's error if both have no room.
+  [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment = bytes{256});
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+
+  /// How many requests the alternate has met so far.
+  [[nodiscard]] std::uint64_t fallbacks() const noexcept;
+  [[nodiscard]] any_resource primary() const;
+  [[nodiscard]] any_resource alternate() const;
+  [[nodiscard]] weir::device device() const;
+  /// That of both; device where they differ, because the host may not touch every block.
+  [[nodiscard]] memory_kind kind() const noexcept;
+  friend bool operator==(const fallback_resource&, const fallback_resource&) noexcept = default;
+
+ private:
+  struct state;
+  explicit fallback_resource(std::shared_ptr<state> inside) noexcept : inside_{std::move(inside)} {}
+
+  std::shared_ptr<state> inside_;
+};
+
+static_assert(stream_resource<fallback_resource>);
+
+}  // namespace weir::inline v0

@@ -1,0 +1,55 @@
+// Plain device memory as a resource: one cuMemAlloc and one cuMemFree for each request.
+#pragma once
+
+#include <memory>
+
+#include "weir/base/export.hpp"
+#include "weir/resource/resource.hpp"
+
+namespace weir::inline v0 {
+
+namespace resources {
+class driver_memory;
+}
+
+/// Memory of one device, straight from the driver: nothing is cached, nothing is shared.
+///
+/// For comparison, for single large buffers, and under adaptors in tests. A shared handle, never
+/// empty; equal handles share what they hold. What is live when the last one goes is given back and
+/// reported to the error handler (already_freed). Any thread.
+///
+/// **Cost.** An allocation is a driver call of 65–550 µs. A free waits for the stream, and then for
+/// whatever else cuMemFree waits for.
+///
+/// **Captures.** Memory can be allocated while a stream is captured, and belongs to nobody's graph:
+/// it must outlive the graphs that use it. Giving it back on a captured stream is
+/// capture_forbidden.
+///
+/// **Bad input.** bad_alignment: no power of two, or above 256 (aligned_resource.hpp helps);
+/// size_overflow; bad_stream: of another device; foreign_pointer and double_free;
+/// invalid_argument: freed with a wrong size, which frees it all the same.
+class WEIR_API plain_resource {
+ public:
+  [[nodiscard]] static result<plain_resource> create(weir::device where);
+  plain_resource(const plain_resource&) = default;
+  plain_resource& operator=(const plain_resource&) = default;
+
+  [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment = bytes{256});
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+  [[nodiscard]] weir::device device() const noexcept;
+  /// What was asked for and not given back.
+  [[nodiscard]] bytes in_use() const;
+
+  friend bool operator==(const plain_resource&, const plain_resource&) noexcept = default;
+
+ private:
+  explicit plain_resource(std::shared_ptr<resources::driver_memory> inside) noexcept
+      : inside_{std::move(inside)} {}
+
+  std::shared_ptr<resources::driver_memory> inside_;
+};
+
+static_assert(stream_resource<plain_resource>);
+
+}  // namespace weir::inline v0

@@ -1,0 +1,41 @@
+// A resource whose memory the host can use, as a std::pmr::memory_resource.
+//
+//   auto pinned = weir::pmr_resource::create(weir::managed_resource::create(gpu).value()).value();
+//   std::pmr::vector<float> samples{&pinned};
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+
+#include "weir/base/export.hpp"
+#include "weir/resource/resource.hpp"
+#include "weir/resource/synchronous_resource.hpp"
+
+namespace weir::inline v0 {
+
+/// Managed or pinned memory for the standard library's containers.
+///
+/// Memory may be used at once and must not be in use by a device when it is given back (see
+/// synchronous_resource). Where the device has no concurrent_managed_access the host must not touch
+/// managed memory while the device works. Keeps the upstream alive; equal to others over an equal
+/// upstream. Any thread. What goes wrong while memory is given back goes to the error handler.
+class WEIR_API pmr_resource final : public std::pmr::memory_resource {
+ public:
+  /// invalid_argument: the upstream is empty, or its memory is out of the host's reach.
+  [[nodiscard]] static result<pmr_resource> create(any_resource upstream);
+  pmr_resource(const pmr_resource&) = default;
+  pmr_resource& operator=(const pmr_resource&) = default;
+  ~pmr_resource() override;
+
+  [[nodiscard]] const any_resource& upstream() const noexcept { return memory_.upstream(); }
+
+ private:
+  explicit pmr_resource(synchronous_resource memory) noexcept : memory_{std::move(memory)} {}
+  void* do_allocate(std::size_t size, std::size_t alignment) override;
+  void do_deallocate(void* pointer, std::size_t size, std::size_t alignment) override;
+  [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
+
+  synchronous_resource memory_;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,124 @@
+// Resources: whatever hands out memory in stream order, behind one face.
+//
+//   weir::any_resource memory = weir::caching_allocator::create(gpu).value();
+//   memory = weir::limiting_resource::create(memory, 8_GiB).value();   // an adaptor over it
+//   void* p = memory.allocate(64_MiB, stream);
+//   memory.deallocate(p, 64_MiB, stream);
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/error.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/pool/memory_kind.hpp"
+
+namespace weir::inline v0 {
+
+/// What every allocating type of weir is: a handle, cheap to copy, that hands out memory in stream
+/// order (see caching_allocator for what that means) and takes it back with the size that was asked
+/// for. Zero bytes give null, and giving null back does nothing. Any thread.
+///
+/// A type whose memory is not device memory says so with a member `static constexpr memory_kind
+/// kind`, or with a member function kind() where that depends on what it was made of.
+template <class Type>
+concept stream_resource = std::copyable<Type> && std::equality_comparable<Type> &&
+    requires(Type& memory, const Type& same, bytes size, const stream_ref& stream, void* pointer) {
+  { memory.try_allocate(size, stream, size) } -> std::same_as<result<void*>>;
+  { memory.try_deallocate(pointer, size, stream) } -> std::same_as<result<void>>;
+  { same.device() } -> std::same_as<weir::device>;
+};
+
+template <class Type>
+[[nodiscard]] constexpr memory_kind kind_of(const Type& memory) noexcept {
+  if constexpr (requires { memory.kind(); }) {
+    return memory.kind();
+  } else if constexpr (requires { Type::kind; }) {
+    return Type::kind;
+  } else {
+    return memory_kind::device;
+  }
+}
+
+/// Any stream_resource. A shared handle, as cheap to copy as a shared_ptr; empty if default-made.
+///
+/// Equal if both hold the same type and the things held are equal: then memory of one may be given
+/// back to the other. Any thread, except to assign to it. One virtual call on top of what it holds.
+class WEIR_API any_resource {
+ public:
+  any_resource() noexcept = default;
+  // Excluded first: asking the concept about the type itself would ask about this constructor.
+  template <class Type>
+  requires(!std::same_as<Type, any_resource> && stream_resource<Type>) any_resource(Type memory)
+      : inside_{std::make_shared<holder<Type>>(std::move(memory))} {}
+
+  explicit operator bool() const noexcept { return inside_ != nullptr; }
+
+  /// Throws out_of_memory or failure.
+  [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
+                               bytes alignment = bytes{256}) const {
+    return try_allocate(size, stream, alignment).value();
+  }
+  /// already_freed: this is empty.
+  [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment = bytes{256}) const;
+  /// What is wrong goes to the error handler.
+  void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+
+  /// Needs one that is not empty, like kind().
+  [[nodiscard]] weir::device device() const { return inside_->device(); }
+  [[nodiscard]] memory_kind kind() const noexcept { return inside_->kind(); }
+  /// The thing held, if it is of that type.
+  template <stream_resource Type>
+  [[nodiscard]] Type* target() const noexcept {
+    auto* const held = dynamic_cast<holder<Type>*>(inside_.get());
+    return held != nullptr ? &held->memory : nullptr;
+  }
+
+  // A member: as a friend it would be asked about whatever converts to a resource.
+  bool operator==(const any_resource& other) const noexcept {
+    return inside_ == other.inside_ ||
+           (inside_ != nullptr && other.inside_ != nullptr && inside_->equals(*other.inside_));
+  }
+
+ private:
+  struct interface {
+    virtual ~interface() = default;
+    virtual result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) = 0;
+    virtual result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) = 0;
+    [[nodiscard]] virtual weir::device device() const = 0;
+    [[nodiscard]] virtual memory_kind kind() const noexcept = 0;
+    [[nodiscard]] virtual bool equals(const interface& other) const noexcept = 0;
+  };
+
+  template <class Type>
+  struct holder final : interface {
+    explicit holder(Type held) : memory{std::move(held)} {}
+    result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) override {
+      return memory.try_allocate(size, stream, alignment);
+    }
+    result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) override {
+      return memory.try_deallocate(pointer, size, stream);
+    }
+    [[nodiscard]] weir::device device() const override { return memory.device(); }
+    [[nodiscard]] memory_kind kind() const noexcept override { return kind_of(memory); }
+    [[nodiscard]] bool equals(const interface& other) const noexcept override {
+      const auto* const same = dynamic_cast<const holder*>(&other);
+      return same != nullptr && same->memory == memory;
+    }
+
+    Type memory;
+  };
+
+  std::shared_ptr<interface> inside_;
+};
+
+}  // namespace weir::inline v0

@@ -1,0 +1,56 @@
+// An adaptor that asks the user to give something up before a request fails.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "weir/base/export.hpp"
+#include "weir/resource/resource.hpp"
+
+namespace weir::inline v0 {
+
+/// Asked when the upstream has no room for `needed` bytes; `attempt` counts from 1. Returns whether
+/// to try again. Called without locks, on the thread that allocates; it may use the resource, but
+/// requests made from inside do not ask again. What it throws goes to whoever allocates.
+using shortage_callback = std::function<bool(bytes needed, unsigned attempt)>;
+
+/// Passes requests on; where the upstream answers out_of_memory or limit_exceeded, asks the
+/// callback and tries again as long as it says so, `most_retries` times at most. Every retry is a
+/// whole request: limits below are checked anew.
+///
+/// A shared handle, never empty; keeps the upstream alive. Any thread. Costs nothing beside the
+/// call. Bad input: as the upstream says.
+class WEIR_API retry_resource {
+ public:
+  static constexpr unsigned default_retries = 8;
+
+  /// invalid_argument: the upstream or the callback is empty.
+  [[nodiscard]] static result<retry_resource> create(any_resource upstream,
+                                                     shortage_callback callback,
+                                                     unsigned most_retries = default_retries);
+  retry_resource(const retry_resource&) = default;
+  retry_resource& operator=(const retry_resource&) = default;
+
+  /// The upstream's last error.
+  [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment = bytes{256});
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+
+  /// Requests that failed at first and were met by a retry.
+  [[nodiscard]] std::uint64_t recoveries() const noexcept;
+  [[nodiscard]] any_resource upstream() const;
+  [[nodiscard]] weir::device device() const;
+  [[nodiscard]] memory_kind kind() const noexcept;
+  friend bool operator==(const retry_resource&, const retry_resource&) noexcept = default;
+
+ private:
+  struct state;
+  explicit retry_resource(std::shared_ptr<state> inside) noexcept : inside_{std::move(inside)} {}
+
+  std::shared_ptr<state> inside_;
+};
+
+static_assert(stream_resource<retry_resource>);
+
+}  // namespace weir::inline v0

@@ -1,0 +1,46 @@
+// Memory outside of any stream's order, from a resource that has one.
+#pragma once
+
+#include <memory>
+
+#include "weir/base/export.hpp"
+#include "weir/resource/resource.hpp"
+
+namespace weir::inline v0 {
+
+/// For callers that have no stream: what is allocated may be used by the host and by every stream
+/// at once; what is given back must not be in use by anybody any more.
+///
+/// Requests go to the upstream on a stream of this object's own, which is waited for; that costs
+/// about a microsecond beside the request. A shared handle, never empty; keeps the upstream alive.
+/// Equal if the upstreams are: then memory of one may be given back to the other. Any thread. Bad
+/// input: as the upstream says.
+class WEIR_API synchronous_resource {
+ public:
+  /// invalid_argument: the upstream is empty.
+  [[nodiscard]] static result<synchronous_resource> create(any_resource upstream);
+  synchronous_resource(const synchronous_resource&) = default;
+  synchronous_resource& operator=(const synchronous_resource&) = default;
+
+  /// Throws out_of_memory or failure.
+  [[nodiscard]] void* allocate(bytes size, bytes alignment = bytes{256}) const {
+    return try_allocate(size, alignment).value();
+  }
+  [[nodiscard]] result<void*> try_allocate(bytes size, bytes alignment = bytes{256}) const;
+  /// What is wrong goes to the error handler.
+  void deallocate(void* pointer, bytes size) const noexcept;
+  result<void> try_deallocate(void* pointer, bytes size) const;
+
+  [[nodiscard]] const any_resource& upstream() const noexcept;
+  friend WEIR_API bool operator==(const synchronous_resource& a,
+                                  const synchronous_resource& b) noexcept;
+
+ private:
+  struct state;
+  explicit synchronous_resource(std::shared_ptr<state> inside) noexcept
+      : inside_{std::move(inside)} {}
+
+  std::shared_ptr<state> inside_;
+};
+
+}  // namespace weir::inline v0

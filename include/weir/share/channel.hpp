@@ -1,0 +1,93 @@
+// Messages with descriptors between two processes of one machine: a Unix socket with deadlines.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/virtual_memory.hpp"
+
+namespace weir::inline v0 {
+
+/// Who wrote a message, as the kernel says. A process of another PID namespace has number 0.
+struct share_peer {
+  pid_t process = 0;
+  uid_t user = 0;
+
+  friend bool operator==(const share_peer&, const share_peer&) = default;
+};
+
+/// A message as it came. Its descriptors are closed with it.
+struct share_message {
+  std::vector<std::byte> content;
+  std::vector<descriptor> descriptors;
+  share_peer from;
+};
+
+/// One end of a connection that keeps messages whole (SOCK_SEQPACKET).
+///
+/// Open unless moved from or closed. Every call has a deadline; one that passes is not_ready and
+/// leaves nothing half sent or half received. A peer that closed its end or died is peer_closed,
+/// after everything it had sent was received. One thread at a time may move or close it; any may
+/// send and receive.
+class WEIR_API share_channel {
+ public:
+  using timeout = std::chrono::milliseconds;
+  static constexpr std::size_t most_content = 4096;
+
+  /// Two ends joined to each other: keep one and let a child process inherit the other.
+  [[nodiscard]] static result<std::pair<share_channel, share_channel>> pair();
+  /// An end that came from elsewhere. invalid_argument: no such socket.
+  [[nodiscard]] static result<share_channel> adopt(descriptor end);
+  /// To a share_listener. not_found: nobody listens there.
+  [[nodiscard]] static result<share_channel> connect(const std::string& path, timeout limit);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(end_); }
+  [[nodiscard]] int get() const noexcept { return end_.get(); }
+  /// Gives the socket up to the caller.
+  [[nodiscard]] descriptor release() noexcept { return std::move(end_); }
+  void close() noexcept { end_ = descriptor{}; }
+
+  /// The descriptors stay the caller's. invalid_argument: too long or too many.
+  result<void> send(std::span<const std::byte> content, std::span<const int> descriptors,
+                    timeout limit) const;
+  /// invalid_argument: a message that is too long or came with too many descriptors; it is gone,
+  /// its descriptors are closed, the next one can be received.
+  [[nodiscard]] result<share_message> receive(timeout limit) const;
+
+ private:
+  explicit share_channel(descriptor end) noexcept : end_{std::move(end)} {}
+  friend class share_listener;
+
+  descriptor end_;
+};
+
+/// A path that other processes of the same user connect to; the file goes with this object.
+/// One thread at a time.
+class WEIR_API share_listener {
+ public:
+  /// invalid_argument: the path is empty or too long; not_permitted: something is there already.
+  [[nodiscard]] static result<share_listener> listen(std::string path);
+  ~share_listener();
+  share_listener(share_listener&& other) noexcept = default;
+  share_listener& operator=(share_listener&& other) noexcept;
+
+  [[nodiscard]] result<share_channel> accept(share_channel::timeout limit) const;
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+ private:
+  share_listener(descriptor socket, std::string path) noexcept
+      : socket_{std::move(socket)}, path_{std::move(path)} {}
+
+  descriptor socket_;
+  std::string path_;
+};
+
+}  // namespace weir::inline v0

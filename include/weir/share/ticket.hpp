@@ -1,0 +1,63 @@
+// The bytes that describe what one process gives another: written once, believed never.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/virtual_memory.hpp"
+
+namespace weir::inline v0 {
+
+enum class share_kind : std::uint8_t {
+  memory = 1,         ///< physical handles, one descriptor each
+  legacy_memory = 2,  ///< an allocation of allocate_plain(), by the driver's 64 bytes
+  pool = 3,           ///< a driver pool, one descriptor
+  pool_pointer = 4,   ///< an allocation of such a pool, by the driver's 64 bytes
+  event = 5,          ///< an interprocess event, by the driver's 64 bytes
+};
+
+[[nodiscard]] WEIR_API std::string_view name(share_kind kind) noexcept;
+
+/// What is given, by whom, and how much of it.
+///
+/// A plain value. The numbers are the exporter's: `exporter` is drawn at random by each process,
+/// `object` and `grant` count up in it and are never used twice, so that an old ticket is never
+/// taken for a new one. Sizes are claims; who imports checks them against the driver.
+struct share_ticket {
+  share_kind kind = share_kind::memory;
+  access_rights rights = access_rights::read_write;
+  std::array<std::uint8_t, 16> device{};  ///< its UUID: ordinals differ between processes
+  std::uint64_t exporter = 0;
+  std::uint64_t object = 0;             ///< what is given; of a pool pointer: the pool
+  std::uint64_t grant = 0;              ///< this one act of giving
+  bytes size{};                         ///< of memory: what may be used
+  bytes offset{};                       ///< of that in the first handle
+  bytes piece{};                        ///< the size of each handle
+  std::uint32_t first = 0;              ///< which of the object's handles comes first
+  std::uint32_t pieces = 0;             ///< how many descriptors come along
+  std::array<std::byte, 64> payload{};  ///< the driver's own bytes, where it has some
+
+  friend bool operator==(const share_ticket&, const share_ticket&) = default;
+};
+
+inline constexpr std::uint16_t share_ticket_version = 1;
+inline constexpr std::size_t share_ticket_bytes = 160;
+/// A message of the kernel carries 253 descriptors.
+inline constexpr std::uint32_t most_share_pieces = 240;
+
+/// Little-endian, the same on every machine; docs/sharing.md has the layout.
+[[nodiscard]] WEIR_API std::array<std::byte, share_ticket_bytes> encode(
+    const share_ticket& ticket) noexcept;
+
+/// The ticket that encode() wrote; any other bytes are refused. bad_version: the ticket is of
+/// another version, whatever else is in it; invalid_argument: cut off, damaged, or its numbers
+/// contradict each other. The checksum finds damage, not forgery.
+[[nodiscard]] WEIR_API result<share_ticket> decode_share_ticket(std::span<const std::byte> from);
+
+}  // namespace weir::inline v0

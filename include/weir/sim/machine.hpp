@@ -1,0 +1,291 @@
+// weir::sim: a simulated machine with GPUs, for tests on computers that have none.
+//
+// A machine fills the same table of driver calls that libcuda fills (driver.hpp), so code above the
+// table runs on it unchanged. It is a machine, not a mock: memory is real memory that can be mapped
+// twice, streams are queues whose work happens later than it is queued, and every access is checked
+// against the order that streams, events and the host establish.
+//
+//   auto machine = weir::sim::machine::create().value();
+//   const weir::driver::table& cuda = machine->driver();
+//   cuda.init(0); ...                       // the driver API, as on a GPU
+//   for (const auto& found : machine->hazards()) std::puts(found.story().c_str());
+//
+// docs/simulator.md tells what is modelled and what is not; examples/stream_race.cpp finds a race.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/base/result.hpp"
+#include "weir/driver/table.hpp"
+
+namespace weir::inline v0::sim {
+
+/// Simulated time. A point in time counts from the machine's creation.
+using duration = std::chrono::nanoseconds;
+using time_point = std::chrono::nanoseconds;
+
+/// What one simulated device is and can do. The defaults describe an H200 as measured.
+struct device_spec {
+  std::string name = "weir simulated H200";
+  /// The size the device reports. Costs nothing until it is touched.
+  bytes capacity{150'109'880'320};
+  /// What is gone before the first allocation, once a context exists.
+  bytes context_overhead{554'500'096};
+  int compute_major = 9;
+  int compute_minor = 0;
+  int multiprocessors = 132;
+  /// The unit of physical handles.
+  bytes granularity{std::uint64_t{2} << 20};
+  bool virtual_memory = true;
+  bool memory_pools = true;
+  bool managed_memory = true;
+  bool concurrent_managed_access = true;
+  bool posix_handles = true;
+};
+
+/// What moves queued work forward. In every mode a call that waits (synchronize, a blocking copy,
+/// mem_free) runs exactly what it must wait for.
+enum class progress {
+  /// Each driver call lets a random number of ready operations happen, drawn from the seed. The
+  /// same
+  /// seed and the same calls give the same run.
+  seeded,
+  /// An operation is complete once simulated time has reached its end. For replays.
+  timed,
+  /// Nothing happens unless step(), run_until_idle() or a waiting call makes it happen; only an
+  /// event that is recorded on an idle stream is reached at once, having nothing to wait for.
+  manual,
+};
+
+/// What a driver call charges to the simulated clock.
+struct call_cost {
+  double nanoseconds = 0;  ///< for a call, or for each handle it touches (set access, unmap)
+  double nanoseconds_per_mib = 0;
+};
+
+/// Costs of all calls, by driver::call.
+struct WEIR_API cost_table {
+  std::array<call_cost, driver::call_count> of{};
+  [[nodiscard]] static cost_table h200();  ///< as measured; docs/simulator.md names the figures
+  [[nodiscard]] static cost_table free();  ///< every call costs nothing
+};
+
+struct machine_options {
+  std::vector<device_spec> devices = {device_spec{}};
+  int driver_version = 13000;
+  std::uint64_t seed = 1;
+  progress mode = progress::seeded;
+  /// timed mode: an operation takes at least this long from being queued to being complete.
+  duration lag{0};
+  /// Check every access. Off: faster, for measurements of placement only.
+  bool check_hazards = true;
+  /// Whether device memory is memory. Off: addresses and sizes are as ever, but there is nothing
+  /// behind them, and work that touches it answers CUDA_ERROR_ILLEGAL_ADDRESS. Saves the system's
+  /// calls for it; for measurements of placement only.
+  bool back_memory = true;
+  cost_table costs = cost_table::h200();
+  /// Lets work happen also while no driver call is made, as a real device does, from a thread of
+  /// the machine's own. Needed by code that spins on memory; such a run is not repeatable. A
+  /// machine that shares events with another process switches it on by itself.
+  bool background = false;
+};
+
+/// Bytes that device work touches, by device address.
+struct range {
+  driver::CUdeviceptr address = 0;
+  std::size_t size = 0;
+};
+
+struct access {
+  range where;
+  bool writes = false;
+};
+
+[[nodiscard]] inline access reads(driver::CUdeviceptr address, std::size_t size) {
+  return {{address, size}, false};
+}
+[[nodiscard]] inline access writes(driver::CUdeviceptr address, std::size_t size) {
+  return {{address, size}, true};
+}
+
+/// The arguments of one kernel launch.
+class kernel_arguments {
+ public:
+  kernel_arguments(std::span<const unsigned, 3> grid, std::span<const unsigned, 3> block,
+                   std::span<const std::vector<std::byte>> values)
+      : grid_{grid[0], grid[1], grid[2]}, block_{block[0], block[1], block[2]}, values_{values} {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
+  [[nodiscard]] const std::array<unsigned, 3>& grid() const noexcept { return grid_; }
+  [[nodiscard]] const std::array<unsigned, 3>& block() const noexcept { return block_; }
+  [[nodiscard]] std::uint64_t threads() const noexcept {
+    return std::uint64_t{grid_[0]} * grid_[1] * grid_[2] * block_[0] * block_[1] * block_[2];
+  }
+
+  /// Argument `index` as a T; `T` must have the size the kernel declared for it.
+  template <class T>
+  [[nodiscard]] T get(std::size_t index) const {
+    T value{};
+    const auto& bits = values_[index];
+    std::memcpy(&value, bits.data(), bits.size() < sizeof(T) ? bits.size() : sizeof(T));
+    return value;
+  }
+
+ private:
+  std::array<unsigned, 3> grid_;
+  std::array<unsigned, 3> block_;
+  std::span<const std::vector<std::byte>> values_;
+};
+
+/// A kernel: a callable with the ranges it reads and writes. A module whose PTX text has an entry
+/// of this name runs this callable when that entry is launched.
+struct kernel {
+  std::string name;
+  /// The size of each parameter in bytes.
+  std::vector<std::size_t> parameters;
+  /// Says what a launch will touch. Asked when the launch is queued.
+  std::function<void(const kernel_arguments&, std::vector<access>&)> accesses;
+  /// Does the work, on host addresses equal to the device addresses. Called later, on the thread
+  /// that moves the work forward; must make no driver call. May be empty.
+  std::function<void(const kernel_arguments&)> run;
+  duration takes{5'000};
+};
+
+enum class hazard_kind {
+  race,            ///< two accesses, one a write, in no order
+  use_after_free,  ///< an access to memory that was freed before
+  freed_in_use,    ///< memory freed or unmapped while queued work may still use it
+  bad_access,      ///< an access where nothing is mapped or access was not granted
+};
+
+/// One side of a hazard.
+struct party {
+  std::string what;         ///< "kernel weir_fill", "copy to device", "free", "host write"
+  stream_id stream{};       ///< where it was queued; 0 for the host
+  std::uint64_t order = 0;  ///< the how-manieth operation of that stream, or of the host
+  range where{};
+  bool writes = false;
+  time_point queued{};
+};
+
+/// Two accesses that nothing keeps apart, with both sides' story.
+struct hazard {
+  hazard_kind kind = hazard_kind::race;
+  party first;
+  party second;
+  /// The bytes both sides touch, by the second side's address.
+  range shared{};
+
+  /// A few lines in plain words: who, where, and which order is missing.
+  [[nodiscard]] WEIR_API std::string story() const;
+};
+
+/// How often managed pages went from one side to the other.
+struct migration_counts {
+  std::uint64_t to_device = 0;  ///< pages
+  std::uint64_t to_host = 0;
+  std::uint64_t evicted = 0;  ///< of to_host: pushed out because the device was full
+};
+
+class state;  // the inside of a machine
+
+/// A computer with simulated devices. Owns everything its driver table hands out: what is still
+/// alive when the machine goes is released with it, and later calls through the table answer
+/// CUDA_ERROR_DEINITIALIZED. Every function may be called from any thread.
+///
+/// After fork() the child's calls answer CUDA_ERROR_NOT_INITIALIZED, as a real driver's do; the
+/// child may create a machine of its own. At most 8 machines live at a time in one process.
+class WEIR_API machine {
+ public:
+  [[nodiscard]] static result<std::shared_ptr<machine>> create(machine_options options = {});
+  ~machine();
+  machine(const machine&) = delete;
+  machine& operator=(const machine&) = delete;
+
+  [[nodiscard]] const driver::table& driver() const noexcept;
+  [[nodiscard]] const machine_options& options() const noexcept;
+
+  // --- Kernels -------------------------------------------------------------------------------
+
+  /// Makes `definition` known to modules; a later one of the same name replaces it.
+  void add_kernel(kernel definition);
+
+  /// Queues work on `stream` without a module: `body` runs in stream order and touches `accesses`.
+  result<void> launch(driver::CUstream stream, std::string label, std::vector<access> accesses,
+                      std::function<void()> body = {}, duration takes = duration{5'000});
+
+  // --- What the host does ----------------------------------------------------------------------
+
+  /// Says that the host now reads or writes memory that devices can see (pinned, managed, mapped).
+  /// The simulator cannot see plain loads and stores; code under test says so where it matters.
+  void host_read(const void* address, std::size_t size);
+  void host_write(void* address, std::size_t size);
+
+  // --- Progress and time -------------------------------------------------------------------------
+
+  /// Lets one ready operation happen; false if none was ready.
+  bool step();
+  void run_until_idle();
+  /// Keeps the next operations of `stream` from starting until release(); waiting for them blocks.
+  void hold(driver::CUstream stream);
+  void release(driver::CUstream stream);
+
+  [[nodiscard]] time_point now() const;
+  void advance(duration by);
+  /// Moves the clock to `to`; never backwards.
+  void set_time(time_point to);
+  /// As set_time(source()) at the begin of every driver call; empty ends it. For replays, whose
+  /// time passes with every request while few of them call the driver. Called with the machine
+  /// locked: must not call back.
+  void follow_time(std::function<time_point()> source);
+  /// All the time that driver calls were charged for.
+  [[nodiscard]] duration driver_time() const;
+
+  // --- Faults -----------------------------------------------------------------------------------
+
+  /// The `nth` call of `which` from now on (1 is the next) answers `with` and does nothing.
+  void fail(driver::call which, std::uint64_t nth, driver::CUresult with);
+  /// The `nth` call of any kind from now on. For sweeps over all calls of a scenario.
+  void fail_any(std::uint64_t nth, driver::CUresult with);
+  /// The `nth` call of `which` from now on takes `extra` simulated time more.
+  void delay(driver::call which, std::uint64_t nth, duration extra);
+  void clear_faults();
+  /// The device stops: its work never finishes, and calls that concern it answer
+  /// CUDA_ERROR_DEVICE_UNAVAILABLE or, where work was queued, CUDA_ERROR_LAUNCH_FAILED, for ever.
+  void lose_device(device_id which);
+  /// Changes what the device has room for, as another process on the card would.
+  void set_capacity(device_id which, bytes capacity);
+  /// As when the process is at its end: every later call answers CUDA_ERROR_DEINITIALIZED.
+  void shut_down();
+
+  // --- What happened ---------------------------------------------------------------------------
+
+  [[nodiscard]] std::vector<hazard> hazards() const;
+  void clear_hazards();
+  /// Called for each hazard as it is found, on the thread that made the call; must not call back.
+  void on_hazard(std::function<void(const hazard&)> listener);
+  [[nodiscard]] std::uint64_t calls(driver::call which) const;
+  [[nodiscard]] std::uint64_t calls() const;
+  /// Physical memory in use on a device, as mem_get_info counts it.
+  [[nodiscard]] bytes used(device_id which) const;
+  [[nodiscard]] migration_counts migrations(device_id which) const;
+
+ private:
+  explicit machine(std::unique_ptr<state> inside);
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace weir::inline v0::sim

@@ -1,0 +1,96 @@
+// weir::recorder: writes what happens to an allocator's memory to a .weirtrace, while it happens.
+//
+//   auto tape = weir::recorder::start("run.weirtrace").value();
+//   memory.set_observer(tape.get());
+//   ...
+//   memory.set_observer(nullptr);
+//   tape->stop().value();
+//
+// A program that does not do so is recorded where the option `record` names a file, or the
+// environment variable WEIR_RECORD.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/observe/events.hpp"
+#include "weir/observe/tag.hpp"
+
+namespace weir::inline v0 {
+
+namespace trace {
+class tape;
+}
+
+struct recorder_options {
+  /// How many events a thread can have waiting to be written, 64 bytes each; 16 to 2^24, rounded up
+  /// to a power of two.
+  std::uint32_t ring_events = std::uint32_t{1} << 15;
+  /// What happens to an event when its thread has that many waiting: it waits for the writer, or is
+  /// dropped and counted.
+  bool drop_when_full = false;
+  /// Whether allocations and frees carry the stack that led to them; some microseconds each.
+  bool stacks = false;
+  /// zstd's level, 1 to 19; 0 stores uncompressed.
+  int level = 3;
+  /// What a crash may lose at most.
+  std::chrono::milliseconds flush_every{200};
+  std::string program{};  ///< for titles; the process's name if empty
+  std::string device{};   ///< its name
+  bytes device_capacity{};
+};
+
+struct recorder_stats {
+  std::uint64_t written = 0;  ///< events in the file
+  std::uint64_t dropped = 0;
+  std::uint64_t threads = 0;
+  std::uint64_t file_bytes = 0;
+};
+
+/// Receives the events of one allocator, and writes them to a file on a thread of its own.
+///
+/// Every event that was received before stop() is in the file, in an order in which it can have
+/// happened, unless it was dropped by choice or the disk was full. The file appears under its name
+/// at stop(); until then, and after a crash, it is a readable trace named `<path>.<process>.part`.
+/// If the file cannot be written any further, recording ends, the error goes to the error handler
+/// and is what stop() returns; what stood under the name stays as it was.
+///
+/// Frees of memory that was allocated before the recording began are left out.
+///
+/// One allocator at a time: pools and addresses are told apart by their numbers alone. Outlives its
+/// registration with the allocator. Any thread may call anything at any time, but nothing else
+/// while the destructor runs. In a forked child it does nothing. An event costs its thread some ten
+/// nanoseconds.
+class WEIR_API recorder final : public event_sink {
+ public:
+  /// invalid_argument: an option is out of range; system: the file cannot be created.
+  [[nodiscard]] static result<std::unique_ptr<recorder>> start(const std::string& path,
+                                                               const recorder_options& how = {});
+  /// As stop(); what fails goes to the error handler.
+  ~recorder() override;
+  recorder(const recorder&) = delete;
+  recorder& operator=(const recorder&) = delete;
+
+  void on_event(const memory_event& what) noexcept override;
+  /// Puts a remark of the user's between the events.
+  void marker(std::string_view text) noexcept;
+
+  /// Returns when everything received so far is in the file.
+  result<void> flush();
+  /// Ends the recording; what is received later is ignored. Twice does no harm.
+  result<void> stop();
+  [[nodiscard]] recorder_stats stats() const;
+
+ private:
+  explicit recorder(std::unique_ptr<trace::tape> inside) noexcept;
+
+  std::unique_ptr<trace::tape> inside_;
+};
+
+}  // namespace weir::inline v0

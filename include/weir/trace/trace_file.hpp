@@ -1,0 +1,49 @@
+// .weirtrace files: recordings on disk. docs/trace-format.md describes every byte.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/trace/trace.hpp"
+
+namespace weir::inline v0 {
+
+/// What reading a trace may cost at most; a file that says more is refused before it is believed.
+struct trace_limits {
+  std::uint64_t events = std::uint64_t{256} << 20;
+  std::uint64_t bytes = std::uint64_t{8} << 30;  ///< of the file's frames, uncompressed
+};
+
+/// Whether these bytes begin as a .weirtrace does.
+[[nodiscard]] WEIR_API bool is_trace(std::string_view bytes) noexcept;
+
+/// Reads a whole file. What is cut or damaged gives everything before the damage, and
+/// recording::damage says where and why.
+///
+/// not_found: no such file; invalid_argument: no .weirtrace; bad_version: of a later weir;
+/// not_supported: it is compressed and this machine has no libzstd.so.1; limit_exceeded: more than
+/// `most` allows; system: it cannot be read.
+[[nodiscard]] WEIR_API result<recording> read_trace(const std::string& path,
+                                                    const trace_limits& most = {});
+/// The same of bytes in memory.
+[[nodiscard]] WEIR_API result<recording> read_trace_from(std::string_view bytes,
+                                                         const trace_limits& most = {});
+
+struct trace_writing {
+  /// zstd's level, 1 to 19; 0 stores without compression, as is done where there is no
+  /// libzstd.so.1.
+  int level = 19;
+};
+
+/// Writes a recording; its `damage` is not kept. The file appears under its name when it is whole,
+/// and replaces one that was there; if anything fails, what was there stays.
+///
+/// invalid_argument: the recording breaks its own rules (see weir::recording), the detail names the
+/// event; system: the file cannot be written, e.g. because the disk is full.
+[[nodiscard]] WEIR_API result<void> write_trace(const recording& what, const std::string& path,
+                                                const trace_writing& how = {});
+
+}  // namespace weir::inline v0
