@@ -7,8 +7,8 @@
 namespace weir::inline v0::heap {
 namespace {
 
-constexpr std::uint64_t key_of(pool_id pool, tag what) {
-  return std::uint64_t{pool.number()} << 16 | what.number();
+constexpr std::uint64_t key_of(pool_id pool, tag tag) {
+  return std::uint64_t{pool.number()} << 16 | tag.number();
 }
 
 void add(gauge& to, std::int64_t change) noexcept {
@@ -16,9 +16,9 @@ void add(gauge& to, std::int64_t change) noexcept {
 }
 /// Between two reads an amount may be short by hits that their threads have not told yet, even
 /// below zero: where somebody else has freed them already. No peak may come of that.
-void raise(gauge& which) noexcept {
-  if (static_cast<std::int64_t>(which.peak) < static_cast<std::int64_t>(which.current))
-    which.peak = which.current;
+void raise(gauge& gauge) noexcept {
+  if (static_cast<std::int64_t>(gauge.peak) < static_cast<std::int64_t>(gauge.current))
+    gauge.peak = gauge.current;
 }
 
 }  // namespace
@@ -43,17 +43,22 @@ void ledger::reset_peaks() noexcept {
     each->reset_peak();
 }
 
+void ledger::reset_counters() noexcept { allocations = frees = hits = misses = failures = 0; }
+
 void ledger::fill(memory_stats& into) const noexcept {
-  into.requested = requested;
-  into.allocated = allocated;
-  into.active = {allocated.current + pending, active.peak};
+  into.requested = {bytes{requested.current}, bytes{requested.peak}};
+  into.allocated = {bytes{allocated.current}, bytes{allocated.peak}};
+  into.active = {bytes{allocated.current + pending}, bytes{active.peak}};
   into.blocks = blocks;
-  into.active_requested = {requested.current + pending_requested, active_requested.peak};
+  into.active_requested = {bytes{requested.current + pending_requested},
+                           bytes{active_requested.peak}};
   into.active_blocks = {blocks.current + pending_blocks, active_blocks.peak};
-  into.pending = pending;
+  into.pending = bytes{pending};
   into.allocations = allocations;
   into.frees = frees;
   into.hits = hits;
+  into.misses = misses;
+  into.heap_hits = allocations - hits - misses;
   into.failures = failures;
 }
 
@@ -62,21 +67,21 @@ accounts::accounts() {
   static_cast<void>(number_of(pool_id{}, tag{}));
 }
 
-ledger& accounts::tag_ledger(tag what) {
-  const std::size_t index = what.number();
+ledger& accounts::tag_ledger(tag tag) {
+  const std::size_t index = tag.number();
   if (tags_.size() <= index) tags_.resize(index + 1);
   if (tags_[index] == nullptr) tags_[index] = std::make_unique<tag_entry>();
   return tags_[index]->sums;
 }
 
-result<account_number> accounts::number_of(pool_id pool, tag what) {
+result<account_number> accounts::number_of(pool_id pool, tag tag) {
   if (pool == pool_id{}) {
-    const account_number number = what.number();
+    const account_number number = tag.number();
     if (number < cells_.size() && cells_[number].by_pool != nullptr) [[likely]]
       return number;
     // Those below as well: a thread's cache counts every account up to the highest it met, and hits
     // are counted there before their tag is ever asked for here.
-    static_cast<void>(tag_ledger(what));
+    static_cast<void>(tag_ledger(tag));
     if (cells_.size() <= number) cells_.resize(std::size_t{number} + 1);
     for (account_number i = 0; i <= number; ++i) {
       if (cells_[i].by_pool != nullptr) continue;
@@ -85,9 +90,9 @@ result<account_number> accounts::number_of(pool_id pool, tag what) {
     }
     return number;
   }
-  const auto known = private_.find(key_of(pool, what));
+  const auto known = private_.find(key_of(pool, tag));
   if (known != private_.end()) return known->second;
-  ledger& by_tag = tag_ledger(what);
+  ledger& by_tag = tag_ledger(tag);
   if (cells_.size() < first_private_account) cells_.resize(first_private_account);
   if (unused_.empty() && cells_.size() > std::numeric_limits<account_number>::max()) {
     return error{.code = errc::limit_exceeded,
@@ -100,100 +105,111 @@ result<account_number> accounts::number_of(pool_id pool, tag what) {
   }
   unused_.reserve(cells_.size() - first_private_account);  // so that remove_pool() cannot fail
   const account_number number = unused_.back();
-  private_.emplace(key_of(pool, what), number);
+  private_.emplace(key_of(pool, tag), number);
   unused_.pop_back();
-  cells_[number] = {pool, what, pools_.at(pool).get(), &by_tag};
+  cells_[number] = {pool, tag, pools_.at(pool).get(), &by_tag};
   return number;
 }
 
 template <class Change>
-void accounts::change(account_number which, const Change& apply) noexcept {
-  const cell& at = cells_[which];
+void accounts::change(account_number account, const Change& apply) noexcept {
+  const cell& at = cells_[account];
   apply(total_);
   apply(*at.by_pool);
   apply(*at.by_tag);
 }
 
-void accounts::allocated(account_number which, std::uint64_t requested,
+void accounts::allocated(account_number account, std::uint64_t requested,
                          std::uint64_t rounded) noexcept {
   account_delta nothing;
-  allocated(which, requested, rounded, nothing);
+  allocated(account, requested, rounded, nothing);
 }
 
-void accounts::allocated(account_number which, std::uint64_t requested, std::uint64_t rounded,
+void accounts::allocated(account_number account, std::uint64_t requested, std::uint64_t rounded,
                          account_delta& counted) noexcept {
-  change(which, [&](ledger& book) {
-    add(book.requested, counted.requested + static_cast<std::int64_t>(requested));
-    add(book.allocated, counted.allocated + static_cast<std::int64_t>(rounded));
-    book.blocks.current += counted.allocations - counted.frees + 1;
-    book.allocations += counted.allocations + 1;
-    book.hits += counted.allocations;
-    book.frees += counted.frees;
-    book.raise_peaks();
+  change(account, [&](ledger& sums) {
+    add(sums.requested, counted.requested + static_cast<std::int64_t>(requested));
+    add(sums.allocated, counted.allocated + static_cast<std::int64_t>(rounded));
+    sums.blocks.current += counted.allocations - counted.frees + 1;
+    sums.allocations += counted.allocations + 1;
+    sums.hits += counted.allocations;
+    sums.frees += counted.frees;
+    sums.raise_peaks();
   });
   counted = {};
 }
 
-void accounts::freed(account_number which, std::uint64_t requested,
+void accounts::freed(account_number account, std::uint64_t requested,
                      std::uint64_t rounded) noexcept {
-  change(which, [&](ledger& book) {
-    book.requested.current -= requested;
-    book.allocated.current -= rounded;
-    --book.blocks.current;
-    ++book.frees;
+  change(account, [&](ledger& sums) {
+    sums.requested.current -= requested;
+    sums.allocated.current -= rounded;
+    --sums.blocks.current;
+    ++sums.frees;
   });
 }
 
-void accounts::pending(account_number which, std::uint64_t requested,
+void accounts::pending(account_number account, std::uint64_t requested,
                        std::uint64_t rounded) noexcept {
-  change(which, [&](ledger& book) {
-    book.pending += rounded;
-    book.pending_requested += requested;
-    ++book.pending_blocks;
+  change(account, [&](ledger& sums) {
+    sums.pending += rounded;
+    sums.pending_requested += requested;
+    ++sums.pending_blocks;
   });
 }
 
-void accounts::waited(account_number which, std::uint64_t requested,
+void accounts::waited(account_number account, std::uint64_t requested,
                       std::uint64_t rounded) noexcept {
-  change(which, [&](ledger& book) {
-    book.pending -= rounded;
-    book.pending_requested -= requested;
-    --book.pending_blocks;
+  change(account, [&](ledger& sums) {
+    sums.pending -= rounded;
+    sums.pending_requested -= requested;
+    --sums.pending_blocks;
   });
 }
 
-void accounts::failed(pool_id pool, tag what) noexcept {
-  ++total_.failures;
-  if (const auto found = pools_.find(pool); found != pools_.end()) ++found->second->failures;
-  if (what.number() < tags_.size() && tags_[what.number()] != nullptr)
-    ++tags_[what.number()]->sums.failures;
+void accounts::missed(account_number account) noexcept {
+  change(account, [](ledger& sums) { ++sums.misses; });
 }
 
-void accounts::fold(account_number which, account_delta& counted) noexcept {
+void accounts::failed(pool_id pool, tag tag) noexcept {
+  ++total_.failures;
+  if (const auto entry = pools_.find(pool); entry != pools_.end()) ++entry->second->failures;
+  if (tag.number() < tags_.size() && tags_[tag.number()] != nullptr)
+    ++tags_[tag.number()]->sums.failures;
+}
+
+void accounts::fold(account_number account, account_delta& counted) noexcept {
   if (counted.allocations == 0 && counted.frees == 0) return;
-  change(which, [&](ledger& book) {
-    add(book.requested, counted.requested);
-    add(book.allocated, counted.allocated);
-    book.blocks.current += counted.allocations - counted.frees;
-    book.allocations += counted.allocations;
-    book.hits += counted.allocations;
-    book.frees += counted.frees;
+  change(account, [&](ledger& sums) {
+    add(sums.requested, counted.requested);
+    add(sums.allocated, counted.allocated);
+    sums.blocks.current += counted.allocations - counted.frees;
+    sums.allocations += counted.allocations;
+    sums.hits += counted.allocations;
+    sums.frees += counted.frees;
   });
   counted = {};
 }
 
 void accounts::raise_peaks() noexcept {
   total_.raise_peaks();
-  for (auto& [id, book] : pools_) book->raise_peaks();
+  for (auto& [id, sums] : pools_) sums->raise_peaks();
   for (auto& each : tags_)
     if (each != nullptr) each->sums.raise_peaks();
 }
 
 void accounts::reset_peaks() noexcept {
   total_.reset_peaks();
-  for (auto& [id, book] : pools_) book->reset_peaks();
+  for (auto& [id, sums] : pools_) sums->reset_peaks();
   for (auto& each : tags_)
     if (each != nullptr) each->sums.reset_peaks();
+}
+
+void accounts::reset_counters() noexcept {
+  total_.reset_counters();
+  for (auto& [id, sums] : pools_) sums->reset_counters();
+  for (auto& each : tags_)
+    if (each != nullptr) each->sums.reset_counters();
 }
 
 void accounts::add_pool(pool_id pool) { pools_.emplace(pool, std::make_unique<ledger>()); }
@@ -211,13 +227,13 @@ void accounts::remove_pool(pool_id pool) noexcept {
   pools_.erase(pool);
 }
 
-void accounts::set_limit(tag what, std::uint64_t most) {
-  static_cast<void>(tag_ledger(what));
-  tags_[what.number()]->limit = most;
+void accounts::set_limit(tag tag, std::uint64_t most) {
+  static_cast<void>(tag_ledger(tag));
+  tags_[tag.number()]->limit = most;
 }
 
-std::uint64_t accounts::limit(tag what) const noexcept {
-  const std::size_t index = what.number();
+std::uint64_t accounts::limit(tag tag) const noexcept {
+  const std::size_t index = tag.number();
   return index < tags_.size() && tags_[index] != nullptr ? tags_[index]->limit
                                                          : bytes::max().count();
 }
@@ -233,20 +249,20 @@ bool accounts::any_limit() const noexcept {
   });
 }
 
-bool accounts::may_allocate(tag what, std::uint64_t more) const noexcept {
-  const std::uint64_t most = limit(what);
+bool accounts::may_allocate(tag tag, std::uint64_t more) const noexcept {
+  const std::uint64_t most = limit(tag);
   if (most == bytes::max().count()) return true;
-  const std::uint64_t live = tags_[what.number()]->sums.allocated.current;
+  const std::uint64_t live = tags_[tag.number()]->sums.allocated.current;
   return live <= most && more <= most - live;
 }
 
 const ledger* accounts::of(pool_id pool) const noexcept {
-  const auto found = pools_.find(pool);
-  return found == pools_.end() ? nullptr : found->second.get();
+  const auto entry = pools_.find(pool);
+  return entry == pools_.end() ? nullptr : entry->second.get();
 }
 
-const ledger* accounts::of(tag what) const noexcept {
-  const std::size_t index = what.number();
+const ledger* accounts::of(tag tag) const noexcept {
+  const std::size_t index = tag.number();
   return index < tags_.size() && tags_[index] != nullptr ? &tags_[index]->sums : nullptr;
 }
 

@@ -17,8 +17,8 @@ namespace weir::inline v0::heap {
 /// first: there the number is the tag's.
 using account_number = std::uint16_t;
 constexpr account_number first_private_account = tag::most + 1;
-[[nodiscard]] constexpr bool is_private(account_number which) noexcept {
-  return which >= first_private_account;
+[[nodiscard]] constexpr bool is_private(account_number account) noexcept {
+  return account >= first_private_account;
 }
 
 /// What a thread's cache did with the blocks of one account since it was last folded in.
@@ -43,10 +43,12 @@ struct ledger {
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
   std::uint64_t hits = 0;
+  std::uint64_t misses = 0;
   std::uint64_t failures = 0;
 
   void raise_peaks() noexcept;
   void reset_peaks() noexcept;
+  void reset_counters() noexcept;
   void add_pending() noexcept;
   /// The members of memory_stats that a ledger knows.
   void fill(memory_stats& into) const noexcept;
@@ -61,43 +63,48 @@ class accounts {
   accounts();
 
   /// limit_exceeded: more pairs of private pool and tag than fit a record.
-  [[nodiscard]] result<account_number> number_of(pool_id pool, tag what);
-  [[nodiscard]] pool_id pool_of(account_number which) const noexcept { return cells_[which].pool; }
-  [[nodiscard]] tag tag_of(account_number which) const noexcept { return cells_[which].what; }
+  [[nodiscard]] result<account_number> number_of(pool_id pool, tag tag);
+  [[nodiscard]] pool_id pool_of(account_number account) const noexcept {
+    return cells_[account].pool;
+  }
+  [[nodiscard]] tag tag_of(account_number account) const noexcept { return cells_[account].tag; }
 
-  void allocated(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
+  void allocated(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept;
   /// The same, together with what a thread counted for the account: the peak is not raised by what
   /// was freed before.
-  void allocated(account_number which, std::uint64_t requested, std::uint64_t rounded,
+  void allocated(account_number account, std::uint64_t requested, std::uint64_t rounded,
                  account_delta& counted) noexcept;
-  void freed(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
+  void freed(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept;
   /// A block that was freed begins to wait for streams.
-  void pending(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
+  void pending(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept;
   /// It has waited.
-  void waited(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept;
-  void failed(pool_id pool, tag what) noexcept;
+  void waited(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept;
+  /// What is allocated next was not at hand: memory was moved, taken or waited for.
+  void missed(account_number account) noexcept;
+  void failed(pool_id pool, tag tag) noexcept;
   /// Takes over what a cache counted and clears it. Peaks rise with raise_peaks() only, so that
   /// several caches can be taken over as of one moment.
-  void fold(account_number which, account_delta& counted) noexcept;
+  void fold(account_number account, account_delta& counted) noexcept;
   void raise_peaks() noexcept;
   void reset_peaks() noexcept;
+  void reset_counters() noexcept;
 
   void add_pool(pool_id pool);
   /// The pool is gone; all its blocks are.
   void remove_pool(pool_id pool) noexcept;
 
   /// The most that may be live with the tag; bytes::max() is no limit.
-  void set_limit(tag what, std::uint64_t most);
-  [[nodiscard]] bool limited(tag what) const noexcept { return limited(what.number()); }
+  void set_limit(tag tag, std::uint64_t most);
+  [[nodiscard]] bool limited(tag tag) const noexcept { return limited(tag.number()); }
   [[nodiscard]] bool limited(std::uint16_t tag_number) const noexcept;
   [[nodiscard]] bool any_limit() const noexcept;
   /// Whether so much more may be live with the tag.
-  [[nodiscard]] bool may_allocate(tag what, std::uint64_t more) const noexcept;
-  [[nodiscard]] std::uint64_t limit(tag what) const noexcept;
+  [[nodiscard]] bool may_allocate(tag tag, std::uint64_t more) const noexcept;
+  [[nodiscard]] std::uint64_t limit(tag tag) const noexcept;
 
   [[nodiscard]] const ledger& total() const noexcept { return total_; }
   [[nodiscard]] const ledger* of(pool_id pool) const noexcept;
-  [[nodiscard]] const ledger* of(tag what) const noexcept;
+  [[nodiscard]] const ledger* of(tag tag) const noexcept;
   /// Numbers of tags that were used are below this.
   [[nodiscard]] std::size_t tags() const noexcept { return tags_.size(); }
   [[nodiscard]] std::size_t footprint() const noexcept;
@@ -105,7 +112,7 @@ class accounts {
  private:
   struct cell {
     pool_id pool{};
-    tag what{};
+    weir::tag tag{};
     ledger* by_pool = nullptr;
     ledger* by_tag = nullptr;
   };
@@ -115,8 +122,8 @@ class accounts {
   };
 
   template <class Change>
-  void change(account_number which, const Change& apply) noexcept;
-  [[nodiscard]] ledger& tag_ledger(tag what);
+  void change(account_number account, const Change& apply) noexcept;
+  [[nodiscard]] ledger& tag_ledger(tag tag);
 
   ledger total_;
   std::unordered_map<pool_id, std::unique_ptr<ledger>> pools_;

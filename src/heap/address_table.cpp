@@ -34,12 +34,12 @@ bool address_table::grow() noexcept {
   return true;
 }
 
-void address_table::insert(std::uint64_t address, block_index which) noexcept {
+void address_table::insert(std::uint64_t address, block_index index) noexcept {
   const std::uint64_t key = key_of(address);
   std::size_t at = start(key);
   while (entries_[at].load(std::memory_order_relaxed) != 0)
     if (++at == capacity_) at = 0;
-  entries_[at].store(key << index_bits | which, std::memory_order_release);
+  entries_[at].store(key << index_bits | index, std::memory_order_release);
   ++used_;
 }
 
@@ -47,9 +47,9 @@ void address_table::erase(std::uint64_t address) noexcept {
   const std::uint64_t key = key_of(address);
   std::size_t at = start(key);
   for (;;) {
-    const std::uint64_t found = entries_[at].load(std::memory_order_relaxed);
-    if (found == 0) return;
-    if (found >> index_bits == key) break;
+    const std::uint64_t stored = entries_[at].load(std::memory_order_relaxed);
+    if (stored == 0) return;
+    if (stored >> index_bits == key) break;
     if (++at == capacity_) at = 0;
   }
   // Every later entry of the cluster that may stand at the gap moves there, so that no search stops

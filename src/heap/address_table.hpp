@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "heap/block.hpp"
+#include "heap/vocabulary.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -37,10 +37,10 @@ class address_table {
     // What is off a unit, or above 2^48, becomes a key that no entry has.
     const std::uint64_t key = std::rotr(address, unit_bits);
     for (std::size_t at = start(key);;) {
-      const std::uint64_t found = entries_[at].load(std::memory_order_relaxed);
-      if (found >> index_bits == key) [[likely]]  // null meets empty entries: no block, too
-        return static_cast<block_index>(found & index_mask);
-      if (found == 0) return no_block;
+      const std::uint64_t stored = entries_[at].load(std::memory_order_relaxed);
+      if (stored >> index_bits == key) [[likely]]  // null meets empty entries: no block, too
+        return static_cast<block_index>(stored & index_mask);
+      if (stored == 0) return no_block;
       if (++at == capacity_) at = 0;
     }
   }
@@ -49,7 +49,7 @@ class address_table {
   /// A larger table; no reader may be inside find(). False where the host has no memory.
   [[nodiscard]] bool grow() noexcept;
   /// Needs !full() and an address that is not in the table.
-  void insert(std::uint64_t address, block_index which) noexcept;
+  void insert(std::uint64_t address, block_index index) noexcept;
   void erase(std::uint64_t address) noexcept;
 
   [[nodiscard]] std::size_t size() const noexcept { return used_; }

@@ -1,349 +1,244 @@
-// The public face: shells around the allocator's state, and the way past its lock.
+// The public face of the central heap, with the fast path inlined into it.
 #include "weir/allocator/caching_allocator.hpp"
 
 #include <cmath>
 #include <utility>
 
-#include "heap/allocator_state.hpp"
-#include "heap/created.hpp"
+#include "heap/allocator_created.hpp"
+#include "heap/fast_path.hpp"
+#include "heap/throw_failure.hpp"
 
 namespace weir::inline v0 {
 namespace {
 
 constexpr bytes plain_alignment{heap::unit};
+static_assert(allocator_alignment == plain_alignment);
 
-[[noreturn]] void throw_failure(heap::allocator_state& inside, error reason, bytes size,
-                                const stream_ref& stream) {
-  if (reason.code == errc::out_of_memory)
-    throw out_of_memory{std::move(reason), inside.explain(size, stream).text()};
-  raise(std::move(reason));
-}
+// Out of line, so that the fast path in front of them needs no frame.
 
-// Out of line, so that the quick path in front of them needs no frame.
-
-[[gnu::noinline]] void* allocate_or_throw(heap::allocator_state* inside, bytes size,
+[[gnu::noinline]] void* allocate_or_throw(heap::central_heap* heap, bytes size,
                                           const stream_ref& stream, bytes alignment) {
-  if (inside == nullptr) raise({.code = errc::already_freed});
+  if (heap == nullptr) raise({.code = errc::moved_from});
   if (alignment == plain_alignment) {
-    void* hit = inside->allocate_quickly<heap::thread_cache::observed>(size, stream);
-    if (hit == nullptr) hit = inside->allocate_closely(size, stream);
+    void* hit = heap->fast_allocate<heap::thread_cache::observed>(size, stream);
+    if (hit == nullptr) hit = heap->allocate_without_driver(size, stream);
     if (hit != nullptr) return hit;
   }
-  auto made = inside->allocate(size, stream, alignment, nullptr);
-  if (!made) throw_failure(*inside, std::move(made).error(), size, stream);
-  return *made;
+  auto block = heap->slow_allocate(size, stream, alignment, nullptr);
+  if (!block) heap::throw_failure(*heap, std::move(block).error(), size, stream);
+  return *block;
 }
 
-[[gnu::noinline]] void free_or_report(heap::allocator_state* inside, void* pointer,
+[[gnu::noinline]] void free_or_report(heap::central_heap* heap, void* pointer,
                                       const stream_ref* stream, bytes expected) noexcept {
   using heap::thread_cache;
-  if (inside != nullptr && expected == heap::any_size &&
+  if (heap != nullptr && expected == heap::any_size &&
       (stream != nullptr
-           ? inside->deallocate_quickly<thread_cache::observed>(pointer, *stream)
-           : inside->deallocate_quickly<thread_cache::observed>(pointer, heap::allocation_order{})))
+           ? heap->fast_free<thread_cache::observed>(pointer, *stream)
+           : heap->fast_free<thread_cache::observed>(pointer, heap::allocation_stream{})))
     return;
-  if (inside != nullptr && inside->deallocate_closely(pointer, stream, expected)) return;
-  detail::report_failure(inside == nullptr ? result<void>{errc::already_freed}
-                                           : inside->deallocate(pointer, stream, expected));
+  if (heap != nullptr && heap->free_without_driver(pointer, stream, expected)) return;
+  detail::report_failure(heap == nullptr ? result<void>{errc::moved_from}
+                                         : heap->slow_free(pointer, stream, expected));
 }
 
 }  // namespace
 
-std::string_view name(block_state state) noexcept {
-  switch (state) {
-    case block_state::live:
-      return "live";
-    case block_state::thread_cached:
-      return "thread_cached";
-    case block_state::pending:
-      return "pending";
-    case block_state::stream_bound:
-      return "stream_bound";
-    case block_state::free:
-      return "free";
-    case block_state::hole:
-      return "hole";
-  }
-  return "unknown";
-}
-
 // --- Requests and frees -------------------------------------------------------------------------
 
-result<caching_allocator> caching_allocator::create(weir::device where, const options& settings) {
-  WEIR_TRY_VALUE(inside, heap::allocator_state::create(where, settings));
-  caching_allocator made{std::move(inside)};
-  WEIR_TRY(heap::allocator_created(made, settings));
-  return made;
+result<caching_allocator> caching_allocator::create(weir::device device,
+                                                    const allocator_options& options) {
+  WEIR_TRY_VALUE(heap, heap::central_heap::create(device, options));
+  caching_allocator allocator{std::move(heap)};
+  WEIR_TRY(heap::allocator_created(allocator, options));
+  return allocator;
 }
 
 void* caching_allocator::allocate(bytes size, const stream_ref& stream, bytes alignment) {
-  heap::allocator_state* const inside = inside_.get();
-  if (inside != nullptr && alignment == plain_alignment) [[likely]] {
-    void* const hit = inside->allocate_quickly(size, stream);
+  heap::central_heap* const heap = heap_.get();
+  if (heap != nullptr && alignment == plain_alignment) [[likely]] {
+    void* const hit = heap->fast_allocate(size, stream);
     if (hit != nullptr) [[likely]]
       return hit;
   }
-  return allocate_or_throw(inside, size, stream, alignment);
+  return allocate_or_throw(heap, size, stream, alignment);
 }
 
 result<void*> caching_allocator::try_allocate(bytes size, const stream_ref& stream,
                                               bytes alignment) {
-  heap::allocator_state* const inside = inside_.get();
-  if (inside == nullptr) return errc::already_freed;
+  heap::central_heap* const heap = heap_.get();
+  if (heap == nullptr) return errc::moved_from;
   if (alignment == plain_alignment) [[likely]] {
-    void* hit = inside->allocate_quickly(size, stream);
+    void* hit = heap->fast_allocate(size, stream);
     if (hit == nullptr) [[unlikely]]
-      hit = inside->allocate_closely(size, stream);
+      hit = heap->allocate_without_driver(size, stream);
     if (hit != nullptr) [[likely]]
       return hit;
   }
-  return inside->allocate(size, stream, alignment, nullptr);
+  return heap->slow_allocate(size, stream, alignment, nullptr);
 }
 
 void caching_allocator::deallocate(void* pointer, const stream_ref& stream) noexcept {
-  heap::allocator_state* const inside = inside_.get();
-  if (inside != nullptr && inside->deallocate_quickly(pointer, stream)) [[likely]]
+  heap::central_heap* const heap = heap_.get();
+  if (heap != nullptr && heap->fast_free(pointer, stream)) [[likely]]
     return;
-  free_or_report(inside, pointer, &stream, heap::any_size);
+  free_or_report(heap, pointer, &stream, heap::any_size);
 }
 
 void caching_allocator::deallocate(void* pointer, bytes size, const stream_ref& stream) noexcept {
-  free_or_report(inside_.get(), pointer, &stream, size);
+  free_or_report(heap_.get(), pointer, &stream, size);
 }
 
 void caching_allocator::deallocate(void* pointer) noexcept {
-  heap::allocator_state* const inside = inside_.get();
-  if (inside != nullptr && inside->deallocate_quickly(pointer, heap::allocation_order{})) [[likely]]
+  heap::central_heap* const heap = heap_.get();
+  if (heap != nullptr && heap->fast_free(pointer, heap::allocation_stream{})) [[likely]]
     return;
-  free_or_report(inside, pointer, nullptr, heap::any_size);
+  free_or_report(heap, pointer, nullptr, heap::any_size);
 }
 
 result<void> caching_allocator::try_deallocate(void* pointer, const stream_ref& stream) {
-  if (inside_ == nullptr) return errc::already_freed;
-  if (inside_->deallocate_quickly(pointer, stream) ||
-      inside_->deallocate_closely(pointer, &stream, heap::any_size)) [[likely]]
+  if (heap_ == nullptr) return errc::moved_from;
+  if (heap_->fast_free(pointer, stream) ||
+      heap_->free_without_driver(pointer, &stream, heap::any_size)) [[likely]]
     return {};
-  return inside_->deallocate(pointer, &stream, heap::any_size);
+  return heap_->slow_free(pointer, &stream, heap::any_size);
 }
 
 result<void> caching_allocator::try_deallocate(void* pointer, bytes size,
                                                const stream_ref& stream) {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->deallocate(pointer, &stream, size);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->slow_free(pointer, &stream, size);
 }
 
 result<void> caching_allocator::try_deallocate(void* pointer) {
-  if (inside_ == nullptr) return errc::already_freed;
-  if (inside_->deallocate_quickly(pointer, heap::allocation_order{}) ||
-      inside_->deallocate_closely(pointer, nullptr, heap::any_size)) [[likely]]
+  if (heap_ == nullptr) return errc::moved_from;
+  if (heap_->fast_free(pointer, heap::allocation_stream{}) ||
+      heap_->free_without_driver(pointer, nullptr, heap::any_size)) [[likely]]
     return {};
-  return inside_->deallocate(pointer, nullptr, heap::any_size);
+  return heap_->slow_free(pointer, nullptr, heap::any_size);
 }
 
 result<void> caching_allocator::record_stream(void* pointer, const stream_ref& stream) {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->record_stream(pointer, stream);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->record_stream(pointer, stream);
+}
+
+result<bytes> caching_allocator::rounded_size(bytes size) {
+  const std::uint64_t units = heap::units_for(size);
+  if (units > heap::most_units) return error{.code = errc::size_overflow, .requested = size};
+  return heap::to_bytes(units);
 }
 
 result<bytes> caching_allocator::size_of(const void* pointer) const {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->size_of(pointer);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->size_of(pointer);
 }
 
 result<block_info> caching_allocator::block_at(const void* pointer) const {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->block_at(pointer);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->block_at(pointer);
 }
 
 result<block_handles> caching_allocator::handles_under(const void* pointer) const {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->handles_under(pointer);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->handles_under(pointer);
 }
 
 // --- The rest -----------------------------------------------------------------------------------
 
-weir::device caching_allocator::device() const noexcept { return inside_->device(); }
+weir::device caching_allocator::device() const noexcept { return heap_->device(); }
 
 result<void> caching_allocator::close() {
-  if (inside_ == nullptr) return {};
-  return inside_->close();
+  if (heap_ == nullptr) return {};
+  return heap_->close();
 }
 
 memory_stats caching_allocator::stats() const {
-  return inside_ == nullptr ? memory_stats{} : inside_->stats();
+  return heap_ == nullptr ? memory_stats{} : heap_->stats();
 }
 memory_stats caching_allocator::stats(weir::tag of) const {
-  return inside_ == nullptr ? memory_stats{} : inside_->stats(of);
+  return heap_ == nullptr ? memory_stats{} : heap_->stats(of);
 }
 std::vector<tag_stats> caching_allocator::stats_by_tag() const {
-  return inside_ == nullptr ? std::vector<tag_stats>{} : inside_->stats_by_tag();
+  return heap_ == nullptr ? std::vector<tag_stats>{} : heap_->stats_by_tag();
 }
 void caching_allocator::reset_peaks() {
-  if (inside_ != nullptr) inside_->reset_peaks();
+  if (heap_ != nullptr) heap_->reset_peaks();
+}
+void caching_allocator::reset_counters() {
+  if (heap_ != nullptr) heap_->reset_counters();
 }
 allocator_snapshot caching_allocator::snapshot() const {
-  return inside_ == nullptr ? allocator_snapshot{} : inside_->snapshot();
+  return heap_ == nullptr ? allocator_snapshot{} : heap_->snapshot();
 }
 memory_report caching_allocator::explain(bytes size, const stream_ref& stream) const {
-  return inside_ == nullptr ? memory_report{} : inside_->explain(size, stream);
+  return heap_ == nullptr ? memory_report{} : heap_->explain(size, stream);
 }
 
 result<bytes> caching_allocator::trim(bytes keep) {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->trim(keep);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->trim(keep);
 }
 result<bytes> caching_allocator::empty_cache() {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->empty_cache();
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->empty_cache();
 }
 result<void> caching_allocator::release_stream(const stream_ref& stream) {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->release_stream(stream);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->release_stream(stream);
 }
 
 result<void> caching_allocator::set_limit(bytes most) {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->set_limit(most);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->set_limit(most);
 }
 result<void> caching_allocator::set_limit_fraction(double of_device) {
-  if (inside_ == nullptr) return errc::already_freed;
+  if (heap_ == nullptr) return errc::moved_from;
   if (!(of_device > 0 && of_device <= 1)) {
     return error{.code = errc::invalid_argument,
                  .detail = "a fraction of the device is above 0 and at most 1"};
   }
   const auto total = static_cast<double>(device().total_memory().count());
-  return inside_->set_limit(bytes{static_cast<std::uint64_t>(std::floor(total * of_device))});
+  return heap_->set_limit(bytes{static_cast<std::uint64_t>(std::floor(total * of_device))});
 }
 bytes caching_allocator::limit() const noexcept {
-  return inside_ == nullptr ? bytes{} : inside_->limit();
+  return heap_ == nullptr ? bytes{} : heap_->limit();
 }
 result<void> caching_allocator::set_limit(weir::tag of, bytes most) {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->set_limit(of, most);
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->set_limit(of, most);
 }
 
-result<memory_pool> caching_allocator::create_pool(std::string_view name, pool_options settings) {
-  if (inside_ == nullptr) return errc::already_freed;
-  WEIR_TRY_VALUE(made, inside_->create_pool(name, settings));
-  return memory_pool{std::move(made)};
+result<memory_pool> caching_allocator::create_pool(std::string_view name, pool_options options) {
+  if (heap_ == nullptr) return errc::moved_from;
+  WEIR_TRY_VALUE(pool, heap_->create_pool(name, options));
+  return memory_pool{std::move(pool)};
 }
 
 result<graph_memory> caching_allocator::begin_capture(const stream_ref& stream) {
-  if (inside_ == nullptr) return errc::already_freed;
-  WEIR_TRY_VALUE(claim, inside_->begin_capture(stream));
+  if (heap_ == nullptr) return errc::moved_from;
+  WEIR_TRY_VALUE(claim, heap_->begin_capture(stream));
   return graph_memory{std::move(claim)};
 }
 
 capture_notice caching_allocator::notice_captures() {
-  if (inside_ == nullptr) return {};
-  inside_->begin_notice();
-  return capture_notice{inside_};
+  if (heap_ == nullptr) return {};
+  heap_->begin_notice();
+  return capture_notice{heap_};
 }
 
 callback_registration caching_allocator::on_out_of_memory(out_of_memory_callback callback) {
-  if (inside_ == nullptr || !callback) return {};
-  const std::uint64_t key = inside_->add_callback(std::move(callback));
-  return {inside_, key};
+  if (heap_ == nullptr || !callback) return {};
+  const std::uint64_t key = heap_->add_callback(std::move(callback));
+  return {heap_, key};
 }
 
-void caching_allocator::set_observer(event_sink* sink) {
-  if (inside_ != nullptr) inside_->set_observer(sink);
+observer_registration caching_allocator::add_observer(event_sink& sink) {
+  if (heap_ == nullptr || !heap_->add_observer(sink)) return {};
+  return {heap_, &sink};
 }
 
-// --- Pools, captures, callbacks -----------------------------------------------------------------
-
-pool_id memory_pool::id() const noexcept { return inside_ == nullptr ? pool_id{} : inside_->id(); }
-std::string_view memory_pool::name() const noexcept {
-  return inside_ == nullptr ? std::string_view{} : std::string_view{inside_->name()};
-}
-
-memory_stats memory_pool::stats() const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
-  return owner == nullptr ? memory_stats{} : owner->stats(inside_->id());
-}
-
-void* memory_pool::allocate(bytes size, const stream_ref& stream, bytes alignment) const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
-  if (owner == nullptr) raise({.code = errc::already_freed});
-  auto made = owner->allocate(size, stream, alignment, inside_.get());
-  if (!made) throw_failure(*owner, std::move(made).error(), size, stream);
-  return *made;
-}
-
-result<void*> memory_pool::try_allocate(bytes size, const stream_ref& stream,
-                                        bytes alignment) const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
-  if (owner == nullptr) return errc::already_freed;
-  return owner->allocate(size, stream, alignment, inside_.get());
-}
-
-result<block_handles> memory_pool::handles_under(const void* pointer) const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
-  if (owner == nullptr) return errc::already_freed;
-  return owner->handles_under(pointer, inside_->id());
-}
-
-result<void*> memory_pool::allocate_at(void* address, bytes size, const stream_ref& stream) const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
-  if (owner == nullptr) return errc::already_freed;
-  return owner->allocate_at(reinterpret_cast<std::uint64_t>(address), size, stream, *inside_);
-}
-
-result<bytes> memory_pool::empty_cache() const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
-  if (owner == nullptr) return errc::already_freed;
-  return owner->empty_cache(inside_->id());
-}
-
-pool_snapshot memory_pool::snapshot() const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner();
-  return owner == nullptr ? pool_snapshot{} : owner->snapshot(inside_->id());
-}
-
-pool_scope::pool_scope(memory_pool where) noexcept
-    : where_{std::move(where)}, before_{const_cast<heap::pool*>(heap::routed())} {
-  if (where_) heap::routed() = where_.inside_.get();
-  heap::here = {};  // the fast path does not look where requests go
-}
-
-pool_scope::~pool_scope() {
-  heap::routed() = static_cast<const heap::pool*>(before_);
-  heap::here = {};
-}
-
-graph_memory::~graph_memory() = default;
-
-graph_memory& graph_memory::operator=(graph_memory&& other) noexcept {
-  inside_ = std::move(other.inside_);
-  return *this;
-}
-
-void graph_memory::end() noexcept {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner.lock();
-  if (owner != nullptr) owner->end_capture(*inside_);
-}
-
-result<void> graph_memory::keep_with(driver::CUgraph graph) const {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner.lock();
-  if (owner == nullptr) return errc::already_freed;
-  return owner->keep_with(*inside_, graph);
-}
-
-memory_pool graph_memory::pool() const noexcept {
-  const auto owner = inside_ == nullptr ? nullptr : inside_->owner.lock();
-  return owner == nullptr ? memory_pool{} : memory_pool{owner->share_pool(inside_->pool)};
-}
-
-capture_notice::~capture_notice() {
-  if (const auto owner = owner_.lock()) owner->end_notice();
-}
-
-capture_notice& capture_notice::operator=(capture_notice&& other) noexcept {
-  if (this == &other) return *this;
-  if (const auto owner = owner_.lock()) owner->end_notice();
-  owner_ = std::move(other.owner_);
-  return *this;
-}
+// --- Registrations ------------------------------------------------------------------------------
 
 callback_registration::~callback_registration() {
   if (const auto owner = owner_.lock()) owner->remove_callback(key_);
@@ -358,6 +253,25 @@ callback_registration& callback_registration::operator=(callback_registration&& 
   owner_ = std::move(other.owner_);
   key_ = std::exchange(other.key_, 0);
   return *this;
+}
+
+observer_registration::~observer_registration() { end(); }
+
+observer_registration::observer_registration(observer_registration&& other) noexcept
+    : owner_{std::move(other.owner_)}, sink_{std::exchange(other.sink_, nullptr)} {}
+
+observer_registration& observer_registration::operator=(observer_registration&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  owner_ = std::move(other.owner_);
+  sink_ = std::exchange(other.sink_, nullptr);
+  return *this;
+}
+
+void observer_registration::end() noexcept {
+  event_sink* const sink = std::exchange(sink_, nullptr);
+  if (sink == nullptr) return;
+  if (const auto owner = owner_.lock()) owner->remove_observer(*sink);
 }
 
 }  // namespace weir::inline v0

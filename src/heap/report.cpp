@@ -2,14 +2,22 @@
 #include <algorithm>
 #include <map>
 
-#include "heap/allocator_state.hpp"
+#include "heap/central_heap.hpp"
 
 namespace weir::inline v0 {
 namespace heap {
 namespace {
 
-void add_line(std::string& to, std::string_view what, bytes size, std::string_view rest = {}) {
-  to.append("  ").append(what).append(": ").append(to_string(size)).append(rest).append("\n");
+void add_line(std::string& to, std::string_view text, bytes size, std::string_view rest = {}) {
+  to.append("  ").append(text).append(": ").append(to_string(size)).append(rest).append("\n");
+}
+
+/// " (7, 9)".
+std::string named(const std::vector<memory_report::stream_share>& shares) {
+  std::string text;
+  for (const auto& each : shares)
+    text += (text.empty() ? " (" : ", ") + std::to_string(each.stream.number());
+  return text.empty() ? text : text + ")";
 }
 
 /// What would make the request fit, most effective first.
@@ -20,7 +28,7 @@ std::string advise(const memory_report& about) {
     text += sentence;
   };
   const std::uint64_t wanted = about.requested.count();
-  const std::uint64_t reserved = about.stats.reserved.current;
+  const std::uint64_t reserved = about.stats.reserved.current.count();
   if (about.limit != bytes::max()) {
     const std::uint64_t needed = reserved + wanted;
     if (needed > about.limit.count() && about.device_free >= about.requested) {
@@ -32,14 +40,14 @@ std::string advise(const memory_report& about) {
     say(to_string(each.size) + " are bound to stream " + std::to_string(each.stream.number()) +
         ": synchronise it, or free on the stream that allocates next.");
   }
-  if (about.stats.pending != 0) {
-    say(to_string(bytes{about.stats.pending}) +
-        " wait for streams that were recorded: synchronise them.");
+  if (about.stats.pending != bytes{}) {
+    say(to_string(about.stats.pending) + " wait for streams that were recorded" +
+        named(about.awaited) + ": synchronise them.");
   }
   if (about.other_pools != bytes{}) {
     say(to_string(about.other_pools) + " are kept by private pools and graphs: let go of them.");
   }
-  const std::uint64_t cached = about.stats.cached;
+  const std::uint64_t cached = about.stats.cached.count();
   if (cached < wanted) {
     const std::uint64_t room = std::min(
         about.device_free.count(),
@@ -56,17 +64,17 @@ std::string advise(const memory_report& about) {
 
 }  // namespace
 
-memory_report allocator_state::report(bytes size, stream_slot slot) {
+memory_report central_heap::report(bytes size, stream_slot slot) {
   memory_report about;
   about.requested = size;
-  about.stream = slot == nobody ? stream_id{} : order_.id(slot);
-  about.limit = bytes{core_.reserved_limit};
+  about.stream = slot == no_stream ? stream_id{} : order_.id(slot);
+  about.limit = bytes{placement_.reserved_limit};
   about.stats = totals();
-  about.device_total = core_.device.total_memory();
-  if (const auto asked = core_.device.memory_info(); asked) {
+  about.device_total = placement_.device.total_memory();
+  if (const auto asked = placement_.device.memory_info(); asked) {
     about.device_free = asked->free;
     const std::uint64_t taken = asked->total.count() - asked->free.count();
-    if (taken > core_.reserved) about.elsewhere = bytes{taken - core_.reserved};
+    if (taken > placement_.reserved) about.elsewhere = bytes{taken - placement_.reserved};
   }
   about.tags = tags_in_use();
 
@@ -79,9 +87,9 @@ memory_report allocator_state::report(bytes size, stream_slot slot) {
     } else {
       about.other_pools += bytes{each->memory->reserved() - each->memory->handed_out()};
     }
-    pool_snapshot inside;
-    each->memory->describe(inside);
-    for (const block_info& piece : inside.blocks)
+    pool_snapshot snapshot;
+    each->memory->describe(snapshot);
+    for (const block_info& piece : snapshot.blocks)
       if (piece.state == block_state::live) ++sizes[piece.size.count()];
   }
   for (const auto& [rounded, count] : sizes) about.largest.push_back({bytes{rounded}, count});
@@ -98,20 +106,28 @@ memory_report allocator_state::report(bytes size, stream_slot slot) {
   }
   std::stable_sort(about.bound.begin(), about.bound.end(),
                    [](const auto& a, const auto& b) { return a.size > b.size; });
+  std::map<stream_id, std::uint64_t> awaited;
+  for (const auto& block : pending_.all())
+    for (const stamp each : block.others)
+      if (!order_.stream_completed(each))
+        awaited[order_.id(each.stream)] += blocks_[block.index].size();
+  for (const auto& [id, size_waiting] : awaited) about.awaited.push_back({id, bytes{size_waiting}});
+  std::stable_sort(about.awaited.begin(), about.awaited.end(),
+                   [](const auto& a, const auto& b) { return a.size > b.size; });
   about.advice = advise(about);
   return about;
 }
 
-memory_report allocator_state::explain(bytes size, const stream_ref& stream) {
+memory_report central_heap::explain(bytes size, const stream_ref& stream) {
   memory_report about;
   about.requested = size;
   if (!usable()) return about;
-  const auto who = identify(stream, local());
-  const std::lock_guard lock{mutex_};
+  const auto caller = identify(stream, local());
+  const detail::mutex_lock lock{mutex_};
   if (!usable()) return about;
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
-  return report(size, who ? order_.known(who->id) : nobody);
+  return report(size, caller ? order_.known(caller->id) : no_stream);
 }
 
 }  // namespace heap
@@ -119,28 +135,29 @@ memory_report allocator_state::explain(bytes size, const stream_ref& stream) {
 std::string memory_report::text() const {
   std::string text = "no room for " + to_string(requested) + " on stream " +
                      std::to_string(stream.number()) + "\n";
-  heap::add_line(text, "live", bytes{stats.allocated.current},
+  heap::add_line(text, "live", stats.allocated.current,
                  " in " + std::to_string(stats.blocks.current) + " blocks, " +
-                     to_string(bytes{stats.requested.current}) + " asked for");
+                     to_string(stats.requested.current) + " asked for");
   for (const tag_stats& each : tags) {
-    if (each.stats.allocated.current == 0) continue;
+    if (each.stats.allocated.current == bytes{}) continue;
     const std::string title =
         each.tag == weir::tag{} ? "  untagged" : "  tag \"" + std::string{each.tag.name()} + "\"";
-    heap::add_line(text, title, bytes{each.stats.allocated.current},
+    heap::add_line(text, title, each.stats.allocated.current,
                    " in " + std::to_string(each.stats.blocks.current) + " blocks");
   }
   for (const size_group& each : largest) {
     heap::add_line(text, "  " + std::to_string(each.blocks) + " blocks of", each.size);
   }
-  heap::add_line(text, "waiting for recorded streams", bytes{stats.pending});
-  heap::add_line(text, "cached", bytes{stats.cached},
-                 ", " + to_string(bytes{stats.thread_cached}) +
-                     " of it by threads, longest piece " + to_string(largest_free) +
-                     ", in fragments " + to_string(fragments));
+  heap::add_line(text, "waiting for recorded streams", stats.pending);
+  for (const stream_share& each : awaited)
+    heap::add_line(text, "  waiting for stream " + std::to_string(each.stream.number()), each.size);
+  heap::add_line(text, "cached", stats.cached,
+                 ", " + to_string(stats.thread_cached) + " of it by threads, longest piece " +
+                     to_string(largest_free) + ", in fragments " + to_string(fragments));
   for (const stream_share& each : bound)
     heap::add_line(text, "  bound to stream " + std::to_string(each.stream.number()), each.size);
   if (other_pools != bytes{}) heap::add_line(text, "cached by other pools", other_pools);
-  heap::add_line(text, "reserved", bytes{stats.reserved.current},
+  heap::add_line(text, "reserved", stats.reserved.current,
                  limit == bytes::max() ? ", no limit" : ", limit " + to_string(limit));
   heap::add_line(text, "device", device_total,
                  ", free " + to_string(device_free) + ", taken by others " + to_string(elsewhere));

@@ -1,7 +1,9 @@
 // Stats and snapshots: all caches stopped for a moment, everything counted.
 #include <algorithm>
+#include <cstdio>
+#include <unordered_map>
 
-#include "heap/allocator_state.hpp"
+#include "heap/central_heap.hpp"
 
 namespace weir::inline v0::heap {
 namespace {
@@ -11,10 +13,10 @@ void complete(memory_stats& sums) { sums.cached = sums.reserved.current - sums.a
 
 }  // namespace
 
-memory_stats allocator_state::totals() const noexcept {
+memory_stats central_heap::totals() const noexcept {
   memory_stats sums;
   accounts_.total().fill(sums);
-  sums.reserved = {core_.reserved, core_.reserved_peak};
+  sums.reserved = {bytes{placement_.reserved}, bytes{placement_.reserved_peak}};
   complete(sums);
   std::size_t footprint = sizeof *this + blocks_.footprint() + table_.footprint() +
                           caches_.footprint() + order_.footprint() + accounts_.footprint() +
@@ -23,73 +25,73 @@ memory_stats allocator_state::totals() const noexcept {
     if (each->memory == nullptr) continue;
     footprint += each->memory->footprint();
     for (stream_slot slot = 1; slot <= order_.count(); ++slot)
-      sums.stream_bound += each->memory->bound_to(slot);
+      sums.stream_bound += bytes{each->memory->bound_to(slot)};
   }
-  caches_.for_each([&](const thread_cache& each) { sums.thread_cached += each.held(); });
-  sums.handles_created = core_.handles_created;
-  sums.handles_moved = core_.handles_moved;
-  sums.handles_returned = core_.handles_returned;
-  sums.handles_released = core_.handles_released;
-  sums.waits = order_.waits_queued();
-  sums.events = order_.events_recorded();
-  sums.metadata = footprint;
+  caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
+  sums.handles_created = placement_.handles_created;
+  sums.handles_moved = placement_.handles_moved;
+  sums.handles_returned = placement_.handles_returned;
+  sums.handles_released = placement_.handles_released;
+  sums.waits = order_.waits_queued() - waits_at_reset_;
+  sums.events = order_.events_recorded() - events_at_reset_;
+  sums.metadata = bytes{footprint};
   return sums;
 }
 
-memory_stats allocator_state::pool_totals(const pool_state& of) const noexcept {
+memory_stats central_heap::pool_totals(const pool_state& of) const noexcept {
   memory_stats sums;
-  if (const ledger* const book = accounts_.of(of.id); book != nullptr) book->fill(sums);
+  if (const heap::ledger* const ledger = accounts_.of(of.id); ledger != nullptr) ledger->fill(sums);
   if (of.memory == nullptr) return sums;
-  sums.reserved = {of.memory->reserved(), of.memory->reserved_peak()};
+  sums.reserved = {bytes{of.memory->reserved()}, bytes{of.memory->reserved_peak()}};
   complete(sums);
   for (stream_slot slot = 1; slot <= order_.count(); ++slot)
-    sums.stream_bound += of.memory->bound_to(slot);
-  sums.metadata = of.memory->footprint();
+    sums.stream_bound += bytes{of.memory->bound_to(slot)};
+  sums.metadata = bytes{of.memory->footprint()};
   if (of.id == pool_id{})
-    caches_.for_each([&](const thread_cache& each) { sums.thread_cached += each.held(); });
+    caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
   return sums;
 }
 
-memory_stats allocator_state::tag_totals(tag of) const noexcept {
+memory_stats central_heap::tag_totals(tag of) const noexcept {
   memory_stats sums;
-  if (const ledger* const book = accounts_.of(of); book != nullptr) book->fill(sums);
+  if (const heap::ledger* const ledger = accounts_.of(of); ledger != nullptr) ledger->fill(sums);
   sums.reserved = sums.active;
   return sums;
 }
 
-memory_stats allocator_state::stats() {
+memory_stats central_heap::stats() {
   if (!usable()) return {};
-  const std::lock_guard lock{mutex_};
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
   return totals();
 }
 
-memory_stats allocator_state::stats(tag of) {
+memory_stats central_heap::stats(tag of) {
   if (!usable()) return {};
-  const std::lock_guard lock{mutex_};
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
   return tag_totals(of);
 }
 
-memory_stats allocator_state::stats(pool_id of) {
+memory_stats central_heap::stats(pool_id of) {
   if (!usable()) return {};
-  const std::lock_guard lock{mutex_};
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
-  const pool_state* const found = find_pool(of);
-  return found == nullptr ? memory_stats{} : pool_totals(*found);
+  const pool_state* const pool = find_pool(of);
+  return pool == nullptr ? memory_stats{} : pool_totals(*pool);
 }
 
-std::vector<tag_stats> allocator_state::tags_in_use() const {
+std::vector<tag_stats> central_heap::tags_in_use() const {
   std::vector<tag_stats> all;
   for (std::size_t i = 0; i < accounts_.tags(); ++i) {
-    const auto which = tag::numbered(static_cast<std::uint16_t>(i));
-    if (!which) continue;
-    const ledger* const book = accounts_.of(*which);
-    if (book == nullptr || (book->allocations == 0 && book->failures == 0)) continue;
-    all.push_back({*which, tag_totals(*which)});
+    const auto tag = weir::tag::numbered(static_cast<std::uint16_t>(i));
+    if (!tag) continue;
+    const heap::ledger* const ledger = accounts_.of(*tag);
+    if (ledger == nullptr || (ledger->allocations == 0 && ledger->failures == 0)) continue;
+    all.push_back({*tag, tag_totals(*tag)});
   }
   std::stable_sort(all.begin(), all.end(), [](const tag_stats& a, const tag_stats& b) {
     return a.stats.allocated.current > b.stats.allocated.current;
@@ -97,69 +99,119 @@ std::vector<tag_stats> allocator_state::tags_in_use() const {
   return all;
 }
 
-std::vector<tag_stats> allocator_state::stats_by_tag() {
+std::vector<tag_stats> central_heap::stats_by_tag() {
   if (!usable()) return {};
-  const std::lock_guard lock{mutex_};
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
   return tags_in_use();
 }
 
-void allocator_state::reset_peaks() {
+void central_heap::reset_peaks() {
   if (!usable()) return;
-  const std::lock_guard lock{mutex_};
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
   accounts_.reset_peaks();
-  core_.reserved_peak = core_.reserved;
+  placement_.reserved_peak = placement_.reserved;
   for (const auto& each : pools_)
     if (each->memory != nullptr) each->memory->reset_peak();
 }
 
-allocator_snapshot allocator_state::snapshot() {
-  allocator_snapshot picture;
-  picture.device = core_.device.id();
-  if (!usable()) return picture;
-  const std::lock_guard lock{mutex_};
+void central_heap::reset_counters() {
+  if (!usable()) return;
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
-  picture.stats = totals();
-  for (const auto& each : pools_) describe(*each, picture.pools.emplace_back());
-  return picture;
+  accounts_.reset_counters();
+  placement_.handles_created = 0;
+  placement_.handles_moved = 0;
+  placement_.handles_returned = 0;
+  placement_.handles_released = 0;
+  waits_at_reset_ = order_.waits_queued();
+  events_at_reset_ = order_.events_recorded();
 }
 
-pool_snapshot allocator_state::snapshot(pool_id of) {
-  pool_snapshot picture;
-  if (!usable()) return picture;
-  const std::lock_guard lock{mutex_};
+allocator_snapshot central_heap::snapshot() {
+  allocator_snapshot snapshot;
+  snapshot.device = device_.id();
+  if (!usable()) return snapshot;
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
-  if (const pool_state* const found = find_pool(of); found != nullptr) describe(*found, picture);
-  return picture;
+  snapshot.stats = totals();
+  for (const auto& each : pools_) describe(*each, snapshot.pools.emplace_back());
+  return snapshot;
 }
 
-void allocator_state::describe(const pool_state& from, pool_snapshot& into) const {
+pool_snapshot central_heap::snapshot(pool_id of) {
+  pool_snapshot snapshot;
+  if (!usable()) return snapshot;
+  const detail::mutex_lock lock{mutex_};
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  if (const pool_state* const pool = find_pool(of); pool != nullptr) describe(*pool, snapshot);
+  return snapshot;
+}
+
+void central_heap::describe(const pool_state& from, pool_snapshot& into) const {
   into.id = from.id;
   into.name = from.name;
   into.stats = pool_totals(from);
   if (from.memory == nullptr) return;
   from.memory->describe(into);
+  std::unordered_map<std::uint64_t, const order::pending_frees::waiting*> waiting;
+  for (const auto& each : pending_.all()) waiting.emplace(blocks_[each.index].address, &each);
   for (block_info& piece : into.blocks) {
+    if (piece.state == block_state::pending) {
+      const auto entry = waiting.find(piece.address);
+      if (entry == waiting.end()) continue;
+      for (const stamp each : entry->second->others)
+        if (!order_.stream_completed(each)) piece.waits_for.push_back(order_.id(each.stream));
+    }
     if (piece.state != block_state::live) continue;
-    const block& what = blocks_[table_.find(piece.address)];
-    piece.requested = bytes{what.size() - what.out.waste};
-    piece.tag = accounts_.tag_of(what.account);
+    const block& block = blocks_[table_.find(piece.address)];
+    piece.requested = bytes{block.size() - block.out.waste};
+    piece.tag = accounts_.tag_of(block.account);
   }
 }
 
-std::string allocator_state::check() {
+result<bytes> central_heap::size_of(const void* pointer) {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY_VALUE(index, find_live(pointer));
+  return bytes{blocks_[index].size() - blocks_[index].out.waste};
+}
+
+result<block_info> central_heap::block_at(const void* pointer) {
+  WEIR_TRY(usable());
+  const auto address = reinterpret_cast<std::uint64_t>(pointer);
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  block_index index = table_.find(address);
+  for (auto each = pools_.begin(); index == no_block && each != pools_.end(); ++each)
+    if ((*each)->memory != nullptr) index = (*each)->memory->block_over(address);
+  const block& block = blocks_[index];  // where there is none: the record that is never used
+  if (block.is() != block_kind::live) return errc::foreign_pointer;
+  return block_info{
+      .address = block.address,
+      .size = bytes{block.size()},
+      .requested = bytes{block.size() - block.out.waste},
+      .state = block_state::live,
+      .stream = order_.id(block.stream),
+      .tag = accounts_.tag_of(block.account),
+      .pool = is_private(block.account) ? accounts_.pool_of(block.account) : pool_id{},
+  };
+}
+
+std::string central_heap::check() {
   if (!usable()) return {};
-  const std::lock_guard lock{mutex_};
+  const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
   std::string wrong;
-  const auto expect = [&](bool holds, std::string_view what) {
-    if (!holds) wrong.append(what).append("\n");
+  const auto expect = [&](bool holds, std::string_view text) {
+    if (!holds) wrong.append(text).append("\n");
   };
   const memory_stats all = totals();
   expect(all.requested.current <= all.allocated.current, "requested > allocated");
@@ -183,23 +235,57 @@ std::string allocator_state::check() {
     reserved += each->memory->reserved();
     wrong += each->memory->check();
   }
-  expect(handed_out == all.active.current + all.thread_cached,
+  expect(bytes{handed_out} == all.active.current + all.thread_cached,
          "what the stores handed out is not what is active or cached by threads");
-  expect(reserved == all.reserved.current, "pools do not add up to reserved");
-  expect(by_pool == all.allocated.current, "pools do not add up to allocated");
+  expect(bytes{reserved} == all.reserved.current, "pools do not add up to reserved");
+  expect(bytes{by_pool} == all.allocated.current, "pools do not add up to allocated");
   expect(blocks == table_.size(), "the address table and the pools differ in blocks");
   std::uint64_t by_tag = 0;
   std::uint64_t requested_by_tag = 0;
   for (std::size_t i = 0; i < accounts_.tags(); ++i) {
-    const auto which = tag::numbered(static_cast<std::uint16_t>(i));
-    const ledger* const book = which ? accounts_.of(*which) : nullptr;
-    if (book == nullptr) continue;
-    by_tag += book->allocated.current;
-    requested_by_tag += book->requested.current;
+    const auto tag = weir::tag::numbered(static_cast<std::uint16_t>(i));
+    const heap::ledger* const ledger = tag ? accounts_.of(*tag) : nullptr;
+    if (ledger == nullptr) continue;
+    by_tag += ledger->allocated.current;
+    requested_by_tag += ledger->requested.current;
   }
-  expect(by_tag == all.allocated.current, "tags do not add up to allocated");
-  expect(requested_by_tag == all.requested.current, "tags do not add up to requested");
+  expect(bytes{by_tag} == all.allocated.current, "tags do not add up to allocated");
+  expect(bytes{requested_by_tag} == all.requested.current, "tags do not add up to requested");
   return wrong;
 }
 
 }  // namespace weir::inline v0::heap
+
+namespace weir::inline v0 {
+
+std::string_view name(block_state state) noexcept {
+  switch (state) {
+    case block_state::live:
+      return "live";
+    case block_state::thread_cached:
+      return "thread_cached";
+    case block_state::pending:
+      return "pending";
+    case block_state::stream_bound:
+      return "stream_bound";
+    case block_state::free:
+      return "free";
+    case block_state::hole:
+      return "hole";
+  }
+  return "unknown";
+}
+
+std::string to_string(const block_info& block) {
+  char address[2 + 16 + 1];
+  std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(block.address));
+  std::string text =
+      std::string{address} + ": " + to_string(block.size) + " " + to_string(block.state);
+  if (block.stream != stream_id{}) text += " on stream " + std::to_string(block.stream.number());
+  for (const stream_id each : block.waits_for)
+    text += (each == block.waits_for.front() ? ", waits for stream " : " and ") +
+            std::to_string(each.number());
+  return text;
+}
+
+}  // namespace weir::inline v0

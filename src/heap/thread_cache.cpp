@@ -7,7 +7,7 @@
 
 namespace weir::inline v0::heap {
 
-constinit thread_local local_cache here{};
+constinit thread_local local_cache this_thread{};
 
 // An id and a slot that no stream has.
 constinit stream_bins thread_cache::nothing{.id = stream_id{~std::uint64_t{0}},
@@ -38,42 +38,42 @@ void thread_cache::take_in_remote(block_store& blocks) noexcept {
   } while (
       !remote.compare_exchange_weak(seen, 0, std::memory_order_acquire, std::memory_order_relaxed));
   for (auto next = static_cast<block_index>(seen); next != no_block;) {
-    const block_index which = next;
-    block& what = blocks[which];
-    next = what.out.next;
+    const block_index index = next;
+    block& block = blocks[index];
+    next = block.out.next;
     // All of them were written by another processor: one after the other would take as long each.
     fetch(blocks[next]);
-    fetch(blocks[what.out.ahead]);
-    stream_bins* const into = bins_of(what.stream);
-    if (into == nullptr || !counts(what.account) || units + what.units > bound()) {
-      leave_unplaced(which, what);
+    fetch(blocks[block.out.ahead]);
+    stream_bins* const into = bins_of(block.stream);
+    if (into == nullptr || !counts(block.account) || units + block.units > bound()) {
+      leave_unplaced(index, block);
       continue;
     }
-    count_free(what.account, what.size() - what.out.waste, what.size());
-    into->push(which, what);
-    units += what.units;
+    count_free(block.account, block.size() - block.out.waste, block.size());
+    into->push(index, block);
+    units += block.units;
   }
 }
 
-bool thread_cache::push_remote(block_index which, block& what) noexcept {
+bool thread_cache::push_remote(block_index index, block& block) noexcept {
   std::uint64_t seen = remote.load(std::memory_order_relaxed);
   std::uint64_t next = 0;
   do {
     if (seen == remote_closed) return false;
-    const std::uint64_t waiting = (seen >> 32) + what.units;
+    const std::uint64_t waiting = (seen >> 32) + block.units;
     if (waiting > bound() || waiting > 0xffff'fffe) return false;
-    what.out.next = static_cast<block_index>(seen);
-    next = waiting << 32 | which;
+    block.out.next = static_cast<block_index>(seen);
+    next = waiting << 32 | index;
   } while (!remote.compare_exchange_weak(seen, next, std::memory_order_release,
                                          std::memory_order_relaxed));
   return true;
 }
 
-bool thread_cache::make_room(account_number which) noexcept {
-  if (which < delta_count) return true;
+bool thread_cache::make_room(account_number account) noexcept {
+  if (account < delta_count) return true;
   try {
-    limits.resize(std::size_t{which} + 1);
-    delta_storage.resize(std::size_t{which} + 1);
+    limits.resize(std::size_t{account} + 1);
+    delta_storage.resize(std::size_t{account} + 1);
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -102,9 +102,9 @@ stream_bins* thread_cache::least_recent() noexcept {
   return oldest == tables.end() ? nullptr : oldest->get();
 }
 
-void thread_cache::remove_bins(stream_bins* which) noexcept {
-  if (current == which) current = &nothing;
-  std::erase_if(tables, [&](const auto& each) { return each.get() == which; });
+void thread_cache::remove_bins(stream_bins* bins) noexcept {
+  if (current == bins) current = &nothing;
+  std::erase_if(tables, [&](const auto& each) { return each.get() == bins; });
 }
 
 std::size_t thread_cache::footprint() const noexcept {
@@ -135,11 +135,11 @@ thread_cache* thread_caches::open() noexcept {
   return opened;
 }
 
-void thread_caches::recycle(thread_cache& which) noexcept {
-  which.tables.clear();
-  which.current = &thread_cache::nothing;
-  which.per_thread_stream = {};
-  idle_.push_back(&which);
+void thread_caches::recycle(thread_cache& cache) noexcept {
+  cache.tables.clear();
+  cache.current = &thread_cache::nothing;
+  cache.per_thread_stream = {};
+  idle_.push_back(&cache);
 }
 
 thread_caches::stop::stop(thread_caches& all, thread_cache* except) noexcept

@@ -13,7 +13,7 @@
 
 #include "heap/accounts.hpp"
 #include "heap/asymmetric_barrier.hpp"
-#include "heap/block.hpp"
+#include "heap/vocabulary.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/observe/events.hpp"
 
@@ -27,18 +27,18 @@ constexpr std::uint32_t most_binned_units = 2048;
 /// Indexed by size: 8 KiB, of which a thread touches the lines of the sizes it uses.
 struct stream_bins {
   stream_id id{};
-  stream_slot slot = nobody;
+  stream_slot slot = no_stream;
   std::uint64_t last_used = 0;
   // Whether one of eight sizes was pushed; says nothing about what is left.
   static constexpr std::size_t group = 8;
   std::array<bool, most_binned_units / group + 1> touched{};
   std::array<block_index, most_binned_units + 1> heads{};
 
-  void push(block_index which, block& what) noexcept { push(which, what, what.units); }
-  void push(block_index which, block& what, std::uint32_t units) noexcept {
+  void push(block_index index, block& block) noexcept { push(index, block, block.units); }
+  void push(block_index index, block& block, std::uint32_t units) noexcept {
     block_index& head = heads[units];
-    what.out.next = head;
-    head = which;
+    block.out.next = head;
+    head = index;
     touched[units / group] = true;
   }
   /// Calls `action(size)` for every size that may have a list, largest first, as long as it answers
@@ -80,7 +80,7 @@ class alignas(64) thread_cache {
   /// A table of no stream, never written.
   static stream_bins nothing;
 
-  // Why the owner must leave the quick path: for the lock ...
+  // Why the owner must leave the fast path: for the lock ...
   static constexpr std::uint32_t stopped = 1;    ///< somebody looks into it
   static constexpr std::uint32_t closed = 2;     ///< the allocator is
   static constexpr std::uint32_t capturing = 4;  ///< ask whether the stream is being captured
@@ -99,7 +99,7 @@ class alignas(64) thread_cache {
   [[nodiscard]] std::uint16_t home() const noexcept { return number == homeless ? 0 : number; }
 
   /// The reasons to leave at once; 0: none. Either way leave() follows.
-  [[nodiscard]] std::uint32_t enter_quickly() noexcept {
+  [[nodiscard]] std::uint32_t enter_fast() noexcept {
     busy.store(1, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // for the rest see `fenced`
     const std::uint32_t reasons = attention.load(asymmetric_barrier::load_order);
@@ -136,28 +136,28 @@ class alignas(64) thread_cache {
     return current->slot == slot ? current : search(slot);
   }
   /// Whether what happens to this account may be counted here.
-  [[nodiscard]] bool counts(account_number which) const noexcept {
-    return which < delta_count && !limits[which];
+  [[nodiscard]] bool counts(account_number account) const noexcept {
+    return account < delta_count && !limits[account];
   }
-  void count_allocation(account_number which, std::uint64_t requested,
+  void count_allocation(account_number account, std::uint64_t requested,
                         std::uint64_t rounded) noexcept {
-    account_delta& mine = deltas[which];
-    mine.requested += static_cast<std::int64_t>(requested);
-    mine.allocated += static_cast<std::int64_t>(rounded);
-    ++mine.allocations;
+    account_delta& delta = deltas[account];
+    delta.requested += static_cast<std::int64_t>(requested);
+    delta.allocated += static_cast<std::int64_t>(rounded);
+    ++delta.allocations;
   }
-  void count_free(account_number which, std::uint64_t requested, std::uint64_t rounded) noexcept {
-    account_delta& mine = deltas[which];
-    mine.requested -= static_cast<std::int64_t>(requested);
-    mine.allocated -= static_cast<std::int64_t>(rounded);
-    ++mine.frees;
+  void count_free(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept {
+    account_delta& delta = deltas[account];
+    delta.requested -= static_cast<std::int64_t>(requested);
+    delta.allocated -= static_cast<std::int64_t>(rounded);
+    ++delta.frees;
   }
 
   /// Keeps a freed block, not counted as freed yet, for whoever next has the lock.
-  void leave_unplaced(block_index which, block& what) noexcept {
-    what.out.next = unplaced;
-    unplaced = which;
-    unplaced_units += what.units;
+  void leave_unplaced(block_index index, block& block) noexcept {
+    block.out.next = unplaced;
+    unplaced = index;
+    unplaced_units += block.units;
     ++unplaced_count;
   }
   /// Whether that is worth taking the lock for.
@@ -171,11 +171,11 @@ class alignas(64) thread_cache {
 
   /// Leaves a block that this cache handed out and another thread freed; it is thread_cached
   /// already and names the stream. False: the cache is closed or has enough.
-  [[nodiscard]] bool push_remote(block_index which, block& what) noexcept;
+  [[nodiscard]] bool push_remote(block_index index, block& block) noexcept;
   /// For the owner, who leaves a block elsewhere: the one that it left eight before. Whoever takes
   /// them in comes to that one eight later, and has it fetched by then.
-  [[nodiscard]] block_index left_before(block_index which) noexcept {
-    return std::exchange(left_elsewhere[left_count++ % left_elsewhere.size()], which);
+  [[nodiscard]] block_index left_before(block_index index) noexcept {
+    return std::exchange(left_elsewhere[left_count++ % left_elsewhere.size()], index);
   }
   [[nodiscard]] bool has_remote() const noexcept {
     return remote.load(std::memory_order_relaxed) != 0;
@@ -184,12 +184,12 @@ class alignas(64) thread_cache {
   // --- With the lock ----------------------------------------------------------------------------
 
   /// Counts accounts up to `which` from now on; false where the host has no memory.
-  [[nodiscard]] bool make_room(account_number which) noexcept;
+  [[nodiscard]] bool make_room(account_number account) noexcept;
   /// Adds a table for a stream; there must be fewer than most_streams. Null: no host memory.
   stream_bins* add_bins(stream_id id, stream_slot slot) noexcept;
   [[nodiscard]] bool has_every_bins() const noexcept { return tables.size() == most_streams; }
   [[nodiscard]] stream_bins* least_recent() noexcept;
-  void remove_bins(stream_bins* which) noexcept;
+  void remove_bins(stream_bins* bins) noexcept;
   [[nodiscard]] std::uint64_t held() const noexcept { return units * unit + large_units * unit; }
   [[nodiscard]] std::size_t footprint() const noexcept;
 
@@ -255,7 +255,7 @@ class thread_caches {
   /// A cache for a thread; null where the host has no memory.
   [[nodiscard]] thread_cache* open() noexcept;
   /// The thread is gone and the cache is empty.
-  void recycle(thread_cache& which) noexcept;
+  void recycle(thread_cache& cache) noexcept;
   /// The cache with that number; any thread.
   [[nodiscard]] thread_cache* at(std::uint16_t number) const noexcept {
     return homes_[number].load(std::memory_order_acquire);
@@ -306,10 +306,10 @@ class thread_caches {
 struct local_cache {
   std::uint64_t serial = 0;
   thread_cache* cache = nullptr;
-  /// The same serial while the quick path that tells nobody is worth trying.
+  /// The same serial while the fast path that emits nothing is worth trying.
   std::uint64_t unobserved = 0;
 };
 // Initial-exec: one load from a register's offset, also inside the shared library.
-extern constinit thread_local local_cache here __attribute__((tls_model("initial-exec")));
+extern constinit thread_local local_cache this_thread __attribute__((tls_model("initial-exec")));
 
 }  // namespace weir::inline v0::heap

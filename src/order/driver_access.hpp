@@ -14,7 +14,7 @@ namespace weir::inline v0::order {
 /// finds room makes no driver call at all. Stays on its thread and in its block.
 class driver_access {
  public:
-  explicit driver_access(weir::device where) noexcept : device_{where} {}
+  explicit driver_access(weir::device device) noexcept : device_{device} {}
   driver_access(const driver_access&) = delete;
   driver_access& operator=(const driver_access&) = delete;
 

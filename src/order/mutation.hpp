@@ -9,7 +9,7 @@ namespace weir::inline v0::order {
 /// mutated() is a constant, and the line it stands in is what it would be without.
 enum class mutation : std::uint8_t {
   none,
-  free_run_is_everybodys,          ///< what a stream freed is everybody's at once
+  free_run_is_everybodys,          ///< what a stream freed is quiescent at once
   foreign_run_absorbed,            ///< a free takes in a neighbour that another stream freed
   older_free_counts,               ///< of two frees that become one run the older one's epoch stays
   one_epoch_too_many,              ///< the epoch after the last one passed counts as passed
@@ -28,7 +28,7 @@ enum class mutation : std::uint8_t {
   hole_filled_early,            ///< a hole is filled while its old mapping may be in use
   hole_forgets_its_use,         ///< a place that a handle left counts as unused
   mapping_not_retained,         ///< a handle that moves is unmapped at its old place at once
-  surplus_is_everybodys,        ///< what a moved handle has to spare is everybody's
+  surplus_is_everybodys,        ///< what a moved handle has to spare is quiescent
   no_wait_for_window,           ///< room behind waits, without the waits
   no_wait_for_borrowed,         ///< another stream's run, without the wait
   wait_for_older_epoch,         ///< a wait for the oldest mark instead of the one needed
@@ -50,7 +50,7 @@ enum class mutation : std::uint8_t {
 
 #ifdef WEIR_MUTATIONS
 inline mutation chosen_mutation = mutation::none;
-[[nodiscard]] inline bool mutated(mutation which) noexcept { return chosen_mutation == which; }
+[[nodiscard]] inline bool mutated(mutation broken) noexcept { return chosen_mutation == broken; }
 #else
 [[nodiscard]] constexpr bool mutated(mutation /*which*/) noexcept { return false; }
 #endif

@@ -5,9 +5,9 @@
 
 namespace weir::inline v0::order {
 
-/// A stream's number inside one stream_order. 0 is nobody: what belongs to it is everybody's.
+/// A stream's number inside one stream_order. 0 is no_stream: what belongs to it is quiescent.
 using stream_slot = std::uint32_t;
-constexpr stream_slot nobody = 0;
+constexpr stream_slot no_stream = 0;
 
 /// A stretch of time, counted up. Wraps around, so compare with is_after() only.
 using epoch = std::uint32_t;
@@ -17,7 +17,7 @@ using epoch = std::uint32_t;
 
 /// Whose memory it is, and when it was freed: what was queued by the end of the epoch may use it.
 struct stamp {
-  stream_slot stream = nobody;
+  stream_slot stream = no_stream;
   order::epoch epoch = 0;
 
   friend bool operator==(const stamp&, const stamp&) = default;

@@ -21,11 +21,11 @@ bool says_gone(const error& reason) noexcept {
          reason.native == driver::CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-stream_order::stream_order(weir::device where, order_rules rules)
-    : device_{where},
+stream_order::stream_order(weir::device device, order_rules rules)
+    : device_{device},
       rules_{rules},
-      watched_{detail::device_state::of(where).known_streams},
-      events_{where},
+      watched_{detail::device_state::of(device).known_streams},
+      events_{device},
       entries_(1) {}
 
 stream_order::~stream_order() = default;
@@ -33,8 +33,8 @@ stream_order::~stream_order() = default;
 // --- Streams -------------------------------------------------------------------------------------
 
 stream_slot stream_order::known(stream_id id) const noexcept {
-  const auto found = slots_.find(id);
-  return found == slots_.end() ? nobody : found->second;
+  const auto known = slots_.find(id);
+  return known == slots_.end() ? no_stream : known->second;
 }
 
 stream_ref stream_order::ref(stream_slot slot) const noexcept {
@@ -46,8 +46,8 @@ result<stream_slot> stream_order::slot_of(const stream_ref& stream, const contex
   auto asked = stream.id(bound);
   if (!asked) {
     // A stream that is being captured cannot be asked; its handle cannot have changed hands since.
-    const auto found = by_handle_.find(stream.handle());
-    if (asked.code() == errc::capture_forbidden && found != by_handle_.end()) return found->second;
+    const auto known = by_handle_.find(stream.handle());
+    if (asked.code() == errc::capture_forbidden && known != by_handle_.end()) return known->second;
     return std::move(asked).error();
   }
   return meet(stream, *asked);
@@ -57,7 +57,7 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
   if (mutated(mutation::streams_known_by_handle) && by_handle_.contains(stream.handle()))
     return by_handle_.at(stream.handle());
   const stream_slot known_slot = known(id);
-  const stream_slot slot = known_slot != nobody ? known_slot : add(stream, id);
+  const stream_slot slot = known_slot != no_stream ? known_slot : add(stream, id);
   entries_[slot].named = true;
   if (gone(slot)) [[unlikely]]
     revive(slot);
@@ -66,7 +66,7 @@ stream_slot stream_order::meet(const stream_ref& stream, stream_id id) {
 
 void stream_order::revive(stream_slot slot) noexcept {
   entry& back = entries_[slot];
-  if (back.finished) back.marked = back.passed = completed_;
+  if (back.finished) back.marked = back.completed = completed_;
   back.ended = back.lost = back.finished = false;
   update();
 }
@@ -88,7 +88,7 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   // What it was given before we knew of it may use what was freed since: it holds that up.
   const bool counts_from_now = mutated(mutation::new_stream_holds_up_nothing);
   met.stamped = met.closed = met.quiescent = completed_;
-  met.marked = met.passed = counts_from_now ? open_ - 1 : completed_;
+  met.marked = met.completed = counts_from_now ? open_ - 1 : completed_;
   slots_.emplace(id, slot);
   if (!stream.is_per_thread()) by_handle_.insert_or_assign(stream.handle(), slot);
   update();
@@ -111,7 +111,7 @@ void stream_order::meet_watched() {
     };
     if (std::any_of(told_ends_.begin(), told_ends_.end(), is_it)) continue;
     const stream_slot met = known(id);
-    const stream_slot slot = met != nobody ? met : add(stream, id);
+    const stream_slot slot = met != no_stream ? met : add(stream, id);
     entries_[slot].lasting = entries_[slot].registered = true;
     if (gone(slot)) revive(slot);  // it was unwatched, and is watched again
   }
@@ -161,7 +161,7 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
 result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) {
   entry& stream = entries_[slot];
   if (gone(slot)) return {};
-  const named_stream told{*this, slot};  // whoever tells of its end has it still
+  const named_stream named{*this, slot};  // whoever tells of its end has it still
   if (const std::uint64_t registration = watched_.registration_of(stream.id); registration != 0)
     told_ends_.push_back({stream.id, registration});
   stream.registered = false;
@@ -182,7 +182,7 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
 
 bool stream_order::add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
                              std::uint64_t much) noexcept {
-  if (slot == nobody) return false;
+  if (slot == no_stream) return false;
   entry& stream = entries_[slot];
   stream.freed += size;
   ++stream.frees;
@@ -230,8 +230,8 @@ void stream_order::update() noexcept {
       continue;
     }
     if (stream.lost && mutated(mutation::lost_stream_forgotten)) continue;
-    if (!stream.ended) marked_ = earlier(marked_, later(stream.marked, stream.passed));
-    completed_ = earlier(completed_, stream.passed);
+    if (!stream.ended) marked_ = earlier(marked_, later(stream.marked, stream.completed));
+    completed_ = earlier(completed_, stream.completed);
   }
   // So that the epochs of a stream that rests for long stay comparable.
   for (entry& stream : entries_) {
@@ -252,11 +252,11 @@ result<bool> stream_order::record_mark(stream_slot slot, epoch until, const cont
   if (!askable) return false;
   // Behind a kernel that runs for long the newest mark moves on instead of another being made.
   if (stream.marks.size() == most_unfinished) {
-    static_cast<void>(events_.give_back(std::move(stream.marks.back().reached)));
+    static_cast<void>(events_.release(std::move(stream.marks.back().reached)));
     stream.marks.pop_back();
     stream.marked = stream.marks.back().epoch;
   }
-  WEIR_TRY_VALUE(mark_event, events_.take());
+  WEIR_TRY_VALUE(mark_event, events_.acquire());
   WEIR_TRY(mark_event.record(ref(slot), bound));
   ++events_recorded_;
   // Another thread may have begun to capture the stream in between. The event is the capture's
@@ -280,14 +280,14 @@ result<void> stream_order::mark_all(const context_scope& bound) {
   result<void> outcome;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     if (mutated(mutation::one_stream_not_marked) && slot == 2) {
-      entries_[slot].passed = entries_[slot].marked = open_ - 1;
+      entries_[slot].completed = entries_[slot].marked = open_ - 1;
       continue;
     }
     auto marked = mark_stream(slot, bound);
     if (!marked && outcome) outcome = std::move(marked);  // the others are marked all the same
     entry& stream = entries_[slot];
     if (mutated(mutation::unmarked_stream_counts_as_idle) && owes_mark(stream))
-      stream.passed = stream.marked = open_ - 1;
+      stream.completed = stream.marked = open_ - 1;
   }
   update();
   return outcome;
@@ -339,11 +339,11 @@ result<void> stream_order::close_for(const std::vector<stamp>& used, const conte
 result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound) {
   bool grew = false;
   while (!stream.marks.empty()) {
-    const auto reached = stream.marks.front().reached.reached(bound);
+    const auto reached = stream.marks.front().reached.is_complete(bound);
     if (!reached && reached.error().native == driver::CUDA_ERROR_CAPTURED_EVENT) {
       // Of a capture that came and went while it was recorded. A later mark will do for both.
       stream.marks.pop_front();
-      stream.marked = stream.marks.empty() ? stream.passed : stream.marks.back().epoch;
+      stream.marked = stream.marks.empty() ? stream.completed : stream.marks.back().epoch;
       stream.lost = stream.lost || std::exchange(stream.ended, false);
       continue;
     }
@@ -352,9 +352,9 @@ result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound
     // Out of the way first: an event that cannot be kept must not hold up what follows it.
     mark done = std::move(stream.marks.front());
     stream.marks.pop_front();
-    stream.passed = later(stream.passed, done.epoch);
+    stream.completed = later(stream.completed, done.epoch);
     grew = true;
-    if (auto kept = events_.give_back(std::move(done.reached)); !kept) detail::report_failure(kept);
+    if (auto kept = events_.release(std::move(done.reached)); !kept) detail::report_failure(kept);
   }
   return grew;
 }
@@ -364,9 +364,9 @@ result<bool> stream_order::poll(const context_scope& bound) {
   bool grew = false;
   std::optional<error> failed;
   for (entry& stream : entries_) {
-    auto passed = poll_stream(stream, bound);
-    if (!passed && !failed) failed = std::move(passed).error();
-    grew = grew || (passed && *passed);
+    auto progress = poll_stream(stream, bound);
+    if (!progress && !failed) failed = std::move(progress).error();
+    grew = grew || (progress && *progress);
   }
   if (grew || failed) update();
   if (failed) return *std::move(failed);
@@ -402,9 +402,9 @@ result<bool> stream_order::synchronize_oldest(const context_scope& bound) {
 void stream_order::device_synchronized() noexcept {
   end_epoch();
   for (entry& stream : entries_) {
-    for (mark& old : stream.marks) static_cast<void>(events_.give_back(std::move(old.reached)));
+    for (mark& old : stream.marks) static_cast<void>(events_.release(std::move(old.reached)));
     stream.marks.clear();
-    stream.passed = stream.marked = open_ - 1;
+    stream.completed = stream.marked = open_ - 1;
     close_epochs(stream);
     if (stream.lost) stream.finished = true;  // it gets nothing more to do
   }
@@ -431,7 +431,7 @@ result<bool> stream_order::wait(stream_slot waiter, stamp freed, const context_s
 
 result<bool> stream_order::wait_for_stream(stream_slot waiter, stamp used,
                                            const context_scope& bound) {
-  if (used.stream == waiter || passed(used)) return true;
+  if (used.stream == waiter || stream_completed(used)) return true;
   if (paused()) return false;
   entry& owner = entries_[used.stream];
   if (is_after(used.epoch, owner.marked) && !owner.ended) {

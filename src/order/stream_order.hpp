@@ -58,7 +58,7 @@ struct order_rules {
 /// Owned by one allocator or pool, whose lock every call needs.
 class stream_order {
  public:
-  explicit stream_order(weir::device where, order_rules rules = {});
+  explicit stream_order(weir::device device, order_rules rules = {});
   ~stream_order();
   stream_order(const stream_order&) = delete;
   stream_order& operator=(const stream_order&) = delete;
@@ -110,25 +110,25 @@ class stream_order {
 
   /// Whether memory freed at the stamp may leave its stream.
   [[nodiscard]] bool completed(stamp freed) const noexcept {
-    if (freed.stream == nobody) return true;
+    if (freed.stream == no_stream) return true;
     const epoch ahead = mutated(mutation::one_epoch_too_many) ? 1 : 0;
     if (!all_work() || mutated(mutation::others_work_forgotten))
-      return passed({freed.stream, freed.epoch - ahead});
+      return stream_completed({freed.stream, freed.epoch - ahead});
     return !is_after(freed.epoch, entries_[freed.stream].quiescent + ahead);
   }
   /// Whether that stream alone has done what it had been given by the end of the epoch.
-  [[nodiscard]] bool passed(stamp used) const noexcept {
-    if (used.stream == nobody) return true;
+  [[nodiscard]] bool stream_completed(stamp used) const noexcept {
+    if (used.stream == no_stream) return true;
     const entry& stream = entries_[used.stream];
-    return stream.finished || !is_after(used.epoch, stream.passed);
+    return stream.finished || !is_after(used.epoch, stream.completed);
   }
   /// An epoch of which a stamp of the stream's is completed.
   [[nodiscard]] epoch completed_epoch(stream_slot slot) const noexcept {
-    return all_work() ? entries_[slot].quiescent : entries_[slot].passed;
+    return all_work() ? entries_[slot].quiescent : entries_[slot].completed;
   }
   /// Whether something is stamped with an epoch of the stream that is not completed.
   [[nodiscard]] bool behind(stream_slot slot) const noexcept {
-    return slot != nobody && !completed({slot, entries_[slot].stamped});
+    return slot != no_stream && !completed({slot, entries_[slot].stamped});
   }
   [[nodiscard]] bool any_behind() const noexcept;
 
@@ -150,7 +150,7 @@ class stream_order {
   result<void> close(stream_slot slot, const context_scope& bound);
   /// The same for what any stream freed but `spared`, whose memory is its own to use already.
   result<void> close_others(stream_slot spared, const context_scope& bound);
-  /// Ends the open epoch and marks these streams alone: somebody waits for them to have passed it.
+  /// Ends the open epoch and marks these streams alone: somebody waits for them to complete it.
   result<void> close_for(const std::vector<stamp>& used, const context_scope& bound);
   /// Looks which marks are reached. True if a stream came on.
   result<bool> poll(const context_scope& bound);
@@ -193,7 +193,7 @@ class stream_order {
     bool finished = false;    // … and is reached
     bool capture_expected = false;
     // Of its memory, each the newest epoch of its kind: of which something is stamped; that may
-    // become everybody's; that is everybody's.
+    // become quiescent; that is quiescent.
     epoch stamped = 0;
     epoch closed = 0;
     epoch quiescent = 0;
@@ -202,7 +202,7 @@ class stream_order {
     std::uint32_t frees = 0;     // in how many frees
     // Of its work, the same: with a mark; with a mark that is reached.
     epoch marked = 0;
-    order::epoch passed = 0;
+    epoch completed = 0;
     std::deque<mark> marks;                             // not known to be reached
     std::unordered_map<stream_slot, epoch> waited_for;  // waits already queued
   };
@@ -230,7 +230,7 @@ class stream_order {
   /// Meets the streams that became known elsewhere.
   void meet_watched();
   void end_epoch() noexcept;
-  /// What the stream freed in epochs that have ended may become everybody's.
+  /// What the stream freed in epochs that have ended may become quiescent.
   void close_epochs(entry& stream) noexcept;
   result<void> mark_all(const context_scope& bound);
   result<void> mark_stream(stream_slot slot, const context_scope& bound);
@@ -260,7 +260,7 @@ class stream_order {
   std::vector<stream_slot> spare_;  // of streams that ended and never had memory
   std::unordered_map<stream_id, stream_slot> slots_;
   std::unordered_map<driver::CUstream, stream_slot> by_handle_;  // the latest with that handle
-  stream_slot named_ = nobody;                                   // by the call under way
+  stream_slot named_ = no_stream;                                // by the call under way
   epoch open_ = 1;
   epoch marked_ = 0;     // every stream has a mark for it
   epoch completed_ = 0;  // every stream has reached one
@@ -277,7 +277,7 @@ class named_stream {
   [[nodiscard]] named_stream(stream_order& in, stream_slot slot) noexcept : in_{in} {
     in_.named_ = slot;
   }
-  ~named_stream() { in_.named_ = nobody; }
+  ~named_stream() { in_.named_ = no_stream; }
   named_stream(const named_stream&) = delete;
   named_stream& operator=(const named_stream&) = delete;
 

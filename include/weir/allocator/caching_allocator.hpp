@@ -22,13 +22,13 @@
 #include <utility>
 #include <vector>
 
+#include "weir/allocator/allocator_options.hpp"
 #include "weir/allocator/graph_memory.hpp"
 #include "weir/allocator/memory_pool.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
-#include "weir/base/options.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 #include "weir/device/event.hpp"
@@ -41,7 +41,7 @@
 namespace weir::inline v0 {
 
 namespace heap {
-class allocator_state;
+class central_heap;
 }  // namespace heap
 
 /// Asked to free something because a request of `needed` bytes cannot be met. Returns whether it
@@ -59,11 +59,32 @@ class WEIR_API callback_registration {
 
  private:
   friend class caching_allocator;
-  callback_registration(std::weak_ptr<heap::allocator_state> owner, std::uint64_t key) noexcept
+  callback_registration(std::weak_ptr<heap::central_heap> owner, std::uint64_t key) noexcept
       : owner_{std::move(owner)}, key_{key} {}
 
-  std::weak_ptr<heap::allocator_state> owner_;
+  std::weak_ptr<heap::central_heap> owner_;
   std::uint64_t key_ = 0;
+};
+
+/// Keeps an observer registered; gone with this object, or with the allocator.
+class WEIR_API observer_registration {
+ public:
+  observer_registration() noexcept = default;
+  ~observer_registration();
+  observer_registration(observer_registration&& other) noexcept;
+  observer_registration& operator=(observer_registration&& other) noexcept;
+
+  explicit operator bool() const noexcept { return sink_ != nullptr; }
+  /// Ends it now. Twice does no harm.
+  void end() noexcept;
+
+ private:
+  friend class caching_allocator;
+  observer_registration(std::weak_ptr<heap::central_heap> owner, event_sink* sink) noexcept
+      : owner_{std::move(owner)}, sink_{sink} {}
+
+  std::weak_ptr<heap::central_heap> owner_;
+  event_sink* sink_ = nullptr;
 };
 
 // --- The allocator ------------------------------------------------------------------------------
@@ -87,9 +108,10 @@ class WEIR_API callback_registration {
 ///
 /// **Ownership.** A shared handle, as cheap to copy as a shared_ptr. close(), or the end of the
 /// last handle, gives all memory back and reports what is still live to the error handler
-/// (errc::already_freed, with count and bytes). Afterwards calls through
-/// copies return errc::already_freed. Memory must not be in use then: close() waits for the streams
-/// that freed memory, but does not know who uses blocks that were never freed.
+/// (errc::still_live, with count and bytes). Afterwards calls through copies return errc::closed;
+/// calls through a handle that was moved from return errc::moved_from. Memory must not be in use
+/// then: close() waits for the streams that freed memory, but does not know who uses blocks that
+/// were never freed.
 ///
 /// **Bad input.** Zero bytes give a null pointer, and freeing null does nothing. A size that cannot
 /// be rounded is size_overflow; an alignment that is no power of two or above 2 MiB is
@@ -97,11 +119,11 @@ class WEIR_API callback_registration {
 /// a block freed twice is double_free; a stream of another device is bad_stream.
 class WEIR_API caching_allocator {
  public:
-  /// The options used are those that begin with heap_. not_supported: the device lacks virtual
-  /// memory and the policy needs it (every policy but classic does), or heap_exportable is on and
-  /// the device cannot export memory or the policy is a classic one.
-  [[nodiscard]] static result<caching_allocator> create(weir::device where,
-                                                        const options& settings = {});
+  /// not_supported: the device lacks virtual memory and the policy needs it (every policy but
+  /// classic does), or `exportable` is on and the device cannot export memory or the policy is a
+  /// classic one.
+  [[nodiscard]] static result<caching_allocator> create(weir::device device,
+                                                        const allocator_options& options = {});
 
   [[nodiscard]] weir::device device() const noexcept;
   /// Gives everything back now. The first failure is returned; all is attempted.
@@ -109,10 +131,11 @@ class WEIR_API caching_allocator {
 
   // --- Memory -----------------------------------------------------------------------------------
 
-  /// Throws out_of_memory, with a report, or failure. At least 512-byte aligned.
-  [[nodiscard]] void* allocate(bytes size, const stream_ref& stream, bytes alignment = bytes{512});
+  /// Throws out_of_memory, with a report, or failure. Aligned to allocator_alignment at least.
+  [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
+                               bytes alignment = allocator_alignment);
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{512});
+                                           bytes alignment = allocator_alignment);
 
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for. The
   /// form with a size also checks that it is the size that was asked for (invalid_argument; the
@@ -128,6 +151,9 @@ class WEIR_API caching_allocator {
   /// that work is done. Costs a lock; no driver call until the free.
   result<void> record_stream(void* pointer, const stream_ref& stream);
 
+  /// The size of the block that a request of `size` bytes gets: the next multiple of 512.
+  /// size_overflow: there is none.
+  [[nodiscard]] static result<bytes> rounded_size(bytes size);
   /// The size that was asked for; foreign_pointer or double_free as for deallocate.
   [[nodiscard]] result<bytes> size_of(const void* pointer) const;
 
@@ -140,27 +166,32 @@ class WEIR_API caching_allocator {
   /// Other blocks may lie in the same handles.
   [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
 
-  // --- Looking ----------------------------------------------------------------------------------
+  // --- Inspection
+  // ----------------------------------------------------------------------------------
 
   /// Exact, of one moment. Stops all threads' caches for a few microseconds.
   [[nodiscard]] memory_stats stats() const;
   [[nodiscard]] memory_stats stats(weir::tag of) const;
   [[nodiscard]] std::vector<tag_stats> stats_by_tag() const;
+  /// Every peak becomes the current value, of pools and tags as well.
   void reset_peaks();
+  /// What is counted since creation (allocations, frees, hits, misses, failures, handles, waits,
+  /// events) begins anew at 0, of pools and tags as well.
+  void reset_counters();
   [[nodiscard]] allocator_snapshot snapshot() const;
   /// The report that out_of_memory would carry for such a request now.
   [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream) const;
 
-  // --- Giving back ------------------------------------------------------------------------------
+  // --- Releasing ------------------------------------------------------------------------------
 
-  /// Gives physical memory that is free for everybody back to the driver until at most `keep` bytes
-  /// are reserved. Waits for nothing; memory that streams may still use stays. Returns how much
-  /// went.
+  /// Releases physical memory that is quiescent to the driver until at most `keep` bytes are
+  /// reserved. Waits for nothing; memory that streams may still use stays. Returns how much was
+  /// released.
   result<bytes> trim(bytes keep = {});
   /// The same for all that is not live, after waiting for the streams.
   result<bytes> empty_cache();
-  /// `stream` will not be used any more: what threads cache for it is handed back, and a mark is
-  /// queued on it so that its memory becomes everybody's. Must be called before a stream is
+  /// `stream` will not be used any more: what threads cache for it is flushed, and a mark is
+  /// queued on it so that its memory becomes quiescent. Must be called before a stream is
   /// destroyed that is not a weir::stream (which does it by itself): the driver does not survive
   /// being asked about a stream that is gone.
   result<void> release_stream(const stream_ref& stream);
@@ -186,17 +217,19 @@ class WEIR_API caching_allocator {
   [[nodiscard]] result<graph_memory> begin_capture(const stream_ref& stream);
   [[nodiscard]] capture_notice notice_captures();
   [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback);
-  /// Replaces the observer; null removes it. When this returns the old one is not called any more.
-  void set_observer(event_sink* sink);
+  /// `sink` receives every event from now on, until the registration ends; when that has ended the
+  /// sink is not called any more. Any number of observers, each with a registration of its own;
+  /// they are called in the order in which they came.
+  [[nodiscard]] observer_registration add_observer(event_sink& sink);
 
   friend bool operator==(const caching_allocator&, const caching_allocator&) noexcept = default;
 
  private:
-  friend class heap::allocator_state;
-  explicit caching_allocator(std::shared_ptr<heap::allocator_state> inside) noexcept
-      : inside_{std::move(inside)} {}
+  friend class heap::central_heap;
+  explicit caching_allocator(std::shared_ptr<heap::central_heap> heap) noexcept
+      : heap_{std::move(heap)} {}
 
-  std::shared_ptr<heap::allocator_state> inside_;
+  std::shared_ptr<heap::central_heap> heap_;
 };
 
 }  // namespace weir::inline v0

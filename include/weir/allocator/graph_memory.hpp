@@ -13,7 +13,7 @@
 namespace weir::inline v0 {
 
 namespace heap {
-class allocator_state;
+class central_heap;
 struct graph_claim;
 }  // namespace heap
 
@@ -23,8 +23,8 @@ struct graph_claim;
 /// requests on that stream, and on streams that the capture takes in, are served from a pool of its
 /// own. What is freed inside the capture is reused inside it by the same stream. The pool keeps all
 /// its memory, freed or not, as long as this object or a graph it was tied to by keep_with() lives,
-/// so that the graph can be replayed whatever else allocates. Then it goes back to the driver, once
-/// the blocks that left the capture alive are freed too.
+/// so that the graph can be replayed whatever else allocates. Then it is released to the driver,
+/// once the blocks that left the capture alive are freed too.
 ///
 /// Moves, does not copy. One thread at a time.
 class WEIR_API graph_memory {
@@ -34,7 +34,7 @@ class WEIR_API graph_memory {
   graph_memory(graph_memory&&) noexcept = default;
   graph_memory& operator=(graph_memory&& other) noexcept;
 
-  explicit operator bool() const noexcept { return inside_ != nullptr; }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   /// The capture is over: requests go their usual way again. Twice does no harm.
   void end() noexcept;
   /// Ties the memory to `graph` and every executable made of it from now on: it lives as long as
@@ -44,10 +44,10 @@ class WEIR_API graph_memory {
 
  private:
   friend class caching_allocator;
-  explicit graph_memory(std::shared_ptr<heap::graph_claim> inside) noexcept
-      : inside_{std::move(inside)} {}
+  explicit graph_memory(std::shared_ptr<heap::graph_claim> state) noexcept
+      : state_{std::move(state)} {}
 
-  std::shared_ptr<heap::graph_claim> inside_;
+  std::shared_ptr<heap::graph_claim> state_;
 };
 
 /// Says that captures may be under way, of whatever streams, as long as it lives.
@@ -68,10 +68,10 @@ class WEIR_API capture_notice {
 
  private:
   friend class caching_allocator;
-  explicit capture_notice(std::weak_ptr<heap::allocator_state> owner) noexcept
+  explicit capture_notice(std::weak_ptr<heap::central_heap> owner) noexcept
       : owner_{std::move(owner)} {}
 
-  std::weak_ptr<heap::allocator_state> owner_;
+  std::weak_ptr<heap::central_heap> owner_;
 };
 
 }  // namespace weir::inline v0

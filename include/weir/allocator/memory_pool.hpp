@@ -5,7 +5,6 @@
 #include <memory>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
@@ -13,10 +12,14 @@
 #include "weir/base/ids.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
-#include "weir/device/virtual_memory.hpp"
+#include "weir/observe/events.hpp"
 #include "weir/observe/stats.hpp"
 
 namespace weir::inline v0 {
+
+/// The memory of a caching_allocator and of its pools is at least so aligned; sizes are rounded up
+/// to it.
+inline constexpr bytes allocator_alignment{512};
 
 namespace heap {
 class pool;
@@ -36,30 +39,24 @@ struct pool_options {
   bool retains = false;
 };
 
-/// The physical memory under a block.
-struct block_handles {
-  std::vector<vmm::physical> handles;  ///< one behind the other
-  bytes offset{};                      ///< of the block in the first
-};
-
 /// Memory of an allocator that is kept apart: what is freed to it is reused by it alone.
 ///
 /// A shared handle, as cheap to copy as a shared_ptr; empty if default-made. When the last handle
-/// is gone the pool takes no requests; its physical memory goes back when its last block is freed
+/// is gone the pool takes no requests; its physical memory is released when its last block is freed
 /// and the streams have passed it. Any thread.
 class WEIR_API memory_pool {
  public:
   memory_pool() noexcept = default;
-  explicit operator bool() const noexcept { return inside_ != nullptr; }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
   [[nodiscard]] pool_id id() const noexcept;
   [[nodiscard]] std::string_view name() const noexcept;
   [[nodiscard]] memory_stats stats() const;
 
   /// As caching_allocator::allocate, from this pool. A pool makes no use of thread caches.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = bytes{512}) const;
+                               bytes alignment = allocator_alignment) const;
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{512}) const;
+                                           bytes alignment = allocator_alignment) const;
 
   /// A block at exactly that address, for restoring a state that a snapshot showed. Made of memory
   /// that the pool has free for the stream; no driver call, no move, legal in a capture.
@@ -74,7 +71,7 @@ class WEIR_API memory_pool {
   /// not exportable.
   [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
 
-  /// Waits for the streams and gives back what is free in this pool; returns how much went. Of a
+  /// Waits for the streams and releases what is free in this pool; returns how much. Of a
   /// pool that retains, to call this is to say that no graph will be replayed any more that uses
   /// the free part; what a capture that is under way freed stays. The pool of a graph_memory, which
   /// knows its graphs, gives nothing back.
@@ -86,23 +83,23 @@ class WEIR_API memory_pool {
   friend class caching_allocator;
   friend class graph_memory;
   friend class pool_scope;
-  explicit memory_pool(std::shared_ptr<heap::pool> inside) noexcept : inside_{std::move(inside)} {}
+  explicit memory_pool(std::shared_ptr<heap::pool> state) noexcept : state_{std::move(state)} {}
 
-  std::shared_ptr<heap::pool> inside_;
+  std::shared_ptr<heap::pool> state_;
 };
 
 /// Sends this thread's requests to the pool's allocator to the pool, until the end of the scope;
 /// scopes nest. Stays on the thread and in the block where it was made.
 class WEIR_API pool_scope {
  public:
-  [[nodiscard]] explicit pool_scope(memory_pool where) noexcept;
+  [[nodiscard]] explicit pool_scope(memory_pool pool) noexcept;
   ~pool_scope();
   pool_scope(const pool_scope&) = delete;
   pool_scope& operator=(const pool_scope&) = delete;
 
  private:
-  memory_pool where_;
-  void* before_;
+  memory_pool pool_;
+  void* outer_;
 };
 
 }  // namespace weir::inline v0

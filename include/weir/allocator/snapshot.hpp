@@ -10,7 +10,9 @@
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
-#include "weir/driver/types.hpp"
+#include "weir/base/print.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/observe/events.hpp"
 #include "weir/observe/stats.hpp"
 #include "weir/observe/tag.hpp"
 
@@ -20,12 +22,13 @@ enum class block_state : std::uint8_t {
   live,           ///< allocated and not freed
   thread_cached,  ///< freed, kept by a thread for its next request of this size and stream
   pending,        ///< freed, but a recorded stream may still use it
-  stream_bound,   ///< free for the stream that used it last; for others once that has passed it
-  free,           ///< free for everybody
+  stream_bound,   ///< free for the stream that used it last; for others once it is quiescent
+  free,           ///< quiescent: free for every stream
   hole,           ///< addresses without memory of their own
 };
 
 [[nodiscard]] WEIR_API std::string_view name(block_state state) noexcept;
+[[nodiscard]] inline std::string to_string(block_state state) { return std::string{name(state)}; }
 
 /// A piece of the address space, as it was when the snapshot was taken.
 struct block_info {
@@ -36,12 +39,23 @@ struct block_info {
   stream_id stream{};  ///< of the allocation, or the one that a free block is bound to
   weir::tag tag{};     ///< only of live blocks
   pool_id pool{};      ///< 0: the allocator's own
+  /// Only of pending blocks: the recorded streams whose work it still waits for.
+  std::vector<stream_id> waits_for{};
 };
+
+/// "0x7f0000000000: 2 MiB live on stream 7".
+[[nodiscard]] WEIR_API std::string to_string(const block_info& block);
 
 /// A handle or segment of physical memory and where it is mapped now.
 struct physical_info {
   device_address address = 0;
   bytes size{};
+};
+
+/// The physical memory under a block.
+struct block_handles {
+  std::vector<vmm::physical> handles;  ///< one behind the other
+  bytes offset{};                      ///< of the block in the first
 };
 
 struct pool_snapshot {
@@ -82,9 +96,10 @@ struct memory_report {
     stream_id stream{};
     bytes size{};
   };
-  std::vector<stream_share> bound;  ///< free memory bound to streams, most first
-  bytes largest_free{};             ///< the longest contiguous piece free for this stream
-  bytes fragments{};                ///< free, but in pieces that no whole handle can leave
+  std::vector<stream_share> bound;    ///< free memory bound to streams, most first
+  std::vector<stream_share> awaited;  ///< pending memory by the stream it waits for, most first
+  bytes largest_free{};               ///< the longest contiguous piece free for this stream
+  bytes fragments{};                  ///< free, but in pieces that no whole handle can leave
   bytes other_pools{};  ///< cached by pools of this allocator that keep it to themselves
   bytes elsewhere{};    ///< taken on the device, but not by this allocator
   std::string advice;   ///< what would make the request fit
@@ -92,5 +107,7 @@ struct memory_report {
   /// The same in plain words, a few lines.
   [[nodiscard]] WEIR_API std::string text() const;
 };
+
+[[nodiscard]] inline std::string to_string(const memory_report& report) { return report.text(); }
 
 }  // namespace weir::inline v0

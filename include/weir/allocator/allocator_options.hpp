@@ -1,0 +1,54 @@
+// weir::allocator_options: what can be chosen when a caching_allocator is created.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/print.hpp"
+
+namespace weir::inline v0 {
+
+/// The choices of one allocator, with their defaults. Each is the option of the same name in
+/// docs/options.md, there with heap_ before it; docs/tuning.md tells what they cost and gain.
+struct allocator_options {
+  /// How memory is placed.
+  placement_policy policy = placement_policy::balanced;
+  /// The most physical memory that is taken from the driver; 0: no limit.
+  bytes limit{};
+  /// The same as a share of the device's memory; the smaller of the two counts.
+  int limit_percent = 100;
+  /// The most freed memory that a thread keeps for its own next requests, besides one large block;
+  /// 0 switches thread caches off.
+  bytes thread_cache{std::uint64_t{64} << 20};
+  /// What must be done before freed memory leaves its stream.
+  crossing_rule crossing = crossing_rule::all_work;
+  /// Streams that nobody watches may be destroyed without release_stream().
+  bool unannounced_ends = false;
+  /// A stream may be made to wait for others to get their freed memory instead of new memory.
+  bool queued_waits = true;
+  /// Every request asks the driver whether its stream is being captured (22 ns).
+  bool detect_captures = false;
+  /// Memory that was moved is unmapped at its old address at once: a dangling pointer faults.
+  bool debug_unmap = false;
+  /// Blocks can be shared with other processes.
+  bool exportable = false;
+
+  /// Where to record what happens to the memory: a file, or "off".
+  std::string record = "off";
+  bool record_stacks = false;
+  /// Tells other processes of the same user what is held, for `weir top`.
+  bool live = false;
+
+  /// Those of the process's options that concern an allocator.
+  [[nodiscard]] WEIR_API static allocator_options from(const options& source);
+
+  friend bool operator==(const allocator_options&, const allocator_options&) = default;
+};
+
+/// "policy=balanced,limit=0,…", with the values as set() reads them.
+[[nodiscard]] WEIR_API std::string to_string(const allocator_options& choices);
+
+}  // namespace weir::inline v0

@@ -1,0 +1,189 @@
+// Requests that the thread's cache cannot serve.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "heap/central_heap.hpp"
+#include "heap/room_search.hpp"
+#include "weir/base/checked.hpp"
+
+namespace weir::inline v0::heap {
+namespace {
+
+result<request> make_request(bytes size, bytes alignment) {
+  if (!is_power_of_two(alignment.count()) || alignment > bytes{std::uint64_t{2} << 20}) {
+    return error{.code = errc::bad_alignment,
+                 .requested = size,
+                 .detail = "an alignment is a power of two of at most 2 MiB"};
+  }
+  const std::uint64_t units = units_for(size);
+  if (units > most_units) return error{.code = errc::size_overflow, .requested = size};
+  return request{.units = static_cast<std::uint32_t>(units),
+                 .alignment = static_cast<std::uint32_t>(
+                     alignment.count() <= unit ? 1 : alignment.count() / unit)};
+}
+
+}  // namespace
+
+result<void*> central_heap::slow_allocate(bytes size, const stream_ref& stream, bytes alignment,
+                                          const pool* from) try {
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(wanted, make_request(size, alignment));
+  if (size == bytes{}) return nullptr;
+  thread_cache* const cache = local();
+  WEIR_TRY_VALUE(caller, identify(stream, cache));
+  const bool chosen = from != nullptr;
+  if (!chosen) {
+    const pool* const scope = scoped_pool();
+    if (scope != nullptr && scope->is_of(*this)) from = scope;
+  }
+
+  std::optional<capture_status> capturing;
+  if (cache != nullptr && from == nullptr && wanted.alignment == 1 && caller.id != stream_id{}) {
+    if (cache->asks_captures()) {
+      WEIR_TRY_VALUE(now, caller.ref.capture());
+      capturing = now.status;
+    }
+    if (capturing != capture_status::active) {
+      void* const hit = cached_allocate(*cache, size, caller.id,
+                                        thread_cache::capturing | thread_cache::closer_look);
+      if (hit != nullptr) return hit;
+    }
+  }
+  const detail::mutex_lock lock{mutex_};
+  return allocate_locked(size, wanted, caller, {.from = from, .chosen_by_user = chosen}, capturing);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<void*> central_heap::allocate_at(std::uint64_t address, bytes size, const stream_ref& stream,
+                                        const pool& from) try {
+  WEIR_TRY(usable());
+  if (address == 0 || size == bytes{}) return errc::invalid_argument;
+  if (address % unit != 0) {
+    return error{.code = errc::bad_alignment, .detail = "blocks begin at multiples of 512 bytes"};
+  }
+  WEIR_TRY_VALUE(wanted, make_request(size, bytes{unit}));
+  WEIR_TRY_VALUE(caller, identify(stream, local()));
+  const detail::mutex_lock lock{mutex_};
+  return allocate_locked(size, wanted, caller,
+                         {.from = &from, .chosen_by_user = true, .address = address}, {});
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<pool_state*> central_heap::route(const pool* from) {
+  if (from == nullptr) return pools_.front().get();
+  pool_state* const chosen = find_pool(from->id());
+  if (chosen == nullptr || !from->is_of(*this)) return errc::closed;
+  return chosen;
+}
+
+result<void> central_heap::make_table_room() {
+  if (!table_.full()) [[likely]]
+    return {};
+  const thread_caches::stop stopped{caches_, own_cache()};
+  if (!table_.grow()) return no_host_memory();
+  return {};
+}
+
+result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
+                                            const identified_stream& stream, const destination& to,
+                                            std::optional<capture_status> capturing) {
+  WEIR_TRY(usable());
+  if (captures_.ended()) sweep_graphs();
+  driver_access driver{device_};
+  request complete = wanted;
+  WEIR_TRY_VALUE(slot, slot_of(stream, driver));
+  complete.stream = slot;
+  const order::named_stream named{order_, slot};
+  WEIR_TRY_VALUE(chosen, route(to.from));
+  if (!capturing && (captures_.any_declared() || detect_captures_)) {
+    WEIR_TRY(driver.entered());
+    WEIR_TRY_VALUE(now, stream.ref.capture(driver.enter()));
+    capturing = now.status;
+  }
+
+  const tag tag = current_tag();
+  if (!accounts_.may_allocate(tag, complete.units * unit)) {
+    accounts_.failed(chosen->id, tag);
+    return error{.code = errc::limit_exceeded,
+                 .requested = size,
+                 .detail = "tag \"" + std::string{tag.name()} + "\" may have " +
+                           to_string(bytes{accounts_.limit(tag)})};
+  }
+  thread_cache* const cache = to.from == nullptr ? own_cache() : nullptr;
+  const bool pool_is_fixed = to.chosen_by_user || chosen->retains;
+  room_search search{*this, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
+  if (capturing) WEIR_TRY(search.know_capture(*capturing));
+  WEIR_TRY_VALUE(index, to.address == 0 ? search.find_room() : search.find_room_at(to.address));
+  if (index == no_block) {
+    accounts_.failed(search.pool().id, tag);
+    placement_.emit({.kind = memory_event_kind::out_of_memory,
+                     .tag = tag.number(),
+                     .pool = search.pool().id,
+                     .stream = order_.id(slot),
+                     .size = size.count(),
+                     .rounded = complete.units * unit});
+    return error{.code = errc::out_of_memory,
+                 .requested = size,
+                 .detail = to_string(bytes{placement_.reserved}) + " are reserved, " +
+                           to_string(bytes{accounts_.total().allocated.current}) + " live"};
+  }
+  if (search.missed()) accounts_.missed(search.account());
+  hand_out(index, size, search.account(), search.pool(), order_.id(slot), cache);
+  if (!search.pool().retains) share_if_due();
+  return reinterpret_cast<void*>(blocks_[index].address);
+}
+
+void central_heap::hand_out(block_index index, bytes size, account_number account, pool_state& from,
+                            stream_id stream, thread_cache* cache) noexcept {
+  block& block = blocks_[index];
+  block.recorded = false;
+  block.account = account;
+  block.out.waste = static_cast<std::uint32_t>(block.size() - size.count());
+  block.out.next = no_block;
+  block.out.home = 0;
+  table_.insert(block.address, index);
+  if (thread_cache* const own = own_cache(); own != nullptr && account < own->delta_count) {
+    // All tags together: what one freed in the cache another may have taken there.
+    for (std::uint32_t i = 0; i < own->delta_count; ++i)
+      if (i != account) accounts_.fold(static_cast<account_number>(i), own->deltas[i]);
+    accounts_.allocated(account, size.count(), block.size(), own->deltas[account]);
+  } else {
+    accounts_.allocated(account, size.count(), block.size());
+  }
+  ++from.blocks;
+  if (cache != nullptr && !is_private(account)) {
+    cache->most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
+    // So that the free finds its place; without host memory it goes to the store instead.
+    count_in(*cache, account);
+    if (account < cache->delta_count && block.units <= most_binned_units)
+      block.out.home = cache->home();
+    static_cast<void>(ensure_bins(*cache, stream, block.stream));
+  }
+  emit(memory_event_kind::allocate, block, stream, account);
+}
+
+void central_heap::count_in(thread_cache& cache, account_number account) noexcept {
+  const std::uint32_t before = cache.delta_count;
+  if (account < before || !cache.make_room(account)) return;
+  for (std::uint32_t i = before; i < cache.delta_count; ++i)
+    cache.limits[i] = accounts_.limited(static_cast<std::uint16_t>(i));
+}
+
+void central_heap::emit(memory_event_kind kind, const block& block, stream_id stream,
+                        account_number account) const noexcept {
+  if (placement_.observer == nullptr) return;
+  placement_.observer->on_event(
+      {.kind = kind,
+       .tag = is_private(account) ? accounts_.tag_of(account).number() : account,
+       .device = device_.id(),
+       .pool = is_private(account) ? accounts_.pool_of(account) : pool_id{},
+       .stream = stream,
+       .address = block.address,
+       .size = block.size() - block.out.waste,
+       .rounded = block.size()});
+}
+
+}  // namespace weir::inline v0::heap

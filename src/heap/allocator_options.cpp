@@ -1,0 +1,62 @@
+// The choices of one allocator, and the process's options that they come from.
+#include "weir/allocator/allocator_options.hpp"
+
+#include <array>
+#include <string_view>
+
+namespace weir::inline v0 {
+
+allocator_options allocator_options::from(const options& source) {
+  return {.policy = source.heap_policy,
+          .limit = source.heap_limit,
+          .limit_percent = source.heap_limit_percent,
+          .thread_cache = source.heap_thread_cache,
+          .crossing = source.heap_crossing,
+          .unannounced_ends = source.heap_unannounced_ends,
+          .queued_waits = source.heap_queued_waits,
+          .detect_captures = source.heap_detect_captures,
+          .debug_unmap = source.heap_debug_unmap,
+          .exportable = source.heap_exportable,
+          .record = source.record,
+          .record_stacks = source.record_stacks,
+          .live = source.live};
+}
+
+std::string to_string(const allocator_options& choices) {
+  const options source{.heap_policy = choices.policy,
+                       .heap_limit = choices.limit,
+                       .heap_limit_percent = choices.limit_percent,
+                       .heap_thread_cache = choices.thread_cache,
+                       .heap_crossing = choices.crossing,
+                       .heap_unannounced_ends = choices.unannounced_ends,
+                       .heap_queued_waits = choices.queued_waits,
+                       .heap_detect_captures = choices.detect_captures,
+                       .heap_debug_unmap = choices.debug_unmap,
+                       .heap_exportable = choices.exportable,
+                       .record = choices.record,
+                       .record_stacks = choices.record_stacks,
+                       .live = choices.live};
+  constexpr std::array<std::string_view, 13> names{"heap_policy",
+                                                   "heap_limit",
+                                                   "heap_limit_percent",
+                                                   "heap_thread_cache",
+                                                   "heap_crossing",
+                                                   "heap_unannounced_ends",
+                                                   "heap_queued_waits",
+                                                   "heap_detect_captures",
+                                                   "heap_debug_unmap",
+                                                   "heap_exportable",
+                                                   "record",
+                                                   "record_stacks",
+                                                   "live"};
+  constexpr std::string_view prefix = "heap_";
+  std::string text;
+  for (const std::string_view name : names) {
+    if (!text.empty()) text += ",";
+    text += name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    text += "=" + get(source, name).value();
+  }
+  return text;
+}
+
+}  // namespace weir::inline v0

@@ -1,0 +1,207 @@
+// The beginning and end of an allocator, and of each thread's cache in it.
+#include "heap/central_heap.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace weir::inline v0::heap {
+namespace {
+
+std::atomic<std::uint64_t> next_serial{1};
+
+/// The caches of one thread, by allocator; handed back when the thread ends.
+class thread_caches_by_heap {
+ public:
+  struct entry {
+    std::uint64_t serial = 0;
+    std::weak_ptr<central_heap> owner;
+    thread_cache* cache = nullptr;
+  };
+  thread_caches_by_heap() = default;
+  ~thread_caches_by_heap();
+  thread_caches_by_heap(const thread_caches_by_heap&) = delete;
+  thread_caches_by_heap& operator=(const thread_caches_by_heap&) = delete;
+
+  std::vector<entry> entries;
+};
+
+// Set when the thread's book is gone: what still runs then, static destructors say, goes without.
+constinit thread_local bool thread_ended_already = false;
+
+thread_caches_by_heap::~thread_caches_by_heap() {
+  thread_ended_already = true;
+  this_thread = {};
+  for (const entry& each : entries)
+    if (const auto owner = each.owner.lock()) owner->thread_ended(*each.cache);
+}
+
+thread_caches_by_heap& book() {
+  thread_local thread_caches_by_heap caches;
+  return caches;
+}
+
+/// The child of a fork starts without a cache at hand, so that its calls take the slow path, which
+/// asks whether the process was forked; the fast path need not.
+void forget_caches_in_children() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { this_thread = {}; });
+  static_cast<void>(registered);
+}
+
+}  // namespace
+
+// --- Beginning and end --------------------------------------------------------------------------
+
+result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
+                                                           const allocator_options& options) {
+  const auto& able = device.capabilities();
+  if (options.policy != placement_policy::classic && !able.virtual_memory) {
+    return error{
+        .code = errc::not_supported,
+        .detail = "the device has no virtual memory, which every policy but classic needs"};
+  }
+  if (options.exportable && (!able.posix_descriptors || is_classic(options.policy))) {
+    return error{.code = errc::not_supported,
+                 .detail = able.posix_descriptors ? "memory of classic policies is not exportable"
+                                                  : "the device cannot export memory"};
+  }
+  asymmetric_barrier::prepare();
+  forget_caches_in_children();
+  auto heap = std::make_shared<central_heap>(device, options);
+  // Record 0, which stands for none, is looked at by whoever finds none.
+  if (!heap->blocks_.prepare(1) || heap->table_.footprint() == 0) return no_host_memory();
+  WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
+  heap->legacy_stream_ = legacy;
+  detail::add_listener(*heap->home_, *heap);
+  return heap;
+}
+
+namespace {
+
+std::uint64_t initial_limit(weir::device device, const allocator_options& options) {
+  std::uint64_t most = bytes::max().count();
+  if (options.limit != bytes{}) most = options.limit.count();
+  if (options.limit_percent < 100) {
+    const auto percent = static_cast<std::uint64_t>(options.limit_percent);
+    const std::uint64_t total = device.total_memory().count();
+    most = std::min(most, total / 100 * percent + total % 100 * percent / 100);
+  }
+  return most;
+}
+
+std::uint64_t cache_size(const allocator_options& options) {
+  return is_classic(options.policy) ? 0 : options.thread_cache.count();
+}
+
+}  // namespace
+
+central_heap::central_heap(weir::device device, const allocator_options& options)
+    : serial_{next_serial.fetch_add(1, std::memory_order_relaxed)},
+      device_{device},
+      policy_{options.policy},
+      exportable_{options.exportable},
+      detect_captures_{options.detect_captures},
+      home_{detail::device_state::keep(device)},
+      limit_{initial_limit(device, options)},
+      caches_{cache_size(options)},
+      order_{device, {options.crossing, options.unannounced_ends}},
+      placement_{.device = device,
+                 .blocks = blocks_,
+                 .order = order_,
+                 .unmap_at_once = options.debug_unmap,
+                 .queues_waits = options.queued_waits} {
+  placement_.reserved_limit = limit_.load(std::memory_order_relaxed);
+  pools_.push_back(std::make_unique<pool_state>());
+  pools_.front()->holders = 1;
+  if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
+}
+
+central_heap::~central_heap() {
+  if (home_->forked()) return;
+  detail::report_failure(close());
+}
+
+result<void> central_heap::usable() const {
+  if (home_->forked()) return detail::fork_error();
+  if (closed_.load(std::memory_order_relaxed)) return errc::closed;
+  return {};
+}
+
+result<void> central_heap::close() {
+  if (home_->forked()) return detail::fork_error();
+  detail::remove_listener(*home_, *this);
+  detail::mutex_lock lock{mutex_};
+  if (closed_.exchange(true)) return {};
+  {
+    const thread_caches::stop stopped{caches_, own_cache()};
+    caches_.set_reason(thread_cache::closed, true);
+    settle_caches();
+    static_cast<void>(flush_all());
+  }
+  order_.end_pauses();  // what ends now must be waited for, whoever captures
+  driver_access driver{device_};
+  result<void> outcome = driver.entered();
+  const bool gone = !outcome && outcome.code() == errc::driver_gone;
+  if (outcome) outcome = wait_for_streams(driver);
+  const std::uint64_t live = accounts_.total().blocks.current;
+  const std::uint64_t live_bytes = accounts_.total().allocated.current;
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr || gone) continue;
+    auto closing = each->memory->close(driver.enter());
+    if (!closing && outcome) outcome = std::move(closing);
+  }
+  pending_.clear();
+  callbacks_.clear();
+  lock.unlock();
+  if (live != 0 && !gone) {
+    report_error({.code = errc::still_live,
+                  .requested = bytes{live_bytes},
+                  .detail = "an allocator was closed with " + std::to_string(live) +
+                            " live blocks of " + to_string(bytes{live_bytes})});
+  }
+  return outcome;
+}
+
+thread_cache* central_heap::local() {
+  if (!caches_.enabled() || thread_ended_already) return nullptr;
+  if (this_thread.serial == serial_) return this_thread.cache;
+  const pool* const scope = scoped_pool();
+  const bool in_scope = scope != nullptr && scope->is_of(*this);
+  auto& entries = book().entries;
+  std::erase_if(entries,
+                [](const thread_caches_by_heap::entry& each) { return each.owner.expired(); });
+  const auto known = std::find_if(entries.begin(), entries.end(),
+                                  [&](const auto& each) { return each.serial == serial_; });
+  thread_cache* cache = nullptr;
+  if (known != entries.end()) {
+    cache = known->cache;
+  } else {
+    entries.reserve(entries.size() + 1);
+    const detail::mutex_lock lock{mutex_};
+    cache = caches_.open();
+    if (cache == nullptr) return nullptr;
+    entries.push_back({serial_, weak_from_this(), cache});
+  }
+  // Inside a pool_scope the fast path stays shut: it would not look where requests go.
+  if (!in_scope) this_thread = {serial_, cache, serial_};
+  return cache;
+}
+
+void central_heap::thread_ended(thread_cache& cache) noexcept {
+  if (home_->forked()) return;
+  const detail::mutex_lock lock{mutex_};
+  // Those that still hold a block of this cache find it closed, and use the lock.
+  const std::uint64_t left = cache.remote.exchange(remote_closed, std::memory_order_acquire);
+  if (left != remote_closed) flush_list(static_cast<block_index>(left), false);
+  static_cast<void>(flush(cache));
+  // The thread's default stream goes with it, and nobody can ask that from elsewhere.
+  if (cache.per_thread_stream != stream_id{}) {
+    const stream_slot own = order_.known(cache.per_thread_stream);
+    if (own != no_stream) order_.lose(own);
+  }
+  caches_.recycle(cache);
+}
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,402 @@
+// The central heap: what every thread of an allocator shares, and what its one lock guards.
+//
+// The way of a request and of a free, from the inline hit to the driver call. Left of the bar: the
+// lock that is held. "own cache" is no lock: between enter() and leave() the calling thread alone
+// uses its cache, and whoever wants to look into it stops its owner first.
+//
+//   caching_allocator::allocate                                              caching_allocator.cpp
+//   own cache |  fast_allocate            same stream as last time, by size  fast_path.hpp
+//             |  allocate_without_driver                                     fast_path.cpp
+//   own cache |    cached_allocate        any stream of the thread, large    fast_path.cpp
+//   mutex_    |    locked_fit             free memory as it lies             fast_path.cpp
+//             |  slow_allocate            pools, captures, limits            allocate.cpp
+//   mutex_    |    allocate_locked                                           allocate.cpp
+//   mutex_    |      room_search::find_room   rung by rung                   room_search.cpp
+//   mutex_    |        backing_store::fit / rearrange / grow / release       placement/arena*.cpp
+//   mutex_    |          vmm::create, map, unmap, release: the driver        device/vmm.cpp
+//   mutex_    |        reclaimer: flush, poll, sweep, wait                   reclaim.cpp,
+//   streams.cpp none      |        the user's out-of-memory callbacks reclaim.cpp mutex_    |
+//   hand_out             table, accounts, event             allocate.cpp
+//
+//   caching_allocator::deallocate                                            caching_allocator.cpp
+//   own cache |  fast_free                same stream as last time, by size  fast_path.hpp
+//             |  free_without_driver                                         fast_path.cpp
+//   own cache |    cached_free            any stream of the thread, large    fast_path.cpp
+//   (atomics) |      free_to_owner        into the cache it came from        fast_path.cpp
+//   mutex_    |    locked_free            the cache is full: flush half      fast_path.cpp,
+//   flush.cpp
+//             |  slow_free                recorded streams, private pools    free.cpp
+//   mutex_    |    free_locked                                               free.cpp
+//   mutex_    |      free_recorded        waits for the recorded streams     free.cpp
+//   mutex_    |      free_to_store        stamped with the open epoch        free.cpp
+//   mutex_    |        backing_store::free                                   placement/arena.cpp
+//
+// Words:
+//   unit          512 bytes; sizes inside the heap count in units
+//   block         a piece of address space with a record: live, cached, pending, a run or a hole
+//   run           a free piece in a store: of one stream, or quiescent
+//   epoch, stamp  a cut through time, the same for all streams; a stream and an epoch
+//   completed     all work queued by the end of an epoch is done
+//   quiescent     freed memory whose stamp is completed: any stream may use it
+//   pending       freed, but a recorded stream may still use it
+//   flush         thread cache → store;  free: user → cache or store;  trim, release: → driver
+//   handle, slot  physical memory of the driver; a granule of addresses that one is mapped to
+//   hole          addresses that no handle is mapped to as its current place
+//   store         where a pool's blocks lie: an arena, or PyTorch's segments (room placement)
+//   account       a pool and a tag, as one number; its ledger counts what is live
+//   reason        why a thread's cache must leave its fast path (thread_cache.hpp)
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/any_size.hpp"
+#include "base/mutex.hpp"
+#include "device/state.hpp"
+#include "heap/accounts.hpp"
+#include "heap/address_table.hpp"
+#include "heap/graph_pools.hpp"
+#include "heap/observers.hpp"
+#include "heap/private_pools.hpp"
+#include "heap/reclaimer.hpp"
+#include "heap/thread_cache.hpp"
+#include "heap/vocabulary.hpp"
+#include "order/driver_access.hpp"
+#include "order/pending_frees.hpp"
+#include "order/stream_order.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+
+namespace weir::inline v0::heap {
+
+using detail::any_size;
+using order::driver_access;
+
+/// Frees a block behind the work of the stream that it was allocated for.
+struct allocation_stream {};
+
+/// Everything a caching_allocator holds.
+///
+/// What the fast path reads is fixed from creation on, or its thread's own. Everything else is
+/// guarded by `mutex_`; what another thread's cache holds is reached by stopping it as well
+/// (thread_caches::stop).
+///
+/// Owned by the handles of users; pools, claims and threads refer to it weakly. Any thread may call
+/// what is public. After close(), and in a forked child, no call touches anything.
+class central_heap : public std::enable_shared_from_this<central_heap>,
+                     private detail::stream_listener,
+                     private reclaimer {
+ public:
+  [[nodiscard]] static result<std::shared_ptr<central_heap>> create(
+      weir::device device, const allocator_options& options);
+  /// The heap of an allocator, for tests and for the fast path of the C ABI.
+  [[nodiscard]] static central_heap& of(caching_allocator& allocator) noexcept {
+    return *allocator.heap_;
+  }
+  central_heap(weir::device device, const allocator_options& options);
+  ~central_heap() override;
+  central_heap(const central_heap&) = delete;
+  central_heap& operator=(const central_heap&) = delete;
+
+  // --- Without the lock: fast_path.hpp, fast_path.cpp -------------------------------------------
+
+  /// Memory of exactly that size from the calling thread's cache; null: the slower paths know.
+  /// `reasons` is what the cache must ask attention for: nothing; or, for a second instance that
+  /// emits what it does, that somebody observes.
+  template <std::uint32_t reasons = 0>
+  [[nodiscard]] void* fast_allocate(bytes size, const stream_ref& stream) noexcept;
+  /// Whether the calling thread's cache took the block; if not, the slower paths do or say what is
+  /// wrong. `Stream` is a stream_ref, or allocation_stream.
+  template <std::uint32_t reasons = 0, class Stream>
+  [[nodiscard]] bool fast_free(void* pointer, const Stream& stream) noexcept;
+
+  /// The same for what the fast path left undone: large blocks, streams other than the last,
+  /// default streams, blocks of other threads, observers, limits. Then, with the lock, for requests
+  /// that fit into free memory as it lies and frees that the cache has no room for. Makes no driver
+  /// call.
+  [[nodiscard]] void* allocate_without_driver(bytes size, const stream_ref& stream) noexcept
+      WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] bool free_without_driver(void* pointer, const stream_ref* stream,
+                                         bytes expected) noexcept WEIR_EXCLUDES(mutex_);
+
+  // --- The slow paths: allocate.cpp, free.cpp ---------------------------------------------------
+
+  /// From the pool, or where the request belongs if that is null.
+  [[nodiscard]] result<void*> slow_allocate(bytes size, const stream_ref& stream, bytes alignment,
+                                            const pool* from) WEIR_EXCLUDES(mutex_);
+  /// A block of the pool at exactly that address.
+  [[nodiscard]] result<void*> allocate_at(std::uint64_t address, bytes size,
+                                          const stream_ref& stream, const pool& from)
+      WEIR_EXCLUDES(mutex_);
+  result<void> slow_free(void* pointer, const stream_ref* stream, bytes expected)
+      WEIR_EXCLUDES(mutex_);
+  result<void> record_stream(void* pointer, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+
+  // --- Trimming, limits, callbacks, observers: trim.cpp, limits.cpp, observers.cpp --------------
+
+  result<bytes> trim(bytes keep) WEIR_EXCLUDES(mutex_);
+  result<bytes> empty_cache() WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<bytes> empty_cache(pool_id id) WEIR_EXCLUDES(mutex_);
+  result<void> release_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  result<void> close() WEIR_EXCLUDES(mutex_);
+
+  result<void> set_limit(bytes most) WEIR_EXCLUDES(mutex_);
+  result<void> set_limit(tag tag, bytes most) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] bytes limit() const noexcept {
+    return bytes{limit_.load(std::memory_order_relaxed)};
+  }
+  [[nodiscard]] std::uint64_t add_callback(out_of_memory_callback callback) WEIR_EXCLUDES(mutex_);
+  void remove_callback(std::uint64_t key) noexcept WEIR_EXCLUDES(mutex_);
+  /// False: the heap is closed.
+  [[nodiscard]] bool add_observer(event_sink& sink) WEIR_EXCLUDES(mutex_);
+  void remove_observer(event_sink& sink) noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] weir::device device() const noexcept { return device_; }
+
+  /// A weir::stream is about to be destroyed: from then on it cannot be asked.
+  void stream_closing(const stream_ref& stream) noexcept override WEIR_EXCLUDES(mutex_);
+  /// A thread is at its end: its cache is flushed.
+  void thread_ended(thread_cache& cache) noexcept WEIR_EXCLUDES(mutex_);
+
+  // --- Private pools and captures: private_pools.cpp, graph_pools.cpp ---------------------------
+
+  [[nodiscard]] result<std::shared_ptr<pool>> create_pool(std::string_view name,
+                                                          pool_options options)
+      WEIR_EXCLUDES(mutex_);
+  void release_pool(pool_id id) noexcept WEIR_EXCLUDES(mutex_);
+  /// A handle to a claim's pool.
+  [[nodiscard]] std::shared_ptr<pool> share_pool(pool_id id) WEIR_EXCLUDES(mutex_);
+  /// The physical memory under any block, or only under one of that pool.
+  [[nodiscard]] result<block_handles> handles_under(const void* pointer,
+                                                    std::optional<pool_id> owner = {})
+      WEIR_EXCLUDES(mutex_);
+  /// Captures may be under way until end_notice(); both are counted.
+  void begin_notice() noexcept WEIR_EXCLUDES(mutex_);
+  void end_notice() noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<std::shared_ptr<graph_claim>> begin_capture(const stream_ref& stream)
+      WEIR_EXCLUDES(mutex_);
+  void end_capture(const graph_claim& claim) noexcept WEIR_EXCLUDES(mutex_);
+  void release_claim(const graph_claim& claim) noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<void> keep_with(const graph_claim& claim, driver::CUgraph graph)
+      WEIR_EXCLUDES(mutex_);
+
+  // --- Inspection: snapshot.cpp, report.cpp -----------------------------------------------------
+
+  [[nodiscard]] memory_stats stats() WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] memory_stats stats(tag tag) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] memory_stats stats(pool_id id) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] std::vector<tag_stats> stats_by_tag() WEIR_EXCLUDES(mutex_);
+  void reset_peaks() WEIR_EXCLUDES(mutex_);
+  void reset_counters() WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] allocator_snapshot snapshot() WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] pool_snapshot snapshot(pool_id id) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<bytes> size_of(const void* pointer) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<block_info> block_at(const void* pointer) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  /// What contradicts itself; empty if nothing. For tests.
+  [[nodiscard]] std::string check() WEIR_EXCLUDES(mutex_);
+
+ private:
+  /// A stream as the slow paths know it.
+  struct identified_stream {
+    stream_ref ref;
+    stream_id id{};  // 0: it cannot be asked now
+  };
+  /// Where a request is to be met.
+  struct destination {
+    const pool* from = nullptr;  // null: where it belongs
+    bool chosen_by_user = false;
+    std::uint64_t address = 0;  // exactly there; 0: anywhere
+  };
+
+  // --- fast_path.hpp, fast_path.cpp. A stream of id 0 stands for the block's own. ---------------
+
+  template <std::uint32_t reasons>
+  [[nodiscard]] bool fast_path_is_open() const noexcept;
+  [[nodiscard]] bool is_stream_of(const stream_bins& bins, const block& block,
+                                  const stream_ref& stream) const noexcept;
+  [[nodiscard]] bool is_stream_of(const stream_bins& bins, const block& block,
+                                  allocation_stream stream) const noexcept;
+  void emit_fast(const thread_cache& cache, memory_event_kind kind, const block& block,
+                 std::uint64_t requested) const noexcept;
+  [[nodiscard]] stream_id fast_id(const stream_ref& stream,
+                                  const thread_cache& cache) const noexcept;
+  void note_observer(const thread_cache& own) const noexcept;
+  [[nodiscard]] void* cached_allocate(thread_cache& cache, bytes size, stream_id stream,
+                                      std::uint32_t accepted) noexcept;
+  [[nodiscard]] bool cached_free(thread_cache& cache, void* pointer, stream_id stream,
+                                 bytes expected, std::uint32_t accepted) noexcept;
+  [[nodiscard]] void* locked_fit(thread_cache& cache, bytes size, stream_id stream) noexcept
+      WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] bool locked_free(thread_cache& cache, void* pointer, stream_id stream,
+                                 bytes expected) noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] bool free_to_owner(thread_cache& cache, block_index index, stream_bins& bins,
+                                   thread_cache& owner) noexcept;
+  /// Of blocks of the allocator's own pool, whose account is their tag's number.
+  void emit_own(event_sink& sink, memory_event_kind kind, const block& block,
+                stream_id stream) const noexcept;
+
+  // --- central_heap.cpp -------------------------------------------------------------------------
+
+  [[nodiscard]] result<void> usable() const;
+  /// The calling thread's cache, made at first sight; null where there is none.
+  [[nodiscard]] thread_cache* local() WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] thread_cache* own_cache() const noexcept {
+    return this_thread.serial == serial_ ? this_thread.cache : nullptr;
+  }
+
+  // --- allocate.cpp -----------------------------------------------------------------------------
+
+  [[nodiscard]] result<void*> allocate_locked(bytes size, const request& wanted,
+                                              const identified_stream& stream,
+                                              const destination& to,
+                                              std::optional<capture_status> capturing)
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<pool_state*> route(const pool* from) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> make_table_room() WEIR_REQUIRES(mutex_);
+  void hand_out(block_index index, bytes size, account_number account, pool_state& from,
+                stream_id stream, thread_cache* cache) noexcept WEIR_REQUIRES(mutex_);
+  /// From now on the cache counts what happens to the account, if the host has memory for that.
+  void count_in(thread_cache& cache, account_number account) noexcept WEIR_REQUIRES(mutex_);
+  void emit(memory_event_kind kind, const block& block, stream_id stream,
+            account_number account) const noexcept WEIR_REQUIRES(mutex_);
+
+  // --- free.cpp ---------------------------------------------------------------------------------
+
+  [[nodiscard]] result<void> free_locked(void* pointer, const identified_stream* stream,
+                                         bytes expected) WEIR_REQUIRES(mutex_);
+  void free_recorded(block_index index, stream_slot slot, driver_access& driver) noexcept
+      WEIR_REQUIRES(mutex_);
+  /// Puts a freed block, counted as freed, into the cache; false: there is no place for it.
+  [[nodiscard]] bool keep(thread_cache& cache, block_index index, stream_slot slot,
+                          stream_id id) noexcept WEIR_REQUIRES(mutex_);
+  void free_to_store(block_index index, stamp freed) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<block_index> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] error why_not_live(std::uint64_t address) WEIR_REQUIRES(mutex_);
+
+  // --- flush.cpp. A foreign cache is stopped. Each counts what the cache counted. ---------------
+
+  void fold(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
+  void flush_list(block_index head, bool counted) noexcept WEIR_REQUIRES(mutex_);
+  bool flush_large(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
+  bool flush_unplaced(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
+  void flush_bins(thread_cache& cache, stream_bins& bins) noexcept WEIR_REQUIRES(mutex_);
+  void flush_half(thread_cache& cache, stream_bins& newest) noexcept WEIR_REQUIRES(mutex_);
+  bool flush(thread_cache& cache) noexcept override WEIR_REQUIRES(mutex_);
+  bool flush_all() noexcept WEIR_REQUIRES(mutex_);
+  /// All that threads hold; stops them for it.
+  void flush_caches() noexcept WEIR_REQUIRES(mutex_);
+  void flush_own_unplaced(thread_cache& own) noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,
+                                         stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
+  /// Every cache's counts and what others left in them; inside a stop.
+  void settle_caches() noexcept WEIR_REQUIRES(mutex_);
+
+  // --- streams.cpp ------------------------------------------------------------------------------
+
+  [[nodiscard]] result<identified_stream> identify(const stream_ref& stream, thread_cache* cache);
+  [[nodiscard]] result<stream_slot> slot_of(const identified_stream& stream, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
+  /// What is completed becomes quiescent in the pool.
+  void retire(pool_state& pool) noexcept WEIR_REQUIRES(mutex_);
+  bool retire_all() noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot spared)
+      WEIR_REQUIRES(mutex_);
+  /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams
+  /// share memory, it should not take a miss for others to profit.
+  void share_freed(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
+  void share_if_due() noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> wait_for_device(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> any_capturing(driver_access& driver) WEIR_REQUIRES(mutex_);
+
+  // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
+
+  [[nodiscard]] result<account_number> prepare(pool_state& pool, driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  void flush_leftovers(thread_cache& own) noexcept override WEIR_REQUIRES(mutex_);
+  bool flush_others(thread_cache* own) noexcept override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> retire_completed(stream_slot spared, driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool queues_waits() const noexcept override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> take_pending_behind_waits(const request& wanted,
+                                                       const pool_state& pool,
+                                                       driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bytes> release_from_others(const pool_state& spared, bytes most,
+                                                  driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
+                                                      bytes needed) override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> wait_for_oldest(driver_access& driver) override WEIR_REQUIRES(mutex_);
+
+  // --- private_pools.cpp, graph_pools.cpp -------------------------------------------------------
+
+  [[nodiscard]] pool_state* find_pool(pool_id id) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] pool_state& pool_of(const block& block) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
+  void drop_holder(pool_id id) noexcept WEIR_REQUIRES(mutex_);
+  void sweep_graphs() noexcept WEIR_REQUIRES(mutex_);
+  void sweep_pools(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_);
+  /// The pool of the capture that the stream is in.
+  [[nodiscard]] result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
+                                                 driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  /// Whether the pool's free memory may be released to the driver.
+  [[nodiscard]] bool may_release(const pool_state& pool) const noexcept override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bytes> release_down_to(std::uint64_t keep, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
+  void update_capture_reason() noexcept WEIR_REQUIRES(mutex_);
+
+  // --- snapshot.cpp, report.cpp, with the caches settled ----------------------------------------
+
+  [[nodiscard]] memory_stats totals() const noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] memory_stats pool_totals(const pool_state& pool) const noexcept
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] memory_stats tag_totals(tag tag) const noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] std::vector<tag_stats> tags_in_use() const WEIR_REQUIRES(mutex_);
+  void describe(const pool_state& pool, pool_snapshot& into) const WEIR_REQUIRES(mutex_);
+  [[nodiscard]] memory_report report(bytes size, stream_slot slot) WEIR_REQUIRES(mutex_);
+
+  void update_observers() noexcept WEIR_REQUIRES(mutex_);
+
+  // What the fast path reads; nothing here changes while a cache is in use.
+  const std::uint64_t serial_;
+  const weir::device device_;
+  address_table table_;
+  block_store blocks_;
+
+  const placement_policy policy_;
+  const bool exportable_;
+  const bool detect_captures_;
+  stream_id legacy_stream_{};  // fixed in create()
+  std::shared_ptr<detail::device_state> home_;
+  std::atomic<bool> closed_{false};
+  std::atomic<std::uint64_t> limit_;
+  thread_caches caches_;
+
+  mutable detail::mutex mutex_;
+  order::stream_order order_ WEIR_GUARDED_BY(mutex_);
+  placement_context placement_ WEIR_GUARDED_BY(mutex_);
+  accounts accounts_ WEIR_GUARDED_BY(mutex_);
+  order::pending_frees pending_ WEIR_GUARDED_BY(mutex_);
+  capture_registry captures_ WEIR_GUARDED_BY(mutex_);
+  observers observers_ WEIR_GUARDED_BY(mutex_);
+  /// The allocator's own first.
+  std::vector<std::unique_ptr<pool_state>> pools_ WEIR_GUARDED_BY(mutex_);
+  std::uint32_t next_pool_ WEIR_GUARDED_BY(mutex_) = 1;
+  std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>> callbacks_
+      WEIR_GUARDED_BY(mutex_);
+  std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;
+  stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
+  std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
+  /// A pool that nobody holds lost its last block.
+  bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace weir::inline v0::heap

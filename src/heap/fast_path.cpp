@@ -1,0 +1,214 @@
+// The thread's cache beyond the fast path: any of its streams, large blocks, other threads'
+// blocks.
+#include "heap/fast_path.hpp"
+
+#include "heap/spin_then_lock.hpp"
+#include "order/mutation.hpp"
+
+namespace weir::inline v0::heap {
+
+void central_heap::emit_own(event_sink& sink, memory_event_kind kind, const block& block,
+                            stream_id stream) const noexcept {
+  sink.on_event({.kind = kind,
+                 .tag = block.account,
+                 .device = device_.id(),
+                 .stream = stream,
+                 .address = block.address,
+                 .size = block.size() - block.out.waste,
+                 .rounded = block.size()});
+}
+
+stream_id central_heap::fast_id(const stream_ref& stream,
+                                const thread_cache& cache) const noexcept {
+  if (stream.known_id() != stream_id{}) return stream.known_id();
+  if (stream.is_legacy()) return legacy_stream_;
+  return stream.is_per_thread() ? cache.per_thread_stream : stream_id{};
+}
+
+/// Which of the two fast paths is worth trying from now on.
+void central_heap::note_observer(const thread_cache& own) const noexcept {
+  this_thread.unobserved = own.is_observed() ? 0 : serial_;
+}
+
+void* central_heap::allocate_without_driver(bytes size, const stream_ref& stream) noexcept {
+  thread_cache* const cache = own_cache();
+  if (cache == nullptr || stream.device() != device_) return nullptr;
+  note_observer(*cache);
+  const stream_id id = fast_id(stream, *cache);
+  if (id == stream_id{}) return nullptr;
+  void* const hit = cached_allocate(*cache, size, id, thread_cache::closer_look);
+  return hit != nullptr ? hit : locked_fit(*cache, size, id);
+}
+
+/// The commonest request beyond the caches: nothing to ask, nothing to grow, room at once.
+void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream) noexcept {
+  const std::uint64_t units = units_for(size);
+  if (units == 0 || units > most_units) return nullptr;
+  const account_number account = observe::thread_tag.number();
+  const spin_then_lock lock{mutex_};
+  const std::uint32_t reasons = cache.attention.load(std::memory_order_relaxed);
+  stream_bins* const bins = cache.bins_of(stream);
+  pool_state& from = *pools_.front();
+  if ((reasons & ~thread_cache::closer_look) != 0 || bins == nullptr || !cache.counts(account) ||
+      from.memory == nullptr || table_.full() || captures_.ended())
+    return nullptr;
+  if (cache.unplaced != no_block) static_cast<void>(flush_unplaced(cache));
+  if (cache.large != no_block) static_cast<void>(flush_large(cache));
+  const block_index index = from.memory->fit(
+      {.units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = bins->slot});
+  if (index == no_block) return nullptr;
+  hand_out(index, size, account, from, stream, &cache);
+  share_if_due();
+  return reinterpret_cast<void*>(blocks_[index].address);
+}
+
+bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,
+                                       bytes expected) noexcept {
+  thread_cache* const cache = own_cache();
+  if (cache == nullptr) return false;
+  note_observer(*cache);
+  stream_id id{};
+  if (stream != nullptr) {
+    id = fast_id(*stream, *cache);
+    if (id == stream_id{} || stream->device() != device_) return false;
+  }
+  return cached_free(*cache, pointer, id, expected, thread_cache::closer_look) ||
+         locked_free(*cache, pointer, id, expected);
+}
+
+/// The commonest free beyond the caches: they are full, and hand over what they have longest.
+bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id stream,
+                               bytes expected) noexcept {
+  const spin_then_lock lock{mutex_};
+  const std::uint32_t reasons = cache.attention.load(std::memory_order_relaxed);
+  if ((reasons & ~thread_cache::closer_look) != 0) return false;
+  const block_index index = table_.find(reinterpret_cast<std::uint64_t>(pointer));
+  block& block = blocks_[index];
+  const std::uint64_t requested = block.size() - block.out.waste;
+  const bool plain =
+      block.is() == block_kind::live && !block.recorded && cache.counts(block.account);
+  if (!plain || (expected != any_size && expected.count() != requested)) return false;
+  stream_bins* const bins =
+      stream != stream_id{} ? cache.bins_of(stream) : cache.bins_of(block.stream);
+  if (bins == nullptr) return false;
+  emit(memory_event_kind::deallocate, block, bins->id, block.account);
+  cache.count_free(block.account, requested, block.size());
+  if (keep(cache, index, bins->slot, bins->id)) {
+    share_if_due();
+    return true;
+  }
+  fold(cache);  // what others may have must not count as ours
+  block.become(block_kind::pending);
+  free_to_store(index, order_.now(bins->slot));
+  share_if_due();
+  return true;
+}
+
+void* central_heap::cached_allocate(thread_cache& cache, bytes size, stream_id stream,
+                                    std::uint32_t accepted) noexcept {
+  const std::uint64_t units = units_for(size);
+  const account_number account = observe::thread_tag.number();
+  if (!cache.enter(accepted)) return nullptr;
+  const auto leave_with_nothing = [&] {
+    cache.leave();
+    return nullptr;
+  };
+  stream_bins* const bins =
+      mutated(mutation::cache_of_any_stream) ? cache.current : cache.bins_of(stream);
+  if (bins == nullptr || !cache.counts(account)) return leave_with_nothing();
+
+  block_index index = no_block;
+  if (units <= most_binned_units) {
+    if (bins->heads[units] == no_block && cache.has_remote()) cache.take_in_remote(blocks_);
+    index = bins->heads[units];
+    if (index == no_block) return leave_with_nothing();
+    bins->heads[units] = blocks_[index].out.next;
+    cache.units -= units;
+  } else {
+    index = cache.large;
+    const bool fits =
+        index != no_block && cache.large_units == units &&
+        (blocks_[index].stream == bins->slot || mutated(mutation::large_block_of_any_stream));
+    if (!fits) return leave_with_nothing();
+    cache.large = no_block;
+    cache.large_units = 0;
+  }
+  block& block = blocks_[index];
+  const std::uint64_t rounded = units * unit;
+  block.become(block_kind::live);
+  block.account = account;
+  block.out.waste = static_cast<std::uint32_t>(rounded - size.count());
+  cache.count_allocation(account, size.count(), rounded);
+  void* const address = reinterpret_cast<void*>(block.address);
+  if (cache.observer != nullptr)
+    emit_own(*cache.observer, memory_event_kind::allocate, block, bins->id);
+  cache.leave();
+  return address;
+}
+
+bool central_heap::cached_free(thread_cache& cache, void* pointer, stream_id stream, bytes expected,
+                               std::uint32_t accepted) noexcept {
+  if (!cache.enter(accepted)) return false;
+  const auto leave_it = [&] {
+    cache.leave();
+    return false;
+  };
+  const block_index index = table_.find(reinterpret_cast<std::uint64_t>(pointer));
+  if (index == no_block) return leave_it();
+  block& block = blocks_[index];
+  if (block.is() != block_kind::live || block.recorded || !cache.counts(block.account))
+    return leave_it();
+  const std::uint64_t requested = block.size() - block.out.waste;
+  if (expected != any_size && expected.count() != requested) return leave_it();
+  stream_bins* const bins =
+      stream != stream_id{} ? cache.bins_of(stream) : cache.bins_of(block.stream);
+  if (bins == nullptr) return leave_it();
+
+  const bool binned = block.units <= most_binned_units;
+  const std::uint16_t home = block.out.home;
+  if (binned && home != cache.number && home != 0)
+    return free_to_owner(cache, index, *bins, *caches_.at(home));
+  if (binned) {
+    if (cache.units + block.units > cache.bound()) return leave_it();
+    cache.units += block.units;
+    block.out.home = cache.home();
+    bins->push(index, block);
+  } else {
+    if (cache.large != no_block) return leave_it();
+    cache.large = index;
+    cache.large_units = block.units;
+  }
+  block.become(block_kind::thread_cached);
+  block.stream = bins->slot;
+  cache.count_free(block.account, requested, block.size());
+  if (cache.observer != nullptr)
+    emit_own(*cache.observer, memory_event_kind::deallocate, block, bins->id);
+  cache.leave();
+  return true;
+}
+
+/// The block came through another thread's cache: that gets it back, and counts it.
+bool central_heap::free_to_owner(thread_cache& cache, block_index index, stream_bins& bins,
+                                 thread_cache& owner) noexcept {
+  block& block = blocks_[index];
+  // Two threads that free the same block meet here.
+  auto was = block_kind::live;
+  if (!block.kind.compare_exchange_strong(was, block_kind::thread_cached,
+                                          std::memory_order_relaxed)) {
+    cache.leave();
+    return false;
+  }
+  block.stream = bins.slot;
+  // Before the push: behind it the block may be anybody's.
+  if (cache.observer != nullptr)
+    emit_own(*cache.observer, memory_event_kind::deallocate, block, bins.id);
+  block.out.ahead = cache.left_before(index);
+  const bool taken = owner.push_remote(index, block);
+  if (!taken) cache.leave_unplaced(index, block);
+  const bool enough = !taken && cache.has_enough_unplaced();
+  cache.leave();
+  if (enough) flush_own_unplaced(cache);
+  return true;
+}
+
+}  // namespace weir::inline v0::heap

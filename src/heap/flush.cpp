@@ -1,0 +1,133 @@
+// Flushing thread caches to the stores: by half, by stream, or whole.
+#include <utility>
+
+#include "heap/central_heap.hpp"
+#include "heap/spin_then_lock.hpp"
+
+namespace weir::inline v0::heap {
+
+void central_heap::fold(thread_cache& cache) noexcept {
+  for (std::uint32_t i = 0; i < cache.delta_count; ++i)
+    accounts_.fold(static_cast<account_number>(i), cache.deltas[i]);
+}
+
+void central_heap::flush_list(block_index head, bool counted) noexcept {
+  while (head != no_block) {
+    const block_index index = head;
+    block& block = blocks_[index];
+    head = block.out.next;
+    if (!counted) accounts_.freed(block.account, block.size() - block.out.waste, block.size());
+    free_to_store(index, order_.now(block.stream));
+  }
+}
+
+bool central_heap::flush_large(thread_cache& cache) noexcept {
+  if (cache.large == no_block) return false;
+  fold(cache);
+  free_to_store(cache.large, order_.now(blocks_[cache.large].stream));
+  cache.large = no_block;
+  cache.large_units = 0;
+  return true;
+}
+
+bool central_heap::flush_unplaced(thread_cache& cache) noexcept {
+  const block_index head = std::exchange(cache.unplaced, no_block);
+  cache.unplaced_count = 0;
+  cache.unplaced_units = 0;
+  flush_list(head, false);
+  return head != no_block;
+}
+
+void central_heap::flush_own_unplaced(thread_cache& own) noexcept {
+  const spin_then_lock lock{mutex_};
+  static_cast<void>(flush_unplaced(own));
+}
+
+void central_heap::flush_bins(thread_cache& cache, stream_bins& bins) noexcept {
+  bins.for_each_size([&](std::size_t size) {
+    mutex_.assert_held();
+    const block_index head = std::exchange(bins.heads[size], no_block);
+    for (block_index each = head; each != no_block; each = blocks_[each].out.next)
+      cache.units -= size;
+    flush_list(head, true);
+    return true;
+  });
+}
+
+void central_heap::flush_half(thread_cache& cache, stream_bins& newest) noexcept {
+  std::uint64_t hits = 0;
+  std::uint64_t frees = 0;
+  for (std::uint32_t i = 0; i < cache.delta_count; ++i) {
+    hits += cache.deltas[i].allocations;
+    frees += cache.deltas[i].frees;
+  }
+  fold(cache);
+  // What other streams left goes whole; of this one's lists each keeps its newer half, unless what
+  // was freed here lately was hardly asked for again: then keeping any costs more than it saves.
+  const bool pays = hits >= frees / 4;
+  for (const auto& each : cache.tables)
+    if (each.get() != &newest || !pays) flush_bins(cache, *each);
+  if (cache.units <= cache.bound() / 2) return;
+  newest.for_each_size([&](std::size_t size) {
+    mutex_.assert_held();
+    std::size_t length = 0;
+    for (block_index each = newest.heads[size]; each != no_block; each = blocks_[each].out.next)
+      ++length;
+    block_index* last = &newest.heads[size];
+    for (std::size_t kept = length / 2; kept > 0; --kept) last = &blocks_[*last].out.next;
+    cache.units -= (length - length / 2) * size;
+    flush_list(std::exchange(*last, no_block), true);
+    return cache.units > cache.bound() / 2;
+  });
+}
+
+bool central_heap::flush(thread_cache& cache) noexcept {
+  fold(cache);
+  const std::uint64_t held = cache.held();
+  cache.take_in_remote(blocks_);
+  const bool unplaced = flush_unplaced(cache);
+  fold(cache);
+  const bool large = flush_large(cache);
+  for (const auto& each : cache.tables) flush_bins(cache, *each);
+  return held != 0 || unplaced || large;
+}
+
+bool central_heap::flush_all() noexcept {
+  bool any = false;
+  caches_.for_each([&](thread_cache& each) {
+    mutex_.assert_held();
+    any = flush(each) || any;
+  });
+  accounts_.raise_peaks();
+  return any;
+}
+
+void central_heap::flush_caches() noexcept {
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  static_cast<void>(flush_all());
+}
+
+stream_bins* central_heap::ensure_bins(thread_cache& cache, stream_id id,
+                                       stream_slot slot) noexcept {
+  if (stream_bins* const known = cache.bins_of(slot); known != nullptr) return known;
+  if (cache.has_every_bins()) {
+    fold(cache);
+    stream_bins* const oldest = cache.least_recent();
+    flush_bins(cache, *oldest);
+    cache.remove_bins(oldest);
+  }
+  return cache.add_bins(id, slot);
+}
+
+void central_heap::settle_caches() noexcept {
+  caches_.for_each([&](thread_cache& each) {
+    mutex_.assert_held();
+    each.take_in_remote(blocks_);
+    static_cast<void>(flush_unplaced(each));
+    fold(each);
+  });
+  accounts_.raise_peaks();
+}
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,193 @@
+// Frees that the thread's cache cannot take, and recorded streams.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "heap/central_heap.hpp"
+#include "order/mutation.hpp"
+
+namespace weir::inline v0::heap {
+namespace {
+
+/// What a stream frees is made known to the others after this much in several frees, or a 256th of
+/// all memory.
+constexpr std::uint64_t least_shared = 1 << 18;
+
+}  // namespace
+
+result<void> central_heap::slow_free(void* pointer, const stream_ref* stream, bytes expected) try {
+  WEIR_TRY(usable());
+  if (pointer == nullptr) return {};
+  thread_cache* const cache = local();
+  std::optional<identified_stream> caller;
+  if (stream != nullptr) {
+    WEIR_TRY_VALUE(known, identify(*stream, cache));
+    caller = known;
+  }
+  if (cache != nullptr) {
+    bool capturing = false;
+    if (cache->asks_captures()) {
+      capturing = true;
+      if (caller && caller->id != stream_id{}) {
+        WEIR_TRY_VALUE(active, caller->ref.is_capturing());
+        capturing = active;
+      }
+    }
+    if (!capturing && (!caller || caller->id != stream_id{}) &&
+        cached_free(*cache, pointer, caller ? caller->id : stream_id{}, expected,
+                    thread_cache::capturing | thread_cache::closer_look))
+      return {};
+  }
+  const detail::mutex_lock lock{mutex_};
+  return free_locked(pointer, caller ? &*caller : nullptr, expected);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<block_index> central_heap::find_live(const void* pointer) {
+  const auto address = reinterpret_cast<std::uint64_t>(pointer);
+  const block_index index = table_.find(address);
+  if (index == no_block) return why_not_live(address);
+  if (blocks_[index].is() != block_kind::live) return errc::double_free;
+  return index;
+}
+
+error central_heap::why_not_live(std::uint64_t address) {
+  // What went back to a store is no block any more; its bytes lie in something free.
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr) continue;
+    pool_snapshot snapshot;
+    each->memory->describe(snapshot);
+    for (const block_info& piece : snapshot.blocks) {
+      if (address < piece.address || address - piece.address >= piece.size.count()) continue;
+      const bool is_free = piece.state == block_state::free ||
+                           piece.state == block_state::stream_bound ||
+                           piece.state == block_state::hole;
+      if (is_free) return error{.code = errc::double_free};
+      return error{.code = errc::foreign_pointer,
+                   .detail = "the address is inside a block, not its start"};
+    }
+  }
+  return error{.code = errc::foreign_pointer};
+}
+
+result<void> central_heap::free_locked(void* pointer, const identified_stream* stream,
+                                       bytes expected) {
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(index, find_live(pointer));
+  block& block = blocks_[index];
+  driver_access driver{device_};
+  stream_slot slot = block.stream;
+  std::optional<order::named_stream> named;
+  if (stream != nullptr) {
+    WEIR_TRY_VALUE(named_slot, slot_of(*stream, driver));
+    named.emplace(order_, named_slot);
+    if (!mutated(mutation::stream_of_free_forgotten)) slot = named_slot;
+  }
+  const std::uint64_t requested = block.size() - block.out.waste;
+  if (block.recorded) pending_.prepare(index);  // may throw; from here on nothing fails
+  result<void> outcome;
+  if (expected != any_size && expected.count() != requested) {
+    outcome = error{.code = errc::invalid_argument,
+                    .requested = expected,
+                    .detail = "the block was asked for with " + to_string(bytes{requested})};
+  }
+  emit(memory_event_kind::deallocate, block, order_.id(slot), block.account);
+  accounts_.freed(block.account, requested, block.size());
+  if (block.recorded) {
+    free_recorded(index, slot, driver);
+    return outcome;
+  }
+  const bool shares = !pool_of(block).retains;
+  thread_cache* const cache = own_cache();
+  // A thread that only frees must not come here every time.
+  if (cache != nullptr && !is_private(block.account)) count_in(*cache, block.account);
+  const bool keeps = cache != nullptr && !is_private(block.account) && !captures_.any_declared() &&
+                     !detect_captures_ && cache->counts(block.account) && !order_.gone(slot);
+  if (!keeps || !keep(*cache, index, slot, order_.id(slot))) {
+    block.become(block_kind::pending);
+    free_to_store(index, order_.now(slot));
+    if (pools_to_sweep_) sweep_pools(driver);
+  }
+  if (shares) share_if_due();
+  return outcome;
+}
+
+bool central_heap::keep(thread_cache& cache, block_index index, stream_slot slot,
+                        stream_id id) noexcept {
+  block& block = blocks_[index];
+  stream_bins* const bins = ensure_bins(cache, id, slot);
+  if (bins == nullptr) return false;
+  if (block.units > most_binned_units) {
+    static_cast<void>(flush_large(cache));
+    cache.large = index;
+    cache.large_units = block.units;
+  } else {
+    if (cache.unplaced != no_block) static_cast<void>(flush_unplaced(cache));
+    if (block.units > cache.bound()) return false;
+    if (cache.units + block.units > cache.bound()) flush_half(cache, *bins);
+    block.out.home = cache.home();
+    bins->push(index, block);
+    cache.units += block.units;
+  }
+  block.become(block_kind::thread_cached);
+  block.stream = slot;
+  return true;
+}
+
+void central_heap::free_recorded(block_index index, stream_slot slot,
+                                 driver_access& driver) noexcept {
+  block& block = blocks_[index];
+  order::pending_frees::waiting waits = pending_.forget(index, slot, order_);
+  block.recorded = false;
+  block.become(block_kind::pending);
+  block.stream = slot;
+  if (waits.others.empty()) {
+    free_to_store(index, waits.freed);
+    return;
+  }
+  // An epoch that cannot be closed now (a capture, a driver in trouble) is closed by the next
+  // request that looks for room; the block waits, and the free is done.
+  if (driver.entered()) static_cast<void>(order_.close_for(waits.others, driver.enter()));
+  pending_.add(std::move(waits));
+  accounts_.pending(block.account, block.size() - block.out.waste, block.size());
+}
+
+void central_heap::free_to_store(block_index index, stamp freed) noexcept {
+  block& block = blocks_[index];
+  pool_state& from = pool_of(block);
+  table_.erase(block.address);
+  --from.blocks;
+  if (from.keeps_to_streams()) {
+    freed = order_.now(freed.stream);  // a stamp that is passed already would untie it
+  } else if (order_.add_freed(freed.stream, block.size(), least_shared,
+                              std::max(4 * least_shared, placement_.reserved / 256))) {
+    to_share_ = freed.stream;
+  }
+  from.memory->free(index, freed);
+  if (from.blocks == 0 && from.holders == 0) pools_to_sweep_ = true;
+}
+
+result<void> central_heap::record_stream(void* pointer, const stream_ref& stream) try {
+  WEIR_TRY(usable());
+  thread_cache* const cache = local();
+  WEIR_TRY_VALUE(caller, identify(stream, cache));
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(index, find_live(pointer));
+  driver_access driver{device_};
+  WEIR_TRY_VALUE(slot, slot_of(caller, driver));
+  pending_.record(index, slot);
+  blocks_[index].recorded = true;
+  blocks_[index].out.home = 0;  // nobody frees it without looking
+  placement_.emit({.kind = memory_event_kind::record_stream,
+                   .tag = accounts_.tag_of(blocks_[index].account).number(),
+                   .pool = accounts_.pool_of(blocks_[index].account),
+                   .stream = order_.id(slot),
+                   .address = blocks_[index].address});
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+}  // namespace weir::inline v0::heap

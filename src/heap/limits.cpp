@@ -1,0 +1,53 @@
+// How much may be taken, and whom to ask before a request fails.
+#include <new>
+#include <utility>
+
+#include "heap/central_heap.hpp"
+
+namespace weir::inline v0::heap {
+
+result<void> central_heap::set_limit(bytes most) {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  placement_.reserved_limit = most.count();
+  limit_.store(most.count(), std::memory_order_relaxed);
+  placement_.emit({.kind = memory_event_kind::limit, .size = most.count()});
+  return {};
+}
+
+result<void> central_heap::set_limit(tag tag, bytes most) try {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  accounts_.set_limit(tag, most.count());
+  caches_.for_each([&](thread_cache& each) {
+    mutex_.assert_held();
+    if (tag.number() < each.delta_count) each.limits[tag.number()] = accounts_.limited(tag);
+  });
+  caches_.set_reason(thread_cache::limited, accounts_.any_limit());
+  placement_.emit({.kind = memory_event_kind::limit, .tag = tag.number(), .size = most.count()});
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+std::uint64_t central_heap::add_callback(out_of_memory_callback callback) {
+  if (!usable()) return 0;
+  auto shared = std::make_shared<out_of_memory_callback>(std::move(callback));
+  const detail::mutex_lock lock{mutex_};
+  callbacks_.emplace(next_callback_, std::move(shared));
+  return next_callback_++;
+}
+
+void central_heap::remove_callback(std::uint64_t key) noexcept {
+  if (home_->forked()) return;
+  std::shared_ptr<out_of_memory_callback> last;  // what it holds goes without the lock
+  const detail::mutex_lock lock{mutex_};
+  const auto entry = callbacks_.find(key);
+  if (entry == callbacks_.end()) return;
+  last = std::move(entry->second);
+  callbacks_.erase(entry);
+}
+
+}  // namespace weir::inline v0::heap

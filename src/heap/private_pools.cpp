@@ -1,0 +1,163 @@
+// Private pools of an allocator: who holds them, what lies under their blocks, when they end.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "heap/central_heap.hpp"
+#include "order/mutation.hpp"
+
+namespace weir::inline v0::heap {
+
+pool::~pool() {
+  if (const auto allocator = owner_.lock()) allocator->release_pool(id_);
+}
+
+bool pool::is_of(const central_heap& candidate) const noexcept {
+  return !owner_.owner_before(candidate.weak_from_this()) &&
+         !candidate.weak_from_this().owner_before(owner_);
+}
+
+const pool*& scoped_pool() noexcept {
+  thread_local constinit const pool* now = nullptr;
+  return now;
+}
+
+pool_state* central_heap::find_pool(pool_id id) noexcept {
+  const auto entry =
+      std::find_if(pools_.begin(), pools_.end(), [&](const auto& each) { return each->id == id; });
+  return entry == pools_.end() ? nullptr : entry->get();
+}
+
+pool_state& central_heap::add_pool(std::string name) {
+  auto added = std::make_unique<pool_state>();
+  added->id = pool_id{next_pool_};
+  added->name = std::move(name);
+  added->holders = 1;
+  pools_.reserve(pools_.size() + 1);
+  accounts_.add_pool(added->id);
+  ++next_pool_;
+  pools_.push_back(std::move(added));
+  placement_.emit({.kind = memory_event_kind::pool_created, .pool = pools_.back()->id});
+  return *pools_.back();
+}
+
+result<std::shared_ptr<pool>> central_heap::create_pool(std::string_view name,
+                                                        pool_options options) try {
+  WEIR_TRY(usable());
+  const auto& can = device_.capabilities();
+  if (options.exportable && !(can.virtual_memory && can.posix_descriptors)) {
+    return error{.code = errc::not_supported, .detail = "the device cannot export memory"};
+  }
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  pool_state& added = add_pool(std::string{name});
+  added.exportable = options.exportable;
+  added.retains = options.retains;
+  return std::make_shared<pool>(weak_from_this(), added.id, added.name);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+std::shared_ptr<pool> central_heap::share_pool(pool_id id) {
+  if (!usable()) return nullptr;
+  const detail::mutex_lock lock{mutex_};
+  pool_state* const shared = find_pool(id);
+  if (shared == nullptr) return nullptr;
+  auto handle = std::make_shared<pool>(weak_from_this(), id, shared->name);
+  ++shared->holders;
+  return handle;
+}
+
+void central_heap::drop_holder(pool_id id) noexcept {
+  pool_state* const left = find_pool(id);
+  if (left == nullptr || --left->holders != 0) return;
+  left->takes_requests = false;
+  placement_.emit({.kind = memory_event_kind::pool_released, .pool = id});
+  if (left->of_graphs()) {
+    captures_.forget(id);
+    // Replays that are under way were queued on some stream before now.
+    try {
+      left->guards.reserve(order_.count());
+      for (stream_slot slot = 1; slot <= order_.count(); ++slot)
+        left->guards.push_back(order_.now(slot));
+    } catch (const std::bad_alloc&) {
+      ++left->holders;  // kept until the end: nothing that could be wrong is released
+      return;
+    }
+  }
+  pools_to_sweep_ = true;
+}
+
+void central_heap::release_pool(pool_id id) noexcept {
+  if (!usable()) return;
+  const detail::mutex_lock lock{mutex_};
+  if (!usable()) return;
+  drop_holder(id);
+  driver_access driver{placement_.device};
+  sweep_pools(driver);
+}
+
+/// Releases the pools that nobody holds and that have no blocks, as far as streams have passed
+/// them. What cannot go now goes at the next look for room, trim or wait.
+void central_heap::sweep_pools(driver_access& driver) noexcept {
+  const auto is_over = [](const pool_state& each) {
+    return each.id != pool_id{} && each.holders == 0 && each.blocks == 0;
+  };
+  pools_to_sweep_ = false;
+  if (std::none_of(pools_.begin(), pools_.end(), [&](const auto& each) { return is_over(*each); }))
+    return;
+  if (!driver.entered()) return;
+  if (!poll_streams(driver, no_stream)) return;
+  for (std::size_t i = 1; i < pools_.size();) {
+    pool_state& each = *pools_[i];
+    if (!is_over(each) || !may_release(each)) {
+      ++i;
+      continue;
+    }
+    if (each.memory != nullptr) {
+      retire(each);
+      static_cast<void>(each.memory->release(bytes::max(), driver.enter()));
+      if (each.memory->reserved() != 0) {
+        ++i;
+        continue;
+      }
+      detail::report_failure(each.memory->close(driver.enter()));
+    }
+    accounts_.remove_pool(each.id);
+    pools_.erase(pools_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+bool central_heap::may_release(const pool_state& from) const noexcept {
+  if (!from.of_graphs()) return true;
+  if (from.retains && from.blocks != 0) return false;
+  if (mutated(mutation::graph_memory_without_guards)) return from.holders == 0;
+  return from.holders == 0 && std::all_of(from.guards.begin(), from.guards.end(), [&](stamp each) {
+           mutex_.assert_held();
+           return order_.completed(each);
+         });
+}
+
+pool_state& central_heap::pool_of(const block& block) noexcept {
+  if (!is_private(block.account)) [[likely]]
+    return *pools_.front();
+  return *find_pool(accounts_.pool_of(block.account));
+}
+
+result<block_handles> central_heap::handles_under(const void* pointer,
+                                                  std::optional<pool_id> of) try {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(index, find_live(pointer));
+  const pool_state& home = pool_of(blocks_[index]);
+  if (of && home.id != *of) return errc::foreign_pointer;
+  if (!home.exportable && (of || !exportable_)) {
+    return error{.code = errc::not_supported, .detail = "the memory is not exportable"};
+  }
+  return home.memory->handles_under(index);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,68 @@
+// A pool: memory kept apart, with a store of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "heap/vocabulary.hpp"
+#include "weir/observe/events.hpp"
+
+namespace weir::inline v0::heap {
+
+class central_heap;
+
+/// The allocator's side of a pool.
+///
+/// Has a store from its first request on. Alive while somebody holds it or a block of it is out;
+/// afterwards its memory is released as streams get past it, and then the record goes. Owned by the
+/// allocator; needs the heap's lock.
+struct pool_state {
+  pool_id id{};
+  std::string name;
+  std::unique_ptr<backing_store> memory;
+  std::uint32_t holders = 0;   // a handle, a claim, graphs
+  std::uint64_t blocks = 0;    // handed out, pending ones included
+  bool exportable = false;     // its handles can be sent to other processes
+  bool of_capture = false;     // belongs to a graph: nothing of it is released or moved while held
+  bool retains = false;        // belongs to graphs of its holders: the same
+  bool takes_requests = true;  // a graph's pool does only during the capture
+  bool forsaken = false;       // the last holder went, and that was noticed
+  /// Of graphs: replays may have been queued up to here when the last holder went.
+  std::vector<stamp> guards;
+
+  /// Whether captured graphs know its addresses.
+  [[nodiscard]] bool of_graphs() const noexcept { return of_capture || retains; }
+  /// Whether what a stream freed stays that stream's: no event tells when replays are done with it.
+  [[nodiscard]] bool keeps_to_streams() const noexcept { return retains && holders != 0; }
+
+  [[nodiscard]] std::uint64_t reserved() const noexcept {
+    return memory == nullptr ? 0 : memory->reserved();
+  }
+};
+
+/// What memory_pool shares: as long as it lives the pool takes requests.
+class pool {
+ public:
+  pool(std::weak_ptr<central_heap> owner, pool_id id, std::string name) noexcept
+      : owner_{std::move(owner)}, id_{id}, name_{std::move(name)} {}
+  ~pool();
+  pool(const pool&) = delete;
+  pool& operator=(const pool&) = delete;
+
+  [[nodiscard]] std::shared_ptr<central_heap> owner() const noexcept { return owner_.lock(); }
+  [[nodiscard]] bool is_of(const central_heap& candidate) const noexcept;
+  [[nodiscard]] pool_id id() const noexcept { return id_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+ private:
+  std::weak_ptr<central_heap> owner_;
+  pool_id id_;
+  std::string name_;
+};
+
+/// The pool that requests of this thread go to (pool_scope); null: none.
+[[nodiscard]] const pool*& scoped_pool() noexcept;
+
+}  // namespace weir::inline v0::heap

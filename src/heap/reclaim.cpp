@@ -1,0 +1,139 @@
+// What a search for room asks of the heap.
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "heap/central_heap.hpp"
+
+namespace weir::inline v0::heap {
+namespace {
+
+/// Set while this thread runs callbacks: requests from inside do not call them again.
+constinit thread_local bool in_callbacks = false;
+
+}  // namespace
+
+result<account_number> central_heap::prepare(pool_state& pool, driver_access& driver) {
+  WEIR_TRY_VALUE(account, accounts_.number_of(pool.id, current_tag()));
+  WEIR_TRY(make_table_room());
+  if (!blocks_.prepare(4)) return no_host_memory();
+  if (pool.memory == nullptr) {
+    WEIR_TRY(driver.entered());
+    const store_traits traits{.policy = policy_,
+                              .exportable = exportable_ || pool.exportable,
+                              .one_slot_handles = pool.exportable,
+                              .moves = !pool.retains};
+    WEIR_TRY_VALUE(store, make_backing_store(placement_, pool.id, traits, driver.enter()));
+    pool.memory = std::move(store);
+  }
+  return account;
+}
+
+void central_heap::flush_leftovers(thread_cache& own) noexcept {
+  if (own.has_remote()) own.take_in_remote(blocks_);
+  if (own.unplaced != no_block) static_cast<void>(flush_unplaced(own));
+  if (own.large != no_block) static_cast<void>(flush_large(own));
+}
+
+bool central_heap::flush_others(thread_cache* own) noexcept {
+  const thread_caches::stop stopped{caches_, own};
+  return flush_all();
+}
+
+result<bool> central_heap::retire_completed(stream_slot spared, driver_access& driver) {
+  WEIR_TRY_VALUE(any, poll_streams(driver, spared));
+  if (pools_to_sweep_) sweep_pools(driver);
+  return any;
+}
+
+bool central_heap::queues_waits() const noexcept { return placement_.queues_waits; }
+
+result<bool> central_heap::take_pending_behind_waits(const request& wanted, const pool_state& pool,
+                                                     driver_access& driver) {
+  // The smallest that is large enough.
+  const auto& waiting = pending_.all();
+  std::size_t best = waiting.size();
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    const block& candidate = blocks_[waiting[i].index];
+    const bool fits =
+        candidate.units >= wanted.units + wanted.alignment - 1 && &pool_of(candidate) == &pool;
+    if (!fits) continue;
+    if (best == waiting.size() || candidate.units < blocks_[waiting[best].index].units) best = i;
+  }
+  if (best == waiting.size()) return false;
+  const order::pending_frees::waiting& chosen = waiting[best];
+  if (!mutated(mutation::pending_taken_without_waits)) {
+    WEIR_TRY_VALUE(waits, placement_.wait(wanted.stream, chosen.freed, driver.enter()));
+    if (!waits) return false;
+    for (const stamp& each : chosen.others) {
+      WEIR_TRY_VALUE(queued, placement_.wait_for_stream(wanted.stream, each, driver.enter()));
+      if (!queued) return false;
+    }
+  }
+  // Behind the waits the stream may use it as if it had freed it itself.
+  const block_index index = pending_.take(best).index;
+  const block& taken = blocks_[index];
+  accounts_.waited(taken.account, taken.size() - taken.out.waste, taken.size());
+  free_to_store(index, order_.now(wanted.stream));
+  return true;
+}
+
+result<bytes> central_heap::release_from_others(const pool_state& spared, bytes most,
+                                                driver_access& driver) {
+  for (const auto& each : pools_) {
+    if (each.get() == &spared || each->memory == nullptr || !may_release(*each)) continue;
+    WEIR_TRY_VALUE(released, each->memory->release(most, driver.enter()));
+    if (released != bytes{}) return released;
+  }
+  return bytes{};
+}
+
+result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cache* own,
+                                                    bytes needed) {
+  if (in_callbacks || callbacks_.empty()) return callback_answer{};
+  std::vector<std::shared_ptr<out_of_memory_callback>> all;
+  all.reserve(callbacks_.size());
+  for (const auto& [key, each] : callbacks_) all.push_back(each);
+  const std::uint64_t frees_before = accounts_.total().frees;
+  const auto device_before = device_.memory_info();
+  ++pool.holders;  // so that it outlives the unlocked time
+  in_callbacks = true;
+  mutex_.unlock();
+  callback_answer answer{.asked = true};
+  std::exception_ptr thrown;
+  try {
+    for (const auto& each : all) answer.claimed = (*each)(needed) || answer.claimed;
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  mutex_.lock();
+  in_callbacks = false;
+  --pool.holders;
+  if (thrown) std::rethrow_exception(thrown);
+  WEIR_TRY(usable());
+  {
+    const thread_caches::stop stopped{caches_, own};
+    settle_caches();
+  }
+  const auto device_after = device_.memory_info();
+  answer.freed = accounts_.total().frees != frees_before ||
+                 (device_before && device_after && device_after->free > device_before->free);
+  return answer;
+}
+
+/// The whole device where a stream cannot be asked any more. Not while anybody captures: that would
+/// break it.
+result<bool> central_heap::wait_for_oldest(driver_access& driver) {
+  WEIR_TRY_VALUE(capturing, any_capturing(driver));
+  if (capturing) return false;
+  WEIR_TRY_VALUE(any, poll_streams(driver, no_stream));
+  if (any) return true;
+  WEIR_TRY_VALUE(completed, order_.synchronize_oldest(driver.enter()));
+  if (completed) {
+    static_cast<void>(retire_all());
+    return true;
+  }
+  return order_.any_behind() ? wait_for_device(driver) : false;
+}
+
+}  // namespace weir::inline v0::heap

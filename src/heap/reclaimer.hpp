@@ -1,0 +1,66 @@
+// What a search for room may ask of the heap, beyond the store of the pool it searches.
+#pragma once
+
+#include "heap/accounts.hpp"
+#include "heap/private_pools.hpp"
+#include "heap/thread_cache.hpp"
+#include "heap/vocabulary.hpp"
+#include "order/driver_access.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/stream.hpp"
+
+namespace weir::inline v0::heap {
+
+/// What the user's out-of-memory callbacks did.
+struct callback_answer {
+  bool asked = false;    ///< there were some, and this thread is not inside one
+  bool claimed = false;  ///< one says that it freed something
+  bool freed = false;    ///< memory of this allocator or of the device was freed meanwhile
+};
+
+/// The acts by which memory becomes free that was not, each a rung of room_search::find_room().
+/// Implemented by the central heap. Every call is made with the heap's lock.
+class reclaimer {
+ public:
+  /// What must not fail once a block is found: its account, its place in the address table, its
+  /// record, and the pool's store.
+  [[nodiscard]] virtual result<account_number> prepare(pool_state& pool,
+                                                       order::driver_access& driver) = 0;
+  /// The pool of the capture that the stream is in.
+  [[nodiscard]] virtual result<pool_state*> capture_pool(const stream_ref& stream, stream_slot slot,
+                                                         order::driver_access& driver) = 0;
+
+  /// Flushes the thread's own large block, and what others freed for it.
+  virtual void flush_leftovers(thread_cache& own) noexcept = 0;
+  /// Flushes a cache, or all but the caller's; true if anything was in it.
+  virtual bool flush(thread_cache& cache) noexcept = 0;
+  virtual bool flush_others(thread_cache* own) noexcept = 0;
+
+  /// What was completed meanwhile becomes quiescent; closes the epochs of all streams but one.
+  [[nodiscard]] virtual result<bool> retire_completed(stream_slot spared,
+                                                      order::driver_access& driver) = 0;
+  /// Whether a stream may be made to wait for others.
+  [[nodiscard]] virtual bool queues_waits() const noexcept = 0;
+  /// A pending block that is large enough becomes the stream's, behind queued waits.
+  [[nodiscard]] virtual result<bool> take_pending_behind_waits(const request& wanted,
+                                                               const pool_state& pool,
+                                                               order::driver_access& driver) = 0;
+
+  /// Ends pools that nobody holds any more, as far as that can be.
+  virtual void sweep_pools(order::driver_access& driver) noexcept = 0;
+  [[nodiscard]] virtual bool may_release(const pool_state& pool) const noexcept = 0;
+  /// Releases what the first other pool has that has anything; 0: none has.
+  [[nodiscard]] virtual result<bytes> release_from_others(const pool_state& spared, bytes most,
+                                                          order::driver_access& driver) = 0;
+
+  /// Calls the user's callbacks, without the lock.
+  [[nodiscard]] virtual result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
+                                                              bytes needed) = 0;
+  /// Waits for the oldest work that memory is bound to. False: there is none, or somebody captures.
+  [[nodiscard]] virtual result<bool> wait_for_oldest(order::driver_access& driver) = 0;
+
+ protected:
+  ~reclaimer() = default;
+};
+
+}  // namespace weir::inline v0::heap

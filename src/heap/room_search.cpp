@@ -1,0 +1,167 @@
+// The rungs between a request that the thread's cache could not serve and out of memory.
+#include "heap/room_search.hpp"
+
+#include <utility>
+
+namespace weir::inline v0::heap {
+
+result<block_index> room_search::find_room() {
+  for (;;) {
+    WEIR_TRY(prepare());
+    flush_leftovers();
+    if (fit()) return room_;
+    WEIR_TRY_VALUE(rerouted, notice_capture());
+    if (rerouted) continue;
+    WEIR_TRY_VALUE(retired, retire_completed());
+    if (retired && fit()) return room_;
+    if (flush_own() && fit()) return room_;
+    if (flush_others() && fit()) return room_;
+    missed_ = true;
+    WEIR_TRY_VALUE(preferred, grow_if_preferred());
+    if (preferred) return room_;
+    WEIR_TRY_VALUE(rearranged, rearrange_own());
+    if (rearranged) return room_;
+    WEIR_TRY_VALUE(behind_waits, rearrange_behind_waits());
+    if (behind_waits) return room_;
+    WEIR_TRY_VALUE(taken, take_pending_behind_waits());
+    if (taken && fit()) return room_;
+    WEIR_TRY_VALUE(grown, grow());
+    if (grown) return room_;
+    WEIR_TRY_VALUE(released, release_elsewhere());
+    if (released) return room_;
+    WEIR_TRY_VALUE(released_own, release_own());
+    if (released_own) return room_;
+    WEIR_TRY_VALUE(helped, ask_callbacks());
+    if (helped) continue;
+    WEIR_TRY_VALUE(waited, wait_for_oldest());
+    if (waited) continue;
+    return no_block;
+  }
+}
+
+result<block_index> room_search::find_room_at(std::uint64_t address) {
+  WEIR_TRY(prepare());
+  return pool_->memory->fit_at(address, wanted_);
+}
+
+result<void> room_search::prepare() {
+  if (!pool_->takes_requests) {
+    return error{.code = errc::invalid_argument,
+                 .detail = "a graph's memory serves requests during its capture only"};
+  }
+  WEIR_TRY_VALUE(account, heap_.prepare(*pool_, driver_));
+  account_ = account;
+  return {};
+}
+
+void room_search::flush_leftovers() {
+  if (own_ != nullptr) heap_.flush_leftovers(*own_);
+}
+
+bool room_search::fit() {
+  room_ = pool_->memory->fit(wanted_);
+  return room_ != no_block;
+}
+
+result<void> room_search::know_capture(capture_status status) {
+  capture_known_ = true;
+  capturing_ = status != capture_status::none;
+  if (status != capture_status::active || pool_is_fixed_) return {};
+  if (mutated(mutation::capture_served_by_the_heap)) return {};
+  WEIR_TRY_VALUE(pool, heap_.capture_pool(stream_, wanted_.stream, driver_));
+  pool_ = pool;
+  own_ = is_own_pool() ? own_ : nullptr;
+  return {};
+}
+
+/// Before the first driver call: a capture that nobody declared gets a pool of its own.
+result<bool> room_search::notice_capture() {
+  if (capture_known_) return false;
+  WEIR_TRY(driver_.entered());
+  WEIR_TRY_VALUE(capture, stream_.capture(driver_.enter()));
+  const pool_state* const before = pool_;
+  WEIR_TRY(know_capture(capture.status));
+  return pool_ != before;
+}
+
+/// Epochs that have completed, of streams that are asked now as well: an idle stream's memory is
+/// quiescent at once, and a busy one's at the next look.
+result<bool> room_search::retire_completed() {
+  if (asks_no_stream()) return false;
+  return heap_.retire_completed(wanted_.stream, driver_);
+}
+
+bool room_search::flush_own() { return is_own_pool() && own_ != nullptr && heap_.flush(*own_); }
+
+bool room_search::flush_others() { return is_own_pool() && heap_.flush_others(own_); }
+
+/// A driver without memory for new handles or page tables is no room, as a full arena is: what
+/// follows may serve the request all the same.
+result<bool> room_search::accept(result<block_index> room) {
+  if (!room && room.code() == errc::out_of_memory) return false;
+  if (!room) return std::move(room).error();
+  room_ = *room;
+  return room_ != no_block;
+}
+
+result<bool> room_search::grow_if_preferred() {
+  if (pool_->of_graphs() || !pool_->memory->prefers_growth(wanted_)) return false;
+  return grow();
+}
+
+/// Not in a graph's pool: its kernels will use the old addresses again. The store of one that
+/// retains moves nothing, but finds runs side by side.
+result<bool> room_search::rearrange_own() {
+  if (pool_->of_capture) return false;
+  return accept(pool_->memory->rearrange(wanted_, backing_store::reach::usable, driver_.enter()));
+}
+
+/// Not on a captured stream: it cannot wait for work outside its capture.
+result<bool> room_search::rearrange_behind_waits() {
+  if (pool_->of_graphs() || capturing_ || !heap_.queues_waits()) return false;
+  return accept(
+      pool_->memory->rearrange(wanted_, backing_store::reach::behind_wait, driver_.enter()));
+}
+
+result<bool> room_search::take_pending_behind_waits() {
+  if (pool_->of_graphs() || capturing_ || !heap_.queues_waits()) return false;
+  return heap_.take_pending_behind_waits(wanted_, *pool_, driver_);
+}
+
+result<bool> room_search::grow() { return accept(pool_->memory->grow(wanted_, driver_.enter())); }
+
+/// What other pools cache, no more than needed.
+result<bool> room_search::release_elsewhere() {
+  if (!is_own_pool()) static_cast<void>(heap_.flush_others(own_));
+  if (!asks_no_stream()) heap_.sweep_pools(driver_);
+  for (;;) {
+    WEIR_TRY_VALUE(grown, grow());
+    if (grown) return true;
+    WEIR_TRY_VALUE(released, heap_.release_from_others(*pool_, to_bytes(wanted_.units), driver_));
+    if (released == bytes{}) return false;
+  }
+}
+
+/// What this pool has free but not in a shape that serves the request.
+result<bool> room_search::release_own() {
+  if (!heap_.may_release(*pool_)) return false;
+  WEIR_TRY_VALUE(released, pool_->memory->release(bytes::max(), driver_.enter()));
+  if (released == bytes{}) return false;
+  return grow();
+}
+
+/// Asked again only while that frees something.
+result<bool> room_search::ask_callbacks() {
+  if (!callbacks_help_) return false;
+  WEIR_TRY_VALUE(answer, heap_.ask_callbacks(*pool_, own_, to_bytes(wanted_.units)));
+  if (answer.asked) callbacks_help_ = answer.freed;
+  return answer.claimed || answer.freed;
+}
+
+/// Not while the stream is captured: waiting would break that.
+result<bool> room_search::wait_for_oldest() {
+  if (capturing_) return false;
+  return heap_.wait_for_oldest(driver_);
+}
+
+}  // namespace weir::inline v0::heap

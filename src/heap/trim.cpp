@@ -1,0 +1,108 @@
+// Releasing memory to the driver because somebody asks for it.
+#include <algorithm>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "heap/central_heap.hpp"
+
+namespace weir::inline v0::heap {
+
+result<bytes> central_heap::release_down_to(std::uint64_t keep, driver_access& driver) {
+  const std::uint64_t before = placement_.reserved;
+  sweep_pools(driver);
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr || !may_release(*each)) continue;
+    while (placement_.reserved > keep) {
+      WEIR_TRY_VALUE(went,
+                     each->memory->release(bytes{placement_.reserved - keep}, driver.enter()));
+      if (went == bytes{}) break;
+    }
+  }
+  return bytes{before - placement_.reserved};
+}
+
+result<bytes> central_heap::trim(bytes keep) {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  if (captures_.ended()) sweep_graphs();
+  driver_access driver{placement_.device};
+  WEIR_TRY(driver.entered());
+  flush_caches();
+  WEIR_TRY(poll_streams(driver, no_stream));
+  return release_down_to(keep.count(), driver);
+}
+
+result<bytes> central_heap::empty_cache() {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  if (captures_.ended()) sweep_graphs();
+  driver_access driver{placement_.device};
+  WEIR_TRY(driver.entered());
+  flush_caches();
+  WEIR_TRY(wait_for_streams(driver));
+  if (captures_.ended()) sweep_graphs();  // those whose last replay was waited for
+  return release_down_to(0, driver);
+}
+
+result<void> central_heap::release_stream(const stream_ref& stream) {
+  WEIR_TRY(usable());
+  WEIR_TRY_VALUE(caller, identify(stream, local()));
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  driver_access driver{placement_.device};
+  // Met or not: work on it may use memory that it never asked for.
+  WEIR_TRY_VALUE(slot, slot_of(caller, driver));
+  WEIR_TRY(driver.entered());
+  {
+    const thread_caches::stop stopped{caches_, own_cache()};
+    settle_caches();
+    caches_.for_each([&](thread_cache& each) {
+      mutex_.assert_held();
+      if (each.large != no_block && blocks_[each.large].stream == slot)
+        static_cast<void>(flush_large(each));
+      stream_bins* const bins = each.bins_of(slot);
+      if (bins == nullptr) return;
+      flush_bins(each, *bins);
+      each.remove_bins(bins);
+    });
+  }
+  return order_.end_stream(slot, driver.enter());
+}
+
+void central_heap::stream_closing(const stream_ref& stream) noexcept {
+  try {
+    detail::report_failure(release_stream(stream));
+  } catch (const std::bad_alloc&) {
+    report_error(no_host_memory());
+  }
+}
+
+result<bytes> central_heap::empty_cache(pool_id id) try {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  pool_state* const pool = find_pool(id);
+  if (pool == nullptr) return errc::closed;
+  if (pool->memory == nullptr || pool->of_capture) return bytes{};
+  driver_access driver{device_};
+  WEIR_TRY(driver.entered());
+  std::vector<stamp> replays;  // may have been queued on any stream
+  if (pool->retains) {
+    for (stream_slot slot = 1; slot <= order_.count(); ++slot) replays.push_back(order_.now(slot));
+  }
+  WEIR_TRY(wait_for_streams(driver));
+  const bool over = std::all_of(replays.begin(), replays.end(), [&](stamp each) {
+    mutex_.assert_held();
+    return order_.completed(each);
+  });
+  if (!over) return bytes{};
+  retire(*pool);
+  return pool->memory->release(bytes::max(), driver.enter());
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+}  // namespace weir::inline v0::heap

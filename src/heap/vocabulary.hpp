@@ -1,0 +1,38 @@
+// The words of the rooms below that the whole heap speaks in.
+#pragma once
+
+#include "base/host_memory.hpp"
+#include "order/mutation.hpp"
+#include "order/pending_frees.hpp"
+#include "order/stamp.hpp"
+#include "placement/backing_store.hpp"
+#include "placement/block.hpp"
+
+namespace weir::inline v0::heap {
+
+using detail::no_host_memory;
+
+using order::mutated;
+using order::mutation;
+using order::no_stream;
+using order::stamp;
+using order::stream_slot;
+
+using placement::backing_store;
+using placement::block;
+using placement::block_index;
+using placement::block_kind;
+using placement::block_store;
+using placement::fetch;
+using placement::is_classic;
+using placement::make_backing_store;
+using placement::most_units;
+using placement::no_block;
+using placement::placement_context;
+using placement::request;
+using placement::store_traits;
+using placement::to_bytes;
+using placement::unit;
+using placement::units_for;
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,272 @@
+// The arena: one address range for all streams and sizes, over handles that can be moved.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "placement/backing_store.hpp"
+#include "placement/fit_index.hpp"
+#include "placement/growth.hpp"
+#include "weir/device/virtual_memory.hpp"
+
+namespace weir::inline v0::placement {
+
+/// A store with one reserved address range, cut into slots of one granularity.
+///
+/// Physical memory comes in handles of one or more slots, each mapped whole at its current place.
+/// Blocks are runs of bytes that know nothing of handles. A run belongs to the stream that freed it
+/// until the free's epoch is completed; then it is quiescent and coalesces with what is quiescent
+/// beside it.
+///
+/// A handle that is wholly free can be mapped somewhere else, where contiguous room is missing. Its
+/// old slots become a hole. Nothing is unmapped there at once: work in flight may still use the old
+/// address, and if the handle comes back no driver call is needed. A hole can be filled once the
+/// streams have passed the last use of its old mapping.
+///
+/// A mapping that the driver neither finishes nor takes back blocks its addresses until it does.
+///
+/// Always true (check() verifies it): the blocks cover the arena from its base to its end without
+/// gaps; a byte of a block that is no hole lies under a handle at its current place; no retained
+/// mapping lies under anything but a hole; handed out + free = reserved.
+///
+/// fit() and free() cost some tens of nanoseconds, whatever the number of blocks. The other
+/// calls walk all blocks and make driver calls.
+class arena final : public backing_store {
+ public:
+  [[nodiscard]] static result<std::unique_ptr<backing_store>> create(
+      placement_context& shared, pool_id pool, growth_rules rules, const context_scope& bound,
+      physical_properties properties = {});
+  ~arena() override;
+
+  [[nodiscard]] block_index fit(const request& wanted) override;
+  [[nodiscard]] result<block_index> fit_at(std::uint64_t address, const request& wanted) override;
+  [[nodiscard]] bool prefers_growth(const request& wanted) const override;
+  [[nodiscard]] result<block_index> rearrange(const request& wanted, reach whose,
+                                              const context_scope& bound) override;
+  [[nodiscard]] result<block_index> grow(const request& wanted,
+                                         const context_scope& bound) override;
+  void free(block_index index, stamp freed) noexcept override;
+  void retire(stream_slot stream) noexcept override;
+  [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
+  result<void> close(const context_scope& bound) override;
+
+  [[nodiscard]] std::uint64_t bound_to(stream_slot stream) const noexcept override;
+  [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override;
+  [[nodiscard]] std::uint64_t fragments() const noexcept override;
+  void describe(pool_snapshot& into) const override;
+  [[nodiscard]] block_index block_over(std::uint64_t address) const noexcept override;
+  [[nodiscard]] result<block_handles> handles_under(block_index index) const override;
+  [[nodiscard]] std::size_t footprint() const noexcept override;
+  [[nodiscard]] std::string check() const override;
+
+ private:
+  using handle_number = std::uint32_t;  // 0 is none
+
+  struct handle {
+    vmm::physical memory{};  // handle 0: the record is free
+    std::uint32_t slot = 0;  // first slot of the current place
+    std::uint32_t slots = 0;
+    std::uint32_t retained = 0;  // mappings left behind
+  };
+  struct slot {
+    handle_number current = 0;
+    handle_number retained = 0;         // mapped here still, though its current place is elsewhere
+    std::uint32_t retained_offset = 0;  // of this slot from the first of that mapping
+  };
+  /// Free runs that one stream may use.
+  struct owner {
+    owner(block_store& blocks, std::uint64_t base) : runs{blocks, base} {}
+    fit_index runs;
+    block_index oldest = no_block;  // queue by epoch
+    block_index newest = no_block;
+  };
+
+  /// Room for a request: bytes [start, end), some of them holes or beyond the arena's end.
+  struct window {
+    std::uint64_t start = 0;
+    std::uint64_t end = 0;
+    std::uint64_t gap_slots = 0;  // to be mapped
+    std::uint64_t left_over = 0;
+    block_index first = no_block;  // the block that start lies in; no_block: at the arena's end
+    bool exists = false;
+  };
+  /// Slots of a window that nothing is mapped to, and the hole they are in (no_block: they are
+  /// beyond the arena's end).
+  struct gap {
+    std::uint64_t low = 0;
+    std::uint64_t high = 0;
+    block_index hole = no_block;
+  };
+  /// What gaps may be filled with.
+  enum class means : std::uint8_t {
+    moving,   ///< free handles, and new ones where that is much cheaper
+    growing,  ///< new handles
+    both,     ///< free handles as far as they go
+  };
+  /// A handle, or new memory, for some slots of a window.
+  struct filling {
+    std::uint32_t slot = 0;
+    std::uint32_t slots = 0;
+    handle_number from = 0;         // 0: new memory
+    bool returns = false;           // to a mapping it left behind here
+    bool fresh = false;             // created for this
+    block_index source = no_block;  // the run its current place begins in
+    block_index hole = no_block;    // the hole that is filled; no_block: beyond the end
+  };
+  /// Adjoining runs that a request may use.
+  struct stretch {
+    std::uint64_t start = 0;
+    std::uint64_t end = 0;
+    block_index first = no_block;
+  };
+  struct source {
+    handle_number number = 0;
+    block_index run = no_block;  // where it begins
+    std::uint64_t stretch_length = 0;
+    bool used = false;
+  };
+  /// What the last walk over the arena found. A request that cannot be met by moving is met by
+  /// growing next, and the walk would be the same.
+  struct survey {
+    bool holds = false;  // nothing has changed since
+    request wanted;
+    reach whose = reach::usable;
+    window best;
+    std::vector<stretch> stretches;
+  };
+  /// A filling on its way into the metadata: where its handle was and when both places are ready.
+  struct relocation {
+    const filling* with = nullptr;
+    std::uint32_t from_slot = 0;
+    stamp used{};   // the last use of the old place
+    stamp ready{};  // of the new place
+  };
+  struct room_plan {
+    arena::window window;
+    std::vector<filling> fillings;
+    std::uint64_t new_slots = 0;
+    bool complete = false;  // every slot of the window is or gets mapped
+  };
+
+  arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
+        std::uint64_t slot_size, physical_properties properties);
+
+  // arena.cpp: runs
+  [[nodiscard]] owner& owner_of(stream_slot stream) {
+    return stream < owners_.size() ? *owners_[stream] : add_owner(stream);
+  }
+  [[nodiscard]] owner& add_owner(stream_slot stream);
+  /// Whether a request of so many units goes to the lowest address rather than the shortest run.
+  [[nodiscard]] bool goes_low(std::uint32_t units) const noexcept {
+    return units * std::uint64_t{unit} <= rules_.lowest_up_to;
+  }
+  void queue_up(block_index index, owner& to) noexcept;
+  void leave_queue(block_index index, owner& from) noexcept;
+  void add_run(block_index index) noexcept;     // to its owner's index and queue
+  void remove_run(block_index index) noexcept;  // from them
+  [[nodiscard]] block_index carve(block_index run, const request& wanted) noexcept;
+  [[nodiscard]] block_index hand_out(block_index index, const request& wanted) noexcept;
+  block_index split(block_index index, std::uint64_t at) noexcept;
+  void link_after(block_index index, block_index fresh) noexcept;
+  void unlink(block_index index) noexcept;
+  block_index merge_same_owner(block_index index) noexcept;
+  [[nodiscard]] block_index cut(block_index hint, std::uint64_t start, std::uint64_t end) noexcept;
+
+  // arena_plan.cpp: where room could be made
+  /// The size of new handles for the request.
+  [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
+    return rules_.handle_for(wanted.units * unit, reserved_, slot_size_, owners_.size() - 1);
+  }
+  [[nodiscard]] bool usable(const block& run, const request& wanted, reach whose) const noexcept;
+  [[nodiscard]] bool fillable(const block& hole) const noexcept;
+  [[nodiscard]] bool others_have_runs(stream_slot stream) const noexcept;
+  [[nodiscard]] bool worth_a_plan(const request& wanted, reach whose) const noexcept;
+  [[nodiscard]] window best_window(const request& wanted, reach whose,
+                                   std::vector<stretch>& stretches) const;
+  [[nodiscard]] window window_at_end(const request& wanted, reach whose) const;
+  [[nodiscard]] bool is_quiescent_up_to(block_index from, std::uint64_t end) const noexcept;
+  [[nodiscard]] std::vector<source> free_handles(const window& outside,
+                                                 const std::vector<stretch>& stretches) const;
+  [[nodiscard]] std::vector<gap> gaps_of(const window& room) const;
+  [[nodiscard]] std::vector<gap> plan_returns(room_plan& into, const gap& in,
+                                              std::vector<source>& sources) const;
+  void plan_move(room_plan& into, const gap& in, std::uint64_t at, source& with,
+                 bool returns) const;
+  [[nodiscard]] std::vector<source*> choose(const gap& in, std::vector<source>& sources) const;
+  void plan_creation(room_plan& into, const gap& in, const request& wanted) const;
+  [[nodiscard]] bool better_new(const gap& in, const std::vector<source*>& chosen,
+                                std::uint64_t planned, const request& wanted) const;
+  [[nodiscard]] const survey& look_around(const request& wanted, reach whose);
+  [[nodiscard]] room_plan make_plan(const request& wanted, reach whose, means by);
+
+  // arena_moves.cpp: making it
+  [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
+                                              const context_scope& bound);
+  [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
+  [[nodiscard]] result<bool> wait_for_others(const room_plan& room, const request& wanted,
+                                             const context_scope& bound);
+  [[nodiscard]] result<void> create_handles(room_plan& room, const context_scope& bound);
+  [[nodiscard]] result<void> clear_the_way(const room_plan& room, const context_scope& bound);
+  [[nodiscard]] result<void> map_handles(const room_plan& room, const context_scope& bound);
+  void undo_mapping(const filling& undone, const context_scope& bound) noexcept;
+  void undo_creation(filling& undone, const context_scope& bound) noexcept;
+  void block_off(std::uint64_t low, std::uint64_t high) noexcept;  // slots
+  void unblock(const context_scope& bound) noexcept;
+  [[nodiscard]] result<void> unmap_retained(std::uint32_t at_slot, const context_scope& bound);
+  [[nodiscard]] bool may_be_released(const block& run) const noexcept;
+  [[nodiscard]] result<bool> release_handle(handle_number number, block_index run,
+                                            const context_scope& bound);
+
+  // arena_commit.cpp: entering it
+  [[nodiscard]] block_index commit(const room_plan& room, const request& wanted);
+  [[nodiscard]] std::vector<relocation> relocations_of(const room_plan& room,
+                                                       const request& wanted) const;
+  [[nodiscard]] block_index append_fresh(const std::vector<relocation>& relocations);
+  [[nodiscard]] block_index apply_changes(const std::vector<relocation>& relocations,
+                                          const window& room, block_index first);
+  void update_slots(const std::vector<relocation>& relocations);
+  [[nodiscard]] block_index hand_out_window(block_index taken, const request& wanted) noexcept;
+  void leave_hole(handle_number number, block_index hint, stamp used) noexcept;
+  void fill_hole(const filling& with, stamp ready) noexcept;
+  void note_hole(block_index index) noexcept;    // that became one
+  void forget_hole(block_index index) noexcept;  // that ceases to be one
+  void join_holes() noexcept;
+  void drop_trailing_holes() noexcept;
+  [[nodiscard]] handle_number new_handle(vmm::physical memory);
+
+  [[nodiscard]] std::uint64_t slot_of(std::uint64_t address) const noexcept {
+    return (address - range_.base()) / slot_size_;
+  }
+  [[nodiscard]] std::uint64_t address_of(std::uint64_t at_slot) const noexcept {
+    return range_.base() + at_slot * slot_size_;
+  }
+  [[nodiscard]] std::uint64_t end_address() const noexcept { return address_of(slots_.size()); }
+  [[nodiscard]] std::uint64_t limit() const noexcept {
+    return range_.base() + range_.size().count();
+  }
+  [[nodiscard]] stamp stamp_of(const block& run) const noexcept {
+    return {run.stream, run.in.freed};
+  }
+
+  growth_rules rules_;
+  address_range range_;
+  std::uint64_t slot_size_;
+  physical_properties properties_;
+  vmm::access access_;
+  std::vector<slot> slots_;  // up to the arena's end
+  std::vector<handle> handles_;
+  std::vector<handle_number> spare_handles_;
+  std::vector<std::unique_ptr<owner>> owners_;  // by stream slot; 0 is everybody
+  block_index first_ = no_block;
+  block_index last_ = no_block;
+  std::uint64_t peak_handed_out_ = 0;  // since memory was last released
+  std::size_t holes_ = 0;              // records of kind hole
+  block_index any_hole_ = no_block;    // they are linked by in.older and in.newer, in no order
+  std::size_t stuck_ = 0;              // records of kind stuck
+  survey seen_;
+};
+
+}  // namespace weir::inline v0::placement

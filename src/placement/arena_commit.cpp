@@ -1,0 +1,182 @@
+// Entering a plan that the driver has carried out into the arena's metadata.
+#include <algorithm>
+#include <vector>
+
+#include "placement/arena.hpp"
+
+namespace weir::inline v0::placement {
+
+/// Four phases: addresses at the end get runs, places change hands, the slots learn their handles,
+/// and the window becomes the block that was asked for.
+block_index arena::commit(const room_plan& room, const request& wanted) {
+  const std::vector<relocation> relocations = relocations_of(room, wanted);
+  const block_index first_fresh = append_fresh(relocations);
+  const block_index first = room.window.first != no_block ? room.window.first : first_fresh;
+  const block_index taken = apply_changes(relocations, room.window, first);
+  update_slots(relocations);
+  return hand_out_window(taken, wanted);
+}
+
+/// When the old place of every filling was last used, and when its new place is ready.
+std::vector<arena::relocation> arena::relocations_of(const room_plan& room,
+                                                     const request& wanted) const {
+  const stamp now = shared_.order.now(wanted.stream);
+  std::vector<relocation> relocations;
+  relocations.reserve(room.fillings.size());
+  for (const filling& each : room.fillings) {
+    relocation entered{.with = &each};
+    if (!each.fresh) {
+      entered.from_slot = handles_[each.from].slot;
+      const std::uint64_t end = address_of(entered.from_slot + each.slots);
+      for (block_index at = each.source; at != no_block && shared_.blocks[at].address < end;
+           at = shared_.blocks[at].after) {
+        const block& run = shared_.blocks[at];
+        if (run.end() <= address_of(entered.from_slot) || run.stream == no_stream) continue;
+        if (!mutated(mutation::surplus_is_everybodys)) entered.ready = now;
+        if (run.stream != wanted.stream) {
+          entered.used = now;
+        } else if (entered.used.stream == no_stream || is_after(run.in.freed, entered.used.epoch)) {
+          entered.used = stamp_of(run);
+        }
+      }
+    }
+    if (mutated(mutation::hole_forgets_its_use)) entered.used = {};
+    relocations.push_back(entered);
+  }
+  return relocations;
+}
+
+/// New addresses at the end: one run for all that are ready at the same time. The first of them.
+block_index arena::append_fresh(const std::vector<relocation>& relocations) {
+  block_index first = no_block;
+  block_index fresh = no_block;
+  for (const relocation& each : relocations) {
+    if (each.with->hole != no_block) continue;
+    if (slots_.size() < each.with->slot + each.with->slots)
+      slots_.resize(each.with->slot + each.with->slots);
+    const auto units = static_cast<std::uint32_t>(each.with->slots * slot_size_ / unit);
+    if (fresh != no_block && stamp_of(shared_.blocks[fresh]) == each.ready) {
+      shared_.blocks[fresh].units += units;
+      continue;
+    }
+    if (fresh != no_block) add_run(fresh);
+    fresh = shared_.blocks.make();
+    block& run = shared_.blocks[fresh];
+    run.address = address_of(each.with->slot);
+    run.units = units;
+    run.become(block_kind::run);
+    run.stream = each.ready.stream;
+    run.in.freed = each.ready.epoch;
+    link_after(last_, fresh);
+    if (first == no_block) first = fresh;
+  }
+  if (fresh != no_block) add_run(fresh);
+  return first;
+}
+
+/// Every place that changes hands, and the window cut out between them. From high addresses to low,
+/// because cutting leaves the records of lower addresses as they are: the plan's hints stay good.
+block_index arena::apply_changes(const std::vector<relocation>& relocations, const window& room,
+                                 block_index first) {
+  struct change {
+    std::uint64_t address;
+    const relocation* of;
+    bool leaves;
+  };
+  std::vector<change> changes;
+  changes.reserve(2 * relocations.size());
+  for (const relocation& each : relocations) {
+    if (each.with->hole != no_block) changes.push_back({address_of(each.with->slot), &each, false});
+    if (!each.with->fresh) changes.push_back({address_of(each.from_slot), &each, true});
+  }
+  std::sort(changes.begin(), changes.end(),
+            [](const change& a, const change& b) { return a.address > b.address; });
+  const auto apply = [&](const change& each) {
+    const filling& with = *each.of->with;
+    if (each.leaves) {
+      leave_hole(with.from, with.source, each.of->used);
+    } else {
+      fill_hole(with, each.of->ready);
+    }
+  };
+  // A window may begin inside a slot that is filled for it.
+  const std::uint64_t floor = address_of(slot_of(room.start));
+  std::size_t at = 0;
+  for (; at < changes.size() && changes[at].address >= floor; ++at) apply(changes[at]);
+  const block_index taken = cut(first, room.start, room.end);
+  for (; at < changes.size(); ++at) apply(changes[at]);
+  return taken;
+}
+
+/// Handles are where they were mapped to; counted and emitted.
+void arena::update_slots(const std::vector<relocation>& relocations) {
+  for (const relocation& each : relocations) {
+    const filling& with = *each.with;
+    handle& moved = handles_[with.from];
+    moved.slot = with.slot;
+    for (std::uint32_t i = with.slot; i < with.slot + with.slots; ++i) {
+      slots_[i].current = with.from;
+      if (!with.returns) continue;
+      slots_[i].retained = 0;
+      slots_[i].retained_offset = 0;
+    }
+    if (with.returns) --moved.retained;
+    if (with.fresh) {
+      add_reserved(with.slots * slot_size_);
+      ++shared_.handles_created;
+    } else {
+      ++(with.returns ? shared_.handles_returned : shared_.handles_moved);
+    }
+    shared_.emit({.kind = with.fresh ? memory_event_kind::reserve : memory_event_kind::move,
+                  .pool = pool_,
+                  .address = address_of(with.slot),
+                  .other_address = with.fresh ? 0 : address_of(each.from_slot),
+                  .size = with.slots * slot_size_});
+  }
+}
+
+/// The window is the user's; what is left beside it joins its neighbours.
+block_index arena::hand_out_window(block_index taken, const request& wanted) noexcept {
+  static_cast<void>(hand_out(taken, wanted));
+  for (const block_index beside : {shared_.blocks[taken].after, shared_.blocks[taken].before})
+    if (beside != no_block && shared_.blocks[beside].is() == block_kind::run)
+      merge_same_owner(beside);
+  return taken;
+}
+
+// --- Holes ---------------------------------------------------------------------------------------
+
+/// The place a handle leaves becomes a hole; its mapping stays behind.
+void arena::leave_hole(handle_number number, block_index hint, stamp used) noexcept {
+  handle& moved = handles_[number];
+  const std::uint64_t start = address_of(moved.slot);
+  const block_index hole = cut(hint, start, start + moved.slots * slot_size_);
+  block& left = shared_.blocks[hole];
+  left.become(block_kind::hole);
+  left.stream = used.stream;
+  left.in = {};
+  note_hole(hole);
+  left.in.freed = used.epoch;
+  for (std::uint32_t i = 0; i < moved.slots; ++i)
+    slots_[moved.slot + i] = {.retained = number, .retained_offset = i};
+  ++moved.retained;
+}
+
+/// Slots of a hole get memory and become a run.
+void arena::fill_hole(const filling& with, stamp ready) noexcept {
+  const std::uint64_t start = address_of(with.slot);
+  const std::uint64_t end = start + with.slots * slot_size_;
+  block_index at = with.hole;
+  while (shared_.blocks[at].end() <= start) at = shared_.blocks[at].after;
+  if (shared_.blocks[at].address < start) at = split(at, start);
+  if (shared_.blocks[at].end() > end) split(at, end);
+  forget_hole(at);
+  block& run = shared_.blocks[at];
+  run.become(block_kind::run);
+  run.stream = ready.stream;
+  run.in = {};
+  run.in.freed = ready.epoch;
+  add_run(at);
+}
+
+}  // namespace weir::inline v0::placement

@@ -1,0 +1,204 @@
+// Looking at an arena: figures, snapshot, and the check of everything that must be true.
+#include <algorithm>
+#include <string>
+
+#include "placement/arena.hpp"
+
+namespace weir::inline v0::placement {
+
+std::uint64_t arena::bound_to(stream_slot stream) const noexcept {
+  return stream == no_stream || stream >= owners_.size() ? 0 : owners_[stream]->runs.total();
+}
+
+std::uint64_t arena::longest_fit(stream_slot stream) const noexcept {
+  std::uint64_t longest = owners_[no_stream]->runs.longest();
+  if (stream < owners_.size())
+    longest = std::max<std::uint64_t>(longest, owners_[stream]->runs.longest());
+  return longest * unit;
+}
+
+std::uint64_t arena::fragments() const noexcept {
+  std::uint64_t whole = 0;
+  const block_store& blocks = shared_.blocks;
+  for (block_index at = first_; at != no_block;) {
+    if (blocks[at].is() != block_kind::run) {
+      at = blocks[at].after;
+      continue;
+    }
+    const std::uint64_t start = blocks[at].address;
+    std::uint64_t end = start;
+    for (; at != no_block && blocks[at].is() == block_kind::run; at = blocks[at].after)
+      end = blocks[at].end();
+    std::uint64_t i = slot_of(start + slot_size_ - 1);
+    while (i < slot_of(end)) {
+      const handle& there = handles_[slots_[i].current];
+      if (there.slot == i && i + there.slots <= slot_of(end)) whole += there.slots * slot_size_;
+      i = there.slot + there.slots;
+    }
+  }
+  return reserved_ - handed_out_ - whole;
+}
+
+std::size_t arena::footprint() const noexcept {
+  std::size_t total = slots_.capacity() * sizeof(slot) + handles_.capacity() * sizeof(handle) +
+                      spare_handles_.capacity() * sizeof(handle_number);
+  for (const auto& each : owners_) total += sizeof(owner) + each->runs.footprint();
+  return total;
+}
+
+block_index arena::block_over(std::uint64_t address) const noexcept {
+  if (address < range_.base() || address >= end_address()) return no_block;
+  block_index at = first_;
+  while (shared_.blocks[at].end() <= address) at = shared_.blocks[at].after;
+  return at;
+}
+
+result<block_handles> arena::handles_under(block_index index) const {
+  if (!properties_.posix_descriptor) return errc::not_supported;
+  const block& block = shared_.blocks[index];
+  std::uint64_t at = handles_[slots_[slot_of(block.address)].current].slot;
+  block_handles handles{.handles = {}, .offset = bytes{block.address - address_of(at)}};
+  while (at < slots_.size() && address_of(at) < block.end()) {
+    const handle& there = handles_[slots_[at].current];
+    handles.handles.push_back(there.memory);
+    at += there.slots;
+  }
+  return handles;
+}
+
+void arena::describe(pool_snapshot& into) const {
+  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+    const block& there = shared_.blocks[at];
+    block_info info{.address = there.address, .size = bytes{there.size()}, .pool = pool_};
+    switch (there.is()) {
+      case block_kind::run:
+        info.state = there.stream == no_stream ? block_state::free : block_state::stream_bound;
+        break;
+      case block_kind::hole:
+      case block_kind::stuck:
+        info.state = block_state::hole;
+        break;
+      case block_kind::thread_cached:
+        info.state = block_state::thread_cached;
+        break;
+      case block_kind::pending:
+        info.state = block_state::pending;
+        break;
+      case block_kind::live:
+      case block_kind::unused:
+        info.state = block_state::live;
+        break;
+    }
+    if (there.stream != no_stream && info.state != block_state::hole)
+      info.stream = shared_.order.id(there.stream);
+    into.blocks.push_back(info);
+  }
+  for (std::uint64_t i = 0; i < slots_.size(); ++i) {
+    const handle& there = handles_[slots_[i].current];
+    if (slots_[i].current != 0 && there.slot == i)
+      into.physical.push_back({address_of(i), bytes{there.slots * slot_size_}});
+  }
+}
+
+std::string arena::check() const {
+  const block_store& blocks = shared_.blocks;
+  std::string wrong;
+  const auto complain = [&](const char* text, std::uint64_t address) {
+    if (wrong.size() < 2000)
+      wrong.append(text)
+          .append(" at +")
+          .append(std::to_string(address - range_.base()))
+          .append("\n");
+  };
+  std::uint64_t expected = range_.base();
+  std::uint64_t out = 0;
+  std::size_t holes = 0;
+  std::size_t blocked = 0;
+  std::uint64_t free_bytes = 0;
+  std::vector<std::uint64_t> by_owner(owners_.size());
+  block_index before = no_block;
+  for (block_index at = first_; at != no_block; before = at, at = blocks[at].after) {
+    const block& there = blocks[at];
+    if (there.address != expected) complain("a gap or overlap of blocks", there.address);
+    if (there.before != before) complain("a broken link", there.address);
+    if (there.units == 0) complain("an empty block", there.address);
+    expected = there.end();
+    const bool stuck = there.is() == block_kind::stuck;
+    const bool hole = there.is() == block_kind::hole || stuck;
+    if (stuck) ++blocked;
+    for (std::uint64_t i = slot_of(there.address); i < slot_of(there.end() - 1) + 1; ++i) {
+      if (i >= slots_.size()) {
+        complain("a block beyond the end", there.address);
+      } else if (hole && slots_[i].current != 0) {
+        complain("a hole over memory", there.address);
+      } else if (!hole && slots_[i].current == 0) {
+        complain("a block over no memory", there.address);
+      } else if (!hole && slots_[i].retained != 0) {
+        complain("a block over a mapping left behind", there.address);
+      }
+    }
+    if (hole) {
+      if (!stuck) ++holes;
+      if (there.address % slot_size_ != 0 || there.size() % slot_size_ != 0)
+        complain("a hole that is not of whole slots", there.address);
+    } else if (there.is() == block_kind::run) {
+      free_bytes += there.size();
+      if (there.stream >= owners_.size()) {
+        complain("a run of an unknown owner", there.address);
+      } else {
+        by_owner[there.stream] += there.size();
+      }
+      const block_index next = there.after;
+      if (next != no_block && blocks[next].is() == block_kind::run &&
+          blocks[next].stream == there.stream && there.stream == no_stream)
+        complain("two runs that should be one", there.address);
+    } else if (there.is() == block_kind::unused) {
+      complain("a recycled record", there.address);
+    } else {
+      out += there.size();
+    }
+  }
+  if (before != last_) complain("a wrong last block", expected);
+  if (expected != end_address()) complain("an end that is not the slots' end", expected);
+  if (holes != holes_ || blocked != stuck_) complain("a wrong count of holes", expected);
+  for (block_index at = any_hole_; at != no_block; at = blocks[at].in.newer) {
+    if (blocks[at].is() != block_kind::hole)
+      complain("no hole among the holes", blocks[at].address);
+    --holes;
+  }
+  if (holes != 0) complain("a list that misses holes", expected);
+  if (out != handed_out_) complain("a wrong sum of what is handed out", expected);
+  if (out + free_bytes != reserved_) complain("handed out + free is not reserved", expected);
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    if (owners_[i]->runs.total() != by_owner[i])
+      complain("a wrong sum of an owner's runs", expected);
+    block_index last_in_queue = no_block;
+    std::uint64_t queued = 0;
+    for (block_index at = owners_[i]->oldest; at != no_block; at = blocks[at].in.newer) {
+      queued += blocks[at].size();
+      if (blocks[at].in.older != last_in_queue) complain("a broken queue", blocks[at].address);
+      if (last_in_queue != no_block &&
+          is_after(blocks[last_in_queue].in.freed, blocks[at].in.freed))
+        complain("a queue out of order", blocks[at].address);
+      last_in_queue = at;
+    }
+    if (owners_[i]->newest != last_in_queue) complain("a wrong end of a queue", expected);
+    if (i != no_stream && queued != by_owner[i]) complain("a queue that misses runs", expected);
+  }
+  std::uint64_t physical = 0;
+  std::vector<std::uint64_t> retained(handles_.size());
+  for (std::uint64_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].retained != 0 && slots_[i].retained_offset == 0) ++retained[slots_[i].retained];
+  for (std::size_t number = 1; number < handles_.size(); ++number) {
+    const handle& each = handles_[number];
+    physical += each.slots * slot_size_;
+    if (each.retained != retained[number])
+      complain("a wrong count of mappings", address_of(each.slot));
+    for (std::uint32_t i = each.slot; i < each.slot + each.slots; ++i)
+      if (slots_[i].current != number) complain("a handle that is not where it is", address_of(i));
+  }
+  if (physical != reserved_) complain("a wrong sum of handles", expected);
+  return wrong;
+}
+
+}  // namespace weir::inline v0::placement

@@ -1,0 +1,410 @@
+// Making room in an arena: creating, moving and releasing handles, so that a failure leaves all as
+// it was.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "order/mutation.hpp"
+#include "placement/arena.hpp"
+
+namespace weir::inline v0::placement {
+
+result<block_index> arena::rearrange(const request& wanted, reach whose,
+                                     const context_scope& bound) {
+  if (whose == reach::behind_wait) {
+    // It is asked when what is usable was not enough: without others' runs there is no more.
+    if (!others_have_runs(wanted.stream)) return no_block;
+    WEIR_TRY_VALUE(borrowed, borrow(wanted, bound));
+    if (borrowed != no_block) return borrowed;
+  }
+  // Where one slot is room enough a free handle would have served as it is.
+  if (wanted.units * unit <= slot_size_) return no_block;
+  unblock(bound);
+  join_holes();
+  if (!worth_a_plan(wanted, whose)) return no_block;
+  room_plan plan = make_plan(wanted, whose, means::moving);
+  if (!plan.complete) return no_block;
+  return carry_out(plan, wanted, bound);
+}
+
+/// A run of another stream that fits as it is, behind a wait for that stream.
+result<block_index> arena::borrow(const request& wanted, const context_scope& bound) {
+  const std::uint32_t needed = wanted.units + wanted.alignment - 1;
+  block_index best = no_block;
+  for (stream_slot other = 1; other < owners_.size(); ++other) {
+    if (other == wanted.stream) continue;
+    const fit_index& theirs = owners_[other]->runs;
+    const block_index match = goes_low(needed) ? theirs.lowest(needed) : theirs.shortest(needed);
+    if (match == no_block) continue;
+    const block& run = shared_.blocks[match];
+    if (!shared_.order.can_wait_for(stamp_of(run))) continue;
+    if (best == no_block || run.units < shared_.blocks[best].units) best = match;
+  }
+  if (best == no_block) return no_block;
+  if (mutated(mutation::no_wait_for_borrowed)) return carve(best, wanted);
+  WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(shared_.blocks[best]), bound));
+  return waits ? carve(best, wanted) : no_block;
+}
+
+result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
+  unblock(bound);
+  join_holes();
+  const bool move = !prefers_growth(wanted);
+  // Others' memory first, if this goes beyond the slack anyway; then without.
+  for (const reach whose : {reach::behind_wait, reach::usable}) {
+    if (whose == reach::behind_wait &&
+        (!move || !shared_.queues_waits || !others_have_runs(wanted.stream)))
+      continue;
+    room_plan plan = make_plan(wanted, whose, move ? means::both : means::growing);
+    if (!plan.complete || !shared_.may_reserve(plan.new_slots * slot_size_)) continue;
+    auto done = carry_out(plan, wanted, bound);
+    if (!done && done.code() == errc::out_of_memory) continue;
+    if (done && *done == no_block) continue;
+    return done;
+  }
+  return no_block;
+}
+
+result<block_index> arena::carry_out(room_plan& room, const request& wanted,
+                                     const context_scope& bound) {
+  // Every filling can split a run and a hole twice each, and the window one more.
+  if (!shared_.blocks.prepare(5 * room.fillings.size() + 4)) return errc::no_host_memory;
+  // What beyond the end cannot be undone is remembered without asking for memory.
+  std::size_t top = slots_.size();
+  for (const filling& each : room.fillings)
+    top = std::max<std::size_t>(top, each.slot + each.slots);
+  if (top > slots_.capacity()) slots_.reserve(std::max(top, 2 * slots_.capacity()));
+  WEIR_TRY_VALUE(waited, wait_for_others(room, wanted, bound));
+  if (!waited) return no_block;
+  WEIR_TRY(create_handles(room, bound));
+  auto mapped = clear_the_way(room, bound);
+  if (mapped) mapped = map_handles(room, bound);
+  if (!mapped) {
+    for (filling& each : room.fillings) undo_creation(each, bound);
+    return std::move(mapped).error();
+  }
+  std::vector<std::uint32_t> left;  // places that handles move from
+  for (const filling& each : room.fillings)
+    if (!each.fresh) left.push_back(handles_[each.from].slot);
+  const block_index taken = commit(room, wanted);
+  // A mapping that cannot be taken away stays retained, which is no harm.
+  if (shared_.unmap_at_once)
+    for (const std::uint32_t place : left) static_cast<void>(unmap_retained(place, bound));
+  // Someone will want to fill the holes, or to move what is free where nothing may stay mapped: the
+  // epoch of the last use must come to an end.
+  if (!left.empty() || shared_.unmap_at_once)
+    static_cast<void>(shared_.order.close(wanted.stream, bound));
+  return taken;
+}
+
+/// Makes the stream wait for what others may still do with the bytes it gets. False: it cannot.
+result<bool> arena::wait_for_others(const room_plan& room, const request& wanted,
+                                    const context_scope& bound) {
+  const auto wait_over = [&](block_index at, std::uint64_t start,
+                             std::uint64_t end) -> result<bool> {
+    for (; at != no_block && shared_.blocks[at].address < end; at = shared_.blocks[at].after) {
+      const block& there = shared_.blocks[at];
+      if (there.end() <= start || there.is() != block_kind::run) continue;
+      if (there.stream == no_stream || there.stream == wanted.stream) continue;
+      if (mutated(mutation::no_wait_for_window)) continue;
+      WEIR_TRY_VALUE(waits, shared_.wait(wanted.stream, stamp_of(there), bound));
+      if (!waits) return false;
+    }
+    return true;
+  };
+  WEIR_TRY_VALUE(window_ready, wait_over(room.window.first, room.window.start, room.window.end));
+  if (!window_ready) return false;
+  for (const filling& each : room.fillings) {
+    if (each.from == 0) continue;
+    const std::uint64_t start = address_of(handles_[each.from].slot);
+    WEIR_TRY_VALUE(ready, wait_over(each.source, start, start + each.slots * slot_size_));
+    if (!ready) return false;
+  }
+  return true;
+}
+
+result<void> arena::create_handles(room_plan& room, const context_scope& bound) {
+  for (std::size_t i = 0; i < room.fillings.size(); ++i) {
+    filling& each = room.fillings[i];
+    if (each.from != 0) continue;
+    auto memory = vmm::create(bound, bytes{each.slots * slot_size_}, properties_);
+    if (memory) {
+      each.fresh = true;
+      each.from = new_handle(*memory);
+      continue;
+    }
+    while (i-- > 0) undo_creation(room.fillings[i], bound);
+    return std::move(memory).error();
+  }
+  return {};
+}
+
+arena::handle_number arena::new_handle(vmm::physical memory) {
+  handle_number number = 0;
+  if (spare_handles_.empty()) {
+    number = static_cast<handle_number>(handles_.size());
+    handles_.emplace_back();
+    spare_handles_.reserve(handles_.size());
+  } else {
+    number = spare_handles_.back();
+    spare_handles_.pop_back();
+  }
+  handles_[number] = {.memory = memory,
+                      .slots = static_cast<std::uint32_t>(memory.size.count() / slot_size_)};
+  return number;
+}
+
+/// Unmaps mappings that handles left behind where others are to be mapped now.
+result<void> arena::clear_the_way(const room_plan& room, const context_scope& bound) {
+  for (const filling& each : room.fillings) {
+    if (each.returns || each.hole == no_block) continue;
+    for (std::uint32_t at = each.slot; at < each.slot + each.slots; ++at)
+      if (slots_[at].retained != 0) WEIR_TRY(unmap_retained(at, bound));
+  }
+  return {};
+}
+
+/// Unmaps the whole mapping that a handle left behind over `at_slot`.
+result<void> arena::unmap_retained(std::uint32_t at_slot, const context_scope& bound) {
+  const handle_number number = slots_[at_slot].retained;
+  const std::uint32_t first = at_slot - slots_[at_slot].retained_offset;
+  handle& from = handles_[number];
+  WEIR_TRY(vmm::unmap(bound, address_of(first), bytes{from.slots * slot_size_}));
+  for (std::uint32_t at = first; at < first + from.slots; ++at) {
+    slots_[at].retained = 0;
+    slots_[at].retained_offset = 0;
+  }
+  --from.retained;
+  return {};
+}
+
+result<void> arena::map_handles(const room_plan& room, const context_scope& bound) {
+  const std::array rights{access_};
+  for (std::size_t i = 0; i < room.fillings.size(); ++i) {
+    const filling& each = room.fillings[i];
+    if (each.returns) continue;
+    const std::uint64_t address = address_of(each.slot);
+    const bytes size{each.slots * slot_size_};
+    if (mutated(mutation::mapping_not_retained) && !each.fresh)
+      WEIR_TRY(vmm::unmap(bound, address_of(handles_[each.from].slot), size));
+    auto done = vmm::map(bound, address, handles_[each.from].memory);
+    if (done) {
+      done = vmm::set_access(bound, address, size, rights);
+      if (!done) undo_mapping(each, bound);
+    }
+    if (done) continue;
+    while (i-- > 0) undo_mapping(room.fillings[i], bound);
+    return done;
+  }
+  return {};
+}
+
+void arena::undo_creation(filling& undone, const context_scope& bound) noexcept {
+  if (!undone.fresh || undone.from == 0) return;
+  detail::report_failure(vmm::release(bound, handles_[undone.from].memory));
+  handles_[undone.from] = {};
+  spare_handles_.push_back(std::exchange(undone.from, 0));
+}
+
+void arena::undo_mapping(const filling& undone, const context_scope& bound) noexcept {
+  if (undone.returns) return;
+  if (vmm::unmap(bound, address_of(undone.slot), bytes{undone.slots * slot_size_})) return;
+  block_off(undone.slot, undone.slot + undone.slots);
+}
+
+/// Something is mapped in these slots, of a hole or beyond the arena's end, that could not be taken
+/// away: no plan may count on them. carry_out() has prepared the records.
+void arena::block_off(std::uint64_t low, std::uint64_t high) noexcept {
+  if (high > slots_.size()) {
+    const block_index beyond = shared_.blocks.make();
+    block& hole = shared_.blocks[beyond];
+    hole.address = end_address();
+    hole.units = static_cast<std::uint32_t>((address_of(high) - hole.address) / unit);
+    hole.stream = no_stream;
+    hole.become(block_kind::hole);
+    slots_.resize(high);
+    link_after(last_, beyond);
+    note_hole(beyond);
+  }
+  block_index at = block_over(address_of(low));
+  if (shared_.blocks[at].address < address_of(low)) at = split(at, address_of(low));
+  if (shared_.blocks[at].end() > address_of(high)) split(at, address_of(high));
+  forget_hole(at);
+  shared_.blocks[at].become(block_kind::stuck);
+  ++stuck_;
+}
+
+/// Tries once more to take away what blocks addresses.
+void arena::unblock(const context_scope& bound) noexcept {
+  for (block_index at = first_; stuck_ != 0 && at != no_block; at = shared_.blocks[at].after) {
+    block& there = shared_.blocks[at];
+    if (there.is() != block_kind::stuck) continue;
+    if (!vmm::unmap(bound, there.address, bytes{there.size()})) continue;
+    there.become(block_kind::hole);
+    there.stream = no_stream;
+    note_hole(at);
+    --stuck_;
+  }
+}
+
+// --- Release -------------------------------------------------------------------------------------
+
+bool arena::may_be_released(const block& run) const noexcept {
+  return run.stream == no_stream || mutated(mutation::bound_memory_released) ||
+         (mutated(mutation::release_forgets_others_work) &&
+          shared_.order.stream_completed(stamp_of(run)));
+}
+
+result<bytes> arena::release(bytes most, const context_scope& bound) {
+  std::uint64_t released = 0;
+  // From the end, so that the arena gets shorter.
+  for (block_index at = last_; at != no_block && released < most.count();) {
+    const block_index before = shared_.blocks[at].before;
+    const block& run = shared_.blocks[at];
+    if (run.is() == block_kind::run && may_be_released(run)) {
+      std::uint64_t low = slot_of(run.address + slot_size_ - 1);
+      std::uint64_t high = slot_of(run.end());
+      while (low < high && released < most.count()) {
+        const handle_number number = slots_[high - 1].current;
+        const handle there = handles_[number];
+        if (there.slot + there.slots == high && there.slot >= low) {
+          WEIR_TRY_VALUE(went, release_handle(number, at, bound));
+          if (went) released += there.slots * slot_size_;
+        }
+        high = there.slot;
+      }
+    }
+    at = before;
+  }
+  drop_trailing_holes();
+  // What was held before memory went is no measure for what comes.
+  if (released != 0) peak_handed_out_ = handed_out_;
+  return bytes{released};
+}
+
+/// Gives a wholly free handle back, with the mappings it left behind. False: one of those may still
+/// be in use.
+result<bool> arena::release_handle(handle_number number, block_index run,
+                                   const context_scope& bound) {
+  const handle going = handles_[number];
+  if (!shared_.blocks.prepare(2)) return errc::no_host_memory;
+  if (going.retained != 0) {
+    std::vector<std::uint32_t> left_behind;
+    for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+      const block& hole = shared_.blocks[at];
+      if (hole.is() != block_kind::hole) continue;
+      for (std::uint64_t i = slot_of(hole.address); i < slot_of(hole.end()); ++i) {
+        if (slots_[i].retained != number) continue;
+        if (!fillable(hole)) return false;
+        if (slots_[i].retained_offset == 0) left_behind.push_back(static_cast<std::uint32_t>(i));
+      }
+    }
+    for (const std::uint32_t at : left_behind) WEIR_TRY(unmap_retained(at, bound));
+  }
+  const std::uint64_t start = address_of(going.slot);
+  const bytes size{going.slots * slot_size_};
+  WEIR_TRY(vmm::unmap(bound, start, size));
+  leave_hole(number, run, {});
+  for (std::uint32_t i = going.slot; i < going.slot + going.slots; ++i) slots_[i] = {};
+  handles_[number] = {};
+  spare_handles_.push_back(number);
+  remove_reserved(size.count());
+  ++shared_.handles_released;
+  shared_.emit(
+      {.kind = memory_event_kind::release, .pool = pool_, .address = start, .size = size.count()});
+  WEIR_TRY(vmm::release(bound, going.memory));
+  return true;
+}
+
+void arena::note_hole(block_index index) noexcept {
+  block& hole = shared_.blocks[index];
+  hole.in.older = no_block;
+  hole.in.newer = any_hole_;
+  if (any_hole_ != no_block) shared_.blocks[any_hole_].in.older = index;
+  any_hole_ = index;
+  ++holes_;
+  seen_.holds = false;
+}
+
+void arena::forget_hole(block_index index) noexcept {
+  const block& hole = shared_.blocks[index];
+  (hole.in.older == no_block ? any_hole_ : shared_.blocks[hole.in.older].in.newer) = hole.in.newer;
+  if (hole.in.newer != no_block) shared_.blocks[hole.in.newer].in.older = hole.in.older;
+  --holes_;
+  seen_.holds = false;
+}
+
+/// Adjoining holes that can be filled become one: it takes fewer handles to fill.
+void arena::join_holes() noexcept {
+  if (holes_ < 2) return;
+  const auto can_be_filled = [&](block_index index) {
+    return index != no_block && fillable(shared_.blocks[index]);
+  };
+  for (block_index at = any_hole_; at != no_block; at = shared_.blocks[at].in.newer) {
+    // The lowest of a row takes in the others.
+    if (!can_be_filled(at) || can_be_filled(shared_.blocks[at].before)) continue;
+    block& low = shared_.blocks[at];
+    for (block_index after = low.after; can_be_filled(after); after = low.after) {
+      low.stream = no_stream;
+      low.units += shared_.blocks[after].units;
+      unlink(after);
+      forget_hole(after);
+      shared_.blocks.recycle(after);
+    }
+  }
+}
+
+void arena::drop_trailing_holes() noexcept {
+  while (last_ != no_block && fillable(shared_.blocks[last_])) {
+    const block& hole = shared_.blocks[last_];
+    const std::uint64_t low = slot_of(hole.address);
+    for (std::uint64_t i = low; i < slots_.size(); ++i)
+      if (slots_[i].retained != 0) return;
+    const block_index absorbed = last_;
+    unlink(absorbed);
+    forget_hole(absorbed);
+    shared_.blocks.recycle(absorbed);
+    slots_.resize(low);
+  }
+}
+
+result<void> arena::close(const context_scope& bound) {
+  result<void> first_failure;
+  const auto note = [&](result<void> done) {
+    if (!done && first_failure) first_failure = std::move(done);
+  };
+  for (std::uint32_t at = 0; at < slots_.size(); ++at) {
+    if (slots_[at].retained != 0 && slots_[at].retained_offset == 0)
+      note(vmm::unmap(bound, address_of(at),
+                      bytes{handles_[slots_[at].retained].slots * slot_size_}));
+  }
+  for (const handle& each : handles_) {
+    if (each.slots == 0) continue;
+    note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
+    note(vmm::release(bound, each.memory));
+  }
+  for (block_index at = first_; at != no_block;) {
+    const block& there = shared_.blocks[at];
+    const block_index next = there.after;
+    if (there.is() == block_kind::stuck)
+      note(vmm::unmap(bound, there.address, bytes{there.size()}));
+    shared_.blocks.recycle(at);
+    at = next;
+  }
+  first_ = last_ = no_block;
+  holes_ = 0;
+  stuck_ = 0;
+  any_hole_ = no_block;
+  slots_.clear();
+  handles_.assign(1, {});
+  spare_handles_.clear();
+  owners_.clear();
+  static_cast<void>(add_owner(no_stream));
+  remove_reserved(reserved_);
+  handed_out_ = 0;
+  note(range_.close());
+  return first_failure;
+}
+
+}  // namespace weir::inline v0::placement

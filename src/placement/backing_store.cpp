@@ -1,0 +1,27 @@
+// Which store a policy stands for.
+#include "placement/backing_store.hpp"
+
+#include "placement/arena.hpp"
+#include "placement/torch_segments.hpp"
+
+namespace weir::inline v0::placement {
+
+result<std::unique_ptr<backing_store>> make_backing_store(placement_context& shared, pool_id pool,
+                                                          const store_traits& traits,
+                                                          const context_scope& bound) {
+  // Segments do not move, either; but an arena grows in any capture, and gives room at an address.
+  const bool stays = !traits.moves && shared.device.capabilities().virtual_memory;
+  if (is_classic(traits.policy) && !traits.exportable && !stays) {
+    return make_torch_segments(shared, pool, traits.policy == placement_policy::classic_expandable,
+                               bound);
+  }
+  growth_rules rules = growth_rules::of(traits.policy);
+  rules.moves = rules.moves && traits.moves;
+  if (traits.one_slot_handles) {
+    rules.largest_handle = 0;
+    rules.unit_share = 0;
+  }
+  return arena::create(shared, pool, rules, bound, {.posix_descriptor = traits.exportable});
+}
+
+}  // namespace weir::inline v0::placement

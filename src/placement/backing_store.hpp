@@ -1,0 +1,193 @@
+// What a pool's memory comes from: the arena with movable handles, or PyTorch's segments.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "order/stream_order.hpp"
+#include "placement/block.hpp"
+#include "weir/allocator/snapshot.hpp"
+#include "weir/base/bytes.hpp"
+#include "weir/base/options.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+
+namespace weir::inline v0::placement {
+
+/// What all stores of an allocator share.
+struct placement_context {
+  weir::device device;
+  block_store& blocks;
+  order::stream_order& order;
+  bool unmap_at_once = false;
+  bool queues_waits = true;
+
+  // Totals of all stores.
+  std::uint64_t reserved = 0;
+  std::uint64_t reserved_limit = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t reserved_peak = 0;
+  std::uint64_t handles_created = 0;
+  std::uint64_t handles_moved = 0;
+  std::uint64_t handles_returned = 0;
+  std::uint64_t handles_released = 0;
+
+  /// Null: nobody listens.
+  event_sink* observer = nullptr;
+
+  void emit(memory_event event) const noexcept {
+    if (observer == nullptr) return;
+    event.device = device.id();
+    observer->on_event(event);
+  }
+  /// stream_order::wait(), and tells of it if a wait was queued.
+  [[nodiscard]] result<bool> wait(stream_slot waiter, stamp until, const context_scope& bound) {
+    const std::uint64_t before = order.waits_queued();
+    WEIR_TRY_VALUE(waits, order.wait(waiter, until, bound));
+    emit_wait(waiter, until.stream, before);
+    return waits;
+  }
+  /// The same for stream_order::wait_for_stream().
+  [[nodiscard]] result<bool> wait_for_stream(stream_slot waiter, stamp until,
+                                             const context_scope& bound) {
+    const std::uint64_t before = order.waits_queued();
+    WEIR_TRY_VALUE(waits, order.wait_for_stream(waiter, until, bound));
+    emit_wait(waiter, until.stream, before);
+    return waits;
+  }
+  void emit_wait(stream_slot waiter, stream_slot other, std::uint64_t waits_before) const noexcept {
+    if (order.waits_queued() == waits_before) return;
+    emit({.kind = memory_event_kind::wait, .stream = order.id(waiter), .other = order.id(other)});
+  }
+  [[nodiscard]] bool may_reserve(std::uint64_t more) const noexcept {
+    return reserved <= reserved_limit && more <= reserved_limit - reserved;
+  }
+  void reserve(std::uint64_t more) noexcept {
+    reserved += more;
+    reserved_peak = reserved_peak < reserved ? reserved : reserved_peak;
+  }
+};
+
+/// What is asked of a store. Sizes in units.
+struct request {
+  std::uint32_t units = 0;
+  std::uint32_t alignment = 1;  // a power of two; 1 is one unit
+  stream_slot stream = no_stream;
+
+  friend bool operator==(const request&, const request&) = default;
+};
+
+/// Memory of one pool: free runs, and the physical memory under them.
+///
+/// Hands out blocks of kind live, with `stream` set to the request's, and takes them back. Every
+/// byte of its physical memory is in exactly one block it handed out or one run. All calls need the
+/// heap's lock. A call that returns an error left everything as it was, but for memory that it
+/// created and kept as free.
+class backing_store {
+ public:
+  explicit backing_store(placement_context& shared, pool_id pool) : shared_{shared}, pool_{pool} {}
+  virtual ~backing_store() = default;
+  backing_store(const backing_store&) = delete;
+  backing_store& operator=(const backing_store&) = delete;
+
+  /// Whose free memory a request may be given.
+  enum class reach : std::uint8_t {
+    usable,      ///< what its stream may use at once
+    behind_wait  ///< any stream's; the stream is made to wait for the others
+  };
+
+  /// Room that costs no driver call, from what the stream may use at once; no_block if none.
+  [[nodiscard]] virtual block_index fit(const request& wanted) = 0;
+  /// The same at exactly that address. foreign_pointer: it has no memory there; not_ready: not all
+  /// of it is free for the stream.
+  [[nodiscard]] virtual result<block_index> fit_at(std::uint64_t /*address*/,
+                                                   const request& /*wanted*/) {
+    return error{.code = errc::not_supported, .detail = "segments give no room at an address"};
+  }
+  /// Whether growing is to be preferred to rearranging for this request.
+  [[nodiscard]] virtual bool prefers_growth(const request& wanted) const = 0;
+  /// Room made of free memory alone, whose handles are moved; no_block if that cannot be. Asked for
+  /// what is behind waits only where what is usable was not enough.
+  [[nodiscard]] virtual result<block_index> rearrange(const request& wanted, reach whose,
+                                                      const context_scope& bound) = 0;
+  /// Room with new physical memory. no_block: the limit or the driver refuses.
+  [[nodiscard]] virtual result<block_index> grow(const request& wanted,
+                                                 const context_scope& bound) = 0;
+
+  /// A block it handed out is free: usable at once by `freed.stream`, by others once that has
+  /// passed the epoch. Never fails.
+  virtual void free(block_index index, stamp freed) noexcept = 0;
+  /// The stream is known to have passed its epochs up to what is completed: its runs of those
+  /// epochs become quiescent.
+  virtual void retire(stream_slot stream) noexcept = 0;
+  /// Releases physical memory under quiescent runs to the driver, until `most` bytes
+  /// or more went or none is left. Returns how much went.
+  [[nodiscard]] virtual result<bytes> release(bytes most, const context_scope& bound) = 0;
+  /// Gives everything back, whatever it is used for: the store ends. The first error is returned;
+  /// all is attempted.
+  virtual result<void> close(const context_scope& bound) = 0;
+
+  [[nodiscard]] std::uint64_t reserved() const noexcept { return reserved_; }
+  [[nodiscard]] std::uint64_t reserved_peak() const noexcept { return reserved_peak_; }
+  void reset_peak() noexcept { reserved_peak_ = reserved_; }
+  /// Bytes of blocks that are handed out.
+  [[nodiscard]] std::uint64_t handed_out() const noexcept { return handed_out_; }
+  /// Bytes in runs that only one stream may use, by stream slot.
+  [[nodiscard]] virtual std::uint64_t bound_to(stream_slot stream) const noexcept = 0;
+  /// The longest piece that fit() could give to the stream.
+  [[nodiscard]] virtual std::uint64_t longest_fit(stream_slot stream) const noexcept = 0;
+  /// Free bytes under handles or segments that are not wholly free.
+  [[nodiscard]] virtual std::uint64_t fragments() const noexcept = 0;
+  /// Blocks by address (live ones carry kind, stream and sizes; the caller adds the rest) and
+  /// physical memory.
+  virtual void describe(pool_snapshot& into) const = 0;
+  /// The block, run or hole that the address lies in; no_block: it is none of the store's. Walks.
+  [[nodiscard]] virtual block_index block_over(std::uint64_t address) const noexcept = 0;
+  /// The physical memory under a block it handed out, if the store is exportable.
+  [[nodiscard]] virtual result<block_handles> handles_under(block_index) const {
+    return errc::not_supported;
+  }
+  [[nodiscard]] virtual std::size_t footprint() const noexcept = 0;
+  /// Walks everything and says what contradicts itself; empty if nothing. For tests.
+  [[nodiscard]] virtual std::string check() const = 0;
+
+ protected:
+  void add_reserved(std::uint64_t more) noexcept {
+    reserved_ += more;
+    reserved_peak_ = reserved_peak_ < reserved_ ? reserved_ : reserved_peak_;
+    shared_.reserve(more);
+  }
+  void remove_reserved(std::uint64_t less) noexcept {
+    reserved_ -= less;
+    shared_.reserved -= less;
+  }
+
+  placement_context& shared_;
+  pool_id pool_;
+  std::uint64_t reserved_ = 0;
+  std::uint64_t reserved_peak_ = 0;
+  std::uint64_t handed_out_ = 0;
+};
+
+/// Whether the policy is one of PyTorch's, with segments instead of an arena.
+[[nodiscard]] constexpr bool is_classic(placement_policy policy) noexcept {
+  return policy == placement_policy::classic || policy == placement_policy::classic_expandable;
+}
+
+/// What is asked of a store beyond memory.
+struct store_traits {
+  placement_policy policy{};
+  bool exportable = false;  // other processes can be sent descriptors of its handles
+  /// A handle goes to another process whole: one slot is as little as can be given away.
+  bool one_slot_handles = false;
+  bool moves = true;  // false: where a handle is mapped it stays, whatever the policy
+};
+
+/// The store of the policy; an arena if that alone has the traits. The driver is asked for
+/// addresses, not for memory.
+[[nodiscard]] result<std::unique_ptr<backing_store>> make_backing_store(placement_context& shared,
+                                                                        pool_id pool,
+                                                                        const store_traits& traits,
+                                                                        const context_scope& bound);
+
+}  // namespace weir::inline v0::placement

@@ -1,0 +1,299 @@
+// Maxima by cell, chunk and group; and the tree of large runs.
+#include "placement/fit_index.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <new>
+
+namespace weir::inline v0::placement {
+namespace {
+
+constexpr std::uint16_t capped(std::uint32_t units) noexcept {
+  return static_cast<std::uint16_t>(
+      std::min<std::uint32_t>(units, std::numeric_limits<std::uint16_t>::max()));
+}
+
+using lanes [[gnu::vector_size(16)]] = std::uint16_t;
+constexpr std::size_t lane_count = 8;
+
+lanes load(const std::uint16_t* from) noexcept {
+  lanes loaded;
+  std::memcpy(&loaded, from, sizeof loaded);
+  return loaded;
+}
+
+/// The first of `count` values that is at least `wanted`; `count` if none is.
+std::size_t first_at_least(const std::uint16_t* values, std::size_t count,
+                           std::uint16_t wanted) noexcept {
+  std::size_t at = 0;
+  for (; at + lane_count <= count; at += lane_count) {
+    const auto enough = load(values + at) >= wanted;  // all bits of a lane, or none
+    std::array<std::uint64_t, 2> halves;
+    std::memcpy(halves.data(), &enough, sizeof halves);
+    if (halves[0] != 0) return at + static_cast<std::size_t>(std::countr_zero(halves[0])) / 16;
+    if (halves[1] != 0) return at + 4 + static_cast<std::size_t>(std::countr_zero(halves[1])) / 16;
+  }
+  while (at < count && values[at] < wanted) ++at;
+  return at;
+}
+
+/// The greatest of 64 values.
+std::uint16_t greatest(const std::uint16_t* values) noexcept {
+  lanes most = load(values);
+  for (std::size_t at = lane_count; at < 64; at += lane_count) {
+    const lanes next = load(values + at);
+    most = most > next ? most : next;
+  }
+  std::array<std::uint16_t, lane_count> each;
+  std::memcpy(each.data(), &most, sizeof each);
+  return *std::max_element(each.begin(), each.end());
+}
+
+std::uint64_t rank(const block& run) noexcept {
+  return (run.address / unit) * 0x9e37'79b9'7f4a'7c15u;
+}
+
+}  // namespace
+
+// --- Cells ---------------------------------------------------------------------------------------
+
+fit_index::chunk* fit_index::add_chunk(std::uint64_t number) noexcept {
+  try {
+    if (number >= chunks_.size()) {
+      const std::size_t groups = number / fan + 1;
+      group_longest_.resize(groups);
+      chunk_longest_.resize(groups * fan);
+      chunks_.resize(groups * fan);
+    }
+    chunks_[number] = std::make_unique<chunk>();
+    return chunks_[number].get();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+/// A longer run than the cell had.
+void fit_index::raise(chunk& home, std::uint64_t cell, std::uint16_t length) noexcept {
+  home.longest[cell % fan] = length;
+  std::uint16_t& of_chunk = chunk_longest_[cell / fan];
+  if (length <= of_chunk) return;
+  of_chunk = length;
+  std::uint16_t& of_group = group_longest_[cell / fan / fan];
+  if (length > of_group) of_group = length;
+}
+
+/// The cell's longest run went from `before` to `now`, which is less.
+void fit_index::lower(chunk& home, std::uint64_t cell, std::uint16_t before,
+                      std::uint16_t now) noexcept {
+  home.longest[cell % fan] = now;
+  std::uint16_t& of_chunk = chunk_longest_[cell / fan];
+  if (before < of_chunk) return;
+  of_chunk = greatest(home.longest.data());
+  std::uint16_t& of_group = group_longest_[cell / fan / fan];
+  if (before < of_group) return;
+  of_group = greatest(&chunk_longest_[cell / fan / fan * fan]);
+}
+
+void fit_index::find_longest(chunk& home, std::uint64_t cell) noexcept {
+  const std::uint16_t before = home.longest[cell % fan];
+  std::uint32_t most = 0;
+  for (block_index at = home.inside[cell % fan]; at != no_block;) {
+    const block& run = blocks_[at];
+    most = std::max(most, run.units);
+    at = run.in.right;
+  }
+  if (const block_index over = home.over_end[cell % fan]; over != no_block)
+    most = std::max(most, blocks_[over].units);
+  const std::uint16_t now = capped(most);
+  if (now < before) lower(home, cell, before, now);
+}
+
+// --- Runs ----------------------------------------------------------------------------------------
+
+void fit_index::enter(block_index index, block& run, chunk& home, std::size_t cell) noexcept {
+  run.in.left = no_block;
+  if (reaches_over_end(run)) {
+    run.in.right = no_block;
+    home.over_end[cell] = index;
+    if (run.units > large) root_ = tree_insert(root_, index);
+    return;
+  }
+  block_index& first = home.inside[cell];
+  run.in.right = first;
+  if (first != no_block) blocks_[first].in.left = index;
+  first = index;
+}
+
+void fit_index::leave(block_index index, block& run, chunk& home, std::size_t cell) noexcept {
+  if (home.over_end[cell] == index) {
+    home.over_end[cell] = no_block;
+    if (run.units > large) root_ = tree_remove(root_, index);
+    return;
+  }
+  if (run.in.right != no_block) blocks_[run.in.right].in.left = run.in.left;
+  if (run.in.left != no_block) {
+    blocks_[run.in.left].in.right = run.in.right;
+  } else {
+    home.inside[cell] = run.in.right;
+  }
+}
+
+void fit_index::insert(block_index index) noexcept {
+  block& run = blocks_[index];
+  total_ += run.size();
+  const std::uint64_t cell = cell_of(run.address);
+  chunk* const home = chunk_of(cell);
+  if (home == nullptr) {
+    run.in.left = index;  // a link to itself: not in the index
+    return;
+  }
+  enter(index, run, *home, cell % fan);
+  const std::uint16_t length = capped(run.units);
+  if (length > home->longest[cell % fan]) raise(*home, cell, length);
+}
+
+void fit_index::remove(block_index index) noexcept {
+  block& run = blocks_[index];
+  total_ -= run.size();
+  if (run.in.left == index) return;
+  const std::uint64_t cell = cell_of(run.address);
+  chunk& home = *chunks_[cell / fan];
+  leave(index, run, home, cell % fan);
+  if (capped(run.units) == home.longest[cell % fan]) find_longest(home, cell);
+}
+
+void fit_index::shrink(block_index index, std::uint32_t units) noexcept {
+  block& run = blocks_[index];
+  const std::uint64_t cell = cell_of(run.address);
+  const bool stays =
+      cell_of(run.address + units * unit) == cell && run.in.left != index && run.units <= large;
+  if (!stays) {
+    remove(index);
+    run.address += units * unit;
+    run.units -= units;
+    insert(index);
+    return;
+  }
+  // The same cell, and the same place in it: a run over the end stays one, one inside stays inside.
+  const std::uint16_t before = capped(run.units);
+  total_ -= units * unit;
+  run.address += units * unit;
+  run.units -= units;
+  chunk& home = *chunks_[cell / fan];
+  if (before == home.longest[cell % fan]) find_longest(home, cell);
+}
+
+block_index fit_index::lowest(std::uint32_t units) const noexcept {
+  const std::uint16_t wanted = capped(units);
+  const std::size_t group = first_at_least(group_longest_.data(), group_longest_.size(), wanted);
+  if (group == group_longest_.size()) return no_block;
+  const std::size_t number =
+      group * fan + first_at_least(&chunk_longest_[group * fan], fan, wanted);
+  const chunk& home = *chunks_[number];
+  const std::size_t cell = first_at_least(home.longest.data(), fan, wanted);
+  block_index match = no_block;
+  std::uint64_t lowest_address = ~std::uint64_t{0};
+  for (block_index at = home.inside[cell]; at != no_block;) {
+    const block& run = blocks_[at];
+    if (run.units >= units && run.address < lowest_address) {
+      match = at;
+      lowest_address = run.address;
+    }
+    at = run.in.right;
+  }
+  // What reaches over the end begins above all others.
+  return match != no_block ? match : home.over_end[cell];
+}
+
+std::uint32_t fit_index::longest() const noexcept {
+  if (root_ != no_block) {
+    block_index at = root_;
+    while (blocks_[at].in.right != no_block) at = blocks_[at].in.right;
+    return blocks_[at].units;
+  }
+  std::uint16_t most = 0;
+  for (const std::uint16_t each : group_longest_) most = std::max(most, each);
+  return most;
+}
+
+std::size_t fit_index::footprint() const noexcept {
+  std::size_t total = chunks_.capacity() * (sizeof(chunks_[0]) + sizeof(std::uint16_t));
+  for (const auto& each : chunks_) total += each == nullptr ? 0 : sizeof(chunk);
+  return total;
+}
+
+// --- The tree ------------------------------------------------------------------------------------
+
+void fit_index::tree_split(block_index root, const block& at, block_index& low,
+                           block_index& high) noexcept {
+  if (root == no_block) {
+    low = high = no_block;
+    return;
+  }
+  block& top = blocks_[root];
+  if (comes_before(top, at)) {
+    block_index inner = no_block;
+    tree_split(top.in.right, at, inner, high);
+    top.in.right = inner;
+    low = root;
+  } else {
+    block_index inner = no_block;
+    tree_split(top.in.left, at, low, inner);
+    top.in.left = inner;
+    high = root;
+  }
+}
+
+block_index fit_index::tree_insert(block_index root, block_index index) noexcept {
+  if (root == no_block) return index;
+  block& fresh = blocks_[index];
+  block& top = blocks_[root];
+  if (rank(fresh) > rank(top)) {
+    block_index low = no_block;
+    block_index high = no_block;
+    tree_split(root, fresh, low, high);
+    fresh.in.left = low;
+    fresh.in.right = high;
+    return index;
+  }
+  block_index& side = comes_before(fresh, top) ? top.in.left : top.in.right;
+  side = tree_insert(side, index);
+  return root;
+}
+
+block_index fit_index::tree_join(block_index low, block_index high) noexcept {
+  if (low == no_block) return high;
+  if (high == no_block) return low;
+  if (rank(blocks_[low]) > rank(blocks_[high])) {
+    blocks_[low].in.right = tree_join(blocks_[low].in.right, high);
+    return low;
+  }
+  blocks_[high].in.left = tree_join(low, blocks_[high].in.left);
+  return high;
+}
+
+block_index fit_index::tree_remove(block_index root, block_index index) noexcept {
+  block& top = blocks_[root];
+  if (root == index) return tree_join(top.in.left, top.in.right);
+  block_index& side = comes_before(blocks_[index], top) ? top.in.left : top.in.right;
+  side = tree_remove(side, index);
+  return root;
+}
+
+block_index fit_index::shortest(std::uint32_t units) const noexcept {
+  block_index match = no_block;
+  for (block_index at = root_; at != no_block;) {
+    const block& run = blocks_[at];
+    if (run.units >= units) {
+      match = at;
+      at = run.in.left;
+    } else {
+      at = run.in.right;
+    }
+  }
+  return match;
+}
+
+}  // namespace weir::inline v0::placement

@@ -1,0 +1,98 @@
+// Free runs of one owner, found by lowest address or by shortest length.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "placement/block.hpp"
+
+namespace weir::inline v0::placement {
+
+/// The free runs that one stream, or everybody, may use.
+///
+/// lowest() serves small requests: packing them at low addresses keeps whole handles free above.
+/// The arena is cut into cells of 256 KiB; each knows the longest run that starts in it, and two
+/// levels of maxima above let a search skip 16 MiB and 1 GiB at a time. A search scans a few
+/// hundred bytes of maxima, whatever the number of runs. shortest() serves large requests: runs of
+/// more than 1 MiB stand in a tree by (length, address).
+///
+/// Links runs through block.in.left and .right. Owned by an arena, under the heap's lock.
+class fit_index {
+ public:
+  /// Runs of more units than this can be found by shortest().
+  static constexpr std::uint32_t large = 2048;
+  /// What lowest() can tell apart from longer runs.
+  static constexpr std::uint32_t most_low = std::numeric_limits<std::uint16_t>::max();
+
+  fit_index(block_store& blocks, std::uint64_t base) noexcept : blocks_{blocks}, base_{base} {}
+
+  /// Where the host has no memory for the index, the run stays out of it: it can then be found by
+  /// walking the arena only.
+  void insert(block_index index) noexcept;
+  void remove(block_index index) noexcept;
+  /// The run's start moves up by `units`, its end stays: remove and insert in one, for what is
+  /// carved off a run's low end.
+  void shrink(block_index index, std::uint32_t units) noexcept;
+  /// The run of at least `units` at the lowest address; up to `most_low` units.
+  [[nodiscard]] block_index lowest(std::uint32_t units) const noexcept;
+  /// The shortest run of at least `units`, more than `large`; the lowest of equals.
+  [[nodiscard]] block_index shortest(std::uint32_t units) const noexcept;
+  [[nodiscard]] std::uint32_t longest() const noexcept;
+  [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+  [[nodiscard]] std::size_t footprint() const noexcept;
+
+ private:
+  static constexpr unsigned cell_shift = 18;
+  static constexpr std::uint64_t cell_bytes = std::uint64_t{1} << cell_shift;
+  static constexpr std::size_t fan = 64;
+
+  /// 64 cells. A run that reaches over the end of its cell is the last that starts there, so a cell
+  /// has one at most; the others are in a list.
+  struct alignas(64) chunk {
+    std::array<std::uint16_t, fan> longest{};
+    std::array<block_index, fan> inside{};
+    std::array<block_index, fan> over_end{};
+  };
+
+  [[nodiscard]] std::uint64_t cell_of(std::uint64_t address) const noexcept {
+    return (address - base_) >> cell_shift;
+  }
+  [[nodiscard]] bool reaches_over_end(const block& run) const noexcept {
+    return ((run.address - base_) & (cell_bytes - 1)) + run.size() > cell_bytes;
+  }
+  [[nodiscard]] chunk* chunk_of(std::uint64_t cell) noexcept {
+    const std::uint64_t number = cell / fan;
+    if (number < chunks_.size() && chunks_[number] != nullptr) return chunks_[number].get();
+    return add_chunk(number);
+  }
+  [[nodiscard]] chunk* add_chunk(std::uint64_t number) noexcept;
+  void enter(block_index index, block& run, chunk& home, std::size_t cell) noexcept;
+  void leave(block_index index, block& run, chunk& home, std::size_t cell) noexcept;
+  void find_longest(chunk& home, std::uint64_t cell) noexcept;
+  void raise(chunk& home, std::uint64_t cell, std::uint16_t length) noexcept;
+  void lower(chunk& home, std::uint64_t cell, std::uint16_t before, std::uint16_t now) noexcept;
+
+  // The tree of large runs: a heap by a mix of the address, so that it stays balanced by chance.
+  [[nodiscard]] static bool comes_before(const block& a, const block& b) noexcept {
+    return a.units != b.units ? a.units < b.units : a.address < b.address;
+  }
+  [[nodiscard]] block_index tree_insert(block_index root, block_index index) noexcept;
+  [[nodiscard]] block_index tree_remove(block_index root, block_index index) noexcept;
+  [[nodiscard]] block_index tree_join(block_index low, block_index high) noexcept;
+  void tree_split(block_index root, const block& at, block_index& low, block_index& high) noexcept;
+
+  block_store& blocks_;
+  std::uint64_t base_;
+  std::vector<std::unique_ptr<chunk>> chunks_;
+  std::vector<std::uint16_t> chunk_longest_;  // by chunk, in whole groups of 64
+  std::vector<std::uint16_t> group_longest_;  // by 64 chunks
+  block_index root_ = no_block;
+  std::uint64_t total_ = 0;  // bytes
+};
+
+}  // namespace weir::inline v0::placement
