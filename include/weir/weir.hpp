@@ -3,6 +3,7 @@
 // they belong to.
 #pragma once
 
+#include "weir/allocator/allocator_options.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/allocator/graph_memory.hpp"
 #include "weir/allocator/memory_pool.hpp"
@@ -13,6 +14,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/base/options.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/base/version.hpp"
 #include "weir/buffer/copy.hpp"
@@ -38,7 +40,10 @@
 #include "weir/pool/bin_pool.hpp"
 #include "weir/pool/block_pool.hpp"
 #include "weir/pool/buffer_pool.hpp"
+#include "weir/pool/contents.hpp"
 #include "weir/pool/memory_kind.hpp"
+#include "weir/pool/memory_owner.hpp"
+#include "weir/pool/memory_source.hpp"
 #include "weir/pool/pinned_pool.hpp"
 #include "weir/pool/pooled_buffer.hpp"
 #include "weir/pool/stream_pool.hpp"
@@ -50,7 +55,6 @@
 #include "weir/resource/managed_resource.hpp"
 #include "weir/resource/plain_resource.hpp"
 #include "weir/resource/pmr_resource.hpp"
-#include "weir/resource/prefetch_resource.hpp"
 #include "weir/resource/resource.hpp"
 #include "weir/resource/resources.hpp"
 #include "weir/resource/retry_resource.hpp"

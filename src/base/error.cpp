@@ -29,6 +29,8 @@ std::string_view meaning(errc code) noexcept {
   return "a failure that this version of weir does not know";
 }
 
+std::string to_string(errc code) { return std::string{name(code)}; }
+
 std::string error::message() const {
   std::string facts{call};
   if (native != 0) {
@@ -47,6 +49,8 @@ std::string error::message() const {
   if (!detail.empty()) text += ": " + detail;
   return text;
 }
+
+std::string to_string(const error& reason) { return reason.message(); }
 
 failure::failure(error reason) : std::runtime_error{reason.message()}, reason_{std::move(reason)} {}
 failure::~failure() = default;
@@ -88,14 +92,14 @@ void set_error_handler(error_handler handler, void* context) noexcept {
   turn.store(next);
 }
 
-void report_error(const error& found) noexcept {
+void report_error(const error& reason) noexcept {
   reported.fetch_add(1, std::memory_order_relaxed);
   for (;;) {
     const std::uint64_t seen = turn.load();
     const error_handler handler = slots[seen & 1].handler.load();
     void* const context = slots[seen & 1].context.load();
     if (turn.load() != seen) continue;
-    if (handler != nullptr) handler(found, context);
+    if (handler != nullptr) handler(reason, context);
     return;
   }
 }

@@ -5,8 +5,6 @@
 
 namespace weir::inline v0::detail {
 
-[[nodiscard]] inline error no_host_memory() {
-  return error{.code = errc::system, .detail = "the host has no memory for the books"};
-}
+[[nodiscard]] inline error no_host_memory() { return error{.code = errc::no_host_memory}; }
 
 }  // namespace weir::inline v0::detail

@@ -280,6 +280,11 @@ std::string take_entry(std::string_view& rest) {
 
 }  // namespace
 
+std::string to_string(runtime_choice choice) { return text_of<runtime_choice>::write(choice); }
+std::string to_string(sim_progress progress) { return text_of<sim_progress>::write(progress); }
+std::string to_string(placement_policy policy) { return text_of<placement_policy>::write(policy); }
+std::string to_string(crossing_rule rule) { return text_of<crossing_rule>::write(rule); }
+
 result<void> set(options& target, std::string_view name, std::string_view value) {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \
   if (name == #member) return assign(target.member, #member, value, values, unit);

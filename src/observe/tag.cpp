@@ -58,6 +58,8 @@ std::string_view tag::name() const noexcept {
   return tags().names[number_];
 }
 
+std::string to_string(tag value) { return value == tag{} ? "(no tag)" : std::string{value.name()}; }
+
 tag current_tag() noexcept { return observe::thread_tag; }
 
 tag_scope::tag_scope(tag now) noexcept : before_{std::exchange(observe::thread_tag, now)} {}

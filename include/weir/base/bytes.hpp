@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 
 namespace weir::inline v0 {
 

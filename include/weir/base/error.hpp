@@ -9,6 +9,7 @@
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 
 namespace weir::inline v0 {
 
@@ -23,6 +24,8 @@ enum class errc : std::int32_t {
 [[nodiscard]] WEIR_API std::string_view name(errc code) noexcept;
 /// One line in plain words.
 [[nodiscard]] WEIR_API std::string_view meaning(errc code) noexcept;
+/// The same as name().
+[[nodiscard]] WEIR_API std::string to_string(errc code);
 
 /// One failure: what kind, which driver call said so and with which native code, and the sizes.
 ///
@@ -43,6 +46,9 @@ struct error {
 
   friend bool operator==(const error&, const error&) = default;
 };
+
+/// The same as reason.message().
+[[nodiscard]] WEIR_API std::string to_string(const error& reason);
 
 /// Thrown by calls that have a `try_` twin. The message is error::message().
 class WEIR_API failure : public std::runtime_error {
@@ -80,14 +86,14 @@ class WEIR_API out_of_memory : public std::bad_alloc {
 /// Called on the thread that found the failure, possibly with weir's locks held: it must not throw
 /// and must not call weir. Without a handler such failures are counted and dropped; weir never
 /// prints.
-using error_handler = void (*)(const error& found, void* context) noexcept;
+using error_handler = void (*)(const error& reason, void* context) noexcept;
 
 /// Replaces the process-wide handler; null removes it. Any thread. A call of the old handler that
 /// had begun on another thread may still be running when this returns: keep its context alive.
 WEIR_API void set_error_handler(error_handler handler, void* context = nullptr) noexcept;
 
-/// Hands `found` to the handler. Never throws, also where building the error ran out of memory.
-WEIR_API void report_error(const error& found) noexcept;
+/// Hands `reason` to the handler. Never throws, also where building the error ran out of memory.
+WEIR_API void report_error(const error& reason) noexcept;
 
 /// How many failures were reported since the process began, with or without a handler.
 [[nodiscard]] WEIR_API std::uint64_t reported_errors() noexcept;

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
+
+#include "weir/base/print.hpp"
 
 namespace weir::inline v0 {
 
@@ -22,6 +25,12 @@ class id {
  private:
   Number number_{};
 };
+
+/// The number in decimal.
+template <class Kind, class Number>
+[[nodiscard]] std::string to_string(id<Kind, Number> value) {
+  return std::to_string(value.number());
+}
 
 /// Which device of a runtime, counted from 0.
 using device_id = id<struct device_kind, int>;

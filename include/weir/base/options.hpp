@@ -10,6 +10,7 @@
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 
 namespace weir::inline v0 {
@@ -36,6 +37,12 @@ enum class crossing_rule {
   all_work,       ///< everything that was queued on any stream when it was freed
   declared_uses,  ///< what was queued on that stream, and on those that were recorded
 };
+
+/// As set() reads them.
+[[nodiscard]] WEIR_API std::string to_string(runtime_choice choice);
+[[nodiscard]] WEIR_API std::string to_string(sim_progress progress);
+[[nodiscard]] WEIR_API std::string to_string(placement_policy policy);
+[[nodiscard]] WEIR_API std::string to_string(crossing_rule rule);
 
 /// The options with their initial values. docs/options.md lists each with its meaning. A plain
 /// value: nothing in weir reads options, or the environment, behind its user's back, but for

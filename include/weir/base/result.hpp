@@ -58,11 +58,11 @@ class [[nodiscard]] result {
 
  private:
   // std::get would check once more, and throw.
-  template <std::size_t Which, class State>
+  template <std::size_t Index, class State>
   static auto& held(State& state) noexcept {
-    auto* const found = std::get_if<Which>(&state);
-    if (found == nullptr) __builtin_unreachable();
-    return *found;
+    auto* const alternative = std::get_if<Index>(&state);
+    if (alternative == nullptr) __builtin_unreachable();
+    return *alternative;
   }
 
   std::variant<T, weir::error> state_;

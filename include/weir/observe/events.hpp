@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
+#include "weir/base/print.hpp"
 
 namespace weir::inline v0 {
 
@@ -30,6 +32,8 @@ enum class memory_event_kind : std::uint8_t {
 
 /// "allocate", "record_stream", …
 [[nodiscard]] WEIR_API std::string_view name(memory_event_kind kind) noexcept;
+/// The same.
+[[nodiscard]] WEIR_API std::string to_string(memory_event_kind kind);
 
 /// One thing that happened. What a kind does not mention is 0.
 struct memory_event {
@@ -45,6 +49,9 @@ struct memory_event {
   std::uint64_t rounded = 0;
 };
 
+/// "allocate 0x7f0000000000 size 1000 rounded 1024 stream 7": what is not 0, sizes exactly.
+[[nodiscard]] WEIR_API std::string to_string(const memory_event& event);
+
 /// Receives the events of an allocator, in an order in which they can have happened: a block's
 /// allocate comes before its deallocate, and before it is allocated again.
 ///
@@ -54,7 +61,7 @@ struct memory_event {
 class WEIR_API event_sink {
  public:
   virtual ~event_sink();
-  virtual void on_event(const memory_event& what) noexcept = 0;
+  virtual void on_event(const memory_event& event) noexcept = 0;
 };
 
 }  // namespace weir::inline v0

@@ -3,61 +3,82 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 
 namespace weir::inline v0 {
 
 /// An amount and the most it has been since the peaks were last reset.
-struct gauge {
-  std::uint64_t current = 0;
-  std::uint64_t peak = 0;
+template <class Amount>
+struct basic_gauge {
+  Amount current{};
+  Amount peak{};
 
-  constexpr void set(std::uint64_t now) noexcept {
+  constexpr void set(Amount now) noexcept {
     current = now;
     peak = std::max(peak, now);
   }
   constexpr void reset_peak() noexcept { peak = current; }
-  friend bool operator==(const gauge&, const gauge&) = default;
+  friend bool operator==(const basic_gauge&, const basic_gauge&) = default;
 };
 
-/// What an allocator, one of its pools or one tag holds. Sizes are in bytes.
+using gauge = basic_gauge<std::uint64_t>;  ///< of a count
+using byte_gauge = basic_gauge<bytes>;     ///< of a size
+
+/// "3 (peak 5)", "4 KiB (peak 8 KiB)".
+[[nodiscard]] WEIR_API std::string to_string(const gauge& count);
+[[nodiscard]] WEIR_API std::string to_string(const byte_gauge& size);
+
+/// What an allocator, one of its pools or one tag holds.
 ///
 /// requested <= allocated <= active <= reserved, of one moment, whenever it is read. docs/stats.md
-/// tells each number's story.
+/// explains each number.
 ///
 /// A tag owns no physical memory: its reserved is its active. Peaks of reserved are exact; the
 /// others may be off by what passed through other threads' caches between two reads, by no more
 /// than the bounds of those caches.
 struct memory_stats {
-  gauge requested;  ///< what users asked for and have not freed
-  gauge allocated;  ///< the same, rounded to whole blocks
-  gauge active;     ///< allocated, and freed memory that other streams may still use
-  gauge reserved;   ///< physical memory taken from the driver
-  gauge blocks;     ///< live blocks, a count
+  byte_gauge requested;  ///< what users asked for and have not freed
+  byte_gauge allocated;  ///< the same, rounded to whole blocks
+  byte_gauge active;     ///< allocated, and freed memory that other streams may still use
+  byte_gauge reserved;   ///< physical memory taken from the driver
+  gauge blocks;          ///< live blocks
 
   /// requested and blocks, with the freed memory that is in active: what was asked for of it, and
   /// how many blocks it is.
-  gauge active_requested;
+  byte_gauge active_requested;
   gauge active_blocks;
 
-  std::uint64_t cached = 0;         ///< reserved - active: free for somebody
-  std::uint64_t thread_cached = 0;  ///< of cached: held by threads for their next request
-  std::uint64_t pending = 0;        ///< active - allocated: waits for streams to get past it
-  std::uint64_t stream_bound = 0;   ///< of cached: free for the stream that used it last only
+  bytes cached{};         ///< reserved - active: free for somebody
+  bytes thread_cached{};  ///< of cached: held by threads for their next request
+  bytes pending{};        ///< active - allocated: waits for streams to complete their work on it
+  bytes stream_bound{};   ///< of cached: free for the stream that used it last only
 
-  std::uint64_t allocations = 0;  ///< successful ones, since the allocator was made
+  // Since the allocator was created. allocations == hits + heap_hits + misses.
+  std::uint64_t allocations = 0;  ///< successful ones
   std::uint64_t frees = 0;
-  std::uint64_t hits = 0;              ///< allocations served by the thread's cache
+  std::uint64_t hits = 0;       ///< allocations served by the thread's cache
+  std::uint64_t heap_hits = 0;  ///< served by free memory of the heap, without a driver call
+  /// Beyond the thread's cache, with no free memory at hand: the driver was called to reserve, map
+  /// or wait.
+  std::uint64_t misses = 0;
   std::uint64_t failures = 0;          ///< allocations that ended out of memory or at a limit
   std::uint64_t handles_created = 0;   ///< physical handles or segments taken from the driver
   std::uint64_t handles_moved = 0;     ///< mapped somewhere else, with driver calls
   std::uint64_t handles_returned = 0;  ///< went back to a mapping that was kept: no driver call
-  std::uint64_t handles_released = 0;  ///< given back to the driver
+  std::uint64_t handles_released = 0;  ///< released to the driver
   std::uint64_t waits = 0;             ///< queued on a stream so that it could reuse memory
   std::uint64_t events = 0;            ///< recorded to know when memory is free for others
 
-  std::uint64_t metadata = 0;  ///< host memory that the books take
+  bytes metadata{};  ///< host memory that the bookkeeping takes
+
+  friend bool operator==(const memory_stats&, const memory_stats&) = default;
 };
+
+/// Every member by name, "requested 4 KiB (peak 8 KiB), …", in five lines.
+[[nodiscard]] WEIR_API std::string to_string(const memory_stats& stats);
 
 }  // namespace weir::inline v0

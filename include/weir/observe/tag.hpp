@@ -3,10 +3,12 @@
 
 #include <compare>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 
 namespace weir::inline v0 {
@@ -38,6 +40,9 @@ class WEIR_API tag {
 
   std::uint16_t number_ = 0;
 };
+
+/// The tag's name; "(no tag)" for the tag without one.
+[[nodiscard]] WEIR_API std::string to_string(tag value);
 
 /// The tag that this thread's allocations get now.
 [[nodiscard]] WEIR_API tag current_tag() noexcept;

@@ -1,0 +1,134 @@
+// A mutex that clang checks: what it guards, who must hold it and who must not are said in the
+// declarations, and -Wthread-safety refuses code that does otherwise. To other compilers the words
+// are nothing.
+#pragma once
+
+#include <mutex>
+#include <shared_mutex>
+
+#if defined(__clang__)
+#define WEIR_THREAD_SAFETY(attribute) __attribute__((attribute))
+#else
+#define WEIR_THREAD_SAFETY(attribute)
+#endif
+
+/// Of a member: read and written only with the mutex.
+#define WEIR_GUARDED_BY(mutex) WEIR_THREAD_SAFETY(guarded_by(mutex))
+/// Of what a pointer member points to.
+#define WEIR_POINTEE_GUARDED_BY(mutex) WEIR_THREAD_SAFETY(pt_guarded_by(mutex))
+/// Of a function: the caller holds the mutex, before and after.
+#define WEIR_REQUIRES(...) WEIR_THREAD_SAFETY(requires_capability(__VA_ARGS__))
+/// The same of a shared_mutex, held by readers or by the writer.
+#define WEIR_REQUIRES_SHARED(...) WEIR_THREAD_SAFETY(requires_shared_capability(__VA_ARGS__))
+/// Of a function: the caller does not hold the mutex; the function takes it itself.
+#define WEIR_EXCLUDES(...) WEIR_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
+/// Of a function that returns a reference to the mutex.
+#define WEIR_RETURN_CAPABILITY(mutex) WEIR_THREAD_SAFETY(lock_returned(mutex))
+/// Of a function that is right for a reason the compiler cannot see; say which beside it.
+#define WEIR_UNCHECKED_LOCKING WEIR_THREAD_SAFETY(no_thread_safety_analysis)
+
+namespace weir::inline v0::detail {
+
+/// std::mutex, with the words that clang understands. Any thread.
+class WEIR_THREAD_SAFETY(capability("mutex")) mutex {
+ public:
+  void lock() WEIR_THREAD_SAFETY(acquire_capability()) { native_.lock(); }
+  void unlock() WEIR_THREAD_SAFETY(release_capability()) { native_.unlock(); }
+  [[nodiscard]] bool try_lock() WEIR_THREAD_SAFETY(try_acquire_capability(true)) {
+    return native_.try_lock();
+  }
+  /// For code that the compiler cannot follow into: the caller knows that the mutex is held.
+  void assert_held() const noexcept WEIR_THREAD_SAFETY(assert_capability(this)) {}
+
+ private:
+  std::mutex native_;
+};
+
+/// Holds a mutex from here to the end of the scope.
+class WEIR_THREAD_SAFETY(scoped_lockable) mutex_lock {
+ public:
+  [[nodiscard]] explicit mutex_lock(mutex& held) WEIR_THREAD_SAFETY(acquire_capability(held))
+      : mutex_{held} {
+    mutex_.lock();
+  }
+  ~mutex_lock() WEIR_THREAD_SAFETY(release_capability()) {
+    if (held_) mutex_.unlock();
+  }
+  mutex_lock(const mutex_lock&) = delete;
+  mutex_lock& operator=(const mutex_lock&) = delete;
+
+  /// Lets go for a while, or for good.
+  void unlock() WEIR_THREAD_SAFETY(release_capability()) {
+    held_ = false;
+    mutex_.unlock();
+  }
+  void lock() WEIR_THREAD_SAFETY(acquire_capability()) {
+    mutex_.lock();
+    held_ = true;
+  }
+
+ private:
+  mutex& mutex_;
+  bool held_ = true;
+};
+
+/// Lets go of a mutex that the caller holds, from here to the end of the scope.
+class WEIR_THREAD_SAFETY(scoped_lockable) mutex_unlock {
+ public:
+  [[nodiscard]] explicit mutex_unlock(mutex& held) WEIR_THREAD_SAFETY(release_capability(held))
+      : mutex_{held} {
+    mutex_.unlock();
+  }
+  /// To the compiler the end of the scope undoes what its beginning did.
+  ~mutex_unlock() WEIR_THREAD_SAFETY(release_capability()) { mutex_.lock(); }
+  mutex_unlock(const mutex_unlock&) = delete;
+  mutex_unlock& operator=(const mutex_unlock&) = delete;
+
+ private:
+  mutex& mutex_;
+};
+
+/// std::shared_mutex: many readers or one writer. Any thread.
+class WEIR_THREAD_SAFETY(capability("shared mutex")) shared_mutex {
+ public:
+  void lock() WEIR_THREAD_SAFETY(acquire_capability()) { native_.lock(); }
+  void unlock() WEIR_THREAD_SAFETY(release_capability()) { native_.unlock(); }
+  void lock_shared() WEIR_THREAD_SAFETY(acquire_shared_capability()) { native_.lock_shared(); }
+  void unlock_shared() WEIR_THREAD_SAFETY(release_shared_capability()) { native_.unlock_shared(); }
+
+ private:
+  std::shared_mutex native_;
+};
+
+/// Holds a shared mutex as its writer from here to the end of the scope.
+class WEIR_THREAD_SAFETY(scoped_lockable) write_lock {
+ public:
+  [[nodiscard]] explicit write_lock(shared_mutex& held) WEIR_THREAD_SAFETY(acquire_capability(held))
+      : mutex_{held} {
+    mutex_.lock();
+  }
+  ~write_lock() WEIR_THREAD_SAFETY(release_capability()) { mutex_.unlock(); }
+  write_lock(const write_lock&) = delete;
+  write_lock& operator=(const write_lock&) = delete;
+
+ private:
+  shared_mutex& mutex_;
+};
+
+/// The same as one of its readers.
+class WEIR_THREAD_SAFETY(scoped_lockable) read_lock {
+ public:
+  [[nodiscard]] explicit read_lock(shared_mutex& held)
+      WEIR_THREAD_SAFETY(acquire_shared_capability(held))
+      : mutex_{held} {
+    mutex_.lock_shared();
+  }
+  ~read_lock() WEIR_THREAD_SAFETY(release_capability()) { mutex_.unlock_shared(); }
+  read_lock(const read_lock&) = delete;
+  read_lock& operator=(const read_lock&) = delete;
+
+ private:
+  shared_mutex& mutex_;
+};
+
+}  // namespace weir::inline v0::detail
