@@ -31,20 +31,20 @@ result<event> event::create(weir::device owner, event_options settings) {
     return error{.code = errc::invalid_argument,
                  .detail = "an event for other processes cannot have timing"};
   }
-  const context_scope bound{owner};
-  if (!bound) return bound.error();
+  const context_scope scope{owner};
+  if (!scope) return scope.error();
   const unsigned flags = driver_flags(settings);
   driver::CUevent handle = nullptr;
-  WEIR_TRY(check(call::event_create, bound.driver().event_create(&handle, flags)));
+  WEIR_TRY(check(call::event_create, scope.driver().event_create(&handle, flags)));
   return event{device_state::keep(owner), handle, flags};
 }
 
 result<event> event::import_handle(weir::device owner, const driver::CUipcEventHandle& handle) {
-  const context_scope bound{owner};
-  if (!bound) return bound.error();
+  const context_scope scope{owner};
+  if (!scope) return scope.error();
   driver::CUevent opened = nullptr;
   WEIR_TRY(
-      check(call::ipc_open_event_handle, bound.driver().ipc_open_event_handle(&opened, handle)));
+      check(call::ipc_open_event_handle, scope.driver().ipc_open_event_handle(&opened, handle)));
   return event{device_state::keep(owner), opened, driver_flags({.interprocess = true})};
 }
 
@@ -57,7 +57,8 @@ event::~event() { detail::report_failure(close()); }
 event::event(event&& other) noexcept
     : home_{std::move(other.home_)},
       handle_{std::exchange(other.handle_, nullptr)},
-      flags_{other.flags_} {}
+      flags_{other.flags_},
+      closed_{std::exchange(other.closed_, false)} {}
 
 event& event::operator=(event&& other) noexcept {
   if (this == &other) return *this;
@@ -65,6 +66,7 @@ event& event::operator=(event&& other) noexcept {
   home_ = std::move(other.home_);
   handle_ = std::exchange(other.handle_, nullptr);
   flags_ = other.flags_;
+  closed_ = std::exchange(other.closed_, false);
   return *this;
 }
 
@@ -72,77 +74,79 @@ result<void> event::close() noexcept {
   if (home_ == nullptr) return {};
   const auto home = std::move(home_);
   const auto handle = std::exchange(handle_, nullptr);
-  const context_scope bound{home->handle()};
-  if (!bound) return bound.error();
-  return check(call::event_destroy, bound.driver().event_destroy(handle));
+  closed_ = true;
+  const context_scope scope{home->handle()};
+  if (!scope) return scope.error();
+  return check(call::event_destroy, scope.driver().event_destroy(handle));
 }
 
 weir::device event::device() const noexcept { return home_->handle(); }
 
-result<void> event::record(const stream_ref& behind) {
-  const context_scope bound{behind.device()};
-  return record(behind, bound);
+result<void> event::record(const stream_ref& stream) {
+  const context_scope scope{stream.device()};
+  return record(stream, scope);
 }
 
-result<void> event::record(const stream_ref& behind, const context_scope& bound) {
-  if (home_ == nullptr) return errc::already_freed;
-  if (behind.device() != device()) [[unlikely]] {
+result<void> event::record(const stream_ref& stream, const context_scope& scope) {
+  if (home_ == nullptr) return empty_reason();
+  if (stream.device() != device()) [[unlikely]] {
     return error{.code = errc::bad_stream,
                  .detail = "an event of device " + std::to_string(device().id().number()) +
                            " cannot be recorded on a stream of device " +
-                           std::to_string(behind.device().id().number())};
+                           std::to_string(stream.device().id().number())};
   }
-  WEIR_TRY(detail::entered(bound, device()));
-  return check(call::event_record, bound.driver().event_record(handle_, behind.handle()));
+  WEIR_TRY(detail::check_scope(scope, device()));
+  return check(call::event_record, scope.driver().event_record(handle_, stream.handle()));
 }
 
-result<bool> event::reached() const {
-  if (home_ == nullptr) return errc::already_freed;
-  const context_scope bound{device()};
-  return reached(bound);
+result<bool> event::is_complete() const {
+  if (home_ == nullptr) return empty_reason();
+  const context_scope scope{device()};
+  return is_complete(scope);
 }
 
-result<bool> event::reached(const context_scope& bound) const {
-  if (home_ == nullptr) return errc::already_freed;
-  WEIR_TRY(detail::entered(bound, device()));
-  const auto native = bound.driver().event_query(handle_);
+result<bool> event::is_complete(const context_scope& scope) const {
+  if (home_ == nullptr) return empty_reason();
+  WEIR_TRY(detail::check_scope(scope, device()));
+  const auto native = scope.driver().event_query(handle_);
   if (native == driver::CUDA_ERROR_NOT_READY) return false;
   WEIR_TRY(check(call::event_query, native));
   return true;
 }
 
 result<void> event::synchronize() const {
-  if (home_ == nullptr) return errc::already_freed;
-  const context_scope bound{device()};
-  if (!bound) return bound.error();
-  return check(call::event_synchronize, bound.driver().event_synchronize(handle_));
+  if (home_ == nullptr) return empty_reason();
+  const context_scope scope{device()};
+  if (!scope) return scope.error();
+  return check(call::event_synchronize, scope.driver().event_synchronize(handle_));
 }
 
 result<std::chrono::duration<float, std::milli>> event::elapsed(const event& from,
                                                                 const event& to) {
-  if (!from || !to) return errc::already_freed;
+  if (!from) return from.empty_reason();
+  if (!to) return to.empty_reason();
   if (((from.flags_ | to.flags_) & driver::CU_EVENT_DISABLE_TIMING) != 0) {
     return error{.code = errc::invalid_argument, .detail = "an event without timing"};
   }
-  const context_scope bound{from.device()};
-  if (!bound) return bound.error();
+  const context_scope scope{from.device()};
+  if (!scope) return scope.error();
   float milliseconds = 0;
   WEIR_TRY(check(call::event_elapsed_time,
-                 bound.driver().event_elapsed_time(&milliseconds, from.handle_, to.handle_)));
+                 scope.driver().event_elapsed_time(&milliseconds, from.handle_, to.handle_)));
   return std::chrono::duration<float, std::milli>{milliseconds};
 }
 
 result<driver::CUipcEventHandle> event::export_handle() const {
-  if (home_ == nullptr) return errc::already_freed;
+  if (home_ == nullptr) return empty_reason();
   if ((flags_ & driver::CU_EVENT_INTERPROCESS) == 0) {
     return error{.code = errc::invalid_argument,
                  .detail = "the event was not made for other processes"};
   }
-  const context_scope bound{device()};
-  if (!bound) return bound.error();
+  const context_scope scope{device()};
+  if (!scope) return scope.error();
   driver::CUipcEventHandle handle{};
   WEIR_TRY(
-      check(call::ipc_get_event_handle, bound.driver().ipc_get_event_handle(&handle, handle_)));
+      check(call::ipc_get_event_handle, scope.driver().ipc_get_event_handle(&handle, handle_)));
   return handle;
 }
 
@@ -156,7 +160,7 @@ weir::device event_pool::device() const noexcept { return home_->handle(); }
 // In a forked child the lock may be held by a thread that does not exist there: everything below
 // asks about that first.
 
-result<event> event_pool::take() {
+result<event> event_pool::acquire() {
   if (home_->forked()) return detail::fork_error();
   {
     const std::lock_guard lock{mutex_};
@@ -169,22 +173,22 @@ result<event> event_pool::take() {
   return event::create(device());
 }
 
-result<void> event_pool::give_back(event&& done) {
-  if (!done) return errc::already_freed;
+result<void> event_pool::release(event&& idle) {
+  if (!idle) return idle.empty_reason();
   if (home_->forked()) return detail::fork_error();
-  if (done.home_.get() != home_.get() || done.flags_ != pool_flags) return errc::foreign_pointer;
+  if (idle.home_.get() != home_.get() || idle.flags_ != pool_flags) return errc::foreign_pointer;
   try {
     const std::lock_guard lock{mutex_};
     if (idle_.size() < keep_) {
-      idle_.push_back(done.handle_);
-      done.handle_ = nullptr;
-      done.home_.reset();
+      idle_.push_back(idle.handle_);
+      idle.handle_ = nullptr;
+      idle.home_.reset();
       return {};
     }
   } catch (const std::bad_alloc&) {
-    // No room to remember it; the driver takes it back instead.
+    // No host memory to keep it; it is destroyed instead.
   }
-  return done.close();
+  return idle.close();
 }
 
 result<void> event_pool::trim() {
@@ -195,11 +199,11 @@ result<void> event_pool::trim() {
     surplus.swap(idle_);
   }
   if (surplus.empty()) return {};
-  const context_scope bound{device()};
-  if (!bound) return bound.error();
+  const context_scope scope{device()};
+  if (!scope) return scope.error();
   result<void> outcome;
-  for (auto* each : surplus) {
-    auto destroyed = check(call::event_destroy, bound.driver().event_destroy(each));
+  for (auto* handle : surplus) {
+    auto destroyed = check(call::event_destroy, scope.driver().event_destroy(handle));
     if (!destroyed && outcome) outcome = std::move(destroyed);
   }
   return outcome;
@@ -211,9 +215,10 @@ std::size_t event_pool::idle() const {
   return idle_.size();
 }
 
-thread_capture_mode_guard::thread_capture_mode_guard(weir::device where) noexcept : device_{where} {
-  if (device_state::of(where).forked()) return;
-  native_ = where.driver().thread_exchange_stream_capture_mode(&previous_);
+thread_capture_mode_guard::thread_capture_mode_guard(weir::device device) noexcept
+    : device_{device} {
+  if (device_state::of(device).forked()) return;
+  native_ = device.driver().thread_exchange_stream_capture_mode(&previous_);
   exchanged_ = native_ == driver::CUDA_SUCCESS;
 }
 

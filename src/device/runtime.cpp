@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "device/state.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::inline v0 {
 namespace detail {
@@ -20,7 +21,7 @@ result<void> watch_forks() {
   static const int refused = pthread_atfork(
       nullptr, nullptr, +[] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
   if (refused == 0) return {};
-  return error{.code = errc::system,
+  return error{.code = refused == ENOMEM ? errc::no_host_memory : errc::system,
                .native = refused,
                .detail = std::string{"pthread_atfork: "} + std::strerror(refused)};
 }
@@ -29,9 +30,9 @@ result<void> watch_forks() {
 result<std::vector<std::string_view>> missing_calls(const driver::table& calls) {
   std::vector<std::string_view> optional;
   std::string required;
-  const auto note = [&](driver::call which, bool present) {
+  const auto add_if_missing = [&](driver::call call, bool present) {
     if (present) return;
-    const auto& row = driver::info(which);
+    const auto& row = driver::info(call);
     if (!row.required) {
       optional.push_back(row.symbol);
     } else {
@@ -40,7 +41,7 @@ result<std::vector<std::string_view>> missing_calls(const driver::table& calls) 
     }
   };
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
-  note(driver::call::member, calls.member != nullptr);
+  add_if_missing(driver::call::member, calls.member != nullptr);
 #include "weir/driver/calls.def"
   if (required.empty()) return optional;
   return error{.code = errc::symbol_missing, .detail = std::move(required)};
@@ -88,7 +89,7 @@ result<std::shared_ptr<const runtime_number>> runtime_number::take() {
     if (taken_numbers[i].exchange(true, std::memory_order_relaxed)) continue;
     return std::make_shared<const runtime_number>(i);
   }
-  return error{.code = errc::system,
+  return error{.code = errc::limit_exceeded,
                .detail = "there are " + std::to_string(most) + " open runtimes already"};
 }
 
@@ -99,12 +100,12 @@ runtime_number::~runtime_number() { taken_numbers[value_].store(false, std::memo
 runtime::runtime() = default;
 
 runtime::~runtime() {
-  for (const auto& each : devices_) each->default_pool.reset();
-  for (const auto& each : devices_) {
-    if (each->forked()) continue;
-    if (each->context.load(std::memory_order_acquire) == nullptr) continue;
+  for (const auto& device : devices_) device->default_pool.reset();
+  for (const auto& device : devices_) {
+    if (device->forked()) continue;
+    if (device->context.load(std::memory_order_acquire) == nullptr) continue;
     detail::report_failure(driver::check(driver::call::device_primary_ctx_release,
-                                         calls_.device_primary_ctx_release(each->native)));
+                                         calls_.device_primary_ctx_release(device->native)));
   }
 }
 
@@ -155,32 +156,46 @@ result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls,
   if (count <= 0) return errc::no_device;
 
   WEIR_TRY_VALUE(number, detail::runtime_number::take());
-  const auto born_under = detail::fork_generation.load(std::memory_order_relaxed);
+  const auto generation = detail::fork_generation.load(std::memory_order_relaxed);
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     auto& state = *opened->devices_.emplace_back(std::make_unique<detail::device_state>());
     state.owner = opened.get();
     state.calls = &opened->calls_;
     state.driver_version = version;
-    state.born_under = born_under;
-    state.runtime_is = number;
-    WEIR_TRY(detail::ask(state, ordinal));
+    state.generation = generation;
+    state.runtime_tag = number;
+    WEIR_TRY(detail::query_device(state, ordinal));
   }
   return opened;
 }
 
 int runtime::device_count() const noexcept { return static_cast<int>(devices_.size()); }
 
-result<weir::device> runtime::device(device_id which) const {
-  if (which.number() < 0 || which.number() >= device_count()) {
+result<weir::device> runtime::device(device_id id) const {
+  if (id.number() < 0 || id.number() >= device_count()) {
     return error{.code = errc::no_device,
-                 .detail = "device " + std::to_string(which.number()) + " of " +
+                 .detail = "device " + std::to_string(id.number()) + " of " +
                            std::to_string(device_count())};
   }
-  return devices_[static_cast<std::size_t>(which.number())]->handle();
+  return devices_[static_cast<std::size_t>(id.number())]->handle();
 }
 
 const driver::table& runtime::driver() const noexcept { return calls_; }
 int runtime::driver_version() const noexcept { return description_.driver_version; }
 const runtime_description& runtime::describe() const noexcept { return description_; }
+
+std::string to_string(const runtime_description& description) {
+  std::string text = description.driver + ", CUDA " +
+                     std::to_string(description.driver_version / 1000) + '.' +
+                     std::to_string(description.driver_version % 1000 / 10);
+  const char* separator = "; lacks ";
+  for (const std::string_view call : description.missing_calls) {
+    text.append(std::exchange(separator, ", ")).append(call);
+  }
+  if (description.no_real_driver) {
+    text += "; no real driver: " + description.no_real_driver->message();
+  }
+  return text;
+}
 
 }  // namespace weir::inline v0

@@ -23,12 +23,12 @@ namespace weir::inline v0::detail {
 /// child cannot trust the locks of such an object either: a thread that held one is not there.
 extern std::atomic<std::uint32_t> fork_generation;
 
-/// Told of streams that weir destroys, while they still can be asked: the driver says nothing of
-/// streams that are gone, and does not survive being asked.
+/// Learns of streams that weir destroys while they can still be queried: the driver says nothing of
+/// streams that are destroyed, and does not survive a query.
 class stream_listener {
  public:
   virtual ~stream_listener() = default;
-  virtual void stream_closing(const stream_ref& which) noexcept = 0;
+  virtual void stream_closing(const stream_ref& stream) noexcept = 0;
 };
 
 /// A number that no other open runtime has, from 0: the lowest that is free, so that a process with
@@ -59,8 +59,8 @@ struct device_state {
   runtime* owner = nullptr;
   const driver::table* calls = nullptr;
   int driver_version = 0;
-  std::uint32_t born_under = 0;
-  std::shared_ptr<const runtime_number> runtime_is;
+  std::uint32_t generation = 0;
+  std::shared_ptr<const runtime_number> runtime_tag;
 
   driver::CUdevice native = 0;
   device_id id{};
@@ -78,42 +78,42 @@ struct device_state {
   std::mutex numbers_mutex;
   std::unordered_map<driver::CUstream, std::uint64_t> numbers;
 
-  /// Who is told; called with the lock held, so that a listener that was removed is not called.
+  /// Called with the lock held, so that a listener that was removed is not called.
   std::mutex listeners_mutex;
   std::vector<stream_listener*> listeners;
 
-  /// Streams that can be asked whenever somebody must know how far the device has come.
+  /// Streams that can be queried whenever somebody must know how far the device has come.
   stream_registry known_streams;
 
-  /// What a room above keeps about the device's default pool. Goes with the runtime, before the
+  /// What a layer above keeps about the device's default pool. Goes with the runtime, before the
   /// context; must not keep the runtime alive.
   std::mutex default_pool_mutex;
   std::shared_ptr<void> default_pool;
 
-  [[nodiscard]] static device_state& of(weir::device which) noexcept { return *which.state_; }
+  [[nodiscard]] static device_state& of(weir::device device) noexcept { return *device.state_; }
   [[nodiscard]] weir::device handle() noexcept { return weir::device{*this}; }
   /// For owners: this state, with the runtime kept alive.
-  [[nodiscard]] static std::shared_ptr<device_state> keep(weir::device which) {
-    return {of(which).owner->shared_from_this(), &of(which)};
+  [[nodiscard]] static std::shared_ptr<device_state> keep(weir::device device) {
+    return {of(device).owner->shared_from_this(), &of(device)};
   }
   [[nodiscard]] bool forked() const noexcept {
-    return born_under != fork_generation.load(std::memory_order_relaxed);
+    return generation != fork_generation.load(std::memory_order_relaxed);
   }
   /// The primary context, retained if it was not yet.
   [[nodiscard]] driver::CUresult retain_context(driver::CUcontext& out) noexcept;
 };
 
-/// Asks the driver what this device is and can do.
-[[nodiscard]] result<void> ask(device_state& about, int ordinal);
+/// Queries the driver for what this device is and can do.
+[[nodiscard]] result<void> query_device(device_state& state, int ordinal);
 
-void add_listener(device_state& where, stream_listener& who);
-void remove_listener(device_state& where, stream_listener& who) noexcept;
+void add_listener(device_state& state, stream_listener& listener);
+void remove_listener(device_state& state, stream_listener& listener) noexcept;
 
-/// The stream is about to end: the listeners are told, and nobody asks it from now on.
-void tell_end(device_state& where, const stream_ref& stream) noexcept;
+/// The stream is about to end: tells the listeners; nobody queries it from now on.
+void emit_stream_end(device_state& state, const stream_ref& stream) noexcept;
 
 /// The stream with this handle is gone: whatever gets the handle next is another stream.
-void forget_stream(device_state& where, driver::CUstream handle) noexcept;
+void forget_stream(device_state& state, driver::CUstream handle) noexcept;
 
 /// Reports what a destructor could not return, unless the driver is gone: then everything the
 /// driver held is gone with it and there is nothing to tell.
@@ -123,14 +123,14 @@ void report_failure(const result<void>& outcome) noexcept;
 [[nodiscard]] inline error fork_error() { return error{.code = errc::driver_gone}; }
 
 /// A call was given a scope of another device than its object's.
-[[nodiscard]] error wrong_scope(weir::device bound, weir::device wanted);
+[[nodiscard]] error wrong_scope(weir::device entered, weir::device owner);
 
 /// What every call with a scope checks first.
-[[nodiscard]] inline result<void> entered(const context_scope& bound, weir::device wanted) {
-  if (!bound) [[unlikely]]
-    return bound.error();
-  if (bound.device() != wanted) [[unlikely]]
-    return wrong_scope(bound.device(), wanted);
+[[nodiscard]] inline result<void> check_scope(const context_scope& scope, weir::device owner) {
+  if (!scope) [[unlikely]]
+    return scope.error();
+  if (scope.device() != owner) [[unlikely]]
+    return wrong_scope(scope.device(), owner);
   return {};
 }
 

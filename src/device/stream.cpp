@@ -23,70 +23,70 @@ constexpr std::uint64_t per_thread_mark = std::uint64_t{1} << 63;
 std::atomic<std::uint64_t> next_stream{1};
 std::atomic<std::uint64_t> next_thread{1};
 
-stream_id own_number(device_state& where, driver::CUstream handle) {
+stream_id own_number(device_state& state, driver::CUstream handle) {
   if (handle == driver::per_thread_stream()) {
     thread_local const std::uint64_t thread = next_thread.fetch_add(1, std::memory_order_relaxed);
     return stream_id{
         per_thread_mark |
-        where.runtime_is->with(thread << 16 | static_cast<std::uint16_t>(where.id.number()))};
+        state.runtime_tag->with(thread << 16 | static_cast<std::uint16_t>(state.id.number()))};
   }
-  const std::lock_guard lock{where.numbers_mutex};
-  auto& number = where.numbers[handle];
+  const std::lock_guard lock{state.numbers_mutex};
+  auto& number = state.numbers[handle];
   if (number == 0) number = next_stream.fetch_add(1, std::memory_order_relaxed);
-  return stream_id{where.runtime_is->with(number)};
+  return stream_id{state.runtime_tag->with(number)};
 }
 
 }  // namespace
 
-void add_listener(device_state& where, stream_listener& who) {
-  const std::lock_guard lock{where.listeners_mutex};
-  where.listeners.push_back(&who);
+void add_listener(device_state& state, stream_listener& listener) {
+  const std::lock_guard lock{state.listeners_mutex};
+  state.listeners.push_back(&listener);
 }
 
-void tell_end(device_state& where, const stream_ref& stream) noexcept {
-  // Told first and forgotten then: whoever looks in between finds the stream in one place or the
-  // other. And with the lock, so that a listener that comes later finds it in neither.
-  const std::lock_guard lock{where.listeners_mutex};
-  for (stream_listener* each : where.listeners) each->stream_closing(stream);
-  where.known_streams.remove(stream.known_id());
+void emit_stream_end(device_state& state, const stream_ref& stream) noexcept {
+  // Emitted first and removed then: whoever reads in between sees the stream in one place or the
+  // other. And with the lock, so that a listener that is added later sees it in neither.
+  const std::lock_guard lock{state.listeners_mutex};
+  for (stream_listener* listener : state.listeners) listener->stream_closing(stream);
+  state.known_streams.remove(stream.known_id());
 }
 
-void remove_listener(device_state& where, stream_listener& who) noexcept {
-  const std::lock_guard lock{where.listeners_mutex};
-  std::erase(where.listeners, &who);
+void remove_listener(device_state& state, stream_listener& listener) noexcept {
+  const std::lock_guard lock{state.listeners_mutex};
+  std::erase(state.listeners, &listener);
 }
 
-void forget_stream(device_state& where, driver::CUstream handle) noexcept {
-  if (where.calls->stream_get_id != nullptr) return;
-  const std::lock_guard lock{where.numbers_mutex};
-  where.numbers.erase(handle);
+void forget_stream(device_state& state, driver::CUstream handle) noexcept {
+  if (state.calls->stream_get_id != nullptr) return;
+  const std::lock_guard lock{state.numbers_mutex};
+  state.numbers.erase(handle);
 }
 
 }  // namespace detail
 
-result<stream_id> stream_ref::ask_id() const {
-  const context_scope bound{device_};
-  return id(bound);
+result<stream_id> stream_ref::query_id() const {
+  const context_scope scope{device_};
+  return id(scope);
 }
 
-result<stream_id> stream_ref::id(const context_scope& bound) const {
+result<stream_id> stream_ref::id(const context_scope& scope) const {
   if (id_ != stream_id{}) return id_;
-  WEIR_TRY(detail::entered(bound, device_));
-  const auto get_id = bound.driver().stream_get_id;
+  WEIR_TRY(detail::check_scope(scope, device_));
+  const auto get_id = scope.driver().stream_get_id;
   if (get_id == nullptr) return detail::own_number(device_state::of(device_), handle_);
   // The driver takes the question for a use of the stream: a capture would not survive it.
   driver::CUstreamCaptureStatus status{};
-  const auto asked = bound.driver().stream_is_capturing(handle_, &status);
-  if (asked == driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
-      (asked == driver::CUDA_SUCCESS && status != driver::CU_STREAM_CAPTURE_STATUS_NONE)) {
+  const auto native = scope.driver().stream_is_capturing(handle_, &status);
+  if (native == driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+      (native == driver::CUDA_SUCCESS && status != driver::CU_STREAM_CAPTURE_STATUS_NONE)) {
     return error{.code = errc::capture_forbidden,
                  .call = driver::info(call::stream_get_id).symbol,
                  .detail = "a stream's id must be known before its capture begins"};
   }
-  WEIR_TRY(check(call::stream_is_capturing, asked));
+  WEIR_TRY(check(call::stream_is_capturing, native));
   unsigned long long number = 0;
   WEIR_TRY(check(call::stream_get_id, get_id(handle_, &number)));
-  return stream_id{device_state::of(device_).runtime_is->with(number)};
+  return stream_id{device_state::of(device_).runtime_tag->with(number)};
 }
 
 result<stream_ref> stream_ref::identified() const {
@@ -100,11 +100,11 @@ result<stream_ref> stream_ref::identified() const {
 result<void> stream_ref::validate() const {
   // The two default streams are those of whatever context is current.
   if (is_legacy() || is_per_thread()) return {};
-  const context_scope bound{device_};
-  if (!bound) return bound.error();
-  const auto& calls = bound.driver();
-  driver::CUcontext theirs = nullptr;
-  const auto native = calls.stream_get_ctx(handle_, &theirs);
+  const context_scope scope{device_};
+  if (!scope) return scope.error();
+  const auto& calls = scope.driver();
+  driver::CUcontext stream_context = nullptr;
+  const auto native = calls.stream_get_ctx(handle_, &stream_context);
   if (native != driver::CUDA_SUCCESS) {
     auto reason = driver::make_error(call::stream_get_ctx, native);
     if (native == driver::CUDA_ERROR_INVALID_HANDLE || native == driver::CUDA_ERROR_INVALID_VALUE ||
@@ -114,61 +114,80 @@ result<void> stream_ref::validate() const {
     }
     return reason;
   }
-  WEIR_TRY_VALUE(ours, device_.context());
-  if (theirs == ours) return {};
+  WEIR_TRY_VALUE(own_context, device_.context());
+  if (stream_context == own_context) return {};
   // A context of the user's own, or a green one: what counts is whose device it is on.
-  WEIR_TRY(check(call::ctx_push_current, calls.ctx_push_current(theirs)));
-  driver::CUdevice where = 0;
-  const auto asked = calls.ctx_get_device(&where);
+  WEIR_TRY(check(call::ctx_push_current, calls.ctx_push_current(stream_context)));
+  driver::CUdevice device = 0;
+  const auto device_result = calls.ctx_get_device(&device);
   driver::CUcontext popped = nullptr;
   WEIR_TRY(check(call::ctx_pop_current, calls.ctx_pop_current(&popped)));
-  WEIR_TRY(check(call::ctx_get_device, asked));
-  if (where == device_state::of(device_).native) return {};
+  WEIR_TRY(check(call::ctx_get_device, device_result));
+  if (device == device_state::of(device_).native) return {};
   return error{.code = errc::bad_stream,
                .detail = "the stream belongs to another device than device " +
                          std::to_string(device_.id().number())};
 }
 
 result<void> stream_ref::synchronize() const {
-  const context_scope bound{device_};
-  if (!bound) return bound.error();
-  return check(call::stream_synchronize, bound.driver().stream_synchronize(handle_));
+  const context_scope scope{device_};
+  if (!scope) return scope.error();
+  return check(call::stream_synchronize, scope.driver().stream_synchronize(handle_));
 }
 
-result<bool> stream_ref::ready() const {
-  const context_scope bound{device_};
-  return ready(bound);
+result<bool> stream_ref::is_complete() const {
+  const context_scope scope{device_};
+  return is_complete(scope);
 }
 
-result<bool> stream_ref::ready(const context_scope& bound) const {
-  WEIR_TRY(detail::entered(bound, device_));
-  const auto native = bound.driver().stream_query(handle_);
+result<bool> stream_ref::is_complete(const context_scope& scope) const {
+  WEIR_TRY(detail::check_scope(scope, device_));
+  const auto native = scope.driver().stream_query(handle_);
   if (native == driver::CUDA_ERROR_NOT_READY) return false;
   WEIR_TRY(check(call::stream_query, native));
   return true;
 }
 
-result<void> stream_ref::wait(const event& until) const {
-  const context_scope bound{device_};
-  return wait(until, bound);
+result<void> stream_ref::wait(const weir::event& event) const {
+  const context_scope scope{device_};
+  return wait(event, scope);
 }
 
-result<void> stream_ref::wait(const event& until, const context_scope& bound) const {
-  if (!until) return errc::already_freed;
-  WEIR_TRY(detail::entered(bound, device_));
+result<void> stream_ref::wait(const weir::event& event, const context_scope& scope) const {
+  if (!event) return event.empty_reason();
+  WEIR_TRY(detail::check_scope(scope, device_));
   return check(
       call::stream_wait_event,
-      bound.driver().stream_wait_event(handle_, until.handle(), driver::CU_EVENT_WAIT_DEFAULT));
+      scope.driver().stream_wait_event(handle_, event.handle(), driver::CU_EVENT_WAIT_DEFAULT));
+}
+
+std::string to_string(capture_status status) {
+  switch (status) {
+    case capture_status::none:
+      return "none";
+    case capture_status::active:
+      return "active";
+    case capture_status::invalidated:
+      return "invalidated";
+    case capture_status::implicit:
+      return "implicit";
+  }
+  return "unknown";
+}
+
+std::string to_string(const capture_info& info) {
+  const std::string status = to_string(info.status);
+  return info.status == capture_status::active ? status + ' ' + to_string(info.id) : status;
 }
 
 result<capture_info> stream_ref::capture() const {
-  const context_scope bound{device_};
-  return capture(bound);
+  const context_scope scope{device_};
+  return capture(scope);
 }
 
-result<capture_info> stream_ref::capture(const context_scope& bound) const {
-  WEIR_TRY(detail::entered(bound, device_));
-  const auto& calls = bound.driver();
+result<capture_info> stream_ref::capture(const context_scope& scope) const {
+  WEIR_TRY(detail::check_scope(scope, device_));
+  const auto& calls = scope.driver();
   const bool names_captures = calls.stream_get_capture_info != nullptr;
   auto status = driver::CU_STREAM_CAPTURE_STATUS_NONE;
   std::uint64_t number = 0;
@@ -193,14 +212,14 @@ result<capture_info> stream_ref::capture(const context_scope& bound) const {
 }
 
 result<bool> stream_ref::is_capturing() const {
-  const context_scope bound{device_};
-  return is_capturing(bound);
+  const context_scope scope{device_};
+  return is_capturing(scope);
 }
 
-result<bool> stream_ref::is_capturing(const context_scope& bound) const {
-  WEIR_TRY(detail::entered(bound, device_));
+result<bool> stream_ref::is_capturing(const context_scope& scope) const {
+  WEIR_TRY(detail::check_scope(scope, device_));
   auto status = driver::CU_STREAM_CAPTURE_STATUS_NONE;
-  const auto native = bound.driver().stream_is_capturing(handle_, &status);
+  const auto native = scope.driver().stream_is_capturing(handle_, &status);
   // Said of the legacy stream while another one is captured; the question does no harm.
   if (native == driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return false;
   WEIR_TRY(check(call::stream_is_capturing, native));
@@ -208,17 +227,17 @@ result<bool> stream_ref::is_capturing(const context_scope& bound) const {
 }
 
 result<stream> stream::create(weir::device owner, stream_options settings) {
-  const context_scope bound{owner};
-  if (!bound) return bound.error();
+  const context_scope scope{owner};
+  if (!scope) return scope.error();
   const unsigned flags =
       settings.non_blocking ? driver::CU_STREAM_NON_BLOCKING : driver::CU_STREAM_DEFAULT;
   driver::CUstream handle = nullptr;
   WEIR_TRY(check(call::stream_create_with_priority,
-                 bound.driver().stream_create_with_priority(&handle, flags, settings.priority)));
+                 scope.driver().stream_create_with_priority(&handle, flags, settings.priority)));
   stream created{device_state::keep(owner), handle};
   // A stream that somebody else destroyed may have had this handle and a number by it.
   detail::forget_stream(*created.home_, handle);
-  WEIR_TRY_VALUE(number, stream_ref(owner, handle).id(bound));
+  WEIR_TRY_VALUE(number, stream_ref(owner, handle).id(scope));
   created.id_ = number;
   created.home_->known_streams.add(created.ref());
   return created;
@@ -245,15 +264,15 @@ stream& stream::operator=(stream&& other) noexcept {
 
 result<void> stream::close() noexcept {
   if (home_ == nullptr) return {};
-  const stream_ref going = ref();
+  const stream_ref closing = ref();
   const auto home = std::move(home_);
   const auto handle = std::exchange(handle_, nullptr);
   id_ = {};
-  const context_scope bound{home->handle()};
-  if (!bound) return bound.error();
-  detail::tell_end(*home, going);
+  const context_scope scope{home->handle()};
+  if (!scope) return scope.error();
+  detail::emit_stream_end(*home, closing);
   detail::forget_stream(*home, handle);
-  return check(call::stream_destroy, bound.driver().stream_destroy(handle));
+  return check(call::stream_destroy, scope.driver().stream_destroy(handle));
 }
 
 stream_ref stream::ref() const noexcept {

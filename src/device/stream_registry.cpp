@@ -1,4 +1,4 @@
-// Streams that weir made or watches, and those who know of more.
+// Streams that weir created or watches, and the sources that know of more.
 #include "device/stream_registry.hpp"
 
 #include <algorithm>
@@ -15,20 +15,20 @@ void stream_registry::add(const stream_ref& stream) {
   additions_.fetch_add(1, std::memory_order_release);
 }
 
-std::vector<stream_registry::entry>::iterator stream_registry::find(stream_id which) noexcept {
+std::vector<stream_registry::entry>::iterator stream_registry::find(stream_id id) noexcept {
   return std::find_if(streams_.begin(), streams_.end(),
-                      [&](const entry& each) { return each.stream.known_id() == which; });
+                      [&](const entry& each) { return each.stream.known_id() == id; });
 }
 
-std::uint64_t stream_registry::registration_of(stream_id which) noexcept {
+std::uint64_t stream_registry::registration_of(stream_id id) noexcept {
   const std::lock_guard lock{mutex_};
-  const auto found = find(which);
-  return found == streams_.end() ? 0 : found->registration;
+  const auto known = find(id);
+  return known == streams_.end() ? 0 : known->registration;
 }
 
-void stream_registry::remove(stream_id gone) noexcept {
+void stream_registry::remove(stream_id id) noexcept {
   const std::lock_guard lock{mutex_};
-  if (const auto found = find(gone); found != streams_.end()) streams_.erase(found);
+  if (const auto known = find(id); known != streams_.end()) streams_.erase(known);
 }
 
 std::uint64_t stream_registry::add_source(stream_source source) {
@@ -42,28 +42,28 @@ std::uint64_t stream_registry::add_source(stream_source source) {
 void stream_registry::remove_source(std::uint64_t key) noexcept {
   std::shared_ptr<const stream_source> last;  // what it holds goes without the lock
   const std::lock_guard lock{mutex_};
-  const auto found = std::find_if(sources_.begin(), sources_.end(),
-                                  [&](const auto& each) { return each.first == key; });
-  if (found == sources_.end()) return;
-  last = std::move(found->second);
-  sources_.erase(found);
+  const auto registered = std::find_if(sources_.begin(), sources_.end(),
+                                       [&](const auto& source) { return source.first == key; });
+  if (registered == sources_.end()) return;
+  last = std::move(registered->second);
+  sources_.erase(registered);
   has_sources_.store(!sources_.empty(), std::memory_order_release);
 }
 
-void stream_registry::ask_sources() {
-  std::vector<std::shared_ptr<const stream_source>> all;
+void stream_registry::query_sources() {
+  std::vector<std::shared_ptr<const stream_source>> sources;
   {
     const std::lock_guard lock{mutex_};
-    for (const auto& [key, source] : sources_) all.push_back(source);
+    for (const auto& [key, source] : sources_) sources.push_back(source);
   }
-  std::vector<stream_ref> told;
-  for (const auto& source : all) (*source)(told);
-  for (const stream_ref& each : told)
-    if (each.known_id() != stream_id{}) add(each);
+  std::vector<stream_ref> streams;
+  for (const auto& source : sources) (*source)(streams);
+  for (const stream_ref& stream : streams)
+    if (stream.known_id() != stream_id{}) add(stream);
 }
 
 std::vector<stream_registry::entry> stream_registry::added_since(std::uint64_t& seen) {
-  if (has_sources_.load(std::memory_order_acquire)) ask_sources();
+  if (has_sources_.load(std::memory_order_acquire)) query_sources();
   const std::uint64_t now = additions_.load(std::memory_order_acquire);
   if (now == seen) return {};
   const std::lock_guard lock{mutex_};
@@ -77,8 +77,7 @@ std::vector<stream_registry::entry> stream_registry::added_since(std::uint64_t& 
 
 namespace {
 
-/// Default streams end with their thread or context, and nobody can be asked about another
-/// thread's.
+/// Default streams end with their thread or context, and another thread's cannot be named.
 result<stream_ref> watchable(const stream_ref& stream) {
   if (stream.is_per_thread()) {
     return error{.code = errc::bad_stream,
@@ -97,13 +96,13 @@ result<void> watch_stream(const stream_ref& stream) {
 
 result<void> unwatch_stream(const stream_ref& stream) {
   WEIR_TRY_VALUE(known, watchable(stream));
-  detail::tell_end(detail::device_state::of(stream.device()), known);
+  detail::emit_stream_end(detail::device_state::of(stream.device()), known);
   return {};
 }
 
-result<stream_source_registration> watch_streams(weir::device of, stream_source source) {
+result<stream_source_registration> watch_streams(weir::device device, stream_source source) {
   if (!source) return errc::invalid_argument;
-  const auto home = detail::device_state::keep(of);
+  const auto home = detail::device_state::keep(device);
   const std::uint64_t key = home->known_streams.add_source(std::move(source));
   return stream_source_registration{home, key};
 }

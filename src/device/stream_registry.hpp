@@ -1,4 +1,4 @@
-// The streams of a device that weir may ask at any time.
+// The streams of a device that weir may query at any time.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@
 
 namespace weir::inline v0::detail {
 
-/// Streams that last until weir is told of their end: those it made itself, and those that somebody
-/// watches (weir/device/stream_watch.hpp). Whoever keeps memory in stream order asks all of them,
-/// whether or not they were ever named in a request.
+/// Streams that last until weir learns of their end: those it created itself, and those that are
+/// watched (weir/device/stream_watch.hpp). Whoever keeps memory in stream order queries all of
+/// them, whether or not they were ever named in a request.
 ///
-/// Owned by its device's state. Any thread; a source is called without the lock, by whoever asks.
+/// Owned by its device's state. Any thread; a source is called without the lock, by added_since().
 class stream_registry {
  public:
   /// A stream, and a number that no other registration of it has.
@@ -29,21 +29,22 @@ class stream_registry {
 
   /// A stream with a known id. Adding it twice is adding it once.
   void add(const stream_ref& stream);
-  void remove(stream_id gone) noexcept;
+  void remove(stream_id id) noexcept;
   /// 0: the stream is not here.
-  [[nodiscard]] std::uint64_t registration_of(stream_id which) noexcept;
+  [[nodiscard]] std::uint64_t registration_of(stream_id id) noexcept;
 
   [[nodiscard]] std::uint64_t add_source(stream_source source);
   void remove_source(std::uint64_t key) noexcept;
 
-  /// Asks the sources; then all streams, if any was added since `seen`, which becomes now.
+  /// Queries the sources; then returns all streams, if any was added since `seen`, which becomes
+  /// now.
   [[nodiscard]] std::vector<entry> added_since(std::uint64_t& seen);
 
  private:
-  void ask_sources();
+  void query_sources();
+  [[nodiscard]] std::vector<entry>::iterator find(stream_id id) noexcept;
 
   std::mutex mutex_;
-  [[nodiscard]] std::vector<entry>::iterator find(stream_id which) noexcept;
   std::vector<entry> streams_;
   std::vector<std::pair<std::uint64_t, std::shared_ptr<const stream_source>>> sources_;
   std::uint64_t next_key_ = 1;

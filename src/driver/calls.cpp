@@ -17,6 +17,6 @@ constexpr std::array<call_info, call_count> rows{{
 
 }  // namespace
 
-const call_info& info(call which) noexcept { return rows[static_cast<std::size_t>(which)]; }
+const call_info& info(call row) noexcept { return rows[static_cast<std::size_t>(row)]; }
 
 }  // namespace weir::inline v0::driver

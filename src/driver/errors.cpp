@@ -5,8 +5,8 @@
 
 namespace weir::inline v0::driver {
 
-// Neither switch has a default: a result that driver_types.hpp declares and results.def forgets is
-// a warning, and warnings are errors.
+// Neither switch has a default: a result that weir/driver/types.hpp declares and results.def
+// forgets is a warning, and warnings are errors.
 errc to_errc(CUresult native) noexcept {
   switch (native) {
 #define WEIR_DRIVER_RESULT(result, code) \
@@ -27,10 +27,10 @@ std::string_view result_name(CUresult native) noexcept {
   return "CUDA_ERROR_UNKNOWN";
 }
 
-error make_error(call which, CUresult native, bytes requested, std::string detail) {
+error make_error(call source, CUresult native, bytes requested, std::string detail) {
   return {.code = to_errc(native),
           .native = static_cast<int>(native),
-          .call = info(which).symbol,
+          .call = info(source).symbol,
           .requested = requested,
           .detail = std::move(detail)};
 }

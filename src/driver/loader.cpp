@@ -26,65 +26,65 @@ class symbols {
  public:
   explicit symbols(void* library) noexcept
       : library_{library},
-        ask_v2_{reinterpret_cast<get_proc_address_v2>(dlsym(library, "cuGetProcAddress_v2"))},
-        ask_v1_{reinterpret_cast<get_proc_address_v1>(dlsym(library, "cuGetProcAddress"))} {}
+        query_v2_{reinterpret_cast<get_proc_address_v2>(dlsym(library, "cuGetProcAddress_v2"))},
+        query_v1_{reinterpret_cast<get_proc_address_v1>(dlsym(library, "cuGetProcAddress"))} {}
 
   // The driver first: it may hold calls that it does not export. For a name with several signatures
   // it gives the newest that is not newer than the version asked for, hence the row's own version.
   // What it does not know may still be exported, and an exported name has one signature for ever.
   [[nodiscard]] void* find(const call_info& row) const noexcept {
-    if (void* const function = ask(row)) return function;
+    if (void* const function = query(row)) return function;
     return dlsym(library_, row.exported.data());
   }
 
  private:
-  [[nodiscard]] void* ask(const call_info& row) const noexcept {
+  [[nodiscard]] void* query(const call_info& row) const noexcept {
     void* function = nullptr;
     CUresult answer = CUDA_ERROR_NOT_FOUND;
-    // Interposers exist that leave the status alone: it must say "found" beforehand.
+    // Interposers exist that leave the status alone: it must say success beforehand.
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
-    if (ask_v2_ != nullptr) {
-      answer = ask_v2_(row.symbol.data(), &function, row.version, legacy_default_stream, &status);
-    } else if (ask_v1_ != nullptr) {
-      answer = ask_v1_(row.symbol.data(), &function, row.version, legacy_default_stream);
+    if (query_v2_ != nullptr) {
+      answer = query_v2_(row.symbol.data(), &function, row.version, legacy_default_stream, &status);
+    } else if (query_v1_ != nullptr) {
+      answer = query_v1_(row.symbol.data(), &function, row.version, legacy_default_stream);
     }
     // An unknown name is answered with success and a null pointer, a version newer than the driver
     // with an error: both only mean that the call is not to be had this way.
-    const bool found = answer == CUDA_SUCCESS && status == CU_GET_PROC_ADDRESS_SUCCESS;
-    return found ? function : nullptr;
+    const bool has_function = answer == CUDA_SUCCESS && status == CU_GET_PROC_ADDRESS_SUCCESS;
+    return has_function ? function : nullptr;
   }
 
   void* library_;
-  get_proc_address_v2 ask_v2_;
-  get_proc_address_v1 ask_v1_;
+  get_proc_address_v2 query_v2_;
+  get_proc_address_v1 query_v1_;
 };
 
 // The file that the dynamic loader chose for a name.
-std::string path_of(void* library, const char* asked) {
-  link_map* found = nullptr;
-  const bool known = dlinfo(library, RTLD_DI_LINKMAP, &found) == 0 && found != nullptr &&
-                     found->l_name != nullptr && *found->l_name != '\0';
-  return known ? found->l_name : asked;
+std::string path_of(void* library, const char* requested) {
+  link_map* map = nullptr;
+  const bool has_name = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr &&
+                        map->l_name != nullptr && *map->l_name != '\0';
+  return has_name ? map->l_name : requested;
 }
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-result<void> check_version(library& into) {
+result<void> check_version(library& loaded) {
   // A library without this call is reported with everything else it lacks.
-  if (into.calls.driver_get_version == nullptr) return {};
-  const CUresult answer = into.calls.driver_get_version(&into.driver_version);
+  if (loaded.calls.driver_get_version == nullptr) return {};
+  const CUresult answer = loaded.calls.driver_get_version(&loaded.driver_version);
   if (answer != CUDA_SUCCESS) {
     // Whatever a driver has against telling its version, it is of no use.
     error unusable = make_error(call::driver_get_version, answer, {},
-                                into.path + ": " + std::string{result_name(answer)});
+                                loaded.path + ": " + std::string{result_name(answer)});
     unusable.code = errc::driver_unavailable;
     return unusable;
   }
-  if (into.driver_version < oldest_driver) {
+  if (loaded.driver_version < oldest_driver) {
     return error{.code = errc::driver_too_old,
-                 .detail = into.path + " is of CUDA " + version_text(into.driver_version) +
+                 .detail = loaded.path + " is of CUDA " + version_text(loaded.driver_version) +
                            ", weir needs " + version_text(oldest_driver)};
   }
   return {};
@@ -105,14 +105,14 @@ result<std::unique_ptr<library>> load_or_throw(const char* path) {
 
   auto loaded = std::make_unique<library>();
   loaded->path = path_of(handle, path);
-  const symbols found{handle};
-  std::string lacking;
-  const auto bind = [&]<class Function>(Function& member, call which) {
-    const call_info& row = info(which);
-    member = reinterpret_cast<Function>(found.find(row));
+  const symbols functions{handle};
+  std::string missing_required;
+  const auto bind = [&]<class Function>(Function& member, call id) {
+    const call_info& row = info(id);
+    member = reinterpret_cast<Function>(functions.find(row));
     if (member != nullptr) return;
     if (row.required) {
-      lacking.append(lacking.empty() ? "" : ", ").append(row.exported);
+      missing_required.append(missing_required.empty() ? "" : ", ").append(row.exported);
     } else {
       loaded->missing.push_back(row.exported);
     }
@@ -123,8 +123,9 @@ result<std::unique_ptr<library>> load_or_throw(const char* path) {
 
   // The version first: an old driver lacks calls because it is old.
   WEIR_TRY(check_version(*loaded));
-  if (!lacking.empty()) {
-    return error{.code = errc::symbol_missing, .detail = loaded->path + " lacks " + lacking};
+  if (!missing_required.empty()) {
+    return error{.code = errc::symbol_missing,
+                 .detail = loaded->path + " lacks " + missing_required};
   }
   return loaded;
 }
@@ -135,8 +136,7 @@ result<std::unique_ptr<library>> load(const char* path) noexcept {
   try {
     return load_or_throw(path);
   } catch (const std::bad_alloc&) {
-    // Short enough to be held without memory.
-    return error{.code = errc::system, .detail = "no host memory"};
+    return errc::no_host_memory;
   }
 }
 

@@ -16,16 +16,16 @@ bool is_mode(CUstreamCaptureMode mode) {
 
 CUresult state::stream_begin_capture(CUstream handle, CUstreamCaptureMode mode) {
   if (!is_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
-  return graphs->begin(on, mode);
+  const auto stream = find_stream(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  return graphs->begin(stream, mode);
 }
 
 CUresult state::stream_end_capture(CUstream handle, CUgraph* graph) {
-  const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  const CUresult answer = graphs->end(on, graph);
+  const auto stream = find_stream(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult answer = graphs->end(stream, graph);
   graphs->run_destructors(lock());
   return answer;
 }
@@ -39,17 +39,18 @@ CUresult state::stream_get_capture_info(CUstream handle, CUstreamCaptureStatus* 
                                         std::uint64_t* id, CUgraph* graph,
                                         const CUgraphNode** dependencies, std::size_t* count) {
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  if (on->is_legacy) {
+  const auto stream = find_stream(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->is_legacy) {
     // Asking does not harm the capture, unlike using the stream.
-    if (const CUresult bad = graphs->legacy_usable(on->device); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult failure = graphs->legacy_usable(stream->device); failure != CUDA_SUCCESS)
+      return failure;
   }
-  *status = on->capturing ? on->capturing->status() : CU_STREAM_CAPTURE_STATUS_NONE;
+  *status = stream->capturing ? stream->capturing->status() : CU_STREAM_CAPTURE_STATUS_NONE;
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
-  const std::vector<CUgraphNode>& next = on->capturing->at(*on).next;
-  if (id != nullptr) *id = on->capturing->id;
-  if (graph != nullptr) *graph = on->capturing->handle;
+  const std::vector<CUgraphNode>& next = stream->capturing->at(*stream).next;
+  if (id != nullptr) *id = stream->capturing->id;
+  if (graph != nullptr) *graph = stream->capturing->handle;
   if (dependencies != nullptr) *dependencies = next.data();
   if (count != nullptr) *count = next.size();
   return CUDA_SUCCESS;
@@ -59,18 +60,19 @@ CUresult state::stream_update_capture_dependencies(CUstream handle, CUgraphNode*
                                                    std::size_t count, unsigned flags) {
   if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES) return CUDA_ERROR_INVALID_VALUE;
   if (count != 0 && dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  if (!on->capturing) return CUDA_ERROR_ILLEGAL_STATE;
-  capture& in = *on->capturing;
-  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  std::vector<std::size_t> known;
-  if (!graphs->places(*in.building, dependencies, count, known)) return CUDA_ERROR_INVALID_VALUE;
+  const auto stream = find_stream(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (!stream->capturing) return CUDA_ERROR_ILLEGAL_STATE;
+  capture& active = *stream->capturing;
+  if (active.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  std::vector<std::size_t> places;
+  if (!graphs->places(*active.building, dependencies, count, places))
+    return CUDA_ERROR_INVALID_VALUE;
   // Copied first: the driver's own array may be passed back to it.
-  const std::vector<CUgraphNode> given(dependencies, dependencies + count);
-  std::vector<CUgraphNode>& next = in.at(*on).next;
+  const std::vector<CUgraphNode> copied(dependencies, dependencies + count);
+  std::vector<CUgraphNode>& next = active.at(*stream).next;
   if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) next.clear();
-  merge(next, given);
+  merge(next, copied);
   return CUDA_SUCCESS;
 }
 

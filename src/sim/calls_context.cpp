@@ -7,29 +7,29 @@
 
 namespace weir::inline v0::sim {
 
-CUresult state::device_primary_ctx_retain(CUcontext* context, CUdevice device) {
+CUresult state::device_primary_ctx_retain(CUcontext* context, CUdevice ordinal) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
-  device_state& which = devices[static_cast<std::size_t>(device)];
-  if (which.context_references == 0 &&
-      !space.reserve(device, which.spec.context_overhead.count())) {
+  if (!valid_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  if (const CUresult failure = health(ordinal); failure != CUDA_SUCCESS) return failure;
+  device_state& device = devices[static_cast<std::size_t>(ordinal)];
+  if (device.context_references == 0 &&
+      !space.reserve_capacity(ordinal, device.spec.context_overhead.count())) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  ++which.context_references;
-  which.context_ended = false;
-  *context = context_of(device);
+  ++device.context_references;
+  device.context_ended = false;
+  *context = context_of(ordinal);
   return CUDA_SUCCESS;
 }
 
-CUresult state::device_primary_ctx_release(CUdevice device) {
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  device_state& which = devices[static_cast<std::size_t>(device)];
-  if (which.context_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (which.context_references == 1) {
-    end_context(device);
+CUresult state::device_primary_ctx_release(CUdevice ordinal) {
+  if (!valid_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  device_state& device = devices[static_cast<std::size_t>(ordinal)];
+  if (device.context_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (device.context_references == 1) {
+    end_context(ordinal);
   } else {
-    --which.context_references;
+    --device.context_references;
   }
   return CUDA_SUCCESS;
 }
@@ -42,51 +42,51 @@ CUresult state::device_primary_ctx_get_state(CUdevice device, unsigned* flags, i
   return CUDA_SUCCESS;
 }
 
-CUresult state::device_primary_ctx_reset(CUdevice device) {
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  device_state& which = devices[static_cast<std::size_t>(device)];
-  if (which.lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (which.context_references != 0) end_context(device);
+CUresult state::device_primary_ctx_reset(CUdevice ordinal) {
+  if (!valid_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  device_state& device = devices[static_cast<std::size_t>(ordinal)];
+  if (device.lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (device.context_references != 0) end_context(ordinal);
   return CUDA_SUCCESS;
 }
 
-void state::end_context(int device) {
-  device_state& which = devices[static_cast<std::size_t>(device)];
-  if (health(device) == CUDA_SUCCESS) flow.synchronize_device(device, lock());
-  flow.discard(device, lock());
-  graphs->reset(device, lock());
-  modules->reset(device);
-  pools->reset(device);
-  space.reset(device);
-  stream_handles.erase_if([&](const stream_state& each) { return each.device == device; },
+void state::end_context(int ordinal) {
+  device_state& device = devices[static_cast<std::size_t>(ordinal)];
+  if (health(ordinal) == CUDA_SUCCESS) flow.synchronize_device(ordinal, lock());
+  flow.discard(ordinal, lock());
+  graphs->reset(ordinal, lock());
+  modules->reset(ordinal);
+  pools->reset(ordinal);
+  space.reset(ordinal);
+  stream_handles.erase_if([&](const stream_state& each) { return each.device == ordinal; },
                           [&](const std::shared_ptr<stream_state>& each) { flow.retire(each); });
-  event_handles.erase_if([&](const event_state& each) { return each.device == device; },
+  event_handles.erase_if([&](const event_state& each) { return each.device == ordinal; },
                          [](const std::shared_ptr<event_state>&) {});
-  which.peer_enabled.assign(devices.size(), false);
-  which.sticky = CUDA_SUCCESS;  // the end of the context is the way out of a fault
-  which.context_references = 0;
-  which.context_ended = context_ever_ended = true;
-  space.give_back(device, which.spec.context_overhead.count());
+  device.peer_enabled.assign(devices.size(), false);
+  device.sticky = CUDA_SUCCESS;  // the end of the context is the way out of a fault
+  device.context_references = 0;
+  device.context_ended = context_ever_ended = true;
+  space.release_capacity(ordinal, device.spec.context_overhead.count());
 }
 
 CUresult state::ctx_get_current(CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const thread_state& me = thread();
-  *context = me.contexts.empty() ? nullptr : me.contexts.back();
+  const thread_state& caller = thread();
+  *context = caller.contexts.empty() ? nullptr : caller.contexts.back();
   return CUDA_SUCCESS;
 }
 
 CUresult state::ctx_set_current(CUcontext context) {
-  thread_state& me = thread();
+  thread_state& caller = thread();
   if (context == nullptr) {
-    if (!me.contexts.empty()) me.contexts.pop_back();
+    if (!caller.contexts.empty()) caller.contexts.pop_back();
     return CUDA_SUCCESS;
   }
   if (device_of(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (me.contexts.empty()) {
-    me.contexts.push_back(context);
+  if (caller.contexts.empty()) {
+    caller.contexts.push_back(context);
   } else {
-    me.contexts.back() = context;
+    caller.contexts.back() = context;
   }
   return CUDA_SUCCESS;
 }
@@ -99,10 +99,10 @@ CUresult state::ctx_push_current(CUcontext context) {
 }
 
 CUresult state::ctx_pop_current(CUcontext* context) {
-  thread_state& me = thread();
-  if (me.contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context != nullptr) *context = me.contexts.back();
-  me.contexts.pop_back();
+  thread_state& caller = thread();
+  if (caller.contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = caller.contexts.back();
+  caller.contexts.pop_back();
   return CUDA_SUCCESS;
 }
 
@@ -117,7 +117,8 @@ CUresult state::ctx_get_device(CUdevice* device) {
 CUresult state::ctx_synchronize() {
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = graphs->check_synchronize(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = graphs->check_synchronize(device); failure != CUDA_SUCCESS)
+    return failure;
   const CUresult answer = flow.synchronize_device(device, lock());
   if (answer == CUDA_SUCCESS) after_synchronize(device);
   return answer;

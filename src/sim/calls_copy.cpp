@@ -34,42 +34,44 @@ std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uin
 /// Everything about one copy call: which sides are device-visible, and the work it becomes.
 class copy {
  public:
-  copy(state& machine, shape what) : machine_{machine}, what_{std::move(what)} {
-    if (what_.to.empty()) return;
-    to_pageable_ = machine_.space.find(what_.to.front()) == nullptr;
-    from_pageable_ = machine_.space.find(what_.from.front()) == nullptr;
+  copy(state& machine, shape layout) : machine_{machine}, layout_{std::move(layout)} {
+    if (layout_.to.empty()) return;
+    to_pageable_ = machine_.space.find(layout_.to.front()) == nullptr;
+    from_pageable_ = machine_.space.find(layout_.from.front()) == nullptr;
   }
 
-  /// Queues the copy on `on`. A side in pageable memory makes it half synchronous, as on a device:
-  /// such a source is read before the call returns, such a destination is written before it does.
-  CUresult queue(const std::shared_ptr<stream_state>& on, bool wait) {
-    if (what_.size() == 0) return CUDA_SUCCESS;
+  /// Queues the copy on `stream`. A side in pageable memory makes it half synchronous, as on a
+  /// device: such a source is read before the call returns, such a destination is written before it
+  /// does.
+  CUresult queue(const std::shared_ptr<stream_state>& stream, bool wait) {
+    if (layout_.size() == 0) return CUDA_SUCCESS;
     // Both sides wait for the host anyway where memory is pageable; inside a capture nothing is
     // read.
-    const bool staged = !on->capturing;
+    const bool staged = !stream->capturing;
     if (staged && from_pageable_ && !read_source()) return CUDA_ERROR_INVALID_VALUE;
-    const std::vector<std::uint64_t> destination = what_.to;
-    if (staged && to_pageable_) what_.to = rows_of_staging();
+    const std::vector<std::uint64_t> destination = layout_.to;
+    if (staged && to_pageable_) layout_.to = rows_of_staging();
     work description = describe();
     for (const access& each : description.accesses) {
-      if (!machine_.flow.allowed(on->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
+      if (!machine_.flow.allowed(stream->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
     }
-    machine_.charge(1, what_.size());
-    if (!wait && !(staged && to_pageable_)) return machine_.submit(on, std::move(description));
-    const CUresult answer = machine_.submit_and_wait(on, std::move(description));
+    machine_.charge(1, layout_.size());
+    if (!wait && !(staged && to_pageable_)) return machine_.submit(stream, std::move(description));
+    const CUresult answer = machine_.submit_and_wait(stream, std::move(description));
     if (answer != CUDA_SUCCESS || !to_pageable_) return answer;
     for (std::size_t i = 0; i < destination.size(); ++i) {
-      if (!copy_pageable(destination[i], what_.to[i], what_.width)) return CUDA_ERROR_INVALID_VALUE;
+      if (!copy_pageable(destination[i], layout_.to[i], layout_.width))
+        return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
   }
 
  private:
   std::vector<std::uint64_t> rows_of_staging() {
-    staged_ = std::make_shared<std::vector<std::byte>>(what_.size());
+    staged_ = std::make_shared<std::vector<std::byte>>(layout_.size());
     std::vector<std::uint64_t> rows;
-    for (std::size_t i = 0; i < what_.to.size(); ++i) {
-      rows.push_back(address_of(staged_->data()) + i * what_.width);
+    for (std::size_t i = 0; i < layout_.to.size(); ++i) {
+      rows.push_back(address_of(staged_->data()) + i * layout_.width);
     }
     return rows;
   }
@@ -77,23 +79,23 @@ class copy {
   bool read_source() {
     const std::vector<std::uint64_t> rows = rows_of_staging();
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (!copy_pageable(rows[i], what_.from[i], what_.width)) return false;
+      if (!copy_pageable(rows[i], layout_.from[i], layout_.width)) return false;
     }
-    what_.from = rows;
+    layout_.from = rows;
     return true;
   }
 
   work describe() {
     work description{.type = CU_GRAPH_NODE_TYPE_MEMCPY, .label = label(), .by_owner = true};
-    const bool on_bus =
-        to_pageable_ || from_pageable_ || on_host(what_.to.front()) || on_host(what_.from.front());
-    description.takes = costs::moving(what_.size(), on_bus ? costs::bus_rate : costs::copy_rate);
-    if (!to_pageable_) add_accesses(description.accesses, what_.to, true);
-    if (!from_pageable_) add_accesses(description.accesses, what_.from, false);
-    description.body = [what = what_, staged = staged_] {
-      for (std::size_t i = 0; i < what.to.size(); ++i) {
-        std::memmove(reinterpret_cast<void*>(what.to[i]),
-                     reinterpret_cast<const void*>(what.from[i]), what.width);
+    const bool on_bus = to_pageable_ || from_pageable_ || on_host(layout_.to.front()) ||
+                        on_host(layout_.from.front());
+    description.takes = costs::moving(layout_.size(), on_bus ? costs::bus_rate : costs::copy_rate);
+    if (!to_pageable_) add_accesses(description.accesses, layout_.to, true);
+    if (!from_pageable_) add_accesses(description.accesses, layout_.from, false);
+    description.body = [layout = layout_, staged = staged_] {
+      for (std::size_t i = 0; i < layout.to.size(); ++i) {
+        std::memmove(reinterpret_cast<void*>(layout.to[i]),
+                     reinterpret_cast<const void*>(layout.from[i]), layout.width);
       }
       return CUDA_SUCCESS;
     };
@@ -101,8 +103,8 @@ class copy {
   }
 
   [[nodiscard]] bool on_host(std::uint64_t address) const {
-    const region* const in = machine_.space.find(address);
-    return in == nullptr || in->device < 0;
+    const region* const area = machine_.space.find(address);
+    return area == nullptr || area->device < 0;
   }
 
   [[nodiscard]] const char* label() const {
@@ -115,16 +117,16 @@ class copy {
                     bool writes) const {
     for (const std::uint64_t row : rows) {
       if (!out.empty() && out.back().writes == writes &&
-          out.back().where.address + out.back().where.size == row) {
-        out.back().where.size += what_.width;
+          out.back().extent.address + out.back().extent.size == row) {
+        out.back().extent.size += layout_.width;
       } else {
-        out.push_back({{row, what_.width}, writes});
+        out.push_back({{row, layout_.width}, writes});
       }
     }
   }
 
   state& machine_;
-  shape what_;
+  shape layout_;
   bool to_pageable_ = false;
   bool from_pageable_ = false;
   std::shared_ptr<std::vector<std::byte>> staged_;
@@ -144,37 +146,38 @@ struct fill {
   std::uint64_t rows = 1;
 };
 
-CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& on, const fill& what) {
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  const std::uint64_t width = what.element * what.count;
-  if (width == 0 || what.rows == 0) return CUDA_SUCCESS;
-  if (what.to % what.element != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (width / what.element != what.count || (what.rows > 1 && what.pitch < width)) {
+CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& stream,
+                    const fill& request) {
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  const std::uint64_t width = request.element * request.count;
+  if (width == 0 || request.rows == 0) return CUDA_SUCCESS;
+  if (request.to % request.element != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (width / request.element != request.count || (request.rows > 1 && request.pitch < width)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (machine.space.find(what.to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (machine.space.find(request.to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   work description{.type = CU_GRAPH_NODE_TYPE_MEMSET, .label = "fill", .by_owner = true};
-  for (std::uint64_t row = 0; row < what.rows; ++row) {
-    description.accesses.push_back(writes(what.to + row * what.pitch, width));
+  for (std::uint64_t row = 0; row < request.rows; ++row) {
+    description.accesses.push_back(writes(request.to + row * request.pitch, width));
   }
   for (const access& each : description.accesses) {
-    if (!machine.flow.allowed(on->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
+    if (!machine.flow.allowed(stream->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
   }
-  description.takes = costs::moving(width * what.rows, costs::fill_rate);
-  description.body = [what, width] {
-    for (std::uint64_t row = 0; row < what.rows; ++row) {
-      auto* const first = reinterpret_cast<unsigned char*>(what.to + row * what.pitch);
-      if (what.element == 1) {
-        std::memset(first, static_cast<int>(what.value & 0xffU), width);
+  description.takes = costs::moving(width * request.rows, costs::fill_rate);
+  description.body = [request, width] {
+    for (std::uint64_t row = 0; row < request.rows; ++row) {
+      auto* const first = reinterpret_cast<unsigned char*>(request.to + row * request.pitch);
+      if (request.element == 1) {
+        std::memset(first, static_cast<int>(request.value & 0xffU), width);
       } else {
         auto* const words = reinterpret_cast<std::uint32_t*>(first);
-        for (std::uint64_t i = 0; i < what.count; ++i) words[i] = what.value;
+        for (std::uint64_t i = 0; i < request.count; ++i) words[i] = request.value;
       }
     }
     return CUDA_SUCCESS;
   };
-  machine.charge(1, width * what.rows);
-  return machine.submit(on, std::move(description));
+  machine.charge(1, width * request.rows);
+  return machine.submit(stream, std::move(description));
 }
 
 /// One side of a 2D or 3D copy, resolved to the address of its first byte.
@@ -199,10 +202,10 @@ struct side {
   }
 };
 
-CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& on, const side& to,
+CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& stream, const side& to,
                    const side& from, std::uint64_t width, std::uint64_t height,
                    std::uint64_t depth) {
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
   if (!to.usable(width) || !from.usable(width)) return CUDA_ERROR_INVALID_VALUE;
   shape rows{.width = width};
@@ -212,7 +215,7 @@ CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& on, cons
       rows.from.push_back(from.row(y, z));
     }
   }
-  return copy{machine, std::move(rows)}.queue(on, false);
+  return copy{machine, std::move(rows)}.queue(stream, false);
 }
 
 /// Null for copies of nothing: the driver does not look at the addresses then.
@@ -225,8 +228,8 @@ enum class known { neither, destination, source, both };
 
 CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr from,
                    std::size_t size, bool wait, known must_be = known::neither) {
-  const auto on = machine.stream(handle);
-  if (!on) return machine.no_stream();
+  const auto stream = machine.find_stream(handle);
+  if (!stream) return machine.missing_stream();
   if (null_side(to, from, size)) return CUDA_ERROR_INVALID_VALUE;
   const bool check_to = must_be == known::destination || must_be == known::both;
   const bool check_from = must_be == known::source || must_be == known::both;
@@ -234,7 +237,7 @@ CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr 
                     (check_from && machine.space.find(from) == nullptr))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return copy{machine, line(to, from, size)}.queue(on, wait);
+  return copy{machine, line(to, from, size)}.queue(stream, wait);
 }
 
 }  // namespace
@@ -297,7 +300,7 @@ CUresult state::memcpy_2d_async(const CUDA_MEMCPY2D* box, CUstream handle) {
   const side from{box->srcMemoryType, box->srcHost,
                   box->srcDevice,     box->srcXInBytes + box->srcY * box->srcPitch,
                   box->srcPitch,      0};
-  return queue_box(*this, stream(handle), to, from, box->WidthInBytes, box->Height, 1);
+  return queue_box(*this, find_stream(handle), to, from, box->WidthInBytes, box->Height, 1);
 }
 
 CUresult state::memcpy_3d_async(const CUDA_MEMCPY3D* box, CUstream handle) {
@@ -312,7 +315,8 @@ CUresult state::memcpy_3d_async(const CUDA_MEMCPY3D* box, CUstream handle) {
       box->srcMemoryType, box->srcHost,
       box->srcDevice,     box->srcXInBytes + box->srcY * box->srcPitch + box->srcZ * from_plane,
       box->srcPitch,      from_plane};
-  return queue_box(*this, stream(handle), to, from, box->WidthInBytes, box->Height, box->Depth);
+  return queue_box(*this, find_stream(handle), to, from, box->WidthInBytes, box->Height,
+                   box->Depth);
 }
 
 CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sources,
@@ -327,12 +331,12 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (handle == nullptr || handle == legacy_stream()) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  const auto stream = find_stream(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   // Refused, but unlike other calls it leaves the capture as it was.
-  if (on->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  const auto refuse = [&](std::size_t which) {
-    if (failed != nullptr) *failed = which;
+  if (stream->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const auto refuse = [&](std::size_t index) {
+    if (failed != nullptr) *failed = index;
     return CUDA_ERROR_INVALID_VALUE;
   };
   for (std::size_t i = 0; i < attribute_count; ++i) {
@@ -343,7 +347,7 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
   }
   for (std::size_t i = 0; i < count; ++i) {
     const CUresult answer =
-        copy{*this, line(destinations[i], sources[i], sizes[i])}.queue(on, false);
+        copy{*this, line(destinations[i], sources[i], sizes[i])}.queue(stream, false);
     if (answer != CUDA_SUCCESS) {
       if (failed != nullptr) *failed = i;
       return answer;
@@ -364,19 +368,20 @@ CUresult state::memset_d32(CUdeviceptr destination, unsigned value, std::size_t 
 
 CUresult state::memset_d8_async(CUdeviceptr destination, unsigned char value, std::size_t count,
                                 CUstream handle) {
-  return queue_fill(*this, stream(handle), {.to = destination, .value = value, .count = count});
+  return queue_fill(*this, find_stream(handle),
+                    {.to = destination, .value = value, .count = count});
 }
 
 CUresult state::memset_d32_async(CUdeviceptr destination, unsigned value, std::size_t count,
                                  CUstream handle) {
-  return queue_fill(*this, stream(handle),
+  return queue_fill(*this, find_stream(handle),
                     {.to = destination, .value = value, .element = 4, .count = count});
 }
 
 CUresult state::memset_d2d8_async(CUdeviceptr destination, std::size_t pitch, unsigned char value,
                                   std::size_t width, std::size_t height, CUstream handle) {
   return queue_fill(
-      *this, stream(handle),
+      *this, find_stream(handle),
       {.to = destination, .pitch = pitch, .value = value, .count = width, .rows = height});
 }
 

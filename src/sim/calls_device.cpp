@@ -21,9 +21,9 @@ CUresult state::driver_get_version(int* version) {
 
 CUresult state::get_error_name(CUresult error, const char** name) {
   if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::string_view found = result_name(error);
-  const bool known = found != "CUDA_ERROR_UNKNOWN" || error == CUDA_ERROR_UNKNOWN;
-  *name = known ? found.data() : nullptr;
+  const std::string_view text = result_name(error);
+  const bool known = text != "CUDA_ERROR_UNKNOWN" || error == CUDA_ERROR_UNKNOWN;
+  *name = known ? text.data() : nullptr;
   return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

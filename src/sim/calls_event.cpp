@@ -13,7 +13,7 @@ CUresult state::event_create(CUevent* handle, unsigned flags) {
   if (interprocess && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   auto event = std::make_shared<event_state>();
   event->flags = flags;
   event->device = device;
@@ -36,33 +36,34 @@ CUresult state::event_record(CUevent handle, CUstream stream_handle) {
 CUresult state::event_record_with_flags(CUevent handle, CUstream stream_handle, unsigned flags) {
   if (flags > CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   event_state* const event = event_handles.find(handle);
-  const auto on = stream(stream_handle);
-  if (event == nullptr || !on) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->device != on->device) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
+  const auto stream = find_stream(stream_handle);
+  if (event == nullptr || !stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->device != stream->device) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
   if (flags == CU_EVENT_RECORD_EXTERNAL) {
-    return on->capturing ? graphs->record_external(event_handles.share(handle), on)
-                         : CUDA_ERROR_ILLEGAL_STATE;
+    return stream->capturing ? graphs->record_external(event_handles.share(handle), stream)
+                             : CUDA_ERROR_ILLEGAL_STATE;
   }
-  if (on->capturing) return graphs->record(*event, on);
-  if (on->is_legacy && graphs->any_active()) {
-    if (const CUresult bad = graphs->check_legacy(on->device); bad != CUDA_SUCCESS) return bad;
+  if (stream->capturing) return graphs->record(*event, stream);
+  if (stream->is_legacy && graphs->any_active()) {
+    if (const CUresult failure = graphs->check_legacy(stream->device); failure != CUDA_SUCCESS)
+      return failure;
   }
   event->captured = nullptr;
   event->captured_nodes.clear();
-  flow.record(*event, on);
+  flow.record(*event, stream);
   return CUDA_SUCCESS;
 }
 
 namespace {
 
 /// Whether the host may ask about an event, or wait for it, while captures are under way.
-CUresult check_wait(graph_set& graphs, event_state& event, driver::call which) {
+CUresult check_wait(graph_set& graphs, event_state& event, driver::call call) {
   if (event.captured) {
     event.captured->invalidated = true;
     return CUDA_ERROR_CAPTURED_EVENT;
   }
-  return graphs.any_active() ? graphs.forbid(which) : CUDA_SUCCESS;
+  return graphs.any_active() ? graphs.forbid(call) : CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -70,11 +71,11 @@ CUresult check_wait(graph_set& graphs, event_state& event, driver::call which) {
 CUresult state::event_query(CUevent handle) {
   event_state* const event = event_handles.find(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = check_wait(*graphs, *event, driver::call::event_query);
-      bad != CUDA_SUCCESS) {
-    return bad;
+  if (const CUresult failure = check_wait(*graphs, *event, driver::call::event_query);
+      failure != CUDA_SUCCESS) {
+    return failure;
   }
-  if (const CUresult bad = health(event->device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(event->device); failure != CUDA_SUCCESS) return failure;
   const bool done =
       event->shared ? event->shared->is_complete(event->shared->recorded()) : event->complete();
   if (!done) return CUDA_ERROR_NOT_READY;
@@ -85,9 +86,9 @@ CUresult state::event_query(CUevent handle) {
 CUresult state::event_synchronize(CUevent handle) {
   const auto event = event_handles.share(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = check_wait(*graphs, *event, driver::call::event_synchronize);
-      bad != CUDA_SUCCESS) {
-    return bad;
+  if (const CUresult failure = check_wait(*graphs, *event, driver::call::event_synchronize);
+      failure != CUDA_SUCCESS) {
+    return failure;
   }
   const CUresult answer = flow.synchronize(*event, lock());
   if (answer == CUDA_SUCCESS) after_synchronize(event->device);

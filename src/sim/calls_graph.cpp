@@ -7,7 +7,7 @@
 
 namespace weir::inline v0::sim {
 
-// --- Building and looking -----------------------------------------------------------------------
+// --- Building and reading -----------------------------------------------------------------------
 
 CUresult state::graph_create(CUgraph* handle, unsigned flags) {
   if (handle == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -16,37 +16,37 @@ CUresult state::graph_create(CUgraph* handle, unsigned flags) {
 }
 
 CUresult state::graph_destroy(CUgraph handle) {
-  const auto going = graphs->graph_handles.share(handle);
-  if (!going || going->capturing) return CUDA_ERROR_INVALID_VALUE;
+  const auto destroyed = graphs->graph_handles.share(handle);
+  if (!destroyed || destroyed->capturing) return CUDA_ERROR_INVALID_VALUE;
   graphs->graph_handles.erase(handle);
-  graphs->dismantle(*going);
+  graphs->dismantle(*destroyed);
   graphs->run_destructors(lock());
   return CUDA_SUCCESS;
 }
 
 CUresult state::graph_get_nodes(CUgraph handle, CUgraphNode* nodes, std::size_t* count) {
-  const graph* const of = graphs->graph_handles.find(handle);
-  if (of == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const graph* const owner = graphs->graph_handles.find(handle);
+  if (owner == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (nodes == nullptr) {
-    *count = of->nodes.size();
+    *count = owner->nodes.size();
     return CUDA_SUCCESS;
   }
   for (std::size_t i = 0; i < *count; ++i) {
-    nodes[i] = i < of->nodes.size() ? of->nodes[i]->handle : nullptr;
+    nodes[i] = i < owner->nodes.size() ? owner->nodes[i]->handle : nullptr;
   }
-  *count = std::min(*count, of->nodes.size());
+  *count = std::min(*count, owner->nodes.size());
   return CUDA_SUCCESS;
 }
 
 CUresult state::graph_get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to,
                                 std::size_t* count) {
-  const graph* const of = graphs->graph_handles.find(handle);
-  if (of == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const graph* const owner = graphs->graph_handles.find(handle);
+  if (owner == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if ((from == nullptr) != (to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::pair<CUgraphNode, CUgraphNode>> edges;
-  for (const auto& node : of->nodes) {
+  for (const auto& node : owner->nodes) {
     for (const std::size_t before : node->after) {
-      edges.emplace_back(of->nodes[before]->handle, node->handle);
+      edges.emplace_back(owner->nodes[before]->handle, node->handle);
     }
   }
   if (from == nullptr) {
@@ -63,7 +63,7 @@ CUresult state::graph_get_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* 
 CUresult state::graph_node_get_type(CUgraphNode handle, CUgraphNodeType* type) {
   const graph_node* const node = graphs->node_handles.find(handle);
   if (node == nullptr || type == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *type = node->content.what.type;
+  *type = node->content.task.type;
   return CUDA_SUCCESS;
 }
 
@@ -132,9 +132,9 @@ CUresult state::graph_instantiate(CUgraphExec* exec, CUgraph handle, unsigned lo
 }
 
 CUresult state::graph_exec_destroy(CUgraphExec handle) {
-  const auto going = graphs->exec_handles.erase(handle);
-  if (!going) return CUDA_ERROR_INVALID_VALUE;
-  graphs->destroy(going);
+  const auto destroyed = graphs->exec_handles.erase(handle);
+  if (!destroyed) return CUDA_ERROR_INVALID_VALUE;
+  graphs->destroy(destroyed);
   graphs->run_destructors(lock());
   return CUDA_SUCCESS;
 }
@@ -142,24 +142,25 @@ CUresult state::graph_exec_destroy(CUgraphExec handle) {
 CUresult state::graph_upload(CUgraphExec handle, CUstream stream_handle) {
   const auto exec = graphs->exec_handles.share(handle);
   if (!exec) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(stream_handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
-  if (on->capturing) return graphs->misuse(on);
-  if (on->is_legacy && graphs->any_active()) {
-    if (const CUresult bad = graphs->check_legacy(on->device); bad != CUDA_SUCCESS) return bad;
+  const auto stream = find_stream(stream_handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  if (stream->capturing) return graphs->misuse(stream);
+  if (stream->is_legacy && graphs->any_active()) {
+    if (const CUresult failure = graphs->check_legacy(stream->device); failure != CUDA_SUCCESS)
+      return failure;
   }
-  if (exec->last) flow.wait(on, *exec->last, exec->last_when);
+  if (exec->last) flow.wait(stream, *exec->last, exec->last_when);
   return CUDA_SUCCESS;
 }
 
 CUresult state::graph_launch(CUgraphExec handle, CUstream stream_handle) {
   const auto exec = graphs->exec_handles.share(handle);
   if (!exec) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(stream_handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
-  return graphs->launch(exec, on);
+  const auto stream = find_stream(stream_handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  return graphs->launch(exec, stream);
 }
 
 // --- Memory -------------------------------------------------------------------------------------
@@ -174,20 +175,20 @@ CUresult state::device_get_graph_mem_attribute(CUdevice device, CUgraphMem_attri
                                                void* value) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const graph_memory::usage& of = graphs->memory.of(device);
+  const graph_memory::counters& memory = graphs->memory.of(device);
   auto* const out = static_cast<std::uint64_t*>(value);
   switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      *out = of.reserved;
+      *out = memory.reserved;
       return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      *out = of.used_high;
+      *out = memory.used_peak;
       return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      *out = of.reserved;
+      *out = memory.reserved;
       return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      *out = of.reserved_high;
+      *out = memory.reserved_peak;
       return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;
@@ -196,15 +197,15 @@ CUresult state::device_get_graph_mem_attribute(CUdevice device, CUgraphMem_attri
 CUresult state::device_set_graph_mem_attribute(CUdevice device, CUgraphMem_attribute attribute,
                                                void* value) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  // A high mark can be reset to what is in use now, which one asks for by a zero.
+  // A peak can be reset to what is in use now, which one asks for by a zero.
   if (value == nullptr || *static_cast<std::uint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-  graph_memory::usage& of = graphs->memory.of(device);
+  graph_memory::counters& memory = graphs->memory.of(device);
   switch (attribute) {
     case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      of.used_high = of.reserved;
+      memory.used_peak = memory.reserved;
       return CUDA_SUCCESS;
     case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      of.reserved_high = of.reserved;
+      memory.reserved_peak = memory.reserved;
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;

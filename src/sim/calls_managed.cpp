@@ -14,21 +14,22 @@ namespace {
 
 /// The managed region that contains all of [address, address + size); null if there is none.
 region* managed_at(state& machine, CUdeviceptr address, std::size_t size) {
-  region* const in = machine.space.find(address);
-  if (in == nullptr || !in->managed || size == 0 || size > in->end() - address) return nullptr;
-  return in;
+  region* const area = machine.space.find(address);
+  if (area == nullptr || !area->managed || size == 0 || size > area->end() - address)
+    return nullptr;
+  return area;
 }
 
 /// The processor a location means; nobody for one that means none.
-processor processor_at(const CUmemLocation& where) {
-  switch (where.type) {
+processor processor_at(const CUmemLocation& location) {
+  switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      return where.id >= 0 ? processor::device(where.id) : processor{};
+      return location.id >= 0 ? processor::device(location.id) : processor{};
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
       return processor::host();
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:  // the machine has one node
-      return where.id == 0 ? processor::host() : processor{};
+      return location.id == 0 ? processor::host() : processor{};
     default:
       return {};
   }
@@ -40,14 +41,14 @@ CUmemLocation location_of(CUdevice device) {
   return {CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
-int location_type(processor where) {
-  if (where.is_device()) return CU_MEM_LOCATION_TYPE_DEVICE;
-  return where.is_host() ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_INVALID;
+int location_type(processor target) {
+  if (target.is_device()) return CU_MEM_LOCATION_TYPE_DEVICE;
+  return target.is_host() ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_INVALID;
 }
 
-bool can_share(const state& machine, processor where) {
-  return !where.is_device() ||
-         machine.devices[static_cast<std::size_t>(where.number())].spec.concurrent_managed_access;
+bool can_share(const state& machine, processor target) {
+  return !target.is_device() ||
+         machine.devices[static_cast<std::size_t>(target.number())].spec.concurrent_managed_access;
 }
 
 /// What all pages of a range agree on; `otherwise` where they do not.
@@ -56,7 +57,7 @@ Value agreed(const managed_pages& pages, std::uint64_t offset, std::uint64_t siz
              Value otherwise) {
   std::optional<Value> common;
   bool differs = false;
-  pages.look(offset, size, [&](const page_run& run, std::uint64_t, std::uint64_t) {
+  pages.inspect(offset, size, [&](const page_run& run, std::uint64_t, std::uint64_t) {
     const Value value = get(run);
     if (common && *common != value) differs = true;
     common = value;
@@ -71,51 +72,51 @@ CUresult state::mem_alloc_managed(CUdeviceptr* address, std::size_t bytes, unsig
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   if (!devices[static_cast<std::size_t>(device)].spec.managed_memory) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  region wanted{.size = bytes,
-                .kind = memory_kind::managed,
-                .device = device,
-                .flags = flags,
-                .owner = device,
-                .managed = std::make_shared<managed_pages>(bytes)};
-  wanted.managed->attachment = wanted.managed->queued_attachment = flags;
-  const region* const made = space.allocate(std::move(wanted), "mem_alloc_managed");
-  if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  region request{.size = bytes,
+                 .kind = memory_kind::managed,
+                 .device = device,
+                 .flags = flags,
+                 .owner = device,
+                 .managed = std::make_shared<managed_pages>(bytes)};
+  request.managed->attachment = request.managed->queued_attachment = flags;
+  const region* const area = space.allocate(std::move(request), "mem_alloc_managed");
+  if (area == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   charge(1, bytes);
-  *address = made->base;
+  *address = area->base;
   return CUDA_SUCCESS;
 }
 
 CUresult state::mem_prefetch_async(CUdeviceptr address, std::size_t bytes, CUmemLocation location,
                                    unsigned flags, CUstream stream_handle) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(stream_handle);
-  if (!on) return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
-  if (on->capturing) return graphs->misuse(on);
-  region* const in = managed_at(*this, address, bytes);
+  const auto stream = find_stream(stream_handle);
+  if (!stream) return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  if (stream->capturing) return graphs->misuse(stream);
+  region* const area = managed_at(*this, address, bytes);
   const processor target = processor_at(location);
-  if (in == nullptr || target == processor{}) return CUDA_ERROR_INVALID_VALUE;
+  if (area == nullptr || target == processor{}) return CUDA_ERROR_INVALID_VALUE;
   if (target.is_device() && !valid_device(target.number())) return CUDA_ERROR_INVALID_DEVICE;
   if (!can_share(*this, target)) return CUDA_ERROR_INVALID_DEVICE;
 
-  const std::uint64_t base = in->base;
-  const std::uint64_t id = in->id;
+  const std::uint64_t base = area->base;
+  const std::uint64_t id = area->id;
   const std::uint64_t offset = address - base;
-  work what{.label = "prefetch"};
-  what.body = [this, base, id, offset, bytes, target] {
+  work task{.label = "prefetch"};
+  task.body = [this, base, id, offset, bytes, target] {
     region* const now = space.find(base);
     if (now != nullptr && now->id == id) managed_prefetch(*this, *now, offset, bytes, target);
     return CUDA_SUCCESS;
   };
   constexpr std::uint64_t bytes_a_nanosecond = 55;  // what host and device copy between them
-  what.takes = duration{static_cast<std::int64_t>(bytes / bytes_a_nanosecond)};
-  const CUresult answer = submit(on, std::move(what));
+  task.takes = duration{static_cast<std::int64_t>(bytes / bytes_a_nanosecond)};
+  const CUresult answer = submit(stream, std::move(task));
   if (answer != CUDA_SUCCESS) return answer;
-  in->managed->change(offset, bytes,
-                      [&](page_run& run, std::uint64_t) { run.last_prefetch = target; });
+  area->managed->change(offset, bytes,
+                        [&](page_run& run, std::uint64_t) { run.last_prefetch = target; });
   return CUDA_SUCCESS;
 }
 
@@ -127,13 +128,13 @@ CUresult state::mem_prefetch_async_v1(CUdeviceptr address, std::size_t bytes, CU
 CUresult state::mem_advise(CUdeviceptr address, std::size_t bytes, CUmem_advise advice,
                            CUmemLocation location) {
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  region* const in = managed_at(*this, address, bytes);
-  const processor who = processor_at(location);
-  if (in == nullptr || who == processor{}) return CUDA_ERROR_INVALID_VALUE;
+  region* const area = managed_at(*this, address, bytes);
+  const processor target = processor_at(location);
+  if (area == nullptr || target == processor{}) return CUDA_ERROR_INVALID_VALUE;
   const bool names_processor = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
                                advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
                                advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
-  if (names_processor && who.is_device() && !valid_device(who.number())) {
+  if (names_processor && target.is_device() && !valid_device(target.number())) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const bool about_access =
@@ -142,11 +143,11 @@ CUresult state::mem_advise(CUdeviceptr address, std::size_t bytes, CUmem_advise 
       location.type != CU_MEM_LOCATION_TYPE_HOST) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (names_processor && !can_share(*this, who)) return CUDA_ERROR_INVALID_DEVICE;
+  if (names_processor && !can_share(*this, target)) return CUDA_ERROR_INVALID_DEVICE;
 
   const auto advise = [&](auto&& change) {
-    in->managed->change(address - in->base, bytes,
-                        [&](page_run& run, std::uint64_t size) { change(run, size); });
+    area->managed->change(address - area->base, bytes,
+                          [&](page_run& run, std::uint64_t size) { change(run, size); });
     return CUDA_SUCCESS;
   };
   switch (advice) {
@@ -156,13 +157,13 @@ CUresult state::mem_advise(CUdeviceptr address, std::size_t bytes, CUmem_advise 
       return advise(
           [&](page_run& run, std::uint64_t size) { unset_read_mostly(*this, run, size); });
     case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-      return advise([&](page_run& run, std::uint64_t) { run.preferred = who; });
+      return advise([&](page_run& run, std::uint64_t) { run.preferred = target; });
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
       return advise([](page_run& run, std::uint64_t) { run.preferred = {}; });
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
-      return advise([&](page_run& run, std::uint64_t) { run.accessed_by.add(who); });
+      return advise([&](page_run& run, std::uint64_t) { run.accessed_by.add(target); });
     case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-      return advise([&](page_run& run, std::uint64_t) { run.accessed_by.remove(who); });
+      return advise([&](page_run& run, std::uint64_t) { run.accessed_by.remove(target); });
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -176,23 +177,23 @@ CUresult state::mem_advise_v1(CUdeviceptr address, std::size_t bytes, CUmem_advi
 CUresult state::mem_range_get_attribute(void* data, std::size_t data_bytes,
                                         CUmem_range_attribute attribute, CUdeviceptr address,
                                         std::size_t bytes) {
-  const region* const in = managed_at(*this, address, bytes);
-  if (data == nullptr || in == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const managed_pages& pages = *in->managed;
-  const std::uint64_t offset = address - in->base;
+  const region* const area = managed_at(*this, address, bytes);
+  if (data == nullptr || area == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const managed_pages& pages = *area->managed;
+  const std::uint64_t offset = address - area->base;
 
   if (attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY) {
     if (data_bytes == 0 || data_bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
     std::vector<int> list(data_bytes / sizeof(int), processor{}.number());
     std::size_t count = 0;
-    const auto tell = [&](processor who) {
-      const auto has = [&](const page_run& run) { return run.accessed_by.has(who); };
+    const auto add = [&](processor candidate) {
+      const auto has = [&](const page_run& run) { return run.accessed_by.has(candidate); };
       if (count < list.size() && agreed(pages, offset, bytes, has, false)) {
-        list[count++] = who.number();
+        list[count++] = candidate.number();
       }
     };
-    for (int device = 0; valid_device(device); ++device) tell(processor::device(device));
-    tell(processor::host());
+    for (int device = 0; valid_device(device); ++device) add(processor::device(device));
+    add(processor::host());
     std::memcpy(data, list.data(), data_bytes);
     return CUDA_SUCCESS;
   }
@@ -231,25 +232,25 @@ CUresult state::mem_range_get_attribute(void* data, std::size_t data_bytes,
 
 CUresult state::stream_attach_mem_async(CUstream stream_handle, CUdeviceptr address,
                                         std::size_t bytes, unsigned flags) {
-  const auto on = stream(stream_handle);
-  if (!on) return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
-  if (on->capturing) return graphs->misuse(on);
-  const region* const in = space.find(address);
-  if (in == nullptr || !in->managed || in->base != address) return CUDA_ERROR_INVALID_VALUE;
-  if (bytes != 0 && bytes != in->size) return CUDA_ERROR_INVALID_VALUE;  // the whole, or nothing
+  const auto stream = find_stream(stream_handle);
+  if (!stream) return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+  if (stream->capturing) return graphs->misuse(stream);
+  const region* const area = space.find(address);
+  if (area == nullptr || !area->managed || area->base != address) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes != 0 && bytes != area->size) return CUDA_ERROR_INVALID_VALUE;  // the whole, or nothing
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
       flags != CU_MEM_ATTACH_SINGLE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (flags == CU_MEM_ATTACH_SINGLE && stream_handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  work what{.label = "attach memory"};
-  what.body = [pages = in->managed, flags, to = std::weak_ptr{on}] {
+  work task{.label = "attach memory"};
+  task.body = [pages = area->managed, flags, to = std::weak_ptr{stream}] {
     pages->attachment = flags;
     pages->attached_to = to;
     return CUDA_SUCCESS;
   };
-  const CUresult answer = submit(on, std::move(what));
-  if (answer == CUDA_SUCCESS) in->managed->queued_attachment = flags;
+  const CUresult answer = submit(stream, std::move(task));
+  if (answer == CUDA_SUCCESS) area->managed->queued_attachment = flags;
   return answer;
 }
 

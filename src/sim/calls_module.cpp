@@ -11,7 +11,7 @@ CUresult state::module_load_data(CUmodule* module, const void* image) {
   if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   return modules->load(image, device, module);
 }
 
@@ -77,10 +77,10 @@ bool copy_arguments(const ptx_entry& entry, void** parameters, void** extra,
   return true;
 }
 
-bool same_parameters(const ptx_entry& entry, const kernel& behind) {
-  if (entry.parameters.size() != behind.parameters.size()) return false;
+bool same_parameters(const ptx_entry& entry, const kernel& definition) {
+  if (entry.parameters.size() != definition.parameters.size()) return false;
   for (std::size_t i = 0; i < entry.parameters.size(); ++i) {
-    if (entry.parameters[i].size != behind.parameters[i]) return false;
+    if (entry.parameters[i].size != definition.parameters[i]) return false;
   }
   return true;
 }
@@ -92,8 +92,8 @@ CUresult state::launch_kernel(CUfunction handle, unsigned grid_x, unsigned grid_
                               unsigned shared_bytes, CUstream stream_handle, void** parameters,
                               void** extra) {
   const loaded_function* const function = modules->function_handles.find(handle);
-  const auto on = stream(stream_handle);
-  if (function == nullptr || !on || on->device != function->device) {
+  const auto stream = find_stream(stream_handle);
+  if (function == nullptr || !stream || stream->device != function->device) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   const std::array grid{grid_x, grid_y, grid_z};
@@ -102,34 +102,36 @@ CUresult state::launch_kernel(CUfunction handle, unsigned grid_x, unsigned grid_
   const auto values = std::make_shared<argument_values>();
   if (!copy_arguments(function->entry, parameters, extra, *values)) return CUDA_ERROR_INVALID_VALUE;
 
-  const auto behind = modules->find(function->entry.name);
-  if (!behind) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  if (!same_parameters(function->entry, *behind)) return CUDA_ERROR_INVALID_VALUE;
+  const auto definition = modules->find(function->entry.name);
+  if (!definition) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (!same_parameters(function->entry, *definition)) return CUDA_ERROR_INVALID_VALUE;
 
-  work what{
-      .type = CU_GRAPH_NODE_TYPE_KERNEL, .label = "kernel " + behind->name, .takes = behind->takes};
-  if (behind->accesses) behind->accesses(kernel_arguments{grid, block, *values}, what.accesses);
-  if (behind->run) {
-    what.body = [behind, grid, block, values] {
-      behind->run(kernel_arguments{grid, block, *values});
+  work task{.type = CU_GRAPH_NODE_TYPE_KERNEL,
+            .label = "kernel " + definition->name,
+            .takes = definition->takes};
+  if (definition->accesses)
+    definition->accesses(kernel_arguments{grid, block, *values}, task.accesses);
+  if (definition->run) {
+    task.body = [definition, grid, block, values] {
+      definition->run(kernel_arguments{grid, block, *values});
       return CUDA_SUCCESS;
     };
   }
-  return submit(on, std::move(what));
+  return submit(stream, std::move(task));
 }
 
 CUresult state::launch_host_func(CUstream stream_handle, CUhostFn function, void* user_data) {
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(stream_handle);
-  if (!on) return CUDA_ERROR_INVALID_HANDLE;
-  return submit(on, {.type = CU_GRAPH_NODE_TYPE_HOST,
-                     .label = "host function",
-                     .body =
-                         [function, user_data] {
-                           function(user_data);
-                           return CUDA_SUCCESS;
-                         },
-                     .host_function = true});
+  const auto stream = find_stream(stream_handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  return submit(stream, {.type = CU_GRAPH_NODE_TYPE_HOST,
+                         .label = "host function",
+                         .body =
+                             [function, user_data] {
+                               function(user_data);
+                               return CUDA_SUCCESS;
+                             },
+                         .host_function = true});
 }
 
 }  // namespace weir::inline v0::sim

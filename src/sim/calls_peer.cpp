@@ -36,7 +36,7 @@ CUresult state::ctx_enable_peer_access(CUcontext peer, unsigned flags) {
   const int other = device_of(peer);
   if (device < 0 || other < 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (device == other) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   auto enabled = devices[static_cast<std::size_t>(device)].peer_enabled.begin() + other;
   if (*enabled) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
   *enabled = true;

@@ -39,8 +39,8 @@ bool host_has(std::uint64_t from, std::uint64_t end, bool write) {
 /// Host memory is every device's: all of them may be using it.
 CUresult wait_for_all(state& machine) {
   for (int device = 0; machine.valid_device(device); ++device) {
-    const CUresult bad = machine.flow.synchronize_device(device, machine.lock());
-    if (bad != CUDA_SUCCESS) return bad;
+    const CUresult failure = machine.flow.synchronize_device(device, machine.lock());
+    if (failure != CUDA_SUCCESS) return failure;
     machine.after_synchronize(device);
   }
   return CUDA_SUCCESS;
@@ -48,23 +48,24 @@ CUresult wait_for_all(state& machine) {
 
 /// Waits and then takes a region of `kind` that starts at `address` away.
 CUresult take_away(state& machine, std::uint64_t address, memory_kind kind, const char* call) {
-  const auto there = [&]() -> region* {
-    region* const in = machine.space.find(address);
-    return in != nullptr && in->base == address && in->kind == kind ? in : nullptr;
+  const auto find_area = [&]() -> region* {
+    region* const area = machine.space.find(address);
+    return area != nullptr && area->base == address && area->kind == kind ? area : nullptr;
   };
-  const region* const in = there();
-  if (in == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const std::uint64_t id = in->id;
-  if (const CUresult bad = wait_for_all(machine); bad != CUDA_SUCCESS) return bad;
-  region* const still = there();
-  if (still == nullptr || still->id != id) return CUDA_ERROR_INVALID_VALUE;
-  machine.charge(1, still->size);
-  machine.space.release(*still, call);
+  const region* const area = find_area();
+  if (area == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t id = area->id;
+  if (const CUresult failure = wait_for_all(machine); failure != CUDA_SUCCESS) return failure;
+  region* const current = find_area();
+  if (current == nullptr || current->id != id) return CUDA_ERROR_INVALID_VALUE;
+  machine.charge(1, current->size);
+  machine.space.release(*current, call);
   return CUDA_SUCCESS;
 }
 
-bool is_pinned(const region* in) {
-  return in != nullptr && (in->kind == memory_kind::pinned || in->kind == memory_kind::registered);
+bool is_pinned(const region* area) {
+  return area != nullptr &&
+         (area->kind == memory_kind::pinned || area->kind == memory_kind::registered);
 }
 
 }  // namespace
@@ -75,21 +76,21 @@ CUresult state::mem_host_alloc(void** pointer, std::size_t bytes, unsigned flags
   if (pointer == nullptr || (flags & ~known) != 0) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   if (bytes == 0) {
     *pointer = nullptr;
     return CUDA_SUCCESS;
   }
   // With unified addresses all pinned memory is mapped, asked for or not.
-  const region* const made = space.allocate({.size = bytes,
+  const region* const area = space.allocate({.size = bytes,
                                              .kind = memory_kind::pinned,
                                              .device = -1,
                                              .flags = flags | host_alloc_device_map,
                                              .owner = device},
                                             "mem_host_alloc");
-  if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (area == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   charge(1, bytes);
-  *pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(made->base));
+  *pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(area->base));
   return CUDA_SUCCESS;
 }
 
@@ -110,11 +111,11 @@ CUresult state::mem_host_get_device_pointer(CUdeviceptr* address, void* pointer,
 
 CUresult state::mem_host_get_flags(unsigned* flags, void* pointer) {
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const region* const in = space.find(to_address(pointer));
-  if (!is_pinned(in) && (in == nullptr || in->kind != memory_kind::managed)) {
+  const region* const area = space.find(to_address(pointer));
+  if (!is_pinned(area) && (area == nullptr || area->kind != memory_kind::managed)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *flags = in->kind == memory_kind::managed ? host_alloc_device_map : in->flags;
+  *flags = area->kind == memory_kind::managed ? host_alloc_device_map : area->flags;
   return CUDA_SUCCESS;
 }
 
@@ -128,11 +129,11 @@ CUresult state::mem_host_register(void* pointer, std::size_t bytes, unsigned fla
   }
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   bool registered = false;
   bool foreign = false;
-  space.each_in(from, bytes, [&](const region& in) {
-    (in.kind == memory_kind::registered ? registered : foreign) = true;
+  space.each_in(from, bytes, [&](const region& area) {
+    (area.kind == memory_kind::registered ? registered : foreign) = true;
   });
   if (foreign) return CUDA_ERROR_INVALID_VALUE;
   if (registered) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -152,8 +153,8 @@ CUresult state::mem_host_register(void* pointer, std::size_t bytes, unsigned fla
 
 CUresult state::mem_host_unregister(void* pointer) {
   if (pointer == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const region* const in = space.find(to_address(pointer));
-  if (in == nullptr) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  const region* const area = space.find(to_address(pointer));
+  if (area == nullptr) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   return take_away(*this, to_address(pointer), memory_kind::registered, "mem_host_unregister");
 }
 

@@ -9,7 +9,7 @@ namespace weir::inline v0::sim {
 CUresult state::mem_get_info(std::size_t* free, std::size_t* total) {
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   const std::uint64_t capacity = devices[static_cast<std::size_t>(device)].spec.capacity.count();
   if (free != nullptr) *free = space.free(device);
   if (total != nullptr) *total = capacity;
@@ -20,12 +20,12 @@ CUresult state::mem_alloc(CUdeviceptr* address, std::size_t bytes) {
   if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
-  const region* const made = space.allocate(
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
+  const region* const area = space.allocate(
       {.size = bytes, .kind = memory_kind::plain, .device = device, .owner = device}, "mem_alloc");
-  if (made == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (area == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   charge(1, bytes);
-  *address = made->base;
+  *address = area->base;
   return CUDA_SUCCESS;
 }
 
@@ -46,24 +46,25 @@ CUresult state::mem_alloc_pitch(CUdeviceptr* address, std::size_t* pitch, std::s
 
 CUresult state::mem_free(CUdeviceptr address) {
   if (address == 0) return CUDA_SUCCESS;
-  const auto freeable = [&]() -> region* {
-    region* const in = space.find(address);
-    const bool ours = in != nullptr && in->base == address &&
-                      (in->kind == memory_kind::plain || in->kind == memory_kind::managed);
-    return ours ? in : nullptr;
+  const auto find_freeable = [&]() -> region* {
+    region* const area = space.find(address);
+    const bool is_freeable =
+        area != nullptr && area->base == address &&
+        (area->kind == memory_kind::plain || area->kind == memory_kind::managed);
+    return is_freeable ? area : nullptr;
   };
-  if (const region* const in = freeable()) {
-    const int device = in->device;
-    const std::uint64_t id = in->id;
-    if (const CUresult bad = flow.synchronize_device(device, lock()); bad != CUDA_SUCCESS) {
-      return bad;
+  if (const region* const area = find_freeable()) {
+    const int device = area->device;
+    const std::uint64_t id = area->id;
+    if (const CUresult failure = flow.synchronize_device(device, lock()); failure != CUDA_SUCCESS) {
+      return failure;
     }
     after_synchronize(device);
     // Another thread may have freed it while this one waited.
-    region* const still = freeable();
-    if (still == nullptr || still->id != id) return CUDA_ERROR_INVALID_VALUE;
-    charge(1, still->size);
-    space.release(*still, "mem_free");
+    region* const current = find_freeable();
+    if (current == nullptr || current->id != id) return CUDA_ERROR_INVALID_VALUE;
+    charge(1, current->size);
+    space.release(*current, "mem_free");
     return CUDA_SUCCESS;
   }
   // Stream-ordered memory may be freed here too, and then nothing is waited for.
@@ -80,17 +81,17 @@ CUresult state::mem_get_address_range(CUdeviceptr* base, std::size_t* bytes, CUd
   std::size_t size = 0;
   CUresult answer = CUDA_SUCCESS;
   if (!pools->allocation(address, &from, &size)) {
-    const region* const in = space.find(address);
+    const region* const area = space.find(address);
     // A mapping that nobody may access yet is not found, nor is a pool's memory between
     // allocations.
-    const bool known = in != nullptr && in->kind != memory_kind::pool &&
-                       (in->kind != memory_kind::mapped ||
-                        std::any_of(in->rights.begin(), in->rights.end(), [](auto granted) {
+    const bool known = area != nullptr && area->kind != memory_kind::pool &&
+                       (area->kind != memory_kind::mapped ||
+                        std::any_of(area->rights.begin(), area->rights.end(), [](auto granted) {
                           return granted != CU_MEM_ACCESS_FLAGS_PROT_NONE;
                         }));
     if (known) {
-      from = in->base;
-      size = in->size;
+      from = area->base;
+      size = area->size;
     } else {
       answer = CUDA_ERROR_NOT_FOUND;
     }

@@ -16,39 +16,39 @@ constexpr int no_device = -2;
 class pointee {
  public:
   pointee(state& machine, CUdeviceptr address) : machine_{machine}, address_{address} {
-    in_ = machine.space.find(address);
-    if (in_ == nullptr) return;
-    base_ = in_->base;
-    size_ = in_->size;
-    id_ = in_->id;
-    if (in_->kind == memory_kind::pool || in_->pool != nullptr) {
+    area_ = machine.space.find(address);
+    if (area_ == nullptr) return;
+    base_ = area_->base;
+    size_ = area_->size;
+    id_ = area_->id;
+    if (area_->kind == memory_kind::pool || area_->pool != nullptr) {
       // Between its allocations a pool's memory is nobody's.
-      if (!machine.pools->allocation(address, &base_, &size_, &pool_, &id_)) in_ = nullptr;
-    } else if (in_->kind == memory_kind::mapped) {
+      if (!machine.pools->allocation(address, &base_, &size_, &pool_, &id_)) area_ = nullptr;
+    } else if (area_->kind == memory_kind::mapped) {
       const auto within = machine.space.handles->reservation(address);
       base_ = within->first;
       size_ = within->second;
     }
   }
 
-  [[nodiscard]] bool known() const noexcept { return in_ != nullptr; }
+  [[nodiscard]] bool known() const noexcept { return area_ != nullptr; }
 
   CUresult get(void* data, CUpointer_attribute attribute) const;
 
  private:
-  [[nodiscard]] bool on_host() const noexcept { return in_->device < 0; }
-  [[nodiscard]] bool is(memory_kind kind) const noexcept { return in_->kind == kind; }
+  [[nodiscard]] bool on_host() const noexcept { return area_->device < 0; }
+  [[nodiscard]] bool is(memory_kind kind) const noexcept { return area_->kind == kind; }
   /// Whether the host may follow the pointer.
   [[nodiscard]] bool host_visible() const noexcept { return on_host() || is(memory_kind::managed); }
   [[nodiscard]] CUcontext context() const noexcept {
-    return in_->owner < 0 ? nullptr : machine_.context_of(in_->owner);
+    return area_->owner < 0 ? nullptr : machine_.context_of(area_->owner);
   }
   [[nodiscard]] int ordinal() const noexcept {
-    if (!on_host()) return in_->device;
-    return in_->owner < 0 ? 0 : in_->owner;
+    if (!on_host()) return area_->device;
+    return area_->owner < 0 ? 0 : area_->owner;
   }
   [[nodiscard]] CUmemAccess_flags rights(int device) const {
-    return machine_.space.rights(*in_, device);
+    return machine_.space.rights(*area_, device);
   }
   [[nodiscard]] bool any_rights() const {
     for (int device = 0; machine_.valid_device(device); ++device) {
@@ -65,7 +65,7 @@ class pointee {
 
   state& machine_;
   CUdeviceptr address_;
-  const region* in_ = nullptr;
+  const region* area_ = nullptr;
   CUdeviceptr base_ = 0;
   std::size_t size_ = 0;
   std::uint64_t id_ = 0;
@@ -79,14 +79,14 @@ CUresult put(void* data, T value) {
 }
 
 std::uint64_t pointee::mapping_base() const noexcept {
-  if (is(memory_kind::registered)) return in_->base / 4096 * 4096;
-  return in_->mapping_size != 0 ? in_->mapping_base : in_->base;
+  if (is(memory_kind::registered)) return area_->base / 4096 * 4096;
+  return area_->mapping_size != 0 ? area_->mapping_base : area_->base;
 }
 
 std::uint64_t pointee::mapping_size() const noexcept {
-  if (is(memory_kind::registered)) return (in_->end() + 4095) / 4096 * 4096 - mapping_base();
-  if (in_->mapping_size != 0) return in_->mapping_size;
-  return (in_->size + device_page - 1) / device_page * device_page;
+  if (is(memory_kind::registered)) return (area_->end() + 4095) / 4096 * 4096 - mapping_base();
+  if (area_->mapping_size != 0) return area_->mapping_size;
+  return (area_->size + device_page - 1) / device_page * device_page;
 }
 
 CUresult pointee::get_identity(void* data, CUpointer_attribute attribute) const {
@@ -106,7 +106,7 @@ CUresult pointee::get_identity(void* data, CUpointer_attribute attribute) const 
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put<std::uint64_t>(data, id_);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      return put<std::uint64_t>(data, in_->mapped ? in_->mapped->id : in_->id);
+      return put<std::uint64_t>(data, area_->mapped ? area_->mapped->id : area_->id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return put<int>(data, is(memory_kind::managed));
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -147,13 +147,14 @@ CUresult pointee::get_ability(void* data, CUpointer_attribute attribute) const {
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return put<int>(data, plain);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      return put<int>(
-          data,
-          plain || (in_->mapped && in_->mapped->properties.allocFlags.gpuDirectRDMACapable != 0));
+      return put<int>(data,
+                      plain || (area_->mapped &&
+                                area_->mapped->properties.allocFlags.gpuDirectRDMACapable != 0));
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put<std::uint64_t>(
-          data,
-          in_->mapped ? static_cast<unsigned>(in_->mapped->properties.requestedHandleTypes) : 0U);
+          data, area_->mapped
+                    ? static_cast<unsigned>(area_->mapped->properties.requestedHandleTypes)
+                    : 0U);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
       const int device = machine_.current_device();
       return put<std::uint64_t>(data, device < 0 ? 0U : static_cast<unsigned>(rights(device)));
@@ -218,10 +219,10 @@ CUresult state::pointer_get_attributes(unsigned count, CUpointer_attribute* attr
   for (unsigned i = 0; i < count; ++i) {
     if (!is_attribute(attributes[i]) || data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
   }
-  const pointee there{*this, address};
+  const pointee target{*this, address};
   for (unsigned i = 0; i < count; ++i) {
-    if (there.known()) {
-      there.get(data[i], attributes[i]);
+    if (target.known()) {
+      target.get(data[i], attributes[i]);
     } else {
       put_unknown(*this, data[i], attributes[i], address);
     }

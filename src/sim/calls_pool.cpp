@@ -14,24 +14,24 @@ namespace {
 /// The driver refuses maxima beyond what can be addressed.
 constexpr std::uint64_t largest_maximum = std::uint64_t{1} << 47;
 
-bool valid_location(const state& machine, const CUmemLocation& where) {
-  switch (where.type) {
+bool valid_location(const state& machine, const CUmemLocation& location) {
+  switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      return machine.valid_device(where.id);
+      return machine.valid_device(location.id);
     case CU_MEM_LOCATION_TYPE_HOST:
       return true;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-      return where.id == 0;  // the machine has one node
+      return location.id == 0;  // the machine has one node
     default:
       return false;
   }
 }
 
 /// Fabric handles can be asked for though nothing can be exported as one.
-bool valid_handle_types(const state& machine, int types, const CUmemLocation& where) {
-  const bool shareable = where.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-                         machine.devices[static_cast<std::size_t>(where.id)].spec.posix_handles;
-  if (where.type == CU_MEM_LOCATION_TYPE_HOST || !shareable) {
+bool valid_handle_types(const state& machine, int types, const CUmemLocation& location) {
+  const bool shareable = location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+                         machine.devices[static_cast<std::size_t>(location.id)].spec.posix_handles;
+  if (location.type == CU_MEM_LOCATION_TYPE_HOST || !shareable) {
     return types == CU_MEM_HANDLE_TYPE_NONE;
   }
   return (types & ~(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)) == 0;
@@ -42,52 +42,56 @@ bool has_pools(const state& machine, int device) {
 }
 
 /// What a call on a stream must answer before it may queue anything.
-CUresult may_queue(state& machine, const stream_state& on) {
-  if (const CUresult bad = machine.health(on.device); bad != CUDA_SUCCESS) return bad;
-  if (on.is_legacy && machine.graphs->any_active()) return machine.graphs->check_legacy(on.device);
+CUresult may_queue(state& machine, const stream_state& stream) {
+  if (const CUresult failure = machine.health(stream.device); failure != CUDA_SUCCESS)
+    return failure;
+  if (stream.is_legacy && machine.graphs->any_active())
+    return machine.graphs->check_legacy(stream.device);
   return CUDA_SUCCESS;
 }
 
 CUresult allocate(state& machine, CUdeviceptr* address, std::size_t bytes, CUmemoryPool handle,
-                  const std::shared_ptr<stream_state>& on) {
+                  const std::shared_ptr<stream_state>& stream) {
   pool* const from = machine.pools->find(handle);
   if (from == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (on->capturing) {
+  if (stream->capturing) {
     // A graph takes none from a pool that other processes may know.
     if (from->handle_types() != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
-    return machine.graphs->capture_alloc(on, bytes, handle, address);
+    return machine.graphs->capture_alloc(stream, bytes, handle, address);
   }
   if (machine.graphs->any_active()) {
-    const CUresult bad = machine.graphs->forbid(driver::call::mem_alloc_async);
-    if (bad != CUDA_SUCCESS) return bad;
+    const CUresult failure = machine.graphs->forbid(driver::call::mem_alloc_async);
+    if (failure != CUDA_SUCCESS) return failure;
   }
-  if (const CUresult bad = may_queue(machine, *on); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = may_queue(machine, *stream); failure != CUDA_SUCCESS) return failure;
   if (from->device() >= 0) {
-    if (const CUresult bad = machine.health(from->device()); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult failure = machine.health(from->device()); failure != CUDA_SUCCESS)
+      return failure;
   }
   if (bytes == 0) {
     *address = 0;
     return CUDA_SUCCESS;
   }
-  return from->allocate(bytes, on, address);
+  return from->allocate(bytes, stream, address);
 }
 
 /// Memory of mem_alloc, freed in stream order: it goes when the stream comes to it.
-CUresult free_plain(state& machine, region& going, const std::shared_ptr<stream_state>& on) {
+CUresult free_plain(state& machine, region& area, const std::shared_ptr<stream_state>& stream) {
   // No longer anybody's to free or ask about, while work queued before may still use it.
-  going.kind = memory_kind::pool;
-  const auto leave = [&machine, address = going.base, id = going.id] {
-    region* const in = machine.space.find(address);
-    if (in == nullptr || in->id != id) return CUDA_SUCCESS;
-    in->pages->history.forget(in->offset, in->size);  // the free is told already, in its order
-    machine.space.release(*in, "free");
+  area.kind = memory_kind::pool;
+  const auto leave = [&machine, address = area.base, id = area.id] {
+    region* const freed = machine.space.find(address);
+    if (freed == nullptr || freed->id != id) return CUDA_SUCCESS;
+    // The free is recorded already, in its order.
+    freed->pages->history.forget(freed->offset, freed->size);
+    machine.space.release(*freed, "free");
     return CUDA_SUCCESS;
   };
-  return machine.submit(on, work{.type = CU_GRAPH_NODE_TYPE_MEM_FREE,
-                                 .label = "free",
-                                 .accesses = {writes(going.base, going.size)},
-                                 .body = leave,
-                                 .lifetime = deed::free});
+  return machine.submit(stream, work{.type = CU_GRAPH_NODE_TYPE_MEM_FREE,
+                                     .label = "free",
+                                     .accesses = {writes(area.base, area.size)},
+                                     .body = leave,
+                                     .lifetime = access_kind::free});
 }
 
 /// Works on pools of this process and on imported ones alike.
@@ -103,17 +107,17 @@ CUresult set_access(const state& machine, Pool& to, const CUmemAccessDesc* acces
     return each.location.id == to.device() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
   };
   for (std::size_t i = 0; i < count; ++i) {
-    if (const CUresult bad = refused(access[i]); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult failure = refused(access[i]); failure != CUDA_SUCCESS) return failure;
   }
   for (std::size_t i = 0; i < count; ++i) to.grant(access[i].location.id, access[i].flags);
   return CUDA_SUCCESS;
 }
 
 template <class Pool>
-CUresult get_access(const state& machine, const Pool& of, const CUmemLocation& where,
+CUresult get_access(const state& machine, const Pool& owner, const CUmemLocation& location,
                     CUmemAccess_flags* flags) {
-  if (!valid_location(machine, where)) return CUDA_ERROR_INVALID_VALUE;
-  *flags = of.granted(where.type == CU_MEM_LOCATION_TYPE_DEVICE ? where.id : -1);
+  if (!valid_location(machine, location)) return CUDA_ERROR_INVALID_VALUE;
+  *flags = owner.granted(location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1);
   return CUDA_SUCCESS;
 }
 
@@ -139,8 +143,8 @@ CUresult state::device_get_mem_pool(CUmemoryPool* pool, CUdevice device) {
 CUresult state::device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
   if (!valid_device(device)) return CUDA_ERROR_INVALID_VALUE;
   if (!has_pools(*this, device)) return CUDA_ERROR_NOT_SUPPORTED;
-  const auto* const wanted = pools->find(pool);
-  if (wanted == nullptr || wanted->device() != device) return CUDA_ERROR_INVALID_VALUE;
+  const auto* const chosen = pools->find(pool);
+  if (chosen == nullptr || chosen->device() != device) return CUDA_ERROR_INVALID_VALUE;
   pools->make_current(device, pool);
   return CUDA_SUCCESS;
 }
@@ -168,22 +172,22 @@ CUresult state::mem_pool_destroy(CUmemoryPool pool) { return pools->destroy(pool
 
 CUresult state::mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                        void* value) {
-  const auto* const of = pools->find(pool);
-  if (of == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return of->get(attribute, value);
+  const auto* const target = pools->find(pool);
+  if (target == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return target->get(attribute, value);
 }
 
 CUresult state::mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
                                        void* value) {
-  auto* const of = pools->find(pool);
-  if (of == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return of->set(attribute, value);
+  auto* const target = pools->find(pool);
+  if (target == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return target->set(attribute, value);
 }
 
 CUresult state::mem_pool_trim_to(CUmemoryPool pool, std::size_t keep) {
-  auto* const of = pools->find(pool);
-  if (of == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  of->trim(keep);
+  auto* const target = pools->find(pool);
+  if (target == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  target->trim(keep);
   return CUDA_SUCCESS;
 }
 
@@ -211,45 +215,46 @@ CUresult state::mem_pool_get_access(CUmemAccess_flags* flags, CUmemoryPool pool,
 
 CUresult state::mem_alloc_async(CUdeviceptr* address, std::size_t bytes, CUstream handle) {
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  if (!has_pools(*this, on->device)) return CUDA_ERROR_NOT_SUPPORTED;
-  return allocate(*this, address, bytes, pools->current_of(on->device), on);
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  if (!has_pools(*this, stream->device)) return CUDA_ERROR_NOT_SUPPORTED;
+  return allocate(*this, address, bytes, pools->current_of(stream->device), stream);
 }
 
 CUresult state::mem_alloc_from_pool_async(CUdeviceptr* address, std::size_t bytes,
                                           CUmemoryPool pool, CUstream handle) {
   if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  return allocate(*this, address, bytes, pool, on);
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  return allocate(*this, address, bytes, pool, stream);
 }
 
 CUresult state::mem_free_async(CUdeviceptr address, CUstream handle) {
-  const auto on = stream(handle);
-  if (!on) return no_stream();
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
   if (address == 0) return CUDA_SUCCESS;
-  if (on->capturing) return graphs->capture_free(on, address);
+  if (stream->capturing) return graphs->capture_free(stream, address);
   if (graphs->any_active()) {
-    const CUresult bad = graphs->forbid(driver::call::mem_free_async);
-    if (bad != CUDA_SUCCESS) return bad;
+    const CUresult failure = graphs->forbid(driver::call::mem_free_async);
+    if (failure != CUDA_SUCCESS) return failure;
   }
-  if (const CUresult bad = may_queue(*this, *on); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = may_queue(*this, *stream); failure != CUDA_SUCCESS) return failure;
 
-  if (auto* const home = pools->holding(address)) {
-    block* const found = home->find(address);
-    if (found == nullptr || found->address != address) return CUDA_ERROR_INVALID_VALUE;
-    home->free(*found, on);
+  if (auto* const owner = pools->holding(address)) {
+    block* const freed = owner->find(address);
+    if (freed == nullptr || freed->address != address) return CUDA_ERROR_INVALID_VALUE;
+    owner->free(*freed, stream);
     return CUDA_SUCCESS;
   }
   if (auto* const foreign = pools->importing(address)) {
-    return foreign->free(address, on) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return foreign->free(address, stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
-  if (graphs->free_graph_allocation(address, on)) return CUDA_SUCCESS;
-  region* const in = space.find(address);
-  if (in == nullptr || in->base != address) return CUDA_ERROR_INVALID_VALUE;
-  if (in->kind == memory_kind::managed) return CUDA_ERROR_NOT_SUPPORTED;
-  return in->kind == memory_kind::plain ? free_plain(*this, *in, on) : CUDA_ERROR_INVALID_VALUE;
+  if (graphs->free_graph_allocation(address, stream)) return CUDA_SUCCESS;
+  region* const area = space.find(address);
+  if (area == nullptr || area->base != address) return CUDA_ERROR_INVALID_VALUE;
+  if (area->kind == memory_kind::managed) return CUDA_ERROR_NOT_SUPPORTED;
+  return area->kind == memory_kind::plain ? free_plain(*this, *area, stream)
+                                          : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace weir::inline v0::sim

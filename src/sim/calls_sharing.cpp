@@ -7,11 +7,11 @@
 namespace weir::inline v0::sim {
 
 CUresult state::ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr address) {
-  region* const in = space.find(address);
-  if (handle == nullptr || in == nullptr || in->kind != memory_kind::plain) {
+  region* const area = space.find(address);
+  if (handle == nullptr || area == nullptr || area->kind != memory_kind::plain) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return shared->export_memory(*in, *handle);
+  return shared->export_memory(*area, *handle);
 }
 
 CUresult state::ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
@@ -20,26 +20,27 @@ CUresult state::ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle,
   }
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   return shared->open_memory(handle, device, *address);
 }
 
 CUresult state::ipc_close_mem_handle(CUdeviceptr address) {
-  const auto imported = [&]() -> const region* {
-    const region* const in = space.find(address);
-    const bool opened = in != nullptr && in->base == address && in->kind == memory_kind::imported &&
-                        in->pool == nullptr;
-    return opened ? in : nullptr;
+  const auto find_imported = [&]() -> const region* {
+    const region* const area = space.find(address);
+    const bool opened = area != nullptr && area->base == address &&
+                        area->kind == memory_kind::imported && area->pool == nullptr;
+    return opened ? area : nullptr;
   };
-  const region* const in = imported();
-  if (in == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const int device = in->owner;
-  if (const CUresult bad = flow.synchronize_device(device, lock()); bad != CUDA_SUCCESS) return bad;
+  const region* const area = find_imported();
+  if (area == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const int device = area->owner;
+  if (const CUresult failure = flow.synchronize_device(device, lock()); failure != CUDA_SUCCESS)
+    return failure;
   after_synchronize(device);
   // Another thread may have closed it while this one waited.
-  const region* const still = imported();
-  if (still == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  space.check_removal(*still, "ipc_close_mem_handle");
+  const region* const current = find_imported();
+  if (current == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  space.check_removal(*current, "ipc_close_mem_handle");
   return shared->close_memory(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -56,7 +57,7 @@ CUresult state::ipc_open_event_handle(CUevent* event_handle, CUipcEventHandle ha
   if (event_handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   if (shared_event::is_own(handle)) return CUDA_ERROR_INVALID_CONTEXT;  // not within one process
   auto event = std::make_shared<event_state>();
   event->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;

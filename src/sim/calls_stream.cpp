@@ -15,7 +15,7 @@ CUresult state::stream_create_with_priority(CUstream* handle, unsigned flags, in
   if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   const int device = current_device();
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
   const int clamped = priority > 0 ? 0 : priority < -5 ? -5 : priority;
   *handle = stream_handles.insert(flow.make_stream(device, flags, clamped));
   return CUDA_SUCCESS;
@@ -36,95 +36,96 @@ CUresult state::stream_destroy(CUstream handle) {
 namespace {
 
 /// Whether the host may wait for a stream while captures are under way.
-CUresult check_wait(graph_set& graphs, const std::shared_ptr<stream_state>& on,
-                    driver::call which) {
+CUresult check_wait(graph_set& graphs, const std::shared_ptr<stream_state>& stream,
+                    driver::call call) {
   if (!graphs.any_active()) return CUDA_SUCCESS;
-  if (on->capturing) return graphs.misuse(on);
-  if (on->is_legacy) {
-    if (const CUresult bad = graphs.check_legacy(on->device); bad != CUDA_SUCCESS) return bad;
+  if (stream->capturing) return graphs.misuse(stream);
+  if (stream->is_legacy) {
+    if (const CUresult failure = graphs.check_legacy(stream->device); failure != CUDA_SUCCESS)
+      return failure;
   }
-  return graphs.forbid(which);
+  return graphs.forbid(call);
 }
 
 }  // namespace
 
 CUresult state::stream_query(CUstream handle) {
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  if (const CUresult bad = check_wait(*graphs, on, driver::call::stream_query);
-      bad != CUDA_SUCCESS) {
-    return bad;
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  if (const CUresult failure = check_wait(*graphs, stream, driver::call::stream_query);
+      failure != CUDA_SUCCESS) {
+    return failure;
   }
-  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
-  if (on->completed < on->tail()) return CUDA_ERROR_NOT_READY;
-  flow.host_learns(on->clock.now());
+  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  if (stream->completed < stream->tail()) return CUDA_ERROR_NOT_READY;
+  flow.host_learns(stream->clock.now());
   return CUDA_SUCCESS;
 }
 
 CUresult state::stream_synchronize(CUstream handle) {
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  if (const CUresult bad = check_wait(*graphs, on, driver::call::stream_synchronize);
-      bad != CUDA_SUCCESS) {
-    return bad;
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  if (const CUresult failure = check_wait(*graphs, stream, driver::call::stream_synchronize);
+      failure != CUDA_SUCCESS) {
+    return failure;
   }
-  const CUresult answer = flow.synchronize(on, lock());
-  if (answer == CUDA_SUCCESS) after_synchronize(on->device);
+  const CUresult answer = flow.synchronize(stream, lock());
+  if (answer == CUDA_SUCCESS) after_synchronize(stream->device);
   return answer;
 }
 
-CUresult state::stream_wait_event(CUstream handle, CUevent event, unsigned flags) {
+CUresult state::stream_wait_event(CUstream handle, CUevent event_handle, unsigned flags) {
   if (flags > CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  const auto which = event_handles.share(event);
-  if (!on || !which) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
+  const auto stream = find_stream(handle);
+  const auto event = event_handles.share(event_handle);
+  if (!stream || !event) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
   if (flags == CU_EVENT_WAIT_EXTERNAL) {
-    return on->capturing ? graphs->wait_external(on, which) : CUDA_ERROR_ILLEGAL_STATE;
+    return stream->capturing ? graphs->wait_external(stream, event) : CUDA_ERROR_ILLEGAL_STATE;
   }
-  if (on->capturing || which->captured) return graphs->wait(on, *which);
-  flow.wait(on, *which);
+  if (stream->capturing || event->captured) return graphs->wait(stream, *event);
+  flow.wait(stream, *event);
   return CUDA_SUCCESS;
 }
 
 CUresult state::stream_get_priority(CUstream handle, int* priority) {
   if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  *priority = on->priority;
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  *priority = stream->priority;
   return CUDA_SUCCESS;
 }
 
 CUresult state::stream_get_flags(CUstream handle, unsigned* flags) {
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  *flags = on->flags;
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  *flags = stream->flags;
   return CUDA_SUCCESS;
 }
 
 CUresult state::stream_get_ctx(CUstream handle, CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  *context = context_of(on->device);
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  *context = context_of(stream->device);
   return CUDA_SUCCESS;
 }
 
 CUresult state::stream_get_id(CUstream handle, unsigned long long* id) {
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const auto on = stream(handle);
-  if (!on) return no_stream();
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
   // The driver takes the question for a use of the stream, and a capture does not survive it.
-  if (on->capturing) return graphs->misuse(on);
-  *id = on->id;
+  if (stream->capturing) return graphs->misuse(stream);
+  *id = stream->id;
   return CUDA_SUCCESS;
 }
 
 namespace {
 
-bool compare(std::uint32_t present, std::uint32_t value, unsigned how) {
-  switch (how) {
+bool compare(std::uint32_t present, std::uint32_t value, unsigned comparison) {
+  switch (comparison) {
     case CU_STREAM_WAIT_VALUE_EQ:
       return present == value;
     case CU_STREAM_WAIT_VALUE_AND:
@@ -145,19 +146,20 @@ std::atomic_ref<std::uint32_t> flag_at(CUdeviceptr address) {
 
 CUresult state::stream_wait_value32(CUstream handle, CUdeviceptr address, std::uint32_t value,
                                     unsigned flags) {
-  const unsigned how = flags & 3U;
+  const unsigned comparison = flags & 3U;
   if ((flags & ~(3U | CU_STREAM_WAIT_VALUE_FLUSH)) != 0 || address % 4 != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  region* const in = space.find(address);
-  if (in == nullptr || in->managed) return CUDA_ERROR_INVALID_VALUE;
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  region* const area = space.find(address);
+  if (area == nullptr || area->managed) return CUDA_ERROR_INVALID_VALUE;
   // The order that a value in memory establishes is invisible to the driver, and so to the hazard
   // check; the flag itself is not an access that could race.
-  return submit(on, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-                     .label = "wait for value",
-                     .gate = [=] { return compare(flag_at(address).load(), value, how); }});
+  return submit(stream,
+                {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, .label = "wait for value", .gate = [=] {
+                   return compare(flag_at(address).load(), value, comparison);
+                 }});
 }
 
 CUresult state::stream_write_value32(CUstream handle, CUdeviceptr address, std::uint32_t value,
@@ -165,18 +167,18 @@ CUresult state::stream_write_value32(CUstream handle, CUdeviceptr address, std::
   if (flags > CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER || address % 4 != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const auto on = stream(handle);
-  if (!on) return no_stream();
-  region* const in = space.find(address);
-  if (in == nullptr || in->managed) return CUDA_ERROR_INVALID_VALUE;
-  return submit(on, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-                     .label = "write value",
-                     .body =
-                         [=] {
-                           flag_at(address).store(value);
-                           return CUDA_SUCCESS;
-                         },
-                     .takes = costs::small_operation});
+  const auto stream = find_stream(handle);
+  if (!stream) return missing_stream();
+  region* const area = space.find(address);
+  if (area == nullptr || area->managed) return CUDA_ERROR_INVALID_VALUE;
+  return submit(stream, {.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+                         .label = "write value",
+                         .body =
+                             [=] {
+                               flag_at(address).store(value);
+                               return CUDA_SUCCESS;
+                             },
+                         .takes = costs::small_operation});
 }
 
 }  // namespace weir::inline v0::sim

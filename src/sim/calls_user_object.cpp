@@ -14,8 +14,8 @@ constexpr unsigned move_references = 1;     // CU_GRAPH_USER_OBJECT_MOVE
 
 bool is_count(unsigned count) { return count != 0 && count <= INT_MAX; }
 
-object_counts::iterator entry(graph& in, const user_object* object) {
-  return std::find_if(in.objects.begin(), in.objects.end(),
+object_counts::iterator entry(graph& owner, const user_object* object) {
+  return std::find_if(owner.objects.begin(), owner.objects.end(),
                       [&](const object_count& each) { return each.object.get() == object; });
 }
 
@@ -52,14 +52,14 @@ CUresult state::user_object_release(CUuserObject handle, unsigned count) {
 
 CUresult state::graph_retain_user_object(CUgraph graph_handle, CUuserObject handle, unsigned count,
                                          unsigned flags) {
-  graph* const by = graphs->graph_handles.find(graph_handle);
+  graph* const owner = graphs->graph_handles.find(graph_handle);
   const auto object = graphs->object_handles.share(handle);
-  if (by == nullptr || !object || !is_count(count)) return CUDA_ERROR_INVALID_VALUE;
+  if (owner == nullptr || !object || !is_count(count)) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & ~move_references) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (flags != move_references) object->references += count;
-  const auto held = entry(*by, object.get());
-  if (held == by->objects.end()) {
-    by->objects.push_back({object, count});
+  const auto held = entry(*owner, object.get());
+  if (held == owner->objects.end()) {
+    owner->objects.push_back({object, count});
   } else {
     held->count += count;
   }
@@ -68,13 +68,13 @@ CUresult state::graph_retain_user_object(CUgraph graph_handle, CUuserObject hand
 
 CUresult state::graph_release_user_object(CUgraph graph_handle, CUuserObject handle,
                                           unsigned count) {
-  graph* const by = graphs->graph_handles.find(graph_handle);
+  graph* const owner = graphs->graph_handles.find(graph_handle);
   const auto object = graphs->object_handles.share(handle);
-  if (by == nullptr || !object || !is_count(count)) return CUDA_ERROR_INVALID_VALUE;
-  const auto held = entry(*by, object.get());
-  if (held == by->objects.end() || held->count < count) return CUDA_ERROR_INVALID_VALUE;
+  if (owner == nullptr || !object || !is_count(count)) return CUDA_ERROR_INVALID_VALUE;
+  const auto held = entry(*owner, object.get());
+  if (held == owner->objects.end() || held->count < count) return CUDA_ERROR_INVALID_VALUE;
   held->count -= count;
-  if (held->count == 0) by->objects.erase(held);
+  if (held->count == 0) owner->objects.erase(held);
   graphs->release(object, count);
   graphs->run_destructors(lock());
   return CUDA_SUCCESS;

@@ -26,41 +26,42 @@ std::map<std::uint64_t, std::uint64_t>::const_iterator handle_set::reservation(
 }
 
 std::shared_ptr<allocation> handle_set::known(int descriptor) const {
-  struct stat facts {};
-  if (::fstat(descriptor, &facts) != 0) return nullptr;
-  const auto found = by_file_.find({facts.st_dev, facts.st_ino});
-  return found == by_file_.end() ? nullptr : found->second.lock();
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return nullptr;
+  const auto file = by_file_.find({status.st_dev, status.st_ino});
+  return file == by_file_.end() ? nullptr : file->second.lock();
 }
 
-void handle_set::remember(const std::shared_ptr<allocation>& what) {
-  struct stat facts {};
-  if (::fstat(what->pages->descriptor(), &facts) != 0) return;
+void handle_set::remember(const std::shared_ptr<allocation>& memory) {
+  struct stat status {};
+  if (::fstat(memory->pages->descriptor(), &status) != 0) return;
   std::erase_if(by_file_, [](const auto& entry) { return entry.second.expired(); });
-  by_file_.insert_or_assign({facts.st_dev, facts.st_ino}, what);
+  by_file_.insert_or_assign({status.st_dev, status.st_ino}, memory);
 }
 
 namespace {
 
 /// The location of a handle: what mem_create() thinks of it.
-CUresult check_location(const state& machine, const CUmemLocation& where) {
-  switch (where.type) {
+CUresult check_location(const state& machine, const CUmemLocation& location) {
+  switch (location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
-      return machine.valid_device(where.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+      return machine.valid_device(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
     case CU_MEM_LOCATION_TYPE_HOST:
       return CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:  // the machine has one node
-      return where.id == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      return location.id == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
-CUresult check_properties(const state& machine, const CUmemAllocationProp& wanted) {
-  if (wanted.type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult bad = check_location(machine, wanted.location); bad != CUDA_SUCCESS) {
-    return bad;
+CUresult check_properties(const state& machine, const CUmemAllocationProp& properties) {
+  if (properties.type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult failure = check_location(machine, properties.location);
+      failure != CUDA_SUCCESS) {
+    return failure;
   }
-  const int types = wanted.requestedHandleTypes;
+  const int types = properties.requestedHandleTypes;
   if ((types & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return CUDA_ERROR_NOT_PERMITTED;
   if ((types & (CU_MEM_HANDLE_TYPE_WIN32 | CU_MEM_HANDLE_TYPE_WIN32_KMT)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -68,9 +69,9 @@ CUresult check_properties(const state& machine, const CUmemAllocationProp& wante
   return CUDA_SUCCESS;
 }
 
-std::uint64_t granularity_of(const state& machine, const CUmemLocation& where) {
-  if (where.type == CU_MEM_LOCATION_TYPE_DEVICE && machine.valid_device(where.id)) {
-    return machine.devices[static_cast<std::size_t>(where.id)].spec.granularity.count();
+std::uint64_t granularity_of(const state& machine, const CUmemLocation& location) {
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE && machine.valid_device(location.id)) {
+    return machine.devices[static_cast<std::size_t>(location.id)].spec.granularity.count();
   }
   return device_page;
 }
@@ -85,9 +86,9 @@ struct handle_note {
 
 /// The protection that lets every device do what any of them may do; which of them may, the checks
 /// of queued work decide.
-int protection_of(const region& in) {
-  unsigned granted = in.flags;  // the host's own rights
-  for (const CUmemAccess_flags each : in.rights) granted |= static_cast<unsigned>(each);
+int protection_of(const region& area) {
+  unsigned granted = area.flags;  // the host's own rights
+  for (const CUmemAccess_flags each : area.rights) granted |= static_cast<unsigned>(each);
   int protection = PROT_NONE;
   if ((granted & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0) protection |= PROT_READ;
   if (granted == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_WRITE;
@@ -98,27 +99,27 @@ int protection_of(const region& in) {
 struct whole_mappings {
   bool valid = true;         ///< no mapping lies in the range only in part
   bool ends_mapped = false;  ///< the range begins with a mapping and ends with one
-  std::vector<region*> found{};
+  std::vector<region*> areas{};
 
   /// Access is granted from the beginning to the first gap, and silently no further.
   void keep_to_first_gap(std::uint64_t from) {
-    const auto gap = std::find_if(found.begin(), found.end(), [&](const region* in) {
-      return std::exchange(from, in->end()) != in->base;
+    const auto gap = std::find_if(areas.begin(), areas.end(), [&](const region* area) {
+      return std::exchange(from, area->end()) != area->base;
     });
-    found.erase(gap, found.end());
+    areas.erase(gap, areas.end());
   }
 };
 
 whole_mappings mappings_under(memory& space, std::uint64_t address, std::uint64_t size) {
   whole_mappings under;
-  space.each_in(address, size, [&](region& in) {
-    if (in.kind != memory_kind::mapped || in.base < address || in.end() > address + size) {
+  space.each_in(address, size, [&](region& area) {
+    if (area.kind != memory_kind::mapped || area.base < address || area.end() > address + size) {
       under.valid = false;
     }
-    under.found.push_back(&in);
+    under.areas.push_back(&area);
   });
-  under.ends_mapped = !under.found.empty() && under.found.front()->base == address &&
-                      under.found.back()->end() == address + size;
+  under.ends_mapped = !under.areas.empty() && under.areas.front()->base == address &&
+                      under.areas.back()->end() == address + size;
   return under;
 }
 
@@ -142,12 +143,12 @@ CUresult state::mem_address_reserve(CUdeviceptr* address, std::size_t bytes, std
 
 CUresult state::mem_address_free(CUdeviceptr address, std::size_t bytes) {
   auto& reservations = space.handles->reservations;
-  const auto found = reservations.find(address);
-  if (found == reservations.end() || found->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+  const auto reserved = reservations.find(address);
+  if (reserved == reservations.end() || reserved->second != bytes) return CUDA_ERROR_INVALID_VALUE;
   bool mapped = false;
   space.each_in(address, bytes, [&](const region&) { mapped = true; });
   if (mapped) return CUDA_ERROR_INVALID_VALUE;
-  reservations.erase(found);
+  reservations.erase(reserved);
   space.free_addresses(address, bytes);
   return CUDA_SUCCESS;
 }
@@ -171,35 +172,37 @@ CUresult state::mem_create(CUmemGenericAllocationHandle* handle, std::size_t byt
   if (handle == nullptr || properties == nullptr || flags != 0 || bytes == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (const CUresult bad = check_properties(*this, *properties); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = check_properties(*this, *properties); failure != CUDA_SUCCESS)
+    return failure;
   if (bytes % granularity_of(*this, properties->location) != 0) return CUDA_ERROR_INVALID_VALUE;
 
-  auto made = std::make_shared<allocation>();
-  made->properties = *properties;
-  made->size = bytes;
-  if (!made->on_host()) {
+  auto memory = std::make_shared<allocation>();
+  memory->properties = *properties;
+  memory->size = bytes;
+  if (!memory->on_host()) {
     const int device = properties->location.id;
-    if (const CUresult bad = health(device); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
     if (!devices[static_cast<std::size_t>(device)].spec.virtual_memory) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    made->takes = room::take(*this, device, bytes);
-    if (!made->takes) return CUDA_ERROR_OUT_OF_MEMORY;
+    memory->claim = capacity_claim::take(*this, device, bytes);
+    if (!memory->claim) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const bool shareable =
       (properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
-  const bool real = options.back_memory || shareable || made->on_host();
-  made->pages = real ? physical::create(*this, bytes, shareable) : physical::imagine(bytes);
-  if (!made->pages) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool real = options.back_memory || shareable || memory->on_host();
+  memory->pages =
+      real ? physical::create(*this, bytes, shareable) : physical::create_unbacked(bytes);
+  if (!memory->pages) return CUDA_ERROR_OUT_OF_MEMORY;
   if (shareable) {
     const handle_note note{.properties = *properties};
-    made->pages->write_note({reinterpret_cast<const char*>(&note), sizeof(note)});
-    space.handles->remember(made);
+    memory->pages->write_note({reinterpret_cast<const char*>(&note), sizeof(note)});
+    space.handles->remember(memory);
   }
   charge(1, bytes);
-  made->id = space.next_id++;
-  const auto kept = made;
-  kept->handle = *handle = space.handles->table.insert(std::move(made));
+  memory->id = space.next_id++;
+  const auto created = memory;
+  created->handle = *handle = space.handles->table.insert(std::move(memory));
   return CUDA_SUCCESS;
 }
 
@@ -216,18 +219,18 @@ CUresult state::mem_release(CUmemGenericAllocationHandle handle) {
 
 CUresult state::mem_get_allocation_properties(CUmemAllocationProp* properties,
                                               CUmemGenericAllocationHandle handle) {
-  const allocation* const found = space.handles->table.find(handle);
-  if (properties == nullptr || found == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *properties = found->properties;
+  const allocation* const memory = space.handles->table.find(handle);
+  if (properties == nullptr || memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *properties = memory->properties;
   return CUDA_SUCCESS;
 }
 
 CUresult state::mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void* address) {
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const region* const in = space.find(reinterpret_cast<std::uintptr_t>(address));
-  if (in == nullptr || in->kind != memory_kind::mapped) return CUDA_ERROR_INVALID_VALUE;
-  allocation& kept = *in->mapped;
-  if (kept.references++ == 0) kept.handle = space.handles->table.insert(in->mapped);
+  const region* const area = space.find(reinterpret_cast<std::uintptr_t>(address));
+  if (area == nullptr || area->kind != memory_kind::mapped) return CUDA_ERROR_INVALID_VALUE;
+  allocation& kept = *area->mapped;
+  if (kept.references++ == 0) kept.handle = space.handles->table.insert(area->mapped);
   *handle = kept.handle;
   return CUDA_SUCCESS;
 }
@@ -236,12 +239,12 @@ CUresult state::mem_retain_allocation_handle(CUmemGenericAllocationHandle* handl
 
 CUresult state::mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offset,
                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  const auto what = space.handles->table.share(handle);
-  if (!what || bytes == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (address % granularity_of(*this, what->properties.location) != 0) {
+  const auto memory = space.handles->table.share(handle);
+  if (!memory || bytes == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (address % granularity_of(*this, memory->properties.location) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (offset != 0 || bytes != what->size) return CUDA_ERROR_NOT_SUPPORTED;  // whole handles only
+  if (offset != 0 || bytes != memory->size) return CUDA_ERROR_NOT_SUPPORTED;  // whole handles only
   const auto within = space.handles->reservation(address);
   if (within == space.handles->reservations.end() ||
       bytes > within->first + within->second - address) {
@@ -250,14 +253,14 @@ CUresult state::mem_map(CUdeviceptr address, std::size_t bytes, std::size_t offs
   bool taken = false;
   space.each_in(address, bytes, [&](const region&) { taken = true; });
   if (taken) return CUDA_ERROR_INVALID_VALUE;
-  if (what->pages->map_at(address, 0, bytes, false) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory->pages->map_at(address, 0, bytes, false) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   space.insert({.base = address,
                 .size = bytes,
                 .kind = memory_kind::mapped,
-                .device = what->on_host() ? -1 : what->properties.location.id,
-                .pages = what->pages,
+                .device = memory->on_host() ? -1 : memory->properties.location.id,
+                .pages = memory->pages,
                 .rights = std::vector(devices.size(), CU_MEM_ACCESS_FLAGS_PROT_NONE),
-                .mapped = what});
+                .mapped = memory});
   return CUDA_SUCCESS;
 }
 
@@ -270,10 +273,10 @@ CUresult state::mem_unmap(CUdeviceptr address, std::size_t bytes) {
   if (address % device_page != 0 || bytes % device_page != 0) return CUDA_ERROR_INVALID_VALUE;
   const whole_mappings under = mappings_under(space, address, bytes);
   if (!under.valid) return CUDA_ERROR_INVALID_VALUE;
-  charge(static_cast<double>(under.found.size()));
-  for (region* const going : under.found) {
-    space.check_removal(*going, "mem_unmap");
-    space.erase(going->base);
+  charge(static_cast<double>(under.areas.size()));
+  for (region* const area : under.areas) {
+    space.check_removal(*area, "mem_unmap");
+    space.erase(area->base);
   }
   return CUDA_SUCCESS;
 }
@@ -287,38 +290,38 @@ CUresult state::mem_set_access(CUdeviceptr address, std::size_t bytes,
   if (!under.valid || !under.ends_mapped) return CUDA_ERROR_INVALID_VALUE;
   under.keep_to_first_gap(address);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto& [where, flags] = access[i];
+    const auto& [location, flags] = access[i];
     if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
         flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (where.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-      if (!valid_device(where.id)) return CUDA_ERROR_INVALID_VALUE;
-    } else if (where.type == CU_MEM_LOCATION_TYPE_HOST ||
-               where.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
-      for (const region* in : under.found) {
-        if (!in->mapped->on_host()) return CUDA_ERROR_NOT_SUPPORTED;
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+      if (!valid_device(location.id)) return CUDA_ERROR_INVALID_VALUE;
+    } else if (location.type == CU_MEM_LOCATION_TYPE_HOST ||
+               location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
+      for (const region* area : under.areas) {
+        if (!area->mapped->on_host()) return CUDA_ERROR_NOT_SUPPORTED;
       }
     } else {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  charge(static_cast<double>(under.found.size()));
-  for (region* const in : under.found) {
-    const bool real = !in->pages->imagined();
-    const auto rights_before = real ? in->rights : decltype(in->rights){};
-    const unsigned flags_before = in->flags;
+  charge(static_cast<double>(under.areas.size()));
+  for (region* const area : under.areas) {
+    const bool real = !area->pages->is_unbacked();
+    const auto rights_before = real ? area->rights : decltype(area->rights){};
+    const unsigned flags_before = area->flags;
     for (std::size_t i = 0; i < count; ++i) {
       if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        in->rights[static_cast<std::size_t>(access[i].location.id)] = access[i].flags;
+        area->rights[static_cast<std::size_t>(access[i].location.id)] = access[i].flags;
       } else {
-        in->flags = static_cast<unsigned>(access[i].flags);
+        area->flags = static_cast<unsigned>(access[i].flags);
       }
     }
-    void* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(in->base));
-    if (real && ::mprotect(at, in->size, protection_of(*in)) != 0) {
-      in->rights = rights_before;
-      in->flags = flags_before;
+    void* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(area->base));
+    if (real && ::mprotect(at, area->size, protection_of(*area)) != 0) {
+      area->rights = rights_before;
+      area->flags = flags_before;
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
@@ -330,11 +333,11 @@ CUresult state::mem_get_access(unsigned long long* flags, const CUmemLocation* l
   if (flags == nullptr || location == nullptr || address == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!valid_device(location->id)) return CUDA_ERROR_INVALID_DEVICE;
   *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-  const region* const in = space.find(address);
-  if (in == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const region* const area = space.find(address);
+  if (area == nullptr) return CUDA_ERROR_INVALID_VALUE;
   // Only mappings have rights that were set; other memory answers with none.
-  if (in->kind == memory_kind::mapped) {
-    *flags = static_cast<unsigned long long>(in->rights[static_cast<std::size_t>(location->id)]);
+  if (area->kind == memory_kind::mapped) {
+    *flags = static_cast<unsigned long long>(area->rights[static_cast<std::size_t>(location->id)]);
   }
   return CUDA_SUCCESS;
 }
@@ -344,13 +347,13 @@ CUresult state::mem_get_access(unsigned long long* flags, const CUmemLocation* l
 CUresult state::mem_export_to_shareable_handle(void* shareable, CUmemGenericAllocationHandle handle,
                                                CUmemAllocationHandleType type,
                                                unsigned long long flags) {
-  const allocation* const what = space.handles->table.find(handle);
-  if (shareable == nullptr || what == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const allocation* const memory = space.handles->table.find(handle);
+  if (shareable == nullptr || memory == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-      (what->properties.requestedHandleTypes & type) == 0) {
+      (memory->properties.requestedHandleTypes & type) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const int copy = ::fcntl(what->pages->descriptor(), F_DUPFD_CLOEXEC, 0);
+  const int copy = ::fcntl(memory->pages->descriptor(), F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   std::memcpy(shareable, &copy, sizeof(copy));
   return CUDA_SUCCESS;
@@ -375,23 +378,23 @@ CUresult state::mem_import_from_shareable_handle(CUmemGenericAllocationHandle* h
       size % granularity_of(*this, note.properties.location) != 0) {
     return CUDA_ERROR_UNKNOWN;
   }
-  auto made = std::make_shared<allocation>();
+  auto memory = std::make_shared<allocation>();
   if (const auto same = space.handles->known(descriptor)) {
-    made->pages = same->pages;
-    made->takes = same->takes;
+    memory->pages = same->pages;
+    memory->claim = same->claim;
   } else {
     const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    made->pages = physical::adopt(copy, size);
+    memory->pages = physical::adopt(copy, size);
   }
-  space.handles->remember(made);
-  made->properties = note.properties;
-  made->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;  // it cannot be passed on
-  made->size = size;
-  made->id = space.next_id++;
-  made->imported = true;
-  const auto kept = made;
-  kept->handle = *handle = space.handles->table.insert(std::move(made));
+  space.handles->remember(memory);
+  memory->properties = note.properties;
+  memory->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;  // it cannot be passed on
+  memory->size = size;
+  memory->id = space.next_id++;
+  memory->imported = true;
+  const auto imported = memory;
+  imported->handle = *handle = space.handles->table.insert(std::move(memory));
   return CUDA_SUCCESS;
 }
 

@@ -15,7 +15,7 @@ namespace weir::inline v0::sim {
 namespace {
 
 /// Calls the driver holds potentially unsafe while a capture is under way: they are not put into a
-/// stream, so a replay could not repeat them, or they wait for work that a capture only notes down.
+/// stream, so a replay could not repeat them, or they wait for work that a capture only records.
 constexpr std::array unsafe_calls{
     // They wait for work, or ask whether it is done.
     driver::call::event_query, driver::call::event_synchronize, driver::call::stream_query,
@@ -34,7 +34,7 @@ constexpr std::array unsafe_calls{
 
 constexpr auto unsafe_by_call = [] {
   std::array<bool, driver::call_count> unsafe{};
-  for (const driver::call which : unsafe_calls) unsafe[static_cast<std::size_t>(which)] = true;
+  for (const driver::call call : unsafe_calls) unsafe[static_cast<std::size_t>(call)] = true;
   return unsafe;
 }();
 
@@ -49,28 +49,28 @@ capture::member& capture::at(const stream_state& stream) noexcept {
 
 bool capture::blocks_legacy(int device) const noexcept {
   return std::any_of(members.begin(), members.end(), [&](const member& each) {
-    return each.stream->device == device && each.stream->blocking();
+    return each.stream->device == device && each.stream->is_blocking();
   });
 }
 
-void merge(std::vector<CUgraphNode>& into, const std::vector<CUgraphNode>& more) {
-  for (CUgraphNode node : more) {
-    if (std::find(into.begin(), into.end(), node) == into.end()) into.push_back(node);
+void merge(std::vector<CUgraphNode>& nodes, const std::vector<CUgraphNode>& added) {
+  for (CUgraphNode node : added) {
+    if (std::find(nodes.begin(), nodes.end(), node) == nodes.end()) nodes.push_back(node);
   }
 }
 
 // --- What captures forbid -----------------------------------------------------------------------
 
-CUresult graph_set::forbid(driver::call which) {
-  if (!unsafe_by_call[static_cast<std::size_t>(which)]) return CUDA_SUCCESS;
-  const thread_state& me = machine_.thread();
-  if (me.mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+CUresult graph_set::forbid(driver::call call) {
+  if (!unsafe_by_call[static_cast<std::size_t>(call)]) return CUDA_SUCCESS;
+  const thread_state& caller = machine_.thread();
+  if (caller.mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   CUresult answer = CUDA_SUCCESS;
   for (const auto& each : captures_) {
-    const bool mine = each->thread == me.number;
-    const bool forbids = mine ? each->mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                              : me.mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                                    each->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool own = each->thread == caller.number;
+    const bool forbids = own ? each->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+                             : caller.mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                   each->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!forbids) continue;
     each->invalidated = true;
     answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -87,7 +87,7 @@ CUresult graph_set::misuse(const std::shared_ptr<stream_state>& stream) {
 }
 
 void graph_set::abandon(const std::shared_ptr<stream_state>& stream) {
-  if (const auto in = stream->capturing) close(*in);
+  if (const auto active = stream->capturing) close(*active);
 }
 
 CUresult graph_set::legacy_usable(int device) const noexcept {
@@ -106,9 +106,10 @@ CUresult graph_set::check_legacy(int device) {
 CUresult graph_set::check_synchronize(int device) {
   CUresult answer = CUDA_SUCCESS;
   for (const auto& each : captures_) {
-    const bool here = std::any_of(each->members.begin(), each->members.end(),
-                                  [&](const auto& in) { return in.stream->device == device; });
-    if (!here) continue;
+    const bool on_device =
+        std::any_of(each->members.begin(), each->members.end(),
+                    [&](const auto& member) { return member.stream->device == device; });
+    if (!on_device) continue;
     each->invalidated = true;
     answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -137,19 +138,19 @@ namespace {
 
 /// Whether everything that the members' next nodes would depend on comes before, or is, something
 /// that the first member's next node would depend on.
-bool all_joined(const capture& which, const graph_set& graphs) {
-  const auto& nodes = which.building->nodes;
-  std::vector<bool> reached(nodes.size(), false);
-  for (const CUgraphNode node : which.members.front().next) {
-    reached[graphs.node_handles.find(node)->place] = true;
+bool all_joined(const capture& ending, const graph_set& graphs) {
+  const auto& nodes = ending.building->nodes;
+  std::vector<bool> joined(nodes.size(), false);
+  for (const CUgraphNode node : ending.members.front().next) {
+    joined[graphs.node_handles.find(node)->place] = true;
   }
   for (std::size_t i = nodes.size(); i-- > 0;) {
-    if (!reached[i]) continue;
-    for (const std::size_t before : nodes[i]->after) reached[before] = true;
+    if (!joined[i]) continue;
+    for (const std::size_t before : nodes[i]->after) joined[before] = true;
   }
-  for (const capture::member& each : which.members) {
+  for (const capture::member& each : ending.members) {
     for (const CUgraphNode node : each.next) {
-      if (!reached[graphs.node_handles.find(node)->place]) return false;
+      if (!joined[graphs.node_handles.find(node)->place]) return false;
     }
   }
   return true;
@@ -164,8 +165,8 @@ CUresult graph_set::end(const std::shared_ptr<stream_state>& stream, CUgraph* gr
     ending->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
-  CUgraph nobody = nullptr;  // a caller that does not want the graph ends the capture all the same
-  if (graph == nullptr) graph = &nobody;
+  CUgraph unused = nullptr;  // a caller that does not want the graph ends the capture all the same
+  if (graph == nullptr) graph = &unused;
   *graph = nullptr;
   CUresult answer = CUDA_SUCCESS;
   if (ending->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
@@ -183,81 +184,82 @@ CUresult graph_set::end(const std::shared_ptr<stream_state>& stream, CUgraph* gr
   return answer;
 }
 
-void graph_set::close(capture& which) {
-  which.ended = true;
-  if (which.handle != nullptr) {
-    graph_handles.erase(which.handle);
-    dismantle(*which.building);
+void graph_set::close(capture& ending) {
+  ending.ended = true;
+  if (ending.handle != nullptr) {
+    graph_handles.erase(ending.handle);
+    dismantle(*ending.building);
   }
-  which.building = nullptr;
-  std::shared_ptr<capture> kept;  // the members may hold the last references
-  for (capture::member& each : which.members) kept = std::exchange(each.stream->capturing, nullptr);
-  which.members.clear();
-  std::erase_if(captures_, [&](const auto& each) { return each.get() == &which; });
+  ending.building = nullptr;
+  std::shared_ptr<capture> last_reference;  // the members may hold the last references
+  for (capture::member& each : ending.members)
+    last_reference = std::exchange(each.stream->capturing, nullptr);
+  ending.members.clear();
+  std::erase_if(captures_, [&](const auto& each) { return each.get() == &ending; });
 }
 
 // --- Work ---------------------------------------------------------------------------------------
 
-CUresult graph_set::add_node(const std::shared_ptr<stream_state>& stream, work what) {
-  return add_node(stream, {.what = std::move(what), .device = stream->device});
+CUresult graph_set::add_node(const std::shared_ptr<stream_state>& stream, work task) {
+  return add_node(stream, {.task = std::move(task), .device = stream->device});
 }
 
 CUresult graph_set::add_node(const std::shared_ptr<stream_state>& stream, node_content content) {
-  capture& in = *stream->capturing;
-  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  std::vector<CUgraphNode>& next = in.at(*stream).next;
-  next = {append(*in.building, std::move(content), places_of(next))};
+  capture& active = *stream->capturing;
+  if (active.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  std::vector<CUgraphNode>& next = active.at(*stream).next;
+  next = {append(*active.building, std::move(content), places_of(next))};
   return CUDA_SUCCESS;
 }
 
 std::vector<std::size_t> graph_set::places_of(const std::vector<CUgraphNode>& nodes) const {
-  std::vector<std::size_t> found;
-  for (const CUgraphNode node : nodes) found.push_back(node_handles.find(node)->place);
-  return found;
+  std::vector<std::size_t> places;
+  for (const CUgraphNode node : nodes) places.push_back(node_handles.find(node)->place);
+  return places;
 }
 
 // --- Events -------------------------------------------------------------------------------------
 
 CUresult graph_set::record(event_state& event, const std::shared_ptr<stream_state>& stream) {
-  capture& in = *stream->capturing;
-  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  capture& active = *stream->capturing;
+  if (active.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   event.captured = stream->capturing;
-  event.captured_nodes = in.at(*stream).next;
+  event.captured_nodes = active.at(*stream).next;
   return CUDA_SUCCESS;
 }
 
 CUresult graph_set::wait(const std::shared_ptr<stream_state>& stream, event_state& event) {
-  const auto mine = stream->capturing;
-  const auto theirs = event.captured;
-  if (mine && mine->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (!theirs) {
+  const auto stream_capture = stream->capturing;
+  const auto event_capture = event.captured;
+  if (stream_capture && stream_capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (!event_capture) {
     // Waiting for an event that was never recorded is nothing, here as elsewhere.
     if (!event.recorded && !event.shared) return CUDA_SUCCESS;
-    mine->invalidated = true;
+    stream_capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  if (theirs->ended) return CUDA_ERROR_INVALID_VALUE;
-  if (mine && mine != theirs) {
-    mine->invalidated = theirs->invalidated = true;
+  if (event_capture->ended) return CUDA_ERROR_INVALID_VALUE;
+  if (stream_capture && stream_capture != event_capture) {
+    stream_capture->invalidated = event_capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
-  if (theirs->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (event_capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (stream->is_legacy) {
-    theirs->invalidated = true;
+    event_capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
-  if (!mine) {
-    theirs->members.push_back({stream, {}});
-    stream->capturing = theirs;
+  if (!stream_capture) {
+    event_capture->members.push_back({stream, {}});
+    stream->capturing = event_capture;
   }
-  merge(theirs->at(*stream).next, event.captured_nodes);
+  merge(event_capture->at(*stream).next, event.captured_nodes);
   return CUDA_SUCCESS;
 }
 
 CUresult graph_set::record_external(const std::shared_ptr<event_state>& event,
                                     const std::shared_ptr<stream_state>& stream) {
   if (!stream->capturing) return CUDA_ERROR_INVALID_VALUE;
-  return add_node(stream, {.what = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD},
+  return add_node(stream, {.task = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD},
                            .device = stream->device,
                            .event = event});
 }
@@ -267,32 +269,32 @@ CUresult graph_set::wait_external(const std::shared_ptr<stream_state>& stream,
   if (!stream->capturing) return CUDA_ERROR_INVALID_VALUE;
   return add_node(
       stream,
-      {.what = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT}, .device = stream->device, .event = event});
+      {.task = {.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT}, .device = stream->device, .event = event});
 }
 
 // --- Memory -------------------------------------------------------------------------------------
 
 CUresult graph_set::capture_alloc(const std::shared_ptr<stream_state>& stream, std::size_t bytes,
                                   CUmemoryPool pool, CUdeviceptr* address) {
-  capture& in = *stream->capturing;
-  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  const auto* const from = machine_.pools->find(pool);
-  const int device = from == nullptr ? stream->device : from->device();
+  capture& active = *stream->capturing;
+  if (active.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  const auto* const source = machine_.pools->find(pool);
+  const int device = source == nullptr ? stream->device : source->device();
   if (bytes == 0 || device < 0) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<CUgraphNode>& next = in.at(*stream).next;
+  std::vector<CUgraphNode>& next = active.at(*stream).next;
   CUgraphNode node = nullptr;
   const CUresult answer =
-      add_allocation(*in.building, places_of(next), device, bytes, {}, &node, address);
+      add_allocation(*active.building, places_of(next), device, bytes, {}, &node, address);
   if (answer == CUDA_SUCCESS) next = {node};
   return answer;
 }
 
 CUresult graph_set::capture_free(const std::shared_ptr<stream_state>& stream, CUdeviceptr address) {
-  capture& in = *stream->capturing;
-  if (in.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  std::vector<CUgraphNode>& next = in.at(*stream).next;
+  capture& active = *stream->capturing;
+  if (active.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  std::vector<CUgraphNode>& next = active.at(*stream).next;
   CUgraphNode node = nullptr;
-  const CUresult answer = add_free(*in.building, places_of(next), address, &node);
+  const CUresult answer = add_free(*active.building, places_of(next), address, &node);
   if (answer == CUDA_SUCCESS) next = {node};
   return answer;
 }

@@ -45,6 +45,6 @@ class capture {
 };
 
 /// Adds what is not there yet.
-void merge(std::vector<driver::CUgraphNode>& into, const std::vector<driver::CUgraphNode>& more);
+void merge(std::vector<driver::CUgraphNode>& nodes, const std::vector<driver::CUgraphNode>& added);
 
 }  // namespace weir::inline v0::sim

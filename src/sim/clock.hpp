@@ -19,17 +19,17 @@ struct stamp {
   std::uint64_t tick = 0;
 };
 
-/// For each actor, up to which tick its deeds are known. Immutable once shared: a moment costs one
-/// reference, however many actors there are.
+/// For each actor, up to which tick its actions are known. Immutable once shared: a moment costs
+/// one reference, however many actors there are.
 using knowledge = std::shared_ptr<const std::vector<std::uint64_t>>;
 
-/// A point in the order of things: one deed, and everything that happened before it.
+/// A point in the order of things: one action, and everything that happened before it.
 struct moment {
   stamp at{};
   knowledge known{};
 
-  /// Whether `other` happened at or before this moment. Since an actor that learns of a deed learns
-  /// all that the deed knew, one comparison decides.
+  /// Whether `other` happened at or before this moment. Since an actor that learns of an action
+  /// learns all that the action knew, one comparison decides.
   [[nodiscard]] bool includes(stamp other) const noexcept {
     if (other.actor == at.actor) return other.tick <= at.tick;
     return known && other.actor < known->size() && (*known)[other.actor] >= other.tick;
@@ -49,7 +49,7 @@ class actor_clock {
   /// Grows with every change: who has seen this version has nothing more to learn.
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
-  /// The moment of the next deed.
+  /// The moment of the next action.
   const moment& tick() noexcept {
     ++now_.at.tick;
     ++version_;
@@ -59,11 +59,11 @@ class actor_clock {
   /// From now on everything up to `other` is known here.
   void learn(const moment& other) {
     if (now_.includes(other.at)) return;
-    own_what_is_known();
-    const std::size_t theirs = other.known ? other.known->size() : 0;
-    const std::size_t actors = std::max(theirs, std::size_t{other.at.actor} + 1);
+    own_known();
+    const std::size_t other_size = other.known ? other.known->size() : 0;
+    const std::size_t actors = std::max(other_size, std::size_t{other.at.actor} + 1);
     if (own_->size() < actors) own_->resize(actors, 0);
-    for (std::size_t i = 0; i < theirs; ++i) {
+    for (std::size_t i = 0; i < other_size; ++i) {
       (*own_)[i] = std::max((*own_)[i], (*other.known)[i]);
     }
     (*own_)[other.at.actor] = std::max((*own_)[other.at.actor], other.at.tick);
@@ -72,7 +72,7 @@ class actor_clock {
 
  private:
   /// A list of our own to write to: a new one only where somebody keeps a moment with the old one.
-  void own_what_is_known() {
+  void own_known() {
     if (own_ && own_.use_count() == 2) return;  // own_ and now_.known
     own_ = own_ ? std::make_shared<std::vector<std::uint64_t>>(*own_)
                 : std::make_shared<std::vector<std::uint64_t>>();

@@ -8,8 +8,8 @@ cost_table cost_table::free() { return {}; }
 cost_table cost_table::h200() {
   using enum driver::call;
   cost_table table;
-  const auto set = [&](driver::call which, double nanoseconds, double per_mib = 0) {
-    table.of[static_cast<std::size_t>(which)] = {nanoseconds, per_mib};
+  const auto set = [&](driver::call call, double nanoseconds, double per_mib = 0) {
+    table.of[static_cast<std::size_t>(call)] = {nanoseconds, per_mib};
   };
   // Measured on an H200 under driver 580.159, unless said otherwise.
   // Plain memory: 70 us a pair and 0.47 us a MiB, shared by its two calls.

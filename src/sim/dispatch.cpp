@@ -20,15 +20,15 @@ const int fork_hook = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); 
 thread_local std::unique_lock<std::mutex>* held_lock = nullptr;
 
 /// Set while this thread runs a host function, which must not call the driver.
-thread_local int inside_host_function = 0;
+thread_local int host_function_depth = 0;
 
 /// One row of the table: `call<Slot>` is the function pointer, the rest does not depend on the
 /// slot.
-template <driver::call Which, auto Method>
+template <driver::call Call, auto Method>
 struct row;
 
-template <driver::call Which, class... Arguments, CUresult (state::*Method)(Arguments...)>
-struct row<Which, Method> {
+template <driver::call Call, class... Arguments, CUresult (state::*Method)(Arguments...)>
+struct row<Call, Method> {
   template <int Slot>
   static CUresult call(Arguments... arguments) {
     return enter(slots[Slot].load(std::memory_order_acquire), arguments...);
@@ -37,10 +37,10 @@ struct row<Which, Method> {
   static CUresult enter(state* machine, Arguments... arguments) {
     if (machine == nullptr) return CUDA_ERROR_DEINITIALIZED;
     if (machine->fork_generation != fork_generation()) return CUDA_ERROR_NOT_INITIALIZED;
-    if (inside_host_function != 0) return CUDA_ERROR_NOT_PERMITTED;
-    const entered here{*machine};
+    if (host_function_depth != 0) return CUDA_ERROR_NOT_PERMITTED;
+    const machine_lock guard{*machine};
     CUresult answer = CUDA_SUCCESS;
-    if (machine->before(Which, answer)) return answer;
+    if (machine->before(Call, answer)) return answer;
     try {
       answer = (machine->*Method)(arguments...);
     } catch (const std::bad_alloc&) {
@@ -48,7 +48,7 @@ struct row<Which, Method> {
     } catch (...) {
       answer = CUDA_ERROR_UNKNOWN;
     }
-    machine->after(Which);
+    machine->after(Call);
     return answer;
   }
 };
@@ -91,13 +91,14 @@ const driver::table& table_of(int slot) noexcept { return tables[static_cast<std
 
 std::uint64_t fork_generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
-entered::entered(state& machine) : lock_{machine.mutex}, outer_{std::exchange(held_lock, &lock_)} {}
+machine_lock::machine_lock(state& machine)
+    : lock_{machine.mutex}, outer_{std::exchange(held_lock, &lock_)} {}
 
-entered::~entered() { held_lock = outer_; }
+machine_lock::~machine_lock() { held_lock = outer_; }
 
 std::unique_lock<std::mutex>& state::lock() const noexcept { return *held_lock; }
 
-host_function_scope::host_function_scope() noexcept { ++inside_host_function; }
-host_function_scope::~host_function_scope() { --inside_host_function; }
+host_function_scope::host_function_scope() noexcept { ++host_function_depth; }
+host_function_scope::~host_function_scope() { --host_function_depth; }
 
 }  // namespace weir::inline v0::sim

@@ -24,12 +24,12 @@ void leave_slot(int slot) noexcept;
 
 /// The lock of a machine, held by this thread while it is inside one of its functions. Everything
 /// in state that says "the machine's lock" means the one taken here.
-class entered {
+class machine_lock {
  public:
-  explicit entered(state& machine);
-  ~entered();
-  entered(const entered&) = delete;
-  entered& operator=(const entered&) = delete;
+  explicit machine_lock(state& machine);
+  ~machine_lock();
+  machine_lock(const machine_lock&) = delete;
+  machine_lock& operator=(const machine_lock&) = delete;
 
   [[nodiscard]] std::unique_lock<std::mutex>& lock() noexcept { return lock_; }
 

@@ -16,7 +16,7 @@ struct plan;
 
 /// What a node does when its turn comes.
 struct node_content {
-  work what{};
+  work task{};
   int device = 0;
   std::shared_ptr<graph_allocation> memory{};  ///< of allocation and free nodes
   std::shared_ptr<event_state> event{};        ///< of event nodes

@@ -18,13 +18,13 @@ constexpr std::uint64_t alignment = 512;
 }  // namespace
 
 bool graph_block::idle() const noexcept {
-  return live == 0 &&
-         std::all_of(users.begin(), users.end(), [](const dependency& each) { return each.met(); });
+  return live == 0 && std::all_of(users.begin(), users.end(),
+                                  [](const dependency& each) { return each.is_met(); });
 }
 
-void graph_block::used_by(dependency what) {
-  std::erase_if(users, [](const dependency& each) { return each.met(); });
-  users.push_back(std::move(what));
+void graph_block::used_by(dependency user) {
+  std::erase_if(users, [](const dependency& each) { return each.is_met(); });
+  users.push_back(std::move(user));
 }
 
 void graph_allocation::set_live(bool now) noexcept {
@@ -34,100 +34,100 @@ void graph_allocation::set_live(bool now) noexcept {
 }
 
 graph_memory::graph_memory(state& machine) : machine_{machine} {
-  usage_.resize(machine.options.devices.size());
+  counters_.resize(machine.options.devices.size());
   cached_.resize(machine.options.devices.size());
 }
 
 // --- Addresses ----------------------------------------------------------------------------------
 
-std::shared_ptr<graph_block> graph_memory::room_for(std::uint64_t owner, int device,
-                                                    std::size_t bytes,
-                                                    std::vector<CUmemAccess_flags> rights) {
-  for (const auto& each : blocks_) {
-    if (each->owner == owner && each->device == device && each->size - each->taken >= bytes &&
-        each->rights == rights) {
-      return each;
+std::shared_ptr<graph_block> graph_memory::find_block(std::uint64_t owner, int device,
+                                                      std::size_t bytes,
+                                                      std::vector<CUmemAccess_flags> rights) {
+  for (const auto& existing : blocks_) {
+    if (existing->owner == owner && existing->device == device &&
+        existing->size - existing->taken >= bytes && existing->rights == rights) {
+      return existing;
     }
   }
   if (bytes > ~std::uint64_t{0} - block_unit) return nullptr;
-  auto made = std::make_shared<graph_block>();
-  made->size = (bytes + block_unit - 1) / block_unit * block_unit;
-  made->device = device;
-  made->rights = std::move(rights);
-  made->owner = owner;
-  made->address = machine_.space.reserve_addresses(made->size, block_unit);
-  if (made->address == 0) return nullptr;
-  blocks_.push_back(made);
-  return made;
+  auto block = std::make_shared<graph_block>();
+  block->size = (bytes + block_unit - 1) / block_unit * block_unit;
+  block->device = device;
+  block->rights = std::move(rights);
+  block->owner = owner;
+  block->address = machine_.space.reserve_addresses(block->size, block_unit);
+  if (block->address == 0) return nullptr;
+  blocks_.push_back(block);
+  return block;
 }
 
 std::shared_ptr<graph_allocation> graph_memory::create(std::uint64_t owner, int device,
                                                        std::size_t bytes,
                                                        std::vector<CUmemAccess_flags> rights) {
-  auto block = room_for(owner, device, bytes, std::move(rights));
+  auto block = find_block(owner, device, bytes, std::move(rights));
   if (!block) return nullptr;
-  auto made = std::make_shared<graph_allocation>();
-  made->address = block->address + block->taken;
-  made->bytes = bytes;
+  auto allocated = std::make_shared<graph_allocation>();
+  allocated->address = block->address + block->taken;
+  allocated->bytes = bytes;
   block->taken =
       std::min(block->size, (block->taken + bytes + alignment - 1) / alignment * alignment);
-  made->block = std::move(block);
-  all_.emplace(made->address, made);
-  return made;
+  allocated->block = std::move(block);
+  all_.emplace(allocated->address, allocated);
+  return allocated;
 }
 
 std::shared_ptr<graph_allocation> graph_memory::find(CUdeviceptr address) const {
-  const auto found = all_.find(address);
-  return found == all_.end() ? nullptr : found->second;
+  const auto known = all_.find(address);
+  return known == all_.end() ? nullptr : known->second;
 }
 
 // --- Pages --------------------------------------------------------------------------------------
 
 std::shared_ptr<physical> graph_memory::take_cached(int device, std::uint64_t size) {
-  auto& here = cached_[static_cast<std::size_t>(device)];
-  const auto fit = std::find_if(here.begin(), here.end(),
+  auto& cached = cached_[static_cast<std::size_t>(device)];
+  const auto fit = std::find_if(cached.begin(), cached.end(),
                                 [&](const auto& pages) { return pages->size() == size; });
-  if (fit == here.end()) return nullptr;
-  auto taken = std::move(*fit);
-  here.erase(fit);
-  taken->history.forget(0, size);  // only pages whose work is done are cached
-  return taken;
+  if (fit == cached.end()) return nullptr;
+  auto reused = std::move(*fit);
+  cached.erase(fit);
+  reused->history.forget(0, size);  // only pages whose work is done are cached
+  return reused;
 }
 
-bool graph_memory::attach(graph_block& what) {
-  if (what.attached) return true;
-  auto pages = take_cached(what.device, what.size);
+bool graph_memory::attach(graph_block& block) {
+  if (block.attached) return true;
+  auto pages = take_cached(block.device, block.size);
   if (!pages) {
-    if (!machine_.space.reserve(what.device, what.size)) return false;
-    pages = physical::create(machine_, what.size, false);
+    if (!machine_.space.reserve_capacity(block.device, block.size)) return false;
+    pages = physical::create(machine_, block.size, false);
     if (!pages) {
-      machine_.space.give_back(what.device, what.size);
+      machine_.space.release_capacity(block.device, block.size);
       return false;
     }
-    usage& here = of(what.device);
-    here.reserved += what.size;
-    here.reserved_high = std::max(here.reserved_high, here.reserved);
-    here.used_high = std::max(here.used_high, here.reserved);
+    counters& memory = of(block.device);
+    memory.reserved += block.size;
+    memory.reserved_peak = std::max(memory.reserved_peak, memory.reserved);
+    memory.used_peak = std::max(memory.used_peak, memory.reserved);
   }
-  if (pages->map_at(what.address, 0, what.size, true) != 0) {
-    cached_[static_cast<std::size_t>(what.device)].push_back(std::move(pages));
+  if (pages->map_at(block.address, 0, block.size, true) != 0) {
+    cached_[static_cast<std::size_t>(block.device)].push_back(std::move(pages));
     return false;
   }
-  machine_.space.insert({.base = what.address,
-                         .size = what.size,
+  machine_.space.insert({.base = block.address,
+                         .size = block.size,
                          .kind = memory_kind::graph,
-                         .device = what.device,
+                         .device = block.device,
                          .pages = std::move(pages),
-                         .rights = what.rights});
-  what.attached = true;
+                         .rights = block.rights});
+  block.attached = true;
   return true;
 }
 
-void graph_memory::cache_pages(graph_block& of) {
-  if (!std::exchange(of.attached, false)) return;
-  auto pages = machine_.space.find(of.address)->pages;
-  machine_.space.erase(of.address);
-  cached_[static_cast<std::size_t>(of.device)].push_back(std::move(pages));
+void graph_memory::cache_pages(graph_block& block) {
+  if (!std::exchange(block.attached, false)) return;
+  auto pages = machine_.space.find(block.address)->pages;
+  machine_.space.erase(block.address);
+  cached_[static_cast<std::size_t>(block.device)].push_back(std::move(pages));
 }
 
 void graph_memory::sweep() {
@@ -148,15 +148,15 @@ void graph_memory::trim(int device) {
   }
   auto& unused = cached_[static_cast<std::size_t>(device)];
   for (const auto& pages : unused) {
-    machine_.space.give_back(device, pages->size());
+    machine_.space.release_capacity(device, pages->size());
     of(device).reserved -= pages->size();
   }
   unused.clear();
 }
 
 void graph_memory::reset(int device) {
-  for (const auto& [address, what] : all_) {
-    if (what->block->device == device) what->set_live(false);
+  for (const auto& [address, allocated] : all_) {
+    if (allocated->block->device == device) allocated->set_live(false);
   }
   for (const auto& each : blocks_) {
     if (each->device == device) each->users.clear();
@@ -167,28 +167,32 @@ void graph_memory::reset(int device) {
 
 // --- Lifetimes ----------------------------------------------------------------------------------
 
-work graph_memory::allocating(const graph_allocation& what) {
+work graph_memory::allocating(const graph_allocation& allocated) {
   return {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
           .label = "graph allocation",
-          .accesses = {writes(what.address, what.bytes)},
-          .lifetime = deed::allocate};
+          .accesses = {writes(allocated.address, allocated.bytes)},
+          .lifetime = access_kind::allocate};
 }
 
-work graph_memory::freeing(const graph_allocation& what) {
+work graph_memory::freeing(const graph_allocation& allocated) {
   return {.type = CU_GRAPH_NODE_TYPE_MEM_FREE,
           .label = "graph free",
-          .accesses = {writes(what.address, what.bytes)},
-          .lifetime = deed::free};
+          .accesses = {writes(allocated.address, allocated.bytes)},
+          .lifetime = access_kind::free};
 }
 
-void graph_memory::free_by_host(const graph_allocation& what) {
+void graph_memory::free_by_host(const graph_allocation& allocated) {
   if (!machine_.options.check_hazards) return;
-  const region& in = *machine_.space.find(what.address);
-  const moment now = machine_.flow.host_deed();
-  const auto story = std::make_shared<const party>(
-      party{"free", stream_id{0}, now.at.tick, {what.address, what.bytes}, true, machine_.clock});
-  in.pages->history.touch(what.address - in.base, what.bytes, deed::free, now, story, what.address,
-                          machine_.hazards);
+  const region& area = *machine_.space.find(allocated.address);
+  const moment now = machine_.flow.host_moment();
+  const auto accessor = std::make_shared<const party>(party{"free",
+                                                            stream_id{0},
+                                                            now.at.tick,
+                                                            {allocated.address, allocated.bytes},
+                                                            true,
+                                                            machine_.clock});
+  area.pages->history.touch(allocated.address - area.base, allocated.bytes, access_kind::free, now,
+                            accessor, allocated.address, machine_.hazards);
 }
 
 }  // namespace weir::inline v0::sim

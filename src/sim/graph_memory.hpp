@@ -29,7 +29,7 @@ struct graph_block {
   std::vector<dependency> users{};  ///< queued work that needs the pages
 
   [[nodiscard]] bool idle() const noexcept;
-  void used_by(dependency what);
+  void used_by(dependency user);
 };
 
 /// The memory of one allocation node. Its address never changes. Nodes and executable graphs hold a
@@ -60,39 +60,39 @@ class graph_memory {
   [[nodiscard]] std::shared_ptr<graph_allocation> find(driver::CUdeviceptr address) const;
 
   /// Puts pages behind the block; false if the device has no room.
-  [[nodiscard]] bool attach(graph_block& what);
-  /// The work of an allocation or free: it touches nothing, but tells a lifetime.
-  [[nodiscard]] static work allocating(const graph_allocation& what);
-  [[nodiscard]] static work freeing(const graph_allocation& what);
+  [[nodiscard]] bool attach(graph_block& block);
+  /// The work of an allocation or free: it touches no bytes, but begins or ends a lifetime.
+  [[nodiscard]] static work allocating(const graph_allocation& allocated);
+  [[nodiscard]] static work freeing(const graph_allocation& allocated);
   /// A free without a stream: the memory is gone now.
-  void free_by_host(const graph_allocation& what);
+  void free_by_host(const graph_allocation& allocated);
 
   /// Forgets allocations that nobody can name any more; their pages stay cached.
   void sweep();
-  /// Gives pages that nobody uses back to the device.
+  /// Releases pages that nobody uses to the device.
   void trim(int device);
   /// Takes all graph memory of the device away, in use or not.
   void reset(int device);
 
-  /// As CUgraphMem_attribute tells them. On an H200 the memory in use is the memory reserved: pages
-  /// count as in use until they are trimmed, freed or not, and beyond the end of their graph.
-  struct usage {
+  /// As CUgraphMem_attribute reports them. On an H200 the memory in use is the memory reserved:
+  /// pages count as in use until they are trimmed, freed or not, and beyond the end of their graph.
+  struct counters {
     std::uint64_t reserved = 0;
-    std::uint64_t used_high = 0;
-    std::uint64_t reserved_high = 0;
+    std::uint64_t used_peak = 0;
+    std::uint64_t reserved_peak = 0;
   };
-  [[nodiscard]] usage& of(int device) { return usage_[static_cast<std::size_t>(device)]; }
+  [[nodiscard]] counters& of(int device) { return counters_[static_cast<std::size_t>(device)]; }
 
  private:
-  std::shared_ptr<graph_block> room_for(std::uint64_t owner, int device, std::size_t bytes,
-                                        std::vector<driver::CUmemAccess_flags> rights);
+  std::shared_ptr<graph_block> find_block(std::uint64_t owner, int device, std::size_t bytes,
+                                          std::vector<driver::CUmemAccess_flags> rights);
   std::shared_ptr<physical> take_cached(int device, std::uint64_t size);
-  void cache_pages(graph_block& of);
+  void cache_pages(graph_block& block);
 
   state& machine_;
   std::map<driver::CUdeviceptr, std::shared_ptr<graph_allocation>> all_;
   std::vector<std::shared_ptr<graph_block>> blocks_;
-  std::vector<usage> usage_;                                    // by device
+  std::vector<counters> counters_;                              // by device
   std::vector<std::vector<std::shared_ptr<physical>>> cached_;  // by device
 };
 

@@ -19,9 +19,9 @@ graph_set::~graph_set() {
 // --- Nodes --------------------------------------------------------------------------------------
 
 std::shared_ptr<graph> graph_set::make_graph() {
-  auto made = std::make_shared<graph>();
-  made->id = next_graph_id_++;
-  return made;
+  auto created = std::make_shared<graph>();
+  created->id = next_graph_id_++;
+  return created;
 }
 
 CUgraphNode graph_set::append(graph& to, node_content content, std::vector<std::size_t> after) {
@@ -35,14 +35,14 @@ CUgraphNode graph_set::append(graph& to, node_content content, std::vector<std::
   return node->handle;
 }
 
-bool graph_set::places(const graph& in, const CUgraphNode* nodes, std::size_t count,
-                       std::vector<std::size_t>& found) const {
+bool graph_set::places(const graph& owner, const CUgraphNode* nodes, std::size_t count,
+                       std::vector<std::size_t>& places) const {
   if (count != 0 && nodes == nullptr) return false;
   for (std::size_t i = 0; i < count; ++i) {
     const graph_node* const node = node_handles.find(nodes[i]);
-    if (node == nullptr || node->owner != &in) return false;
-    if (std::find(found.begin(), found.end(), node->place) != found.end()) return false;
-    found.push_back(node->place);
+    if (node == nullptr || node->owner != &owner) return false;
+    if (std::find(places.begin(), places.end(), node->place) != places.end()) return false;
+    places.push_back(node->place);
   }
   return true;
 }
@@ -51,39 +51,42 @@ CUresult graph_set::add_allocation(graph& to, std::vector<std::size_t> after, in
                                    std::size_t bytes, const std::vector<CUmemAccessDesc>& also_for,
                                    CUgraphNode* node, CUdeviceptr* address) {
   std::vector<CUmemAccess_flags> rights(machine_.devices.size(), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-  for (const CUmemAccessDesc& each : also_for) {
-    rights[static_cast<std::size_t>(each.location.id)] = each.flags;
+  for (const CUmemAccessDesc& access : also_for) {
+    rights[static_cast<std::size_t>(access.location.id)] = access.flags;
   }
   rights[static_cast<std::size_t>(device)] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  const auto made = memory.create(to.id, device, bytes, std::move(rights));
-  if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
-  *node = append(to, {.what = graph_memory::allocating(*made), .device = device, .memory = made},
-                 std::move(after));
-  *address = made->address;
+  const auto allocated = memory.create(to.id, device, bytes, std::move(rights));
+  if (!allocated) return CUDA_ERROR_OUT_OF_MEMORY;
+  *node = append(
+      to, {.task = graph_memory::allocating(*allocated), .device = device, .memory = allocated},
+      std::move(after));
+  *address = allocated->address;
   return CUDA_SUCCESS;
 }
 
 CUresult graph_set::add_free(graph& from, std::vector<std::size_t> after, CUdeviceptr address,
                              CUgraphNode* node) {
-  const auto what = memory.find(address);
-  if (!what || what->freed_in != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (what->owner() == from.id && what->freed_outside) return CUDA_ERROR_INVALID_VALUE;
-  what->freed_in = from.id;
-  *node = append(
-      from, {.what = graph_memory::freeing(*what), .device = what->block->device, .memory = what},
-      std::move(after));
+  const auto allocated = memory.find(address);
+  if (!allocated || allocated->freed_in != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (allocated->owner() == from.id && allocated->freed_outside) return CUDA_ERROR_INVALID_VALUE;
+  allocated->freed_in = from.id;
+  *node = append(from,
+                 {.task = graph_memory::freeing(*allocated),
+                  .device = allocated->block->device,
+                  .memory = allocated},
+                 std::move(after));
   return CUDA_SUCCESS;
 }
 
-void graph_set::dismantle(graph& what) {
-  for (const auto& node : what.nodes) {
+void graph_set::dismantle(graph& target) {
+  for (const auto& node : target.nodes) {
     // What another graph allocated can be freed in a graph again.
     const auto& freed = node->content.memory;
-    if (freed && freed->freed_in == what.id && freed->owner() != what.id) freed->freed_in = 0;
+    if (freed && freed->freed_in == target.id && freed->owner() != target.id) freed->freed_in = 0;
     node_handles.erase(node->handle);
   }
-  what.nodes.clear();
-  release(std::exchange(what.objects, {}));
+  target.nodes.clear();
+  release(std::exchange(target.objects, {}));
   memory.sweep();
 }
 
@@ -118,21 +121,21 @@ std::vector<std::size_t> add_steps(plan& to, const node_content& content,
   return ends;
 }
 
-void choose_lanes(plan& of) {
+void choose_lanes(plan& schedule) {
   std::vector<std::size_t> end_of_lane;
-  for (std::size_t i = 0; i < of.steps.size(); ++i) {
-    step& each = of.steps[i];
+  for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
+    step& each = schedule.steps[i];
     const auto continued = std::find_if(each.after.begin(), each.after.end(), [&](std::size_t b) {
-      const step& before = of.steps[b];
+      const step& before = schedule.steps[b];
       return end_of_lane[before.lane] == b && before.content.device == each.content.device;
     });
     if (continued != each.after.end()) {
-      each.lane = of.steps[*continued].lane;
+      each.lane = schedule.steps[*continued].lane;
       end_of_lane[each.lane] = i;
     } else {
       each.lane = end_of_lane.size();
       end_of_lane.push_back(i);
-      of.lane_devices.push_back(each.content.device);
+      schedule.lane_devices.push_back(each.content.device);
     }
   }
 }
@@ -145,7 +148,7 @@ bool plan::has_memory_nodes() const noexcept {
 }
 
 std::shared_ptr<const plan> make_plan(const graph& from) {
-  auto made = std::make_shared<plan>();
+  auto schedule = std::make_shared<plan>();
   std::vector<std::vector<std::size_t>> ends(from.nodes.size());
   for (const auto& node : from.nodes) {
     std::vector<std::size_t> after;
@@ -154,10 +157,10 @@ std::shared_ptr<const plan> make_plan(const graph& from) {
     }
     std::sort(after.begin(), after.end());
     after.erase(std::unique(after.begin(), after.end()), after.end());
-    ends[node->place] = add_steps(*made, node->content, std::move(after));
+    ends[node->place] = add_steps(*schedule, node->content, std::move(after));
   }
-  choose_lanes(*made);
-  return made;
+  choose_lanes(*schedule);
+  return schedule;
 }
 
 // --- Executable graphs --------------------------------------------------------------------------
@@ -166,29 +169,29 @@ CUresult graph_set::instantiate(const std::shared_ptr<graph>& from, unsigned lon
                                 CUgraphExec* exec) {
   auto steps = make_plan(*from);
   if (steps->has_memory_nodes() && !from->instance.expired()) return CUDA_ERROR_NOT_SUPPORTED;
-  auto made = std::make_shared<graph_exec>();
+  auto instance = std::make_shared<graph_exec>();
   for (const int device : steps->lane_devices)
-    made->lanes.push_back(machine_.flow.make_lane(device));
-  made->steps = std::move(steps);
-  made->flags = flags;
-  made->objects = from->objects;
-  for (const object_count& each : made->objects) each.object->references += each.count;
-  from->instance = made;
-  made->handle = *exec = exec_handles.insert(made);
+    instance->lanes.push_back(machine_.flow.make_lane(device));
+  instance->steps = std::move(steps);
+  instance->flags = flags;
+  instance->objects = from->objects;
+  for (const object_count& each : instance->objects) each.object->references += each.count;
+  from->instance = instance;
+  instance->handle = *exec = exec_handles.insert(instance);
   return CUDA_SUCCESS;
 }
 
 void graph_set::destroy(const std::shared_ptr<graph_exec>& exec) {
   // A launch on its way keeps what the graph keeps alive until it is through.
-  const bool pending = exec->last && !exec->last->met();
+  const bool pending = exec->last && !exec->last->is_met();
   if (pending && !exec->objects.empty()) {
     if (exec->lanes.empty())
       exec->lanes.push_back(machine_.flow.make_lane(exec->last->stream->device));
     work release_later{.label = "release of user objects", .host_function = true};
     release_later.body = [this, objects = std::exchange(exec->objects, {})] {
-      entered here{machine_};
+      machine_lock guard{machine_};
       release(objects);
-      run_destructors(here.lock());
+      run_destructors(guard.lock());
       return CUDA_SUCCESS;
     };
     machine_.flow.enqueue(exec->lanes.front(), std::move(release_later), {*exec->last});
@@ -204,10 +207,10 @@ void graph_set::destroy(const std::shared_ptr<graph_exec>& exec) {
 
 namespace {
 
-bool allocates(const step& each) { return each.content.what.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
+bool allocates(const step& each) { return each.content.task.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
 /// Whether the step frees what another graph has allocated.
 bool frees_foreign(const step& each) {
-  return each.content.what.type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
+  return each.content.task.type == CU_GRAPH_NODE_TYPE_MEM_FREE &&
          each.content.memory->owner() != each.content.memory->freed_in;
 }
 
@@ -216,9 +219,9 @@ bool frees_foreign(const step& each) {
 CUresult graph_set::prepare_memory(const graph_exec& exec) {
   const bool auto_free = (exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   for (const step& each : exec.steps->steps) {
-    const auto& what = each.content.memory;
-    if (allocates(each) && what->live && !auto_free) return CUDA_ERROR_INVALID_VALUE;
-    if (frees_foreign(each) && !what->live) return CUDA_ERROR_INVALID_VALUE;
+    const auto& allocated = each.content.memory;
+    if (allocates(each) && allocated->live && !auto_free) return CUDA_ERROR_INVALID_VALUE;
+    if (frees_foreign(each) && !allocated->live) return CUDA_ERROR_INVALID_VALUE;
   }
   for (const step& each : exec.steps->steps) {
     if (allocates(each) && !memory.attach(*each.content.memory->block))
@@ -230,14 +233,15 @@ CUresult graph_set::prepare_memory(const graph_exec& exec) {
 void graph_set::free_leftovers(const graph_exec& exec,
                                const std::shared_ptr<stream_state>& stream) {
   for (const step& each : exec.steps->steps) {
-    const auto& what = each.content.memory;
-    if (allocates(each) && what->live) machine_.flow.enqueue(stream, graph_memory::freeing(*what));
+    const auto& allocated = each.content.memory;
+    if (allocates(each) && allocated->live)
+      machine_.flow.enqueue(stream, graph_memory::freeing(*allocated));
   }
 }
 
 void graph_set::enqueue_steps(graph_exec& exec, const std::shared_ptr<stream_state>& stream) {
   timeline& flow = machine_.flow;
-  const moment begun = flow.enqueue(stream, {.label = "graph launch"});
+  const moment launch_moment = flow.enqueue(stream, {.label = "graph launch"});
   const dependency start{stream, stream->tail()};
 
   const auto& steps = exec.steps->steps;
@@ -250,7 +254,7 @@ void graph_set::enqueue_steps(graph_exec& exec, const std::shared_ptr<stream_sta
     std::vector<dependency> waits;
     if (!started[each.lane]) {
       started[each.lane] = true;
-      lane->clock.learn(begun);
+      lane->clock.learn(launch_moment);
       waits.push_back(start);
     }
     for (const std::size_t before : each.after) {
@@ -259,11 +263,11 @@ void graph_set::enqueue_steps(graph_exec& exec, const std::shared_ptr<stream_sta
       waits.push_back({exec.lanes[steps[before].lane], sequence[before]});
     }
     if (!each.content.event) {
-      when[i] = flow.enqueue(lane, each.content.what, std::move(waits));
+      when[i] = flow.enqueue(lane, each.content.task, std::move(waits));
     } else {
       event_state& event = *each.content.event;
       flow.enqueue(lane, {.label = "graph event"}, std::move(waits));
-      if (each.content.what.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+      if (each.content.task.type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
         event.captured = nullptr;
         event.captured_nodes.clear();
         flow.record(event, lane);
@@ -286,10 +290,10 @@ void graph_set::enqueue_steps(graph_exec& exec, const std::shared_ptr<stream_sta
 
 void graph_set::settle_memory(const graph_exec& exec) {
   for (const step& each : exec.steps->steps) {
-    const auto& what = each.content.memory;
-    if (!what) continue;
-    what->block->used_by(*exec.last);
-    what->set_live(allocates(each) && what->freed_in != what->owner());
+    const auto& allocated = each.content.memory;
+    if (!allocated) continue;
+    allocated->block->used_by(*exec.last);
+    allocated->set_live(allocates(each) && allocated->freed_in != allocated->owner());
   }
 }
 
@@ -297,14 +301,15 @@ CUresult graph_set::launch(const std::shared_ptr<graph_exec>& exec,
                            const std::shared_ptr<stream_state>& stream) {
   if (stream->capturing) {
     if (exec->steps->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
-    return add_node(stream, node_content{.what = {.type = CU_GRAPH_NODE_TYPE_GRAPH},
+    return add_node(stream, node_content{.task = {.type = CU_GRAPH_NODE_TYPE_GRAPH},
                                          .device = stream->device,
                                          .child = exec->steps});
   }
   if (stream->is_legacy && any_active()) {
-    if (const CUresult bad = check_legacy(stream->device); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult failure = check_legacy(stream->device); failure != CUDA_SUCCESS)
+      return failure;
   }
-  if (const CUresult bad = prepare_memory(*exec); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult failure = prepare_memory(*exec); failure != CUDA_SUCCESS) return failure;
   if (exec->last) machine_.flow.wait(stream, *exec->last, exec->last_when);
   free_leftovers(*exec, stream);
   enqueue_steps(*exec, stream);
@@ -314,35 +319,35 @@ CUresult graph_set::launch(const std::shared_ptr<graph_exec>& exec,
 
 bool graph_set::free_graph_allocation(CUdeviceptr address,
                                       const std::shared_ptr<stream_state>& stream) {
-  const auto what = memory.find(address);
-  if (!what || !what->live) return false;
+  const auto allocated = memory.find(address);
+  if (!allocated || !allocated->live) return false;
   if (stream) {
-    machine_.flow.enqueue(stream, graph_memory::freeing(*what));
-    what->block->used_by({stream, stream->tail()});
+    machine_.flow.enqueue(stream, graph_memory::freeing(*allocated));
+    allocated->block->used_by({stream, stream->tail()});
   } else {
-    memory.free_by_host(*what);
+    memory.free_by_host(*allocated);
   }
-  what->freed_outside = true;
-  what->set_live(false);
+  allocated->freed_outside = true;
+  allocated->set_live(false);
   return true;
 }
 
 void graph_set::reset(int device, std::unique_lock<std::mutex>& lock) {
   const auto ongoing = captures_;
   for (const auto& each : ongoing) {
-    const bool concerned =
+    const bool uses_device =
         std::any_of(each->members.begin(), each->members.end(),
                     [&](const capture::member& m) { return m.stream->device == device; });
-    if (concerned) close(*each);
+    if (uses_device) close(*each);
   }
-  std::vector<std::shared_ptr<graph_exec>> going;
+  std::vector<std::shared_ptr<graph_exec>> ended;
   exec_handles.for_each([&](const graph_exec& each) {
     const auto& lanes = each.lanes;
-    const bool concerned = std::any_of(lanes.begin(), lanes.end(),
-                                       [&](const auto& lane) { return lane->device == device; });
-    if (concerned) going.push_back(exec_handles.share(each.handle));
+    const bool uses_device = std::any_of(lanes.begin(), lanes.end(),
+                                         [&](const auto& lane) { return lane->device == device; });
+    if (uses_device) ended.push_back(exec_handles.share(each.handle));
   });
-  for (const auto& each : going) {
+  for (const auto& each : ended) {
     exec_handles.erase(each->handle);
     destroy(each);
   }
@@ -365,11 +370,11 @@ void graph_set::release(const object_counts& objects) {
 
 void graph_set::run_destructors(std::unique_lock<std::mutex>& lock) {
   if (doomed_.empty()) return;
-  const auto going = std::exchange(doomed_, {});
+  const auto objects = std::exchange(doomed_, {});
   lock.unlock();
   {
     const host_function_scope no_driver_calls;
-    for (const auto& object : going) object->destroy(object->pointer);
+    for (const auto& object : objects) object->destroy(object->pointer);
   }
   lock.lock();
 }

@@ -26,13 +26,13 @@ class graph_set {
   // --- Asked by other parts ---------------------------------------------------------------------
 
   /// Whether any capture is under way, invalidated or not; while none is, nothing else here need be
-  /// asked.
+  /// called.
   [[nodiscard]] bool any_active() const noexcept { return !captures_.empty(); }
   /// Whether the calling thread may make this call while captures are under way. If not: the answer
   /// to give (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), and the captures concerned are invalidated.
-  driver::CUresult forbid(driver::call which);
+  driver::CUresult forbid(driver::call call);
   /// Work submitted to a capturing stream becomes a node.
-  driver::CUresult add_node(const std::shared_ptr<stream_state>& stream, work what);
+  driver::CUresult add_node(const std::shared_ptr<stream_state>& stream, work task);
   /// An event recorded in a capturing stream.
   driver::CUresult record(event_state& event, const std::shared_ptr<stream_state>& stream);
   /// A wait where the stream is capturing or the event was recorded in a capture: joins the stream
@@ -82,16 +82,16 @@ class graph_set {
   /// Adds a node behind the nodes at the places `after`.
   driver::CUgraphNode append(graph& to, node_content content, std::vector<std::size_t> after);
   /// The places of nodes in a graph; false where one is not a node of this graph or stands twice.
-  [[nodiscard]] bool places(const graph& in, const driver::CUgraphNode* nodes, std::size_t count,
-                            std::vector<std::size_t>& found) const;
+  [[nodiscard]] bool places(const graph& owner, const driver::CUgraphNode* nodes, std::size_t count,
+                            std::vector<std::size_t>& places) const;
   driver::CUresult add_allocation(graph& to, std::vector<std::size_t> after, int device,
                                   std::size_t bytes,
                                   const std::vector<driver::CUmemAccessDesc>& also_for,
                                   driver::CUgraphNode* node, driver::CUdeviceptr* address);
   driver::CUresult add_free(graph& from, std::vector<std::size_t> after,
                             driver::CUdeviceptr address, driver::CUgraphNode* node);
-  /// Destroys the nodes and gives back the references; the handle itself is the caller's business.
-  void dismantle(graph& what);
+  /// Destroys the nodes and releases the references; the handle itself is the caller's business.
+  void dismantle(graph& target);
 
   driver::CUresult instantiate(const std::shared_ptr<graph>& from, unsigned long long flags,
                                driver::CUgraphExec* exec);
@@ -115,7 +115,7 @@ class graph_set {
 
  private:
   driver::CUresult add_node(const std::shared_ptr<stream_state>& stream, node_content content);
-  void close(capture& which);
+  void close(capture& ending);
   [[nodiscard]] std::vector<std::size_t> places_of(
       const std::vector<driver::CUgraphNode>& nodes) const;
   driver::CUresult prepare_memory(const graph_exec& exec);

@@ -47,13 +47,13 @@ class handle_table {
     return std::exchange(objects_[slot], nullptr);
   }
 
-  /// Takes out every object that `which` says, and hands each to `taken`.
-  template <class Which, class Taken>
-  void erase_if(Which&& which, Taken&& taken) {
+  /// Takes out every object that `matches` says, and hands each to `take`.
+  template <class Matches, class Take>
+  void erase_if(Matches&& matches, Take&& take) {
     for (std::size_t slot = 0; slot < objects_.size(); ++slot) {
-      if (!objects_[slot] || !which(*objects_[slot])) continue;
+      if (!objects_[slot] || !matches(*objects_[slot])) continue;
       free_.push_back(slot);
-      taken(std::exchange(objects_[slot], nullptr));
+      take(std::exchange(objects_[slot], nullptr));
     }
   }
 

@@ -11,7 +11,9 @@ namespace weir::inline v0::sim {
 
 namespace {
 
-error refuse(std::string why) { return {.code = errc::invalid_argument, .detail = std::move(why)}; }
+error refuse(std::string reason) {
+  return {.code = errc::invalid_argument, .detail = std::move(reason)};
+}
 
 }  // namespace
 
@@ -27,24 +29,24 @@ result<std::shared_ptr<machine>> machine::create(machine_options options) {
   if (options.lag < duration{0}) return refuse("lag must not be negative");
   try {
     const bool background = options.background;
-    auto inside = std::make_unique<state>(std::move(options));
-    inside->slot = take_slot(inside.get());
-    if (inside->slot < 0) {
+    auto implementation = std::make_unique<state>(std::move(options));
+    implementation->slot = take_slot(implementation.get());
+    if (implementation->slot < 0) {
       return error{.code = errc::limit_exceeded, .detail = "8 simulated machines exist already"};
     }
-    if (background) inside->start_background();
-    return std::shared_ptr<machine>{new machine{std::move(inside)}};
+    if (background) implementation->start_background();
+    return std::shared_ptr<machine>{new machine{std::move(implementation)}};
   } catch (const std::bad_alloc&) {
-    return errc::out_of_memory;
+    return errc::no_host_memory;
   }
 }
 
-machine::machine(std::unique_ptr<state> inside) : state_{std::move(inside)} {}
+machine::machine(std::unique_ptr<state> implementation) : state_{std::move(implementation)} {}
 
 machine::~machine() {
   if (state_->fork_generation != fork_generation()) {
     // A forked child: threads and locks of the parent did not come along, and the mappings are the
-    // parent's business. Letting go without a look is the only safe thing.
+    // parent's business. Leaking it all is the only safe thing.
     leave_slot(state_->slot);
     static_cast<void>(state_.release());
     return;
@@ -59,165 +61,166 @@ const driver::table& machine::driver() const noexcept { return table_of(state_->
 const machine_options& machine::options() const noexcept { return state_->options; }
 
 void machine::add_kernel(kernel definition) {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->modules->add(std::move(definition));
 }
 
-result<void> machine::launch(driver::CUstream stream, std::string label,
+result<void> machine::launch(driver::CUstream handle, std::string label,
                              std::vector<access> accesses, std::function<void()> body,
                              duration takes) {
-  entered here{*state_};
-  const auto on = state_->stream(stream);
-  if (!on) return make_error(driver::call::launch_kernel, CUDA_ERROR_INVALID_HANDLE);
-  work what{.type = CU_GRAPH_NODE_TYPE_KERNEL,
+  machine_lock guard{*state_};
+  const auto stream = state_->find_stream(handle);
+  if (!stream) return make_error(driver::call::launch_kernel, CUDA_ERROR_INVALID_HANDLE);
+  work task{.type = CU_GRAPH_NODE_TYPE_KERNEL,
             .label = std::move(label),
             .accesses = std::move(accesses),
             .takes = takes};
   if (body) {
-    what.body = [run = std::move(body)] {
+    task.body = [run = std::move(body)] {
       run();
       return CUDA_SUCCESS;
     };
   }
-  const CUresult answer = state_->submit(on, std::move(what));
-  state_->flow.let_time_pass(here.lock());
+  const CUresult answer = state_->submit(stream, std::move(task));
+  state_->flow.make_progress(guard.lock());
   return check(driver::call::launch_kernel, answer);
 }
 
 void machine::host_read(const void* address, std::size_t size) {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->host_access(reinterpret_cast<std::uintptr_t>(address), size, false, "host read");
 }
 
 void machine::host_write(void* address, std::size_t size) {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->host_access(reinterpret_cast<std::uintptr_t>(address), size, true, "host write");
 }
 
 bool machine::step() {
-  entered here{*state_};
-  return state_->flow.step(here.lock());
+  machine_lock guard{*state_};
+  return state_->flow.step(guard.lock());
 }
 
 void machine::run_until_idle() {
-  entered here{*state_};
-  while (state_->flow.step(here.lock())) {
+  machine_lock guard{*state_};
+  while (state_->flow.step(guard.lock())) {
   }
 }
 
-void machine::hold(driver::CUstream stream) {
-  const entered here{*state_};
-  if (const auto on = state_->stream(stream)) on->held = true;
+void machine::hold(driver::CUstream handle) {
+  const machine_lock guard{*state_};
+  if (const auto stream = state_->find_stream(handle)) stream->held = true;
 }
 
-void machine::release(driver::CUstream stream) {
-  const entered here{*state_};
-  if (const auto on = state_->stream(stream)) on->held = false;
-  state_->flow.poke();
+void machine::release(driver::CUstream handle) {
+  const machine_lock guard{*state_};
+  if (const auto stream = state_->find_stream(handle)) stream->held = false;
+  state_->flow.wake_waiters();
 }
 
 time_point machine::now() const {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   return state_->clock;
 }
 
 void machine::advance(duration by) {
-  entered here{*state_};
+  machine_lock guard{*state_};
   state_->clock += std::max(by, duration{0});
-  state_->flow.let_time_pass(here.lock());
+  state_->flow.make_progress(guard.lock());
 }
 
 void machine::set_time(time_point to) {
-  entered here{*state_};
+  machine_lock guard{*state_};
   state_->clock = std::max(state_->clock, to);
-  state_->flow.let_time_pass(here.lock());
+  state_->flow.make_progress(guard.lock());
 }
 
 void machine::follow_time(std::function<time_point()> source) {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->time_source = std::move(source);
 }
 
 duration machine::driver_time() const {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   return state_->driver_time;
 }
 
-void machine::fail(driver::call which, std::uint64_t nth, driver::CUresult with) {
-  const entered here{*state_};
-  if (nth != 0) state_->faults.push_back({.which = which, .left = nth, .with = with});
+void machine::fail(driver::call call, std::uint64_t nth, driver::CUresult result) {
+  const machine_lock guard{*state_};
+  if (nth != 0) state_->faults.push_back({.call = call, .remaining = nth, .result = result});
 }
 
-void machine::fail_any(std::uint64_t nth, driver::CUresult with) {
-  const entered here{*state_};
-  if (nth != 0) state_->faults.push_back({.any = true, .left = nth, .with = with});
+void machine::fail_any(std::uint64_t nth, driver::CUresult result) {
+  const machine_lock guard{*state_};
+  if (nth != 0) state_->faults.push_back({.any = true, .remaining = nth, .result = result});
 }
 
-void machine::delay(driver::call which, std::uint64_t nth, duration extra) {
-  const entered here{*state_};
-  if (nth != 0) state_->faults.push_back({.which = which, .left = nth, .extra = extra});
+void machine::delay(driver::call call, std::uint64_t nth, duration extra) {
+  const machine_lock guard{*state_};
+  if (nth != 0) state_->faults.push_back({.call = call, .remaining = nth, .extra = extra});
 }
 
 void machine::clear_faults() {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->faults.clear();
 }
 
-void machine::lose_device(device_id which) {
-  const entered here{*state_};
-  if (!state_->valid_device(which.number())) return;
-  device_state& device = state_->devices[static_cast<std::size_t>(which.number())];
-  device.lost = true;
-  if (!state_->flow.idle(which.number())) device.sticky = CUDA_ERROR_LAUNCH_FAILED;
-  state_->flow.poke();
+void machine::lose_device(device_id device) {
+  const machine_lock guard{*state_};
+  if (!state_->valid_device(device.number())) return;
+  device_state& lost_device = state_->devices[static_cast<std::size_t>(device.number())];
+  lost_device.lost = true;
+  if (!state_->flow.idle(device.number())) lost_device.sticky = CUDA_ERROR_LAUNCH_FAILED;
+  state_->flow.wake_waiters();
 }
 
-void machine::set_capacity(device_id which, bytes capacity) {
-  const entered here{*state_};
-  if (!state_->valid_device(which.number())) return;
-  state_->devices[static_cast<std::size_t>(which.number())].spec.capacity = capacity;
+void machine::set_capacity(device_id device, bytes capacity) {
+  const machine_lock guard{*state_};
+  if (!state_->valid_device(device.number())) return;
+  state_->devices[static_cast<std::size_t>(device.number())].spec.capacity = capacity;
 }
 
 void machine::shut_down() {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->down = true;
-  state_->flow.poke();
+  state_->flow.wake_waiters();
 }
 
 std::vector<hazard> machine::hazards() const {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   return state_->hazards.all();
 }
 
 void machine::clear_hazards() {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->hazards.clear();
 }
 
 void machine::on_hazard(std::function<void(const hazard&)> listener) {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   state_->hazards.listen(std::move(listener));
 }
 
-std::uint64_t machine::calls(driver::call which) const {
-  const entered here{*state_};
-  return state_->counts[static_cast<std::size_t>(which)];
+std::uint64_t machine::calls(driver::call call) const {
+  const machine_lock guard{*state_};
+  return state_->counts[static_cast<std::size_t>(call)];
 }
 
 std::uint64_t machine::calls() const {
-  const entered here{*state_};
+  const machine_lock guard{*state_};
   return state_->count_all;
 }
 
-bytes machine::used(device_id which) const {
-  const entered here{*state_};
-  return state_->valid_device(which.number()) ? bytes{state_->space.used(which.number())} : bytes{};
+bytes machine::used(device_id device) const {
+  const machine_lock guard{*state_};
+  return state_->valid_device(device.number()) ? bytes{state_->space.used(device.number())}
+                                               : bytes{};
 }
 
-migration_counts machine::migrations(device_id which) const {
-  const entered here{*state_};
-  if (!state_->valid_device(which.number())) return {};
-  return state_->devices[static_cast<std::size_t>(which.number())].migrations;
+migration_counts machine::migrations(device_id device) const {
+  const machine_lock guard{*state_};
+  if (!state_->valid_device(device.number())) return {};
+  return state_->devices[static_cast<std::size_t>(device.number())].migrations;
 }
 
 }  // namespace weir::inline v0::sim

@@ -17,8 +17,8 @@ managed_pages::managed_pages(std::uint64_t size) : size_{(size + page - 1) / pag
 void managed_pages::cut(std::uint64_t offset) {
   if (offset >= size_) return;
   const auto next = runs_.upper_bound(offset);
-  const auto in = std::prev(next);
-  if (in->first != offset) runs_.emplace_hint(next, offset, in->second);
+  const auto containing = std::prev(next);
+  if (containing->first != offset) runs_.emplace_hint(next, offset, containing->second);
 }
 
 void managed_pages::join(std::uint64_t from, std::uint64_t end) {
@@ -44,30 +44,31 @@ class mover {
  public:
   explicit mover(state& machine) : machine_{machine} {}
 
-  /// Whether `who` can reach pages that are at `where` without moving them.
-  [[nodiscard]] bool reaches(processor who, const processor_set& where) const {
-    if (!who.is_device()) return false;  // the host cannot map device memory
-    if (where.has(processor::host())) return true;
-    bool reached = false;
-    where.each_device([&](int device) {
-      reached |= device == who.number() || machine_.devices[static_cast<std::size_t>(who.number())]
-                                               .peer_enabled[static_cast<std::size_t>(device)];
+  /// Whether `accessor` can reach pages that are at `residents` without moving them.
+  [[nodiscard]] bool reaches(processor accessor, const processor_set& residents) const {
+    if (!accessor.is_device()) return false;  // the host cannot map device memory
+    if (residents.has(processor::host())) return true;
+    bool reachable = false;
+    residents.each_device([&](int device) {
+      reachable |= device == accessor.number() ||
+                   machine_.devices[static_cast<std::size_t>(accessor.number())]
+                       .peer_enabled[static_cast<std::size_t>(device)];
     });
-    return reached;
+    return reachable;
   }
 
-  /// Takes capacity for a copy at `who`; false where a device has none left.
-  bool admit(processor who, std::uint64_t size) {
-    return who.is_host() || machine_.space.reserve_free(who.number(), size);
+  /// Takes capacity for a copy at `target`; false where a device has none left.
+  bool admit(processor target, std::uint64_t size) {
+    return target.is_host() || machine_.space.reserve_free_capacity(target.number(), size);
   }
 
-  /// Makes `who` the only one that has the pages. Room was made.
-  void settle(page_run& run, std::uint64_t size, processor who) {
-    run.at.each_device([&](int device) {
-      if (device != who.number()) machine_.space.give_back(device, size);
+  /// Makes `owner` the only one that has the pages. Room was made.
+  void settle(page_run& run, std::uint64_t size, processor owner) {
+    run.residents.each_device([&](int device) {
+      if (device != owner.number()) machine_.space.release_capacity(device, size);
     });
-    run.at = {};
-    run.at.add(who);
+    run.residents = {};
+    run.residents.add(owner);
   }
 
   /// Counts a copy of `size` bytes going to `to`.
@@ -91,65 +92,65 @@ class mover {
 };
 
 /// Puts pages that nobody has yet where they belong.
-void populate(mover& moves, page_run& run, std::uint64_t size, processor who) {
-  processor home = who;
+void populate(mover& moves, page_run& run, std::uint64_t size, processor accessor) {
+  processor home = accessor;
   if (run.preferred != processor{}) {
-    processor_set there;
-    there.add(run.preferred);
-    if (moves.reaches(who, there)) home = run.preferred;
+    processor_set preferred_home;
+    preferred_home.add(run.preferred);
+    if (moves.reaches(accessor, preferred_home)) home = run.preferred;
   }
   if (!moves.admit(home, size)) home = processor::host();
-  run.at.add(home);
+  run.residents.add(home);
 }
 
-void touch_run(mover& moves, page_run& run, std::uint64_t size, processor who, bool write) {
-  if (run.at.empty()) {
-    populate(moves, run, size, who);
+void touch_run(mover& moves, page_run& run, std::uint64_t size, processor accessor, bool write) {
+  if (run.residents.empty()) {
+    populate(moves, run, size, accessor);
     return;
   }
-  if (run.at.has(who)) {
-    if (write) moves.settle(run, size, who);  // other copies are out of date now
+  if (run.residents.has(accessor)) {
+    if (write) moves.settle(run, size, accessor);  // other copies are out of date now
     return;
   }
   if (run.read_mostly && !write) {
-    if (!moves.admit(who, size)) return;
-    moves.count(run.at, who, size);
-    run.at.add(who);
+    if (!moves.admit(accessor, size)) return;
+    moves.count(run.residents, accessor, size);
+    run.residents.add(accessor);
     return;
   }
-  const bool at_home = run.preferred != processor{} && run.at.has(run.preferred);
-  if ((at_home || run.accessed_by.has(who)) && moves.reaches(who, run.at)) return;
-  if (!moves.admit(who, size)) return;  // accessed from afar, for want of room
-  moves.count(run.at, who, size);
-  moves.settle(run, size, who);
+  const bool at_home = run.preferred != processor{} && run.residents.has(run.preferred);
+  if ((at_home || run.accessed_by.has(accessor)) && moves.reaches(accessor, run.residents)) return;
+  if (!moves.admit(accessor, size)) return;  // accessed from afar, for want of room
+  moves.count(run.residents, accessor, size);
+  moves.settle(run, size, accessor);
 }
 
 /// Devices on which the host must leave memory alone while they work: reports if it does not.
-void check_exclusive(state& machine, const region& in, std::uint64_t address, std::uint64_t size,
+void check_exclusive(state& machine, const region& area, std::uint64_t address, std::uint64_t size,
                      bool write) {
-  if (in.managed->attachment == CU_MEM_ATTACH_HOST) return;
+  if (area.managed->attachment == CU_MEM_ATTACH_HOST) return;
   for (int device = 0; machine.valid_device(device); ++device) {
     if (machine.devices[static_cast<std::size_t>(device)].spec.concurrent_managed_access) continue;
     bool busy = !machine.flow.idle(device);
-    if (in.managed->attachment == CU_MEM_ATTACH_SINGLE) {
-      const auto stream = in.managed->attached_to.lock();
+    if (area.managed->attachment == CU_MEM_ATTACH_SINGLE) {
+      const auto stream = area.managed->attached_to.lock();
       busy = stream && stream->device == device && !stream->queue.empty();
     }
     if (!busy) continue;
-    const range where{address, size};
+    const range extent{address, size};
     const party device_side{"work of a device without concurrent managed access",
                             stream_id{0},
                             0,
-                            where,
+                            extent,
                             true,
                             machine.clock};
     const party host_side{write ? "host write" : "host read",
                           stream_id{0},
                           machine.flow.host.now().at.tick,
-                          where,
+                          extent,
                           write,
                           machine.clock};
-    machine.hazards.report({hazard_kind::bad_access, device_side, host_side, where});
+    machine.hazards.report({hazard_kind::bad_access, device_side, host_side, extent});
     return;
   }
 }
@@ -174,36 +175,38 @@ void in_pieces(state& machine, managed_pages& pages, std::uint64_t from, std::ui
 
 }  // namespace
 
-void managed_touch(state& machine, region& in, std::uint64_t address, std::uint64_t size,
+void managed_touch(state& machine, region& area, std::uint64_t address, std::uint64_t size,
                    int device_or_host, bool write) {
-  const processor who = device_or_host < 0 ? processor::host() : processor::device(device_or_host);
-  if (who.is_host() && machine.options.check_hazards) {
-    check_exclusive(machine, in, address, size, write);
+  const processor accessor =
+      device_or_host < 0 ? processor::host() : processor::device(device_or_host);
+  if (accessor.is_host() && machine.options.check_hazards) {
+    check_exclusive(machine, area, address, size, write);
   }
   constexpr std::uint64_t unit = managed_pages::fault_size;
-  const std::uint64_t offset = address - in.base;
+  const std::uint64_t offset = address - area.base;
   const std::uint64_t from = offset / unit * unit;
-  const std::uint64_t end = std::min(in.managed->size(), (offset + size + unit - 1) / unit * unit);
+  const std::uint64_t end =
+      std::min(area.managed->size(), (offset + size + unit - 1) / unit * unit);
   mover moves{machine};
-  in_pieces(machine, *in.managed, from, end, who, [&](page_run& run, std::uint64_t length) {
-    touch_run(moves, run, length, who, write);
+  in_pieces(machine, *area.managed, from, end, accessor, [&](page_run& run, std::uint64_t length) {
+    touch_run(moves, run, length, accessor, write);
   });
 }
 
-void managed_prefetch(state& machine, region& in, std::uint64_t offset, std::uint64_t size,
+void managed_prefetch(state& machine, region& area, std::uint64_t offset, std::uint64_t size,
                       processor target) {
   mover moves{machine};
   const std::uint64_t from = offset / managed_pages::page * managed_pages::page;
-  in_pieces(machine, *in.managed, from, offset + size, target,
+  in_pieces(machine, *area.managed, from, offset + size, target,
             [&](page_run& run, std::uint64_t length) {
-              if (run.at.has(target) || !moves.admit(target, length)) return;
-              if (run.at.empty()) {
-                run.at.add(target);
+              if (run.residents.has(target) || !moves.admit(target, length)) return;
+              if (run.residents.empty()) {
+                run.residents.add(target);
                 return;
               }
-              moves.count(run.at, target, length);
+              moves.count(run.residents, target, length);
               if (run.read_mostly) {
-                run.at.add(target);
+                run.residents.add(target);
               } else {
                 moves.settle(run, length, target);
               }
@@ -212,57 +215,58 @@ void managed_prefetch(state& machine, region& in, std::uint64_t offset, std::uin
 
 void unset_read_mostly(state& machine, page_run& run, std::uint64_t size) {
   run.read_mostly = false;
-  if (run.at.empty()) return;
+  if (run.residents.empty()) return;
   // Pages go where they would rather be if they are there, else to the host, else to any device.
-  processor keeper = run.at.has(processor::host()) ? processor::host() : processor{};
+  processor keeper = run.residents.has(processor::host()) ? processor::host() : processor{};
   if (keeper == processor{}) {
-    run.at.each_device([&](int device) { keeper = processor::device(device); });
+    run.residents.each_device([&](int device) { keeper = processor::device(device); });
   }
-  if (run.at.has(run.preferred)) keeper = run.preferred;
+  if (run.residents.has(run.preferred)) keeper = run.preferred;
   mover{machine}.settle(run, size, keeper);
 }
 
-void managed_forget(state& machine, region& in) {
-  in.managed->change(0, in.managed->size(), [&](page_run& run, std::uint64_t length) {
-    run.at.each_device([&](int device) { machine.space.give_back(device, length); });
-    run.at = {};
+void managed_forget(state& machine, region& area) {
+  area.managed->change(0, area.managed->size(), [&](page_run& run, std::uint64_t length) {
+    run.residents.each_device([&](int device) { machine.space.release_capacity(device, length); });
+    run.residents = {};
   });
 }
 
-void evict_managed(state& machine, int device, std::uint64_t wanted) {
+void evict_managed(state& machine, int device, std::uint64_t needed) {
   if (machine.space.managed_regions == 0) return;
   struct resident {
     std::uint64_t touched;
-    region* in;
+    region* area;
     std::uint64_t from;
     std::uint64_t end;
   };
   std::vector<resident> oldest_first;
-  const processor here = processor::device(device);
-  machine.space.for_each([&](region& in) {
-    if (!in.managed) return;
-    in.managed->look(0, in.managed->size(),
-                     [&](const page_run& run, std::uint64_t from, std::uint64_t end) {
-                       if (run.at.has(here)) oldest_first.push_back({run.touched, &in, from, end});
-                     });
+  const processor evicting = processor::device(device);
+  machine.space.for_each([&](region& area) {
+    if (!area.managed) return;
+    area.managed->inspect(0, area.managed->size(),
+                          [&](const page_run& run, std::uint64_t from, std::uint64_t end) {
+                            if (run.residents.has(evicting))
+                              oldest_first.push_back({run.touched, &area, from, end});
+                          });
   });
   std::stable_sort(oldest_first.begin(), oldest_first.end(),
                    [](const resident& a, const resident& b) { return a.touched < b.touched; });
   migration_counts& counts = machine.devices[static_cast<std::size_t>(device)].migrations;
   for (const resident& each : oldest_first) {
-    if (wanted == 0) return;
+    if (needed == 0) return;
     // Whole device pages leave, as far as the run goes.
-    const std::uint64_t needed = (wanted + device_page - 1) / device_page * device_page;
-    const std::uint64_t leaving = std::min(each.end - each.from, needed);
-    each.in->managed->change(each.from, leaving, [&](page_run& run, std::uint64_t length) {
-      run.at.remove(here);
-      machine.space.give_back(device, length);
-      if (!run.at.empty()) return;  // another copy is left
-      run.at.add(processor::host());
+    const std::uint64_t rounded = (needed + device_page - 1) / device_page * device_page;
+    const std::uint64_t leaving = std::min(each.end - each.from, rounded);
+    each.area->managed->change(each.from, leaving, [&](page_run& run, std::uint64_t length) {
+      run.residents.remove(evicting);
+      machine.space.release_capacity(device, length);
+      if (!run.residents.empty()) return;  // another copy is left
+      run.residents.add(processor::host());
       counts.to_host += pages_in(length);
       counts.evicted += pages_in(length);
     });
-    wanted -= std::min(wanted, leaving);
+    needed -= std::min(needed, leaving);
   }
 }
 

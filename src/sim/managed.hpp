@@ -63,7 +63,7 @@ class processor_set {
 
 /// What is known about a run of pages.
 struct page_run {
-  processor_set at{};  ///< who has a copy; nobody before the first touch
+  processor_set residents{};  ///< who has a copy; nobody before the first touch
   bool read_mostly = false;
   processor preferred{};
   processor_set accessed_by{};
@@ -74,7 +74,7 @@ struct page_run {
 
 /// The pages of one managed allocation, as runs of equal state. Costs what there are of different
 /// runs, not what there are of pages. Data does not move: all processors see the same memory, and
-/// only the bookkeeping tells where it would be.
+/// only the bookkeeping says where it would be.
 class managed_pages {
  public:
   /// The page of the host: advice and prefetches are rounded outwards to it, and migrations counted
@@ -100,9 +100,9 @@ class managed_pages {
     }
     join(from, end);
   }
-  /// The same for looking only.
+  /// The same for reading only: `visit(const page_run&, from, end)`.
   template <class Visit>
-  void look(std::uint64_t offset, std::uint64_t size, Visit&& visit) const {
+  void inspect(std::uint64_t offset, std::uint64_t size, Visit&& visit) const {
     auto it = std::prev(runs_.upper_bound(offset));
     for (; it != runs_.end() && it->first < offset + size; ++it) {
       visit(it->second, it->first, next_start(it));
@@ -130,21 +130,21 @@ class managed_pages {
 /// A processor touches managed memory now: -1 is the host. Pages move, are copied, or are accessed
 /// from afar, as residency and advice have it. On devices that the host must not disturb, a touch
 /// by the host while they work is reported as a hazard.
-void managed_touch(state& machine, region& in, std::uint64_t address, std::uint64_t size,
+void managed_touch(state& machine, region& area, std::uint64_t address, std::uint64_t size,
                    int device_or_host, bool write);
 
 /// Moves pages to `target` as a prefetch does.
-void managed_prefetch(state& machine, region& in, std::uint64_t offset, std::uint64_t size,
+void managed_prefetch(state& machine, region& area, std::uint64_t offset, std::uint64_t size,
                       processor target);
 
 /// Takes the advice back: one copy of the pages is left.
 void unset_read_mostly(state& machine, page_run& run, std::uint64_t size);
 
-/// Gives the capacity of all pages back; the region is about to go.
-void managed_forget(state& machine, region& in);
+/// Releases the capacity of all pages; the region is about to go.
+void managed_forget(state& machine, region& area);
 
-/// Moves least recently touched managed pages off a device until `wanted` bytes are free or nothing
+/// Moves least recently touched managed pages off a device until `needed` bytes are free or nothing
 /// managed is left on it.
-void evict_managed(state& machine, int device, std::uint64_t wanted);
+void evict_managed(state& machine, int device, std::uint64_t needed);
 
 }  // namespace weir::inline v0::sim

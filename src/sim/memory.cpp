@@ -40,27 +40,28 @@ constexpr int reserved_flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 // --- Capacity ------------------------------------------------------------------------------------
 
-std::shared_ptr<room> room::take(state& machine, int device, std::uint64_t size) {
-  if (!machine.space.reserve(device, size)) {
+std::shared_ptr<capacity_claim> capacity_claim::take(state& machine, int device,
+                                                     std::uint64_t size) {
+  if (!machine.space.reserve_capacity(device, size)) {
     machine.pools->release_unused(device);
-    if (!machine.space.reserve(device, size)) return nullptr;
+    if (!machine.space.reserve_capacity(device, size)) return nullptr;
   }
-  return std::make_shared<room>(machine, device, size);
+  return std::make_shared<capacity_claim>(machine, device, size);
 }
 
-room::~room() { machine_.space.give_back(device_, size_); }
+capacity_claim::~capacity_claim() { machine_.space.release_capacity(device_, size_); }
 
 std::uint64_t memory::capacity(int device) const {
   return machine_.devices[static_cast<std::size_t>(device)].spec.capacity.count();
 }
 
-bool memory::reserve(int device, std::uint64_t size) {
+bool memory::reserve_capacity(int device, std::uint64_t size) {
   if (size > capacity(device)) return false;
   if (size > free(device)) evict_managed(machine_, device, size - free(device));
-  return reserve_free(device, size);
+  return reserve_free_capacity(device, size);
 }
 
-bool memory::reserve_free(int device, std::uint64_t size) {
+bool memory::reserve_free_capacity(int device, std::uint64_t size) {
   if (size > free(device)) return false;
   const auto index = static_cast<std::size_t>(device);
   if (used_.size() <= index) used_.resize(index + 1, 0);
@@ -68,7 +69,7 @@ bool memory::reserve_free(int device, std::uint64_t size) {
   return true;
 }
 
-void memory::give_back(int device, std::uint64_t size) {
+void memory::release_capacity(int device, std::uint64_t size) {
   std::uint64_t& used = used_[static_cast<std::size_t>(device)];
   used -= std::min(used, size);
 }
@@ -87,7 +88,7 @@ std::uint64_t memory::free(int device) const {
 memory::memory(state& machine) : handles{std::make_unique<handle_set>()}, machine_{machine} {}
 
 memory::~memory() {
-  // What gives capacity or addresses back when it goes must go while those are still counted.
+  // What releases capacity or addresses in its destructor must go while those are still counted.
   regions_.clear();
   small_.clear();
   handles.reset();
@@ -122,10 +123,10 @@ std::uint64_t memory::reserve_addresses(std::uint64_t size, std::uint64_t alignm
 }
 
 void memory::free_addresses(std::uint64_t address, std::uint64_t size) {
-  const auto found = reservations_.find(address);
-  if (found == reservations_.end() || found->second != whole_pages(size, host_page())) return;
-  ::munmap(to_pointer(address), found->second);
-  reservations_.erase(found);
+  const auto reserved = reservations_.find(address);
+  if (reserved == reservations_.end() || reserved->second != whole_pages(size, host_page())) return;
+  ::munmap(to_pointer(address), reserved->second);
+  reservations_.erase(reserved);
 }
 
 // --- Regions -------------------------------------------------------------------------------------
@@ -142,29 +143,29 @@ region* memory::find(std::uint64_t address) noexcept {
   }
   const auto next = first_after(address);
   if (next == regions_.begin()) return nullptr;
-  region& in = std::prev(next)->second;
-  return address - in.base < in.size ? &in : nullptr;
+  region& area = std::prev(next)->second;
+  return address - area.base < area.size ? &area : nullptr;
 }
 
-region& memory::insert(region what) {
-  if (what.id == 0) what.id = next_id++;
-  const std::uint64_t base = what.base;
-  near_ = regions_.insert_or_assign(first_after(base), base, std::move(what));
+region& memory::insert(region area) {
+  if (area.id == 0) area.id = next_id++;
+  const std::uint64_t base = area.base;
+  near_ = regions_.insert_or_assign(first_after(base), base, std::move(area));
   return near_->second;
 }
 
 void memory::erase(std::uint64_t base) {
   const auto next = first_after(base);
   if (next == regions_.begin()) return;
-  const auto found = std::prev(next);
-  if (found->first != base) return;
-  const region& in = found->second;
-  const bool really_there = in.kind != memory_kind::registered && !in.pages->imagined();
-  if (really_there && in.mapping_size == 0) {
-    ::mmap(to_pointer(base), in.size, PROT_NONE, reserved_flags | MAP_FIXED, -1, 0);
+  const auto entry = std::prev(next);
+  if (entry->first != base) return;
+  const region& area = entry->second;
+  const bool really_there = area.kind != memory_kind::registered && !area.pages->is_unbacked();
+  if (really_there && area.mapping_size == 0) {
+    ::mmap(to_pointer(base), area.size, PROT_NONE, reserved_flags | MAP_FIXED, -1, 0);
   }
-  near_ = found == regions_.begin() ? regions_.end() : std::prev(found);
-  regions_.erase(found);
+  near_ = entry == regions_.begin() ? regions_.end() : std::prev(entry);
+  regions_.erase(entry);
 }
 
 namespace {
@@ -178,125 +179,126 @@ bool reachable(const state& machine, const managed_pages& pages, int device) {
 
 }  // namespace
 
-CUmemAccess_flags memory::rights(const region& in, int device) const {
-  const bool for_all = in.kind == memory_kind::pinned || in.kind == memory_kind::managed ||
-                       in.kind == memory_kind::registered;
+CUmemAccess_flags memory::rights(const region& area, int device) const {
+  const bool for_all = area.kind == memory_kind::pinned || area.kind == memory_kind::managed ||
+                       area.kind == memory_kind::registered;
   if (for_all || device < 0) {
-    if (in.managed && !reachable(machine_, *in.managed, device)) {
+    if (area.managed && !reachable(machine_, *area.managed, device)) {
       return CU_MEM_ACCESS_FLAGS_PROT_NONE;
     }
     const bool read_only =
-        in.kind == memory_kind::registered && (in.flags & host_register_read_only) != 0;
+        area.kind == memory_kind::registered && (area.flags & host_register_read_only) != 0;
     return read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
   const auto index = static_cast<std::size_t>(device);
-  if (!in.rights.empty()) {
-    return index < in.rights.size() ? in.rights[index] : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  if (!area.rights.empty()) {
+    return index < area.rights.size() ? area.rights[index] : CU_MEM_ACCESS_FLAGS_PROT_NONE;
   }
-  if (in.device == device ||
-      machine_.devices[index].peer_enabled[static_cast<std::size_t>(in.device)]) {
+  if (area.device == device ||
+      machine_.devices[index].peer_enabled[static_cast<std::size_t>(area.device)]) {
     return CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
   return CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
-bool memory::permits(int device, const access& what) {
+bool memory::permits(int device, const access& request) {
   const CUmemAccess_flags needed =
-      what.writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  return each(what.where.address, what.where.size,
-              [&](const region& in, std::uint64_t, std::uint64_t) {
-                return !in.pages->imagined() && (rights(in, device) & needed) == needed;
+      request.writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  return each(request.extent.address, request.extent.size,
+              [&](const region& area, std::uint64_t, std::uint64_t) {
+                return !area.pages->is_unbacked() && (rights(area, device) & needed) == needed;
               });
 }
 
 // --- Whole life times ----------------------------------------------------------------------------
 
-small_heap& memory::heap_of(const region& what) {
+small_heap& memory::heap_of(const region& area) {
   // Write-combined host memory is mapped differently and shares no page with other memory.
-  const unsigned apart = what.device < 0 ? what.flags & host_alloc_write_combined : 0;
-  auto& heap = small_[{what.device, apart}];
-  if (!heap) heap = std::make_unique<small_heap>(machine_, what.device);
+  const unsigned separate = area.device < 0 ? area.flags & host_alloc_write_combined : 0;
+  auto& heap = small_[{area.device, separate}];
+  if (!heap) heap = std::make_unique<small_heap>(machine_, area.device);
   return *heap;
 }
 
-bool memory::place(region& wanted) {
-  if (wanted.kind != memory_kind::managed && wanted.size <= small_heap::largest) {
-    return heap_of(wanted).take(wanted);
+bool memory::place(region& area) {
+  if (area.kind != memory_kind::managed && area.size <= small_heap::largest) {
+    return heap_of(area).place(area);
   }
-  const std::uint64_t size = whole_pages(wanted.size, device_page);
+  const std::uint64_t size = whole_pages(area.size, device_page);
   if (size == 0) return false;
-  if (wanted.kind == memory_kind::plain) {
-    wanted.takes = room::take(machine_, wanted.device, size);
-    if (!wanted.takes) return false;
+  if (area.kind == memory_kind::plain) {
+    area.claim = capacity_claim::take(machine_, area.device, size);
+    if (!area.claim) return false;
   }
-  const bool real = machine_.options.back_memory || wanted.kind != memory_kind::plain;
-  wanted.pages = real ? physical::create(machine_, size, false) : physical::imagine(size);
-  if (!wanted.pages) return false;
-  wanted.base = reserve_addresses(size);
-  if (wanted.base == 0) return false;
-  if (wanted.pages->map_at(wanted.base, 0, size, true) == 0) return true;
-  free_addresses(wanted.base, size);
+  const bool real = machine_.options.back_memory || area.kind != memory_kind::plain;
+  area.pages = real ? physical::create(machine_, size, false) : physical::create_unbacked(size);
+  if (!area.pages) return false;
+  area.base = reserve_addresses(size);
+  if (area.base == 0) return false;
+  if (area.pages->map_at(area.base, 0, size, true) == 0) return true;
+  free_addresses(area.base, size);
   return false;
 }
 
-void memory::tell_lifetime(region& in, deed what, const char* call) {
+void memory::record_lifetime(region& area, access_kind kind, const char* call) {
   if (!machine_.options.check_hazards) return;
-  const moment when = machine_.flow.host_deed();
-  const auto story = std::make_shared<const party>(
-      party{call, stream_id{0}, when.at.tick, {in.base, in.size}, true, machine_.clock});
-  in.pages->history.touch(in.offset, in.size, what, when, story, in.base, machine_.hazards);
+  const moment when = machine_.flow.host_moment();
+  const auto accessor = std::make_shared<const party>(
+      party{call, stream_id{0}, when.at.tick, {area.base, area.size}, true, machine_.clock});
+  area.pages->history.touch(area.offset, area.size, kind, when, accessor, area.base,
+                            machine_.hazards);
 }
 
-region* memory::allocate(region wanted, const char* call) {
-  if (!place(wanted)) return nullptr;
-  region& made = insert(std::move(wanted));
-  if (made.managed) ++managed_regions;
-  tell_lifetime(made, deed::allocate, call);
-  return &made;
+region* memory::allocate(region request, const char* call) {
+  if (!place(request)) return nullptr;
+  region& area = insert(std::move(request));
+  if (area.managed) ++managed_regions;
+  record_lifetime(area, access_kind::allocate, call);
+  return &area;
 }
 
-void memory::release(region& going, const char* call) {
-  tell_lifetime(going, deed::free, call);
-  drop(going);
+void memory::release(region& area, const char* call) {
+  record_lifetime(area, access_kind::free, call);
+  drop(area);
 }
 
-void memory::drop(region& going) {
-  if (going.managed) {
-    managed_forget(machine_, going);
+void memory::drop(region& area) {
+  if (area.managed) {
+    managed_forget(machine_, area);
     --managed_regions;
   }
-  const region last = going;  // keeps pages and capacity until the addresses are gone
+  const region last = area;  // keeps pages and capacity until the addresses are gone
   erase(last.base);
   if (last.mapping_size != 0) {
-    heap_of(last).give(last);
+    heap_of(last).release(last);
   } else if (last.kind != memory_kind::registered) {
     free_addresses(last.base, last.pages->size());
   }
 }
 
-bool memory::make_shareable(region& in) {
-  if (!in.pages->make_shareable()) return false;
-  const std::uint64_t base = in.mapping_size != 0 ? in.mapping_base : in.base;
-  return in.pages->map_at(base, 0, in.pages->size(), true) == 0;
+bool memory::make_shareable(region& area) {
+  if (!area.pages->make_shareable()) return false;
+  const std::uint64_t base = area.mapping_size != 0 ? area.mapping_base : area.base;
+  return area.pages->map_at(base, 0, area.pages->size(), true) == 0;
 }
 
 void memory::reset(int device) {
   if (machine_.shared) machine_.shared->reset(device);
-  std::vector<region*> going;
-  for (auto& [base, in] : regions_) {
-    if (in.owner == device) going.push_back(&in);
+  std::vector<region*> owned;
+  for (auto& [base, area] : regions_) {
+    if (area.owner == device) owned.push_back(&area);
   }
-  for (region* each : going) drop(*each);
+  for (region* area : owned) drop(*area);
 }
 
-void memory::check_removal(const region& going, const char* call) {
+void memory::check_removal(const region& area, const char* call) {
   if (!machine_.options.check_hazards) return;
   const moment& when = machine_.flow.host.now();
-  const deed_record* const use = going.uses.not_before(when);
+  const access_record* const use = area.uses.not_before(when);
   if (use == nullptr) return;
-  const range where{going.base, going.size};
-  const party taker{call, stream_id{0}, when.at.tick, where, true, machine_.clock};
-  machine_.hazards.report({hazard_kind::freed_in_use, *use->story, taker, where});
+  const range extent{area.base, area.size};
+  const party remover{call, stream_id{0}, when.at.tick, extent, true, machine_.clock};
+  machine_.hazards.report({hazard_kind::freed_in_use, *use->accessor, remover, extent});
 }
 
 }  // namespace weir::inline v0::sim

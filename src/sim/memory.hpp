@@ -17,7 +17,7 @@
 namespace weir::inline v0::sim {
 
 class state;
-class page_file;      // memory.cpp: the sparse file that most pages of a machine are parts of
+class page_file;      // physical.cpp: the sparse file that most pages of a machine are parts of
 class small_heap;     // small_heap.hpp: where small allocations are cut from
 class handle_set;     // virtual.hpp: physical handles and reservations of the user's
 struct allocation;    // virtual.hpp: what a physical handle stands for
@@ -39,7 +39,7 @@ class physical {
   /// common file. Null where the system has no room or no descriptor left.
   static std::shared_ptr<physical> create(state& machine, std::uint64_t size, bool shareable);
   /// Nothing, of that size: for a machine that does not back its memory.
-  static std::shared_ptr<physical> imagine(std::uint64_t size);
+  static std::shared_ptr<physical> create_unbacked(std::uint64_t size);
   /// Pages that another process made; takes the descriptor over. -1: memory that is not ours, with
   /// nothing but a history.
   static std::shared_ptr<physical> adopt(int descriptor, std::uint64_t size,
@@ -53,7 +53,7 @@ class physical {
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] std::uint64_t file_offset() const noexcept { return file_offset_; }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  [[nodiscard]] bool imagined() const noexcept { return imagined_; }
+  [[nodiscard]] bool is_unbacked() const noexcept { return unbacked_; }
   /// Maps [offset, offset + size) of the pages at `address`; -1 with errno where the system
   /// refuses.
   int map_at(std::uint64_t address, std::uint64_t offset, std::uint64_t size, bool accessible);
@@ -77,7 +77,7 @@ class physical {
  private:
   int descriptor_ = -1;
   bool owns_descriptor_ = false;
-  bool imagined_ = false;
+  bool unbacked_ = false;
   std::uint64_t file_offset_ = 0;
   std::uint64_t size_ = 0;
   std::shared_ptr<page_file> file_{};  // the common file, where these pages are a part of it
@@ -94,17 +94,17 @@ enum class memory_kind {
   imported,    ///< another process's memory
 };
 
-/// A part of a device's capacity; gives it back when it goes.
-class room {
+/// A part of a device's capacity, released with this object.
+class capacity_claim {
  public:
-  /// Null if the device has no room, not even after its pools gave back what they do not use.
-  static std::shared_ptr<room> take(state& machine, int device, std::uint64_t size);
+  /// Null if the device has no room, not even after its pools released what they do not use.
+  static std::shared_ptr<capacity_claim> take(state& machine, int device, std::uint64_t size);
   /// What take() makes, once the capacity is taken.
-  room(state& machine, int device, std::uint64_t size)
+  capacity_claim(state& machine, int device, std::uint64_t size)
       : machine_{machine}, device_{device}, size_{size} {}
-  ~room();
-  room(const room&) = delete;
-  room& operator=(const room&) = delete;
+  ~capacity_claim();
+  capacity_claim(const capacity_claim&) = delete;
+  capacity_claim& operator=(const capacity_claim&) = delete;
 
  private:
   state& machine_;
@@ -126,8 +126,8 @@ struct region {
   std::uint64_t id = 0;  ///< CU_POINTER_ATTRIBUTE_BUFFER_ID: never used twice
   unsigned flags = 0;    ///< of pinned and managed memory; of mapped memory the host's own rights
   int owner = -1;        ///< the device whose context it was made in; -1: it belongs to no context
-  std::shared_ptr<room> takes{};         ///< the capacity behind it, where it has its own
-  std::shared_ptr<allocation> mapped{};  ///< of mapped memory: the handle's pages and capacity
+  std::shared_ptr<capacity_claim> claim{};  ///< the capacity behind it, where it has its own
+  std::shared_ptr<allocation> mapped{};     ///< of mapped memory: the handle's pages and capacity
   std::shared_ptr<managed_pages> managed{};
   driver::CUmemoryPool pool = nullptr;
   /// The mapping that the region lies in, where that is larger: small allocations share one, and it
@@ -164,7 +164,7 @@ class memory {
   }
   /// Adds a region whose pages are mapped already (physical::map_at). Gives it an id if it has
   /// none.
-  region& insert(region what);
+  region& insert(region area);
   /// Forgets the region and unmaps it (the addresses become inaccessible but stay reserved).
   void erase(std::uint64_t base);
 
@@ -175,10 +175,10 @@ class memory {
     const std::uint64_t end = address + size;
     if (end < address) return false;
     while (address < end) {
-      region* in = find(address);
-      if (in == nullptr) return false;
-      const std::uint64_t piece = std::min(end, in->end()) - address;
-      if (!visit(*in, address, piece)) return false;
+      region* area = find(address);
+      if (area == nullptr) return false;
+      const std::uint64_t piece = std::min(end, area->end()) - address;
+      if (!visit(*area, address, piece)) return false;
       address += piece;
     }
     return true;
@@ -186,22 +186,22 @@ class memory {
 
   template <class Visit>
   void for_each(Visit&& visit) {
-    for (auto& [base, in] : regions_) visit(in);
+    for (auto& [base, area] : regions_) visit(area);
   }
 
-  /// Whether work of `device` may do `what`; pageable host memory is nobody's and not allowed.
-  [[nodiscard]] bool permits(int device, const access& what);
+  /// Whether work of `device` may do `request`; pageable host memory is nobody's and not allowed.
+  [[nodiscard]] bool permits(int device, const access& request);
   /// What `device` may do with a region.
-  [[nodiscard]] driver::CUmemAccess_flags rights(const region& in, int device) const;
+  [[nodiscard]] driver::CUmemAccess_flags rights(const region& area, int device) const;
 
   // --- Capacity ----------------------------------------------------------------------------------
 
   /// Takes `size` bytes of a device's capacity; false if it has no room. Evicts managed pages
   /// first.
-  [[nodiscard]] bool reserve(int device, std::uint64_t size);
+  [[nodiscard]] bool reserve_capacity(int device, std::uint64_t size);
   /// The same without evicting anything.
-  [[nodiscard]] bool reserve_free(int device, std::uint64_t size);
-  void give_back(int device, std::uint64_t size);
+  [[nodiscard]] bool reserve_free_capacity(int device, std::uint64_t size);
+  void release_capacity(int device, std::uint64_t size);
   [[nodiscard]] std::uint64_t used(int device) const;
   [[nodiscard]] std::uint64_t free(int device) const;
 
@@ -215,22 +215,22 @@ class memory {
 
   // --- Whole life times --------------------------------------------------------------------------
 
-  /// Makes a region of its own for plain, pinned or managed memory, as `wanted` describes it: small
-  /// ones share a chunk, and only plain memory takes capacity. Null if there is no room.
-  region* allocate(region wanted, const char* call);
+  /// Makes a region of its own for plain, pinned or managed memory, as `request` describes it:
+  /// small ones share a chunk, and only plain memory takes capacity. Null if there is no room.
+  region* allocate(region request, const char* call);
   /// Takes a region of allocate() away, with its addresses; reports freed_in_use where queued work
   /// may still touch it.
-  void release(region& going, const char* call);
+  void release(region& area, const char* call);
 
   /// Lets other processes open the pages of a region of allocate(), in place.
-  bool make_shareable(region& in);
+  bool make_shareable(region& area);
 
   /// A primary context is reset: what was made in it goes. Physical handles belong to no context.
   void reset(int device);
 
   /// Checks, against everything still queued, that the host may take [region] away now; reports
   /// freed_in_use where it may not.
-  void check_removal(const region& going, const char* call);
+  void check_removal(const region& area, const char* call);
 
   std::uint64_t next_id = 1;
   std::uint64_t touches = 0;          ///< of managed memory, counted to tell old from new
@@ -241,10 +241,10 @@ class memory {
   friend class physical;
 
   [[nodiscard]] std::uint64_t capacity(int device) const;
-  bool place(region& wanted);
-  void tell_lifetime(region& in, deed what, const char* call);
-  void drop(region& going);
-  small_heap& heap_of(const region& what);
+  bool place(region& area);
+  void record_lifetime(region& area, access_kind kind, const char* call);
+  void drop(region& area);
+  small_heap& heap_of(const region& area);
 
   using region_map = std::map<std::uint64_t, region>;
   /// The first region that begins behind `address`.
@@ -260,7 +260,7 @@ class memory {
 
   state& machine_;
   region_map regions_;
-  region_map::iterator near_ = regions_.end();  // looked at last; most look-ups stay near
+  region_map::iterator near_ = regions_.end();  // found last; most look-ups stay near
   std::vector<std::uint64_t> used_;
   std::map<std::uint64_t, std::uint64_t> reservations_;  // base -> size, as mapped from the system
   std::map<std::pair<int, unsigned>, std::unique_ptr<small_heap>> small_;

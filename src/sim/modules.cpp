@@ -42,8 +42,8 @@ void module_set::add(kernel definition) {
 }
 
 std::shared_ptr<const kernel> module_set::find(const std::string& name) const {
-  const auto found = kernels_.find(name);
-  return found == kernels_.end() ? nullptr : found->second;
+  const auto known = kernels_.find(name);
+  return known == kernels_.end() ? nullptr : known->second;
 }
 
 CUresult module_set::load(const void* image, int device, CUmodule* module) {
@@ -65,34 +65,35 @@ CUresult module_set::load(const void* image, int device, CUmodule* module) {
 }
 
 CUresult module_set::unload(CUmodule module) {
-  const auto going = module_handles_.erase(module);
-  if (!going) return CUDA_ERROR_INVALID_HANDLE;
-  for (const auto& [name, function] : going->functions) function_handles.erase(function);
+  const auto unloaded = module_handles_.erase(module);
+  if (!unloaded) return CUDA_ERROR_INVALID_HANDLE;
+  for (const auto& [name, function] : unloaded->functions) function_handles.erase(function);
   return CUDA_SUCCESS;
 }
 
 void module_set::reset(int device) {
-  std::vector<CUmodule> going;
-  module_handles_.for_each([&](const loaded_module& each) {
-    if (each.device == device) going.push_back(each.handle);
+  std::vector<CUmodule> modules;
+  module_handles_.for_each([&](const loaded_module& module) {
+    if (module.device == device) modules.push_back(module.handle);
   });
-  for (const CUmodule each : going) unload(each);
+  for (const CUmodule module : modules) unload(module);
 }
 
 CUresult module_set::get_function(CUmodule module, const char* name, CUfunction* function) {
-  loaded_module* const in = module_handles_.find(module);
-  if (in == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const auto known = in->functions.find(std::string_view{name}); known != in->functions.end()) {
+  loaded_module* const owner = module_handles_.find(module);
+  if (owner == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (const auto known = owner->functions.find(std::string_view{name});
+      known != owner->functions.end()) {
     *function = known->second;
     return CUDA_SUCCESS;
   }
-  const auto& entries = in->text.entries;
-  const auto found = std::find_if(entries.begin(), entries.end(),
+  const auto& entries = owner->text.entries;
+  const auto entry = std::find_if(entries.begin(), entries.end(),
                                   [&](const ptx_entry& each) { return each.name == name; });
-  if (found == entries.end()) return CUDA_ERROR_NOT_FOUND;
+  if (entry == entries.end()) return CUDA_ERROR_NOT_FOUND;
   *function = function_handles.insert(
-      std::make_shared<loaded_function>(loaded_function{*found, in->device}));
-  in->functions.emplace(name, *function);
+      std::make_shared<loaded_function>(loaded_function{*entry, owner->device}));
+  owner->functions.emplace(name, *function);
   return CUDA_SUCCESS;
 }
 

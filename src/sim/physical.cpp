@@ -24,10 +24,10 @@ namespace weir::inline v0::sim {
 class page_file {
  public:
   static std::shared_ptr<page_file> create() {
-    auto made = std::make_shared<page_file>();
-    made->descriptor_ = ::memfd_create("weir simulated memory", MFD_CLOEXEC);
-    if (made->descriptor_ < 0 || ::ftruncate(made->descriptor_, length) != 0) return nullptr;
-    return made;
+    auto file = std::make_shared<page_file>();
+    file->descriptor_ = ::memfd_create("weir simulated memory", MFD_CLOEXEC);
+    if (file->descriptor_ < 0 || ::ftruncate(file->descriptor_, length) != 0) return nullptr;
+    return file;
   }
   page_file() = default;
   ~page_file() {
@@ -40,12 +40,12 @@ class page_file {
 
   /// Where `size` bytes may lie; -1 if the file is full.
   std::int64_t take(std::uint64_t size) {
-    const std::uint64_t wanted = checked_round_up(size, device_page).value_or(0);
-    if (wanted == 0 || wanted > static_cast<std::uint64_t>(length) - end_) return -1;
-    return static_cast<std::int64_t>(std::exchange(end_, end_ + wanted));
+    const std::uint64_t rounded = checked_round_up(size, device_page).value_or(0);
+    if (rounded == 0 || rounded > static_cast<std::uint64_t>(length) - end_) return -1;
+    return static_cast<std::int64_t>(std::exchange(end_, end_ + rounded));
   }
 
-  void give(std::uint64_t offset, std::uint64_t size) noexcept {
+  void release(std::uint64_t offset, std::uint64_t size) noexcept {
     // In a forked child the file is still the parent's: its pages are not ours to drop.
     if (::getpid() != owner_) return;
     ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
@@ -65,7 +65,7 @@ namespace {
 struct note_block {
   static constexpr std::array<char, 8> right_magic = {'w', 'e', 'i', 'r', 'p', 'a', 'g', 'e'};
   static constexpr std::uint32_t right_version = 1;
-  static constexpr std::uint64_t room = 4096;  // added to the file
+  static constexpr std::uint64_t trailer_size = 4096;  // added to the file
 
   std::array<char, 8> magic{};
   std::uint32_t version = 0;
@@ -73,7 +73,7 @@ struct note_block {
   std::uint64_t size = 0;
   std::array<char, physical::note_size> text{};
 };
-static_assert(sizeof(note_block) <= note_block::room);
+static_assert(sizeof(note_block) <= note_block::trailer_size);
 
 /// Copies what `from` really holds of [offset, offset + size) to the start of `to`; holes stay
 /// holes.
@@ -86,13 +86,13 @@ bool copy_contents(int from, std::uint64_t offset, std::uint64_t size, int to) {
     if (at < 0 || at >= end) return at >= 0 || errno == ENXIO;  // ENXIO: only holes are left
     const off_t hole = std::min(::lseek(from, at, SEEK_HOLE), end);
     while (at < hole) {
-      const auto wanted = std::min(buffer.size(), static_cast<std::size_t>(hole - at));
-      const ssize_t got = ::pread(from, buffer.data(), wanted, at);
-      if (got <= 0) return false;
-      const ssize_t put = ::pwrite(to, buffer.data(), static_cast<std::size_t>(got),
-                                   at - static_cast<off_t>(offset));
-      if (put != got) return false;
-      at += got;
+      const auto length = std::min(buffer.size(), static_cast<std::size_t>(hole - at));
+      const ssize_t read = ::pread(from, buffer.data(), length, at);
+      if (read <= 0) return false;
+      const ssize_t written = ::pwrite(to, buffer.data(), static_cast<std::size_t>(read),
+                                       at - static_cast<off_t>(offset));
+      if (written != read) return false;
+      at += read;
     }
   }
   return true;
@@ -102,66 +102,66 @@ bool copy_contents(int from, std::uint64_t offset, std::uint64_t size, int to) {
 
 int make_sealed_file(const char* name, std::uint64_t size) noexcept {
   if (size > std::uint64_t{1} << 62) return -1;
-  const int made = ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (made < 0) return -1;
-  if (::ftruncate(made, static_cast<off_t>(size)) != 0 ||
-      ::fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    ::close(made);
+  const int descriptor = ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) return -1;
+  if (::ftruncate(descriptor, static_cast<off_t>(size)) != 0 ||
+      ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    ::close(descriptor);
     return -1;
   }
-  return made;
+  return descriptor;
 }
 
 std::shared_ptr<physical> physical::create(state& machine, std::uint64_t size, bool shareable) {
-  auto made = std::make_shared<physical>();
-  made->size_ = size;
-  if (shareable) return made->make_shareable() ? made : nullptr;
+  auto pages = std::make_shared<physical>();
+  pages->size_ = size;
+  if (shareable) return pages->make_shareable() ? pages : nullptr;
   auto& common = machine.space.file_;
   if (!common) common = page_file::create();
   if (!common) return nullptr;
   const std::int64_t offset = common->take(size);
   if (offset < 0) return nullptr;
-  made->descriptor_ = common->descriptor();
-  made->file_offset_ = static_cast<std::uint64_t>(offset);
-  made->file_ = common;
-  return made;
+  pages->descriptor_ = common->descriptor();
+  pages->file_offset_ = static_cast<std::uint64_t>(offset);
+  pages->file_ = common;
+  return pages;
 }
 
-std::shared_ptr<physical> physical::imagine(std::uint64_t size) {
-  auto made = std::make_shared<physical>();
-  made->size_ = size;
-  made->imagined_ = true;
-  return made;
+std::shared_ptr<physical> physical::create_unbacked(std::uint64_t size) {
+  auto pages = std::make_shared<physical>();
+  pages->size_ = size;
+  pages->unbacked_ = true;
+  return pages;
 }
 
 std::shared_ptr<physical> physical::adopt(int descriptor, std::uint64_t size,
                                           std::uint64_t file_offset) {
-  auto made = std::make_shared<physical>();
-  made->descriptor_ = descriptor;
-  made->owns_descriptor_ = descriptor >= 0;
-  made->file_offset_ = file_offset;
-  made->size_ = size;
-  return made;
+  auto pages = std::make_shared<physical>();
+  pages->descriptor_ = descriptor;
+  pages->owns_descriptor_ = descriptor >= 0;
+  pages->file_offset_ = file_offset;
+  pages->size_ = size;
+  return pages;
 }
 
 physical::~physical() {
-  if (file_) file_->give(file_offset_, size_);
+  if (file_) file_->release(file_offset_, size_);
   if (owns_descriptor_ && descriptor_ >= 0) ::close(descriptor_);
 }
 
 bool physical::make_shareable() {
   if (owns_descriptor_) return true;
-  if (imagined_) return false;
-  const auto length = checked_add(size_, note_block::room);
-  const int made = length ? make_sealed_file("weir simulated handle", *length) : -1;
-  if (made < 0) return false;
-  if (file_ && !copy_contents(descriptor_, file_offset_, size_, made)) {
-    ::close(made);
+  if (unbacked_) return false;
+  const auto length = checked_add(size_, note_block::trailer_size);
+  const int descriptor = length ? make_sealed_file("weir simulated handle", *length) : -1;
+  if (descriptor < 0) return false;
+  if (file_ && !copy_contents(descriptor_, file_offset_, size_, descriptor)) {
+    ::close(descriptor);
     return false;
   }
-  if (file_) file_->give(file_offset_, size_);
+  if (file_) file_->release(file_offset_, size_);
   file_ = nullptr;
-  descriptor_ = made;
+  descriptor_ = descriptor;
   owns_descriptor_ = true;
   file_offset_ = 0;
   return write_note({});
@@ -169,7 +169,7 @@ bool physical::make_shareable() {
 
 int physical::map_at(std::uint64_t address, std::uint64_t offset, std::uint64_t size,
                      bool accessible) {
-  if (imagined_) return 0;
+  if (unbacked_) return 0;
   const int protection = accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
   void* const to = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
   void* const at = ::mmap(to, size, protection, MAP_SHARED | MAP_FIXED, descriptor_,
@@ -195,14 +195,15 @@ bool physical::read_note(int descriptor, std::string& note, std::uint64_t& size)
   const int seals = ::fcntl(descriptor, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
   const auto length = static_cast<std::uint64_t>(facts.st_size);
-  if (length <= note_block::room) return false;
+  if (length <= note_block::trailer_size) return false;
   note_block block;
-  if (::pread(descriptor, &block, sizeof(block), static_cast<off_t>(length - note_block::room)) !=
+  if (::pread(descriptor, &block, sizeof(block),
+              static_cast<off_t>(length - note_block::trailer_size)) !=
       static_cast<ssize_t>(sizeof(block))) {
     return false;
   }
   if (block.magic != note_block::right_magic || block.version != note_block::right_version ||
-      block.length > note_size || block.size != length - note_block::room) {
+      block.length > note_size || block.size != length - note_block::trailer_size) {
     return false;
   }
   note.assign(block.text.data(), block.length);

@@ -43,9 +43,9 @@ pool::pool(state& machine, const CUmemPoolProps& properties, bool is_default)
 pool::~pool() {
   if (base_ == 0) return;
   for (std::size_t i = 0; i < pages_.size(); ++i) {
-    if (pages_[i].backed) give_page(i);
+    if (pages_[i].backed) release_page(i);
   }
-  machine_.space.free_addresses(base_, room_);
+  machine_.space.free_addresses(base_, address_space_);
 }
 
 // --- Allocations ---------------------------------------------------------------------------------
@@ -54,26 +54,26 @@ CUresult pool::allocate(std::uint64_t bytes, const std::shared_ptr<stream_state>
                         CUdeviceptr* address) {
   const auto size = checked_round_up(bytes, pool_unit);
   if (!size || !prepare()) return CUDA_ERROR_OUT_OF_MEMORY;
-  block* found = own_free(*size, *stream);
-  if (found == nullptr) found = settled_or_followed(*size, *stream);
-  if (found == nullptr) found = behind_a_wait(*size, stream);
-  if (found == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  block* allocated = own_free(*size, *stream);
+  if (allocated == nullptr) allocated = settled_or_followed(*size, *stream);
+  if (allocated == nullptr) allocated = behind_a_wait(*size, stream);
+  if (allocated == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
 
-  found->requested = bytes;
-  found->id = machine_.space.next_id++;
+  allocated->requested = bytes;
+  allocated->id = machine_.space.next_id++;
   ++allocations_;
   used_.add(bytes);
-  const moment when = next_moment(stream, deed::allocate);
-  tell(deed::allocate, *found, when, stream.get(), stream->tail());
-  *address = found->address;
+  const moment when = next_moment(stream, access_kind::allocate);
+  record_lifetime(access_kind::allocate, *allocated, when, stream.get(), stream->tail());
+  *address = allocated->address;
   return CUDA_SUCCESS;
 }
 
 /// The place of an allocation or a free in the order of things. Neither has work to do, so neither
 /// stands in a queue: a free is complete when everything before it is. Only where operations take
 /// time of their own must it be one.
-moment pool::next_moment(const std::shared_ptr<stream_state>& stream, deed what) {
-  if (what == deed::free && machine_.options.mode == progress::timed) {
+moment pool::next_moment(const std::shared_ptr<stream_state>& stream, access_kind kind) {
+  if (kind == access_kind::free && machine_.options.mode == progress::timed) {
     return machine_.flow.enqueue(stream, work{.type = CU_GRAPH_NODE_TYPE_MEM_FREE});
   }
   return machine_.flow.mark(stream);
@@ -81,39 +81,39 @@ moment pool::next_moment(const std::shared_ptr<stream_state>& stream, deed what)
 
 block* pool::own_free(std::uint64_t size, const stream_state& stream) {
   if (last_frees_ == nullptr || last_frees_->stream.get() != &stream) {
-    const auto mine = std::find_if(frees_.begin(), frees_.end(),
-                                   [&](const auto& each) { return each->stream.get() == &stream; });
-    if (mine == frees_.end()) return nullptr;
-    last_frees_ = mine->get();
+    const auto own = std::find_if(frees_.begin(), frees_.end(),
+                                  [&](const auto& each) { return each->stream.get() == &stream; });
+    if (own == frees_.end()) return nullptr;
+    last_frees_ = own->get();
   }
-  block* const found = last_frees_->runs.best(size);
-  return found == nullptr ? nullptr : take_freed(*found, size);
+  block* const fit = last_frees_->runs.best(size);
+  return fit == nullptr ? nullptr : take_freed(*fit, size);
 }
 
 block* pool::settled_or_followed(std::uint64_t size, const stream_state& stream) {
   if (opportunistic_) settle_completed();
-  block* const anybodys = settled_.best(size);
-  block* const known = follow_events_ ? followed(size, stream) : nullptr;
-  if (known != nullptr && (anybodys == nullptr || known->size < anybodys->size)) {
-    return take_freed(*known, size);
+  block* const settled = settled_.best(size);
+  block* const followed_fit = follow_events_ ? followed(size, stream) : nullptr;
+  if (followed_fit != nullptr && (settled == nullptr || followed_fit->size < settled->size)) {
+    return take_freed(*followed_fit, size);
   }
-  if (anybodys != nullptr) {
-    if (block* const taken = take_settled(*anybodys, size)) return taken;
+  if (settled != nullptr) {
+    if (block* const taken = take_settled(*settled, size)) return taken;
     // No page could be had for the best fit: one that needs none will do.
     block* const larger =
         settled_.best(size, [&](const block& each) { return backed(each.address, size); });
     if (larger != nullptr) return take_settled(*larger, size);
   }
-  return known == nullptr ? nullptr : take_freed(*known, size);
+  return followed_fit == nullptr ? nullptr : take_freed(*followed_fit, size);
 }
 
 block* pool::followed(std::uint64_t size, const stream_state& stream) const {
   const moment& now = stream.clock.now();
   block* best = nullptr;
   for (const auto& other : frees_) {
-    block* const found =
+    block* const fit =
         other->runs.best(size, [&](const block& each) { return now.includes(each.freed.at); });
-    if (found != nullptr && (best == nullptr || found->size < best->size)) best = found;
+    if (fit != nullptr && (best == nullptr || fit->size < best->size)) best = fit;
   }
   return best;
 }
@@ -123,9 +123,9 @@ block* pool::behind_a_wait(std::uint64_t size, const std::shared_ptr<stream_stat
   const stream_frees* from = nullptr;
   block* best = nullptr;
   for (const auto& other : frees_) {
-    block* const found = other->runs.best(size);
-    if (found == nullptr || (best != nullptr && found->size >= best->size)) continue;
-    best = found;
+    block* const fit = other->runs.best(size);
+    if (fit == nullptr || (best != nullptr && fit->size >= best->size)) continue;
+    best = fit;
     from = other.get();
   }
   if (best == nullptr) return nullptr;
@@ -133,45 +133,45 @@ block* pool::behind_a_wait(std::uint64_t size, const std::shared_ptr<stream_stat
   return take_freed(*best, size);
 }
 
-block* pool::take_freed(block& from, std::uint64_t size) {
-  fit_index& index = *from.in;
-  index.remove(from);
-  if (block* const rest = blocks_->cut(from, size)) {
-    rest->order = from.order;
-    rest->sequence = from.sequence;
-    rest->freed = from.freed;
+block* pool::take_freed(block& run, std::uint64_t size) {
+  fit_index& index = *run.index;
+  index.remove(run);
+  if (block* const rest = blocks_->cut(run, size)) {
+    rest->order = run.order;
+    rest->sequence = run.sequence;
+    rest->freed = run.freed;
     index.insert(*rest);
   }
-  return &from;
+  return &run;
 }
 
-block* pool::take_settled(block& from, std::uint64_t size) {
-  settled_.remove(from);
-  if (block* const rest = blocks_->cut(from, size)) {
-    rest->order = from.order;
+block* pool::take_settled(block& run, std::uint64_t size) {
+  settled_.remove(run);
+  if (block* const rest = blocks_->cut(run, size)) {
+    rest->order = run.order;
     settled_.insert(*rest);
   }
-  count_busy(from.address, size, true);
-  if (back(from.address, size)) return &from;
-  count_busy(from.address, size, false);
-  put_into(settled_, from);
+  count_busy(run.address, size, true);
+  if (back(run.address, size)) return &run;
+  count_busy(run.address, size, false);
+  put_into(settled_, run);
   return nullptr;
 }
 
 block* pool::find(std::uint64_t address) const noexcept {
   if (!contains(address)) return nullptr;
-  block* at = blocks_->starting_at(address);
-  if (at == nullptr) at = &blocks_->containing(address);
-  return at->allocated() && address - at->address < at->requested ? at : nullptr;
+  block* owner = blocks_->starting_at(address);
+  if (owner == nullptr) owner = &blocks_->containing(address);
+  return owner->allocated() && address - owner->address < owner->requested ? owner : nullptr;
 }
 
 // --- Frees ---------------------------------------------------------------------------------------
 
 pool::stream_frees& pool::frees_of(const std::shared_ptr<stream_state>& stream) {
   if (last_frees_ != nullptr && last_frees_->stream == stream) return *last_frees_;
-  auto place = std::lower_bound(
-      frees_.begin(), frees_.end(), stream->id,
-      [](const auto& each, std::uint64_t wanted) { return wanted > each->stream->id; });
+  auto place =
+      std::lower_bound(frees_.begin(), frees_.end(), stream->id,
+                       [](const auto& each, std::uint64_t id) { return id > each->stream->id; });
   if (place == frees_.end() || (*place)->stream != stream) {
     place = frees_.insert(place, std::make_unique<stream_frees>(stream_frees{.stream = stream}));
   }
@@ -179,71 +179,71 @@ pool::stream_frees& pool::frees_of(const std::shared_ptr<stream_state>& stream) 
   return *last_frees_;
 }
 
-void pool::free(block& which, const std::shared_ptr<stream_state>& stream) {
-  stream_frees& mine = frees_of(stream);
-  const moment when = next_moment(stream, deed::free);
-  tell(deed::free, which, when, stream.get(), stream->tail());
+void pool::free(block& freed, const std::shared_ptr<stream_state>& stream) {
+  stream_frees& own = frees_of(stream);
+  const moment when = next_moment(stream, access_kind::free);
+  record_lifetime(access_kind::free, freed, when, stream.get(), stream->tail());
   --allocations_;
-  used_.now -= which.requested;
-  which.sequence = stream->tail();
-  which.freed = when;
-  if (mine.runs.empty()) mine.oldest = which.sequence;
-  put_into(mine.runs, which);
+  used_.current -= freed.requested;
+  freed.sequence = stream->tail();
+  freed.freed = when;
+  if (own.runs.empty()) own.oldest = freed.sequence;
+  put_into(own.runs, freed);
 }
 
-void pool::free_now(block& which) {
-  const moment when = machine_.flow.host_deed();
-  tell(deed::free, which, when, nullptr, when.at.tick);
+void pool::free_now(block& freed) {
+  const moment when = machine_.flow.host_moment();
+  record_lifetime(access_kind::free, freed, when, nullptr, when.at.tick);
   --allocations_;
   // used_ stays: the driver does not take such frees off its count.
-  settle(which);
+  settle(freed);
 }
 
-void pool::put_into(fit_index& index, block& which) {
-  block* joined = &which;
-  if (block* const left = which.before; left != nullptr && left->in == &index) {
-    index.remove(*left);
-    left->sequence = which.sequence;
-    left->freed = which.freed;
-    blocks_->swallow_next(*left);
-    joined = left;
+void pool::put_into(fit_index& index, block& freed) {
+  block* run = &freed;
+  if (block* const previous = freed.before; previous != nullptr && previous->index == &index) {
+    index.remove(*previous);
+    previous->sequence = freed.sequence;
+    previous->freed = freed.freed;
+    blocks_->merge_next(*previous);
+    run = previous;
   }
-  if (block* const right = joined->after; right != nullptr && right->in == &index) {
-    index.remove(*right);
-    blocks_->swallow_next(*joined);
+  if (block* const next = run->after; next != nullptr && next->index == &index) {
+    index.remove(*next);
+    blocks_->merge_next(*run);
   }
-  joined->order = next_order_++;
-  index.insert(*joined);
+  run->order = next_order_++;
+  index.insert(*run);
 }
 
-void pool::settle(block& which) {
-  which.freed = {};
-  count_busy(which.address, which.size, false);
-  put_into(settled_, which);
+void pool::settle(block& run) {
+  run.freed = {};
+  count_busy(run.address, run.size, false);
+  put_into(settled_, run);
 }
 
 /// Frees that have happened, whether or not anybody waited for them. The host does not know of them
 /// in the sense of an order that a program could rely on; only the memory itself is as if new.
 void pool::settle_completed() {
-  std::vector<block*> done;
+  std::vector<block*> completed_runs;
   for (const auto& each : frees_) {
     const std::uint64_t completed = each->stream->completed;
     if (each->runs.empty() || completed < each->oldest) continue;
-    done.clear();
+    completed_runs.clear();
     each->oldest = ~std::uint64_t{0};
     for (const fit_key& key : each->runs.all()) {
-      block& run = *key.which;
+      block& run = *key.run;
       if (run.sequence <= completed) {
-        done.push_back(&run);
+        completed_runs.push_back(&run);
       } else {
         each->oldest = std::min(each->oldest, run.sequence);
       }
     }
-    std::sort(done.begin(), done.end(),
+    std::sort(completed_runs.begin(), completed_runs.end(),
               [](const block* a, const block* b) { return a->order < b->order; });
-    for (block* const run : done) {
+    for (block* const run : completed_runs) {
       each->runs.remove(*run);
-      tell_host_owns(run->address, run->size, "free");
+      record_host_ownership(run->address, run->size, "free");
       settle(*run);
     }
   }
@@ -253,15 +253,15 @@ void pool::settle_completed() {
 /// youngest first.
 void pool::settle_known() {
   const moment& host = machine_.flow.host.now();
-  std::vector<block*> known;
+  std::vector<block*> known_runs;
   for (const auto& each : frees_) {
-    known.clear();
+    known_runs.clear();
     for (const fit_key& key : each->runs.all()) {
-      if (host.includes(key.which->freed.at)) known.push_back(key.which);
+      if (host.includes(key.run->freed.at)) known_runs.push_back(key.run);
     }
-    std::sort(known.begin(), known.end(),
+    std::sort(known_runs.begin(), known_runs.end(),
               [](const block* a, const block* b) { return a->order > b->order; });
-    for (block* const run : known) {
+    for (block* const run : known_runs) {
       each->runs.remove(*run);
       settle(*run);
     }
@@ -280,15 +280,15 @@ void pool::clear() {
   if (base_ == 0) return;
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     pages_[i].busy = 0;
-    if (pages_[i].backed) give_page(i);
+    if (pages_[i].backed) release_page(i);
   }
   settled_ = {};
   frees_.clear();
   last_frees_ = nullptr;
-  blocks_ = std::make_unique<block_map>(base_, room_);
+  blocks_ = std::make_unique<block_map>(base_, address_space_);
   settled_.insert(blocks_->first());
   allocations_ = 0;
-  used_.now = 0;
+  used_.current = 0;
 }
 
 void pool::retire() {
@@ -297,34 +297,36 @@ void pool::retire() {
   release_unused();
 }
 
-// --- The oracle ----------------------------------------------------------------------------------
+// --- The hazard check ----------------------------------------------------------------------------
 
-void pool::tell(deed what, block& which, const moment& when, const stream_state* stream,
-                std::uint64_t order) {
+void pool::record_lifetime(access_kind kind, block& target, const moment& when,
+                           const stream_state* stream, std::uint64_t order) {
   if (!machine_.options.check_hazards) return;
-  auto& story = what == deed::free ? which.freed_by : which.allocated_by;
-  // The history drops a story when the next deed takes its place; then it can be told anew without
-  // a heap call.
-  if (!story || story.use_count() != 1) {
-    story = std::make_shared<party>(party{.what = what == deed::free ? "free" : "alloc"});
+  auto& accessor = kind == access_kind::free ? target.freed_by : target.allocated_by;
+  // The history drops an accessor when the next access takes its place; then it can be used again
+  // without a heap call.
+  if (!accessor || accessor.use_count() != 1) {
+    accessor =
+        std::make_shared<party>(party{.label = kind == access_kind::free ? "free" : "alloc"});
   }
-  story->stream = stream_id{stream == nullptr ? 0 : stream->id};
-  story->order = order;
-  story->where = {which.address, which.requested};
-  story->writes = true;
-  story->queued = machine_.clock;
-  store_->history.touch(which.address - base_, which.requested, what, when, story, which.address,
-                        machine_.hazards);
+  accessor->stream = stream_id{stream == nullptr ? 0 : stream->id};
+  accessor->order = order;
+  accessor->extent = {target.address, target.requested};
+  accessor->writes = true;
+  accessor->queued = machine_.clock;
+  store_->history.touch(target.address - base_, target.requested, kind, when, accessor,
+                        target.address, machine_.hazards);
 }
 
-/// Whatever was done to this memory, from now on it is free for whoever the host gives it to.
-void pool::tell_host_owns(std::uint64_t address, std::uint64_t size, const char* label) {
+/// Whatever was done to this memory, from now on the host may allocate it to any stream.
+void pool::record_host_ownership(std::uint64_t address, std::uint64_t size, const char* label) {
   if (!machine_.options.check_hazards) return;
   const moment& now = machine_.flow.host.now();
-  const auto story = std::make_shared<const party>(
+  const auto accessor = std::make_shared<const party>(
       party{label, stream_id{0}, now.at.tick, {address, size}, true, machine_.clock});
   store_->history.forget(address - base_, size);
-  store_->history.touch(address - base_, size, deed::free, now, story, address, machine_.hazards);
+  store_->history.touch(address - base_, size, access_kind::free, now, accessor, address,
+                        machine_.hazards);
 }
 
 }  // namespace weir::inline v0::sim

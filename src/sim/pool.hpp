@@ -18,13 +18,13 @@ class state;
 /// A pool as the driver of an H200 keeps it (measured; the figures are in pool_blocks.hpp).
 ///
 /// It owns a run of addresses. Memory is put behind them in pages of 32 MiB when an allocation
-/// needs it; a page that nothing lives in can be put elsewhere or given back. A freed block belongs
+/// needs it; a page that nothing lives in can be put elsewhere or released. A freed block belongs
 /// to the stream that freed it until the pool learns that the free is complete; then it is settled:
-/// anybody's, and one with its settled neighbours. An allocation takes, in this order,
+/// free for any stream, and one with its settled neighbours. An allocation takes, in this order,
 ///
 ///   1. the best fit of what its own stream freed;
-///   2. the best fit of what is settled (complete frees settle first, if the pool may look) and of
-///      what other streams freed before an event its own stream waits for;
+///   2. the best fit of what is settled (complete frees settle first, if the pool may query) and
+///      of what other streams freed before an event its own stream waits for;
 ///   3. where no memory can be had for that: what another stream freed, behind a wait for the free.
 ///
 /// Always: blocks cover the addresses; an allocated block and one that a stream owns is wholly
@@ -44,31 +44,31 @@ class pool {
                             driver::CUdeviceptr* address);
   /// Whether `address` is one of the pool's, allocated or not.
   [[nodiscard]] bool contains(std::uint64_t address) const noexcept {
-    return address - base_ < room_;
+    return address - base_ < address_space_;
   }
   /// The allocation that contains `address`; null if there is none.
   [[nodiscard]] block* find(std::uint64_t address) const noexcept;
-  void free(block& which, const std::shared_ptr<stream_state>& stream);
-  /// Frees at once, for everybody; that the work on it is done is the caller's word.
-  void free_now(block& which);
+  void free(block& freed, const std::shared_ptr<stream_state>& stream);
+  /// Frees at once, for every stream; that the work on it is done is the caller's word.
+  void free_now(block& freed);
 
-  // --- What the host learns and gives back -------------------------------------------------------
+  // --- Settling and releasing --------------------------------------------------------------------
 
   /// The host has synchronised: frees it knows of settle, and what is above the threshold goes.
   void after_synchronize();
-  /// Gives pages back while at least `keep` bytes stay reserved.
+  /// Releases pages while at least `keep` bytes stay reserved.
   void trim(std::uint64_t keep);
   void release_unused() { trim(0); }
-  /// The context is reset: allocations and frees are forgotten, everything goes back.
+  /// The context is reset: allocations and frees are forgotten, all pages are released.
   void clear();
   /// The handle is gone. The pool lives on until its last allocation is freed and settled.
   void retire();
-  [[nodiscard]] bool finished() const noexcept { return retired_ && reserved_ == 0; }
+  [[nodiscard]] bool is_finished() const noexcept { return retired_ && reserved_ == 0; }
 
   // --- Attributes --------------------------------------------------------------------------------
 
-  driver::CUresult get(driver::CUmemPool_attribute which, void* value) const;
-  driver::CUresult set(driver::CUmemPool_attribute which, const void* value);
+  driver::CUresult get(driver::CUmemPool_attribute attribute, void* value) const;
+  driver::CUresult set(driver::CUmemPool_attribute attribute, const void* value);
   void grant(int to, driver::CUmemAccess_flags flags);
   [[nodiscard]] driver::CUmemAccess_flags granted(int to) const;
 
@@ -76,7 +76,7 @@ class pool {
   [[nodiscard]] bool is_default() const noexcept { return is_default_; }
   [[nodiscard]] int handle_types() const noexcept { return handle_types_; }
   bool exported = false;  ///< other processes may know it
-  /// The file behind all addresses and where they begin; made by the first who asks. Null if the
+  /// The file behind all addresses and where they begin; created by the first call. Null if the
   /// system has no room for it.
   [[nodiscard]] physical* store();
   [[nodiscard]] std::uint64_t base() const noexcept { return base_; }
@@ -99,16 +99,16 @@ class pool {
     bool backed = false;
     std::uint64_t busy = 0;
   };
-  struct usage {
-    std::uint64_t now = 0;
-    std::uint64_t high = 0;
+  struct gauge {
+    std::uint64_t current = 0;
+    std::uint64_t peak = 0;
     void add(std::uint64_t bytes) noexcept {
-      now += bytes;
-      if (now > high) high = now;
+      current += bytes;
+      if (current > peak) peak = current;
     }
   };
 
-  moment next_moment(const std::shared_ptr<stream_state>& stream, deed what);
+  moment next_moment(const std::shared_ptr<stream_state>& stream, access_kind kind);
 
   // The rungs of allocate(), in order. Each returns a block of `size`, in no index, or null.
   block* own_free(std::uint64_t size, const stream_state& stream);
@@ -117,10 +117,10 @@ class pool {
 
   stream_frees& frees_of(const std::shared_ptr<stream_state>& stream);
   [[nodiscard]] block* followed(std::uint64_t size, const stream_state& stream) const;
-  block* take_freed(block& from, std::uint64_t size);
-  block* take_settled(block& from, std::uint64_t size);
-  void put_into(fit_index& index, block& which);
-  void settle(block& which);
+  block* take_freed(block& run, std::uint64_t size);
+  block* take_settled(block& run, std::uint64_t size);
+  void put_into(fit_index& index, block& freed);
+  void settle(block& run);
   void settle_completed();
   void settle_known();
 
@@ -128,20 +128,20 @@ class pool {
   bool prepare();
   [[nodiscard]] bool backed(std::uint64_t address, std::uint64_t size) const;
   bool back(std::uint64_t address, std::uint64_t size);
-  bool gain_page();
+  bool acquire_page();
   bool map_page(std::size_t index);
   void unmap_page(std::size_t index);
-  void give_page(std::size_t index);
+  void release_page(std::size_t index);
   void release_above(std::uint64_t limit);
   [[nodiscard]] std::size_t idle_page() const;
   template <class Visit>
   void each_page(std::uint64_t address, std::uint64_t size, Visit&& visit);
   void count_busy(std::uint64_t address, std::uint64_t size, bool more);
 
-  // What the oracle is told.
-  void tell(deed what, block& which, const moment& when, const stream_state* stream,
-            std::uint64_t order);
-  void tell_host_owns(std::uint64_t address, std::uint64_t size, const char* label);
+  // For the hazard check.
+  void record_lifetime(access_kind kind, block& target, const moment& when,
+                       const stream_state* stream, std::uint64_t order);
+  void record_host_ownership(std::uint64_t address, std::uint64_t size, const char* label);
 
   state& machine_;
   int device_;
@@ -158,7 +158,7 @@ class pool {
   bool retired_ = false;
 
   std::uint64_t base_ = 0;  // 0 until the first allocation or export
-  std::uint64_t room_ = 0;
+  std::uint64_t address_space_ = 0;
   std::shared_ptr<physical> store_;
   std::unique_ptr<block_map> blocks_;
   fit_index settled_;
@@ -168,8 +168,8 @@ class pool {
   std::vector<page> pages_;  // as far as ever used
   std::uint64_t allocations_ = 0;
   std::uint64_t reserved_ = 0;
-  std::uint64_t reserved_high_ = 0;
-  usage used_;
+  std::uint64_t reserved_peak_ = 0;
+  gauge used_;
 };
 
 }  // namespace weir::inline v0::sim

@@ -1,4 +1,4 @@
-// One stream-ordered memory pool: its attributes, who may access it, and a look at its books.
+// One stream-ordered memory pool: its attributes, who may access it, and its consistency check.
 #include <algorithm>
 #include <cstring>
 
@@ -7,50 +7,50 @@
 
 namespace weir::inline v0::sim {
 
-CUresult pool::get(CUmemPool_attribute which, void* value) const {
-  const auto put = [&](auto what) {
-    std::memcpy(value, &what, sizeof(what));
+CUresult pool::get(CUmemPool_attribute attribute, void* value) const {
+  const auto write = [&](auto content) {
+    std::memcpy(value, &content, sizeof(content));
     return CUDA_SUCCESS;
   };
-  switch (which) {
+  switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-      return put(int{follow_events_});
+      return write(int{follow_events_});
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-      return put(int{opportunistic_});
+      return write(int{opportunistic_});
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      return put(int{internal_waits_});
+      return write(int{internal_waits_});
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      return put(threshold_);
+      return write(threshold_);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      return put(reserved_);
+      return write(reserved_);
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      return put(reserved_high_);
+      return write(reserved_peak_);
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      return put(used_.now);
+      return write(used_.current);
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      return put(used_.high);
+      return write(used_.peak);
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult pool::set(CUmemPool_attribute which, const void* value) {
+CUresult pool::set(CUmemPool_attribute attribute, const void* value) {
   const auto as_flag = [&] {
-    int given = 0;
-    std::memcpy(&given, value, sizeof(given));
-    return given != 0;
+    int content = 0;
+    std::memcpy(&content, value, sizeof(content));
+    return content != 0;
   };
   const auto as_size = [&] {
-    std::uint64_t given = 0;
-    std::memcpy(&given, value, sizeof(given));
-    return given;
+    std::uint64_t content = 0;
+    std::memcpy(&content, value, sizeof(content));
+    return content;
   };
-  // A high mark can only be set back, and then starts from what is now.
-  const auto set_back = [&](std::uint64_t& high, std::uint64_t now) {
+  // A peak can only be reset, and then starts from the current value.
+  const auto reset_peak = [&](std::uint64_t& peak, std::uint64_t current) {
     if (as_size() != 0) return CUDA_ERROR_INVALID_VALUE;
-    high = now;
+    peak = current;
     return CUDA_SUCCESS;
   };
-  switch (which) {
+  switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
       follow_events_ = as_flag();
       break;
@@ -64,9 +64,9 @@ CUresult pool::set(CUmemPool_attribute which, const void* value) {
       threshold_ = as_size();
       break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      return set_back(reserved_high_, reserved_);
+      return reset_peak(reserved_peak_, reserved_);
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      return set_back(used_.high, used_.now);
+      return reset_peak(used_.peak, used_.current);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -98,16 +98,16 @@ std::string pool::inconsistency() const {
     if (each->address != at || each->size == 0) return "blocks leave a gap";
     if (each->after != nullptr && each->after->before != each) return "links disagree";
     if (blocks_->starting_at(each->address) != each) return "a block cannot be found";
-    if (each->in != nullptr) ++free_blocks;
-    if (each->in != nullptr && each->after != nullptr && each->after->in == each->in) {
+    if (each->index != nullptr) ++free_blocks;
+    if (each->index != nullptr && each->after != nullptr && each->after->index == each->index) {
       return "neighbours are not joined";
     }
-    if (each->in == nullptr) {
+    if (each->index == nullptr) {
       if (each->requested == 0 || each->requested > each->size) return "a block has a wrong size";
       ++live;
       requested += each->requested;
     }
-    if (each->in != &settled_) {
+    if (each->index != &settled_) {
       if (!backed(each->address, each->size)) return "a block in use has no memory";
       for (std::uint64_t from = each->address; from < each->end();) {
         const std::size_t index = (from - base_) / pool_page;
@@ -118,9 +118,9 @@ std::string pool::inconsistency() const {
     }
     at = each->end();
   }
-  if (at != base_ + room_) return "blocks do not reach the end";
+  if (at != base_ + address_space_) return "blocks do not reach the end";
   if (live != allocations_) return "allocations are miscounted";
-  if (requested > used_.now) return "used is below what is live";
+  if (requested > used_.current) return "used is below what is live";
   std::size_t indexed = settled_.all().size();
   for (const auto& each : frees_) indexed += each->runs.all().size();
   if (indexed != free_blocks) return "an index has lost a block";
@@ -130,7 +130,7 @@ std::string pool::inconsistency() const {
     if (pages_[i].backed) reserved += pool_page;
   }
   if (reserved != reserved_) return "reserved is not what is mapped";
-  if (reserved_high_ < reserved_ || used_.high < used_.now) return "a high mark is too low";
+  if (reserved_peak_ < reserved_ || used_.peak < used_.current) return "a peak is too low";
   return {};
 }
 

@@ -6,21 +6,21 @@
 
 namespace weir::inline v0::sim {
 
-void fit_index::insert(block& what) {
-  const fit_key key{what.size, what.order, &what};
-  if (what.node.empty()) {
-    what.place = runs_.insert(runs_.end(), key);
+void fit_index::insert(block& run) {
+  const fit_key key{run.size, run.order, &run};
+  if (run.node.empty()) {
+    run.place = runs_.insert(runs_.end(), key);
   } else {
-    what.node.value() = key;
+    run.node.value() = key;
     // The hint is often right: equal ones queue up.
-    what.place = runs_.insert(runs_.end(), std::move(what.node));
+    run.place = runs_.insert(runs_.end(), std::move(run.node));
   }
-  what.in = this;
+  run.index = this;
 }
 
-void fit_index::remove(block& what) {
-  what.node = runs_.extract(what.place);
-  what.in = nullptr;
+void fit_index::remove(block& run) {
+  run.node = runs_.extract(run.place);
+  run.index = nullptr;
 }
 
 block_map::block_map(std::uint64_t base, std::uint64_t size) : base_{base} {
@@ -78,35 +78,35 @@ block* block_map::cut(block& from, std::uint64_t size) {
   return rest;
 }
 
-void block_map::swallow_next(block& into) {
-  block& gone = *into.after;
-  forget_start(gone);
-  into.size += gone.size;
-  into.after = gone.after;
+void block_map::merge_next(block& into) {
+  block& absorbed = *into.after;
+  forget_start(absorbed);
+  into.size += absorbed.size;
+  into.after = absorbed.after;
   if (into.after != nullptr) into.after->before = &into;
-  gone.freed = {};
-  spare_.push_back(&gone);
+  absorbed.freed = {};
+  spare_.push_back(&absorbed);
 }
 
-void block_map::note_start(block& what) {
-  const std::uint64_t offset = what.address - base_;
+void block_map::note_start(block& run) {
+  const std::uint64_t offset = run.address - base_;
   const std::uint64_t page = offset / pool_page;
   if (page >= pages_.size()) pages_.resize(page + 1);
-  page_starts& in = pages_[page];
-  if (!in.starts) {
+  page_starts& entry = pages_[page];
+  if (!entry.starts) {
     // Not value-initialised: memory that calloc gets from the system is zero without being touched.
-    in.starts.reset(static_cast<block**>(std::calloc(units_in_a_page, sizeof(block*))));
-    if (!in.starts) throw std::bad_alloc{};
+    entry.starts.reset(static_cast<block**>(std::calloc(units_in_a_page, sizeof(block*))));
+    if (!entry.starts) throw std::bad_alloc{};
   }
-  in.starts[offset % pool_page / pool_unit] = &what;
-  ++in.count;
+  entry.starts[offset % pool_page / pool_unit] = &run;
+  ++entry.count;
 }
 
-void block_map::forget_start(const block& what) {
-  const std::uint64_t offset = what.address - base_;
-  page_starts& in = pages_[offset / pool_page];
-  in.starts[offset % pool_page / pool_unit] = nullptr;
-  --in.count;
+void block_map::forget_start(const block& run) {
+  const std::uint64_t offset = run.address - base_;
+  page_starts& entry = pages_[offset / pool_page];
+  entry.starts[offset % pool_page / pool_unit] = nullptr;
+  --entry.count;
 }
 
 }  // namespace weir::inline v0::sim

@@ -25,7 +25,7 @@ inline constexpr std::uint64_t pool_page = std::uint64_t{32} << 20;
 struct fit_key {
   std::uint64_t size = 0;
   std::uint64_t order = 0;
-  block* which = nullptr;
+  block* run = nullptr;
 
   friend bool operator<(const fit_key& a, const fit_key& b) noexcept {
     return std::tie(a.size, a.order) < std::tie(b.size, b.order);
@@ -44,8 +44,8 @@ struct block {
   std::uint64_t id = 0;
 
   // Free.
-  fit_index* in = nullptr;  ///< null: allocated
-  std::uint64_t order = 0;  ///< among equal ones in its index
+  fit_index* index = nullptr;  ///< null: allocated
+  std::uint64_t order = 0;     ///< among equal ones in its index
   std::uint64_t sequence = 0;
   moment freed{};
 
@@ -58,25 +58,25 @@ struct block {
   std::set<fit_key>::node_type node{};
 
   [[nodiscard]] std::uint64_t end() const noexcept { return address + size; }
-  [[nodiscard]] bool allocated() const noexcept { return in == nullptr; }
+  [[nodiscard]] bool allocated() const noexcept { return index == nullptr; }
 };
 
 /// Free blocks by size. Of equal ones the first inserted comes first, as in the driver.
 class fit_index {
  public:
-  void insert(block& what);
-  void remove(block& what);
+  void insert(block& run);
+  void remove(block& run);
   /// The smallest block of at least `size` that `suits`; null if there is none.
   template <class Suits>
   [[nodiscard]] block* best(std::uint64_t size, Suits&& suits) const {
     for (auto it = runs_.lower_bound({.size = size}); it != runs_.end(); ++it) {
-      if (suits(*it->which)) return it->which;
+      if (suits(*it->run)) return it->run;
     }
     return nullptr;
   }
   [[nodiscard]] block* best(std::uint64_t size) const {
     const auto it = runs_.lower_bound({.size = size});
-    return it == runs_.end() ? nullptr : it->which;
+    return it == runs_.end() ? nullptr : it->run;
   }
   [[nodiscard]] bool empty() const noexcept { return runs_.empty(); }
   [[nodiscard]] const std::set<fit_key>& all() const noexcept { return runs_; }
@@ -103,19 +103,19 @@ class block_map {
   /// Cuts what exceeds `size` off and returns it; null if the block is just as large.
   block* cut(block& from, std::uint64_t size);
   /// Makes the block after `into` a part of it.
-  void swallow_next(block& into);
+  void merge_next(block& into);
 
  private:
-  struct give_to_malloc {
+  struct free_deleter {
     void operator()(block** starts) const noexcept { std::free(starts); }
   };
   struct page_starts {
-    std::unique_ptr<block* [], give_to_malloc> starts {};  // by unit; null where none begins
+    std::unique_ptr<block* [], free_deleter> starts {};  // by unit; null where none begins
     std::uint32_t count = 0;
   };
 
-  void note_start(block& what);
-  void forget_start(const block& what);
+  void note_start(block& run);
+  void forget_start(const block& run);
 
   std::uint64_t base_;
   std::vector<page_starts> pages_;

@@ -38,10 +38,10 @@ struct note_bytes {
 };
 
 /// FNV-1a over everything but itself: catches bytes that were damaged on the way.
-std::uint32_t checksum(pointer_bytes of) {
-  of.check = 0;
-  std::array<unsigned char, sizeof(of)> raw{};
-  std::memcpy(raw.data(), &of, sizeof(of));
+std::uint32_t checksum(pointer_bytes pointer) {
+  pointer.check = 0;
+  std::array<unsigned char, sizeof(pointer)> raw{};
+  std::memcpy(raw.data(), &pointer, sizeof(pointer));
   std::uint32_t hash = 2166136261U;
   for (const unsigned char byte : raw) hash = (hash ^ byte) * 16777619U;
   return hash;
@@ -57,15 +57,15 @@ CUmemPoolPtrExportData pool_pointer::encode() const {
   return data;
 }
 
-bool pool_pointer::decode(const CUmemPoolPtrExportData& data, pool_pointer& into) {
+bool pool_pointer::decode(const CUmemPoolPtrExportData& data, pool_pointer& decoded) {
   pointer_bytes raw;
   std::memcpy(static_cast<void*>(&raw), &data, sizeof(raw));
-  const pointer_bytes right;
-  if (raw.magic != right.magic || raw.version != right.version || raw.unused != right.unused ||
-      raw.check != checksum(raw)) {
+  const pointer_bytes expected;
+  if (raw.magic != expected.magic || raw.version != expected.version ||
+      raw.unused != expected.unused || raw.check != checksum(raw)) {
     return false;
   }
-  into = {raw.nonce, raw.offset, raw.size};
+  decoded = {raw.nonce, raw.offset, raw.size};
   return true;
 }
 
@@ -76,13 +76,13 @@ std::string pool_note::encode() const {
   return note;
 }
 
-bool pool_note::decode(std::string_view note, pool_note& into) {
+bool pool_note::decode(std::string_view note, pool_note& decoded) {
   note_bytes raw;
   if (note.size() != sizeof(raw)) return false;
   std::memcpy(static_cast<void*>(&raw), note.data(), sizeof(raw));
-  const note_bytes right;
-  if (raw.magic != right.magic || raw.version != right.version) return false;
-  into = {raw.nonce, raw.device};
+  const note_bytes expected;
+  if (raw.magic != expected.magic || raw.version != expected.version) return false;
+  decoded = {raw.nonce, raw.device};
   return true;
 }
 
@@ -106,49 +106,49 @@ std::shared_ptr<imported_pool> imported_pool::create(state& machine, const pool_
 
 imported_pool::~imported_pool() { machine_.space.free_addresses(base_, pages_->size()); }
 
-CUresult imported_pool::import(const pool_pointer& what, CUdeviceptr* address) {
-  const auto end = checked_add(what.offset, what.size);
-  if (what.nonce != nonce_ || what.size == 0 || !end || *end > pages_->size()) {
+CUresult imported_pool::import(const pool_pointer& pointer, CUdeviceptr* address) {
+  const auto end = checked_add(pointer.offset, pointer.size);
+  if (pointer.nonce != nonce_ || pointer.size == 0 || !end || *end > pages_->size()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const std::uint64_t base = base_ + what.offset;
-  if (const region* const there = find(base)) {
-    if (there->base != base || there->size != what.size) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t base = base_ + pointer.offset;
+  if (const region* const existing = find(base)) {
+    if (existing->base != base || existing->size != pointer.size) return CUDA_ERROR_INVALID_VALUE;
     *address = base;
     return CUDA_SUCCESS;
   }
   // A region on its way out may be replaced, but regions never overlap.
   bool overlaps = false;
-  machine_.space.each_in(base, what.size,
+  machine_.space.each_in(base, pointer.size,
                          [&](const region& other) { overlaps |= other.base != base; });
   if (overlaps) return CUDA_ERROR_INVALID_VALUE;
 
   const auto unit = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t from = what.offset / unit * unit;
+  const std::uint64_t from = pointer.offset / unit * unit;
   const std::uint64_t length = checked_round_up(*end - from, unit).value_or(0);
   if (pages_->map_at(base_ + from, from, length, true) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   // Neighbours share host pages, so the mapping outlives the region: it goes with the pool.
-  const region& made = machine_.space.insert({.base = base,
-                                              .size = what.size,
-                                              .kind = memory_kind::imported,
-                                              .device = device_,
-                                              .pages = pages_,
-                                              .offset = what.offset,
-                                              .rights = rights_,
-                                              .pool = handle,
-                                              .mapping_base = base_ + from,
-                                              .mapping_size = length});
-  pages_->history.forget(what.offset, what.size);
-  live_.emplace(base, made.id);
+  const region& imported = machine_.space.insert({.base = base,
+                                                  .size = pointer.size,
+                                                  .kind = memory_kind::imported,
+                                                  .device = device_,
+                                                  .pages = pages_,
+                                                  .offset = pointer.offset,
+                                                  .rights = rights_,
+                                                  .pool = handle,
+                                                  .mapping_base = base_ + from,
+                                                  .mapping_size = length});
+  pages_->history.forget(pointer.offset, pointer.size);
+  live_.emplace(base, imported.id);
   *address = base;
   return CUDA_SUCCESS;
 }
 
 const region* imported_pool::find(std::uint64_t address) const {
-  const region* const in = machine_.space.find(address);
-  if (in == nullptr) return nullptr;
-  const auto known = live_.find(in->base);
-  return known != live_.end() && known->second == in->id ? in : nullptr;
+  const region* const area = machine_.space.find(address);
+  if (area == nullptr) return nullptr;
+  const auto known = live_.find(area->base);
+  return known != live_.end() && known->second == area->id ? area : nullptr;
 }
 
 bool imported_pool::free_now(std::uint64_t address) {
@@ -164,8 +164,8 @@ bool imported_pool::free(std::uint64_t address, const std::shared_ptr<stream_sta
   const std::uint64_t size = machine_.space.find(address)->size;
   const auto leave = [&machine = machine_, address, id = known->second] {
     // Work queued before still reaches the memory; a new import of it has a region of its own.
-    const region* const in = machine.space.find(address);
-    if (in != nullptr && in->base == address && in->id == id) machine.space.erase(address);
+    const region* const area = machine.space.find(address);
+    if (area != nullptr && area->base == address && area->id == id) machine.space.erase(address);
     return CUDA_SUCCESS;
   };
   live_.erase(known);
@@ -173,7 +173,7 @@ bool imported_pool::free(std::uint64_t address, const std::shared_ptr<stream_sta
                                      .label = "free",
                                      .accesses = {writes(address, size)},
                                      .body = leave,
-                                     .lifetime = deed::free});
+                                     .lifetime = access_kind::free});
   return true;
 }
 

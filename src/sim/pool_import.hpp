@@ -24,7 +24,7 @@ struct pool_pointer {
 
   [[nodiscard]] driver::CUmemPoolPtrExportData encode() const;
   /// False if the bytes are not those of an exported pointer.
-  static bool decode(const driver::CUmemPoolPtrExportData& data, pool_pointer& into);
+  static bool decode(const driver::CUmemPoolPtrExportData& data, pool_pointer& decoded);
 };
 
 /// What travels with a pool's descriptor.
@@ -33,7 +33,7 @@ struct pool_note {
   int device = 0;
 
   [[nodiscard]] std::string encode() const;
-  static bool decode(std::string_view note, pool_note& into);
+  static bool decode(std::string_view note, pool_note& decoded);
 };
 
 /// Another process's pool. Its memory lies here at the same distances as there. Only what was
@@ -47,7 +47,7 @@ class imported_pool {
   imported_pool(const imported_pool&) = delete;
   imported_pool& operator=(const imported_pool&) = delete;
 
-  driver::CUresult import(const pool_pointer& what, driver::CUdeviceptr* address);
+  driver::CUresult import(const pool_pointer& pointer, driver::CUdeviceptr* address);
   [[nodiscard]] bool contains(std::uint64_t address) const noexcept {
     return address - base_ < pages_->size();
   }

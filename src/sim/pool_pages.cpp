@@ -26,17 +26,17 @@ bool pool::prepare() {
       device_ < 0 ? host_room
                   : machine_.devices[static_cast<std::size_t>(device_)].spec.capacity.count();
   const std::uint64_t most = limit_ == 0 ? capacity : std::min(limit_, capacity);
-  const std::uint64_t room = (most / pool_page + 1) * pool_page * address_factor;
+  const std::uint64_t size = (most / pool_page + 1) * pool_page * address_factor;
   const bool shareable = handle_types_ != CU_MEM_HANDLE_TYPE_NONE;
   const bool real = machine_.options.back_memory || shareable || device_ < 0;
-  store_ = real ? physical::create(machine_, room, shareable) : physical::imagine(room);
+  store_ = real ? physical::create(machine_, size, shareable) : physical::create_unbacked(size);
   if (!store_) return false;
-  const std::uint64_t base = machine_.space.reserve_addresses(room);
+  const std::uint64_t base = machine_.space.reserve_addresses(size);
   if (base == 0) return false;
-  blocks_ = std::make_unique<block_map>(base, room);
+  blocks_ = std::make_unique<block_map>(base, size);
   settled_.insert(blocks_->first());
   base_ = base;
-  room_ = room;
+  address_space_ = size;
   return true;
 }
 
@@ -76,24 +76,24 @@ bool pool::backed(std::uint64_t address, std::uint64_t size) const {
 bool pool::back(std::uint64_t address, std::uint64_t size) {
   bool all = true;
   each_page(address, size, [&](std::size_t index, std::uint64_t) {
-    if (all && !pages_[index].backed) all = gain_page() && map_page(index);
+    if (all && !pages_[index].backed) all = acquire_page() && map_page(index);
   });
   return all;
 }
 
 /// One page more to map: a page that nothing lives in, or a new one.
-bool pool::gain_page() {
+bool pool::acquire_page() {
   if (const std::size_t idle = idle_page(); idle != no_page) {
     unmap_page(idle);
     return true;
   }
   if (limit_ != 0 && reserved_ + pool_page > limit_) return false;
-  if (device_ >= 0 && !machine_.space.reserve(device_, pool_page)) {
+  if (device_ >= 0 && !machine_.space.reserve_capacity(device_, pool_page)) {
     machine_.pools->release_unused(device_);
-    if (!machine_.space.reserve(device_, pool_page)) return false;
+    if (!machine_.space.reserve_capacity(device_, pool_page)) return false;
   }
   reserved_ += pool_page;
-  reserved_high_ = std::max(reserved_high_, reserved_);
+  reserved_peak_ = std::max(reserved_peak_, reserved_);
   return true;
 }
 
@@ -101,7 +101,7 @@ bool pool::map_page(std::size_t index) {
   const std::uint64_t offset = index * pool_page;
   if (store_->map_at(base_ + offset, offset, pool_page, true) != 0) {
     reserved_ -= pool_page;
-    if (device_ >= 0) machine_.space.give_back(device_, pool_page);
+    if (device_ >= 0) machine_.space.release_capacity(device_, pool_page);
     return false;
   }
   machine_.space.insert({.base = base_ + offset,
@@ -113,7 +113,7 @@ bool pool::map_page(std::size_t index) {
                          .rights = rights_,
                          .pool = handle});
   pages_[index].backed = true;
-  tell_host_owns(base_ + offset, pool_page, "pool keeps memory unallocated");
+  record_host_ownership(base_ + offset, pool_page, "pool keeps memory unallocated");
   return true;
 }
 
@@ -121,16 +121,16 @@ void pool::unmap_page(std::size_t index) {
   const std::uint64_t offset = index * pool_page;
   machine_.space.erase(base_ + offset);
   store_->history.forget(offset, pool_page);
-  if (!store_->imagined())
+  if (!store_->is_unbacked())
     ::fallocate(store_->descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                 static_cast<off_t>(store_->file_offset() + offset), static_cast<off_t>(pool_page));
   pages_[index].backed = false;
 }
 
-void pool::give_page(std::size_t index) {
+void pool::release_page(std::size_t index) {
   unmap_page(index);
   reserved_ -= pool_page;
-  if (device_ >= 0) machine_.space.give_back(device_, pool_page);
+  if (device_ >= 0) machine_.space.release_capacity(device_, pool_page);
 }
 
 std::size_t pool::idle_page() const {
@@ -144,7 +144,7 @@ void pool::release_above(std::uint64_t limit) {
   while (reserved_ > limit) {
     const std::size_t idle = idle_page();
     if (idle == no_page) return;
-    give_page(idle);
+    release_page(idle);
   }
 }
 

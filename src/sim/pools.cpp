@@ -17,10 +17,10 @@ pool_set::~pool_set() = default;
 // --- Handles -------------------------------------------------------------------------------------
 
 CUmemoryPool pool_set::add(const CUmemPoolProps& properties, bool is_default) {
-  auto made = std::make_shared<pool>(machine_, properties, is_default);
-  pools_.push_back(made);
-  pool& added = *made;
-  added.handle = own_handles_.insert(std::move(made));
+  auto created = std::make_shared<pool>(machine_, properties, is_default);
+  pools_.push_back(created);
+  pool& added = *created;
+  added.handle = own_handles_.insert(std::move(created));
   return added.handle;
 }
 
@@ -54,12 +54,12 @@ CUresult pool_set::destroy(CUmemoryPool handle) {
   if (imported_pool* const foreign = find_imported(handle)) {
     if (foreign->has_pointers()) return CUDA_ERROR_INVALID_VALUE;
     if (--foreign->references != 0) return CUDA_SUCCESS;
-    const auto gone = imported_handles_.erase(handle);
-    std::erase(imported_, gone);
+    const auto destroyed = imported_handles_.erase(handle);
+    std::erase(imported_, destroyed);
     return CUDA_SUCCESS;
   }
-  const pool* const which = find(handle);
-  if (which == nullptr || which->is_default()) return CUDA_ERROR_INVALID_VALUE;
+  const pool* const own = find(handle);
+  if (own == nullptr || own->is_default()) return CUDA_ERROR_INVALID_VALUE;
   for (CUmemoryPool& current : current_) {
     if (current == handle) current = nullptr;
   }
@@ -70,67 +70,67 @@ CUresult pool_set::destroy(CUmemoryPool handle) {
 
 void pool_set::drop_finished() {
   last_held_ = nullptr;
-  std::erase_if(pools_, [](const auto& each) { return each->finished(); });
+  std::erase_if(pools_, [](const auto& each) { return each->is_finished(); });
 }
 
 // --- Addresses -----------------------------------------------------------------------------------
 
 pool* pool_set::holding(std::uint64_t address) noexcept {
   if (last_held_ != nullptr && last_held_->contains(address)) return last_held_;
-  const auto found = std::find_if(pools_.begin(), pools_.end(),
-                                  [&](const auto& each) { return each->contains(address); });
-  if (found == pools_.end()) return nullptr;
-  return last_held_ = found->get();
+  const auto holder = std::find_if(pools_.begin(), pools_.end(),
+                                   [&](const auto& each) { return each->contains(address); });
+  if (holder == pools_.end()) return nullptr;
+  return last_held_ = holder->get();
 }
 
 imported_pool* pool_set::importing(std::uint64_t address) noexcept {
-  const auto found = std::find_if(imported_.begin(), imported_.end(),
-                                  [&](const auto& each) { return each->contains(address); });
-  return found == imported_.end() ? nullptr : found->get();
+  const auto importer = std::find_if(imported_.begin(), imported_.end(),
+                                     [&](const auto& each) { return each->contains(address); });
+  return importer == imported_.end() ? nullptr : importer->get();
 }
 
 bool pool_set::allocation(CUdeviceptr address, CUdeviceptr* base, std::size_t* bytes,
                           CUmemoryPool* pool, std::uint64_t* id) {
-  if (const auto* const in = holding(address)) {
-    const block* const found = in->find(address);
-    if (found == nullptr) return false;
-    *base = found->address;
-    *bytes = found->requested;
-    if (pool != nullptr) *pool = in->handle;
-    if (id != nullptr) *id = found->id;
+  if (const auto* const owner = holding(address)) {
+    const block* const allocated = owner->find(address);
+    if (allocated == nullptr) return false;
+    *base = allocated->address;
+    *bytes = allocated->requested;
+    if (pool != nullptr) *pool = owner->handle;
+    if (id != nullptr) *id = allocated->id;
     return true;
   }
-  if (const auto* const in = importing(address)) {
-    const region* const found = in->find(address);
-    if (found == nullptr) return false;
-    *base = found->base;
-    *bytes = found->size;
-    if (pool != nullptr) *pool = in->handle;
-    if (id != nullptr) *id = found->id;
+  if (const auto* const owner = importing(address)) {
+    const region* const allocated = owner->find(address);
+    if (allocated == nullptr) return false;
+    *base = allocated->base;
+    *bytes = allocated->size;
+    if (pool != nullptr) *pool = owner->handle;
+    if (id != nullptr) *id = allocated->id;
     return true;
   }
   return false;
 }
 
 CUresult pool_set::free_now(CUdeviceptr address) {
-  if (pool* const in = holding(address)) {
-    block* const found = in->find(address);
-    if (found == nullptr || found->address != address) return CUDA_ERROR_INVALID_VALUE;
-    in->free_now(*found);
+  if (pool* const owner = holding(address)) {
+    block* const freed = owner->find(address);
+    if (freed == nullptr || freed->address != address) return CUDA_ERROR_INVALID_VALUE;
+    owner->free_now(*freed);
     return CUDA_SUCCESS;
   }
-  imported_pool* const in = importing(address);
-  return in != nullptr && in->free_now(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  imported_pool* const owner = importing(address);
+  return owner != nullptr && owner->free_now(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// --- Giving back ---------------------------------------------------------------------------------
+// --- Releasing -----------------------------------------------------------------------------------
 
 void pool_set::after_synchronize(int) {
-  // A stream can free memory of any device's pool, so all of them look.
+  // A stream can free memory of any device's pool, so all of them settle.
   bool any_finished = false;
   for (const auto& each : pools_) {
     each->after_synchronize();
-    any_finished = any_finished || each->finished();
+    any_finished = any_finished || each->is_finished();
   }
   if (any_finished) drop_finished();
 }
@@ -159,7 +159,7 @@ void pool_set::reset(int device) {
 
 std::string pool_set::inconsistency() const {
   for (const auto& each : pools_) {
-    if (std::string what = each->inconsistency(); !what.empty()) return what;
+    if (std::string text = each->inconsistency(); !text.empty()) return text;
   }
   return {};
 }

@@ -33,9 +33,9 @@ class pool_set {
   /// mem_free on pool memory: nothing is waited for.
   driver::CUresult free_now(driver::CUdeviceptr address);
   /// Host synchronisation with a device happened: completed frees are observed, and what a pool
-  /// holds above its release threshold goes back.
+  /// holds above its release threshold is released.
   void after_synchronize(int device);
-  /// The device is short of memory: give back every unused reserved byte whose free is complete.
+  /// The device is short of memory: release every unused reserved byte whose free is complete.
   void release_unused(int device);
   /// A primary context is reset: the device's pools lose everything, and those that users made go.
   void reset(int device);

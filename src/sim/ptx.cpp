@@ -39,9 +39,9 @@ class token_reader {
   }
 
   /// Takes the next token if it is this one.
-  bool accept(std::string_view wanted) {
+  bool accept(std::string_view expected) {
     token_reader ahead = *this;
-    if (ahead.next() != wanted) return false;
+    if (ahead.next() != expected) return false;
     *this = ahead;
     return true;
   }
@@ -113,16 +113,16 @@ std::optional<int> read_target(std::string_view text) {
 }
 
 /// `.param [.align n] .type [.ptr ...] name [ [count] ]`, after the word .param.
-bool read_parameter(token_reader& from, ptx_entry& of) {
+bool read_parameter(token_reader& from, ptx_entry& entry) {
   std::size_t alignment = 0;
   std::optional<std::size_t> element;
   std::string_view word = from.next();
   for (; word.starts_with('.'); word = from.next()) {
     if (word == ".align") {
-      const auto given = to_number<std::size_t>(from.next());
-      if (!given || *given == 0 || (*given & (*given - 1)) != 0) return false;
+      const auto value = to_number<std::size_t>(from.next());
+      if (!value || *value == 0 || (*value & (*value - 1)) != 0) return false;
       // After .ptr it speaks of what the pointer points at, and so does the space before it.
-      if (!element) alignment = *given;
+      if (!element) alignment = *value;
     } else if (!element) {
       element = size_of_type(word);
       if (!element) return false;
@@ -131,21 +131,22 @@ bool read_parameter(token_reader& from, ptx_entry& of) {
   if (!element || word.empty() || !is_word(word.front())) return false;  // `word` is the name
   std::size_t count = 1;
   if (from.accept("[")) {
-    const auto given = to_number<std::size_t>(from.next());
+    const auto value = to_number<std::size_t>(from.next());
     // No kernel may have more than 32,764 bytes of parameters.
-    if (!given || *given > 32'764 || !from.accept("]")) return false;
-    count = *given;
+    if (!value || *value > 32'764 || !from.accept("]")) return false;
+    count = *value;
   }
   alignment = std::max(alignment, *element);
   std::size_t offset = 0;
-  if (!of.parameters.empty()) offset = of.parameters.back().offset + of.parameters.back().size;
+  if (!entry.parameters.empty())
+    offset = entry.parameters.back().offset + entry.parameters.back().size;
   offset = (offset + alignment - 1) / alignment * alignment;
-  of.parameters.push_back({*element * count, offset});
+  entry.parameters.push_back({*element * count, offset});
   return true;
 }
 
 /// `name [ (parameters) ]`, after the word .entry.
-bool read_entry(token_reader& from, ptx_module& into) {
+bool read_entry(token_reader& from, ptx_module& module) {
   ptx_entry entry;
   entry.name = from.next();
   if (entry.name.empty() || entry.name.front() == '.' || !is_word(entry.name.front())) return false;
@@ -155,27 +156,27 @@ bool read_entry(token_reader& from, ptx_module& into) {
     } while (from.accept(","));
     if (!from.accept(")")) return false;
   }
-  into.entries.push_back(std::move(entry));
+  module.entries.push_back(std::move(entry));
   return true;
 }
 
 }  // namespace
 
-CUresult read_ptx(std::string_view text, ptx_module& found) {
+CUresult read_ptx(std::string_view text, ptx_module& module) {
   token_reader from{text};
   if (!from.accept(".version")) return CUDA_ERROR_INVALID_IMAGE;
   const auto version = read_version(from.next());
   if (!version || !from.accept(".target")) return CUDA_ERROR_INVALID_PTX;
   const auto target = read_target(from.next());
   if (!target) return CUDA_ERROR_INVALID_PTX;
-  found.version = *version;
-  found.target = *target;
+  module.version = *version;
+  module.target = *target;
   int depth = 0;
   for (std::string_view token = from.next(); !token.empty(); token = from.next()) {
     if (token == "{") ++depth;
     if (token == "}" && --depth < 0) return CUDA_ERROR_INVALID_PTX;
     if (token != ".entry" || depth != 0) continue;
-    if (!read_entry(from, found)) return CUDA_ERROR_INVALID_PTX;
+    if (!read_entry(from, module)) return CUDA_ERROR_INVALID_PTX;
   }
   return depth == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }

@@ -29,6 +29,6 @@ struct ptx_module {
 
 /// Reads a module's text. CUDA_ERROR_INVALID_IMAGE if it is no PTX at all (it does not begin with
 /// .version), CUDA_ERROR_INVALID_PTX if it is broken PTX. Instructions are not checked.
-[[nodiscard]] driver::CUresult read_ptx(std::string_view text, ptx_module& found);
+[[nodiscard]] driver::CUresult read_ptx(std::string_view text, ptx_module& module);
 
 }  // namespace weir::inline v0::sim

@@ -7,9 +7,9 @@
 
 namespace weir::inline v0::sim {
 
-void hazard_log::report(hazard found) {
-  if (listener_) listener_(found);
-  if (all_.size() < most) all_.push_back(std::move(found));
+void hazard_log::report(hazard entry) {
+  if (listener_) listener_(entry);
+  if (all_.size() < most) all_.push_back(std::move(entry));
 }
 
 shadow::cell_map::iterator shadow::cut(std::uint64_t offset) {
@@ -33,44 +33,44 @@ void shadow::forget(std::uint64_t offset, std::uint64_t size) {
 
 namespace {
 
-hazard_kind classify(deed what, bool freed, bool ordered) {
+hazard_kind classify(access_kind kind, bool freed, bool ordered) {
   if (ordered) return hazard_kind::use_after_free;
-  if (what == deed::free) return hazard_kind::freed_in_use;
+  if (kind == access_kind::free) return hazard_kind::freed_in_use;
   return freed ? hazard_kind::freed_in_use : hazard_kind::race;
 }
 
 }  // namespace
 
-void shadow::touch(std::uint64_t offset, std::uint64_t size, deed what, const moment& when,
-                   const std::shared_ptr<const party>& story, std::uint64_t address,
+void shadow::touch(std::uint64_t offset, std::uint64_t size, access_kind kind, const moment& when,
+                   const std::shared_ptr<const party>& accessor, std::uint64_t address,
                    hazard_log& log) {
   if (size == 0) return;
   const std::uint64_t end = offset + size;
-  bool told = false;  // one report an access: its other bytes tell the same story
-  const auto tell = [&](hazard_kind kind, const deed_record& other, std::uint64_t from,
-                        std::uint64_t to) {
-    if (std::exchange(told, true)) return;
-    log.report({kind,
-                other.story ? *other.story : party{},
-                *story,
+  bool reported = false;  // one report an access: its other bytes add nothing
+  const auto report = [&](hazard_kind verdict, const access_record& other, std::uint64_t from,
+                          std::uint64_t to) {
+    if (std::exchange(reported, true)) return;
+    log.report({verdict,
+                other.accessor ? *other.accessor : party{},
+                *accessor,
                 {static_cast<driver::CUdeviceptr>(address + (std::max(from, offset) - offset)),
                  static_cast<std::size_t>(std::min(to, end) - std::max(from, offset))}});
   };
 
   const auto check = [&](std::uint64_t from, const cell& old) {
-    const bool after_write = !old.last_write.story || when.includes(old.last_write.at);
+    const bool after_write = !old.last_write.accessor || when.includes(old.last_write.at);
     if (!after_write) {
-      tell(classify(what, old.freed, false), old.last_write, from, old.end);
-    } else if (old.freed && what != deed::allocate) {
-      tell(classify(what, true, true), old.last_write, from, old.end);
+      report(classify(kind, old.freed, false), old.last_write, from, old.end);
+    } else if (old.freed && kind != access_kind::allocate) {
+      report(classify(kind, true, true), old.last_write, from, old.end);
     }
-    if (what == deed::read) return;
-    for (const deed_record& reader : old.readers) {
-      if (!when.includes(reader.at)) tell(classify(what, false, false), reader, from, old.end);
+    if (kind == access_kind::read) return;
+    for (const access_record& reader : old.readers) {
+      if (!when.includes(reader.at)) report(classify(kind, false, false), reader, from, old.end);
     }
   };
 
-  if (what != deed::read) {
+  if (kind != access_kind::read) {
     // The common case of the same range written again needs no new cell.
     auto exact = cells_.find(offset);
     if (exact == cells_.end() || exact->second.end != end) {
@@ -82,18 +82,18 @@ void shadow::touch(std::uint64_t offset, std::uint64_t size, deed what, const mo
       check(offset, exact->second);
       exact->second.readers.clear();
     }
-    exact->second.last_write = {when.at, story};
-    exact->second.freed = what == deed::free;
+    exact->second.last_write = {when.at, accessor};
+    exact->second.freed = kind == access_kind::free;
     return;
   }
 
   auto it = cut(offset);
   cut(end);
   std::uint64_t reached = offset;
-  const auto note_reader = [&](cell& in) {
+  const auto note_reader = [&](cell& read_cell) {
     // A later writer that comes after this read also comes after the reads this one knows of.
-    std::erase_if(in.readers, [&](const deed_record& r) { return when.includes(r.at); });
-    in.readers.push_back({when.at, story});
+    std::erase_if(read_cell.readers, [&](const access_record& r) { return when.includes(r.at); });
+    read_cell.readers.push_back({when.at, accessor});
   };
   while (reached < end) {
     if (it == cells_.end() || it->first > reached) {
@@ -108,18 +108,18 @@ void shadow::touch(std::uint64_t offset, std::uint64_t size, deed what, const mo
   }
 }
 
-void use_log::add(const moment& when, const std::shared_ptr<const party>& story) {
-  for (deed_record& use : uses_) {
+void use_log::add(const moment& when, const std::shared_ptr<const party>& accessor) {
+  for (access_record& use : uses_) {
     if (when.includes(use.at)) {
-      use = {when.at, story};
+      use = {when.at, accessor};
       return;
     }
   }
-  uses_.push_back({when.at, story});
+  uses_.push_back({when.at, accessor});
 }
 
-const deed_record* use_log::not_before(const moment& when) const noexcept {
-  for (const deed_record& use : uses_) {
+const access_record* use_log::not_before(const moment& when) const noexcept {
+  for (const access_record& use : uses_) {
     if (!when.includes(use.at)) return &use;
   }
   return nullptr;

@@ -14,26 +14,26 @@ namespace weir::inline v0::sim {
 /// Collects hazards and hands them to the listener.
 class hazard_log {
  public:
-  void report(hazard found);
+  void report(hazard entry);
   [[nodiscard]] const std::vector<hazard>& all() const noexcept { return all_; }
   void clear() { all_.clear(); }
   void listen(std::function<void(const hazard&)> listener) { listener_ = std::move(listener); }
 
  private:
-  /// A broken program can race millions of times; the first reports tell the story.
+  /// A broken program can race millions of times; the first reports suffice.
   static constexpr std::size_t most = 10'000;
   std::vector<hazard> all_;
   std::function<void(const hazard&)> listener_;
 };
 
-/// What an access is: a free and an allocation count as writes, and tell apart a race from a use of
-/// memory that is not there any more.
-enum class deed { read, write, allocate, free };
+/// A free and an allocation count as writes, and distinguish a race from a use of memory that is
+/// not there any more.
+enum class access_kind { read, write, allocate, free };
 
-/// One access, in order and with its story. The story is shared by all accesses of an operation.
-struct deed_record {
+/// One access, in order, and who made it. The accessor is shared by all accesses of an operation.
+struct access_record {
   stamp at{};
-  std::shared_ptr<const party> story{};
+  std::shared_ptr<const party> accessor{};
 };
 
 /// The access history of one physical memory object, by offset: races are found also between two
@@ -43,18 +43,18 @@ class shadow {
  public:
   /// Checks an access of [offset, offset + size) against the history and adds it. `address` is
   /// where the accessing side sees `offset`.
-  void touch(std::uint64_t offset, std::uint64_t size, deed what, const moment& when,
-             const std::shared_ptr<const party>& story, std::uint64_t address, hazard_log& log);
+  void touch(std::uint64_t offset, std::uint64_t size, access_kind kind, const moment& when,
+             const std::shared_ptr<const party>& accessor, std::uint64_t address, hazard_log& log);
 
-  /// Forgets the history of a range: its memory went back to the system and comes back as new.
+  /// Forgets the history of a range: its memory was released to the system and comes back as new.
   void forget(std::uint64_t offset, std::uint64_t size);
 
  private:
   struct cell {
     std::uint64_t end = 0;
-    deed_record last_write{};
+    access_record last_write{};
     bool freed = false;
-    std::vector<deed_record> readers{};
+    std::vector<access_record> readers{};
   };
   using cell_map = std::map<std::uint64_t, cell>;
 
@@ -67,12 +67,12 @@ class shadow {
 /// Who has used one mapping, so that taking it away can be checked. One record an actor.
 class use_log {
  public:
-  void add(const moment& when, const std::shared_ptr<const party>& story);
+  void add(const moment& when, const std::shared_ptr<const party>& accessor);
   /// The first use that does not come before `when`; null if all do.
-  [[nodiscard]] const deed_record* not_before(const moment& when) const noexcept;
+  [[nodiscard]] const access_record* not_before(const moment& when) const noexcept;
 
  private:
-  std::vector<deed_record> uses_;
+  std::vector<access_record> uses_;
 };
 
 }  // namespace weir::inline v0::sim

@@ -75,10 +75,10 @@ std::uint64_t draw_nonce() {
 }
 
 /// A descriptor of another process as one of our own; -1 if there is no such thing.
-int open_foreign(const handle_bytes& named) {
-  if (named.process <= 0 || named.descriptor < 0) return -1;
+int open_foreign(const handle_bytes& fields) {
+  if (fields.process <= 0 || fields.descriptor < 0) return -1;
   std::array<char, 64> path{};
-  std::snprintf(path.data(), path.size(), "/proc/%d/fd/%d", named.process, named.descriptor);
+  std::snprintf(path.data(), path.size(), "/proc/%d/fd/%d", fields.process, fields.descriptor);
   return ::open(path.data(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
@@ -103,41 +103,41 @@ shared_event::~shared_event() {
 }
 
 std::shared_ptr<shared_event> shared_event::create() {
-  auto made = std::shared_ptr<shared_event>{new shared_event};
-  made->descriptor_ = make_sealed_file("weir simulated event", counters::file_size);
-  if (made->descriptor_ < 0) return nullptr;
+  auto event = std::shared_ptr<shared_event>{new shared_event};
+  event->descriptor_ = make_sealed_file("weir simulated event", counters::file_size);
+  if (event->descriptor_ < 0) return nullptr;
   void* const at = ::mmap(nullptr, counters::file_size, PROT_READ | PROT_WRITE, MAP_SHARED,
-                          made->descriptor_, 0);
+                          event->descriptor_, 0);
   if (at == MAP_FAILED) return nullptr;
-  made->counters_ = new (at) counters{.magic = event_magic, .nonce = draw_nonce()};
-  return made;
+  event->counters_ = new (at) counters{.magic = event_magic, .nonce = draw_nonce()};
+  return event;
 }
 
 std::shared_ptr<shared_event> shared_event::open(const CUipcEventHandle& handle) {
-  const handle_bytes named = unpack(handle);
-  if (named.magic != event_magic || named.version != layout_version) return nullptr;
-  auto made = std::shared_ptr<shared_event>{new shared_event};
-  made->descriptor_ = open_foreign(named);
-  if (made->descriptor_ < 0) return nullptr;
-  struct stat facts {};
-  const int seals = ::fcntl(made->descriptor_, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(made->descriptor_, &facts) != 0 ||
-      facts.st_size != static_cast<off_t>(counters::file_size)) {
+  const handle_bytes fields = unpack(handle);
+  if (fields.magic != event_magic || fields.version != layout_version) return nullptr;
+  auto event = std::shared_ptr<shared_event>{new shared_event};
+  event->descriptor_ = open_foreign(fields);
+  if (event->descriptor_ < 0) return nullptr;
+  struct stat status {};
+  const int seals = ::fcntl(event->descriptor_, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(event->descriptor_, &status) != 0 ||
+      status.st_size != static_cast<off_t>(counters::file_size)) {
     return nullptr;
   }
   void* const at = ::mmap(nullptr, counters::file_size, PROT_READ | PROT_WRITE, MAP_SHARED,
-                          made->descriptor_, 0);
+                          event->descriptor_, 0);
   if (at == MAP_FAILED) return nullptr;
-  made->counters_ = static_cast<counters*>(at);
-  if (made->counters_->magic != event_magic || made->counters_->nonce != named.nonce) {
+  event->counters_ = static_cast<counters*>(at);
+  if (event->counters_->magic != event_magic || event->counters_->nonce != fields.nonce) {
     return nullptr;
   }
-  return made;
+  return event;
 }
 
 bool shared_event::is_own(const CUipcEventHandle& handle) noexcept {
-  const handle_bytes named = unpack(handle);
-  return named.magic == event_magic && named.process == ::getpid();
+  const handle_bytes fields = unpack(handle);
+  return fields.magic == event_magic && fields.process == ::getpid();
 }
 
 CUipcEventHandle shared_event::handle() const {
@@ -163,23 +163,23 @@ bool shared_event::is_complete(std::uint64_t record) const noexcept {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-CUresult sharing::export_memory(region& in, CUipcMemHandle& handle) {
-  if (!machine_.space.make_shareable(in)) return CUDA_ERROR_OUT_OF_MEMORY;
+CUresult sharing::export_memory(region& area, CUipcMemHandle& handle) {
+  if (!machine_.space.make_shareable(area)) return CUDA_ERROR_OUT_OF_MEMORY;
   memory_note note;
   std::uint64_t size = 0;
-  if (!read_memory_note(in.pages->descriptor(), note, size)) {
+  if (!read_memory_note(area.pages->descriptor(), note, size)) {
     note = {.magic = memory_magic, .nonce = draw_nonce()};
-    if (!in.pages->write_note({reinterpret_cast<const char*>(&note), sizeof(note)})) {
+    if (!area.pages->write_note({reinterpret_cast<const char*>(&note), sizeof(note)})) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
   handle = pack<CUipcMemHandle>({.magic = memory_magic,
                                  .process = ::getpid(),
-                                 .descriptor = in.pages->descriptor(),
-                                 .device = in.device,
+                                 .descriptor = area.pages->descriptor(),
+                                 .device = area.device,
                                  .nonce = note.nonce,
-                                 .offset = in.offset,
-                                 .size = in.size});
+                                 .offset = area.offset,
+                                 .size = area.size});
   return CUDA_SUCCESS;
 }
 
@@ -190,80 +190,80 @@ sharing::imported_file* sharing::map_file(int descriptor, std::uint64_t nonce) {
     ::close(descriptor);
     return nullptr;
   }
-  imported_file made{.pages = physical::adopt(descriptor, size)};
-  made.base = machine_.space.reserve_addresses(size);
-  if (made.base == 0) return nullptr;
-  if (made.pages->map_at(made.base, 0, size, true) != 0) {
-    machine_.space.free_addresses(made.base, size);
+  imported_file file{.pages = physical::adopt(descriptor, size)};
+  file.base = machine_.space.reserve_addresses(size);
+  if (file.base == 0) return nullptr;
+  if (file.pages->map_at(file.base, 0, size, true) != 0) {
+    machine_.space.free_addresses(file.base, size);
     return nullptr;
   }
-  return &files_.emplace(nonce, std::move(made)).first->second;
+  return &files_.emplace(nonce, std::move(file)).first->second;
 }
 
 CUresult sharing::open_memory(const CUipcMemHandle& handle, int for_device, CUdeviceptr& address) {
-  const handle_bytes named = unpack(handle);
-  if (named.magic != memory_magic || named.version != layout_version) {
+  const handle_bytes fields = unpack(handle);
+  if (fields.magic != memory_magic || fields.version != layout_version) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (named.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // not within one process
-  if (!machine_.valid_device(named.device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (fields.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // not within one process
+  if (!machine_.valid_device(fields.device)) return CUDA_ERROR_INVALID_DEVICE;
 
-  const auto known = files_.find(named.nonce);
+  const auto known = files_.find(fields.nonce);
   imported_file* file = known != files_.end() ? &known->second : nullptr;
   if (file == nullptr) {
-    const int descriptor = open_foreign(named);
+    const int descriptor = open_foreign(fields);
     if (descriptor < 0) return CUDA_ERROR_INVALID_VALUE;
-    file = map_file(descriptor, named.nonce);
+    file = map_file(descriptor, fields.nonce);
     if (file == nullptr) return CUDA_ERROR_INVALID_VALUE;
   }
   const std::uint64_t length = file->pages->size();
-  const bool inside =
-      named.size != 0 && named.offset < length && named.size <= length - named.offset;
-  const std::uint64_t base = file->base + named.offset;
-  if (const auto again = opened_.find(base); inside && again != opened_.end()) {
+  const bool fits =
+      fields.size != 0 && fields.offset < length && fields.size <= length - fields.offset;
+  const std::uint64_t base = file->base + fields.offset;
+  if (const auto again = opened_.find(base); fits && again != opened_.end()) {
     ++again->second.references;
     address = base;
     return CUDA_SUCCESS;
   }
   bool overlaps = false;
-  if (inside) machine_.space.each_in(base, named.size, [&](const region&) { overlaps = true; });
-  if (!inside || overlaps) {  // no handle that an exporter made
+  if (fits) machine_.space.each_in(base, fields.size, [&](const region&) { overlaps = true; });
+  if (!fits || overlaps) {  // no handle that an exporter made
     if (file->regions == 0) {
       machine_.space.free_addresses(file->base, length);
-      files_.erase(named.nonce);
+      files_.erase(fields.nonce);
     }
     return CUDA_ERROR_INVALID_VALUE;
   }
   std::vector rights(machine_.devices.size(), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-  rights[static_cast<std::size_t>(named.device)] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  rights[static_cast<std::size_t>(fields.device)] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   rights[static_cast<std::size_t>(for_device)] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   machine_.space.insert({.base = base,
-                         .size = named.size,
+                         .size = fields.size,
                          .kind = memory_kind::imported,
-                         .device = named.device,
+                         .device = fields.device,
                          .pages = file->pages,
-                         .offset = named.offset,
+                         .offset = fields.offset,
                          .rights = std::move(rights),
                          .owner = for_device,
                          .mapping_base = file->base,
                          .mapping_size = length});
   ++file->regions;
-  opened_.emplace(base, opened_memory{named.nonce, 1, for_device});
+  opened_.emplace(base, opened_memory{fields.nonce, 1, for_device});
   address = base;
   return CUDA_SUCCESS;
 }
 
 bool sharing::close_memory(std::uint64_t address) {
-  const auto found = opened_.find(address);
-  if (found == opened_.end()) return false;
-  if (--found->second.references == 0) unmap(address);
+  const auto opened = opened_.find(address);
+  if (opened == opened_.end()) return false;
+  if (--opened->second.references == 0) unmap(address);
   return true;
 }
 
 void sharing::unmap(std::uint64_t base) {
-  const auto found = opened_.find(base);
-  const std::uint64_t nonce = found->second.nonce;
-  opened_.erase(found);
+  const auto opened = opened_.find(base);
+  const std::uint64_t nonce = opened->second.nonce;
+  opened_.erase(opened);
   machine_.space.erase(base);
   imported_file& file = files_.at(nonce);
   if (--file.regions != 0) return;
@@ -272,11 +272,11 @@ void sharing::unmap(std::uint64_t base) {
 }
 
 void sharing::reset(int device) {
-  std::vector<std::uint64_t> going;
-  for (const auto& [base, what] : opened_) {
-    if (what.for_device == device) going.push_back(base);
+  std::vector<std::uint64_t> bases;
+  for (const auto& [base, memory] : opened_) {
+    if (memory.for_device == device) bases.push_back(base);
   }
-  for (const std::uint64_t base : going) unmap(base);
+  for (const std::uint64_t base : bases) unmap(base);
 }
 
 }  // namespace weir::inline v0::sim

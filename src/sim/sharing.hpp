@@ -50,7 +50,7 @@ class sharing {
   explicit sharing(state& machine) : machine_{machine} {}
 
   /// The handle of a region of plain memory.
-  driver::CUresult export_memory(region& in, driver::CUipcMemHandle& handle);
+  driver::CUresult export_memory(region& area, driver::CUipcMemHandle& handle);
   /// Opening again what is open gives the same address; each opening must be closed.
   driver::CUresult open_memory(const driver::CUipcMemHandle& handle, int for_device,
                                driver::CUdeviceptr& address);

@@ -21,21 +21,21 @@ small_heap::~small_heap() {
 }
 
 std::uint64_t small_heap::add_chunk() {
-  chunk made;
+  chunk added;
   if (device_ >= 0) {
-    made.takes = room::take(machine_, device_, device_page);
-    if (!made.takes) return 0;
+    added.claim = capacity_claim::take(machine_, device_, device_page);
+    if (!added.claim) return 0;
   }
-  made.pages = physical::create(machine_, device_page, false);
-  if (!made.pages) return 0;
+  added.pages = physical::create(machine_, device_page, false);
+  if (!added.pages) return 0;
   const std::uint64_t base = machine_.space.reserve_addresses(device_page);
   if (base == 0) return 0;
-  if (made.pages->map_at(base, 0, device_page, true) != 0) {
+  if (added.pages->map_at(base, 0, device_page, true) != 0) {
     machine_.space.free_addresses(base, device_page);
     return 0;
   }
-  made.holes.emplace(0, device_page);
-  chunks_.emplace(base, std::move(made));
+  added.holes.emplace(0, device_page);
+  chunks_.emplace(base, std::move(added));
   with_room_.insert(base);
   return base;
 }
@@ -46,20 +46,20 @@ void small_heap::drop(std::uint64_t base) {
   machine_.space.free_addresses(base, device_page);
 }
 
-bool small_heap::take(region& cut) {
-  const std::uint64_t size = rounded(cut.size);
-  const auto from_hole = [&](std::uint64_t base, chunk& in) {
-    for (auto hole = in.holes.begin(); hole != in.holes.end(); ++hole) {
+bool small_heap::place(region& area) {
+  const std::uint64_t size = rounded(area.size);
+  const auto from_hole = [&](std::uint64_t base, chunk& source) {
+    for (auto hole = source.holes.begin(); hole != source.holes.end(); ++hole) {
       const auto [offset, length] = *hole;
       if (length < size) continue;
-      in.holes.erase(hole);
-      if (length > size) in.holes.emplace(offset + size, length - size);
-      if (in.holes.empty()) with_room_.erase(base);
-      cut.base = base + offset;
-      cut.pages = in.pages;
-      cut.offset = offset;
-      cut.mapping_base = base;
-      cut.mapping_size = device_page;
+      source.holes.erase(hole);
+      if (length > size) source.holes.emplace(offset + size, length - size);
+      if (source.holes.empty()) with_room_.erase(base);
+      area.base = base + offset;
+      area.pages = source.pages;
+      area.offset = offset;
+      area.mapping_base = base;
+      area.mapping_size = device_page;
       return true;
     }
     return false;
@@ -71,12 +71,12 @@ bool small_heap::take(region& cut) {
   return fresh != 0 && from_hole(fresh, chunks_.at(fresh));
 }
 
-void small_heap::give(const region& cut) {
-  const auto found = chunks_.find(cut.mapping_base);
-  if (found == chunks_.end()) return;
-  auto& holes = found->second.holes;
-  std::uint64_t offset = cut.base - cut.mapping_base;
-  std::uint64_t size = rounded(cut.size);
+void small_heap::release(const region& area) {
+  const auto owner = chunks_.find(area.mapping_base);
+  if (owner == chunks_.end()) return;
+  auto& holes = owner->second.holes;
+  std::uint64_t offset = area.base - area.mapping_base;
+  std::uint64_t size = rounded(area.size);
   auto next = holes.lower_bound(offset);
   if (next != holes.end() && next->first == offset + size) {
     size += next->second;
@@ -91,11 +91,11 @@ void small_heap::give(const region& cut) {
     }
   }
   if (size == device_page) {
-    drop(cut.mapping_base);
+    drop(area.mapping_base);
     return;
   }
   holes.emplace(offset, size);
-  with_room_.insert(cut.mapping_base);
+  with_room_.insert(area.mapping_base);
 }
 
 }  // namespace weir::inline v0::sim

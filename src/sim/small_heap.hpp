@@ -24,14 +24,14 @@ class small_heap {
   small_heap(const small_heap&) = delete;
   small_heap& operator=(const small_heap&) = delete;
 
-  /// Gives `cut` a place for its size: base, pages, offset and mapping. False if there is no room.
-  bool take(region& cut);
-  void give(const region& cut);
+  /// Gives `area` a place for its size: base, pages, offset and mapping. False if there is no room.
+  bool place(region& area);
+  void release(const region& area);
 
  private:
   struct chunk {
     std::shared_ptr<physical> pages{};
-    std::shared_ptr<room> takes{};
+    std::shared_ptr<capacity_claim> claim{};
     std::map<std::uint64_t, std::uint64_t> holes{};  // offset -> size, never adjacent
   };
 

@@ -1,4 +1,4 @@
-// The inside of a simulated machine: what surrounds every call, and the helpers that calls share.
+// The state of a simulated machine: what surrounds every call, and the helpers that calls share.
 #include "sim/state.hpp"
 
 #include <algorithm>
@@ -24,18 +24,18 @@ constexpr std::uintptr_t context_base = 0x5200'0000'0000;
 constexpr std::uintptr_t context_stride = 64;
 
 /// Calls that work before init().
-bool works_uninitialized(driver::call which) {
+bool works_uninitialized(driver::call call) {
   using enum driver::call;
-  return which == init || which == driver_get_version || which == get_error_name ||
-         which == get_error_string;
+  return call == init || call == driver_get_version || call == get_error_name ||
+         call == get_error_string;
 }
 
 /// Calls that work whatever context is current: those about devices and contexts themselves, and
 /// the virtual memory calls, which name their device.
-bool needs_context(driver::call which) {
+bool needs_context(driver::call call) {
   using enum driver::call;
   const auto between = [&](driver::call first, driver::call last) {
-    return which >= first && which <= last;
+    return call >= first && call <= last;
   };
   return !between(init, ctx_pop_current) &&
          !between(mem_address_reserve, mem_import_from_shareable_handle);
@@ -43,17 +43,17 @@ bool needs_context(driver::call which) {
 
 /// Calls whose fate during a capture depends on the stream or event they name: they ask
 /// graph_set::forbid() themselves, once they know it.
-bool judged_by_argument(driver::call which) {
+bool judged_by_argument(driver::call call) {
   using enum driver::call;
-  return which == event_query || which == event_synchronize || which == stream_query ||
-         which == stream_synchronize || which == mem_alloc_async ||
-         which == mem_alloc_from_pool_async || which == mem_free_async;
+  return call == event_query || call == event_synchronize || call == stream_query ||
+         call == stream_synchronize || call == mem_alloc_async ||
+         call == mem_alloc_from_pool_async || call == mem_free_async;
 }
 
 }  // namespace
 
-state::state(machine_options wanted)
-    : options{std::move(wanted)},
+state::state(machine_options settings)
+    : options{std::move(settings)},
       serial{next_serial.fetch_add(1)},
       fork_generation{sim::fork_generation()},
       flow{*this},
@@ -74,59 +74,59 @@ state::~state() = default;
 
 // --- Around every call ---------------------------------------------------------------------------
 
-bool state::before(driver::call which, CUresult& answer) {
+bool state::before(driver::call call, CUresult& answer) {
   if (down) {
     answer = CUDA_ERROR_DEINITIALIZED;
     return true;
   }
-  ++counts[static_cast<std::size_t>(which)];
+  ++counts[static_cast<std::size_t>(call)];
   ++count_all;
   charged_units = 1;
   charged_bytes = 0;
   if (time_source) {
     clock = std::max(clock, time_source());
-    if (flow.due()) flow.let_time_pass(lock());
+    if (flow.due()) flow.make_progress(lock());
   }
-  if (!faults.empty() && fault_due(which, answer)) return answer != CUDA_SUCCESS;
-  if (!initialized && !works_uninitialized(which)) {
+  if (!faults.empty() && fault_due(call, answer)) return answer != CUDA_SUCCESS;
+  if (!initialized && !works_uninitialized(call)) {
     answer = CUDA_ERROR_NOT_INITIALIZED;
     return true;
   }
-  if (context_ever_ended && needs_context(which)) {
+  if (context_ever_ended && needs_context(call)) {
     const int device = current_device();
     if (device >= 0 && devices[static_cast<std::size_t>(device)].context_ended) {
       answer = CUDA_ERROR_CONTEXT_IS_DESTROYED;
       return true;
     }
   }
-  if (graphs->any_active() && !judged_by_argument(which)) {
-    answer = graphs->forbid(which);
+  if (graphs->any_active() && !judged_by_argument(call)) {
+    answer = graphs->forbid(call);
     return answer != CUDA_SUCCESS;
   }
   return false;
 }
 
-bool state::fault_due(driver::call which, CUresult& answer) {
+bool state::fault_due(driver::call call, CUresult& answer) {
   for (auto planned = faults.begin(); planned != faults.end(); ++planned) {
-    if (!planned->any && planned->which != which) continue;
-    if (--planned->left != 0) continue;
-    const planned_fault now = *planned;
+    if (!planned->any && planned->call != call) continue;
+    if (--planned->remaining != 0) continue;
+    const planned_fault due = *planned;
     faults.erase(planned);
-    clock += now.extra;
-    answer = now.with;
+    clock += due.extra;
+    answer = due.result;
     return true;
   }
   return false;
 }
 
-void state::after(driver::call which) {
-  const call_cost& cost = options.costs.of[static_cast<std::size_t>(which)];
+void state::after(driver::call call) {
+  const call_cost& cost = options.costs.of[static_cast<std::size_t>(call)];
   const double mebibytes = static_cast<double>(charged_bytes) / (1 << 20);
   const duration spent{static_cast<std::int64_t>(cost.nanoseconds * charged_units +
                                                  cost.nanoseconds_per_mib * mebibytes)};
   clock += spent;
   driver_time += spent;
-  if (flow.due()) flow.let_time_pass(lock());
+  if (flow.due()) flow.make_progress(lock());
 }
 
 // --- Threads and contexts ------------------------------------------------------------------------
@@ -159,22 +159,24 @@ int state::device_of(CUcontext context) const noexcept {
 }
 
 int state::current_device() {
-  const thread_state& me = thread();
-  return me.contexts.empty() || me.contexts.back() == nullptr ? -1 : device_of(me.contexts.back());
+  const thread_state& caller = thread();
+  return caller.contexts.empty() || caller.contexts.back() == nullptr
+             ? -1
+             : device_of(caller.contexts.back());
 }
 
-CUresult state::health(int device) const noexcept {
-  const device_state& which = devices[static_cast<std::size_t>(device)];
-  if (which.sticky != CUDA_SUCCESS) return which.sticky;
-  return which.lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+CUresult state::health(int ordinal) const noexcept {
+  const device_state& device = devices[static_cast<std::size_t>(ordinal)];
+  if (device.sticky != CUDA_SUCCESS) return device.sticky;
+  return device.lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
-void state::fault(int device, CUresult with) noexcept {
-  device_state& which = devices[static_cast<std::size_t>(device)];
-  if (which.sticky == CUDA_SUCCESS) which.sticky = with;
+void state::fault(int ordinal, CUresult result) noexcept {
+  device_state& device = devices[static_cast<std::size_t>(ordinal)];
+  if (device.sticky == CUDA_SUCCESS) device.sticky = result;
 }
 
-std::shared_ptr<stream_state> state::stream(CUstream handle) {
+std::shared_ptr<stream_state> state::find_stream(CUstream handle) {
   if (handle == nullptr || handle == legacy_stream()) {
     const int device = current_device();
     return device < 0 ? nullptr : flow.legacy(device);
@@ -182,47 +184,50 @@ std::shared_ptr<stream_state> state::stream(CUstream handle) {
   if (handle == per_thread_stream()) {
     const int device = current_device();
     if (device < 0) return nullptr;
-    auto& mine = thread().default_streams[device];
-    if (!mine) mine = flow.make_stream(device, CU_STREAM_DEFAULT, 0);
-    return mine;
+    auto& own_stream = thread().default_streams[device];
+    if (!own_stream) own_stream = flow.make_stream(device, CU_STREAM_DEFAULT, 0);
+    return own_stream;
   }
   return stream_handles.share(handle);
 }
 
-CUresult state::no_stream() {
+CUresult state::missing_stream() {
   return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // --- Work ---------------------------------------------------------------------------------------
 
-CUresult state::submit(const std::shared_ptr<stream_state>& on, work what) {
-  if (const CUresult bad = health(on->device); bad != CUDA_SUCCESS) return bad;
-  if (on->capturing) return graphs->add_node(on, std::move(what));
-  if (on->is_legacy && graphs->any_active()) {
-    if (const CUresult bad = graphs->check_legacy(on->device); bad != CUDA_SUCCESS) return bad;
+CUresult state::submit(const std::shared_ptr<stream_state>& stream, work task) {
+  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  if (stream->capturing) return graphs->add_node(stream, std::move(task));
+  if (stream->is_legacy && graphs->any_active()) {
+    if (const CUresult failure = graphs->check_legacy(stream->device); failure != CUDA_SUCCESS)
+      return failure;
   }
-  flow.enqueue(on, std::move(what));
+  flow.enqueue(stream, std::move(task));
   return CUDA_SUCCESS;
 }
 
-CUresult state::submit_and_wait(const std::shared_ptr<stream_state>& on, work what) {
-  if (on->capturing) return graphs->misuse(on);
-  if (const CUresult bad = submit(on, std::move(what)); bad != CUDA_SUCCESS) return bad;
-  return flow.synchronize(on, lock());
+CUresult state::submit_and_wait(const std::shared_ptr<stream_state>& stream, work task) {
+  if (stream->capturing) return graphs->misuse(stream);
+  if (const CUresult failure = submit(stream, std::move(task)); failure != CUDA_SUCCESS)
+    return failure;
+  return flow.synchronize(stream, lock());
 }
 
 void state::after_synchronize(int device) { pools->after_synchronize(device); }
 
-void state::host_access(std::uint64_t address, std::uint64_t size, bool write, const char* what) {
-  const moment when = flow.host_deed();
-  const auto story = std::make_shared<const party>(
-      party{what, stream_id{0}, when.at.tick, {address, size}, write, clock});
-  space.each(address, size, [&](region& in, std::uint64_t from, std::uint64_t length) {
+void state::host_access(std::uint64_t address, std::uint64_t size, bool write, const char* label) {
+  const moment when = flow.host_moment();
+  const auto accessor = std::make_shared<const party>(
+      party{label, stream_id{0}, when.at.tick, {address, size}, write, clock});
+  space.each(address, size, [&](region& area, std::uint64_t from, std::uint64_t length) {
     if (options.check_hazards) {
-      in.pages->history.touch(in.offset + (from - in.base), length,
-                              write ? deed::write : deed::read, when, story, from, hazards);
+      area.pages->history.touch(area.offset + (from - area.base), length,
+                                write ? access_kind::write : access_kind::read, when, accessor,
+                                from, hazards);
     }
-    if (in.managed) managed_touch(*this, in, from, length, -1, write);
+    if (area.managed) managed_touch(*this, area, from, length, -1, write);
     return true;
   });
 }
@@ -234,8 +239,8 @@ void state::start_background() {
   background_ = std::thread{[this] {
     while (!background_stop_.load()) {
       {
-        entered here{*this};
-        for (int i = 0; i < 64 && flow.step(here.lock()); ++i) {
+        machine_lock guard{*this};
+        for (int i = 0; i < 64 && flow.step(guard.lock()); ++i) {
         }
       }
       std::this_thread::sleep_for(std::chrono::microseconds{50});

@@ -1,4 +1,4 @@
-// The inside of a simulated machine: one function a driver call, and the parts they share.
+// The state of a simulated machine: one function a driver call, and the parts they share.
 //
 // A call arrives through a thunk of the table (dispatch.cpp), which takes the lock, counts, injects
 // faults, charges the clock and then runs the member function of the row's name. The parts:
@@ -61,7 +61,7 @@ struct thread_state {
 
 class state {
  public:
-  explicit state(machine_options wanted);
+  explicit state(machine_options settings);
   ~state();
   state(const state&) = delete;
   state& operator=(const state&) = delete;
@@ -85,29 +85,29 @@ class state {
   /// -1 for a handle that is no context of this machine.
   [[nodiscard]] int device_of(CUcontext context) const noexcept;
   /// CUDA_SUCCESS, or what a call that concerns the device must answer: it is lost or faulted.
-  [[nodiscard]] CUresult health(int device) const noexcept;
+  [[nodiscard]] CUresult health(int ordinal) const noexcept;
   /// The stream behind a handle, the default streams included; null for a handle that is not alive.
-  [[nodiscard]] std::shared_ptr<stream_state> stream(CUstream handle);
-  /// What to answer where stream() gave null.
-  [[nodiscard]] CUresult no_stream();
+  [[nodiscard]] std::shared_ptr<stream_state> find_stream(CUstream handle);
+  /// What to answer where find_stream() gave null.
+  [[nodiscard]] CUresult missing_stream();
 
   /// Queues work, or captures it if the stream is capturing.
-  CUresult submit(const std::shared_ptr<stream_state>& on, work what);
+  CUresult submit(const std::shared_ptr<stream_state>& stream, work task);
   /// Queues work and waits for it; for the calls that block.
-  CUresult submit_and_wait(const std::shared_ptr<stream_state>& on, work what);
-  /// After any host synchronisation with `device`: pools give back what is above their threshold.
+  CUresult submit_and_wait(const std::shared_ptr<stream_state>& stream, work task);
+  /// After any host synchronisation with `device`: pools release what is above their threshold.
   void after_synchronize(int device);
-  /// The host reads or writes device-visible memory now; also tells managed memory.
-  void host_access(std::uint64_t address, std::uint64_t size, bool write, const char* what);
+  /// The host reads or writes device-visible memory now; managed pages move accordingly.
+  void host_access(std::uint64_t address, std::uint64_t size, bool write, const char* label);
   /// What the present call is charged for: `units` times its cost, plus so many bytes.
   void charge(double units, std::uint64_t size = 0) noexcept {
     charged_units = units;
     charged_bytes = size;
   }
   /// The last holder of a primary context let go, or it was reset: everything it owned goes.
-  void end_context(int device);
+  void end_context(int ordinal);
   /// A fault of the device; sticks.
-  void fault(int device, CUresult with) noexcept;
+  void fault(int ordinal, CUresult result) noexcept;
 
   // --- The parts ---------------------------------------------------------------------------------
 
@@ -141,9 +141,9 @@ class state {
 
   struct planned_fault {
     bool any = false;
-    driver::call which{};
-    std::uint64_t left = 0;
-    CUresult with = CUDA_SUCCESS;
+    driver::call call{};
+    std::uint64_t remaining = 0;
+    CUresult result = CUDA_SUCCESS;
     duration extra{0};
   };
   std::array<std::uint64_t, call_count> counts{};
@@ -152,10 +152,10 @@ class state {
 
   /// What comes before and after the row's function. Returns true if the call must not run, with
   /// its answer in `answer`.
-  bool before(driver::call which, CUresult& answer);
-  void after(driver::call which);
+  bool before(driver::call call, CUresult& answer);
+  void after(driver::call call);
   /// Whether a planned fault is due, and what the call answers then.
-  bool fault_due(driver::call which, CUresult& answer);
+  bool fault_due(driver::call call, CUresult& answer);
 
   /// Starts the thread that moves work forward without calls; once.
   void start_background();

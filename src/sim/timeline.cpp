@@ -73,7 +73,7 @@ void timeline::drop_if_done(stream_state& stream) {
   actors.leave(stream.clock);
   const moment& last = stream.clock.now();
   if (!host.now().includes(last.at)) {
-    departed_.push_back({stream.device, stream.blocking(), last});
+    departed_.push_back({stream.device, stream.is_blocking(), last});
   }
   streams.erase(place);
 }
@@ -98,23 +98,23 @@ operation& timeline::append(const std::shared_ptr<stream_state>& stream,
   return op;
 }
 
-moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work what,
+moment timeline::enqueue(const std::shared_ptr<stream_state>& stream, work task,
                          std::vector<dependency> waits) {
   operation& op = append(stream, std::move(waits));
   const moment when = stream->clock.now();
-  if (!what.accesses.empty()) check_accesses(*stream, what, when, op.sequence);
-  op.takes = what.takes;
-  // An allocation or free does not touch the bytes; its range only tells their lifetime.
-  if (what.lifetime) what.accesses.clear();
-  if (what.body || what.gate || what.fault != CUDA_SUCCESS || !what.accesses.empty()) {
+  if (!task.accesses.empty()) check_accesses(*stream, task, when, op.sequence);
+  op.takes = task.takes;
+  // An allocation or free does not touch the bytes; its range only delimits their lifetime.
+  if (task.lifetime) task.accesses.clear();
+  if (task.body || task.gate || task.fault != CUDA_SUCCESS || !task.accesses.empty()) {
     operation_details& details = op.detailed();
-    details.body = std::move(what.body);
-    details.gate = std::move(what.gate);
-    details.fault = what.fault;
-    details.host_function = what.host_function;
+    details.body = std::move(task.body);
+    details.gate = std::move(task.gate);
+    details.fault = task.fault;
+    details.host_function = task.host_function;
     if (details.host_function) details.when = when;
-    details.by_owner = what.by_owner;
-    details.accesses = std::move(what.accesses);
+    details.by_owner = task.by_owner;
+    details.accesses = std::move(task.accesses);
   }
   return when;
 }
@@ -143,12 +143,12 @@ void timeline::order_behind_legacy(const std::shared_ptr<stream_state>& stream,
   };
   if (stream->is_legacy) {
     for (const auto& other : streams) {
-      if (other->device == stream->device && other->blocking()) wait_for(other);
+      if (other->device == stream->device && other->is_blocking()) wait_for(other);
     }
-    for (const departed& gone : departed_) {
-      if (gone.device == stream->device && gone.blocking) stream->clock.learn(gone.last);
+    for (const departed& former : departed_) {
+      if (former.device == stream->device && former.is_blocking) stream->clock.learn(former.last);
     }
-  } else if (stream->blocking() && stream->legacy_seen != legacy->clock.version()) {
+  } else if (stream->is_blocking() && stream->legacy_seen != legacy->clock.version()) {
     wait_for(legacy);
     stream->legacy_seen = legacy->clock.version();
   }
@@ -195,40 +195,41 @@ void timeline::wait(const std::shared_ptr<stream_state>& stream, dependency on,
                     const moment& when) {
   stream->clock.learn(when);
   std::vector<dependency> waits;
-  if (!on.met()) waits.push_back(std::move(on));
+  if (!on.is_met()) waits.push_back(std::move(on));
   enqueue(stream, work{.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT}, std::move(waits));
 }
 
 // --- Accesses ------------------------------------------------------------------------------------
 
-bool timeline::allowed(int device, bool by_owner, const access& what) const {
+bool timeline::allowed(int device, bool by_owner, const access& request) const {
   memory& space = machine_.space;
-  if (!by_owner) return space.permits(device, what);
-  return space.each(what.where.address, what.where.size,
-                    [&](region& in, std::uint64_t address, std::uint64_t size) {
-                      const int owner = in.device < 0 ? device : in.device;
-                      return space.permits(owner, {{address, size}, what.writes});
+  if (!by_owner) return space.permits(device, request);
+  return space.each(request.extent.address, request.extent.size,
+                    [&](region& area, std::uint64_t address, std::uint64_t size) {
+                      const int owner = area.device < 0 ? device : area.device;
+                      return space.permits(owner, {{address, size}, request.writes});
                     });
 }
 
-void timeline::check_accesses(const stream_state& stream, work& what, const moment& when,
+void timeline::check_accesses(const stream_state& stream, work& task, const moment& when,
                               std::uint64_t sequence) {
   if (!machine_.options.check_hazards) return;
-  for (const access& each : what.accesses) {
-    if (each.where.size == 0) continue;
-    const auto story = std::make_shared<const party>(
-        party{what.label, stream_id{stream.id}, sequence, each.where, each.writes, machine_.clock});
-    if (!what.lifetime && !allowed(stream.device, what.by_owner, each)) {
-      machine_.hazards.report({hazard_kind::bad_access, *story, *story, each.where});
-      what.fault = CUDA_ERROR_ILLEGAL_ADDRESS;
+  for (const access& each : task.accesses) {
+    if (each.extent.size == 0) continue;
+    const auto accessor = std::make_shared<const party>(party{
+        task.label, stream_id{stream.id}, sequence, each.extent, each.writes, machine_.clock});
+    if (!task.lifetime && !allowed(stream.device, task.by_owner, each)) {
+      machine_.hazards.report({hazard_kind::bad_access, *accessor, *accessor, each.extent});
+      task.fault = CUDA_ERROR_ILLEGAL_ADDRESS;
       continue;
     }
-    const deed kind = what.lifetime.value_or(each.writes ? deed::write : deed::read);
-    machine_.space.each(each.where.address, each.where.size,
-                        [&](region& in, std::uint64_t address, std::uint64_t size) {
-                          in.pages->history.touch(in.offset + (address - in.base), size, kind, when,
-                                                  story, address, machine_.hazards);
-                          in.uses.add(when, story);
+    const access_kind kind =
+        task.lifetime.value_or(each.writes ? access_kind::write : access_kind::read);
+    machine_.space.each(each.extent.address, each.extent.size,
+                        [&](region& area, std::uint64_t address, std::uint64_t size) {
+                          area.pages->history.touch(area.offset + (address - area.base), size, kind,
+                                                    when, accessor, address, machine_.hazards);
+                          area.uses.add(when, accessor);
                           return true;
                         });
   }
@@ -242,7 +243,7 @@ void timeline::host_learns(const moment& done) {
   host.tick();  // knowledge counts from a tick on: who includes the tick has learnt this too
 }
 
-moment timeline::host_deed() {
+moment timeline::host_moment() {
   if (host_function_moment != nullptr) return *host_function_moment;
   return host.tick();
 }
@@ -288,9 +289,10 @@ CUresult timeline::synchronize(event_state& event, std::unique_lock<std::mutex>&
   const dependency target = *event.recorded;
   const moment when = event.when;
   const auto end = event.end;
-  run_until([&] { return target.met() || machine_.health(target.stream->device) != CUDA_SUCCESS; },
-            lock);
-  if (!target.met()) {
+  run_until(
+      [&] { return target.is_met() || machine_.health(target.stream->device) != CUDA_SUCCESS; },
+      lock);
+  if (!target.is_met()) {
     return machine_.down ? CUDA_ERROR_DEINITIALIZED : machine_.health(target.stream->device);
   }
   if (end) machine_.clock = std::max(machine_.clock, *end);
@@ -304,12 +306,13 @@ CUresult timeline::synchronize_device(int device, std::unique_lock<std::mutex>& 
     if (stream->device == device) all.push_back(stream);
   }
   for (const auto& stream : all) {
-    if (const CUresult bad = synchronize(stream, lock); bad != CUDA_SUCCESS) return bad;
+    if (const CUresult failure = synchronize(stream, lock); failure != CUDA_SUCCESS) return failure;
   }
-  for (const departed& gone : departed_) {
-    if (gone.device == device) host_learns(gone.last);
+  for (const departed& former : departed_) {
+    if (former.device == device) host_learns(former.last);
   }
-  std::erase_if(departed_, [&](const departed& gone) { return host.now().includes(gone.last.at); });
+  std::erase_if(departed_,
+                [&](const departed& former) { return host.now().includes(former.last.at); });
   return machine_.health(device);
 }
 
@@ -343,14 +346,14 @@ bool timeline::idle(int device) const {
 
 // --- Progress ------------------------------------------------------------------------------------
 
-timeline::readiness timeline::look_at(stream_state& stream) const {
+timeline::readiness timeline::readiness_of(stream_state& stream) const {
   if (stream.held || stream.queue.empty()) return readiness::held_up;
   if (machine_.health(stream.device) != CUDA_SUCCESS) return readiness::held_up;
   const operation_details* const details = stream.queue.front().details.get();
   if (details == nullptr) return readiness::ready;
   if (details->running) return readiness::held_up;
   for (const dependency& wait : details->waits) {
-    if (!wait.met()) return readiness::behind_another;
+    if (!wait.is_met()) return readiness::behind_another;
   }
   return !details->gate || details->gate() ? readiness::ready : readiness::held_up;
 }
@@ -372,9 +375,9 @@ stream_state* timeline::choose_by_time(time_point limit) {
   time_point first_end = time_point::max();
   bool held_up = false;
   for (stream_state* const stream : busy_) {
-    const readiness how = look_at(*stream);
-    held_up |= how == readiness::held_up;
-    if (how != readiness::ready) continue;
+    const readiness status = readiness_of(*stream);
+    held_up |= status == readiness::held_up;
+    if (status != readiness::ready) continue;
     const time_point end = end_of(*stream, stream->queue.front());
     if (end < first_end || !first) {
       first = stream;
@@ -394,7 +397,7 @@ stream_state* timeline::choose(time_point limit) {
   const std::size_t from = count == 1 ? 0 : random(count);
   for (std::size_t i = 0; i < count; ++i) {
     stream_state* const stream = busy_[(from + i) % count];
-    if (look_at(*stream) == readiness::ready) return stream;
+    if (readiness_of(*stream) == readiness::ready) return stream;
   }
   return nullptr;
 }
@@ -410,7 +413,7 @@ bool timeline::step(std::unique_lock<std::mutex>& lock) {
   return step_before(time_point::max(), lock);
 }
 
-void timeline::let_time_pass(std::unique_lock<std::mutex>& lock) {
+void timeline::make_progress(std::unique_lock<std::mutex>& lock) {
   if (!due()) return;
   switch (machine_.options.mode) {
     case progress::manual:
@@ -435,13 +438,14 @@ CUresult timeline::do_work(stream_state& stream, operation& op,
   if (details.fault != CUDA_SUCCESS) return details.fault;
   for (const access& each : details.accesses) {
     // Checked again: what was mapped when the work was queued may be gone now.
-    if (each.where.size != 0 && !allowed(stream.device, details.by_owner, each)) {
+    if (each.extent.size != 0 && !allowed(stream.device, details.by_owner, each)) {
       return CUDA_ERROR_ILLEGAL_ADDRESS;
     }
-    machine_.space.each(each.where.address, each.where.size,
-                        [&](region& in, std::uint64_t address, std::uint64_t size) {
-                          if (in.managed) {
-                            managed_touch(machine_, in, address, size, stream.device, each.writes);
+    machine_.space.each(each.extent.address, each.extent.size,
+                        [&](region& area, std::uint64_t address, std::uint64_t size) {
+                          if (area.managed) {
+                            managed_touch(machine_, area, address, size, stream.device,
+                                          each.writes);
                           }
                           return true;
                         });

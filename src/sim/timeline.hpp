@@ -20,7 +20,7 @@ namespace weir::inline v0::sim {
 
 class state;
 class capture;       // capture.hpp: one capture of streams into a graph
-class shared_event;  // ipc.hpp: an event that another process can see
+class shared_event;  // sharing.hpp: an event that another process can see
 struct stream_state;
 
 /// What kind of node a piece of work becomes when it is captured.
@@ -46,14 +46,14 @@ struct work {
   driver::CUresult fault = driver::CUDA_SUCCESS;
   /// What the work does to the memory it names in `accesses`, where that is more than a read or a
   /// write: a stream-ordered allocation or free.
-  std::optional<deed> lifetime{};
+  std::optional<access_kind> lifetime{};
 };
 
 /// "That stream has got as far as its n-th operation."
 struct dependency {
   std::shared_ptr<stream_state> stream;
   std::uint64_t sequence = 0;
-  [[nodiscard]] bool met() const noexcept;
+  [[nodiscard]] bool is_met() const noexcept;
 };
 
 /// What an operation has that is more than a mark in its stream.
@@ -106,13 +106,13 @@ struct stream_state {
   bool busy = false;              // in the scheduler's list
   std::shared_ptr<capture> capturing{};
 
-  [[nodiscard]] bool blocking() const noexcept {
+  [[nodiscard]] bool is_blocking() const noexcept {
     return !lane && !is_legacy && (flags & driver::CU_STREAM_NON_BLOCKING) == 0;
   }
   [[nodiscard]] std::uint64_t tail() const noexcept { return next - 1; }
 };
 
-inline bool dependency::met() const noexcept { return stream->completed >= sequence; }
+inline bool dependency::is_met() const noexcept { return stream->completed >= sequence; }
 
 /// An event: the place in a stream where it was last recorded, if ever.
 struct event_state {
@@ -127,7 +127,7 @@ struct event_state {
   std::vector<driver::CUgraphNode> captured_nodes{};
   std::shared_ptr<shared_event> shared{};  // interprocess events
 
-  [[nodiscard]] bool complete() const noexcept { return !recorded || recorded->met(); }
+  [[nodiscard]] bool complete() const noexcept { return !recorded || recorded->is_met(); }
 };
 
 /// All streams and the scheduler that moves them. Every function needs the machine's lock held;
@@ -147,13 +147,13 @@ class timeline {
 
   // --- Queueing ----------------------------------------------------------------------------------
 
-  /// Queues `what`, behind everything already in `stream` and behind `waits`. Checks its accesses
+  /// Queues `task`, behind everything already in `stream` and behind `waits`. Checks its accesses
   /// against everything queued before, in the order that streams, events and the host define.
   /// Returns the operation's moment. The stream must not be capturing (state::submit takes care of
   /// that).
-  moment enqueue(const std::shared_ptr<stream_state>& stream, work what,
+  moment enqueue(const std::shared_ptr<stream_state>& stream, work task,
                  std::vector<dependency> waits = {});
-  /// A place in the stream's order for a deed without work of its own: nothing is queued, unless
+  /// A place in the stream's order for an action without work of its own: nothing is queued, unless
   /// the legacy stream must be waited for.
   moment mark(const std::shared_ptr<stream_state>& stream);
   void record(event_state& event, const std::shared_ptr<stream_state>& stream);
@@ -162,8 +162,8 @@ class timeline {
   /// Makes `stream` wait for a place in another one; `when` is the moment of that place.
   void wait(const std::shared_ptr<stream_state>& stream, dependency on, const moment& when);
 
-  /// Whether work of `device`, or of whoever owns the memory, may do `what`.
-  [[nodiscard]] bool allowed(int device, bool by_owner, const access& what) const;
+  /// Whether work of `device`, or of whoever owns the memory, may do `request`.
+  [[nodiscard]] bool allowed(int device, bool by_owner, const access& request) const;
 
   // --- Waiting, on the calling thread -----------------------------------------------------------
 
@@ -181,7 +181,7 @@ class timeline {
   /// ready.
   bool step(std::unique_lock<std::mutex>& lock);
   /// What a driver call lets happen, according to the mode.
-  void let_time_pass(std::unique_lock<std::mutex>& lock);
+  void make_progress(std::unique_lock<std::mutex>& lock);
   /// Whether let_time_pass() could do anything. Driver calls come by the million.
   [[nodiscard]] inline bool due() const noexcept;  // state.hpp
   /// Forgets all work queued on a device; its streams count as having done it. Waits for a host
@@ -190,7 +190,7 @@ class timeline {
   /// Whether nothing is queued on any stream of `device`.
   [[nodiscard]] bool idle(int device) const;
   /// Wakes threads in run_until: something outside the queues has changed.
-  void poke() {
+  void wake_waiters() {
     quiet_until_ = time_point::min();
     changed_.notify_all();
   }
@@ -202,7 +202,7 @@ class timeline {
   /// The host has waited for `done`, or has seen that it is complete.
   void host_learns(const moment& done);
   /// The moment of what the host does now: inside a host function that of its operation.
-  moment host_deed();
+  moment host_moment();
 
   /// The host as an actor. All host threads are one: their calls happen one after the other, and
   /// what one thread has waited for is finished for all of them.
@@ -215,14 +215,14 @@ class timeline {
   /// Whether the next operation of a stream can happen, and if not, whether only another operation
   /// can change that.
   enum class readiness { ready, behind_another, held_up };
-  [[nodiscard]] readiness look_at(stream_state& stream) const;
+  [[nodiscard]] readiness readiness_of(stream_state& stream) const;
   [[nodiscard]] time_point end_of(const stream_state& stream, const operation& op) const;
   /// A new operation at the end of the stream, in order but empty.
   operation& append(const std::shared_ptr<stream_state>& stream, std::vector<dependency> waits);
   void learn_from_host(stream_state& stream);
   void order_behind_legacy(const std::shared_ptr<stream_state>& stream,
                            std::vector<dependency>& waits);
-  void check_accesses(const stream_state& stream, work& what, const moment& when,
+  void check_accesses(const stream_state& stream, work& task, const moment& when,
                       std::uint64_t sequence);
   bool step_before(time_point limit, std::unique_lock<std::mutex>& lock);
   [[nodiscard]] stream_state* choose(time_point limit);
@@ -236,7 +236,7 @@ class timeline {
   /// What streams that are gone did last, as far as the host does not know of it yet.
   struct departed {
     int device;
-    bool blocking;
+    bool is_blocking;
     moment last;
   };
 

@@ -16,7 +16,7 @@ namespace weir::inline v0::sim {
 /// pages and capacity go back with the last of them, in whichever order they go.
 struct allocation {
   std::shared_ptr<physical> pages{};
-  std::shared_ptr<room> takes{};  ///< null for host memory and for what another process made
+  std::shared_ptr<capacity_claim> claim{};  ///< null for host memory and imported memory
   driver::CUmemAllocationProp properties{};
   std::uint64_t size = 0;
   std::uint64_t id = 0;  ///< CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID
@@ -43,7 +43,7 @@ class handle_set {
   /// What this process knows already by another descriptor of the same file: two views of one
   /// memory share pages, history and capacity.
   [[nodiscard]] std::shared_ptr<allocation> known(int descriptor) const;
-  void remember(const std::shared_ptr<allocation>& what);
+  void remember(const std::shared_ptr<allocation>& memory);
 
  private:
   using file_key = std::pair<std::uint64_t, std::uint64_t>;  // device and inode

@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
 
@@ -64,11 +66,17 @@ struct device_capabilities {
   bool dma_buf = false;
 };
 
+/// The numbers by name, and on a second line the names of what the device can do.
+[[nodiscard]] WEIR_API std::string to_string(const device_capabilities& capabilities);
+
 /// What the driver says is free and present on a device, by all processes together.
 struct memory_info {
   bytes free;
   bytes total;
 };
+
+/// "12 GiB of 140 GiB free".
+[[nodiscard]] WEIR_API std::string to_string(const memory_info& info);
 
 /// Priorities of streams: a smaller number goes first, so greatest <= least.
 struct priority_range {
@@ -80,11 +88,11 @@ struct priority_range {
 ///
 /// Always refers to a device that existed when its runtime was opened. Owns nothing: it is good as
 /// long as the runtime, or any stream, event, range, handle or mapping made from it, is alive. Any
-/// thread may use it. Looking at what a device is costs a load; the calls that return a result ask
-/// the driver.
+/// thread may use it. Reading its properties costs a load; the calls that return a result query the
+/// driver.
 ///
 /// The device's primary context, the one that the CUDA runtime and every framework uses too, is
-/// retained at the first call that needs it and released with the runtime: merely looking at
+/// retained at the first call that needs it and released with the runtime: merely listing
 /// devices creates no context, which would cost hundreds of megabytes.
 class WEIR_API device {
  public:
@@ -127,6 +135,9 @@ class WEIR_API device {
   detail::device_state* state_;
 };
 
+/// "device 0: NVIDIA H200, 139.8 GiB".
+[[nodiscard]] WEIR_API std::string to_string(device owner);
+
 /// Makes a device's context current for the calling thread and puts back what was current before,
 /// nothing included. What the user had on the thread's context stack stays as it was.
 ///
@@ -142,7 +153,7 @@ class WEIR_API device {
 /// made.
 class WEIR_API context_scope {
  public:
-  [[nodiscard]] explicit context_scope(weir::device which) noexcept;
+  [[nodiscard]] explicit context_scope(weir::device device) noexcept;
   ~context_scope();
   context_scope(const context_scope&) = delete;
   context_scope& operator=(const context_scope&) = delete;

@@ -21,14 +21,15 @@ struct event_options {
   bool blocking_sync = false;  ///< synchronize() sleeps instead of spinning
 };
 
-/// A mark that is recorded behind the work queued on a stream and is reached when that work is
-/// done.
+/// A mark that is recorded behind the work queued on a stream and is complete when that work is.
 ///
 /// Holds an event unless moved from or closed; keeps its runtime alive. Never recorded counts as
-/// reached. Recording again moves the mark; waits queued before keep waiting for the old place.
-/// Destroying an event that is not reached yet is safe. Any thread may record, query and wait;
+/// complete. Recording again moves the mark; waits queued before keep waiting for the old place.
+/// Destroying an event that is not complete yet is safe. Any thread may record, query and wait;
 /// moving and closing need to be alone. Record, query and wait cost one driver call each
 /// (160–225 ns) besides the scope.
+///
+/// Calls on an empty event return moved_from, or closed after close().
 class WEIR_API event {
  public:
   /// invalid_argument: both timing and interprocess.
@@ -42,21 +43,22 @@ class WEIR_API event {
 
   /// Destroys the event now and says what came of it. The object is empty afterwards in any case.
   result<void> close() noexcept;
-  explicit operator bool() const noexcept { return home_ != nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
+  explicit operator bool() const noexcept { return !empty(); }
 
   /// bad_stream: the stream is on another device than the event.
-  result<void> record(const stream_ref& behind);
-  result<void> record(const stream_ref& behind, const context_scope& bound);
+  result<void> record(const stream_ref& stream);
+  result<void> record(const stream_ref& stream, const context_scope& scope);
 
-  /// Whether the mark is reached. While a capture is under way anywhere in the process this call
-  /// fails and breaks that capture, unless the thread is in relaxed mode: see
+  /// Whether the work before the mark is done. While a capture is under way anywhere in the process
+  /// this call fails and breaks that capture, unless the thread is in relaxed mode: see
   /// thread_capture_mode_guard. An event recorded inside a capture cannot be queried at all
   /// (capture_forbidden).
-  [[nodiscard]] result<bool> reached() const;
-  [[nodiscard]] result<bool> reached(const context_scope& bound) const;
-  /// Waits until the mark is reached.
+  [[nodiscard]] result<bool> is_complete() const;
+  [[nodiscard]] result<bool> is_complete(const context_scope& scope) const;
+  /// Waits until the event is complete.
   result<void> synchronize() const;
-  /// The time between two marks of timing events. not_ready: one of them is not reached.
+  /// The time between two marks of timing events. not_ready: one of them is not complete.
   [[nodiscard]] static result<std::chrono::duration<float, std::milli>> elapsed(const event& from,
                                                                                 const event& to);
   /// For import_handle() in another process; the event must be interprocess.
@@ -69,19 +71,25 @@ class WEIR_API event {
 
  private:
   friend class event_pool;
+  friend class stream_ref;
   event(std::shared_ptr<detail::device_state> home, ::CUevent_st* handle, unsigned flags) noexcept;
+  /// Why the event is empty.
+  [[nodiscard]] errc empty_reason() const noexcept {
+    return closed_ ? errc::closed : errc::moved_from;
+  }
 
   std::shared_ptr<detail::device_state> home_;
   ::CUevent_st* handle_ = nullptr;
   unsigned flags_ = 0;
+  bool closed_ = false;
 };
 
 /// Events of one device (without timing), for reuse.
 ///
-/// Holds at most `keep` idle events and creates one when asked with none idle; what is given back
-/// beyond that is destroyed. An event may be given back before it is reached, and whoever gets it
-/// next records it anew: waits already queued on it are not affected. Events taken may outlive the
-/// pool. Any thread may take and give back; a lock is held for a few instructions, never around a
+/// Holds at most `keep` idle events and creates one when none is idle; what is released beyond that
+/// is destroyed. An event may be released before it is complete, and whoever acquires it next
+/// records it anew: waits already queued on it are not affected. Acquired events may outlive the
+/// pool. Any thread may acquire and release; a lock is held for a few instructions, never around a
 /// driver call.
 class WEIR_API event_pool {
  public:
@@ -92,10 +100,10 @@ class WEIR_API event_pool {
   event_pool(const event_pool&) = delete;
   event_pool& operator=(const event_pool&) = delete;
 
-  [[nodiscard]] result<event> take();
-  /// foreign_pointer: the event is of another device or has not the pool's settings; already_freed:
-  /// it is empty. Only an event that was taken in is gone from `done`.
-  result<void> give_back(event&& done);
+  [[nodiscard]] result<event> acquire();
+  /// foreign_pointer: the event is of another device or has not the pool's settings; moved_from or
+  /// closed: it is empty. `idle` is empty afterwards if this succeeds.
+  result<void> release(event&& idle);
   /// Destroys the idle events; reports the first failure but destroys all.
   result<void> trim();
 
@@ -116,7 +124,7 @@ class WEIR_API event_pool {
 /// nothing about the thread's own captures: events recorded inside one still cannot be queried.
 class WEIR_API thread_capture_mode_guard {
  public:
-  [[nodiscard]] explicit thread_capture_mode_guard(weir::device where) noexcept;
+  [[nodiscard]] explicit thread_capture_mode_guard(weir::device device) noexcept;
   ~thread_capture_mode_guard();
   thread_capture_mode_guard(const thread_capture_mode_guard&) = delete;
   thread_capture_mode_guard& operator=(const thread_capture_mode_guard&) = delete;

@@ -10,6 +10,7 @@
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/base/options.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 #include "weir/driver/table.hpp"
@@ -30,6 +31,9 @@ struct runtime_description {
   /// Why no real driver is used, where the best available one was asked for and is simulated.
   std::optional<error> no_real_driver;
 };
+
+/// "simulated, CUDA 13.0", what the driver lacks, and why no real driver is used.
+[[nodiscard]] WEIR_API std::string to_string(const runtime_description& description);
 
 /// A driver with its devices.
 ///
@@ -65,7 +69,7 @@ class WEIR_API runtime : public std::enable_shared_from_this<runtime> {
 
   [[nodiscard]] int device_count() const noexcept;
   /// no_device: the id is outside 0 … device_count() - 1.
-  [[nodiscard]] result<weir::device> device(device_id which) const;
+  [[nodiscard]] result<weir::device> device(device_id id) const;
 
   [[nodiscard]] const driver::table& driver() const noexcept;
   [[nodiscard]] int driver_version() const noexcept;

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 #include "weir/driver/types.hpp"
@@ -24,10 +26,16 @@ enum class capture_status : std::uint8_t {
   implicit,
 };
 
+/// "none", "active", "invalidated", "implicit".
+[[nodiscard]] WEIR_API std::string to_string(capture_status status);
+
 struct capture_info {
   capture_status status = capture_status::none;
   weir::capture_id id{};  ///< only with status active
 };
+
+/// The status, with the capture's id where it is active: "active 5".
+[[nodiscard]] WEIR_API std::string to_string(const capture_info& info);
 
 /// Somebody's stream and the device it belongs to; a reference that owns nothing.
 ///
@@ -68,9 +76,9 @@ class WEIR_API stream_ref {
   /// else destroys and the driver's next stream with the same handle then share a number.
   [[nodiscard]] result<stream_id> id() const {
     if (id_ != stream_id{}) return id_;
-    return ask_id();
+    return query_id();
   }
-  [[nodiscard]] result<stream_id> id(const context_scope& bound) const;
+  [[nodiscard]] result<stream_id> id(const context_scope& scope) const;
   /// What id() would say without a driver call; 0 if it needs one.
   [[nodiscard]] stream_id known_id() const noexcept { return id_; }
   /// The same reference with its id looked up, so that id() makes no driver call from now on. The
@@ -82,20 +90,21 @@ class WEIR_API stream_ref {
 
   /// Waits until all work queued so far is done.
   result<void> synchronize() const;
-  /// Whether all work queued so far is done.
-  [[nodiscard]] result<bool> ready() const;
-  [[nodiscard]] result<bool> ready(const context_scope& bound) const;
-  /// Work queued from now on waits for what `until` was last recorded behind, on any device.
-  result<void> wait(const event& until) const;
-  result<void> wait(const event& until, const context_scope& bound) const;
+  /// Whether all work queued so far is done (cuStreamQuery).
+  [[nodiscard]] result<bool> is_complete() const;
+  [[nodiscard]] result<bool> is_complete(const context_scope& scope) const;
+  /// Work queued from now on waits for what `event` was last recorded behind, on any device.
+  /// moved_from or closed: the event is empty.
+  result<void> wait(const weir::event& event) const;
+  result<void> wait(const weir::event& event, const context_scope& scope) const;
 
   /// Whether the stream is being captured into a graph, and into which. Never disturbs a capture.
   /// not_supported: a capture is active, but the driver (before CUDA 11.3) cannot name it.
   [[nodiscard]] result<capture_info> capture() const;
-  [[nodiscard]] result<capture_info> capture(const context_scope& bound) const;
+  [[nodiscard]] result<capture_info> capture(const context_scope& scope) const;
   /// Only whether: cheaper (22 ns), on every driver. An invalidated capture counts as one.
   [[nodiscard]] result<bool> is_capturing() const;
-  [[nodiscard]] result<bool> is_capturing(const context_scope& bound) const;
+  [[nodiscard]] result<bool> is_capturing(const context_scope& scope) const;
 
   friend bool operator==(const stream_ref& a, const stream_ref& b) noexcept {
     return a.handle_ == b.handle_ && a.device_ == b.device_;
@@ -103,7 +112,7 @@ class WEIR_API stream_ref {
 
  private:
   friend class stream;
-  [[nodiscard]] result<stream_id> ask_id() const;
+  [[nodiscard]] result<stream_id> query_id() const;
 
   weir::device device_;
   ::CUstream_st* handle_;
@@ -130,7 +139,8 @@ class WEIR_API stream {
 
   /// Destroys the stream now and says what came of it. The object is empty afterwards in any case.
   result<void> close() noexcept;
-  explicit operator bool() const noexcept { return home_ != nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
+  explicit operator bool() const noexcept { return !empty(); }
 
   /// A reference; needs a stream that was not moved from or closed, like everything below.
   [[nodiscard]] stream_ref ref() const noexcept;
@@ -139,8 +149,8 @@ class WEIR_API stream {
   [[nodiscard]] weir::device device() const noexcept { return ref().device(); }
   [[nodiscard]] stream_id id() const noexcept { return id_; }
   result<void> synchronize() const { return ref().synchronize(); }
-  [[nodiscard]] result<bool> ready() const { return ref().ready(); }
-  result<void> wait(const event& until) const { return ref().wait(until); }
+  [[nodiscard]] result<bool> is_complete() const { return ref().is_complete(); }
+  result<void> wait(const weir::event& event) const { return ref().wait(event); }
 
  private:
   stream(std::shared_ptr<detail::device_state> home, ::CUstream_st* handle) noexcept;

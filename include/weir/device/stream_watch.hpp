@@ -1,12 +1,13 @@
 // Streams that use memory but ask for none: how weir learns of them.
 //
-//   weir::watch_stream(copies).value();       // a cudaStream_t that only copies
-//   ...
-//   weir::unwatch_stream(copies).value();     // before it is destroyed
+//   const weir::stream_ref copies{gpu, cuda_stream};   // a cudaStream_t that only copies
+//   weir::watch_stream(copies).value();
+//   launch(copies);
+//   weir::unwatch_stream(copies).value();              // before it is destroyed
 //
 // Freed memory leaves its stream only when all work that was queued on any stream is done
 // (docs/allocator.md). An allocator knows the streams that were named in its requests and frees,
-// and every weir::stream. Others can be told of here.
+// and every weir::stream. Others are declared here.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +26,17 @@ namespace weir::inline v0 {
 /// may ever name it. Watching twice is watching once; a weir::stream need not be watched. One event
 /// more whenever memory is about to change streams, nothing otherwise.
 ///
-/// A stream that is watched must be unwatched before it is destroyed: the driver does not survive
-/// being asked about a stream that is gone. bad_stream: a per-thread default stream.
+/// A stream that is watched must be unwatched before it is destroyed: the driver does not survive a
+/// query of a stream that is destroyed. bad_stream: a per-thread default stream.
 WEIR_API result<void> watch_stream(const stream_ref& stream);
 
-/// The stream will not be used any more: its last work is marked, and it is never asked again. The
-/// same as release_stream() of every allocator and pool of the device.
+/// The stream will not be used any more: its last work is marked, and it is never queried again.
+/// The same as release_stream() of every allocator and pool of the device.
 WEIR_API result<void> unwatch_stream(const stream_ref& stream);
 
 /// Appends streams that it knows of, each with a known id (stream_ref::identified()). Called by
 /// allocators with locks held, on any thread, whenever memory is about to change streams: it must
-/// not call weir, wait or throw. Streams it has told of are watched from then on.
+/// not call weir, wait or throw. Streams it has named are watched from then on.
 using stream_source = std::function<void(std::vector<stream_ref>& known)>;
 
 /// A stream_source stays until this goes.
@@ -46,8 +47,11 @@ class WEIR_API stream_source_registration {
   stream_source_registration(stream_source_registration&& other) noexcept;
   stream_source_registration& operator=(stream_source_registration&& other) noexcept;
 
+  /// Whether it registers nothing: default-made or moved from.
+  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
+
  private:
-  friend WEIR_API result<stream_source_registration> watch_streams(weir::device of,
+  friend WEIR_API result<stream_source_registration> watch_streams(weir::device device,
                                                                    stream_source source);
   stream_source_registration(std::shared_ptr<detail::device_state> home,
                              std::uint64_t key) noexcept;
@@ -57,7 +61,7 @@ class WEIR_API stream_source_registration {
 };
 
 /// For whoever hands out streams to others, as frameworks do. invalid_argument: an empty source.
-[[nodiscard]] WEIR_API result<stream_source_registration> watch_streams(weir::device of,
+[[nodiscard]] WEIR_API result<stream_source_registration> watch_streams(weir::device device,
                                                                         stream_source source);
 
 }  // namespace weir::inline v0

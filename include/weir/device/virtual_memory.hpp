@@ -1,17 +1,19 @@
 // Addresses and physical memory: reserve a range, create handles, map them, grant access.
 //
 // The functions of weir::vmm are the driver's virtual memory calls with their rules checked; they
-// own nothing and serve code that keeps its own books about many handles. The classes below own one
-// thing each.
+// own nothing and serve code that does its own bookkeeping of many handles. The classes below own
+// one thing each.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 #include "weir/driver/types.hpp"
@@ -30,7 +32,8 @@ class WEIR_API descriptor {
   descriptor(descriptor&& other) noexcept : number_{std::exchange(other.number_, -1)} {}
   descriptor& operator=(descriptor&& other) noexcept;
 
-  explicit operator bool() const noexcept { return number_ >= 0; }
+  [[nodiscard]] bool empty() const noexcept { return number_ < 0; }
+  explicit operator bool() const noexcept { return !empty(); }
   [[nodiscard]] int get() const noexcept { return number_; }
   /// Gives the descriptor up to the caller.
   [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
@@ -48,13 +51,19 @@ struct physical_properties {
   friend bool operator==(const physical_properties&, const physical_properties&) = default;
 };
 
+/// The names of those that are set, "posix_descriptor, rdma"; "none".
+[[nodiscard]] WEIR_API std::string to_string(const physical_properties& properties);
+
 enum class access_rights : std::uint8_t { none, read, read_write };
+
+/// "none", "read", "read_write".
+[[nodiscard]] WEIR_API std::string to_string(access_rights rights);
 
 /// `size` rounded up to the device's unit of physical handles. invalid_argument: zero;
 /// size_overflow: no such number; not_supported: the device has no virtual memory.
-[[nodiscard]] WEIR_API result<bytes> round_to_granularity(device where, bytes size);
+[[nodiscard]] WEIR_API result<bytes> round_to_granularity(device owner, bytes size);
 /// The same for communication libraries, which ask for the recommended unit.
-[[nodiscard]] WEIR_API result<bytes> round_to_recommended(device where, bytes size);
+[[nodiscard]] WEIR_API result<bytes> round_to_recommended(device owner, bytes size);
 
 namespace vmm {
 
@@ -69,7 +78,7 @@ struct physical {
 
 /// Rights of one device, as the driver takes them. Make it once, use it for every call.
 using access = driver::CUmemAccessDesc;
-[[nodiscard]] WEIR_API access access_for(device who,
+[[nodiscard]] WEIR_API access access_for(device accessor,
                                          access_rights rights = access_rights::read_write) noexcept;
 
 // Every function needs an entered scope and returns its error otherwise. Sizes and addresses must
@@ -78,62 +87,64 @@ using access = driver::CUmemAccessDesc;
 
 /// Addresses without memory, aligned to the granularity or to `alignment` if that is more. The
 /// driver need not follow `hint`.
-[[nodiscard]] WEIR_API result<device_address> reserve(const context_scope& bound, bytes size,
+[[nodiscard]] WEIR_API result<device_address> reserve(const context_scope& scope, bytes size,
                                                       bytes alignment = {},
                                                       device_address hint = 0);
 /// Exactly what reserve() returned; nothing may be mapped in it.
-WEIR_API result<void> free(const context_scope& bound, device_address base, bytes size);
+WEIR_API result<void> free(const context_scope& scope, device_address base, bytes size);
 
 /// Memory without addresses. not_supported: the device has not the capability asked for.
-[[nodiscard]] WEIR_API result<physical> create(const context_scope& bound, bytes size,
+[[nodiscard]] WEIR_API result<physical> create(const context_scope& scope, bytes size,
                                                physical_properties properties = {});
-/// Gives the name back. Allowed while mapped: the memory goes with its last mapping.
-WEIR_API result<void> release(const context_scope& bound, const physical& memory);
+/// Releases the handle. Allowed while mapped: the memory goes with its last mapping.
+WEIR_API result<void> release(const context_scope& scope, const physical& memory);
 
 /// Maps the whole handle; the driver maps no parts. Not accessible before set_access().
-WEIR_API result<void> map(const context_scope& bound, device_address where, const physical& memory);
-/// Maps the handles one behind the other from `where` on: all, or none if one fails.
-WEIR_API result<void> map(const context_scope& bound, device_address where,
+WEIR_API result<void> map(const context_scope& scope, device_address address,
+                          const physical& memory);
+/// Maps the handles one behind the other from `address` on: all, or none if one fails.
+WEIR_API result<void> map(const context_scope& scope, device_address address,
                           std::span<const physical> memory);
 /// Unmaps everything in the range, which must not cut a mapping in two. The caller sees to it that
 /// no queued work still uses it.
-WEIR_API result<void> unmap(const context_scope& bound, device_address where, bytes size);
+WEIR_API result<void> unmap(const context_scope& scope, device_address address, bytes size);
 /// Grants rights over a wholly mapped range. One call over many mappings costs what many cost.
-WEIR_API result<void> set_access(const context_scope& bound, device_address where, bytes size,
+WEIR_API result<void> set_access(const context_scope& scope, device_address address, bytes size,
                                  std::span<const access> rights);
 
 /// A descriptor that stands for the memory; another process imports it.
-[[nodiscard]] WEIR_API result<descriptor> export_descriptor(const context_scope& bound,
+[[nodiscard]] WEIR_API result<descriptor> export_descriptor(const context_scope& scope,
                                                             const physical& memory);
 /// The memory behind a descriptor, which stays the caller's. `size` is what the exporter says.
-[[nodiscard]] WEIR_API result<physical> import_descriptor(const context_scope& bound, int number,
+[[nodiscard]] WEIR_API result<physical> import_descriptor(const context_scope& scope, int number,
                                                           bytes size);
 
 }  // namespace vmm
 
 /// Plain device memory (cuMemAlloc), for segments that are never remapped. Forbidden while a
 /// capture runs, unless the thread is in relaxed mode (thread_capture_mode_guard). 65–550 µs.
-[[nodiscard]] WEIR_API result<device_address> allocate_plain(const context_scope& bound,
+[[nodiscard]] WEIR_API result<device_address> allocate_plain(const context_scope& scope,
                                                              bytes size);
 /// Waits for all running work of the device. Null is no error.
-WEIR_API result<void> free_plain(const context_scope& bound, device_address address);
+WEIR_API result<void> free_plain(const context_scope& scope, device_address address);
 
-/// Reserved addresses, given back with this object.
+/// Reserved addresses, freed with this object.
 ///
 /// base() and size() are multiples of the device's granularity. Whatever is mapped inside must be
 /// unmapped before the range goes; a range that goes too early is reported by the driver and stays
 /// reserved. Keeps its runtime alive. One thread at a time may move or close it.
 class WEIR_API address_range {
  public:
-  [[nodiscard]] static result<address_range> reserve(weir::device where, bytes size,
+  [[nodiscard]] static result<address_range> reserve(weir::device owner, bytes size,
                                                      bytes alignment = {}, device_address hint = 0);
   ~address_range();
   address_range(address_range&& other) noexcept;
   address_range& operator=(address_range&& other) noexcept;
 
-  /// Gives the addresses back now and says what came of it. Empty afterwards in any case.
+  /// Frees the addresses now and says what came of it. Empty afterwards in any case.
   result<void> close() noexcept;
-  explicit operator bool() const noexcept { return home_ != nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
+  explicit operator bool() const noexcept { return !empty(); }
 
   [[nodiscard]] device_address base() const noexcept { return base_; }
   [[nodiscard]] bytes size() const noexcept { return size_; }
@@ -141,35 +152,42 @@ class WEIR_API address_range {
   [[nodiscard]] bool contains(device_address address, bytes size) const noexcept;
 
  private:
+  friend class mapping;
   address_range(std::shared_ptr<detail::device_state> home, device_address base,
                 bytes size) noexcept;
+  /// Why the range is empty.
+  [[nodiscard]] errc empty_reason() const noexcept {
+    return closed_ ? errc::closed : errc::moved_from;
+  }
 
   std::shared_ptr<detail::device_state> home_;
   device_address base_ = 0;
   bytes size_{};
+  bool closed_ = false;
 };
 
-/// Physical memory of a device, given back with this object.
+/// Physical memory of a device, released with this object.
 ///
 /// size() is a multiple of the granularity and never changes. May go before its mappings: the
 /// memory lives until the last of them goes. Keeps its runtime alive. One thread at a time may move
 /// or close it.
 class WEIR_API physical_handle {
  public:
-  [[nodiscard]] static result<physical_handle> create(weir::device where, bytes size,
+  [[nodiscard]] static result<physical_handle> create(weir::device owner, bytes size,
                                                       physical_properties properties = {});
   /// The memory behind a descriptor of another process; the descriptor stays the caller's.
-  [[nodiscard]] static result<physical_handle> import_descriptor(weir::device where, int number,
+  [[nodiscard]] static result<physical_handle> import_descriptor(weir::device owner, int number,
                                                                  bytes size);
   ~physical_handle();
   physical_handle(physical_handle&& other) noexcept;
   physical_handle& operator=(physical_handle&& other) noexcept;
 
-  /// Gives the memory back now and says what came of it. Empty afterwards in any case.
+  /// Releases the memory now and says what came of it. Empty afterwards in any case.
   result<void> close() noexcept;
-  explicit operator bool() const noexcept { return home_ != nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
+  explicit operator bool() const noexcept { return !empty(); }
 
-  /// not_supported: created without posix_descriptor.
+  /// not_supported: created without posix_descriptor; moved_from or closed: the handle is empty.
   [[nodiscard]] result<descriptor> export_descriptor() const;
 
   [[nodiscard]] const vmm::physical& get() const noexcept { return memory_; }
@@ -179,12 +197,18 @@ class WEIR_API physical_handle {
   [[nodiscard]] weir::device device() const noexcept;
 
  private:
+  friend class mapping;
   physical_handle(std::shared_ptr<detail::device_state> home, vmm::physical memory,
                   physical_properties properties) noexcept;
+  /// Why the handle is empty.
+  [[nodiscard]] errc empty_reason() const noexcept {
+    return closed_ ? errc::closed : errc::moved_from;
+  }
 
   std::shared_ptr<detail::device_state> home_;
   vmm::physical memory_{};
   physical_properties properties_{};
+  bool closed_ = false;
 };
 
 /// A whole handle mapped inside a range; unmapped with this object.
@@ -195,8 +219,8 @@ class WEIR_API physical_handle {
 class WEIR_API mapping {
  public:
   /// Maps `memory` at `offset` in `range`. bad_alignment: the offset is no multiple of the
-  /// granularity; invalid_argument: the handle reaches over the end; already_freed: one is empty;
-  /// already_mapped or a driver error: something is mapped there.
+  /// granularity; invalid_argument: the handle reaches over the end; moved_from or closed: one of
+  /// them is empty; already_mapped or a driver error: something is mapped there.
   [[nodiscard]] static result<mapping> create(const address_range& range, bytes offset,
                                               const physical_handle& memory);
   ~mapping();
@@ -205,9 +229,11 @@ class WEIR_API mapping {
 
   /// Unmaps now and says what came of it. Empty afterwards in any case.
   result<void> close() noexcept;
-  explicit operator bool() const noexcept { return home_ != nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return home_ == nullptr; }
+  explicit operator bool() const noexcept { return !empty(); }
 
-  result<void> set_access(device who, access_rights rights = access_rights::read_write) const;
+  /// moved_from or closed: the mapping is empty.
+  result<void> set_access(device accessor, access_rights rights = access_rights::read_write) const;
   result<void> set_access(std::span<const vmm::access> rights) const;
 
   [[nodiscard]] device_address address() const noexcept { return address_; }
@@ -215,10 +241,15 @@ class WEIR_API mapping {
 
  private:
   mapping(std::shared_ptr<detail::device_state> home, device_address address, bytes size) noexcept;
+  /// Why the mapping is empty.
+  [[nodiscard]] errc empty_reason() const noexcept {
+    return closed_ ? errc::closed : errc::moved_from;
+  }
 
   std::shared_ptr<detail::device_state> home_;
   device_address address_ = 0;
   bytes size_{};
+  bool closed_ = false;
 };
 
 }  // namespace weir::inline v0

@@ -1,7 +1,8 @@
 // The seam to the machine: the table of driver calls, and how it is filled from libcuda.
 //
 // Everything above this header reaches a GPU only through a table. libcuda fills one (load()), and
-// so does a simulated machine (sim.hpp); no code above can tell which, nor should it ask.
+// so does a simulated machine (weir/sim/machine.hpp); no code above can tell which, nor should it
+// ask.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ struct call_info {
   bool required;
 };
 
-[[nodiscard]] WEIR_API const call_info& info(call which) noexcept;
+[[nodiscard]] WEIR_API const call_info& info(call row) noexcept;
 
 /// The oldest driver weir works with: CUDA 11.2, the first with stream-ordered pools.
 inline constexpr int oldest_driver = 11020;
@@ -73,14 +74,14 @@ struct library {
 [[nodiscard]] WEIR_API std::string_view result_name(CUresult native) noexcept;
 
 /// The error for a call that answered `native`.
-[[nodiscard]] WEIR_API error make_error(call which, CUresult native, bytes requested = {},
+[[nodiscard]] WEIR_API error make_error(call source, CUresult native, bytes requested = {},
                                         std::string detail = {});
 
 /// CUDA_SUCCESS becomes success, anything else the error for it.
-[[nodiscard]] inline result<void> check(call which, CUresult native, bytes requested = {}) {
+[[nodiscard]] inline result<void> check(call source, CUresult native, bytes requested = {}) {
   if (native == CUDA_SUCCESS) [[likely]]
     return {};
-  return make_error(which, native, requested);
+  return make_error(source, native, requested);
 }
 
 }  // namespace weir::inline v0::driver

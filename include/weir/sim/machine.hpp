@@ -7,8 +7,8 @@
 //
 //   auto machine = weir::sim::machine::create().value();
 //   const weir::driver::table& cuda = machine->driver();
-//   cuda.init(0); ...                       // the driver API, as on a GPU
-//   for (const auto& found : machine->hazards()) std::puts(found.story().c_str());
+//   cuda.init(0);                           // the driver API, as on a GPU
+//   for (const auto& hazard : machine->hazards()) std::puts(hazard.message().c_str());
 //
 // docs/simulator.md tells what is modelled and what is not; examples/stream_race.cpp finds a race.
 #pragma once
@@ -28,6 +28,7 @@
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
 
@@ -60,13 +61,12 @@ struct device_spec {
 /// mem_free) runs exactly what it must wait for.
 enum class progress {
   /// Each driver call lets a random number of ready operations happen, drawn from the seed. The
-  /// same
-  /// seed and the same calls give the same run.
+  /// same seed and the same calls give the same run.
   seeded,
   /// An operation is complete once simulated time has reached its end. For replays.
   timed,
   /// Nothing happens unless step(), run_until_idle() or a waiting call makes it happen; only an
-  /// event that is recorded on an idle stream is reached at once, having nothing to wait for.
+  /// event that is recorded on an idle stream is complete at once, having nothing to wait for.
   manual,
 };
 
@@ -110,7 +110,7 @@ struct range {
 };
 
 struct access {
-  range where;
+  range extent;
   bool writes = false;
 };
 
@@ -171,17 +171,20 @@ enum class hazard_kind {
   bad_access,      ///< an access where nothing is mapped or access was not granted
 };
 
+/// "race", "use_after_free", …
+[[nodiscard]] WEIR_API std::string to_string(hazard_kind kind);
+
 /// One side of a hazard.
 struct party {
-  std::string what;         ///< "kernel weir_fill", "copy to device", "free", "host write"
+  std::string label;        ///< "kernel weir_fill", "copy to device", "free", "host write"
   stream_id stream{};       ///< where it was queued; 0 for the host
-  std::uint64_t order = 0;  ///< the how-manieth operation of that stream, or of the host
-  range where{};
+  std::uint64_t order = 0;  ///< counts the operations of that stream, or of the host
+  range extent{};
   bool writes = false;
   time_point queued{};
 };
 
-/// Two accesses that nothing keeps apart, with both sides' story.
+/// Two accesses that nothing keeps in order, with what is known of both sides.
 struct hazard {
   hazard_kind kind = hazard_kind::race;
   party first;
@@ -190,8 +193,11 @@ struct hazard {
   range shared{};
 
   /// A few lines in plain words: who, where, and which order is missing.
-  [[nodiscard]] WEIR_API std::string story() const;
+  [[nodiscard]] WEIR_API std::string message() const;
 };
+
+/// The same as reported.message().
+[[nodiscard]] WEIR_API std::string to_string(const hazard& reported);
 
 /// How often managed pages went from one side to the other.
 struct migration_counts {
@@ -200,7 +206,10 @@ struct migration_counts {
   std::uint64_t evicted = 0;  ///< of to_host: pushed out because the device was full
 };
 
-class state;  // the inside of a machine
+/// "to_device 3, to_host 2, evicted 1".
+[[nodiscard]] WEIR_API std::string to_string(const migration_counts& counts);
+
+class state;  // what a machine is made of
 
 /// A computer with simulated devices. Owns everything its driver table hands out: what is still
 /// alive when the machine goes is released with it, and later calls through the table answer
@@ -223,8 +232,8 @@ class WEIR_API machine {
   /// Makes `definition` known to modules; a later one of the same name replaces it.
   void add_kernel(kernel definition);
 
-  /// Queues work on `stream` without a module: `body` runs in stream order and touches `accesses`.
-  result<void> launch(driver::CUstream stream, std::string label, std::vector<access> accesses,
+  /// Queues work on a stream without a module: `body` runs in stream order and touches `accesses`.
+  result<void> launch(driver::CUstream handle, std::string label, std::vector<access> accesses,
                       std::function<void()> body = {}, duration takes = duration{5'000});
 
   // --- What the host does ----------------------------------------------------------------------
@@ -239,9 +248,9 @@ class WEIR_API machine {
   /// Lets one ready operation happen; false if none was ready.
   bool step();
   void run_until_idle();
-  /// Keeps the next operations of `stream` from starting until release(); waiting for them blocks.
-  void hold(driver::CUstream stream);
-  void release(driver::CUstream stream);
+  /// Keeps the next operations of `handle` from starting until release(); waiting for them blocks.
+  void hold(driver::CUstream handle);
+  void release(driver::CUstream handle);
 
   [[nodiscard]] time_point now() const;
   void advance(duration by);
@@ -256,18 +265,18 @@ class WEIR_API machine {
 
   // --- Faults -----------------------------------------------------------------------------------
 
-  /// The `nth` call of `which` from now on (1 is the next) answers `with` and does nothing.
-  void fail(driver::call which, std::uint64_t nth, driver::CUresult with);
+  /// The `nth` call of `call` from now on (1 is the next) answers `result` and does nothing.
+  void fail(driver::call call, std::uint64_t nth, driver::CUresult result);
   /// The `nth` call of any kind from now on. For sweeps over all calls of a scenario.
-  void fail_any(std::uint64_t nth, driver::CUresult with);
-  /// The `nth` call of `which` from now on takes `extra` simulated time more.
-  void delay(driver::call which, std::uint64_t nth, duration extra);
+  void fail_any(std::uint64_t nth, driver::CUresult result);
+  /// The `nth` call of `call` from now on takes `extra` simulated time more.
+  void delay(driver::call call, std::uint64_t nth, duration extra);
   void clear_faults();
   /// The device stops: its work never finishes, and calls that concern it answer
   /// CUDA_ERROR_DEVICE_UNAVAILABLE or, where work was queued, CUDA_ERROR_LAUNCH_FAILED, for ever.
-  void lose_device(device_id which);
+  void lose_device(device_id device);
   /// Changes what the device has room for, as another process on the card would.
-  void set_capacity(device_id which, bytes capacity);
+  void set_capacity(device_id device, bytes capacity);
   /// As when the process is at its end: every later call answers CUDA_ERROR_DEINITIALIZED.
   void shut_down();
 
@@ -277,14 +286,14 @@ class WEIR_API machine {
   void clear_hazards();
   /// Called for each hazard as it is found, on the thread that made the call; must not call back.
   void on_hazard(std::function<void(const hazard&)> listener);
-  [[nodiscard]] std::uint64_t calls(driver::call which) const;
+  [[nodiscard]] std::uint64_t calls(driver::call call) const;
   [[nodiscard]] std::uint64_t calls() const;
   /// Physical memory in use on a device, as mem_get_info counts it.
-  [[nodiscard]] bytes used(device_id which) const;
-  [[nodiscard]] migration_counts migrations(device_id which) const;
+  [[nodiscard]] bytes used(device_id device) const;
+  [[nodiscard]] migration_counts migrations(device_id device) const;
 
  private:
-  explicit machine(std::unique_ptr<state> inside);
+  explicit machine(std::unique_ptr<state> implementation);
   std::unique_ptr<state> state_;
 };
 
