@@ -5,10 +5,13 @@
 
 namespace weir::inline v0 {
 
-result<bin_pool> bin_pool::create(weir::device where, block_pool_options settings) {
-  WEIR_TRY_VALUE(inside, pools::block_cache::create(where, pools::plain_memory,
-                                                    {settings.threshold, settings.crossing}));
-  return bin_pool{std::move(inside)};
+result<bin_pool> bin_pool::create(weir::device device, block_pool_options options,
+                                  std::shared_ptr<memory_source> upstream) {
+  auto source =
+      upstream != nullptr ? pools::upstream_memory(std::move(upstream)) : pools::plain_memory();
+  WEIR_TRY_VALUE(cache, pools::block_cache::create(device, std::move(source),
+                                                   {options.threshold, options.crossing}));
+  return bin_pool{std::move(cache)};
 }
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// Requests and frees: which block serves whom, and what the books say.
+// Requests and frees: which block serves whom, and what is counted.
 #include "pools/block_cache.hpp"
 
 #include <algorithm>
@@ -8,17 +8,18 @@
 #include <utility>
 
 #include "weir/base/checked.hpp"
-#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::pools {
 
-using order::nobody;
+using detail::mutex_lock;
+using detail::mutex_unlock;
+using order::no_stream;
 
 namespace {
 
 constexpr std::uint64_t smallest_step = 512;
-constexpr std::uint64_t sizes_a_power = 8;
-constexpr bytes most_alignment{std::uint64_t{2} << 20};
+constexpr std::uint64_t sizes_per_power = 8;
+constexpr bytes largest_alignment{std::uint64_t{2} << 20};
 
 [[nodiscard]] std::uint64_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
@@ -28,7 +29,7 @@ constexpr bytes most_alignment{std::uint64_t{2} << 20};
 
 result<bytes> block_size(bytes size) {
   const std::uint64_t power = std::bit_floor(std::max(size.count(), std::uint64_t{1}));
-  const std::uint64_t step = std::max(power / sizes_a_power, smallest_step);
+  const std::uint64_t step = std::max(power / sizes_per_power, smallest_step);
   const auto rounded = checked_round_up(size, bytes{step});
   if (!rounded) return error{.code = errc::size_overflow, .requested = size};
   return *rounded;
@@ -36,24 +37,23 @@ result<bytes> block_size(bytes size) {
 
 // --- From the beginning to the end ---------------------------------------------------------------
 
-result<std::shared_ptr<block_cache>> block_cache::create(weir::device where,
-                                                         const block_source& source,
-                                                         keeping limits) {
-  auto made = std::make_shared<block_cache>(where, source, std::move(limits));
-  if (made->home_->forked()) return detail::fork_error();
-  WEIR_TRY_VALUE(legacy, stream_ref::legacy(where).id());
-  made->legacy_stream_ = legacy;
-  detail::add_listener(*made->home_, *made);
-  made->listening_ = true;
-  return made;
+result<std::shared_ptr<block_cache>> block_cache::create(weir::device device, block_source source,
+                                                         cache_limits limits) {
+  auto cache = std::make_shared<block_cache>(device, std::move(source), std::move(limits));
+  if (cache->home_->forked()) return detail::fork_error();
+  WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
+  cache->legacy_stream_ = legacy;
+  detail::add_listener(*cache->home_, *cache);
+  cache->listening_ = true;
+  return cache;
 }
 
-block_cache::block_cache(weir::device where, const block_source& source, keeping limits)
-    : device_{where},
-      home_{detail::device_state::keep(where)},
-      source_{source},
+block_cache::block_cache(weir::device device, block_source source, cache_limits limits)
+    : device_{device},
+      home_{detail::device_state::keep(device)},
+      source_{std::move(source)},
       limits_{std::move(limits)},
-      order_{where, {.crossing = limits_.crossing}} {}
+      order_{device, {.crossing = limits_.crossing}} {}
 
 block_cache::~block_cache() {
   if (home_->forked()) return;
@@ -65,39 +65,40 @@ block_cache::~block_cache() {
       detail::report_failure(entered);
       return;
     }
-    if (books_.blocks.current != 0) {
-      report_error({.code = errc::already_freed,
-                    .requested = bytes{books_.allocated.current},
-                    .detail = "a pool went with " + std::to_string(books_.blocks.current) +
-                              " live blocks of " + to_string(bytes{books_.allocated.current})});
+    if (stats_.blocks.current != 0) {
+      const bytes live = stats_.allocated.current;
+      report_error({.code = errc::still_live,
+                    .requested = live,
+                    .detail = "a pool went with " + std::to_string(stats_.blocks.current) +
+                              " live blocks of " + to_string(live)});
     }
     result<void> outcome = wait_for_streams(driver);
     for (const auto& [address, each] : blocks_) {
-      auto done = source_.give_back(driver.enter(), each.base);
-      if (!done && outcome) outcome = std::move(done);
+      auto released = source_.release(driver.enter(), each.base, bytes{each.size});
+      if (!released && outcome) outcome = std::move(released);
     }
     detail::report_failure(outcome);
   } catch (const std::bad_alloc&) {
-    report_error({.code = errc::system});
+    report_error({.code = errc::no_host_memory});
   }
 }
 
 result<void> block_cache::close() {
   if (home_->forked()) return detail::fork_error();
   driver_access driver{device_};
-  guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   closed_ = true;
-  WEIR_TRY(trim_locked(lock, 0, driver));
+  WEIR_TRY(release_down_to({}, driver));
   return {};
 }
 
 // --- Streams -------------------------------------------------------------------------------------
 
-result<stream_slot> block_cache::meet(const stream_ref& stream, driver_access& driver) {
+result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access& driver) {
   if (stream.device() != device_)
     return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
   const stream_id id = stream.is_legacy() ? legacy_stream_ : stream.known_id();
-  if (const stream_slot slot = id == stream_id{} ? nobody : order_.known(id); slot != nobody)
+  if (const stream_slot slot = id == stream_id{} ? no_stream : order_.known(id); slot != no_stream)
     return order_.meet(stream, id);
   WEIR_TRY(driver.entered());
   auto slot = order_.slot_of(stream, driver.enter());
@@ -113,133 +114,156 @@ result<void> block_cache::release_stream(const stream_ref& stream) {
   if (home_->forked()) return detail::fork_error();
   if (stream.device() != device_) return errc::bad_stream;
   driver_access driver{device_};
-  const guard lock{mutex_};
-  WEIR_TRY_VALUE(slot, meet(stream, driver));
+  const mutex_lock lock{mutex_};
+  WEIR_TRY_VALUE(slot, slot_of(stream, driver));
   if (order_.ref(slot).is_legacy() || order_.ref(slot).is_per_thread()) return {};
   WEIR_TRY(driver.entered());
   return order_.end_stream(slot, driver.enter());
 }
 
-void block_cache::stream_closing(const stream_ref& which) noexcept {
+void block_cache::stream_closing(const stream_ref& stream) noexcept {
   try {
-    detail::report_failure(release_stream(which));
+    detail::report_failure(release_stream(stream));
   } catch (const std::bad_alloc&) {
-    report_error({.code = errc::system});
+    report_error({.code = errc::no_host_memory});
   }
 }
 
 // --- Requests ------------------------------------------------------------------------------------
 
-result<void*> block_cache::allocate(bytes size, const stream_ref& stream, bytes alignment) {
-  if (home_->forked()) return detail::fork_error();
-  if (!is_power_of_two(alignment.count()) || alignment > most_alignment)
+result<block_cache::block_request> block_cache::make_request(bytes size, bytes alignment) {
+  if (!is_power_of_two(alignment.count()) || alignment > largest_alignment)
     return error{.code = errc::bad_alignment, .requested = alignment};
-  if (size == bytes{}) return static_cast<void*>(nullptr);
-  // Room to align inside the block, whatever block it will be.
-  const auto slack = bytes{std::max(alignment.count(), base_alignment) - base_alignment};
-  const auto with_slack = checked_add(size, slack);
+  // Room to align in the block, whatever block it will be.
+  const auto with_slack = checked_add(size, std::max(alignment, pool_alignment) - pool_alignment);
   if (!with_slack) return error{.code = errc::size_overflow, .requested = size};
   WEIR_TRY_VALUE(rounded, block_size(*with_slack));
-  request wanted{size, alignment, rounded.count()};
+  return block_request{size, alignment, rounded.count()};
+}
+
+result<void*> block_cache::allocate(bytes size, const stream_ref& stream, bytes alignment) {
+  if (home_->forked()) return detail::fork_error();
+  WEIR_TRY_VALUE(request, make_request(size, alignment));
+  if (size == bytes{}) return static_cast<void*>(nullptr);
 
   driver_access driver{device_};
-  guard lock{mutex_};
-  if (closed_) return errc::already_freed;
-  WEIR_TRY_VALUE(slot, meet(stream, driver));
-  wanted.slot = slot;
-  block* found = find_kept(wanted);
-  if (found == nullptr) {
-    WEIR_TRY_VALUE(freed, look_for_kept(wanted, driver));
-    found = freed;
+  const mutex_lock lock{mutex_};
+  if (closed_) return errc::closed;
+  WEIR_TRY_VALUE(slot, slot_of(stream, driver));
+  request.slot = slot;
+  block* cached = take_cached(request);
+  if (cached == nullptr) {
+    WEIR_TRY_VALUE(completed, poll_for_cached(request, driver));
+    cached = completed;
   }
-  if (found != nullptr) {
-    void* const memory = hand_out_kept(*found, wanted);
-    observe_limits(lock, driver);
+  if (cached != nullptr) {
+    void* const memory = hand_out_cached(*cached, request);
+    enforce_limits(driver);
     return memory;
   }
-  observe_limits(lock, driver);
-  lock.unlock();
-  WEIR_TRY(driver.entered());
-  auto fresh = source_.obtain(driver.enter(), rounded);
-  if (fresh) return adopt(lock, *fresh, wanted, driver);
+  enforce_limits(driver);
+  auto fresh = allocate_fresh(request, driver);
+  if (fresh) return adopt(*fresh, request, driver);
   if (fresh.code() != errc::out_of_memory) return std::move(fresh).error();
-  return relieve(lock, wanted, driver, std::move(fresh).error());
+  return allocate_after_release(request, driver, std::move(fresh).error());
 }
 
-block* block_cache::find_kept(const request& wanted) noexcept {
+result<void*> block_cache::allocate_cached(bytes size, const stream_ref& stream, bytes alignment) {
+  if (home_->forked()) return detail::fork_error();
+  WEIR_TRY_VALUE(request, make_request(size, alignment));
+  driver_access driver{device_};
+  const mutex_lock lock{mutex_};
+  if (closed_) return errc::closed;
+  WEIR_TRY_VALUE(slot, slot_of(stream, driver));
+  request.slot = slot;
+  block* const cached = take_cached(request);
+  if (cached == nullptr) return error{.code = errc::not_found, .requested = size};
+  return hand_out_cached(*cached, request);
+}
+
+block* block_cache::take_cached(const block_request& request) noexcept {
   if (!source_.host_touches) {
-    if (block* const own = kept_.take_own(wanted.rounded, wanted.slot); own != nullptr) return own;
+    block* const own = cached_.take_own(request.rounded, request.slot);
+    if (own != nullptr) return own;
   }
-  return kept_.take_free(wanted.rounded);
+  return cached_.take_quiescent(request.rounded);
 }
 
-result<void*> block_cache::adopt(guard& lock, std::uint64_t base, const request& wanted,
+result<std::uint64_t> block_cache::allocate_fresh(const block_request& request,
+                                                  driver_access& driver) {
+  const mutex_unlock unlocked{mutex_};
+  WEIR_TRY(driver.entered());
+  return source_.allocate(driver.enter(), bytes{request.rounded});
+}
+
+result<void*> block_cache::adopt(std::uint64_t base, const block_request& request,
                                  driver_access& driver) {
   try {
-    lock.lock();
-    block& made = blocks_.try_emplace(base).first->second;
-    made.base = made.address = base;
-    made.size = wanted.rounded;
-    books_.reserved.set(books_.reserved.current + made.size);
-    ++books_.misses;
-    return hand_out(made, wanted);
+    block& added = blocks_.try_emplace(base).first->second;
+    added.base = added.address = base;
+    added.size = request.rounded;
+    stats_.reserved.set(stats_.reserved.current + bytes{added.size});
+    ++stats_.misses;
+    return hand_out(added, request);
   } catch (const std::bad_alloc&) {
-    detail::report_failure(source_.give_back(driver.enter(), base));
+    const mutex_unlock unlocked{mutex_};
+    detail::report_failure(source_.release(driver.enter(), base, bytes{request.rounded}));
     return detail::no_host_memory();
   }
 }
 
-void* block_cache::hand_out_kept(block& what, const request& wanted) noexcept {
-  books_.cached -= what.size;
-  ++books_.hits;
-  return hand_out(what, wanted);
+void* block_cache::hand_out_cached(block& chosen, const block_request& request) noexcept {
+  stats_.cached -= bytes{chosen.size};
+  ++stats_.hits;
+  return hand_out(chosen, request);
 }
 
-void* block_cache::hand_out(block& what, const request& wanted) noexcept {
-  const std::uint64_t mask = wanted.alignment.count() - 1;
-  const std::uint64_t address = (what.base + mask) & ~mask;
-  if (address != what.address) {
-    auto node = blocks_.extract(what.address);
-    node.key() = what.address = address;
+void* block_cache::hand_out(block& chosen, const block_request& request) noexcept {
+  const std::uint64_t mask = request.alignment.count() - 1;
+  const std::uint64_t address = (chosen.base + mask) & ~mask;
+  if (address != chosen.address) {
+    auto node = blocks_.extract(chosen.address);
+    node.key() = chosen.address = address;
     blocks_.insert(std::move(node));
   }
-  what.state = block_state::live;
-  what.stream = wanted.slot;
-  what.requested = wanted.size.count();
-  what.freed = {};
-  ++books_.allocations;
-  books_.requested.set(books_.requested.current + what.requested);
-  books_.allocated.set(books_.allocated.current + what.size);
-  books_.blocks.set(books_.blocks.current + 1);
+  chosen.state = block_state::live;
+  chosen.stream = request.slot;
+  chosen.requested = request.size.count();
+  chosen.freed = {};
+  ++stats_.allocations;
+  stats_.requested.set(stats_.requested.current + request.size);
+  stats_.allocated.set(stats_.allocated.current + bytes{chosen.size});
+  stats_.blocks.set(stats_.blocks.current + 1);
   return reinterpret_cast<void*>(address);
 }
 
 // --- Frees ---------------------------------------------------------------------------------------
 
 result<block*> block_cache::find_live(const void* pointer) {
-  const auto found = blocks_.find(address_of(pointer));
-  if (found == blocks_.end()) return errc::foreign_pointer;
-  if (found->second.state != block_state::live) return errc::double_free;
-  return &found->second;
+  const auto entry = blocks_.find(address_of(pointer));
+  if (entry == blocks_.end()) return errc::foreign_pointer;
+  if (entry->second.state != block_state::live) return errc::double_free;
+  return &entry->second;
 }
 
 result<void> block_cache::deallocate(void* pointer, bytes expected, const stream_ref* stream) {
   if (home_->forked()) return detail::fork_error();
   if (pointer == nullptr) return {};
   driver_access driver{device_};
-  guard lock{mutex_};
-  WEIR_TRY_VALUE(what, find_live(pointer));
-  stream_slot slot = what->stream;
+  const mutex_lock lock{mutex_};
+  WEIR_TRY_VALUE(live, find_live(pointer));
+  stream_slot slot = live->stream;
   if (stream != nullptr) {
-    WEIR_TRY_VALUE(named, meet(*stream, driver));
+    WEIR_TRY_VALUE(named, slot_of(*stream, driver));
     slot = named;
   }
-  kept_.prepare(what->size, slot);
-  const bytes requested{what->requested};
-  put_away(*what, slot);
+  cached_.prepare(live->size, slot);
+  const bytes requested{live->requested};
+  put_in_cache(*live, slot);
   if (closed_) {
     // The block is freed whatever the driver says.
-    if (const auto done = trim_locked(lock, 0, driver); !done) detail::report_failure(done.error());
+    const auto released = release_down_to({}, driver);
+    if (!released) detail::report_failure(released.error());
   }
   if (expected != detail::any_size && expected != requested) {
     return error{.code = errc::invalid_argument,
@@ -250,56 +274,67 @@ result<void> block_cache::deallocate(void* pointer, bytes expected, const stream
   return {};
 }
 
-void block_cache::put_away(block& what, stream_slot slot) noexcept {
-  ++books_.frees;
-  books_.requested.set(books_.requested.current - what.requested);
-  books_.allocated.set(books_.allocated.current - what.size);
-  books_.blocks.set(books_.blocks.current - 1);
-  books_.cached += what.size;
-  what.freed_on = slot;
-  what.freed = order_.now(slot);
-  what.order = next_order_++;
-  if (limits_.clock) what.freed_at = limits_.clock();
-  std::erase_if(what.others, [&](const stamp& each) { return each.stream == slot; });
-  if (what.others.empty()) {
-    what.state = block_state::kept;
-    return kept_.put(what);
+void block_cache::put_in_cache(block& freed, stream_slot slot) noexcept {
+  const bytes size{freed.size};
+  ++stats_.frees;
+  stats_.requested.set(stats_.requested.current - bytes{freed.requested});
+  stats_.allocated.set(stats_.allocated.current - size);
+  stats_.blocks.set(stats_.blocks.current - 1);
+  stats_.cached += size;
+  freed.freed_on = slot;
+  freed.freed = order_.now(slot);
+  freed.order = next_order_++;
+  if (limits_.clock) freed.freed_at = limits_.clock();
+  std::erase_if(freed.others, [&](const stamp& each) { return each.stream == slot; });
+  if (freed.others.empty()) {
+    freed.state = block_state::cached;
+    return cached_.put(freed);
   }
-  for (stamp& each : what.others) each = order_.now(each.stream);
-  what.state = block_state::pending;
-  books_.pending += what.size;
-  pending_.push_back(what);
+  for (stamp& each : freed.others) each = order_.now(each.stream);
+  freed.state = block_state::pending;
+  stats_.pending += size;
+  pending_.push_back(freed);
 }
 
 result<void> block_cache::record_stream(void* pointer, const stream_ref& stream) {
   if (home_->forked()) return detail::fork_error();
   if (pointer == nullptr) return errc::invalid_argument;
   driver_access driver{device_};
-  const guard lock{mutex_};
-  WEIR_TRY_VALUE(what, find_live(pointer));
-  WEIR_TRY_VALUE(slot, meet(stream, driver));
-  const auto is_it = [slot = slot](const stamp& each) { return each.stream == slot; };
-  if (std::none_of(what->others.begin(), what->others.end(), is_it))
-    what->others.push_back({.stream = slot});
+  const mutex_lock lock{mutex_};
+  WEIR_TRY_VALUE(live, find_live(pointer));
+  WEIR_TRY_VALUE(slot, slot_of(stream, driver));
+  const auto is_recorded = [slot = slot](const stamp& each) { return each.stream == slot; };
+  if (std::none_of(live->others.begin(), live->others.end(), is_recorded))
+    live->others.push_back({.stream = slot});
   return {};
 }
 
-// --- Looking -------------------------------------------------------------------------------------
+// --- Counters ------------------------------------------------------------------------------------
 
 block_pool_stats block_cache::stats() const {
   if (home_->forked()) return {};
-  const guard lock{mutex_};
-  block_pool_stats now = books_;
-  now.waits = order_.waits_queued();
-  now.events = order_.events_recorded();
-  return now;
+  const mutex_lock lock{mutex_};
+  block_pool_stats snapshot = stats_;
+  snapshot.waits = order_.waits_queued() - waits_at_reset_;
+  snapshot.events = order_.events_recorded() - events_at_reset_;
+  return snapshot;
 }
 
 void block_cache::reset_peaks() {
   if (home_->forked()) return;
-  const guard lock{mutex_};
-  for (gauge* each : {&books_.requested, &books_.allocated, &books_.reserved, &books_.blocks})
-    each->reset_peak();
+  const mutex_lock lock{mutex_};
+  stats_.requested.reset_peak();
+  stats_.allocated.reset_peak();
+  stats_.reserved.reset_peak();
+  stats_.blocks.reset_peak();
+}
+
+void block_cache::reset_counters() {
+  if (home_->forked()) return;
+  const mutex_lock lock{mutex_};
+  stats_.allocations = stats_.frees = stats_.hits = stats_.misses = stats_.failures = 0;
+  waits_at_reset_ = order_.waits_queued();
+  events_at_reset_ = order_.events_recorded();
 }
 
 }  // namespace weir::inline v0::pools

@@ -1,45 +1,49 @@
 // How far streams have come, and what that makes of the blocks they freed.
-#include <algorithm>
-
 #include "pools/block_cache.hpp"
 
 namespace weir::inline v0::pools {
 
-using order::nobody;
+using order::no_stream;
+
+bool block_cache::others_completed(const block& pending) const noexcept {
+  for (const stamp& other : pending.others)
+    if (!order_.stream_completed(other)) return false;
+  return true;
+}
 
 void block_cache::retire() {
-  for (block* each = pending_.front; each != nullptr;) {
-    block& what = *each;
-    each = what.after;
-    if (!std::all_of(what.others.begin(), what.others.end(),
-                     [&](const stamp& other) { return order_.passed(other); }))
-      continue;
-    kept_.prepare(what.size, what.freed_on);
-    pending_.remove(what);
-    books_.pending -= what.size;
-    what.others.clear();
-    what.state = block_state::kept;
-    kept_.put(what);
+  for (block* next = pending_.front; next != nullptr;) {
+    block& candidate = *next;
+    next = candidate.after;
+    if (!others_completed(candidate)) continue;
+    cached_.prepare(candidate.size, candidate.freed_on);
+    pending_.remove(candidate);
+    stats_.pending -= bytes{candidate.size};
+    candidate.others.clear();
+    candidate.state = block_state::cached;
+    cached_.put(candidate);
   }
-  kept_.retire(order_);
+  cached_.retire(order_);
 }
 
-result<block*> block_cache::look_for_kept(const request& wanted, driver_access& driver) {
-  if (!kept_.any_bound(wanted.rounded) && pending_.empty()) return static_cast<block*>(nullptr);
+result<block*> block_cache::poll_for_cached(const block_request& request, driver_access& driver) {
+  if (!cached_.any_stream_bound(request.rounded) && pending_.empty())
+    return static_cast<block*>(nullptr);
   WEIR_TRY(driver.entered());
   // The host touches pinned memory in no stream's order: its own stream must be done, too.
-  WEIR_TRY(look_after_all(source_.host_touches ? nobody : wanted.slot, driver));
-  block* found = find_kept(wanted);
-  // A device at rest reaches a mark within microseconds; new memory costs far more than to look.
-  for (int looks = 0; looks < 32 && found == nullptr && kept_.any_bound(wanted.rounded); ++looks) {
+  WEIR_TRY(update_progress(source_.host_touches ? no_stream : request.slot, driver));
+  block* cached = take_cached(request);
+  // A device at rest reaches a mark within microseconds; new memory costs far more than to poll.
+  for (int polls = 0; polls < 32 && cached == nullptr && cached_.any_stream_bound(request.rounded);
+       ++polls) {
     WEIR_TRY(order_.poll(driver.enter()));
     retire();
-    found = find_kept(wanted);
+    cached = take_cached(request);
   }
-  return found;
+  return cached;
 }
 
-result<void> block_cache::look_after_all(stream_slot spared, driver_access& driver) {
+result<void> block_cache::update_progress(stream_slot spared, driver_access& driver) {
   if (order_.any_behind()) {
     WEIR_TRY(driver.entered());
     WEIR_TRY(order_.close_others(spared, driver.enter()));
@@ -50,14 +54,14 @@ result<void> block_cache::look_after_all(stream_slot spared, driver_access& driv
 }
 
 result<void> block_cache::wait_for_streams(driver_access& driver) {
-  WEIR_TRY(look_after_all(nobody, driver));
+  WEIR_TRY(update_progress(no_stream, driver));
   if (!order_.any_behind()) return {};
   WEIR_TRY(order_.synchronize(driver.enter()));
   if (order_.any_behind()) {
     // Streams that can no longer be asked: only the whole device's rest tells about them.
     WEIR_TRY_VALUE(capturing, order_.any_capturing(driver.enter()));
     if (!capturing) {
-      const auto rested = device_.synchronize();
+      auto rested = device_.synchronize();
       // Somebody else's stream is being captured: the device cannot be waited for now.
       if (!rested && rested.code() != errc::capture_forbidden) return rested;
       if (rested) order_.device_synchronized();
@@ -67,16 +71,16 @@ result<void> block_cache::wait_for_streams(driver_access& driver) {
   return {};
 }
 
-result<block*> block_cache::take_behind_wait(const request& wanted, driver_access& driver) {
+result<block*> block_cache::take_behind_wait(const block_request& request, driver_access& driver) {
   WEIR_TRY(driver.entered());
   // A wait queued on a captured stream would become part of its graph.
-  WEIR_TRY_VALUE(capturing, order_.ref(wanted.slot).is_capturing(driver.enter()));
+  WEIR_TRY_VALUE(capturing, order_.ref(request.slot).is_capturing(driver.enter()));
   if (capturing) return static_cast<block*>(nullptr);
-  for (block* each : kept_.bound(wanted.rounded)) {
-    WEIR_TRY_VALUE(waits, order_.wait(wanted.slot, each->freed, driver.enter()));
+  for (block* const candidate : cached_.stream_bound(request.rounded)) {
+    WEIR_TRY_VALUE(waits, order_.wait(request.slot, candidate->freed, driver.enter()));
     if (!waits) continue;
-    kept_.take(*each);
-    return each;
+    cached_.take(*candidate);
+    return candidate;
   }
   return static_cast<block*>(nullptr);
 }

@@ -1,4 +1,5 @@
-// Blocks go back to the driver: over a limit, by request, or because it has nothing left.
+// Blocks are released to the driver: over a limit, by request, or because it has nothing left.
+#include <algorithm>
 #include <new>
 #include <string>
 #include <utility>
@@ -7,132 +8,150 @@
 
 namespace weir::inline v0::pools {
 
-bool block_cache::too_old(const block* what) const {
-  return limits_.clock && what != nullptr && limits_.clock() - what->freed_at > limits_.longest;
+using detail::mutex_lock;
+using detail::mutex_unlock;
+
+bool block_cache::is_idle_too_long(const block* cached) const {
+  return limits_.clock && cached != nullptr &&
+         limits_.clock() - cached->freed_at > limits_.max_idle_time;
 }
 
-bool block_cache::any_too_old() const {
-  return limits_.clock && (too_old(kept_.first_freed()) || too_old(pending_.front));
+bool block_cache::any_idle_too_long() const {
+  return limits_.clock &&
+         (is_idle_too_long(cached_.first_freed()) || is_idle_too_long(pending_.front));
 }
 
-block_cache::leaving block_cache::take_over(std::uint64_t keep) {
-  leaving victims;
+block_cache::victim_list block_cache::take_victims(bytes max_cached) {
+  victim_list victims;
   try {
-    while (books_.cached > keep || too_old(kept_.oldest())) {
+    while (stats_.cached > max_cached || is_idle_too_long(cached_.oldest())) {
       victims.emplace_back();  // what may fail comes first
-      block* const what = kept_.take_oldest();
-      if (what == nullptr) {
+      block* const victim = cached_.take_oldest();
+      if (victim == nullptr) {
         victims.pop_back();
         break;
       }
-      books_.cached -= what->size;
-      victims.back() = blocks_.extract(what->address);
+      stats_.cached -= bytes{victim->size};
+      victims.back() = blocks_.extract(victim->address);
     }
   } catch (const std::bad_alloc&) {
-    // Those found so far are a beginning.
+    // Those taken so far are a beginning.
   }
   return victims;
 }
 
-result<bytes> block_cache::give_back(guard& lock, leaving victims, driver_access& driver) {
+result<bytes> block_cache::release(victim_list victims, driver_access& driver) {
   if (victims.empty()) return bytes{};
-  lock.unlock();
-  static_cast<void>(driver.entered());
   result<void> outcome;
-  std::uint64_t gone = 0;
-  for (table::node_type& each : victims) {
-    auto done = source_.give_back(driver.enter(), each.mapped().base);
-    if (done) {
-      gone += each.mapped().size;
-      each = {};
-    } else if (outcome) {
-      outcome = std::move(done);
+  bytes released{};
+  {
+    const mutex_unlock unlocked{mutex_};
+    static_cast<void>(driver.entered());
+    for (block_table::node_type& victim : victims) {
+      const bytes size{victim.mapped().size};
+      auto taken = source_.release(driver.enter(), victim.mapped().base, size);
+      if (taken) {
+        released += size;
+        victim = {};
+      } else if (outcome) {
+        outcome = std::move(taken);
+      }
     }
   }
-  lock.lock();
-  books_.reserved.set(books_.reserved.current - gone);
-  for (auto each = victims.rbegin(); each != victims.rend(); ++each) {  // the oldest last
-    if (each->empty()) continue;
-    block& what = blocks_.insert(std::move(*each)).position->second;
-    kept_.put_back(what);
-    books_.cached += what.size;
+  stats_.reserved.set(stats_.reserved.current - released);
+  for (auto victim = victims.rbegin(); victim != victims.rend(); ++victim) {  // the oldest last
+    if (victim->empty()) continue;
+    block& refused = blocks_.insert(std::move(*victim)).position->second;
+    cached_.put_back(refused);
+    stats_.cached += bytes{refused.size};
   }
   if (!outcome) return outcome.error();
-  return bytes{gone};
+  return released;
 }
 
-result<bytes> block_cache::trim_locked(guard& lock, std::uint64_t keep, driver_access& driver) {
-  if (books_.cached <= keep && !any_too_old()) return bytes{};
-  WEIR_TRY(look_after_all(order::nobody, driver));
-  WEIR_TRY_VALUE(at_once, give_back(lock, take_over(keep), driver));
-  if (books_.cached <= keep && !any_too_old()) return at_once;
+result<bytes> block_cache::release_down_to(bytes max_cached, driver_access& driver) {
+  if (stats_.cached <= max_cached && !any_idle_too_long()) return bytes{};
+  WEIR_TRY(update_progress(order::no_stream, driver));
+  WEIR_TRY_VALUE(at_once, release(take_victims(max_cached), driver));
+  if (stats_.cached <= max_cached && !any_idle_too_long()) return at_once;
   WEIR_TRY(wait_for_streams(driver));
-  WEIR_TRY_VALUE(later, give_back(lock, take_over(keep), driver));
+  WEIR_TRY_VALUE(later, release(take_victims(max_cached), driver));
   return at_once + later;
 }
 
 result<bytes> block_cache::trim(bytes keep) {
   if (home_->forked()) return detail::fork_error();
   driver_access driver{device_};
-  guard lock{mutex_};
-  return trim_locked(lock, keep.count(), driver);
+  const mutex_lock lock{mutex_};
+  // What is live stays, and counts first.
+  const bytes live = stats_.allocated.current;
+  const bytes max_cached = std::min(limits_.max_cached, keep > live ? keep - live : bytes{});
+  if (stats_.cached <= max_cached && !any_idle_too_long()) return bytes{};
+  WEIR_TRY(update_progress(order::no_stream, driver));
+  return release(take_victims(max_cached), driver);
 }
 
-result<void> block_cache::set_threshold(bytes most) {
+result<bytes> block_cache::empty_cache() {
   if (home_->forked()) return detail::fork_error();
   driver_access driver{device_};
-  guard lock{mutex_};
-  limits_.most = most;
-  WEIR_TRY(trim_locked(lock, most.count(), driver));
+  const mutex_lock lock{mutex_};
+  return release_down_to({}, driver);
+}
+
+result<void> block_cache::set_threshold(bytes limit) {
+  if (home_->forked()) return detail::fork_error();
+  driver_access driver{device_};
+  const mutex_lock lock{mutex_};
+  limits_.max_cached = limit;
+  WEIR_TRY(release_down_to(limit, driver));
   return {};
 }
 
 bytes block_cache::threshold() const {
   if (home_->forked()) return {};
-  const guard lock{mutex_};
-  return limits_.most;
+  const mutex_lock lock{mutex_};
+  return limits_.max_cached;
 }
 
-void block_cache::observe_limits(guard& lock, driver_access& driver) noexcept {
-  if (books_.cached <= limits_.most.count() && !any_too_old()) return;
+void block_cache::enforce_limits(driver_access& driver) noexcept {
+  if (stats_.cached <= limits_.max_cached && !any_idle_too_long()) return;
   try {
-    auto looked = look_after_all(order::nobody, driver);
-    if (!looked) return detail::report_failure(looked);
+    const auto updated = update_progress(order::no_stream, driver);
+    if (!updated) return detail::report_failure(updated);
     // The request at hand can be served all the same.
-    const auto done = give_back(lock, take_over(limits_.most.count()), driver);
-    if (!done) detail::report_failure(done.error());
+    const auto released = release(take_victims(limits_.max_cached), driver);
+    if (!released) detail::report_failure(released.error());
   } catch (const std::bad_alloc&) {
-    report_error({.code = errc::system});
-    if (!lock.owns_lock()) lock.lock();
+    report_error({.code = errc::no_host_memory});
   }
 }
 
-result<void*> block_cache::relieve(guard& lock, const request& wanted, driver_access& driver,
-                                   error refused) {
-  lock.lock();
+result<void*> block_cache::allocate_after_release(const block_request& request,
+                                                  driver_access& driver, error refusal) {
   // The same size and another stream: to wait for that one costs less than to empty the cache.
   if (!source_.host_touches) {
-    WEIR_TRY_VALUE(waited_for, take_behind_wait(wanted, driver));
-    if (waited_for != nullptr) return hand_out_kept(*waited_for, wanted);
+    WEIR_TRY_VALUE(waited_for, take_behind_wait(request, driver));
+    if (waited_for != nullptr) return hand_out_cached(*waited_for, request);
   }
   for (const bool wait : {false, true}) {
-    WEIR_TRY(wait ? wait_for_streams(driver) : look_after_all(order::nobody, driver));
-    if (block* const found = find_kept(wanted); found != nullptr)
-      return hand_out_kept(*found, wanted);
-    // A block that the driver does not take is kept; what did go may be enough.
-    static_cast<void>(give_back(lock, take_over(0), driver));
-    lock.unlock();
-    auto fresh = source_.obtain(driver.enter(), bytes{wanted.rounded});
-    if (fresh) return adopt(lock, *fresh, wanted, driver);
+    WEIR_TRY(wait ? wait_for_streams(driver) : update_progress(order::no_stream, driver));
+    if (block* const cached = take_cached(request); cached != nullptr)
+      return hand_out_cached(*cached, request);
+    // A block that the driver does not take is cached; what it did take may be enough.
+    const auto released = release(take_victims({}), driver);
+    if (!released) detail::report_failure(released.error());
+    auto fresh = allocate_fresh(request, driver);
+    if (fresh) return adopt(*fresh, request, driver);
     if (fresh.code() != errc::out_of_memory) return std::move(fresh).error();
-    lock.lock();
   }
-  ++books_.failures;
-  refused.requested = wanted.size;
-  refused.detail = "the pool holds " + to_string(bytes{books_.allocated.current}) + " in " +
-                   std::to_string(books_.blocks.current) + " live blocks and keeps " +
-                   to_string(bytes{books_.cached});
-  return refused;
+  ++stats_.failures;
+  refusal.requested = request.size;
+  std::string detail = "the pool holds " + to_string(stats_.allocated.current) + " in " +
+                       std::to_string(stats_.blocks.current) + " live blocks and caches " +
+                       to_string(stats_.cached);
+  if (!refusal.detail.empty()) detail += "; " + refusal.detail;
+  refusal.detail = std::move(detail);
+  return refusal;
 }
 
 }  // namespace weir::inline v0::pools

@@ -1,11 +1,11 @@
-// A cache for each device, found by whom a stream belongs to.
+// A cache for each device, chosen by the device of the stream.
 #include "weir/pool/buffer_pool.hpp"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "pools/block_cache.hpp"
 #include "pools/guarded.hpp"
 
@@ -13,85 +13,99 @@ namespace weir::inline v0 {
 
 namespace pools {
 
-/// The caches of a buffer_pool, made when a device is first seen. Any thread; the lock is held for
-/// a few instructions, and while the cache of a new device is made.
+/// The caches of a buffer_pool, made when a device is first seen. Shared by its handles. Any
+/// thread; the lock is held for a few instructions, and while the cache of a new device is made.
 class device_caches {
  public:
-  explicit device_caches(keeping limits) : limits_{std::move(limits)} {}
+  explicit device_caches(cache_limits limits) : limits_{std::move(limits)} {}
 
-  [[nodiscard]] result<std::shared_ptr<block_cache>> of(weir::device where) {
-    const std::lock_guard lock{mutex_};
-    if (down_) return errc::already_freed;
-    if (auto found = find(where); found != nullptr) return found;
-    WEIR_TRY_VALUE(made, block_cache::create(where, plain_memory, limits_));
-    all_.push_back(made);
-    return made;
+  /// The device's, made if need be. closed: the pool was.
+  [[nodiscard]] result<std::shared_ptr<block_cache>> of(weir::device device) {
+    const detail::mutex_lock lock{mutex_};
+    if (closed_) return errc::closed;
+    if (auto known = find_locked(device); known != nullptr) return known;
+    WEIR_TRY_VALUE(cache, block_cache::create(device, plain_memory(), limits_));
+    caches_.push_back(cache);
+    return cache;
   }
   /// Null if nothing was ever taken there.
-  [[nodiscard]] std::shared_ptr<block_cache> known(weir::device where) const {
-    const std::lock_guard lock{mutex_};
-    return find(where);
+  [[nodiscard]] std::shared_ptr<block_cache> find(weir::device device) const {
+    const detail::mutex_lock lock{mutex_};
+    return find_locked(device);
+  }
+  [[nodiscard]] bool is_closed() const {
+    const detail::mutex_lock lock{mutex_};
+    return closed_;
   }
   [[nodiscard]] std::vector<std::shared_ptr<block_cache>> all() const {
-    const std::lock_guard lock{mutex_};
-    return all_;
+    const detail::mutex_lock lock{mutex_};
+    return caches_;
   }
-  [[nodiscard]] bool contains(const std::shared_ptr<block_cache>& which) const {
-    const std::lock_guard lock{mutex_};
-    return std::find(all_.begin(), all_.end(), which) != all_.end();
+  [[nodiscard]] bool contains(const memory_home* home) const {
+    const detail::mutex_lock lock{mutex_};
+    return std::any_of(caches_.begin(), caches_.end(),
+                       [&](const auto& cache) { return cache.get() == home; });
   }
-  void shut_down() {
-    const std::lock_guard lock{mutex_};
-    down_ = true;
+  void close() {
+    const detail::mutex_lock lock{mutex_};
+    closed_ = true;
   }
 
  private:
-  [[nodiscard]] std::shared_ptr<block_cache> find(weir::device where) const {
-    for (const auto& each : all_)
-      if (each->device() == where) return each;
+  [[nodiscard]] std::shared_ptr<block_cache> find_locked(weir::device device) const
+      WEIR_REQUIRES(mutex_) {
+    for (const auto& cache : caches_)
+      if (cache->device() == device) return cache;
     return nullptr;
   }
 
-  const keeping limits_;
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<block_cache>> all_;
-  bool down_ = false;
+  const cache_limits limits_;
+  mutable detail::mutex mutex_;
+  std::vector<std::shared_ptr<block_cache>> caches_ WEIR_GUARDED_BY(mutex_);
+  bool closed_ WEIR_GUARDED_BY(mutex_) = false;
 };
 
 namespace {
 
-/// Does it with every cache; the sum, or the first failure. A handle that was moved from answers
-/// like a pool that is gone.
+/// Calls it with every cache; the sum, or the first failure.
 template <class Call>
-result<bytes> with_all(const std::shared_ptr<device_caches>& caches, const Call& call) {
-  if (caches == nullptr) return errc::already_freed;
+result<bytes> sum_over_all(const std::shared_ptr<device_caches>& caches, const Call& call) {
+  if (caches == nullptr) return errc::moved_from;
   return guarded([&]() -> result<bytes> {
-    result<bytes> outcome = bytes{};
-    for (const auto& each : caches->all()) {
-      auto done = call(*each);
-      if (!outcome) continue;
-      if (done)
-        *outcome += *done;
+    result<bytes> sum = bytes{};
+    for (const auto& cache : caches->all()) {
+      auto outcome = call(*cache);
+      if (!sum) continue;
+      if (outcome)
+        *sum += *outcome;
       else
-        outcome = std::move(done);
+        sum = std::move(outcome);
     }
-    return outcome;
+    return sum;
   });
 }
 
-}  // namespace
+/// Calls it with the cache of the device; nothing if there is none.
+template <class Call>
+result<bytes> with_device(const std::shared_ptr<device_caches>& caches, weir::device device,
+                          const Call& call) {
+  if (caches == nullptr) return errc::moved_from;
+  const auto cache = caches->find(device);
+  if (cache == nullptr) return bytes{};
+  return guarded([&] { return call(*cache); });
+}
 
+}  // namespace
 }  // namespace pools
 
-result<buffer_pool> buffer_pool::create(buffer_pool_options settings) {
+result<buffer_pool> buffer_pool::create(buffer_pool_options options) {
   using std::chrono::nanoseconds;
-  if (settings.longest_kept < nanoseconds{0})
-    return error{.code = errc::invalid_argument, .detail = "longest_kept is negative"};
-  pools::keeping limits{settings.most_kept};
-  limits.crossing = settings.crossing;
-  limits.longest = settings.longest_kept;
-  if (limits.longest != nanoseconds::max()) {
-    limits.clock = std::move(settings.clock);
+  if (options.max_idle_time < nanoseconds{0})
+    return error{.code = errc::invalid_argument, .detail = "max_idle_time is negative"};
+  pools::cache_limits limits{options.max_cached, options.crossing};
+  limits.max_idle_time = options.max_idle_time;
+  if (limits.max_idle_time != nanoseconds::max()) {
+    limits.clock = std::move(options.clock);
     if (!limits.clock)
       limits.clock = [] {
         return nanoseconds{std::chrono::steady_clock::now().time_since_epoch()};
@@ -100,71 +114,100 @@ result<buffer_pool> buffer_pool::create(buffer_pool_options settings) {
   return buffer_pool{std::make_shared<pools::device_caches>(std::move(limits))};
 }
 
-result<pooled_memory> buffer_pool::take(bytes size, const stream_ref& stream, contents inside,
+result<pooled_memory> buffer_pool::take(bytes size, const stream_ref& stream, contents initial,
                                         bytes alignment) const {
-  if (inside_ == nullptr) return errc::already_freed;
-  WEIR_TRY_VALUE(home, pools::guarded([&] { return inside_->of(stream.device()); }));
-  return pooled_memory::create(home, size, stream, inside, alignment);
+  if (state_ == nullptr) return errc::moved_from;
+  WEIR_TRY_VALUE(cache, pools::guarded([&] { return state_->of(stream.device()); }));
+  return pooled_memory::create(cache, size, stream, initial, alignment);
 }
 
-result<void> buffer_pool::give_back(pooled_memory&& buffer, const stream_ref& stream) const {
-  if (!buffer || inside_ == nullptr) return errc::already_freed;
-  if (!inside_->contains(buffer.home_)) return errc::foreign_pointer;
-  return buffer.give_back(stream);
+result<pooled_memory> buffer_pool::try_take_cached(bytes size, const stream_ref& stream,
+                                                   contents initial, bytes alignment) const {
+  if (state_ == nullptr) return errc::moved_from;
+  if (state_->is_closed()) return errc::closed;
+  const auto cache = state_->find(stream.device());
+  if (cache == nullptr) return error{.code = errc::not_found, .requested = size};
+  return pooled_memory::create_cached(cache, size, stream, initial, alignment);
 }
 
-result<bytes> buffer_pool::empty(weir::device where) const {
-  if (inside_ == nullptr) return errc::already_freed;
-  const auto found = inside_->known(where);
-  if (found == nullptr) return bytes{};
-  return pools::guarded([&] { return found->trim({}); });
+result<void> buffer_pool::free(pooled_memory&& buffer, const stream_ref& stream) const {
+  if (state_ == nullptr) return errc::moved_from;
+  if (!buffer.empty() && !state_->contains(buffer.home_.get())) return errc::foreign_pointer;
+  return buffer.free(stream);
 }
 
-result<bytes> buffer_pool::empty() const {
-  return pools::with_all(inside_, [](pools::block_cache& each) { return each.trim({}); });
+result<bytes> buffer_pool::trim(weir::device device, bytes keep) const {
+  return pools::with_device(state_, device, [&](auto& cache) { return cache.trim(keep); });
 }
 
-result<bytes> buffer_pool::trim() const {
-  return pools::with_all(inside_,
-                         [](pools::block_cache& each) { return each.trim(each.threshold()); });
+result<bytes> buffer_pool::trim(bytes keep) const {
+  return pools::sum_over_all(state_, [&](auto& cache) { return cache.trim(keep); });
 }
 
-buffer_pool_stats buffer_pool::stats(weir::device where) const {
-  if (inside_ == nullptr) return {};
-  const auto found = inside_->known(where);
-  if (found == nullptr) return {};
-  const block_pool_stats now = found->stats();
-  return {.hits = now.hits,
-          .misses = now.misses,
-          .returns = now.frees,
-          .kept = bytes{now.cached},
-          .taken = bytes{now.allocated.current},
-          .taken_peak = bytes{now.allocated.peak}};
+result<bytes> buffer_pool::empty_cache(weir::device device) const {
+  return pools::with_device(state_, device, [](auto& cache) { return cache.empty_cache(); });
+}
+
+result<bytes> buffer_pool::empty_cache() const {
+  return pools::sum_over_all(state_, [](auto& cache) { return cache.empty_cache(); });
+}
+
+buffer_pool_stats buffer_pool::stats(weir::device device) const {
+  if (state_ == nullptr) return {};
+  const auto cache = state_->find(device);
+  if (cache == nullptr) return {};
+  const block_pool_stats blocks = cache->stats();
+  return {.hits = blocks.hits,
+          .misses = blocks.misses,
+          .returns = blocks.frees,
+          .cached = blocks.cached,
+          .taken = blocks.allocated.current,
+          .taken_peak = blocks.allocated.peak};
 }
 
 buffer_pool_stats buffer_pool::stats() const {
   buffer_pool_stats sum;
-  if (inside_ == nullptr) return sum;
-  for (const auto& each : inside_->all()) {
-    const buffer_pool_stats one = stats(each->device());
+  if (state_ == nullptr) return sum;
+  for (const auto& cache : state_->all()) {
+    const buffer_pool_stats one = stats(cache->device());
     sum.hits += one.hits;
     sum.misses += one.misses;
     sum.returns += one.returns;
-    sum.kept += one.kept;
+    sum.cached += one.cached;
     sum.taken += one.taken;
     sum.taken_peak += one.taken_peak;
   }
   return sum;
 }
 
-result<void> buffer_pool::shutdown() const {
-  if (inside_ == nullptr) return errc::already_freed;
-  inside_->shut_down();
-  auto closed = pools::with_all(inside_, [](pools::block_cache& each) -> result<bytes> {
-    WEIR_TRY(each.close());
+void buffer_pool::reset_peaks(weir::device device) const {
+  if (state_ == nullptr) return;
+  if (const auto cache = state_->find(device); cache != nullptr) cache->reset_peaks();
+}
+
+void buffer_pool::reset_peaks() const {
+  if (state_ == nullptr) return;
+  for (const auto& cache : state_->all()) cache->reset_peaks();
+}
+
+void buffer_pool::reset_counters(weir::device device) const {
+  if (state_ == nullptr) return;
+  if (const auto cache = state_->find(device); cache != nullptr) cache->reset_counters();
+}
+
+void buffer_pool::reset_counters() const {
+  if (state_ == nullptr) return;
+  for (const auto& cache : state_->all()) cache->reset_counters();
+}
+
+result<void> buffer_pool::close() const {
+  if (state_ == nullptr) return errc::moved_from;
+  state_->close();
+  const auto close_cache = [](auto& cache) -> result<bytes> {
+    WEIR_TRY(cache.close());
     return bytes{};
-  });
-  if (!closed) return std::move(closed).error();
+  };
+  WEIR_TRY(pools::sum_over_all(state_, close_cache));
   return {};
 }
 

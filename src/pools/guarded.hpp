@@ -1,4 +1,4 @@
-// Books that the host has no memory for are an error like any other.
+// A host without memory is an error like any other.
 #pragma once
 
 #include <new>
@@ -8,7 +8,7 @@
 
 namespace weir::inline v0::pools {
 
-/// What `call` returns, or an error where it ran out of host memory.
+/// What `call` returns, or no_host_memory where it ran out of that.
 template <class Call>
 auto guarded(const Call& call) -> decltype(call()) {
   try {

@@ -5,10 +5,10 @@
 
 namespace weir::inline v0 {
 
-result<pinned_pool> pinned_pool::create(weir::device where, block_pool_options settings) {
-  WEIR_TRY_VALUE(inside, pools::block_cache::create(where, pools::pinned_memory,
-                                                    {settings.threshold, settings.crossing}));
-  return pinned_pool{std::move(inside)};
+result<pinned_pool> pinned_pool::create(weir::device device, block_pool_options options) {
+  WEIR_TRY_VALUE(cache, pools::block_cache::create(device, pools::pinned_memory(),
+                                                   {options.threshold, options.crossing}));
+  return pinned_pool{std::move(cache)};
 }
 
 }  // namespace weir::inline v0

@@ -10,26 +10,26 @@ using detail::device_state;
 using driver::call;
 using driver::check;
 
-result<stream_pool> stream_pool::default_of(weir::device where) {
-  if (!where.capabilities().memory_pools) {
+result<stream_pool> stream_pool::default_of(weir::device device) {
+  if (!device.capabilities().memory_pools) {
     return error{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"};
   }
-  device_state& home = device_state::of(where);
-  const context_scope bound{where};
-  if (!bound) return bound.error();
+  device_state& home = device_state::of(device);
+  const context_scope scope{device};
+  if (!scope) return scope.error();
   const std::lock_guard lock{home.default_pool_mutex};
   if (home.default_pool == nullptr) {
     driver::CUmemoryPool handle = nullptr;
     WEIR_TRY(check(call::device_get_default_mem_pool,
-                   bound.driver().device_get_default_mem_pool(&handle, home.native)));
+                   scope.driver().device_get_default_mem_pool(&handle, home.native)));
     home.default_pool = std::make_shared<pools::stream_pool_state>(
         home, nullptr, handle, pools::stream_pool_kind::standard,
         stream_pool_config{.threshold = {}});
   }
-  // The runtime owns the books, so that they last as long as the driver's pool; a handle owns the
+  // The runtime owns the table, so that it lasts as long as the driver's pool; a handle owns the
   // runtime.
   return stream_pool{std::shared_ptr<pools::stream_pool_state>{
-      device_state::keep(where), static_cast<pools::stream_pool_state*>(home.default_pool.get())}};
+      device_state::keep(device), static_cast<pools::stream_pool_state*>(home.default_pool.get())}};
 }
 
 result<stream_allocation> stream_alloc(bytes size, const stream_ref& stream) {

@@ -3,7 +3,9 @@
 #include <optional>
 #include <string>
 
+#include "base/any_size.hpp"
 #include "base/host_memory.hpp"
+#include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 #include "weir/base/checked.hpp"
 
@@ -12,48 +14,52 @@ namespace weir::inline v0 {
 using driver::call;
 using driver::check;
 
-namespace pools {
 namespace {
 
-constexpr std::uint64_t promised_alignment = 256;
-constexpr std::uint64_t largest_alignment = std::uint64_t{2} << 20;
+constexpr bytes largest_alignment{std::uint64_t{2} << 20};
+
+device_address address_of(const void* pointer) noexcept {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
 
 void* as_pointer(device_address address) noexcept {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
 /// What to ask the driver for, so that an aligned block of `size` fits in.
-result<bytes> padded(bytes size, bytes alignment) {
-  if (!is_power_of_two(alignment.count()) || alignment.count() > largest_alignment) {
+result<bytes> padded_size(bytes size, bytes alignment) {
+  if (!is_power_of_two(alignment.count()) || alignment > largest_alignment) {
     return error{.code = errc::bad_alignment,
                  .requested = size,
                  .detail = "alignment " + std::to_string(alignment.count())};
   }
-  if (alignment.count() <= promised_alignment) return size;
-  const auto sum = checked_add(size, alignment - bytes{promised_alignment});
+  if (alignment <= pool_alignment) return size;
+  const auto sum = checked_add(size, alignment - pool_alignment);
   if (!sum) return error{.code = errc::size_overflow, .requested = size};
   return *sum;
 }
 
 }  // namespace
 
+namespace pools {
+
 result<void> stream_pool_state::check_stream(const stream_ref& stream) const {
   if (&stream.device().driver() == home_.calls) return {};
   return error{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"};
 }
 
-driver::CUresult stream_pool_state::ask_driver(const context_scope& bound, bytes size,
+driver::CUresult stream_pool_state::ask_driver(const context_scope& scope, bytes size,
                                                const stream_ref& stream,
                                                device_address& address) const {
-  return bound.driver().mem_alloc_from_pool_async(&address, size.count(), handle_, stream.handle());
+  return scope.driver().mem_alloc_from_pool_async(&address, size.count(), handle_, stream.handle());
 }
 
-driver::CUresult stream_pool_state::ask_within_ceiling(const context_scope& bound, bytes size,
+driver::CUresult stream_pool_state::ask_within_ceiling(const context_scope& scope, bytes size,
                                                        const stream_ref& stream,
                                                        device_address& address) const {
-  const auto native = ask_driver(bound, size, stream, address);
+  const auto native = ask_driver(scope, size, stream, address);
   if (native != driver::CUDA_SUCCESS || own_ceiling_ == 0) return native;
-  const auto& calls = bound.driver();
+  const auto& calls = scope.driver();
   const auto reserved = get_attribute(calls, handle_, stream_pool_attribute::reserved);
   if (reserved && *reserved <= own_ceiling_) return native;
   // What is over the maximum is seen only now.
@@ -64,27 +70,28 @@ driver::CUresult stream_pool_state::ask_within_ceiling(const context_scope& boun
 }
 
 /// Memory that others freed counts as free, wherever it lies, once the device has come that far.
-bool stream_pool_state::relieve(const context_scope& bound, const stream_ref& stream) const {
-  if (!wait_for_device(bound)) return false;
-  const auto& calls = bound.driver();
+bool stream_pool_state::release_idle(const context_scope& scope, const stream_ref& stream) const {
+  if (!wait_for_device(scope)) return false;
+  const auto& calls = scope.driver();
   return calls.stream_synchronize(stream.handle()) == driver::CUDA_SUCCESS &&
          calls.mem_pool_trim_to(handle_, 0) == driver::CUDA_SUCCESS;
 }
 
-error stream_pool_state::no_room(const context_scope& bound, bytes size) const {
-  const auto figure = [&](stream_pool_attribute which) {
-    const auto asked = get_attribute(bound.driver(), handle_, which);
-    return asked ? to_string(bytes{*asked}) : std::string{"unknown"};
+error stream_pool_state::no_room(const context_scope& scope, bytes size) const {
+  const auto text_of = [&calls = scope.driver(),
+                        handle = handle_](stream_pool_attribute attribute) {
+    const auto value = get_attribute(calls, handle, attribute);
+    return value ? to_string(bytes{*value}) : std::string{"unknown"};
   };
-  std::string detail = "the pool uses " + figure(stream_pool_attribute::used) + " of " +
-                       figure(stream_pool_attribute::reserved) + " reserved";
+  std::string detail = "the pool uses " + text_of(stream_pool_attribute::used) + " of " +
+                       text_of(stream_pool_attribute::reserved) + " reserved";
   if (config_.max != bytes{}) detail += ", at most " + to_string(config_.max);
   return driver::make_error(call::mem_alloc_from_pool_async, driver::CUDA_ERROR_OUT_OF_MEMORY, size,
                             std::move(detail));
 }
 
 result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, bytes alignment) {
-  WEIR_TRY_VALUE(whole, padded(size, alignment));
+  WEIR_TRY_VALUE(padded, padded_size(size, alignment));
   if (kind_ == stream_pool_kind::imported) {
     return error{.code = errc::not_supported,
                  .requested = size,
@@ -94,27 +101,27 @@ result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, 
   const stream_pool_session session{*this, stream.device()};
   WEIR_TRY(session.ready());
   if (size == bytes{}) return nullptr;
-  const context_scope& bound = session.bound();
-  WEIR_TRY_VALUE(capture, capture_of(stream, bound));
-  if (!capture && config_.max != bytes{} && whole > config_.max) return no_room(bound, size);
+  const context_scope& scope = session.scope();
+  WEIR_TRY_VALUE(capture, capture_of(stream, scope));
+  if (!capture && config_.max != bytes{} && padded > config_.max) return no_room(scope, size);
 
   device_address base = 0;
   auto native = driver::CUDA_SUCCESS;
   if (capture) {
-    native = ask_driver(bound, whole, stream, base);  // the graph's memory: no maximum of ours
+    native = ask_driver(scope, padded, stream, base);  // the graph's memory: no maximum of ours
   } else {
-    native = ask_within_ceiling(bound, whole, stream, base);
-    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY && relieve(bound, stream)) {
-      native = ask_within_ceiling(bound, whole, stream, base);
+    native = ask_within_ceiling(scope, padded, stream, base);
+    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY && release_idle(scope, stream)) {
+      native = ask_within_ceiling(scope, padded, stream, base);
     }
-    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY) return no_room(bound, size);
+    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY) return no_room(scope, size);
   }
   WEIR_TRY(check(call::mem_alloc_from_pool_async, native, size));
   const device_address address = checked_round_up(base, alignment.count()).value_or(base);
   try {
-    books_.add(address, {.base = base, .size = size, .stream = stream, .capture = capture});
+    allocations_.add(address, {.base = base, .size = size, .stream = stream, .capture = capture});
   } catch (const std::bad_alloc&) {
-    WEIR_TRY(check(call::mem_free_async, bound.driver().mem_free_async(base, stream.handle())));
+    WEIR_TRY(check(call::mem_free_async, scope.driver().mem_free_async(base, stream.handle())));
     return detail::no_host_memory();
   }
   return as_pointer(address);
@@ -124,16 +131,16 @@ result<void> stream_pool_state::free(device_address address, std::optional<bytes
                                      const stream_ref& stream) {
   if (home_.forked()) return detail::fork_error();
   WEIR_TRY(check_stream(stream));
-  const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
-  WEIR_TRY(books_.check(address, stream));
+  const context_scope scope{stream.device()};
+  if (!scope) return scope.error();
+  WEIR_TRY(allocations_.check(address, stream));
   const thread_capture_mode_guard relaxed{stream.device()};
   if (!relaxed) return relaxed.error();
-  WEIR_TRY_VALUE(capture, capture_of(stream, bound));
-  WEIR_TRY_VALUE(taken, books_.take(address, capture));
-  const auto native = bound.driver().mem_free_async(taken.block.base, stream.handle());
+  WEIR_TRY_VALUE(capture, capture_of(stream, scope));
+  WEIR_TRY_VALUE(taken, allocations_.take(address, capture));
+  const auto native = scope.driver().mem_free_async(taken.block.base, stream.handle());
   if (native != driver::CUDA_SUCCESS) {
-    if (!taken.still_listed) books_.add(address, taken.block);
+    if (!taken.still_listed) allocations_.add(address, taken.block);
     auto reason = driver::make_error(call::mem_free_async, native, taken.block.size);
     if (taken.still_listed && native == driver::CUDA_ERROR_INVALID_VALUE) {
       reason.code = errc::double_free;
@@ -147,80 +154,99 @@ result<void> stream_pool_state::free(device_address address, std::optional<bytes
                .detail = "freed, but allocated with " + to_string(taken.block.size)};
 }
 
-result<void> stream_pool_state::free_owned(device_address address, const stream_ref& stream) {
+result<void> stream_pool_state::free_owned(void* memory, bytes, const stream_ref* stream) {
+  const device_address address = address_of(memory);
+  if (stream != nullptr) return free(address, std::nullopt, *stream);
   if (home_.forked()) return detail::fork_error();
-  WEIR_TRY_VALUE(block, books_.find(address));
+  WEIR_TRY_VALUE(block, allocations_.find(address));
   if (block.stream_gone) return free_without_stream(block, address);
   if (block.capture) {
-    const context_scope bound{stream.device()};
-    WEIR_TRY_VALUE(capture, capture_of(stream, bound));
+    const context_scope scope{block.stream.device()};
+    WEIR_TRY_VALUE(capture, capture_of(block.stream, scope));
     if (capture != block.capture) return {};  // the graph's
   }
-  return free(address, std::nullopt, stream);
+  return free(address, std::nullopt, block.stream);
 }
 
 result<void> stream_pool_state::free_without_stream(const stream_block& block,
                                                     device_address address) {
   if (block.capture) return {};
-  const context_scope bound{device()};
-  if (!bound) return bound.error();
+  const context_scope scope{device()};
+  if (!scope) return scope.error();
   {
     const thread_capture_mode_guard relaxed{device()};
     if (!relaxed) return relaxed.error();
-    WEIR_TRY(wait_for_device(bound));
+    WEIR_TRY(wait_for_device(scope));
   }
-  WEIR_TRY_VALUE(any, stream::create(device()));
-  WEIR_TRY(free(address, std::nullopt, any));
-  return any.close();
+  WEIR_TRY_VALUE(substitute, stream::create(device()));
+  WEIR_TRY(free(address, std::nullopt, substitute));
+  return substitute.close();
 }
 
 }  // namespace pools
 
 // --- The handle ---------------------------------------------------------------------------------
 
-namespace {
-
-device_address address_of(const void* pointer) noexcept {
-  return reinterpret_cast<std::uintptr_t>(pointer);
+result<void*> stream_pool::try_allocate(bytes size, const stream_ref& stream,
+                                        bytes alignment) const {
+  if (state_ == nullptr) return errc::moved_from;
+  return state_->allocate(size, stream, alignment);
 }
 
-}  // namespace
-
-result<void*> stream_pool::try_allocate(bytes size, const stream_ref& stream, bytes alignment) {
-  return inside_->allocate(size, stream, alignment);
-}
-
-result<void> stream_pool::try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
+result<void> stream_pool::try_deallocate(void* pointer, const stream_ref& stream) const {
+  if (state_ == nullptr) return errc::moved_from;
   if (pointer == nullptr) return {};
-  return inside_->free(address_of(pointer), size, stream);
+  return state_->free(address_of(pointer), std::nullopt, stream);
 }
 
-void stream_pool::deallocate(void* pointer, bytes size, const stream_ref& stream) noexcept {
-  try {
-    detail::report_failure(try_deallocate(pointer, size, stream));
-  } catch (const std::bad_alloc&) {
-    report_error({.code = errc::system});
-  }
+result<void> stream_pool::try_deallocate(void* pointer, bytes size,
+                                         const stream_ref& stream) const {
+  if (state_ == nullptr) return errc::moved_from;
+  if (pointer == nullptr) return {};
+  return state_->free(address_of(pointer), size, stream);
+}
+
+void stream_pool::deallocate(void* pointer, const stream_ref& stream) const noexcept {
+  const auto freed = pools::guarded([&] { return try_deallocate(pointer, stream); });
+  pools::report_failed_free(freed, pointer, detail::any_size);
+}
+
+void stream_pool::deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept {
+  const auto freed = pools::guarded([&] { return try_deallocate(pointer, size, stream); });
+  pools::report_failed_free(freed, pointer, size);
 }
 
 result<stream_allocation> stream_pool::allocate_owned(bytes size, const stream_ref& stream,
-                                                      bytes alignment) {
+                                                      bytes alignment) const {
   if (size == bytes{}) {
     return error{.code = errc::invalid_argument, .detail = "an owner of no bytes"};
   }
   WEIR_TRY_VALUE(memory, try_allocate(size, stream, alignment));
-  return stream_allocation{inside_, memory, size, stream};
+  return stream_allocation{state_, memory, size, stream};
 }
 
-weir::device stream_pool::device() const noexcept { return inside_->device(); }
-const stream_pool_config& stream_pool::config() const noexcept { return inside_->config(); }
-driver::CUmemoryPool stream_pool::handle() const noexcept { return inside_->handle(); }
-result<stream_pool_remains> stream_pool::close() { return inside_->close(); }
+weir::device stream_pool::device() const noexcept { return state_->device(); }
+const stream_pool_config& stream_pool::config() const noexcept { return state_->config(); }
+driver::CUmemoryPool stream_pool::handle() const noexcept { return state_->handle(); }
+result<stream_pool_remains> stream_pool::close() const {
+  if (state_ == nullptr) return errc::moved_from;
+  return state_->close();
+}
 bool stream_pool::is_default() const noexcept {
-  return inside_->kind() == pools::stream_pool_kind::standard;
+  return state_->kind() == pools::stream_pool_kind::standard;
 }
 bool stream_pool::is_imported() const noexcept {
-  return inside_->kind() == pools::stream_pool_kind::imported;
+  return state_->kind() == pools::stream_pool_kind::imported;
+}
+
+// --- The owner ----------------------------------------------------------------------------------
+
+stream_allocation::stream_allocation(const std::shared_ptr<pools::stream_pool_state>& pool,
+                                     void* data, bytes size, const stream_ref& stream) noexcept
+    : memory_owner{pool, data, size, stream} {}
+
+stream_pool stream_allocation::pool() const noexcept {
+  return stream_pool{std::static_pointer_cast<pools::stream_pool_state>(home_)};
 }
 
 }  // namespace weir::inline v0

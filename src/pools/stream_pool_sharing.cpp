@@ -25,10 +25,11 @@ error not_shared() {
 }  // namespace
 
 result<descriptor> stream_pool::export_descriptor() const {
+  if (state_ == nullptr) return errc::moved_from;
   if (config().handles != stream_pool_handles::posix_descriptor || is_imported()) {
     return not_shared();
   }
-  const stream_pool_session session{*inside_};
+  const stream_pool_session session{*state_};
   WEIR_TRY(session.ready());
   int number = -1;
   WEIR_TRY(check(
@@ -37,23 +38,23 @@ result<descriptor> stream_pool::export_descriptor() const {
   return descriptor{number};
 }
 
-result<stream_pool> stream_pool::import_descriptor(weir::device where, int number) {
+result<stream_pool> stream_pool::import_descriptor(weir::device device, int number) {
   if (number < 0) {
     return error{.code = errc::invalid_argument, .detail = "descriptor " + std::to_string(number)};
   }
-  if (!where.capabilities().memory_pools) {
+  if (!device.capabilities().memory_pools) {
     return error{.code = errc::not_supported, .detail = "the device has no stream-ordered pools"};
   }
-  const context_scope bound{where};
-  if (!bound) return bound.error();
-  const thread_capture_mode_guard relaxed{where};
+  const context_scope scope{device};
+  if (!scope) return scope.error();
+  const thread_capture_mode_guard relaxed{device};
   if (!relaxed) return relaxed.error();
   // The driver takes the number itself in place of a pointer.
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   auto* const shareable = reinterpret_cast<void*>(static_cast<std::uintptr_t>(number));
   driver::CUmemoryPool handle = nullptr;
   const auto native =
-      bound.driver().mem_pool_import_from_shareable_handle(&handle, shareable, posix, 0);
+      scope.driver().mem_pool_import_from_shareable_handle(&handle, shareable, posix, 0);
   if (native == driver::CUDA_ERROR_UNKNOWN) {  // the driver has no better word for it
     auto reason = driver::make_error(call::mem_pool_import_from_shareable_handle, native);
     reason.code = errc::invalid_handle;
@@ -62,19 +63,20 @@ result<stream_pool> stream_pool::import_descriptor(weir::device where, int numbe
   }
   WEIR_TRY(check(call::mem_pool_import_from_shareable_handle, native));
   return stream_pool{std::make_shared<pools::stream_pool_state>(
-      device_state::of(where), device_state::keep(where), handle, stream_pool_kind::imported,
+      device_state::of(device), device_state::keep(device), handle, stream_pool_kind::imported,
       stream_pool_config{.handles = stream_pool_handles::posix_descriptor})};
 }
 
 result<stream_pool_pointer> stream_pool::export_pointer(const void* pointer) const {
+  if (state_ == nullptr) return errc::moved_from;
   if (config().handles != stream_pool_handles::posix_descriptor || is_imported()) {
     return not_shared();
   }
   const device_address address = reinterpret_cast<std::uintptr_t>(pointer);
-  WEIR_TRY_VALUE(block, inside_->books().find(address));
+  WEIR_TRY_VALUE(block, state_->allocations().find(address));
   // The driver gives away no pointer of a pool that was never given away itself.
   WEIR_TRY(export_descriptor());
-  const stream_pool_session session{*inside_};
+  const stream_pool_session session{*state_};
   WEIR_TRY(session.ready());
   if (block.base != address) {
     return error{.code = errc::not_supported,
@@ -88,17 +90,18 @@ result<stream_pool_pointer> stream_pool::export_pointer(const void* pointer) con
   return exported;
 }
 
-result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer& from,
-                                                      const stream_ref& stream) {
+result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer& exported,
+                                                      const stream_ref& stream) const {
+  if (state_ == nullptr) return errc::moved_from;
   if (!is_imported()) {
     return error{.code = errc::not_supported, .detail = "the pool is this process's own"};
   }
   if (&stream.device().driver() != &device().driver()) return errc::bad_stream;
-  const stream_pool_session session{*inside_};
+  const stream_pool_session session{*state_};
   WEIR_TRY(session.ready());
   const auto& calls = session.driver();
   driver::CUmemPoolPtrExportData data{};
-  std::memcpy(&data, from.data.data(), sizeof(data));
+  std::memcpy(&data, exported.data.data(), sizeof(data));
   device_address address = 0;
   const auto native = calls.mem_pool_import_pointer(&address, session.handle(), &data);
   if (native == driver::CUDA_ERROR_INVALID_VALUE) {
@@ -108,18 +111,18 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
   }
   WEIR_TRY(check(call::mem_pool_import_pointer, native));
   // The driver answers with the same address again, and would take it back only once.
-  if (inside_->books().contains(address)) return errc::already_mapped;
+  if (state_->allocations().contains(address)) return errc::already_mapped;
   std::size_t size = 0;
   if (calls.mem_get_address_range(nullptr, &size, address) != driver::CUDA_SUCCESS) size = 0;
   try {
-    inside_->books().add(address, {.base = address, .size = bytes{size}, .stream = stream});
+    state_->allocations().add(address, {.base = address, .size = bytes{size}, .stream = stream});
   } catch (const std::bad_alloc&) {
     WEIR_TRY(check(call::mem_free_async, calls.mem_free_async(address, stream.handle())));
-    return errc::system;
+    return errc::no_host_memory;
   }
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   auto* const memory = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
-  return stream_allocation{inside_, memory, bytes{size}, stream};
+  return stream_allocation{state_, memory, bytes{size}, stream};
 }
 
 }  // namespace weir::inline v0

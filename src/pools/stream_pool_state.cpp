@@ -13,12 +13,9 @@ using driver::check;
 
 namespace {
 
-/// The unit in which newer drivers enforce it.
-constexpr std::uint64_t maximum_unit = std::uint64_t{32} << 20;
-
 std::uint64_t ceiling_of(detail::device_state& home, const stream_pool_config& config) {
   if (driver_takes_maximum(home.handle())) return 0;
-  return checked_round_up(config.max.count(), maximum_unit).value_or(config.max.count());
+  return checked_round_up(config.max.count(), driver_unit).value_or(config.max.count());
 }
 
 }  // namespace
@@ -40,27 +37,28 @@ stream_pool_state::~stream_pool_state() {
   // The child of a fork owns nothing, and a lock may be held by a thread that it does not have.
   if (home_.forked()) return;
   detail::remove_listener(home_, *this);
-  const context_scope bound{device()};
-  const auto gone = bound ? destroy(bound) : result<void>{bound.error()};
-  detail::report_failure(gone);
-  const auto left = books_.count();
-  if (left.active == 0 || (!gone && gone.code() == errc::driver_gone)) return;
-  report_error({.code = errc::already_freed,
-                .requested = left.size,
-                .detail = std::to_string(left.active) + " allocations outlive their stream pool"});
+  const context_scope scope{device()};
+  const auto destroyed = scope ? destroy(scope) : result<void>{scope.error()};
+  detail::report_failure(destroyed);
+  const auto live = allocations_.count();
+  if (live.active == 0 || (!destroyed && destroyed.code() == errc::driver_gone)) return;
+  report_error({.code = errc::still_live,
+                .requested = live.size,
+                .detail = std::to_string(live.active) + " allocations of " + to_string(live.size) +
+                          " outlive their stream pool"});
 }
 
 driver::CUmemoryPool stream_pool_state::handle() const noexcept {
   if (home_.forked()) return nullptr;
-  const std::shared_lock open{open_};
+  const detail::read_lock lock{open_};
   return handle_;
 }
 
-result<void> stream_pool_state::destroy(const context_scope& bound) {
+result<void> stream_pool_state::destroy(const context_scope& scope) {
   if (handle_ == nullptr || kind_ == stream_pool_kind::standard) return {};
   const thread_capture_mode_guard relaxed{device()};
   if (!relaxed) return relaxed.error();
-  WEIR_TRY(check(call::mem_pool_destroy, bound.driver().mem_pool_destroy(handle_)));
+  WEIR_TRY(check(call::mem_pool_destroy, scope.driver().mem_pool_destroy(handle_)));
   handle_ = nullptr;
   return {};
 }
@@ -70,50 +68,56 @@ result<stream_pool_remains> stream_pool_state::close() {
   if (kind_ == stream_pool_kind::standard) {
     return error{.code = errc::not_permitted, .detail = "a device's default pool stays"};
   }
-  const context_scope bound{device()};
-  if (!bound) return bound.error();
-  const std::lock_guard alone{open_};
-  if (handle_ == nullptr) return errc::already_freed;
-  const auto left = books_.count();
-  if (kind_ == stream_pool_kind::imported && left.active != 0) {
+  const context_scope scope{device()};
+  if (!scope) return scope.error();
+  const detail::write_lock lock{open_};
+  if (handle_ == nullptr) return errc::closed;
+  const auto live = allocations_.count();
+  if (kind_ == stream_pool_kind::imported && live.active != 0) {
     return error{.code = errc::invalid_argument,
-                 .requested = left.size,
+                 .requested = live.size,
                  .detail = "imported pointers must be freed before their pool is closed"};
   }
-  WEIR_TRY(destroy(bound));
-  return stream_pool_remains{left.active, left.size};
+  WEIR_TRY(destroy(scope));
+  return stream_pool_remains{live.active, live.size};
 }
 
-bool driver_takes_maximum(weir::device where) noexcept { return where.driver_version() >= 12020; }
+bool driver_takes_maximum(weir::device device) noexcept { return device.driver_version() >= 12020; }
 
 // --- Visits -------------------------------------------------------------------------------------
 
-stream_pool_session::stream_pool_session(const stream_pool_state& pool, weir::device where)
-    : pool_{pool}, open_{pool.open_, std::defer_lock}, bound_{where}, relaxed_{where} {
-  if (bound_) open_.lock();  // not in the child of a fork
+stream_pool_session::stream_pool_session(const stream_pool_state& pool, weir::device device)
+    : pool_{pool}, scope_{device}, relaxed_{device} {
+  if (!scope_) return;
+  pool_.open_.lock_shared();
+  holds_lock_ = true;
+}
+
+stream_pool_session::~stream_pool_session() {
+  if (holds_lock_) pool_.open_.unlock_shared();
 }
 
 result<void> stream_pool_session::ready() const {
-  if (!bound_) return bound_.error();
+  if (!scope_) return scope_.error();
   if (!relaxed_) return relaxed_.error();
-  if (pool_.handle_ == nullptr) {
-    return error{.code = errc::already_freed, .detail = "the stream pool was closed"};
+  if (handle() == nullptr) {
+    return error{.code = errc::closed, .detail = "the stream pool was closed"};
   }
   return {};
 }
 
-result<std::optional<capture_id>> capture_of(const stream_ref& stream, const context_scope& bound) {
-  const auto asked = stream.capture(bound);
-  if (!asked) {
+result<std::optional<capture_id>> capture_of(const stream_ref& stream, const context_scope& scope) {
+  const auto capture = stream.capture(scope);
+  if (!capture) {
     // A driver that does not number captures: they all get the same number.
-    if (asked.code() == errc::not_supported) return std::optional{capture_id{}};
-    return asked.error();
+    if (capture.code() == errc::not_supported) return std::optional{capture_id{}};
+    return capture.error();
   }
-  switch (asked->status) {
+  switch (capture->status) {
     case capture_status::none:
       return std::optional<capture_id>{};
     case capture_status::active:
-      return std::optional{asked->id};
+      return std::optional{capture->id};
     case capture_status::invalidated:
       return errc::capture_invalid;
     case capture_status::implicit:
@@ -123,11 +127,11 @@ result<std::optional<capture_id>> capture_of(const stream_ref& stream, const con
                .detail = "the legacy stream, beside the capture of a stream that waits for it"};
 }
 
-result<void> wait_for_device(const context_scope& bound) {
-  // Giving pinned memory back waits for all work of all devices, and needs no room on any.
+result<void> wait_for_device(const context_scope& scope) {
+  // Freeing pinned memory waits for all work of all devices, and needs no room on any.
   void* page = nullptr;
-  WEIR_TRY(check(call::mem_host_alloc, bound.driver().mem_host_alloc(&page, 4096, 0)));
-  return check(call::mem_free_host, bound.driver().mem_free_host(page));
+  WEIR_TRY(check(call::mem_host_alloc, scope.driver().mem_host_alloc(&page, 4096, 0)));
+  return check(call::mem_free_host, scope.driver().mem_free_host(page));
 }
 
 }  // namespace weir::inline v0::pools

@@ -1,13 +1,14 @@
-// What the handles of one stream pool share.
+// What the handles and owners of one stream pool share.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <shared_mutex>
 
+#include "base/mutex.hpp"
 #include "device/state.hpp"
-#include "pools/stream_pool_books.hpp"
+#include "pools/allocation_table.hpp"
+#include "pools/memory_home.hpp"
 #include "weir/device/event.hpp"
 #include "weir/pool/stream_pool.hpp"
 
@@ -19,12 +20,12 @@ enum class stream_pool_kind : std::uint8_t {
   standard,  ///< the device's default pool: never destroyed
 };
 
-/// A pool and its books. Owned by its handles; that of a default pool by the runtime, which it does
-/// not keep alive. Any thread.
+/// A pool and the table of its allocations. Owned by its handles; that of a default pool by the
+/// runtime, which it does not keep alive. Any thread.
 ///
-/// open_ keeps the handle good: whoever gives it to the driver shares the lock, close() has it for
-/// itself. A free needs no handle, and so no lock.
-class stream_pool_state final : public detail::stream_listener {
+/// open_ keeps the handle good: whoever gives it to the driver holds it as a reader, close() as the
+/// writer. A free needs no handle, and so no lock.
+class stream_pool_state final : public memory_home, public detail::stream_listener {
  public:
   /// What close() and the destructor destroy. `keep_alive` is empty for a default pool.
   stream_pool_state(detail::device_state& home, std::shared_ptr<detail::device_state> keep_alive,
@@ -38,32 +39,37 @@ class stream_pool_state final : public detail::stream_listener {
   [[nodiscard]] stream_pool_kind kind() const noexcept { return kind_; }
   [[nodiscard]] const stream_pool_config& config() const noexcept { return config_; }
   [[nodiscard]] driver::CUmemoryPool handle() const noexcept;
-  [[nodiscard]] stream_pool_books& books() noexcept { return books_; }
-  [[nodiscard]] const stream_pool_books& books() const noexcept { return books_; }
+  [[nodiscard]] allocation_table& allocations() noexcept { return allocations_; }
+  [[nodiscard]] const allocation_table& allocations() const noexcept { return allocations_; }
 
   [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment);
-  /// `size`, where given, is checked.
+  /// `size`, where there is one, is checked.
   result<void> free(device_address address, std::optional<bytes> size, const stream_ref& stream);
-  /// For owners: on the stream it was allocated for, come what may.
-  result<void> free_owned(device_address address, const stream_ref& stream);
+  /// Without a stream: on the one it was allocated for, come what may.
+  result<void> free_owned(void* memory, bytes size, const stream_ref* stream) override;
   result<stream_pool_remains> close();
 
-  void stream_closing(const stream_ref& which) noexcept override { books_.stream_closing(which); }
+  void stream_closing(const stream_ref& stream) noexcept override {
+    allocations_.stream_closing(stream);
+  }
 
  private:
   friend class stream_pool_session;
 
   [[nodiscard]] result<void> check_stream(const stream_ref& stream) const;
-  [[nodiscard]] driver::CUresult ask_driver(const context_scope& bound, bytes size,
-                                            const stream_ref& stream,
-                                            device_address& address) const;
-  [[nodiscard]] driver::CUresult ask_within_ceiling(const context_scope& bound, bytes size,
+  [[nodiscard]] driver::CUresult ask_driver(const context_scope& scope, bytes size,
+                                            const stream_ref& stream, device_address& address) const
+      WEIR_REQUIRES_SHARED(open_);
+  [[nodiscard]] driver::CUresult ask_within_ceiling(const context_scope& scope, bytes size,
                                                     const stream_ref& stream,
-                                                    device_address& address) const;
-  [[nodiscard]] bool relieve(const context_scope& bound, const stream_ref& stream) const;
-  [[nodiscard]] error no_room(const context_scope& bound, bytes size) const;
+                                                    device_address& address) const
+      WEIR_REQUIRES_SHARED(open_);
+  [[nodiscard]] bool release_idle(const context_scope& scope, const stream_ref& stream) const
+      WEIR_REQUIRES_SHARED(open_);
+  [[nodiscard]] error no_room(const context_scope& scope, bytes size) const
+      WEIR_REQUIRES_SHARED(open_);
   result<void> free_without_stream(const stream_block& block, device_address address);
-  result<void> destroy(const context_scope& bound);
+  result<void> destroy(const context_scope& scope) WEIR_REQUIRES(open_);
 
   detail::device_state& home_;
   const std::shared_ptr<detail::device_state> keep_alive_;
@@ -72,49 +78,61 @@ class stream_pool_state final : public detail::stream_listener {
   /// The maximum where the driver cannot be told of it; 0 where it can, and where there is none.
   const std::uint64_t own_ceiling_;
 
-  mutable std::shared_mutex open_;
-  driver::CUmemoryPool handle_;  // null: closed
-  stream_pool_books books_;
+  mutable detail::shared_mutex open_;
+  driver::CUmemoryPool handle_ WEIR_GUARDED_BY(open_);  // null: closed
+  allocation_table allocations_;
 };
 
 /// One visit to the driver for a pool: the pool stays open, a context is current, and nothing that
 /// is called breaks a capture. Stays on its thread and in its block.
-class stream_pool_session {
+class WEIR_THREAD_SAFETY(scoped_lockable) stream_pool_session {
  public:
   explicit stream_pool_session(const stream_pool_state& pool)
+      WEIR_THREAD_SAFETY(acquire_shared_capability(pool.open_))
       : stream_pool_session{pool, pool.device()} {}
-  stream_pool_session(const stream_pool_state& pool, weir::device where);
+  stream_pool_session(const stream_pool_state& pool, weir::device device)
+      WEIR_THREAD_SAFETY(acquire_shared_capability(pool.open_));
+  ~stream_pool_session() WEIR_THREAD_SAFETY(release_capability());
+  stream_pool_session(const stream_pool_session&) = delete;
+  stream_pool_session& operator=(const stream_pool_session&) = delete;
+
   /// Must succeed before anything else is used.
   [[nodiscard]] result<void> ready() const;
 
-  [[nodiscard]] const context_scope& bound() const noexcept { return bound_; }
-  [[nodiscard]] const driver::table& driver() const noexcept { return bound_.driver(); }
-  [[nodiscard]] driver::CUmemoryPool handle() const noexcept { return pool_.handle_; }
+  [[nodiscard]] const context_scope& scope() const noexcept { return scope_; }
+  [[nodiscard]] const driver::table& driver() const noexcept { return scope_.driver(); }
+  // The session itself is what holds the lock.
+  [[nodiscard]] driver::CUmemoryPool handle() const noexcept WEIR_UNCHECKED_LOCKING {
+    return pool_.handle_;
+  }
 
  private:
   const stream_pool_state& pool_;
-  std::shared_lock<std::shared_mutex> open_;
-  context_scope bound_;
+  bool holds_lock_ = false;  // not in the child of a fork: then nothing is ready
+  context_scope scope_;
   thread_capture_mode_guard relaxed_;
 };
 
 /// The capture that `stream` takes part in; none: it is not captured. capture_forbidden: it may not
 /// be used now; capture_invalid: its capture is broken.
 [[nodiscard]] result<std::optional<capture_id>> capture_of(const stream_ref& stream,
-                                                           const context_scope& bound);
+                                                           const context_scope& scope);
 
 /// Waits until the device has done what was queued, on streams nobody knows any more included, and
 /// leaves captures whole, which cuCtxSynchronize does not. The thread must be in relaxed mode.
-result<void> wait_for_device(const context_scope& bound);
+result<void> wait_for_device(const context_scope& scope);
 
 /// Drivers before CUDA 12.2 know of no maximum: there the pool itself sees to it.
-[[nodiscard]] bool driver_takes_maximum(weir::device where) noexcept;
+[[nodiscard]] bool driver_takes_maximum(weir::device device) noexcept;
+
+/// The unit in which drivers reserve memory, and newer ones enforce the maximum.
+constexpr std::uint64_t driver_unit = std::uint64_t{32} << 20;
 
 /// An attribute as the driver keeps it: an int or 64 bits.
 [[nodiscard]] result<std::uint64_t> get_attribute(const driver::table& calls,
                                                   driver::CUmemoryPool pool,
-                                                  stream_pool_attribute which);
+                                                  stream_pool_attribute attribute);
 result<void> set_attribute(const driver::table& calls, driver::CUmemoryPool pool,
-                           stream_pool_attribute which, std::uint64_t value);
+                           stream_pool_attribute attribute, std::uint64_t value);
 
 }  // namespace weir::inline v0::pools

@@ -13,22 +13,25 @@
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
 #include "weir/pool/block_pool.hpp"
+#include "weir/pool/memory_source.hpp"
 #include "weir/pool/pooled_buffer.hpp"
 
 namespace weir::inline v0 {
 
-/// Plain device memory (cuMemAlloc) kept in bins of one size each; block_pool says how.
+/// Plain device memory (cuMemAlloc) cached in bins of one size each; block_pool says how.
 ///
 /// Needs nothing of the device but plain memory: no pools, no virtual memory. Where there is
 /// virtual memory a caching_allocator wastes less and shares better.
 class WEIR_API bin_pool : public block_pool {
  public:
-  [[nodiscard]] static result<bin_pool> create(weir::device where,
-                                               block_pool_options settings = {});
+  /// With an upstream the blocks come from it instead of from the driver, and go back to it: one
+  /// that is out of memory or refuses a block counts as a driver that does. Null: the driver.
+  [[nodiscard]] static result<bin_pool> create(weir::device device, block_pool_options options = {},
+                                               std::shared_ptr<memory_source> upstream = nullptr);
 
  private:
-  explicit bin_pool(std::shared_ptr<pools::block_cache> inside) noexcept
-      : block_pool{std::move(inside)} {}
+  explicit bin_pool(std::shared_ptr<pools::block_cache> state) noexcept
+      : block_pool{std::move(state)} {}
 };
 
 }  // namespace weir::inline v0

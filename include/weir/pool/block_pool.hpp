@@ -1,4 +1,4 @@
-// What the pools have in common that keep freed blocks for the next request of their size.
+// What the pools have in common that cache freed blocks for the next request of their size.
 //
 // bin_pool hands out device memory this way, pinned_pool pinned host memory; buffer_pool is made of
 // the same. docs/pools.md tells when to use which.
@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "weir/base/bytes.hpp"
@@ -15,6 +16,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/observe/stats.hpp"
+#include "weir/pool/memory_owner.hpp"
 
 namespace weir::inline v0 {
 
@@ -23,28 +25,31 @@ class block_cache;
 }
 
 struct block_pool_options {
-  /// How much freed memory is kept; the default keeps all of it. See block_pool::set_threshold().
+  /// How much freed memory is cached; the default caches all of it. See
+  /// block_pool::set_threshold().
   bytes threshold = bytes::max();
-  /// What must be done before a kept block goes to another stream, or back to the driver.
+  /// What must be done before a cached block goes to another stream, or back to the driver.
   crossing_rule crossing = crossing_rule::all_work;
 };
 
-/// What a pool holds, of one moment. Sizes are in bytes.
+/// What a pool holds, of one moment.
 ///
-/// requested <= allocated, allocated + cached <= reserved (equal unless memory is just on its way
-/// to or from the driver), allocations == hits + misses, allocations - frees == blocks.
+/// requested <= allocated; allocated + cached <= reserved (equal unless memory is just on its way
+/// to the driver); pending <= cached; allocations == hits + misses; blocks.current is what it was
+/// at the last reset_counters(), 0 if there was none, + allocations - frees.
 struct block_pool_stats {
-  gauge requested;  ///< what users asked for and have not freed
-  gauge allocated;  ///< the same, rounded to whole blocks
-  gauge reserved;   ///< taken from the driver
-  gauge blocks;     ///< live ones, a count
+  byte_gauge requested;  ///< what users asked for and have not freed
+  byte_gauge allocated;  ///< the same, rounded to whole blocks
+  byte_gauge reserved;   ///< taken from the driver, or from the upstream
+  gauge blocks;          ///< live ones
 
-  std::uint64_t cached = 0;   ///< freed and kept
-  std::uint64_t pending = 0;  ///< of cached: waits for recorded streams
+  bytes cached{};   ///< freed, and not given to anybody again
+  bytes pending{};  ///< of cached: waits for recorded streams
 
+  // Since the pool was made or reset_counters() was last called.
   std::uint64_t allocations = 0;  ///< successful ones, of more than zero bytes
   std::uint64_t frees = 0;
-  std::uint64_t hits = 0;      ///< allocations served by a block that was kept
+  std::uint64_t hits = 0;      ///< allocations served by a cached block
   std::uint64_t misses = 0;    ///< allocations for which the driver was asked
   std::uint64_t failures = 0;  ///< requests that ended out of memory
   std::uint64_t waits = 0;     ///< queued on a stream so that it could reuse memory
@@ -53,13 +58,16 @@ struct block_pool_stats {
   friend bool operator==(const block_pool_stats&, const block_pool_stats&) = default;
 };
 
+/// "requested 4 KiB (peak 8 KiB), …, hits 3, …": every member, on one line.
+[[nodiscard]] WEIR_API std::string to_string(const block_pool_stats& stats);
+
 /// Blocks by size, for any thread and any stream of one device. Made as a bin_pool or pinned_pool.
 ///
 /// **Sizes.** A request is rounded up to one of 8 sizes per power of two, and to 512 bytes at
 /// least: less than 12.5 % + 512 B are wasted. An alignment above 256 costs up to that much more.
 ///
 /// **Order.** allocate(size, s) returns memory that work queued on s from now on may use, and
-/// deallocate(p, s) says that work queued on s so far may still use it. A kept block goes to s at
+/// deallocate(p, s) says that work queued on s so far may still use it. A cached block goes to s at
 /// once, to another stream only when all work is done that was queued on any known stream
 /// (weir/device/stream_watch.hpp) when it was freed; with crossing_rule::declared_uses, only that
 /// of s and of the recorded streams. If the driver has no memory left, a block of that size may
@@ -71,15 +79,15 @@ struct block_pool_stats {
 /// asks the driver, outside the lock. A free makes no driver call; one event on each stream,
 /// recorded when another one could use the memory, closes all frees before it.
 ///
-/// **Giving back.** Freed memory is kept up to the threshold. What is over it goes back to the
-/// driver, the longest unused first, with requests, which take what the streams have passed by then
-/// and wait for nothing, or with trim(), which waits; never with a free. A request
-/// that the driver refuses for want of memory gives back all that is kept, if need be after waiting
-/// for the streams, and is tried again; only then is it out_of_memory.
+/// **Cache.** Freed memory is cached up to the threshold. What is over it is released to the
+/// driver, the longest unused first, with requests, which take what the streams have completed by
+/// then and wait for nothing; never with a free. A request that the driver refuses for want of
+/// memory releases all that is cached, if need be after waiting for the streams, and is tried
+/// again; only then is it out_of_memory.
 ///
 /// **Ownership.** A shared handle, as cheap to copy as a shared_ptr; buffers hold one, too. With
-/// the last handle all memory goes back; blocks still live then are reported to the error handler
-/// (errc::already_freed, with count and bytes).
+/// the last handle all memory is released; blocks still live then are reported to the error handler
+/// (errc::still_live, with count and bytes).
 ///
 /// **Captures** are not noticed. Memory that a graph uses must stay allocated for as long as the
 /// graph is launched, and be freed on a stream that is not being captured.
@@ -87,17 +95,17 @@ struct block_pool_stats {
 /// **Bad input.** Zero bytes give null, and freeing null does nothing. A size that cannot be
 /// rounded is size_overflow; an alignment that is no power of two or above 2 MiB is bad_alignment;
 /// a pointer that is not the start of a block of this pool is foreign_pointer; a block freed twice
-/// is double_free; a stream of another device is bad_stream; a pool that was closed is
-/// already_freed.
+/// is double_free; a stream of another device is bad_stream; a pool that was closed is closed, a
+/// handle that was moved from is moved_from.
 class WEIR_API block_pool {
  public:
-  /// Throws out_of_memory or failure. At least 256-byte aligned.
+  /// Throws out_of_memory or failure. Aligned to pool_alignment at least.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = bytes{256}) const {
+                               bytes alignment = pool_alignment) const {
     return try_allocate(size, stream, alignment).value();
   }
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256}) const;
+                                           bytes alignment = pool_alignment) const;
 
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for, which
   /// may be gone if it was a weir::stream. The form with a size also checks that it is the size
@@ -119,20 +127,27 @@ class WEIR_API block_pool {
 
   /// Needs a handle that was not moved from.
   [[nodiscard]] weir::device device() const noexcept;
+  /// The size of the block that a request of `size` bytes gets. size_overflow: there is none.
+  [[nodiscard]] static result<bytes> rounded_size(bytes size);
+
   [[nodiscard]] block_pool_stats stats() const;
   /// Every peak becomes the current value.
   void reset_peaks() const;
-  /// The size of the block that a request of `size` bytes gets. size_overflow: there is none.
-  [[nodiscard]] static result<bytes> rounded(bytes size);
+  /// Every count since the pool was made becomes 0; what is live, cached and reserved stays.
+  void reset_counters() const;
 
-  /// Gives kept blocks back, the longest unused first, until at most `keep` bytes are kept. Waits
-  /// for streams that may still use them. Returns how much went back; on failure the blocks that
-  /// the driver did not take are kept.
+  /// Releases cached blocks that nothing uses any more to the driver, the longest unused first,
+  /// until at most `keep` bytes are reserved, and what is over the threshold in any case. Waits for
+  /// nothing: what streams may still use stays. Returns how much was released; on failure the
+  /// blocks that the driver did not take are cached as before.
   result<bytes> trim(bytes keep = {}) const;
-  /// From now on at most so much is kept, and trims to it at once.
-  result<void> set_threshold(bytes most) const;
+  /// The same for all that is cached, after waiting for the streams.
+  result<bytes> empty_cache() const;
+  /// From now on at most so much is cached. What is over it is released at once, after waiting for
+  /// the streams.
+  result<void> set_threshold(bytes limit) const;
   [[nodiscard]] bytes threshold() const;
-  /// Ends the pool: it serves no more requests and keeps nothing. Blocks that are live stay good,
+  /// Ends the pool: it serves no more requests and caches nothing. Blocks that are live stay good,
   /// and go to the driver when they are freed, which then waits for their stream; what goes wrong
   /// there goes to the error handler.
   result<void> close() const;
@@ -141,15 +156,15 @@ class WEIR_API block_pool {
 
  protected:
   friend class pooled_memory;
-  explicit block_pool(std::shared_ptr<pools::block_cache> inside) noexcept
-      : inside_{std::move(inside)} {}
+  explicit block_pool(std::shared_ptr<pools::block_cache> state) noexcept
+      : state_{std::move(state)} {}
   ~block_pool() = default;
   block_pool(const block_pool&) = default;
   block_pool(block_pool&&) = default;
   block_pool& operator=(const block_pool&) = default;
   block_pool& operator=(block_pool&&) = default;
 
-  std::shared_ptr<pools::block_cache> inside_;
+  std::shared_ptr<pools::block_cache> state_;
 };
 
 }  // namespace weir::inline v0

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 
 namespace weir::inline v0 {
 
@@ -16,6 +18,7 @@ enum class memory_kind : std::uint8_t {
 
 /// "device", "managed", "pinned".
 [[nodiscard]] WEIR_API std::string_view name(memory_kind kind) noexcept;
+[[nodiscard]] inline std::string to_string(memory_kind kind) { return std::string{name(kind)}; }
 [[nodiscard]] constexpr bool host_accessible(memory_kind kind) noexcept {
   return kind != memory_kind::device;
 }

@@ -1,8 +1,8 @@
-// weir::pinned_pool: pinned host memory, kept for reuse.
+// weir::pinned_pool: pinned host memory, cached for reuse.
 //
 //   auto memory = weir::pinned_pool::create(gpu).value();
 //   void* p = memory.allocate(64_MiB, stream);   // the host may write at once
-//   copy_to_device(p, stream);
+//   weir::copy_bytes(on_device.data(), p, 64_MiB, stream).value();
 //   memory.deallocate(p, 64_MiB, stream);        // the copy may still be under way
 #pragma once
 
@@ -27,12 +27,12 @@ class WEIR_API pinned_pool : public block_pool {
  public:
   static constexpr memory_kind kind = memory_kind::pinned;
 
-  [[nodiscard]] static result<pinned_pool> create(weir::device where,
-                                                  block_pool_options settings = {});
+  [[nodiscard]] static result<pinned_pool> create(weir::device device,
+                                                  block_pool_options options = {});
 
  private:
-  explicit pinned_pool(std::shared_ptr<pools::block_cache> inside) noexcept
-      : block_pool{std::move(inside)} {}
+  explicit pinned_pool(std::shared_ptr<pools::block_cache> state) noexcept
+      : block_pool{std::move(state)} {}
 };
 
 }  // namespace weir::inline v0

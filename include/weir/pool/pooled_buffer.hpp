@@ -1,10 +1,11 @@
-// Memory of a pool with an owner: untyped, and as an array of T.
+// Memory of a block_pool or buffer_pool with an owner: untyped, and as an array of T.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -14,61 +15,40 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/pool/block_pool.hpp"
+#include "weir/pool/contents.hpp"
+#include "weir/pool/memory_owner.hpp"
 
 namespace weir::inline v0 {
 
 class buffer_pool;
 
-/// What is in a new buffer.
-enum class contents : std::uint8_t {
-  undefined,  ///< whatever was there
-  zeroed,     ///< zeros, by one fill queued on the buffer's stream
-};
-
-/// A block of a pool that goes back with this object, on its stream, behind the work queued there.
-///
-/// Holds a block unless moved from or given back, and keeps its pool alive. Its stream may be
-/// destroyed before it if that is a weir::stream. One thread at a time; it may go on another thread
-/// than it came from. What goes wrong in the destructor is reported to the error handler.
-class WEIR_API pooled_memory {
+/// A block of a pool that goes back to it with this object; memory_owner says how. Its stream may
+/// be destroyed before it if that is a weir::stream.
+class WEIR_API pooled_memory : public memory_owner {
  public:
   /// invalid_argument: zero bytes; otherwise as block_pool::try_allocate.
-  [[nodiscard]] static result<pooled_memory> create(const block_pool& from, bytes size,
+  [[nodiscard]] static result<pooled_memory> create(const block_pool& pool, bytes size,
                                                     const stream_ref& stream,
-                                                    contents inside = contents::undefined,
-                                                    bytes alignment = bytes{256}) {
-    return create(from.inside_, size, stream, inside, alignment);
+                                                    contents initial = contents::undefined,
+                                                    bytes alignment = pool_alignment) {
+    return create(pool.state_, size, stream, initial, alignment);
   }
-  ~pooled_memory();
-  pooled_memory(pooled_memory&& other) noexcept;
-  pooled_memory& operator=(pooled_memory&& other) noexcept;
+  pooled_memory() noexcept = default;
 
-  explicit operator bool() const noexcept { return home_ != nullptr; }
-  [[nodiscard]] void* data() const noexcept { return data_; }
-  [[nodiscard]] bytes size() const noexcept { return size_; }
-  /// The stream it was made for.
-  [[nodiscard]] const stream_ref& stream() const noexcept { return stream_; }
-
-  /// Work queued on `stream` until this goes back may use the memory, too.
+  /// Work queued on `stream` until this is freed may use the memory, too.
   result<void> record_stream(const stream_ref& stream) const;
-  /// Goes back now, behind the work queued on its stream, or on `stream` instead. Empty afterwards
-  /// if that succeeds. already_freed: it was empty.
-  result<void> give_back();
-  result<void> give_back(const stream_ref& stream);
 
  private:
   friend class buffer_pool;
-  pooled_memory(std::shared_ptr<pools::block_cache> home, void* data, bytes size,
+  pooled_memory(const std::shared_ptr<pools::block_cache>& cache, void* data, bytes size,
                 const stream_ref& stream) noexcept;
-  [[nodiscard]] static result<pooled_memory> create(const std::shared_ptr<pools::block_cache>& home,
-                                                    bytes size, const stream_ref& stream,
-                                                    contents inside, bytes alignment);
-  result<void> give_back(const stream_ref* stream);
-
-  std::shared_ptr<pools::block_cache> home_;
-  void* data_ = nullptr;
-  bytes size_{};
-  stream_ref stream_;
+  [[nodiscard]] static result<pooled_memory> create(
+      const std::shared_ptr<pools::block_cache>& cache, bytes size, const stream_ref& stream,
+      contents initial, bytes alignment);
+  /// The same with a block that is cached. not_found: there is none.
+  [[nodiscard]] static result<pooled_memory> create_cached(
+      const std::shared_ptr<pools::block_cache>& cache, bytes size, const stream_ref& stream,
+      contents initial, bytes alignment);
 };
 
 /// The same as an array of T, which need not be default-made: a device knows no constructors.
@@ -81,28 +61,33 @@ class pooled_buffer {
   using value_type = T;
 
   /// invalid_argument: no elements; size_overflow: more than there are addresses.
-  [[nodiscard]] static result<pooled_buffer> create(const block_pool& from, std::size_t count,
+  [[nodiscard]] static result<pooled_buffer> create(const block_pool& pool, std::size_t count,
                                                     const stream_ref& stream,
-                                                    contents inside = contents::undefined) {
+                                                    contents initial = contents::undefined) {
     WEIR_TRY_VALUE(size, bytes_of(count));
-    WEIR_TRY_VALUE(memory, pooled_memory::create(from, size, stream, inside, alignment()));
+    WEIR_TRY_VALUE(memory, pooled_memory::create(pool, size, stream, initial, alignment()));
     return pooled_buffer{std::move(memory)};
   }
+  pooled_buffer() noexcept = default;
 
+  /// Whether it owns a buffer.
   explicit operator bool() const noexcept { return static_cast<bool>(memory_); }
+  [[nodiscard]] bool empty() const noexcept { return memory_.empty(); }
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.data()); }
   [[nodiscard]] std::size_t size() const noexcept {
     return static_cast<std::size_t>(memory_.size().count() / sizeof(T));
   }
-  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] bytes size_bytes() const noexcept { return memory_.size(); }
+  /// The elements, as addresses; only those of a pinned_pool may be touched by the host.
+  [[nodiscard]] std::span<T> span() const noexcept { return {data(), size()}; }
   [[nodiscard]] const stream_ref& stream() const noexcept { return memory_.stream(); }
 
+  /// As those of pooled_memory.
   result<void> record_stream(const stream_ref& stream) const {
     return memory_.record_stream(stream);
   }
-  result<void> give_back() { return memory_.give_back(); }
-  result<void> give_back(const stream_ref& stream) { return memory_.give_back(stream); }
+  result<void> free() { return memory_.free(); }
+  result<void> free(const stream_ref& stream) { return memory_.free(stream); }
 
  private:
   friend class buffer_pool;
@@ -113,7 +98,7 @@ class pooled_buffer {
     return *size;
   }
   [[nodiscard]] static constexpr bytes alignment() noexcept {
-    return bytes{std::max<std::uint64_t>(alignof(T), 256)};
+    return std::max(bytes{alignof(T)}, pool_alignment);
   }
 
   pooled_memory memory_;

@@ -1,9 +1,12 @@
 // The live allocations of a stream pool, by address.
-#include "pools/stream_pool_books.hpp"
+#include "pools/allocation_table.hpp"
 
 #include <algorithm>
 
 namespace weir::inline v0::pools {
+
+using detail::mutex_lock;
+
 namespace {
 
 /// So many dead addresses are kept at least.
@@ -11,22 +14,22 @@ constexpr std::size_t remembered_frees = 4096;
 
 }  // namespace
 
-void stream_pool_books::count_in(const stream_block& block) noexcept {
+void allocation_table::count_in(const stream_block& block) noexcept {
   if (block.capture) return;  // of the graph, not of the pool
   ++counts_.active;
   counts_.size += block.size;
   counts_.peak = std::max(counts_.peak, counts_.active);
 }
 
-void stream_pool_books::count_out(const stream_block& block) noexcept {
+void allocation_table::count_out(const stream_block& block) noexcept {
   if (block.capture) return;
   --counts_.active;
   counts_.size -= block.size;
 }
 
-void stream_pool_books::add(device_address address, const stream_block& block) {
-  const std::lock_guard lock{mutex_};
-  const auto [at, is_new] = blocks_.try_emplace(address, entry{block});
+void allocation_table::add(device_address address, const stream_block& block) {
+  const mutex_lock lock{mutex_};
+  const auto [at, is_new] = entries_.try_emplace(address, entry{block});
   if (!is_new) {
     if (at->second.live) {
       count_out(at->second.block);
@@ -38,16 +41,16 @@ void stream_pool_books::add(device_address address, const stream_block& block) {
   count_in(block);
 }
 
-result<stream_pool_books::table::const_iterator> stream_pool_books::live_entry(
+result<allocation_table::table::const_iterator> allocation_table::live_entry(
     device_address address) const {
-  const auto found = blocks_.find(address);
-  if (found == blocks_.end()) return errc::foreign_pointer;
-  if (!found->second.live) return errc::double_free;
-  return found;
+  const auto at = entries_.find(address);
+  if (at == entries_.end()) return errc::foreign_pointer;
+  if (!at->second.live) return errc::double_free;
+  return at;
 }
 
-result<stream_block> stream_pool_books::check(device_address address,
-                                              const stream_ref& stream) const {
+result<stream_block> allocation_table::check(device_address address,
+                                             const stream_ref& stream) const {
   WEIR_TRY_VALUE(block, find(address));
   // The handle alone says nothing: another stream may have it by now.
   const bool same_stream = stream == block.stream && stream.known_id() == block.stream.known_id();
@@ -57,11 +60,11 @@ result<stream_block> stream_pool_books::check(device_address address,
   return block;
 }
 
-result<stream_pool_books::taken_block> stream_pool_books::take(
+result<allocation_table::taken_block> allocation_table::take(
     device_address address, const std::optional<capture_id>& capture) {
-  const std::lock_guard lock{mutex_};
-  WEIR_TRY_VALUE(found, live_entry(address));
-  const stream_block& block = found->second.block;
+  const mutex_lock lock{mutex_};
+  WEIR_TRY_VALUE(at, live_entry(address));
+  const stream_block& block = at->second.block;
   if (capture && !block.capture) {
     return error{.code = errc::capture_forbidden,
                  .requested = block.size,
@@ -72,37 +75,37 @@ result<stream_pool_books::taken_block> stream_pool_books::take(
 
   const taken_block taken{block};
   if (dead_ >= remembered_frees + counts_.active) {
-    std::erase_if(blocks_, [](const auto& each) { return !each.second.live; });
+    std::erase_if(entries_, [](const auto& each) { return !each.second.live; });
     dead_ = 0;
   }
   count_out(taken.block);
-  blocks_.find(address)->second.live = false;
+  entries_.find(address)->second.live = false;
   ++dead_;
   return taken;
 }
 
-result<stream_block> stream_pool_books::find(device_address address) const {
-  const std::lock_guard lock{mutex_};
-  WEIR_TRY_VALUE(found, live_entry(address));
-  return found->second.block;
+result<stream_block> allocation_table::find(device_address address) const {
+  const mutex_lock lock{mutex_};
+  WEIR_TRY_VALUE(at, live_entry(address));
+  return at->second.block;
 }
 
-bool stream_pool_books::contains(device_address address) const { return find(address).has_value(); }
+bool allocation_table::contains(device_address address) const { return find(address).has_value(); }
 
-void stream_pool_books::stream_closing(const stream_ref& which) noexcept {
-  const std::lock_guard lock{mutex_};
-  for (auto& [address, each] : blocks_) {
-    if (each.live && each.block.stream == which) each.block.stream_gone = true;
+void allocation_table::stream_closing(const stream_ref& stream) noexcept {
+  const mutex_lock lock{mutex_};
+  for (auto& [address, each] : entries_) {
+    if (each.live && each.block.stream == stream) each.block.stream_gone = true;
   }
 }
 
-stream_pool_books::counts stream_pool_books::count() const {
-  const std::lock_guard lock{mutex_};
+allocation_table::counts allocation_table::count() const {
+  const mutex_lock lock{mutex_};
   return counts_;
 }
 
-void stream_pool_books::reset_peak() {
-  const std::lock_guard lock{mutex_};
+void allocation_table::reset_peak() {
+  const mutex_lock lock{mutex_};
   counts_.peak = counts_.active;
 }
 

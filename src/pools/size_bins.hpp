@@ -1,4 +1,4 @@
-// Freed blocks, sorted by size and by the stream that freed them.
+// Cached blocks, sorted by size and by the stream that freed them.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ using order::stream_slot;
 
 enum class block_state : std::uint8_t {
   live,     // the user's
-  kept,     // freed, on a shelf
+  cached,   // freed, in a bin
   pending,  // freed; recorded streams may still use it
 };
 
@@ -28,14 +28,17 @@ struct block {
   std::uint64_t size = 0;
   std::uint64_t requested = 0;
   block_state state = block_state::live;
-  stream_slot stream = order::nobody;  // it was allocated for
-  stream_slot freed_on = order::nobody;
-  stamp freed;                // behind its free; nobody's once the stream has passed that
+  stream_slot stream = order::no_stream;  // it was allocated for
+  stream_slot freed_on = order::no_stream;
+  stamp freed;                // behind its free; nobody's once the block is quiescent
   std::vector<stamp> others;  // of recorded streams; the epochs count from the free on
   std::uint64_t order = 0;    // of frees
   std::chrono::nanoseconds freed_at{};
-  block* before = nullptr;  // on its shelf, or among the pending
+  block* before = nullptr;  // in its bin, or among the pending
   block* after = nullptr;
+
+  /// Whether any stream may use it, and the driver may have it.
+  [[nodiscard]] bool is_quiescent() const noexcept { return freed.stream == order::no_stream; }
 };
 
 /// Blocks in the order of their frees; a list through the blocks themselves, so that a free needs
@@ -45,51 +48,52 @@ struct block_list {
   block* back = nullptr;
 
   [[nodiscard]] bool empty() const noexcept { return front == nullptr; }
-  void push_back(block& what) noexcept;
-  void push_front(block& what) noexcept;
-  void remove(block& what) noexcept;
+  void push_back(block& added) noexcept;
+  void push_front(block& added) noexcept;
+  void remove(block& removed) noexcept;
 };
 
-/// All kept blocks: one shelf for each size and stream that freed blocks of it.
+/// All cached blocks: one bin for each size and stream that freed blocks of it.
 ///
-/// On a shelf the blocks lie in the order of their frees, so those that their stream has passed
-/// come first, and retire() looks at each block once. Needs the lock of its block_cache.
-class shelves {
+/// In a bin the blocks lie in the order of their frees, so the quiescent ones come first, and
+/// retire() visits each block once. Owned by a block_cache, whose lock every call needs. To find a
+/// block of the stream's own costs a search of the map; oldest() and retire() walk over all bins.
+class size_bins {
  public:
   /// Sees to it that put() of such a block cannot fail.
-  void prepare(std::uint64_t size, stream_slot slot) { all_.try_emplace({size, slot}); }
+  void prepare(std::uint64_t size, stream_slot slot) { bins_.try_emplace({size, slot}); }
   /// prepare() must have been called, and no retire() since.
-  void put(block& what) noexcept;
+  void put(block& freed) noexcept;
   /// Puts back what take_oldest() took: it is the oldest again.
-  void put_back(block& what);
+  void put_back(block& taken);
 
   /// The block that the stream itself freed last; null if there is none.
   [[nodiscard]] block* take_own(std::uint64_t size, stream_slot slot) noexcept;
-  /// One that nobody uses any more.
-  [[nodiscard]] block* take_free(std::uint64_t size) noexcept;
-  /// The one of any size that nobody uses any more and that was freed first.
+  /// A quiescent one.
+  [[nodiscard]] block* take_quiescent(std::uint64_t size) noexcept;
+  /// The quiescent one of any size that was freed first.
   [[nodiscard]] block* take_oldest() noexcept;
   /// The same without taking it.
   [[nodiscard]] const block* oldest() const noexcept;
-  /// Of all blocks, used or not, the one that was freed first.
+  /// Of all blocks, quiescent or not, the one that was freed first.
   [[nodiscard]] const block* first_freed() const noexcept;
-  /// That very block, which lies on a shelf.
-  void take(block& what) noexcept;
+  /// That very block, which lies in a bin.
+  void take(block& taken) noexcept;
 
-  [[nodiscard]] bool any_bound(std::uint64_t size) const noexcept;
-  /// The first block of each stream's shelf of this size that its stream has not passed.
-  [[nodiscard]] std::vector<block*> bound(std::uint64_t size) const;
-  /// Marks what the streams have passed as everybody's and forgets empty shelves.
+  [[nodiscard]] bool any_stream_bound(std::uint64_t size) const noexcept;
+  /// The first block in each stream's bin of this size that is not quiescent.
+  [[nodiscard]] std::vector<block*> stream_bound(std::uint64_t size) const;
+  /// Marks what is completed as quiescent and drops empty bins.
   void retire(const order::stream_order& progress) noexcept;
 
  private:
-  struct shelf {
+  struct bin {
     block_list blocks;
-    block* first_bound = nullptr;  // all before it are everybody's
+    block* first_bound = nullptr;  // all before it are quiescent
   };
   using key = std::pair<std::uint64_t, stream_slot>;  // size, stream
 
-  std::map<key, shelf> all_;
+  std::map<key, bin> bins_;
 };
 
 }  // namespace weir::inline v0::pools

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
+#include "base/mutex.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/base/result.hpp"
@@ -24,16 +24,16 @@ struct stream_block {
   bool stream_gone = false;  ///< its stream was destroyed
 };
 
-/// What is live and how much of it there was at most.
+/// What is live, how much of it there is, and how much there was at most.
 ///
 /// An address is in the table from the moment the driver hands it out until just before the driver
 /// gets it back, so that a thread which gets the same address next finds its place free. Freed
 /// addresses stay, as dead ones, until there are too many of them: that tells a second free from a
 /// foreign pointer, and spares a heap call when the driver hands the address out again.
 ///
-/// Any thread. One lock, held for a look-up; only stream_closing() and the rare sweep of dead
-/// addresses go through the whole table. About 90 bytes an address.
-class stream_pool_books {
+/// Owned by the state of its pool. Any thread. One lock, held for a look-up; only stream_closing()
+/// and the rare sweep of dead addresses go through the whole table. About 90 bytes an address.
+class allocation_table {
  public:
   struct counts {
     std::uint64_t active = 0;
@@ -57,7 +57,7 @@ class stream_pool_books {
   /// foreign_pointer, double_free.
   [[nodiscard]] result<stream_block> find(device_address address) const;
   [[nodiscard]] bool contains(device_address address) const;
-  void stream_closing(const stream_ref& which) noexcept;
+  void stream_closing(const stream_ref& stream) noexcept;
 
   [[nodiscard]] counts count() const;
   void reset_peak();
@@ -69,14 +69,15 @@ class stream_pool_books {
   };
   using table = std::unordered_map<device_address, entry>;
 
-  [[nodiscard]] result<table::const_iterator> live_entry(device_address address) const;
-  void count_in(const stream_block& block) noexcept;
-  void count_out(const stream_block& block) noexcept;
+  [[nodiscard]] result<table::const_iterator> live_entry(device_address address) const
+      WEIR_REQUIRES(mutex_);
+  void count_in(const stream_block& block) noexcept WEIR_REQUIRES(mutex_);
+  void count_out(const stream_block& block) noexcept WEIR_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
-  table blocks_;
-  std::size_t dead_ = 0;
-  counts counts_;
+  mutable detail::mutex mutex_;
+  table entries_ WEIR_GUARDED_BY(mutex_);
+  std::size_t dead_ WEIR_GUARDED_BY(mutex_) = 0;
+  counts counts_ WEIR_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir::inline v0::pools

@@ -1,0 +1,76 @@
+// What the owners of a pool's memory have in common: pooled_memory and stream_allocation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "weir/base/bytes.hpp"
+#include "weir/base/export.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/stream.hpp"
+
+namespace weir::inline v0 {
+
+namespace pools {
+class memory_home;
+}
+
+/// The memory of every pool is at least so aligned.
+inline constexpr bytes pool_alignment{256};
+
+/// Memory of a pool that is freed with this object, on its stream, behind the work queued there.
+///
+/// Owns memory unless default-made, moved from, freed or released, and keeps its pool alive. One
+/// thread at a time; it may go on another thread than it came from. What goes wrong in the
+/// destructor is reported to the error handler, with the memory's address and size.
+class WEIR_API memory_owner {
+ public:
+  /// Whether it owns memory.
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return data_ == nullptr; }
+  /// Whether it was freed by free().
+  [[nodiscard]] bool is_freed() const noexcept { return past_ == past::freed; }
+  /// Null if it owns none.
+  [[nodiscard]] void* data() const noexcept { return data_; }
+  /// As asked for; 0 if it owns none. Of a pointer that was imported: what the driver says, 0 if it
+  /// does not.
+  [[nodiscard]] bytes size() const noexcept { return size_; }
+  /// The stream it was allocated for, and will be freed on; needs one that was not default-made or
+  /// moved from.
+  [[nodiscard]] const stream_ref& stream() const noexcept { return *stream_; }
+
+  /// Frees the memory now, behind the work queued on its stream, or on `stream` instead. Owns
+  /// nothing afterwards, unless that fails. already_freed: freed or released before; moved_from: it
+  /// never owned anything, or another does by now.
+  result<void> free() { return free(nullptr); }
+  result<void> free(const stream_ref& stream) { return free(&stream); }
+  /// Gives the memory up to the caller, who frees it with the pool's try_deallocate().
+  [[nodiscard]] void* release() noexcept;
+
+ protected:
+  memory_owner() noexcept = default;
+  memory_owner(std::shared_ptr<pools::memory_home> home, void* data, bytes size,
+               const stream_ref& stream) noexcept;
+  ~memory_owner();
+  memory_owner(memory_owner&& other) noexcept;
+  memory_owner& operator=(memory_owner&& other) noexcept;
+
+  /// What free() says where there is nothing to free.
+  [[nodiscard]] result<void> check_owned() const;
+
+  std::shared_ptr<pools::memory_home> home_;  // the pool; null: default-made or moved from
+
+ private:
+  enum class past : std::uint8_t { none, freed, released };
+
+  result<void> free(const stream_ref* stream);
+  void free_or_report() noexcept;
+
+  void* data_ = nullptr;
+  bytes size_{};
+  std::optional<stream_ref> stream_;
+  past past_ = past::none;
+};
+
+}  // namespace weir::inline v0
