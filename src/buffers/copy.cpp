@@ -15,19 +15,19 @@ using driver::check;
 
 namespace {
 
-result<void> check_line(void* to, const void* from, bytes size) {
+result<void> check_sides(void* to, const void* from, bytes size) {
   WEIR_TRY_VALUE(target, interval_of(to, size));
   WEIR_TRY_VALUE(source, interval_of(from, size));
   if (target.overlaps(source)) return buffers::overlap_error(size);
   return {};
 }
 
-bool same_bytes(const unsigned char* pattern, std::size_t element) {
+bool is_one_byte(const unsigned char* pattern, std::size_t element) {
   return std::all_of(pattern, pattern + element, [&](auto each) { return each == pattern[0]; });
 }
 
-/// Writes the pattern once, by values that travel inside the calls: no host memory need outlive
-/// them, and a capture keeps what was meant.
+/// Writes the pattern once, by values that are arguments of the calls: no host memory need outlive
+/// them, and a capture keeps the values.
 result<void> write_once(const context_scope& bound, std::uint64_t to, const unsigned char* pattern,
                         std::size_t element, driver::CUstream stream) {
   constexpr std::size_t word = sizeof(std::uint32_t);
@@ -51,7 +51,7 @@ result<void> write_once(const context_scope& bound, std::uint64_t to, const unsi
 
 result<void> copy_bytes(void* to, const void* from, bytes size, const stream_ref& stream) {
   if (size == bytes{}) return {};
-  WEIR_TRY(check_line(to, from, size));
+  WEIR_TRY(check_sides(to, from, size));
   const context_scope bound{stream.device()};
   if (!bound) return bound.error();
   return check(
@@ -67,7 +67,7 @@ result<void> copy_peer(void* to, device to_device, const void* from, device from
     return error{.code = errc::invalid_argument, .detail = "devices of different runtimes"};
   }
   if (size == bytes{}) return {};
-  WEIR_TRY(check_line(to, from, size));
+  WEIR_TRY(check_sides(to, from, size));
   WEIR_TRY_VALUE(target, to_device.context());
   WEIR_TRY_VALUE(source, from_device.context());
   const context_scope bound{stream.device()};
@@ -94,7 +94,7 @@ result<void> fill_pattern(void* to, const void* pattern, bytes element, std::uin
   const auto size = checked_multiply(element, count);
   if (!size) return error{.code = errc::size_overflow, .requested = element};
   const auto* const value = static_cast<const unsigned char*>(pattern);
-  if (same_bytes(value, element.count())) return fill_bytes(to, value[0], *size, stream);
+  if (is_one_byte(value, element.count())) return fill_bytes(to, value[0], *size, stream);
   if (count == 0) return {};
   WEIR_TRY_VALUE(target, interval_of(to, *size));
   const context_scope bound{stream.device()};
@@ -107,7 +107,7 @@ result<void> fill_pattern(void* to, const void* pattern, bytes element, std::uin
                  calls.memset_d32_async(target.first, word, count, stream.handle()), *size);
   }
   WEIR_TRY(write_once(bound, target.first, value, element.count(), stream.handle()));
-  // What is filled so far is the source of as much again.
+  // The part that is filled so far is the source of the next copy, which doubles it.
   for (bytes filled = element; filled < *size;) {
     const bytes more = std::min(filled, *size - filled);
     WEIR_TRY(check(call::memcpy_async,

@@ -14,7 +14,7 @@ using driver::check;
 
 namespace {
 
-error bad_box(const char* why) { return {.code = errc::invalid_argument, .detail = why}; }
+error bad_box(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
 
 /// From the first byte of the first row to the last byte of the last, gaps included.
 result<interval> extent_of(const const_pitched_memory& side, const box& size) {
@@ -62,7 +62,9 @@ result<void> check_sides(const pitched_memory& to, const const_pitched_memory& f
   return buffers::overlap_error(size.width);
 }
 
-bool empty(const box& size) { return size.width == bytes{} || size.rows == 0 || size.planes == 0; }
+bool is_empty(const box& size) {
+  return size.width == bytes{} || size.rows == 0 || size.planes == 0;
+}
 
 /// Whether the rows of the box follow each other without gaps.
 bool is_line(const const_pitched_memory& side, const box& size) {
@@ -79,7 +81,7 @@ result<void> copy_2d(const pitched_memory& to, const const_pitched_memory& from,
 
 result<void> copy_3d(const pitched_memory& to, const const_pitched_memory& from, const box& size,
                      const stream_ref& stream) {
-  if (empty(size)) return {};
+  if (is_empty(size)) return {};
   WEIR_TRY(check_sides(to, from, size));
   if (is_line(to, size) && is_line(from, size)) {
     return copy_bytes(to.data, from.data, size.width * (size.rows * size.planes), stream);
@@ -87,36 +89,36 @@ result<void> copy_3d(const pitched_memory& to, const const_pitched_memory& from,
   const context_scope bound{stream.device()};
   if (!bound) return bound.error();
   if (size.planes == 1) {
-    driver::CUDA_MEMCPY2D what{};
-    what.srcMemoryType = what.dstMemoryType = driver::CU_MEMORYTYPE_UNIFIED;
-    what.srcDevice = address_of(from.data);
-    what.srcPitch = from.pitch.count();
-    what.dstDevice = address_of(to.data);
-    what.dstPitch = to.pitch.count();
-    what.WidthInBytes = size.width.count();
-    what.Height = size.rows;
-    return check(call::memcpy_2d_async, bound.driver().memcpy_2d_async(&what, stream.handle()),
+    driver::CUDA_MEMCPY2D copy{};
+    copy.srcMemoryType = copy.dstMemoryType = driver::CU_MEMORYTYPE_UNIFIED;
+    copy.srcDevice = address_of(from.data);
+    copy.srcPitch = from.pitch.count();
+    copy.dstDevice = address_of(to.data);
+    copy.dstPitch = to.pitch.count();
+    copy.WidthInBytes = size.width.count();
+    copy.Height = size.rows;
+    return check(call::memcpy_2d_async, bound.driver().memcpy_2d_async(&copy, stream.handle()),
                  size.width * size.rows);
   }
-  driver::CUDA_MEMCPY3D what{};
-  what.srcMemoryType = what.dstMemoryType = driver::CU_MEMORYTYPE_UNIFIED;
-  what.srcDevice = address_of(from.data);
-  what.srcPitch = from.pitch.count();
-  what.srcHeight = from.rows;
-  what.dstDevice = address_of(to.data);
-  what.dstPitch = to.pitch.count();
-  what.dstHeight = to.rows;
-  what.WidthInBytes = size.width.count();
-  what.Height = size.rows;
-  what.Depth = size.planes;
-  return check(call::memcpy_3d_async, bound.driver().memcpy_3d_async(&what, stream.handle()),
+  driver::CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = copy.dstMemoryType = driver::CU_MEMORYTYPE_UNIFIED;
+  copy.srcDevice = address_of(from.data);
+  copy.srcPitch = from.pitch.count();
+  copy.srcHeight = from.rows;
+  copy.dstDevice = address_of(to.data);
+  copy.dstPitch = to.pitch.count();
+  copy.dstHeight = to.rows;
+  copy.WidthInBytes = size.width.count();
+  copy.Height = size.rows;
+  copy.Depth = size.planes;
+  return check(call::memcpy_3d_async, bound.driver().memcpy_3d_async(&copy, stream.handle()),
                size.width * (size.rows * size.planes));
 }
 
 result<void> fill_2d(const pitched_memory& to, std::uint8_t value, bytes width, std::uint64_t rows,
                      const stream_ref& stream) {
   const box size{width, rows, 1};
-  if (empty(size)) return {};
+  if (is_empty(size)) return {};
   WEIR_TRY_VALUE(target, extent_of(to, size));
   if (is_line(to, size)) return fill_bytes(to.data, value, width * rows, stream);
   const context_scope bound{stream.device()};

@@ -15,41 +15,41 @@ using driver::check;
 namespace {
 
 result<device_address> device_address_of(const context_scope& bound, void* host) {
-  device_address found = 0;
+  device_address address = 0;
   WEIR_TRY(check(call::mem_host_get_device_pointer,
-                 bound.driver().mem_host_get_device_pointer(&found, host, 0)));
-  return found;
+                 bound.driver().mem_host_get_device_pointer(&address, host, 0)));
+  return address;
 }
 
 }  // namespace
 
 namespace detail {
 
-result<mapped_block> mapped_block::create(weir::device where, bytes size, bytes alignment,
+result<mapped_block> mapped_block::create(weir::device home, bytes size, bytes alignment,
                                           mapped_options settings) {
   if (size == bytes{})
     return error{.code = errc::invalid_argument, .detail = "a buffer of nothing"};
   constexpr bytes page{4096};  // what the driver aligns host memory to
   const auto whole = alignment > page ? checked_add(size, alignment) : std::optional{size};
   if (!whole) return error{.code = errc::size_overflow, .requested = size};
-  const context_scope bound{where};
+  const context_scope bound{home};
   if (!bound) return bound.error();
-  const thread_capture_mode_guard relaxed{where};
+  const thread_capture_mode_guard relaxed{home};
   unsigned flags = driver::host_alloc_portable | driver::host_alloc_device_map;
   if (settings.write_combined) flags |= driver::host_alloc_write_combined;
-  mapped_block made;
-  made.home_ = device_state::keep(where);
+  mapped_block block;
+  block.home_ = device_state::keep(home);
   WEIR_TRY(check(call::mem_host_alloc,
-                 bound.driver().mem_host_alloc(&made.base_, whole->count(), flags), *whole));
-  made.size_ = size;
-  const auto base = reinterpret_cast<std::uintptr_t>(made.base_);
-  const std::uint64_t ahead = *checked_round_up(base, alignment.count()) - base;
-  if (ahead + size.count() > whole->count()) return errc::bad_alignment;
-  WEIR_TRY_VALUE(address, device_address_of(bound, made.base_));
-  made.device_ = address + ahead;
-  made.host_ = static_cast<std::byte*>(made.base_) + ahead;
-  std::memset(made.host_, 0, size.count());
-  return made;
+                 bound.driver().mem_host_alloc(&block.base_, whole->count(), flags), *whole));
+  block.size_ = size;
+  const auto base = reinterpret_cast<std::uintptr_t>(block.base_);
+  const std::uint64_t padding = *checked_round_up(base, alignment.count()) - base;
+  if (padding + size.count() > whole->count()) return errc::bad_alignment;
+  WEIR_TRY_VALUE(address, device_address_of(bound, block.base_));
+  block.device_ = address + padding;
+  block.host_ = static_cast<std::byte*>(block.base_) + padding;
+  std::memset(block.host_, 0, size.count());
+  return block;
 }
 
 mapped_block::~mapped_block() { report_failure(close()); }
@@ -87,31 +87,31 @@ result<void> mapped_block::close() noexcept {
 
 }  // namespace detail
 
-result<registered_memory> registered_memory::create(weir::device where, std::span<std::byte> memory,
+result<registered_memory> registered_memory::create(weir::device home, std::span<std::byte> memory,
                                                     register_options settings) {
   unsigned flags = driver::host_register_portable | driver::host_register_device_map;
   if (settings.io_memory) flags |= driver::host_register_io_memory;
   if (settings.read_only) flags |= driver::host_register_read_only;
-  return pin(where, memory.data(), memory.size(), flags);
+  return pin(home, memory.data(), memory.size(), flags);
 }
 
-result<registered_memory> registered_memory::create(weir::device where,
+result<registered_memory> registered_memory::create(weir::device home,
                                                     std::span<const std::byte> memory) {
   // The driver's parameter is not const, but read-only memory is not written.
-  return pin(where, const_cast<std::byte*>(memory.data()), memory.size(),
+  return pin(home, const_cast<std::byte*>(memory.data()), memory.size(),
              driver::host_register_portable | driver::host_register_device_map |
                  driver::host_register_read_only);
 }
 
-result<registered_memory> registered_memory::pin(weir::device where, void* first, std::size_t size,
+result<registered_memory> registered_memory::pin(weir::device home, void* first, std::size_t size,
                                                  unsigned flags) {
   if (first == nullptr || size == 0) return errc::invalid_argument;
-  if (!where.capabilities().host_register) {
+  if (!home.capabilities().host_register) {
     return error{.code = errc::not_supported, .detail = "the device cannot register host memory"};
   }
-  const context_scope bound{where};
+  const context_scope bound{home};
   if (!bound) return bound.error();
-  const thread_capture_mode_guard relaxed{where};
+  const thread_capture_mode_guard relaxed{home};
   const auto native = bound.driver().mem_host_register(first, size, flags);
   if (native == driver::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
     auto reason = driver::make_error(call::mem_host_register, native, bytes{size});
@@ -119,13 +119,13 @@ result<registered_memory> registered_memory::pin(weir::device where, void* first
     return reason;
   }
   WEIR_TRY(check(call::mem_host_register, native, bytes{size}));
-  registered_memory made;  // from here on its destructor undoes the registration
-  made.home_ = detail::device_state::keep(where);
-  made.host_ = first;
-  made.size_ = bytes{size};
+  registered_memory registered;  // from here on its destructor undoes the registration
+  registered.home_ = detail::device_state::keep(home);
+  registered.host_ = first;
+  registered.size_ = bytes{size};
   WEIR_TRY_VALUE(address, device_address_of(bound, first));
-  made.device_ = address;
-  return made;
+  registered.device_ = address;
+  return registered;
 }
 
 registered_memory::~registered_memory() { detail::report_failure(close()); }

@@ -1,4 +1,4 @@
-// Managed memory and who may be using it.
+// Managed memory and its users.
 #include "buffers/managed_state.hpp"
 
 #include <algorithm>
@@ -15,51 +15,51 @@ using driver::check;
 
 namespace {
 
-/// What the driver aligns managed memory to at least.
+/// The driver's least alignment of managed memory.
 constexpr bytes managed_alignment{256};
 
 /// Host views of global memory on devices without concurrent managed access: while there is one,
 /// nothing may be queued on the device, whatever it uses. One register for all buffers, because the
-/// rule is about all of them.
-class resting_devices {
+/// rule is about all of them. Any thread.
+class viewed_devices {
  public:
-  void add(const detail::device_state& which) {
-    const std::lock_guard lock{lock_};
-    resting_.push_back(&which);
+  void add(const detail::device_state& viewed) WEIR_EXCLUDES(mutex_) {
+    const detail::mutex_lock lock{mutex_};
+    viewed_.push_back(&viewed);
   }
-  void remove(const detail::device_state& which) noexcept {
-    const std::lock_guard lock{lock_};
-    const auto found = std::find(resting_.begin(), resting_.end(), &which);
-    if (found != resting_.end()) resting_.erase(found);
+  void remove(const detail::device_state& viewed) noexcept WEIR_EXCLUDES(mutex_) {
+    const detail::mutex_lock lock{mutex_};
+    const auto position = std::find(viewed_.begin(), viewed_.end(), &viewed);
+    if (position != viewed_.end()) viewed_.erase(position);
   }
-  [[nodiscard]] bool has(const detail::device_state& which) {
-    const std::lock_guard lock{lock_};
-    return std::find(resting_.begin(), resting_.end(), &which) != resting_.end();
+  [[nodiscard]] bool contains(const detail::device_state& home) WEIR_EXCLUDES(mutex_) {
+    const detail::mutex_lock lock{mutex_};
+    return std::find(viewed_.begin(), viewed_.end(), &home) != viewed_.end();
   }
 
  private:
-  std::mutex lock_;
-  std::vector<const detail::device_state*> resting_;
+  detail::mutex mutex_;
+  std::vector<const detail::device_state*> viewed_ WEIR_GUARDED_BY(mutex_);
 };
 
-resting_devices& resting() {
-  static auto* const all = new resting_devices;  // buffers may outlive the statics
-  return *all;
+viewed_devices& all_viewed() {
+  static auto* const devices = new viewed_devices;  // buffers may outlive the statics
+  return *devices;
 }
 
 error view_lives() {
-  return {.code = errc::not_ready, .detail = "the host looks at managed memory"};
+  return {.code = errc::not_ready, .detail = "the host has a view of managed memory"};
 }
 
-bool concurrent(weir::device where) { return where.capabilities().concurrent_managed_access; }
+bool is_concurrent(weir::device home) { return home.capabilities().concurrent_managed_access; }
 
 }  // namespace
 
-managed_state::managed_state(weir::device where, bytes size, bytes alignment, attachment mode)
-    : home_{detail::device_state::keep(where)}, size_{size}, alignment_{alignment}, mode_{mode} {}
+managed_state::managed_state(weir::device home, bytes size, bytes alignment, attachment mode)
+    : home_{detail::device_state::keep(home)}, size_{size}, alignment_{alignment}, mode_{mode} {}
 
 result<void> managed_state::allocate() {
-  // Where the driver's alignment does not suffice: room to begin later.
+  // Where the driver's alignment does not suffice: room for padding.
   const auto whole =
       alignment_ > managed_alignment ? checked_add(size_, alignment_) : std::optional{size_};
   if (!whole) return error{.code = errc::size_overflow, .requested = size_};
@@ -67,7 +67,7 @@ result<void> managed_state::allocate() {
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{device()};
   const unsigned flags =
-      mode_ == attachment::global ? driver::CU_MEM_ATTACH_GLOBAL : driver::CU_MEM_ATTACH_HOST;
+      attached() == attachment::global ? driver::CU_MEM_ATTACH_GLOBAL : driver::CU_MEM_ATTACH_HOST;
   WEIR_TRY(check(call::mem_alloc_managed,
                  bound.driver().mem_alloc_managed(&base_, whole->count(), flags), *whole));
   first_ = *checked_round_up(base_, alignment_.count());
@@ -78,34 +78,34 @@ result<void> managed_state::allocate() {
 managed_state::~managed_state() {
   detail::report_failure(free());
   if (home_->forked()) return;
+  const detail::mutex_lock lock{watch_mutex_};
   for (detail::device_state* each : watched_) detail::remove_listener(*each, *this);
 }
 
 attachment managed_state::attached() const {
-  const std::lock_guard lock{lock_};
+  const detail::mutex_lock lock{mutex_};
   return mode_;
 }
 
-// --- Users
-// ----------------------------------------------------------------------------------------
+// --- Users ---------------------------------------------------------------------------------------
 
-void managed_state::watch(weir::device where) {
-  const std::lock_guard lock{watch_lock_};
-  auto& state = detail::device_state::of(where);
+void managed_state::watch(weir::device home) {
+  const detail::mutex_lock lock{watch_mutex_};
+  auto& state = detail::device_state::of(home);
   if (std::find(watched_.begin(), watched_.end(), &state) != watched_.end()) return;
   watched_.reserve(watched_.size() + 1);
   detail::add_listener(state, *this);
   watched_.push_back(&state);
 }
 
-bool managed_state::exclusive(weir::device where) const noexcept {
-  return mode_ == attachment::global && !concurrent(where);
+bool managed_state::needs_idle_device() const noexcept {
+  return mode_ == attachment::global && !is_concurrent(device());
 }
 
-result<void> managed_state::may_use(const stream_ref& stream) const {
+result<void> managed_state::check_use(const stream_ref& stream) const {
   if (views_ != 0) return view_lives();
-  if (concurrent(stream.device())) return {};
-  if (resting().has(detail::device_state::of(stream.device()))) return view_lives();
+  if (is_concurrent(stream.device())) return {};
+  if (all_viewed().contains(detail::device_state::of(stream.device()))) return view_lives();
   if (mode_ == attachment::host) {
     return error{.code = errc::not_permitted, .detail = "the memory is attached to the host"};
   }
@@ -115,18 +115,18 @@ result<void> managed_state::may_use(const stream_ref& stream) const {
   return {};
 }
 
-void managed_state::note(const stream_ref& stream) {
+void managed_state::add_user(const stream_ref& stream) {
   if (std::find(users_.begin(), users_.end(), stream) == users_.end()) users_.push_back(stream);
 }
 
-result<void> managed_state::use_on(const stream_ref& stream) {
+result<void> managed_state::record_stream(const stream_ref& stream) {
   if (&stream.device().driver() != home_->calls) {
     return error{.code = errc::bad_stream, .detail = "a stream of another runtime"};
   }
   watch(stream.device());
-  const std::lock_guard lock{lock_};
-  WEIR_TRY(may_use(stream));
-  note(stream);
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(check_use(stream));
+  add_user(stream);
   return {};
 }
 
@@ -137,7 +137,7 @@ result<void> managed_state::attach(attachment mode, const stream_ref& stream) {
   }
   if (&stream.device().driver() != home_->calls) return errc::bad_stream;
   watch(stream.device());
-  const std::lock_guard lock{lock_};
+  const detail::mutex_lock lock{mutex_};
   if (views_ != 0) return view_lives();
   const context_scope bound{stream.device()};
   WEIR_TRY_VALUE(captured, stream.is_capturing(bound));
@@ -150,93 +150,92 @@ result<void> managed_state::attach(attachment mode, const stream_ref& stream) {
                  bound.driver().stream_attach_mem_async(stream.handle(), base_, 0, flags)));
   mode_ = mode;
   attached_to_ = stream;
-  note(stream);
+  add_user(stream);
   return {};
 }
 
-void managed_state::stream_closing(const stream_ref& which) noexcept {
-  const std::lock_guard lock{lock_};
-  if (attached_to_ == which) attached_to_.reset();
-  const auto found = std::find(users_.begin(), users_.end(), which);
-  if (found == users_.end()) return;
-  users_.erase(found);
-  // Nobody can ask the stream later; an event can be asked.
+void managed_state::stream_closing(const stream_ref& stream) noexcept {
+  const detail::mutex_lock lock{mutex_};
+  if (attached_to_ == stream) attached_to_.reset();
+  const auto user = std::find(users_.begin(), users_.end(), stream);
+  if (user == users_.end()) return;
+  users_.erase(user);
+  // The stream cannot be waited for later; an event can.
   try {
-    const auto captured = which.is_capturing();
+    const auto captured = stream.is_capturing();
     if (captured && *captured) return;
-    marks_.reserve(marks_.size() + 1);
-    auto mark = event::create(which.device());
-    if (mark && mark->record(which)) {
-      marks_.push_back(*std::move(mark));
+    closed_users_.reserve(closed_users_.size() + 1);
+    auto mark = event::create(stream.device());
+    if (mark && mark->record(stream)) {
+      closed_users_.push_back(*std::move(mark));
       return;
     }
   } catch (const std::bad_alloc&) {
     // Then wait now.
   }
-  detail::report_failure(which.synchronize());
+  detail::report_failure(stream.synchronize());
 }
 
-// --- Views
-// ----------------------------------------------------------------------------------------
+// --- Views ---------------------------------------------------------------------------------------
 
-result<bool> managed_state::settle(patience how) {
+result<bool> managed_state::settle(patience waiting) {
   while (!users_.empty()) {
     const stream_ref& user = users_.back();
     WEIR_TRY_VALUE(captured, user.is_capturing());
     if (captured) return errc::capture_forbidden;
-    if (how == patience::wait) {
+    if (waiting == patience::wait) {
       WEIR_TRY(user.synchronize());
     } else {
-      WEIR_TRY_VALUE(done, user.ready());
+      WEIR_TRY_VALUE(done, user.is_complete());
       if (!done) return false;
     }
     users_.pop_back();
   }
-  while (!marks_.empty()) {
-    if (how == patience::wait) {
-      WEIR_TRY(marks_.back().synchronize());
+  while (!closed_users_.empty()) {
+    if (waiting == patience::wait) {
+      WEIR_TRY(closed_users_.back().synchronize());
     } else {
-      WEIR_TRY_VALUE(done, marks_.back().reached());
+      WEIR_TRY_VALUE(done, closed_users_.back().is_complete());
       if (!done) return false;
     }
-    marks_.pop_back();
+    closed_users_.pop_back();
   }
   return true;
 }
 
-result<void> managed_state::settle_behind(const event* behind, patience how) {
-  if (exclusive(device())) {
-    if (how == patience::do_not_wait) {
+result<void> managed_state::settle_behind(const event* behind, patience waiting) {
+  if (needs_idle_device()) {
+    if (waiting == patience::do_not_wait) {
       return error{.code = errc::not_supported,
-                   .detail = "without concurrent managed access only waiting tells"};
+                   .detail = "without concurrent managed access only waiting can tell"};
     }
-    WEIR_TRY(settle(how));
+    WEIR_TRY(settle(waiting));
     return device().synchronize();
   }
-  // Without concurrent access all work of that stream matters, not only what was noted.
-  const bool single = mode_ == attachment::single && attached_to_ && !concurrent(device());
-  if (single) note(*attached_to_);
-  if (behind != nullptr && !single) {
+  // Without concurrent access all work of that stream matters, not only the recorded one.
+  const bool is_single = mode_ == attachment::single && attached_to_ && !is_concurrent(device());
+  if (is_single) add_user(*attached_to_);
+  if (behind != nullptr && !is_single) {
     WEIR_TRY(behind->synchronize());
     users_.clear();
-    marks_.clear();
+    closed_users_.clear();
     return {};
   }
-  WEIR_TRY_VALUE(done, settle(how));
+  WEIR_TRY_VALUE(done, settle(waiting));
   if (!done) return errc::not_ready;
   return {};
 }
 
-result<void> managed_state::begin_view(patience how, const event* behind) {
-  if (behind != nullptr && !*behind) return errc::already_freed;
+result<void> managed_state::begin_view(patience waiting, const event* behind) {
+  if (behind != nullptr && !*behind) return errc::moved_from;
   if (home_->forked()) return detail::fork_error();
-  const std::lock_guard lock{lock_};
-  const bool rests = exclusive(device());
-  // Before the wait: what is queued from now on would run beside the view.
-  if (rests) resting().add(*home_);
-  auto settled = settle_behind(behind, how);
+  const detail::mutex_lock lock{mutex_};
+  const bool needs_idle = needs_idle_device();
+  // Before the wait: work that is queued from now on would run beside the view.
+  if (needs_idle) all_viewed().add(*home_);
+  auto settled = settle_behind(behind, waiting);
   if (!settled) {
-    if (rests) resting().remove(*home_);
+    if (needs_idle) all_viewed().remove(*home_);
     return settled;
   }
   ++views_;
@@ -245,13 +244,13 @@ result<void> managed_state::begin_view(patience how, const event* behind) {
 
 void managed_state::end_view() noexcept {
   if (home_->forked()) return;
-  const std::lock_guard lock{lock_};
+  const detail::mutex_lock lock{mutex_};
   --views_;
-  if (exclusive(device())) resting().remove(*home_);  // the mode cannot change while one looks
+  if (needs_idle_device()) all_viewed().remove(*home_);  // the mode is fixed while a view lives
 }
 
-result<void> managed_state::rest() {
-  const std::lock_guard lock{lock_};
+result<void> managed_state::wait_until_unused() {
+  const detail::mutex_lock lock{mutex_};
   if (views_ != 0) return view_lives();
   WEIR_TRY(settle(patience::wait));
   return {};
@@ -260,7 +259,7 @@ result<void> managed_state::rest() {
 result<void> managed_state::free() noexcept {
   if (base_ == 0) return {};
   if (home_->forked()) return detail::fork_error();
-  const std::lock_guard lock{lock_};
+  const detail::mutex_lock lock{mutex_};
   // A captured stream cannot be waited for, and runs nothing before its graph is launched.
   std::erase_if(users_, [](const stream_ref& each) {
     const auto captured = each.is_capturing();

@@ -12,18 +12,18 @@ namespace weir::inline v0 {
 
 result<staging_buffer> staging_buffer::create(const pinned_pool& pool, const stream_ref& stream,
                                               staging_options settings) {
-  const auto make = [&]() -> result<half> {
+  const auto create_half = [&]() -> result<half> {
     WEIR_TRY_VALUE(memory, pinned_buffer<std::byte>::create(pool, settings.chunk.count(), stream));
     WEIR_TRY_VALUE(done, event::create(stream.device()));
     return half{std::move(memory), std::move(done)};
   };
-  WEIR_TRY_VALUE(first, make());
-  WEIR_TRY_VALUE(second, make());
+  WEIR_TRY_VALUE(first, create_half());
+  WEIR_TRY_VALUE(second, create_half());
   return staging_buffer{std::array{std::move(first), std::move(second)}};
 }
 
 result<void> staging_buffer::ready_to_start() const {
-  if (!halves_[0].memory) return errc::already_freed;
+  if (!halves_[0].memory) return errc::moved_from;
   WEIR_TRY_VALUE(captured, stream().is_capturing());
   if (captured) return errc::capture_forbidden;
   return {};
@@ -50,14 +50,14 @@ result<void> staging_buffer::upload_pieces(void* to, bytes size, piece_function 
   WEIR_TRY(buffers::interval_of(to, size));
   std::size_t turn = 0;
   for (bytes offset{}; offset < size; ++turn) {
-    half& now = halves_[turn % 2];
+    half& current = halves_[turn % 2];
     const bytes piece = std::min(chunk(), size - offset);
-    WEIR_TRY(now.done.synchronize());
-    produce(context, now.memory.span().first(piece.count()), offset);
-    auto queued = copy_bytes(static_cast<std::byte*>(to) + offset.count(), now.memory.data(), piece,
-                             stream());
-    if (queued) queued = now.done.record(stream());
-    // Without its event nobody would know when this half is free again.
+    WEIR_TRY(current.done.synchronize());
+    produce(context, current.memory.span().first(piece.count()), offset);
+    auto queued = copy_bytes(static_cast<std::byte*>(to) + offset.count(), current.memory.data(),
+                             piece, stream());
+    if (queued) queued = current.done.record(stream());
+    // Without its event nobody could tell when this half is free again.
     if (!queued) {
       WEIR_TRY(stream().synchronize());
       return queued;
@@ -67,10 +67,10 @@ result<void> staging_buffer::upload_pieces(void* to, bytes size, piece_function 
   return {};
 }
 
-result<void> staging_buffer::fetch(half& into, const void* from, bytes size) {
-  WEIR_TRY(into.done.synchronize());
-  WEIR_TRY(copy_bytes(into.memory.data(), from, size, stream()));
-  return into.done.record(stream());
+result<void> staging_buffer::fetch(half& target, const void* from, bytes size) {
+  WEIR_TRY(target.done.synchronize());
+  WEIR_TRY(copy_bytes(target.memory.data(), from, size, stream()));
+  return target.done.record(stream());
 }
 
 result<void> staging_buffer::download_pieces(const void* from, bytes size, piece_function consume,
@@ -80,23 +80,23 @@ result<void> staging_buffer::download_pieces(const void* from, bytes size, piece
   WEIR_TRY(buffers::interval_of(from, size));
   const auto* const source = static_cast<const std::byte*>(from);
   const auto piece_at = [&](bytes offset) { return std::min(chunk(), size - offset); };
-  const auto run = [&]() -> result<void> {
+  const auto copy_pieces = [&]() -> result<void> {
     WEIR_TRY(fetch(halves_[0], source, piece_at({})));
     std::size_t turn = 0;
     for (bytes offset{}; offset < size; ++turn) {
-      half& now = halves_[turn % 2];
+      half& current = halves_[turn % 2];
       const bytes piece = piece_at(offset);
       const bytes next = offset + piece;
-      // The bus goes on while the host empties this half.
+      // The bus copies on while the host empties this half.
       if (next < size)
         WEIR_TRY(fetch(halves_[(turn + 1) % 2], source + next.count(), piece_at(next)));
-      WEIR_TRY(now.done.synchronize());
-      consume(context, now.memory.span().first(piece.count()), offset);
+      WEIR_TRY(current.done.synchronize());
+      consume(context, current.memory.span().first(piece.count()), offset);
       offset = next;
     }
     return {};
   };
-  auto outcome = run();
+  auto outcome = copy_pieces();
   // A copy may be under way whose event was not recorded.
   if (!outcome) WEIR_TRY(stream().synchronize());
   return outcome;

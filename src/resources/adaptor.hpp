@@ -1,4 +1,4 @@
-// What the adaptors share: the check of what they stand on.
+// What the adaptors share: the check of their upstream.
 #pragma once
 
 #include "weir/resource/resource.hpp"
@@ -11,7 +11,7 @@ namespace weir::inline v0::resources {
   return error{.code = errc::invalid_argument, .detail = "there is no resource under the adaptor"};
 }
 
-/// Whether more memory, given up by somebody or found elsewhere, could meet the request.
+/// Whether more memory, freed by somebody or of another resource, could meet the request.
 [[nodiscard]] constexpr bool is_shortage(errc code) noexcept {
   return code == errc::out_of_memory || code == errc::limit_exceeded;
 }

@@ -25,57 +25,57 @@ struct registry {
 };
 
 /// Never destroyed: at the end of the process a destructor would meet a driver that is gone.
-registry& everybody() {
-  static auto* const all = new registry;
-  return *all;
+registry& process_registry() {
+  static auto* const resources = new registry;
+  return *resources;
 }
 
 any_resource find(const detail::device_state& key) {
-  registry& all = everybody();
-  const std::shared_lock lock{all.mutex};
-  const auto found = all.current.find(&key);
-  return found != all.current.end() ? found->second.memory : any_resource{};
+  registry& resources = process_registry();
+  const std::shared_lock lock{resources.mutex};
+  const auto position = resources.current.find(&key);
+  return position != resources.current.end() ? position->second.memory : any_resource{};
 }
 
 }  // namespace
 
-result<any_resource> current_resource(device of) {
-  for (const resource_scope* each = innermost_scope; each != nullptr; each = each->around_)
-    if (each->memory_ && each->memory_.device() == of) return each->memory_;
-  const detail::device_state& key = detail::device_state::of(of);
+result<any_resource> current_resource(device home) {
+  for (const resource_scope* scope = innermost_scope; scope != nullptr; scope = scope->enclosing_)
+    if (scope->memory_ && scope->memory_.device() == home) return scope->memory_;
+  const detail::device_state& key = detail::device_state::of(home);
   if (any_resource known = find(key)) return known;
-  // Made without the lock; whoever comes second takes what the first has put there.
-  WEIR_TRY_VALUE(made, caching_allocator::create(of));
-  registry& all = everybody();
-  const std::lock_guard lock{all.mutex};
-  const auto [at, first] =
-      all.current.try_emplace(&key, entry{std::move(made), detail::device_state::keep(of)});
-  return at->second.memory;
+  // Created without the lock; of two threads at once both get the one that was entered first.
+  WEIR_TRY_VALUE(allocator, caching_allocator::create(home));
+  registry& resources = process_registry();
+  const std::lock_guard lock{resources.mutex};
+  const auto [position, is_first] = resources.current.try_emplace(
+      &key, entry{std::move(allocator), detail::device_state::keep(home)});
+  return position->second.memory;
 }
 
-result<any_resource> set_current_resource(device of, any_resource next) {
-  if (next && next.device() != of)
+result<any_resource> set_current_resource(device home, any_resource next) {
+  if (next && next.device() != home)
     return error{.code = errc::invalid_argument, .detail = "a resource of another device"};
-  registry& all = everybody();
-  // Goes last, and without the lock: the runtime may end with it.
-  entry before;
-  const std::lock_guard lock{all.mutex};
-  const auto at = all.current.find(&detail::device_state::of(of));
-  if (at != all.current.end()) {
-    before = std::move(at->second);
-    all.current.erase(at);
+  registry& resources = process_registry();
+  // Destroyed last, and without the lock: the runtime may end with it.
+  entry previous;
+  const std::lock_guard lock{resources.mutex};
+  const auto position = resources.current.find(&detail::device_state::of(home));
+  if (position != resources.current.end()) {
+    previous = std::move(position->second);
+    resources.current.erase(position);
   }
   if (next)
-    all.current.emplace(&detail::device_state::of(of),
-                        entry{std::move(next), detail::device_state::keep(of)});
-  return before.memory;
+    resources.current.emplace(&detail::device_state::of(home),
+                              entry{std::move(next), detail::device_state::keep(home)});
+  return previous.memory;
 }
 
 resource_scope::resource_scope(any_resource memory) noexcept
-    : memory_{std::move(memory)}, around_{innermost_scope} {
+    : memory_{std::move(memory)}, enclosing_{innermost_scope} {
   innermost_scope = this;
 }
 
-resource_scope::~resource_scope() { innermost_scope = around_; }
+resource_scope::~resource_scope() { innermost_scope = enclosing_; }
 
 }  // namespace weir::inline v0

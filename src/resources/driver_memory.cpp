@@ -1,14 +1,13 @@
-// Allocating with the driver's own calls, freeing behind the stream, and what is left at the end.
+// Allocating with the driver's own calls, freeing behind the stream, and freeing at the end.
 #include "resources/driver_memory.hpp"
 
 #include "weir/base/checked.hpp"
 #include "weir/device/event.hpp"
+#include "weir/resource/resource.hpp"
 
 namespace weir::inline v0::resources {
 namespace {
 
-/// What cuMemAlloc and cuMemAllocManaged promise.
-constexpr bytes promised_alignment{256};
 /// The unit in which the driver hands out; a size that cannot be rounded to it is no size.
 constexpr bytes unit{512};
 
@@ -20,7 +19,7 @@ device_address address_of(void* pointer) {
 
 result<void*> driver_memory::allocate(bytes size, const stream_ref& stream, bytes alignment) {
   if (stream.device() != device()) return errc::bad_stream;
-  if (!is_power_of_two(alignment.count()) || alignment > promised_alignment)
+  if (!is_power_of_two(alignment.count()) || alignment > resource_alignment)
     return errc::bad_alignment;
   if (size == bytes{}) return nullptr;
   if (!checked_round_up(size, unit)) return error{.code = errc::size_overflow, .requested = size};
@@ -46,7 +45,7 @@ result<void> driver_memory::deallocate(void* pointer, bytes size, const stream_r
   if (capturing)
     return error{.code = errc::capture_forbidden,
                  .detail = "a graph that is being captured may still use the memory"};
-  return give_back(live_, pointer, size, [&](const record&) -> result<void> {
+  return resources::deallocate(live_, pointer, size, [&](const record&) -> result<void> {
     const thread_capture_mode_guard relaxed{device()};
     WEIR_TRY(stream.synchronize());
     return free_plain(bound, address_of(pointer));
@@ -54,21 +53,22 @@ result<void> driver_memory::deallocate(void* pointer, bytes size, const stream_r
 }
 
 driver_memory::~driver_memory() {
-  const auto left = live_.total();
-  if (left.count == 0) return;
+  const auto live = live_.total();
+  if (live.count == 0) return;
   const context_scope bound{device()};
-  if (!bound) return;  // after a fork, or at the end of the process: there is nothing to tell
+  if (!bound)
+    return;  // after a fork, or at the end of the process: the memory went with the driver
   const thread_capture_mode_guard relaxed{device()};
-  const auto rested = device().synchronize();
-  if (!rested && rested.code() == errc::driver_gone) return;
-  detail::report_failure(rested);
+  const auto idle = device().synchronize();
+  if (!idle && idle.code() == errc::driver_gone) return;
+  detail::report_failure(idle);
   live_.for_each([&](void* pointer, const record&) {
     detail::report_failure(free_plain(bound, address_of(pointer)));
   });
-  report_error({.code = errc::already_freed,
-                .requested = left.size,
-                .detail = "a resource ended with " + std::to_string(left.count) +
-                          " live blocks of " + to_string(left.size)});
+  report_error({.code = errc::still_live,
+                .requested = live.size,
+                .detail = "a resource ended with " + std::to_string(live.count) +
+                          " live blocks of " + to_string(live.size)});
 }
 
 }  // namespace weir::inline v0::resources

@@ -11,15 +11,16 @@
 
 namespace weir::inline v0::resources {
 
-/// What plain_resource and managed_resource are inside. Each block is one of the driver's; a free
-/// waits for the stream first, because cuMemFree promises no order with streams that do not
-/// synchronise with the legacy one. What is live at the end is given back and reported.
+/// The state of plain_resource and managed_resource, shared by their handles. Each block is one of
+/// the driver's; a free waits for the stream first, because cuMemFree promises no order with
+/// streams that do not synchronise with the legacy one. Memory that is live at the end is freed and
+/// reported. Any thread.
 class driver_memory {
  public:
   using allocate_call = result<device_address> (*)(const context_scope& bound, bytes size);
 
-  driver_memory(weir::device where, allocate_call how)
-      : home_{detail::device_state::keep(where)}, allocate_{how} {}
+  driver_memory(weir::device home, allocate_call call)
+      : home_{detail::device_state::keep(home)}, allocate_{call} {}
   ~driver_memory();
   driver_memory(const driver_memory&) = delete;
   driver_memory& operator=(const driver_memory&) = delete;

@@ -1,4 +1,4 @@
-// Two resources, and the books of who gave what.
+// Two resources, and which of them each block is of.
 #include "weir/resource/fallback_resource.hpp"
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace weir::inline v0 {
 struct fallback_resource::state {
   struct record {
     bytes size{};
-    const any_resource* from = nullptr;
+    const any_resource* origin = nullptr;
   };
 
   state(any_resource first, any_resource second)
@@ -32,38 +32,39 @@ result<fallback_resource> fallback_resource::create(any_resource primary, any_re
 }
 
 result<void*> fallback_resource::try_allocate(bytes size, const stream_ref& stream,
-                                              bytes alignment) {
-  state& my = *inside_;
-  const any_resource* from = &my.primary;
-  auto made = from->try_allocate(size, stream, alignment);
-  if (!made && resources::is_shortage(made.code())) {
-    from = &my.alternate;
-    made = from->try_allocate(size, stream, alignment);
+                                              bytes alignment) const {
+  state& self = *state_;
+  const any_resource* origin = &self.primary;
+  auto pointer = origin->try_allocate(size, stream, alignment);
+  if (!pointer && resources::is_shortage(pointer.code())) {
+    origin = &self.alternate;
+    pointer = origin->try_allocate(size, stream, alignment);
   }
-  if (!made || *made == nullptr) return made;
-  if (auto entered = my.live.put(*made, {size, from}); !entered) {
-    from->deallocate(*made, size, stream);
+  if (!pointer || *pointer == nullptr) return pointer;
+  if (auto entered = self.live.put(*pointer, {size, origin}); !entered) {
+    origin->deallocate(*pointer, size, stream);
     return std::move(entered).error();
   }
-  if (from == &my.alternate) my.fallbacks.fetch_add(1, std::memory_order_relaxed);
-  return made;
+  if (origin == &self.alternate) self.fallbacks.fetch_add(1, std::memory_order_relaxed);
+  return pointer;
 }
 
 result<void> fallback_resource::try_deallocate(void* pointer, bytes size,
-                                               const stream_ref& stream) {
-  return resources::give_back(inside_->live, pointer, size, [&](const state::record& what) {
-    return what.from->try_deallocate(pointer, what.size, stream);
+                                               const stream_ref& stream) const {
+  return resources::deallocate(state_->live, pointer, size, [&](const state::record& record) {
+    return record.origin->try_deallocate(pointer, record.size, stream);
   });
 }
 
-std::uint64_t fallback_resource::fallbacks() const noexcept { return inside_->fallbacks.load(); }
-any_resource fallback_resource::primary() const { return inside_->primary; }
-any_resource fallback_resource::alternate() const { return inside_->alternate; }
-weir::device fallback_resource::device() const { return inside_->primary.device(); }
+std::uint64_t fallback_resource::fallbacks() const noexcept { return state_->fallbacks.load(); }
+void fallback_resource::reset_stats() const noexcept { state_->fallbacks.store(0); }
+any_resource fallback_resource::primary() const { return state_->primary; }
+any_resource fallback_resource::alternate() const { return state_->alternate; }
+weir::device fallback_resource::device() const { return state_->primary.device(); }
 
 memory_kind fallback_resource::kind() const noexcept {
-  const memory_kind first = inside_->primary.kind();
-  return first == inside_->alternate.kind() ? first : memory_kind::device;
+  const memory_kind first = state_->primary.kind();
+  return first == state_->alternate.kind() ? first : memory_kind::device;
 }
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// The budget: reserved before the upstream is asked, given back when it refuses.
+// The budget: reserved before the upstream is called, released when it refuses.
 #include "weir/resource/limiting_resource.hpp"
 
 #include <atomic>
@@ -13,7 +13,7 @@ struct limiting_resource::state {
     bytes size{};
   };
 
-  state(any_resource under, bytes most) : upstream{std::move(under)}, limit{most.count()} {}
+  state(any_resource under, bytes budget) : upstream{std::move(under)}, limit{budget.count()} {}
 
   /// Checks and takes in one step: adding first and checking then would make others fail meanwhile.
   [[nodiscard]] bool reserve(std::uint64_t size) noexcept {
@@ -38,42 +38,44 @@ result<limiting_resource> limiting_resource::create(any_resource upstream, bytes
 }
 
 result<void*> limiting_resource::try_allocate(bytes size, const stream_ref& stream,
-                                              bytes alignment) {
-  state& my = *inside_;
-  if (!my.reserve(size.count())) {
+                                              bytes alignment) const {
+  state& self = *state_;
+  if (!self.reserve(size.count())) {
     return error{.code = errc::limit_exceeded,
                  .requested = size,
                  .detail = to_string(used()) + " of " + to_string(limit()) + " are used"};
   }
-  auto made = my.upstream.try_allocate(size, stream, alignment);
-  if (!made || *made == nullptr) {
-    my.release(size.count());
-    return made;
+  auto pointer = self.upstream.try_allocate(size, stream, alignment);
+  if (!pointer || *pointer == nullptr) {
+    self.release(size.count());
+    return pointer;
   }
-  if (auto entered = my.live.put(*made, {size}); !entered) {
-    my.release(size.count());
-    my.upstream.deallocate(*made, size, stream);
+  if (auto entered = self.live.put(*pointer, {size}); !entered) {
+    self.release(size.count());
+    self.upstream.deallocate(*pointer, size, stream);
     return std::move(entered).error();
   }
-  return made;
+  return pointer;
 }
 
 result<void> limiting_resource::try_deallocate(void* pointer, bytes size,
-                                               const stream_ref& stream) {
-  state& my = *inside_;
-  return resources::give_back(my.live, pointer, size,
-                              [&](const state::record& what) -> result<void> {
-                                WEIR_TRY(my.upstream.try_deallocate(pointer, what.size, stream));
-                                my.release(what.size.count());
-                                return {};
-                              });
+                                               const stream_ref& stream) const {
+  state& self = *state_;
+  return resources::deallocate(
+      self.live, pointer, size, [&](const state::record& record) -> result<void> {
+        WEIR_TRY(self.upstream.try_deallocate(pointer, record.size, stream));
+        self.release(record.size.count());
+        return {};
+      });
 }
 
-bytes limiting_resource::used() const noexcept { return bytes{inside_->used.load()}; }
-bytes limiting_resource::limit() const noexcept { return bytes{inside_->limit.load()}; }
-void limiting_resource::set_limit(bytes most) noexcept { inside_->limit.store(most.count()); }
-any_resource limiting_resource::upstream() const { return inside_->upstream; }
-weir::device limiting_resource::device() const { return inside_->upstream.device(); }
-memory_kind limiting_resource::kind() const noexcept { return inside_->upstream.kind(); }
+bytes limiting_resource::used() const noexcept { return bytes{state_->used.load()}; }
+bytes limiting_resource::limit() const noexcept { return bytes{state_->limit.load()}; }
+void limiting_resource::set_limit(bytes limit) const noexcept {
+  state_->limit.store(limit.count());
+}
+any_resource limiting_resource::upstream() const { return state_->upstream; }
+weir::device limiting_resource::device() const { return state_->upstream.device(); }
+memory_kind limiting_resource::kind() const noexcept { return state_->upstream.kind(); }
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// Writing rows, and keeping the trouble of writing them away from the requests.
+// Writing rows, and keeping the errors of that away from the requests.
 #include "weir/resource/logging_resource.hpp"
 
 #include <fcntl.h>
@@ -10,9 +10,10 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
-#include <mutex>
 #include <system_error>
 
+#include "base/host_memory.hpp"
+#include "base/mutex.hpp"
 #include "resources/adaptor.hpp"
 #include "weir/device/virtual_memory.hpp"
 
@@ -21,9 +22,9 @@ namespace {
 
 constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream\n";
 
-error system_error(std::string what, int number) {
+error system_error(std::string subject, int number) {
   return {.code = errc::system,
-          .detail = std::move(what) + ": " + std::generic_category().message(number)};
+          .detail = std::move(subject) + ": " + std::generic_category().message(number)};
 }
 
 /// A file that takes rows, each with one call to the system.
@@ -44,13 +45,13 @@ class row_file {
   result<void> write_all(std::string_view rest) {
     const std::size_t whole = rest.size();
     while (!rest.empty()) {
-      const ssize_t done = ::write(file_.get(), rest.data(), rest.size());
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) {
+      const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) {
         torn_ = torn_ || rest.size() != whole;
         return system_error(path_, errno);
       }
-      rest.remove_prefix(static_cast<std::size_t>(done));
+      rest.remove_prefix(static_cast<std::size_t>(written));
     }
     return {};
   }
@@ -79,11 +80,12 @@ std::string row(const char* action, void* pointer, bytes size, const stream_ref&
 }  // namespace
 
 struct logging_resource::state {
-  state(any_resource under, csv_sink to) : upstream{std::move(under)}, sink{std::move(to)} {}
+  state(any_resource under, csv_sink output)
+      : upstream{std::move(under)}, sink{std::move(output)} {}
 
-  /// Nothing of the log's may reach the request, not even an exception.
-  void write(std::string_view text) noexcept {
-    const std::lock_guard lock{mutex};
+  /// No failure of the log may reach the request, not even an exception.
+  void write(std::string_view text) noexcept WEIR_EXCLUDES(mutex) {
+    const detail::mutex_lock lock{mutex};
     result<void> written;
     try {
       written = sink(text);
@@ -92,33 +94,37 @@ struct logging_resource::state {
     } catch (...) {
       written = errc::system;
     }
-    if (written) return;
-    ++lost;
-    if (outcome) outcome = std::move(written);
+    if (!written) count_lost(std::move(written));
   }
-  void note(const char* action, void* pointer, bytes size, const stream_ref& stream) noexcept {
+  void log(const char* action, void* pointer, bytes size, const stream_ref& stream) noexcept
+      WEIR_EXCLUDES(mutex) {
     try {
       write(row(action, pointer, size, stream));
     } catch (const std::bad_alloc&) {
-      const std::lock_guard lock{mutex};
-      ++lost;
-      if (outcome) outcome = errc::system;
+      const detail::mutex_lock lock{mutex};
+      count_lost(detail::no_host_memory());
     }
   }
 
   const any_resource upstream;
-  std::mutex mutex;
-  csv_sink sink;
-  std::uint64_t lost = 0;
-  result<void> outcome;
+  mutable detail::mutex mutex;
+  csv_sink sink WEIR_GUARDED_BY(mutex);
+  std::uint64_t lost WEIR_GUARDED_BY(mutex) = 0;
+  result<void> first_failure WEIR_GUARDED_BY(mutex);
+
+ private:
+  void count_lost(result<void> reason) noexcept WEIR_REQUIRES(mutex) {
+    ++lost;
+    if (first_failure) first_failure = std::move(reason);
+  }
 };
 
 result<logging_resource> logging_resource::create(any_resource upstream, csv_sink sink) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (!sink) return error{.code = errc::invalid_argument, .detail = "there is nowhere to write to"};
-  auto made = std::make_shared<state>(std::move(upstream), std::move(sink));
-  made->write(header);
-  return logging_resource{std::move(made)};
+  auto shared = std::make_shared<state>(std::move(upstream), std::move(sink));
+  shared->write(header);
+  return logging_resource{std::move(shared)};
 }
 
 result<logging_resource> logging_resource::create(any_resource upstream, const std::string& path) {
@@ -131,32 +137,39 @@ result<logging_resource> logging_resource::create(any_resource upstream, const s
 }
 
 result<void*> logging_resource::try_allocate(bytes size, const stream_ref& stream,
-                                             bytes alignment) {
-  auto made = inside_->upstream.try_allocate(size, stream, alignment);
-  if (!made)
-    inside_->note("allocate failure", nullptr, size, stream);
-  else if (*made != nullptr)
-    inside_->note("allocate", *made, size, stream);
-  return made;
+                                             bytes alignment) const {
+  auto pointer = state_->upstream.try_allocate(size, stream, alignment);
+  if (!pointer)
+    state_->log("allocate failure", nullptr, size, stream);
+  else if (*pointer != nullptr)
+    state_->log("allocate", *pointer, size, stream);
+  return pointer;
 }
 
-result<void> logging_resource::try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
-  if (pointer != nullptr) inside_->note("free", pointer, size, stream);
-  return inside_->upstream.try_deallocate(pointer, size, stream);
+result<void> logging_resource::try_deallocate(void* pointer, bytes size,
+                                              const stream_ref& stream) const {
+  if (pointer != nullptr) state_->log("free", pointer, size, stream);
+  return state_->upstream.try_deallocate(pointer, size, stream);
 }
 
 result<void> logging_resource::log_state() const {
-  const std::lock_guard lock{inside_->mutex};
-  return inside_->outcome;
+  const detail::mutex_lock lock{state_->mutex};
+  return state_->first_failure;
 }
 
 std::uint64_t logging_resource::lost_rows() const {
-  const std::lock_guard lock{inside_->mutex};
-  return inside_->lost;
+  const detail::mutex_lock lock{state_->mutex};
+  return state_->lost;
 }
 
-any_resource logging_resource::upstream() const { return inside_->upstream; }
-weir::device logging_resource::device() const { return inside_->upstream.device(); }
-memory_kind logging_resource::kind() const noexcept { return inside_->upstream.kind(); }
+void logging_resource::reset_stats() const {
+  const detail::mutex_lock lock{state_->mutex};
+  state_->lost = 0;
+  state_->first_failure = result<void>{};
+}
+
+any_resource logging_resource::upstream() const { return state_->upstream; }
+weir::device logging_resource::device() const { return state_->upstream.device(); }
+memory_kind logging_resource::kind() const noexcept { return state_->upstream.kind(); }
 
 }  // namespace weir::inline v0

@@ -17,22 +17,23 @@ result<device_address> allocate_managed(const context_scope& bound, bytes size) 
 
 }  // namespace
 
-result<managed_resource> managed_resource::create(weir::device where) {
-  if (!where.capabilities().managed_memory) return errc::not_supported;
-  return managed_resource{std::make_shared<resources::driver_memory>(where, &allocate_managed)};
+result<managed_resource> managed_resource::create(weir::device home) {
+  if (!home.capabilities().managed_memory) return errc::not_supported;
+  return managed_resource{std::make_shared<resources::driver_memory>(home, &allocate_managed)};
 }
 
 result<void*> managed_resource::try_allocate(bytes size, const stream_ref& stream,
-                                             bytes alignment) {
-  return inside_->allocate(size, stream, alignment);
+                                             bytes alignment) const {
+  return state_->allocate(size, stream, alignment);
 }
 
-result<void> managed_resource::try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
-  return inside_->deallocate(pointer, size, stream);
+result<void> managed_resource::try_deallocate(void* pointer, bytes size,
+                                              const stream_ref& stream) const {
+  return state_->deallocate(pointer, size, stream);
 }
 
-weir::device managed_resource::device() const noexcept { return inside_->device(); }
+weir::device managed_resource::device() const noexcept { return state_->device(); }
 
-bytes managed_resource::in_use() const { return inside_->in_use(); }
+bytes managed_resource::in_use() const { return state_->in_use(); }
 
 }  // namespace weir::inline v0

@@ -5,20 +5,22 @@
 
 namespace weir::inline v0 {
 
-result<plain_resource> plain_resource::create(weir::device where) {
-  return plain_resource{std::make_shared<resources::driver_memory>(where, &allocate_plain)};
+result<plain_resource> plain_resource::create(weir::device home) {
+  return plain_resource{std::make_shared<resources::driver_memory>(home, &allocate_plain)};
 }
 
-result<void*> plain_resource::try_allocate(bytes size, const stream_ref& stream, bytes alignment) {
-  return inside_->allocate(size, stream, alignment);
+result<void*> plain_resource::try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment) const {
+  return state_->allocate(size, stream, alignment);
 }
 
-result<void> plain_resource::try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
-  return inside_->deallocate(pointer, size, stream);
+result<void> plain_resource::try_deallocate(void* pointer, bytes size,
+                                            const stream_ref& stream) const {
+  return state_->deallocate(pointer, size, stream);
 }
 
-weir::device plain_resource::device() const noexcept { return inside_->device(); }
+weir::device plain_resource::device() const noexcept { return state_->device(); }
 
-bytes plain_resource::in_use() const { return inside_->in_use(); }
+bytes plain_resource::in_use() const { return state_->in_use(); }
 
 }  // namespace weir::inline v0

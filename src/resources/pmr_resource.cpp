@@ -1,4 +1,4 @@
-// The standard library's three calls.
+// The three calls of std::pmr::memory_resource.
 #include "weir/resource/pmr_resource.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Asking and trying again, without asking from inside a question.
+// Calling the user and trying again, but not for requests of that call itself.
 #include "weir/resource/retry_resource.hpp"
 
 #include <atomic>
@@ -8,31 +8,30 @@
 namespace weir::inline v0 {
 namespace {
 
-/// The questions that the thread is in the middle of, innermost_question first.
-struct question {
-  const void* of;
-  question* around;
-};
-thread_local question* innermost_question = nullptr;
-
-class question_scope {
+/// The resource whose callback runs on this thread, and the one whose callback called that.
+class callback_scope {
  public:
-  explicit question_scope(const void* of) noexcept : asked_{of, innermost_question} {
-    innermost_question = &asked_;
+  explicit callback_scope(const void* resource) noexcept
+      : resource_{resource}, enclosing_{innermost} {
+    innermost = this;
   }
-  ~question_scope() { innermost_question = asked_.around; }
-  question_scope(const question_scope&) = delete;
-  question_scope& operator=(const question_scope&) = delete;
+  ~callback_scope() { innermost = enclosing_; }
+  callback_scope(const callback_scope&) = delete;
+  callback_scope& operator=(const callback_scope&) = delete;
+
+  [[nodiscard]] static bool is_running(const void* resource) noexcept {
+    for (const callback_scope* scope = innermost; scope != nullptr; scope = scope->enclosing_)
+      if (scope->resource_ == resource) return true;
+    return false;
+  }
 
  private:
-  question asked_;
-};
+  static thread_local callback_scope* innermost;
 
-bool is_asking(const void* who) noexcept {
-  for (const question* each = innermost_question; each != nullptr; each = each->around)
-    if (each->of == who) return true;
-  return false;
-}
+  const void* resource_;
+  callback_scope* enclosing_;
+};
+thread_local callback_scope* callback_scope::innermost = nullptr;
 
 }  // namespace
 
@@ -51,32 +50,36 @@ result<retry_resource> retry_resource::create(any_resource upstream, shortage_ca
       std::shared_ptr<state>{new state{std::move(upstream), std::move(callback), most_retries}}};
 }
 
-result<void*> retry_resource::try_allocate(bytes size, const stream_ref& stream, bytes alignment) {
-  state& my = *inside_;
-  auto made = my.upstream.try_allocate(size, stream, alignment);
-  if (made || !resources::is_shortage(made.code()) || is_asking(&my)) return made;
-  for (unsigned attempt = 1; attempt <= my.most_retries; ++attempt) {
+result<void*> retry_resource::try_allocate(bytes size, const stream_ref& stream,
+                                           bytes alignment) const {
+  state& self = *state_;
+  auto pointer = self.upstream.try_allocate(size, stream, alignment);
+  if (pointer || !resources::is_shortage(pointer.code()) || callback_scope::is_running(&self))
+    return pointer;
+  for (unsigned attempt = 1; attempt <= self.most_retries; ++attempt) {
     {
-      const question_scope asking{&my};
-      if (!my.callback(size, attempt)) break;
+      const callback_scope running{&self};
+      if (!self.callback(size, attempt)) break;
     }
-    made = my.upstream.try_allocate(size, stream, alignment);
-    if (made) {
-      my.recoveries.fetch_add(1, std::memory_order_relaxed);
+    pointer = self.upstream.try_allocate(size, stream, alignment);
+    if (pointer) {
+      self.recoveries.fetch_add(1, std::memory_order_relaxed);
       break;
     }
-    if (!resources::is_shortage(made.code())) break;
+    if (!resources::is_shortage(pointer.code())) break;
   }
-  return made;
+  return pointer;
 }
 
-result<void> retry_resource::try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
-  return inside_->upstream.try_deallocate(pointer, size, stream);
+result<void> retry_resource::try_deallocate(void* pointer, bytes size,
+                                            const stream_ref& stream) const {
+  return state_->upstream.try_deallocate(pointer, size, stream);
 }
 
-std::uint64_t retry_resource::recoveries() const noexcept { return inside_->recoveries.load(); }
-any_resource retry_resource::upstream() const { return inside_->upstream; }
-weir::device retry_resource::device() const { return inside_->upstream.device(); }
-memory_kind retry_resource::kind() const noexcept { return inside_->upstream.kind(); }
+std::uint64_t retry_resource::recoveries() const noexcept { return state_->recoveries.load(); }
+void retry_resource::reset_stats() const noexcept { state_->recoveries.store(0); }
+any_resource retry_resource::upstream() const { return state_->upstream; }
+weir::device retry_resource::device() const { return state_->upstream.device(); }
+memory_kind retry_resource::kind() const noexcept { return state_->upstream.kind(); }
 
 }  // namespace weir::inline v0

@@ -2,26 +2,49 @@
 #include "weir/resource/statistics_resource.hpp"
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
 
 namespace weir::inline v0 {
 namespace {
 
-void add(running_count& to, std::int64_t amount) {
-  to.current += amount;
-  to.total += amount;
-  to.peak = std::max(to.peak, to.current);
+std::int64_t signed_count(bytes size) { return static_cast<std::int64_t>(size.count()); }
+std::int64_t signed_count(std::uint64_t count) { return static_cast<std::int64_t>(count); }
+
+template <class Amount>
+void raise_peak(running_count<Amount>& count, std::int64_t current) {
+  const Amount reached{static_cast<std::uint64_t>(std::max<std::int64_t>(current, 0))};
+  count.peak = std::max(count.peak, reached);
 }
 
-/// What happened in a section, seen from the one around it.
-void add_section(running_count& to, const running_count& section) {
-  to.peak = std::max(to.peak, to.current + section.peak);
-  to.current += section.current;
-  to.total += section.total;
+template <class Amount>
+void add(running_count<Amount>& count, Amount amount) {
+  count.current += signed_count(amount);
+  count.total += amount;
+  raise_peak(count, count.current);
+}
+
+/// Adds a section's numbers to those of the enclosing one.
+template <class Amount>
+void add_section(running_count<Amount>& enclosing, const running_count<Amount>& section) {
+  raise_peak(enclosing, enclosing.current + signed_count(section.peak));
+  enclosing.current += section.current;
+  enclosing.total += section.total;
+}
+
+template <class Amount>
+void reset(running_count<Amount>& count) {
+  count.peak = count.total = Amount{};
+  raise_peak(count, count.current);
+}
+
+std::string signed_size(std::int64_t size) {
+  const std::uint64_t magnitude = size < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(size)
+                                           : static_cast<std::uint64_t>(size);
+  return (size < 0 ? "-" : "") + to_string(bytes{magnitude});
 }
 
 }  // namespace
@@ -33,21 +56,21 @@ struct statistics_resource::state {
 
   explicit state(any_resource under) : upstream{std::move(under)} {}
 
-  void allocated(bytes size) {
-    const std::lock_guard lock{mutex};
-    add(sections.back().bytes, static_cast<std::int64_t>(size.count()));
-    add(sections.back().allocations, 1);
+  void count_allocation(bytes size) WEIR_EXCLUDES(mutex) {
+    const detail::mutex_lock lock{mutex};
+    add(sections.back().bytes, size);
+    add(sections.back().allocations, std::uint64_t{1});
   }
-  void freed(bytes size) {
-    const std::lock_guard lock{mutex};
-    sections.back().bytes.current -= static_cast<std::int64_t>(size.count());
+  void count_free(bytes size) WEIR_EXCLUDES(mutex) {
+    const detail::mutex_lock lock{mutex};
+    sections.back().bytes.current -= signed_count(size);
     --sections.back().allocations.current;
   }
 
   const any_resource upstream;
   resources::live_table<record> live;
-  std::mutex mutex;
-  std::vector<resource_statistics> sections{1};
+  mutable detail::mutex mutex;
+  std::vector<resource_stats> sections WEIR_GUARDED_BY(mutex){1};
 };
 
 result<statistics_resource> statistics_resource::create(any_resource upstream) {
@@ -56,55 +79,68 @@ result<statistics_resource> statistics_resource::create(any_resource upstream) {
 }
 
 result<void*> statistics_resource::try_allocate(bytes size, const stream_ref& stream,
-                                                bytes alignment) {
-  state& my = *inside_;
-  auto made = my.upstream.try_allocate(size, stream, alignment);
-  if (!made || *made == nullptr) return made;
-  if (auto entered = my.live.put(*made, {size}); !entered) {
-    my.upstream.deallocate(*made, size, stream);
+                                                bytes alignment) const {
+  state& self = *state_;
+  auto pointer = self.upstream.try_allocate(size, stream, alignment);
+  if (!pointer || *pointer == nullptr) return pointer;
+  if (auto entered = self.live.put(*pointer, {size}); !entered) {
+    self.upstream.deallocate(*pointer, size, stream);
     return std::move(entered).error();
   }
-  my.allocated(size);
-  return made;
+  self.count_allocation(size);
+  return pointer;
 }
 
 result<void> statistics_resource::try_deallocate(void* pointer, bytes size,
-                                                 const stream_ref& stream) {
-  state& my = *inside_;
-  return resources::give_back(my.live, pointer, size,
-                              [&](const state::record& what) -> result<void> {
-                                WEIR_TRY(my.upstream.try_deallocate(pointer, what.size, stream));
-                                my.freed(what.size);
-                                return {};
-                              });
+                                                 const stream_ref& stream) const {
+  state& self = *state_;
+  return resources::deallocate(
+      self.live, pointer, size, [&](const state::record& record) -> result<void> {
+        WEIR_TRY(self.upstream.try_deallocate(pointer, record.size, stream));
+        self.count_free(record.size);
+        return {};
+      });
 }
 
-resource_statistics statistics_resource::counters() const {
-  const std::lock_guard lock{inside_->mutex};
-  return inside_->sections.back();
+resource_stats statistics_resource::stats() const {
+  const detail::mutex_lock lock{state_->mutex};
+  return state_->sections.back();
 }
 
-resource_statistics statistics_resource::push() {
-  const std::lock_guard lock{inside_->mutex};
-  const resource_statistics around = inside_->sections.back();
-  inside_->sections.emplace_back();
-  return around;
+void statistics_resource::reset_stats() const {
+  const detail::mutex_lock lock{state_->mutex};
+  reset(state_->sections.back().bytes);
+  reset(state_->sections.back().allocations);
 }
 
-result<resource_statistics> statistics_resource::pop() {
-  const std::lock_guard lock{inside_->mutex};
-  auto& sections = inside_->sections;
+resource_stats statistics_resource::push() const {
+  const detail::mutex_lock lock{state_->mutex};
+  const resource_stats enclosing = state_->sections.back();
+  state_->sections.emplace_back();
+  return enclosing;
+}
+
+result<resource_stats> statistics_resource::pop() const {
+  const detail::mutex_lock lock{state_->mutex};
+  auto& sections = state_->sections;
   if (sections.size() == 1)
     return error{.code = errc::invalid_argument, .detail = "no section was pushed"};
-  const resource_statistics section = sections.back();
+  const resource_stats section = sections.back();
   sections.pop_back();
   add_section(sections.back().bytes, section.bytes);
   add_section(sections.back().allocations, section.allocations);
   return section;
 }
 
-any_resource statistics_resource::upstream() const { return inside_->upstream; }
-weir::device statistics_resource::device() const { return inside_->upstream.device(); }
-memory_kind statistics_resource::kind() const noexcept { return inside_->upstream.kind(); }
+any_resource statistics_resource::upstream() const { return state_->upstream; }
+weir::device statistics_resource::device() const { return state_->upstream.device(); }
+memory_kind statistics_resource::kind() const noexcept { return state_->upstream.kind(); }
+
+std::string to_string(const resource_stats& stats) {
+  const auto& [size, number] = stats;
+  return signed_size(size.current) + " in " + std::to_string(number.current) +
+         " allocations, at most " + to_string(size.peak) + " in " + std::to_string(number.peak) +
+         ", in total " + to_string(size.total) + " in " + std::to_string(number.total);
+}
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// Requests without a stream: on one of our own, waited for.
+// Requests without a stream: on one of the resource's own, waited for.
 #include "weir/resource/synchronous_resource.hpp"
 
 #include "resources/adaptor.hpp"
@@ -18,29 +18,29 @@ result<synchronous_resource> synchronous_resource::create(any_resource upstream)
 }
 
 result<void*> synchronous_resource::try_allocate(bytes size, bytes alignment) const {
-  const stream_ref own = inside_->own.ref();
-  WEIR_TRY_VALUE(made, inside_->upstream.try_allocate(size, own, alignment));
-  if (made == nullptr) return nullptr;
-  // The memory may come with a wait for somebody else's work; nobody else would see that wait.
-  if (auto rested = own.synchronize(); !rested) {
-    inside_->upstream.deallocate(made, size, own);
-    return std::move(rested).error();
+  const stream_ref own = state_->own.ref();
+  WEIR_TRY_VALUE(pointer, state_->upstream.try_allocate(size, own, alignment));
+  if (pointer == nullptr) return nullptr;
+  // The memory may come with a wait for other work, queued on `own` alone.
+  if (auto waited = own.synchronize(); !waited) {
+    state_->upstream.deallocate(pointer, size, own);
+    return std::move(waited).error();
   }
-  return made;
+  return pointer;
 }
 
 void synchronous_resource::deallocate(void* pointer, bytes size) const noexcept {
-  inside_->upstream.deallocate(pointer, size, inside_->own.ref());
+  state_->upstream.deallocate(pointer, size, state_->own.ref());
 }
 
 result<void> synchronous_resource::try_deallocate(void* pointer, bytes size) const {
-  return inside_->upstream.try_deallocate(pointer, size, inside_->own.ref());
+  return state_->upstream.try_deallocate(pointer, size, state_->own.ref());
 }
 
-const any_resource& synchronous_resource::upstream() const noexcept { return inside_->upstream; }
+const any_resource& synchronous_resource::upstream() const noexcept { return state_->upstream; }
 
 bool operator==(const synchronous_resource& a, const synchronous_resource& b) noexcept {
-  return a.inside_->upstream == b.inside_->upstream;
+  return a.state_->upstream == b.state_->upstream;
 }
 
 }  // namespace weir::inline v0

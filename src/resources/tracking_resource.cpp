@@ -25,28 +25,33 @@ constexpr std::size_t deepest = 64;
 [[gnu::noinline]] std::vector<void*> stack_here(std::size_t depth) {
   constexpr std::size_t own = 2;  // this function and try_allocate
   std::array<void*, deepest + own> frames;
-  const int found = ::backtrace(frames.data(), static_cast<int>(depth + own));
-  const auto count = static_cast<std::size_t>(std::max(found, 0));
+  const int captured = ::backtrace(frames.data(), static_cast<int>(depth + own));
+  const auto count = static_cast<std::size_t>(std::max(captured, 0));
   if (count <= own) return {};
   return std::vector<void*>(frames.data() + own, frames.data() + count);
 }
 
-std::string symbol_of(void* address) {
+std::string address_text(const void* address) {
   char text[64];
   std::snprintf(text, sizeof text, "%p", address);
+  return text;
+}
+
+std::string symbol_of(void* address) {
+  const std::string text = address_text(address);
   // A return address points behind the call, which may be the end of the function.
   const auto call = static_cast<const char*>(address) - 1;
-  Dl_info found{};
-  if (::dladdr(call, &found) == 0) return text;
+  Dl_info symbol{};
+  if (::dladdr(call, &symbol) == 0) return text;
   std::string name = "?";
-  if (found.dli_sname != nullptr) {
+  if (symbol.dli_sname != nullptr) {
     int status = 0;
-    char* const readable = abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &status);
-    name = readable != nullptr ? readable : found.dli_sname;
+    char* const readable = abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, &status);
+    name = readable != nullptr ? readable : symbol.dli_sname;
     std::free(readable);  // NOLINT: that is how it was allocated
   }
-  const std::string file = found.dli_fname != nullptr ? found.dli_fname : "?";
-  return std::string{text} + " " + name + " in " + file;
+  const std::string file = symbol.dli_fname != nullptr ? symbol.dli_fname : "?";
+  return text + " " + name + " in " + file;
 }
 
 }  // namespace
@@ -54,24 +59,25 @@ std::string symbol_of(void* address) {
 struct tracking_resource::state {
   struct record {
     bytes size{};
-    live_allocation what;
+    live_allocation allocation;
   };
 
-  state(any_resource under, tracking_options how) : upstream{std::move(under)}, settings{how} {}
+  state(any_resource under, tracking_options options)
+      : upstream{std::move(under)}, settings{options} {}
   ~state() {
-    const auto left = live.total();
-    if (left.count == 0) return;
-    report_error({.code = errc::already_freed,
-                  .requested = left.size,
-                  .detail = "tracking ended with " + std::to_string(left.count) +
-                            " live allocations of " + to_string(left.size)});
+    const auto leaked = live.total();
+    if (leaked.count == 0) return;
+    report_error({.code = errc::still_live,
+                  .requested = leaked.size,
+                  .detail = "tracking ended with " + std::to_string(leaked.count) +
+                            " live allocations of " + to_string(leaked.size)});
   }
   state(const state&) = delete;
   state& operator=(const state&) = delete;
 
   const any_resource upstream;
   const tracking_options settings;
-  std::atomic<std::uint64_t> made{0};
+  std::atomic<std::uint64_t> last_number{0};
   resources::live_table<record> live;
 };
 
@@ -84,79 +90,85 @@ result<tracking_resource> tracking_resource::create(any_resource upstream,
 }
 
 result<void*> tracking_resource::try_allocate(bytes size, const stream_ref& stream,
-                                              bytes alignment) {
-  state& my = *inside_;
-  auto made = my.upstream.try_allocate(size, stream, alignment);
-  if (!made || *made == nullptr) return made;
-  live_allocation what{.pointer = *made,
-                       .size = size,
-                       .stream = stream.handle(),
-                       .number = my.made.fetch_add(1, std::memory_order_relaxed) + 1,
-                       .thread = static_cast<std::uint64_t>(::gettid()),
-                       .when = std::chrono::system_clock::now(),
-                       .stack = {}};
-  if (my.settings.stacks) what.stack = stack_here(my.settings.depth);
-  if (auto entered = my.live.put(*made, {size, std::move(what)}); !entered) {
-    my.upstream.deallocate(*made, size, stream);
+                                              bytes alignment) const {
+  state& self = *state_;
+  auto pointer = self.upstream.try_allocate(size, stream, alignment);
+  if (!pointer || *pointer == nullptr) return pointer;
+  live_allocation allocation{.pointer = *pointer,
+                             .size = size,
+                             .stream = stream.handle(),
+                             .number = self.last_number.fetch_add(1, std::memory_order_relaxed) + 1,
+                             .thread = static_cast<std::uint64_t>(::gettid()),
+                             .time = std::chrono::system_clock::now(),
+                             .stack = {}};
+  if (self.settings.stacks) allocation.stack = stack_here(self.settings.depth);
+  if (auto entered = self.live.put(*pointer, {size, std::move(allocation)}); !entered) {
+    self.upstream.deallocate(*pointer, size, stream);
     return std::move(entered).error();
   }
-  return made;
+  return pointer;
 }
 
 result<void> tracking_resource::try_deallocate(void* pointer, bytes size,
-                                               const stream_ref& stream) {
-  return resources::give_back(inside_->live, pointer, size, [&](const state::record& what) {
-    return inside_->upstream.try_deallocate(pointer, what.size, stream);
+                                               const stream_ref& stream) const {
+  return resources::deallocate(state_->live, pointer, size, [&](const state::record& record) {
+    return state_->upstream.try_deallocate(pointer, record.size, stream);
   });
 }
 
 live_report tracking_resource::live() const {
-  live_report found;
-  inside_->live.for_each([&](void*, const state::record& each) {
-    found.allocations.push_back(each.what);
-    found.size += each.size;
+  live_report report;
+  state_->live.for_each([&](void*, const state::record& record) {
+    report.allocations.push_back(record.allocation);
+    report.size += record.size;
   });
-  std::sort(found.allocations.begin(), found.allocations.end(),
+  std::sort(report.allocations.begin(), report.allocations.end(),
             [](const auto& a, const auto& b) { return a.number < b.number; });
-  return found;
+  return report;
 }
 
-any_resource tracking_resource::upstream() const { return inside_->upstream; }
-weir::device tracking_resource::device() const { return inside_->upstream.device(); }
-memory_kind tracking_resource::kind() const noexcept { return inside_->upstream.kind(); }
+any_resource tracking_resource::upstream() const { return state_->upstream; }
+weir::device tracking_resource::device() const { return state_->upstream.device(); }
+memory_kind tracking_resource::kind() const noexcept { return state_->upstream.kind(); }
 
 // --- The report ---------------------------------------------------------------------------------
 
 std::vector<std::string> live_allocation::symbols() const {
   std::vector<std::string> lines;
   lines.reserve(stack.size());
-  for (void* const each : stack) lines.push_back(symbol_of(each));
+  for (void* const frame : stack) lines.push_back(symbol_of(frame));
   return lines;
 }
 
-std::string live_report::text() const {
-  struct place {
+std::string to_string(const live_allocation& allocation) {
+  return "#" + std::to_string(allocation.number) + " " + to_string(allocation.size) + " at " +
+         address_text(allocation.pointer) + " by thread " + std::to_string(allocation.thread);
+}
+
+std::string to_string(const live_report& report) {
+  struct call_site {
     const live_allocation* first = nullptr;
     std::uint64_t count = 0;
     bytes size{};
   };
-  std::map<std::vector<void*>, place> by_stack;
-  for (const live_allocation& each : allocations) {
-    place& here = by_stack[each.stack];
-    if (here.first == nullptr) here.first = &each;
-    ++here.count;
-    here.size += each.size;
+  std::map<std::vector<void*>, call_site> by_stack;
+  for (const live_allocation& allocation : report.allocations) {
+    call_site& site = by_stack[allocation.stack];
+    if (site.first == nullptr) site.first = &allocation;
+    ++site.count;
+    site.size += allocation.size;
   }
-  std::vector<place> places;
-  for (const auto& [stack, here] : by_stack) places.push_back(here);
-  std::stable_sort(places.begin(), places.end(),
-                   [](const place& a, const place& b) { return a.size > b.size; });
+  std::vector<call_site> sites;
+  for (const auto& [stack, site] : by_stack) sites.push_back(site);
+  std::stable_sort(sites.begin(), sites.end(),
+                   [](const call_site& a, const call_site& b) { return a.size > b.size; });
 
-  std::string out = std::to_string(allocations.size()) + " live allocations, " + to_string(size);
-  for (const place& each : places) {
-    out += "\n" + std::to_string(each.count) + " of them, " + to_string(each.size) + ", first #" +
-           std::to_string(each.first->number) + " by thread " + std::to_string(each.first->thread);
-    for (const std::string& line : each.first->symbols()) out += "\n    " + line;
+  std::string out =
+      std::to_string(report.allocations.size()) + " live allocations, " + to_string(report.size);
+  for (const call_site& site : sites) {
+    out += "\n" + std::to_string(site.count) + " of them, " + to_string(site.size) + ", first #" +
+           std::to_string(site.first->number) + " by thread " + std::to_string(site.first->thread);
+    for (const std::string& line : site.first->symbols()) out += "\n    " + line;
   }
   return out + "\n";
 }

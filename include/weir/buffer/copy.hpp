@@ -1,17 +1,18 @@
-// Copies and fills: lines, boxes, batches, between devices; always on the stream that is given.
+// Copies and fills: lines, boxes, batches, between devices; always on the stream of the call.
 //
+//   using namespace weir::literals;
 //   weir::copy(on_device, std::span{host}, stream).value();   // any two ranges of the same type
 //   weir::fill(on_device, 1.0F, stream).value();
 //   weir::copy_2d({to, 4096_B}, {from, 512_B}, 512_B, 64, stream).value();
 //
-// Every call queues work and returns; nothing goes behind the stream's back to the default stream.
-// Both sides must stay as they are until the stream has passed the copy.
+// Every call queues work and returns; nothing is queued on the default stream instead. Both sides
+// must stay as they are until the stream has completed the copy.
 //
 // Memory may be of any kind: of a device, managed, pinned, or the host's own pageable memory. A
 // copy from or to pageable memory goes through the driver's own staging, which is slower; whether
 // the call waits for it is up to the driver, so do not count on either: neither that the source may
-// be changed at once, nor that the host goes on meanwhile. staging_buffer says when it is done with
-// which side.
+// be changed at once, nor that the host goes on meanwhile. staging_buffer says when it has read or
+// written each side.
 #pragma once
 
 #include <concepts>
@@ -30,8 +31,7 @@
 
 namespace weir::inline v0 {
 
-// --- Lines
-// ----------------------------------------------------------------------------------------
+// --- Lines ---------------------------------------------------------------------------------------
 
 /// Queues a copy of `size` bytes. Nothing is queued for zero bytes. invalid_argument: an address is
 /// null, or the two sides overlap; size_overflow: a side reaches over the end of the addresses.
@@ -57,8 +57,7 @@ WEIR_API result<void> fill_bytes(void* to, std::uint8_t value, bytes size,
 WEIR_API result<void> fill_pattern(void* to, const void* pattern, bytes element,
                                    std::uint64_t count, const stream_ref& stream);
 
-// --- Boxes
-// ----------------------------------------------------------------------------------------
+// --- Boxes ---------------------------------------------------------------------------------------
 
 /// Rows of memory, `pitch` bytes from one to the next. `rows` matters in 3D only: how many make a
 /// plane.
@@ -79,7 +78,7 @@ struct const_pitched_memory {
       : data{same.data}, pitch{same.pitch}, rows{same.rows} {}
 };
 
-/// How much of it is meant.
+/// The size of a part of pitched memory.
 struct box {
   bytes width{};
   std::uint64_t rows = 1;
@@ -98,8 +97,7 @@ WEIR_API result<void> copy_3d(const pitched_memory& to, const const_pitched_memo
 WEIR_API result<void> fill_2d(const pitched_memory& to, std::uint8_t value, bytes width,
                               std::uint64_t rows, const stream_ref& stream);
 
-// --- Batches
-// --------------------------------------------------------------------------------------
+// --- Batches -------------------------------------------------------------------------------------
 
 struct copy_item {
   void* to = nullptr;
@@ -115,8 +113,7 @@ struct copy_item {
 /// its detail; items before it may have been queued.
 WEIR_API result<void> copy_batch(std::span<const copy_item> items, const stream_ref& stream);
 
-// --- Ranges
-// ---------------------------------------------------------------------------------------
+// --- Ranges --------------------------------------------------------------------------------------
 
 namespace detail {
 

@@ -1,32 +1,37 @@
 // device_buffer: bytes from a resource, owned, in the order of a stream.
 //
+//   using namespace weir::literals;
 //   auto buffer = weir::device_buffer::create(memory, 64_MiB, stream).value();
 //   launch(buffer.data(), stream);
 //   buffer.hand_over(other).value();    // `other` goes on where `stream` is now
 //   launch(buffer.data(), other);
-//                                       // given back on `other`, behind the last work
+//                                       // freed on `other`, behind the last work
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <utility>
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/result.hpp"
+#include "weir/buffer/device_span.hpp"
 #include "weir/device/stream.hpp"
+#include "weir/pool/pooled_buffer.hpp"
 #include "weir/resource/resource.hpp"
 
 namespace weir::inline v0 {
 
-/// Memory of a resource that is given back with this object, on its stream.
+/// Memory of a resource that is freed with this object, on its stream.
 ///
-/// Belongs to one stream at a time: work queued there may use it from the beginning to the end. Who
-/// uses it on a further stream says so with join(), or lets the buffer move on with hand_over().
-/// The contents are what the memory held before. Keeps its resource alive; its stream must outlive
-/// it, or be left with hand_over(). Costs what the resource costs. One thread at a time.
+/// Belongs to one stream at a time: work queued there may use it from the beginning to the end. Use
+/// on a further stream is announced with record_stream(), or the buffer moves on with hand_over().
+/// The contents are undefined unless contents::zeroed is asked for. Keeps its resource alive; its
+/// stream must outlive it, or be left with hand_over(). Costs what the resource costs. One thread
+/// at a time.
 class WEIR_API device_buffer {
  public:
-  /// What the caller must give back to the resource.
+  /// Memory that the caller must free with the resource.
   struct raw_memory {
     void* data = nullptr;
     bytes size{};
@@ -34,34 +39,39 @@ class WEIR_API device_buffer {
 
   /// Empty, like one that was closed, released or moved from.
   device_buffer() noexcept = default;
-  /// Zero bytes are fine: there is no memory then. invalid_argument: the resource is empty; and
-  /// what the resource says of the request.
+  /// Zero bytes are fine: there is no memory then. Zeros are written by a fill that is queued on
+  /// the stream. invalid_argument: the resource is empty; and the errors of the resource.
   [[nodiscard]] static result<device_buffer> create(any_resource memory, bytes size,
                                                     const stream_ref& stream,
-                                                    bytes alignment = bytes{256});
+                                                    contents initial = contents::undefined,
+                                                    bytes alignment = resource_alignment);
   ~device_buffer();
   device_buffer(device_buffer&& other) noexcept;
   device_buffer& operator=(device_buffer&& other) noexcept;
 
-  /// Gives the memory back now and says what came of it. Empty afterwards in any case.
+  /// Frees the memory now and returns the resource's answer. Empty afterwards in any case.
   result<void> close() noexcept;
-  /// Gives the memory up to the caller, in the stream's order. Empty afterwards.
+  /// Passes the memory to the caller, in the stream's order. Empty afterwards.
   [[nodiscard]] raw_memory release() noexcept;
   explicit operator bool() const noexcept { return stream_.has_value(); }
 
   [[nodiscard]] void* data() const noexcept { return data_; }
   [[nodiscard]] bytes size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == bytes{}; }
+  [[nodiscard]] device_span<std::byte> span() const noexcept {
+    return {static_cast<std::byte*>(data_), static_cast<std::size_t>(size_.count())};
+  }
   [[nodiscard]] bytes capacity() const noexcept { return capacity_; }
   /// Need one that is not empty.
   [[nodiscard]] const stream_ref& stream() const noexcept { return *stream_; }
   [[nodiscard]] weir::device device() const { return memory_.device(); }
   [[nodiscard]] const any_resource& resource() const noexcept { return memory_; }
 
-  // already_freed: the buffer is empty. A call that fails leaves the buffer as it was.
+  // moved_from: the buffer has no resource. A call that fails leaves the buffer as it was.
 
-  /// Changes the size; the bytes that both sizes have stay, new ones hold anything. Within the
-  /// capacity nothing else happens; beyond it memory is allocated, copied and given back on the
-  /// buffer's stream.
+  /// Changes the size; the bytes that both sizes have stay, new ones are undefined. Within the
+  /// capacity nothing else happens; beyond it memory is allocated, copied and freed on the buffer's
+  /// stream.
   result<void> resize(bytes size);
   /// The same, but no bytes are kept, so none are copied.
   result<void> resize_discarding(bytes size);
@@ -72,9 +82,9 @@ class WEIR_API device_buffer {
 
   /// The buffer belongs to `next` from now on, which waits for what is queued on the old stream.
   result<void> hand_over(const stream_ref& next);
-  /// The buffer's stream waits for what is queued on `other` so far: what that does with the buffer
-  /// is safe from its end.
-  result<void> join(const stream_ref& other);
+  /// The buffer's stream waits for the work that is queued on `other` so far, so that the buffer
+  /// outlives its use there.
+  result<void> record_stream(const stream_ref& other);
 
  private:
   result<void> move_to(bytes capacity, bytes kept);

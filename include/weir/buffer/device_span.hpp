@@ -1,4 +1,4 @@
-// device_span<T>: where elements lie on a device and how many, for code that must not touch them.
+// device_span<T>: address and number of elements on a device, for code that must not touch them.
 #pragma once
 
 #include <bit>
@@ -28,7 +28,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// Elements in memory that the host may not touch: a std::span without a way to look inside.
+/// Elements in memory that the host may not touch: a std::span without access to them.
 ///
 /// Owns nothing: good as long as the memory. As cheap to copy as a pointer and a number.
 template <class T>

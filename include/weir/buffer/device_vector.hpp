@@ -1,11 +1,12 @@
 // device_vector<T>: elements in device memory, without a constructor running over them.
 //
-//   auto weights = weir::device_vector<float>::create(memory, 1 << 20, stream).value();
-//   weights.copy_from(std::span{host}, stream).value();
+//   auto weights = weir::device_vector<float>::create(memory, host.size(), stream).value();
+//   weights.copy_from(host).value();    // queued, so `host` stays as it is for now
 //   launch(weights.data(), weights.size(), stream);
-//   const float last = weights.get(weights.size() - 1).value();
+//   const float last = weights.get(weights.size() - 1).value();    // waits for the stream
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -20,10 +21,12 @@
 namespace weir::inline v0 {
 
 /// Elements of a trivially copyable type in memory of a resource: a device_buffer that counts in
-/// elements. New elements hold what the memory held before; fill() and copy_from() write them.
+/// elements. New elements are undefined unless contents::zeroed is asked for; fill() and
+/// copy_from() write them.
 ///
 /// Everything is queued on the vector's stream (see device_buffer for passing it to another) and
-/// returns at once, get() alone waits. One thread at a time.
+/// returns at once, get() alone waits. moved_from: the vector has no resource. One thread at a
+/// time.
 template <class T>
 class device_vector {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
@@ -35,30 +38,36 @@ class device_vector {
   device_vector() noexcept = default;
   /// `count` elements; zero is fine. size_overflow: there is no such size.
   [[nodiscard]] static result<device_vector> create(any_resource memory, std::size_t count,
-                                                    const stream_ref& stream) {
+                                                    const stream_ref& stream,
+                                                    contents initial = contents::undefined) {
     WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
-    WEIR_TRY_VALUE(buffer, device_buffer::create(std::move(memory), size, stream, alignment()));
+    WEIR_TRY_VALUE(buffer,
+                   device_buffer::create(std::move(memory), size, stream, initial, alignment()));
     return device_vector{std::move(buffer)};
   }
-  /// The elements of `values`, which must stay as they are until the stream has copied them.
+  /// create() with contents::zeroed.
+  [[nodiscard]] static result<device_vector> zeroed(any_resource memory, std::size_t count,
+                                                    const stream_ref& stream) {
+    return create(std::move(memory), count, stream, contents::zeroed);
+  }
+  /// The elements of `values`. The copy is queued, not done, when the call returns: `values` must
+  /// stay as they are until the stream has completed it.
   [[nodiscard]] static result<device_vector> copy_of(any_resource memory, std::span<const T> values,
                                                      const stream_ref& stream) {
-    WEIR_TRY_VALUE(made, create(std::move(memory), values.size(), stream));
-    WEIR_TRY(made.copy_from(values));
-    return std::move(made);
+    WEIR_TRY_VALUE(vector, create(std::move(memory), values.size(), stream));
+    WEIR_TRY(vector.copy_from(values));
+    return std::move(vector);
   }
   /// The buffer's bytes as elements. bad_alignment: it does not begin where a T may;
-  /// invalid_argument: it holds no whole number of them. Only a buffer that was taken in is gone
-  /// from `buffer`.
+  /// invalid_argument: it holds no whole number of them. Then `buffer` stays as it was.
   [[nodiscard]] static result<device_vector> adopt(device_buffer&& buffer) {
-    const device_span<std::byte> held{static_cast<std::byte*>(buffer.data()),
-                                      buffer.size().count()};
-    WEIR_TRY(held.template as<T>());
+    WEIR_TRY(buffer.span().template as<T>());
     return device_vector{std::move(buffer)};
   }
   /// The buffer beneath; the vector is empty afterwards.
   [[nodiscard]] device_buffer release() noexcept { return std::move(buffer_); }
   result<void> close() noexcept { return buffer_.close(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(buffer_); }
 
   [[nodiscard]] T* data() noexcept { return static_cast<T*>(buffer_.data()); }
   [[nodiscard]] const T* data() const noexcept { return static_cast<const T*>(buffer_.data()); }
@@ -74,7 +83,7 @@ class device_vector {
   [[nodiscard]] const stream_ref& stream() const noexcept { return buffer_.stream(); }
   [[nodiscard]] const device_buffer& buffer() const noexcept { return buffer_; }
 
-  /// Elements that both sizes have stay; new ones hold anything.
+  /// Elements that both sizes have stay; new ones are undefined.
   result<void> resize(std::size_t count) {
     WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
     return buffer_.resize(size);
@@ -85,37 +94,37 @@ class device_vector {
   }
   result<void> shrink_to_fit() { return buffer_.shrink_to_fit(); }
   result<void> hand_over(const stream_ref& next) { return buffer_.hand_over(next); }
-  result<void> join(const stream_ref& other) { return buffer_.join(other); }
+  result<void> record_stream(const stream_ref& other) { return buffer_.record_stream(other); }
 
-  // Host memory must stay as it is until the stream has passed the copy; copy.hpp tells what
+  // Host memory must stay as it is until the stream has completed the copy; copy.hpp tells what
   // pageable memory costs. invalid_argument: elements outside the vector.
 
   /// Queues a copy of `values` over the elements from `first` on.
   result<void> copy_from(std::span<const T> values, std::size_t first = 0) {
-    if (!buffer_) return errc::already_freed;
+    if (!buffer_) return errc::moved_from;
     WEIR_TRY_VALUE(target, span().part(first, values.size()));
     return copy(target, values, stream());
   }
   /// Queues a copy of the elements from `first` on to `values`.
   result<void> copy_to(std::span<T> values, std::size_t first = 0) const {
-    if (!buffer_) return errc::already_freed;
+    if (!buffer_) return errc::moved_from;
     WEIR_TRY_VALUE(source, span().part(first, values.size()));
     return copy(values, source, stream());
   }
   result<void> fill(const T& value) {
-    if (!buffer_) return errc::already_freed;
+    if (!buffer_) return errc::moved_from;
     return weir::fill(span(), value, stream());
   }
   /// Queues the writing of one element; `value` is read before the call returns. A driver call for
   /// each four bytes.
   result<void> set(std::size_t index, const T& value) {
-    if (!buffer_) return errc::already_freed;
+    if (!buffer_) return errc::moved_from;
     WEIR_TRY_VALUE(target, span().part(index, 1));
     return weir::fill(target, value, stream());
   }
-  /// One element, once the stream has come so far.
+  /// One element, once the stream has completed the work that is queued so far.
   [[nodiscard]] result<T> get(std::size_t index) const {
-    if (!buffer_) return errc::already_freed;
+    if (!buffer_) return errc::moved_from;
     WEIR_TRY_VALUE(source, span().part(index, 1));
     std::array<std::byte, sizeof(T)> raw{};
     WEIR_TRY(copy_bytes(raw.data(), source.data(), bytes{sizeof(T)}, stream()));
@@ -125,7 +134,9 @@ class device_vector {
 
  private:
   explicit device_vector(device_buffer buffer) noexcept : buffer_{std::move(buffer)} {}
-  static constexpr bytes alignment() noexcept { return bytes{alignof(T) > 256 ? alignof(T) : 256}; }
+  static constexpr bytes alignment() noexcept {
+    return std::max(bytes{alignof(T)}, resource_alignment);
+  }
 
   device_buffer buffer_;
 };

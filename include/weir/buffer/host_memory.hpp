@@ -1,11 +1,12 @@
 // Host memory that devices reach where it is: allocated for it, or registered afterwards.
 //
 //   auto flags = weir::mapped_buffer<int>::create(gpu, 64).value();    // zeros
-//   launch(flags.on_device(), stream);                                 // the kernel writes ...
+//   launch(flags.on_device(), stream);                                 // the kernel writes flags
 //   stream.synchronize().value();
-//   use(flags[0]);                                                     // ... what the host reads
+//   const int first = flags[0];                                        // and the host reads them
 //
-//   auto pinned = weir::registered_memory::create(gpu, std::as_writable_bytes(std::span{file}));
+//   auto pinned =
+//       weir::registered_memory::create(gpu, std::as_writable_bytes(std::span{host})).value();
 #pragma once
 
 #include <cstddef>
@@ -24,7 +25,7 @@
 namespace weir::inline v0 {
 
 struct mapped_options {
-  /// Quicker for devices to read over the bus, very slow for the host to read.
+  /// Faster for devices to read over the bus, very slow for the host to read.
   bool write_combined = false;
 };
 
@@ -34,7 +35,7 @@ namespace detail {
 class WEIR_API mapped_block {
  public:
   mapped_block() noexcept = default;
-  [[nodiscard]] static result<mapped_block> create(weir::device where, bytes size, bytes alignment,
+  [[nodiscard]] static result<mapped_block> create(weir::device home, bytes size, bytes alignment,
                                                    mapped_options settings);
   ~mapped_block();
   mapped_block(mapped_block&& other) noexcept;
@@ -59,8 +60,8 @@ class WEIR_API mapped_block {
 /// They begin as zero bytes.
 ///
 /// Nothing orders the host and the devices: the host waits for a stream before it reads what that
-/// wrote. For small things that both sides look at; for bulk data a copy is quicker. Pinning is
-/// slow, so keep it. Freed with this object, which waits for all running work. Keeps its runtime
+/// wrote. For small things that both sides read and write; for bulk data a copy is faster. Pinning
+/// is slow, so keep it. Freed with this object, which waits for all running work. Keeps its runtime
 /// alive. One thread at a time may move or close it.
 template <class T>
 class mapped_buffer {
@@ -72,13 +73,13 @@ class mapped_buffer {
   mapped_buffer() noexcept = default;
   /// invalid_argument: `count` is zero; size_overflow: there is no such size; bad_alignment: the
   /// driver's memory is not aligned for T.
-  [[nodiscard]] static result<mapped_buffer> create(weir::device where, std::size_t count,
+  [[nodiscard]] static result<mapped_buffer> create(weir::device home, std::size_t count,
                                                     mapped_options settings = {}) {
     WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
-    WEIR_TRY_VALUE(memory, detail::mapped_block::create(where, size, bytes{alignof(T)}, settings));
-    mapped_buffer made;
-    made.memory_ = std::move(memory);
-    return made;
+    WEIR_TRY_VALUE(memory, detail::mapped_block::create(home, size, bytes{alignof(T)}, settings));
+    mapped_buffer buffer;
+    buffer.memory_ = std::move(memory);
+    return buffer;
   }
   result<void> close() noexcept { return memory_.close(); }
   explicit operator bool() const noexcept { return memory_.host() != nullptr; }
@@ -86,6 +87,7 @@ class mapped_buffer {
   [[nodiscard]] T* data() noexcept { return static_cast<T*>(memory_.host()); }
   [[nodiscard]] const T* data() const noexcept { return static_cast<const T*>(memory_.host()); }
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size().count() / sizeof(T); }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] std::span<T> span() noexcept { return {data(), size()}; }
   [[nodiscard]] std::span<const T> span() const noexcept { return {data(), size()}; }
   [[nodiscard]] T& operator[](std::size_t index) noexcept { return data()[index]; }
@@ -109,35 +111,39 @@ struct register_options {
 
 /// Somebody's host memory, pinned in place and mapped for every device while this object lives.
 ///
-/// Does not own the memory, which must outlive it and keep its place. Registering costs as much as
-/// pinning. Unregistered with this object, which waits for all running work. Keeps its runtime
+/// Does not own the memory, which must outlive it and keep its address. Registering costs as much
+/// as pinning. Unregistered with this object, which waits for all running work. Keeps its runtime
 /// alive. One thread at a time may move or close it.
 class WEIR_API registered_memory {
  public:
   registered_memory() noexcept = default;
   /// invalid_argument: null, nothing, or not this process's memory; already_mapped: part of it is
   /// registered; not_supported: the device cannot. Whatever fails, nothing stays registered.
-  [[nodiscard]] static result<registered_memory> create(weir::device where,
+  [[nodiscard]] static result<registered_memory> create(weir::device home,
                                                         std::span<std::byte> memory,
                                                         register_options settings = {});
   /// Of memory that the process may not write; devices may only read it.
-  [[nodiscard]] static result<registered_memory> create(weir::device where,
+  [[nodiscard]] static result<registered_memory> create(weir::device home,
                                                         std::span<const std::byte> memory);
   ~registered_memory();
   registered_memory(registered_memory&& other) noexcept;
   registered_memory& operator=(registered_memory&& other) noexcept;
 
-  /// Unregisters now and says what came of it. Empty afterwards in any case.
+  /// Unregisters now and returns the driver's answer. Empty afterwards in any case.
   result<void> close() noexcept;
   explicit operator bool() const noexcept { return home_ != nullptr; }
 
   [[nodiscard]] const void* data() const noexcept { return host_; }
   [[nodiscard]] bytes size() const noexcept { return size_; }
-  /// Where devices find the first byte.
+  [[nodiscard]] bool empty() const noexcept { return size_ == bytes{}; }
+  [[nodiscard]] std::span<const std::byte> span() const noexcept {
+    return {static_cast<const std::byte*>(host_), static_cast<std::size_t>(size_.count())};
+  }
+  /// The first byte as devices see it.
   [[nodiscard]] device_address on_device() const noexcept { return device_; }
 
  private:
-  static result<registered_memory> pin(weir::device where, void* first, std::size_t size,
+  static result<registered_memory> pin(weir::device home, void* first, std::size_t size,
                                        unsigned flags);
 
   std::shared_ptr<detail::device_state> home_;

@@ -1,10 +1,12 @@
-// What is said about managed memory: where it should be, who may use it, what was advised.
+// Properties of managed memory: its placement, its attachment, and the advice the driver has.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/device/device.hpp"
 
@@ -13,9 +15,9 @@ namespace weir::inline v0 {
 /// Where managed memory can be: on a device, on the host, or on one node of the host's memory.
 class managed_place {
  public:
-  managed_place(weir::device where) noexcept : managed_place{where.id()} {}
-  explicit constexpr managed_place(device_id where) noexcept
-      : kind_{kind::device}, number_{where.number()} {}
+  managed_place(weir::device home) noexcept : managed_place{home.id()} {}
+  explicit constexpr managed_place(device_id home) noexcept
+      : kind_{kind::device}, number_{home.number()} {}
   [[nodiscard]] static constexpr managed_place host() noexcept { return {kind::host, 0}; }
   /// not_supported, where it is used: the driver is older than CUDA 12.2.
   [[nodiscard]] static constexpr managed_place host_node(int number) noexcept {
@@ -31,22 +33,28 @@ class managed_place {
 
  private:
   enum class kind : std::uint8_t { host, host_node, device };
-  constexpr managed_place(kind which, int number) noexcept : kind_{which}, number_{number} {}
+  constexpr managed_place(kind place, int number) noexcept : kind_{place}, number_{number} {}
 
   kind kind_;
   int number_;
 };
 
+/// "device 0", "host", "host node 1".
+[[nodiscard]] WEIR_API std::string to_string(managed_place place);
+
 /// Who may use managed memory. It decides on devices without concurrent managed access only; others
 /// take it for a hint.
 enum class attachment : std::uint8_t {
-  global,  ///< every stream; the host only while the whole device rests
+  global,  ///< every stream; the host only while the whole device is idle
   host,    ///< the host at any time, and no device
-  single,  ///< one stream; the host while that stream rests
+  single,  ///< one stream; the host while that stream is idle
 };
 
-/// What the driver knows of a range of managed memory. Where its pages differ, nothing is said. It
-/// does not tell where pages are now: only where they were sent last.
+/// "global", "host", "single".
+[[nodiscard]] WEIR_API std::string to_string(attachment mode);
+
+/// The driver's record of a range of managed memory; empty where its pages differ. The driver does
+/// not tell where pages are now: only where they were prefetched to last.
 struct managed_range_info {
   bool read_mostly = false;
   std::optional<managed_place> preferred;
@@ -55,5 +63,8 @@ struct managed_range_info {
 
   friend bool operator==(const managed_range_info&, const managed_range_info&) = default;
 };
+
+/// "read_mostly: no, preferred: device 0, accessed_by: host and device 1, last_prefetch: none".
+[[nodiscard]] WEIR_API std::string to_string(const managed_range_info& info);
 
 }  // namespace weir::inline v0

@@ -23,8 +23,8 @@ namespace weir::inline v0 {
 ///
 /// The host may touch them from the beginning: the pool hands out memory that no work uses. From
 /// the first copy on the host waits for the stream, as with any memory that a device may touch.
-/// Given back with this object, behind what is queued on its stream; who uses it on a further
-/// stream says so with join(). Keeps its pool alive. One thread at a time.
+/// Returned to the pool with this object, behind the work that is queued on its stream; use on a
+/// further stream is announced with record_stream(). Keeps its pool alive. One thread at a time.
 template <class T>
 class pinned_buffer {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
@@ -34,30 +34,30 @@ class pinned_buffer {
 
   /// Empty, like one that was closed or moved from.
   pinned_buffer() noexcept = default;
-  /// `count` elements that hold what the memory held before: for data that is about to be written.
+  /// `count` elements, undefined or zeros; the host writes the zeros before the call returns.
   /// invalid_argument: `count` is zero; size_overflow: there is no such size.
   [[nodiscard]] static result<pinned_buffer> create(pinned_pool pool, std::size_t count,
-                                                    const stream_ref& stream) {
+                                                    const stream_ref& stream,
+                                                    contents initial = contents::undefined) {
     if (count == 0) return errc::invalid_argument;
     WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
-    constexpr bytes alignment{alignof(T) > 256 ? alignof(T) : 256};
-    WEIR_TRY_VALUE(memory, device_buffer::create(std::move(pool), size, stream, alignment));
+    WEIR_TRY_VALUE(memory, device_buffer::create(std::move(pool), size, stream, contents::undefined,
+                                                 alignment()));
+    if (initial == contents::zeroed)
+      std::fill_n(static_cast<std::byte*>(memory.data()), size.count(), std::byte{});
     return pinned_buffer{std::move(memory)};
   }
-  /// `count` elements of zero bytes.
+  /// create() with contents::zeroed.
   [[nodiscard]] static result<pinned_buffer> zeroed(pinned_pool pool, std::size_t count,
                                                     const stream_ref& stream) {
-    WEIR_TRY_VALUE(made, create(std::move(pool), count, stream));
-    auto* const first = static_cast<std::byte*>(made.memory_.data());
-    std::fill_n(first, made.memory_.size().count(), std::byte{});
-    return std::move(made);
+    return create(std::move(pool), count, stream, contents::zeroed);
   }
-  /// The elements of `values`, copied before the call returns.
+  /// The elements of `values`, copied by the host before the call returns.
   [[nodiscard]] static result<pinned_buffer> copy_of(pinned_pool pool, std::span<const T> values,
                                                      const stream_ref& stream) {
-    WEIR_TRY_VALUE(made, create(std::move(pool), values.size(), stream));
-    std::copy(values.begin(), values.end(), made.data());
-    return std::move(made);
+    WEIR_TRY_VALUE(buffer, create(std::move(pool), values.size(), stream));
+    std::copy(values.begin(), values.end(), buffer.data());
+    return std::move(buffer);
   }
   result<void> close() noexcept { return memory_.close(); }
   explicit operator bool() const noexcept { return static_cast<bool>(memory_); }
@@ -65,6 +65,7 @@ class pinned_buffer {
   [[nodiscard]] T* data() noexcept { return static_cast<T*>(memory_.data()); }
   [[nodiscard]] const T* data() const noexcept { return static_cast<const T*>(memory_.data()); }
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size().count() / sizeof(T); }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] std::span<T> span() noexcept { return {data(), size()}; }
   [[nodiscard]] std::span<const T> span() const noexcept { return {data(), size()}; }
   [[nodiscard]] T* begin() noexcept { return data(); }
@@ -77,10 +78,13 @@ class pinned_buffer {
   /// Needs one that is not empty.
   [[nodiscard]] const stream_ref& stream() const noexcept { return memory_.stream(); }
   result<void> hand_over(const stream_ref& next) { return memory_.hand_over(next); }
-  result<void> join(const stream_ref& other) { return memory_.join(other); }
+  result<void> record_stream(const stream_ref& other) { return memory_.record_stream(other); }
 
  private:
   explicit pinned_buffer(device_buffer memory) noexcept : memory_{std::move(memory)} {}
+  static constexpr bytes alignment() noexcept {
+    return std::max(bytes{alignof(T)}, resource_alignment);
+  }
 
   device_buffer memory_;
 };

@@ -1,7 +1,8 @@
 // staging_buffer: pageable host memory to and from a device at the speed of pinned memory.
 //
+//   auto pool = weir::pinned_pool::create(gpu).value();
 //   auto stage = weir::staging_buffer::create(pool, stream).value();
-//   stage.upload(on_device.data(), std::as_bytes(std::span{host})).value();     // host may change
+//   stage.upload(on_device.data(), std::as_bytes(std::span{host})).value();  // `host` may change
 //   stage.download(std::as_writable_bytes(std::span{host}), on_device.data()).value();
 #pragma once
 
@@ -29,8 +30,8 @@ struct staging_options {
 /// Two pieces of pinned memory that take turns: while the bus copies the one, the host fills or
 /// empties the other.
 ///
-/// Copies are queued on the stream it was made for, which it must not outlive. Keeps its pool
-/// alive. One thread at a time. The pinned memory is taken once, when it is made.
+/// Copies are queued on the stream of its creation, which it must not outlive. Keeps its pool
+/// alive. One thread at a time. The pinned memory is allocated once, at the creation.
 class WEIR_API staging_buffer {
  public:
   /// invalid_argument: a chunk of nothing.
@@ -39,7 +40,8 @@ class WEIR_API staging_buffer {
                                                      staging_options settings = {});
 
   // capture_forbidden: the stream is being captured, which would see the first contents for ever.
-  // A failure leaves what was queued before it queued, and the buffer usable.
+  // moved_from: the buffer is empty. A failure leaves the copies before it queued, and the buffer
+  // usable.
 
   /// Queues copies of all of `from`. When it returns, `from` was read and may be changed or freed;
   /// the copies happen in the stream's order.
@@ -88,7 +90,7 @@ class WEIR_API staging_buffer {
   [[nodiscard]] const stream_ref& stream() const noexcept { return halves_[0].memory.stream(); }
   result<void> upload_pieces(void* to, bytes size, piece_function produce, void* context);
   result<void> download_pieces(const void* from, bytes size, piece_function consume, void* context);
-  result<void> fetch(half& into, const void* from, bytes size);
+  result<void> fetch(half& target, const void* from, bytes size);
 
   std::array<half, 2> halves_;
 };

@@ -1,4 +1,4 @@
-// An adaptor that aligns more strictly than what it stands on.
+// An adaptor that aligns more strictly than its upstream.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@ namespace weir::inline v0 {
 
 /// Hands out memory aligned to at least `alignment`, or to what a request asks for if that is more.
 ///
-/// The upstream is asked for that alignment; where it cannot (bad_alignment), for as many bytes
-/// more as are needed to find an aligned place, and gets back exactly what it handed out. Zero
-/// bytes are null.
+/// The request goes to the upstream with that alignment; where the upstream refuses it
+/// (bad_alignment), with as many bytes more as make room for an aligned address. The upstream frees
+/// exactly what it handed out. Zero bytes are null.
 ///
 /// A shared handle, never empty; keeps the upstream alive. Any thread. Costs a look-up under a lock
 /// of its own. Bad input: as said in resources.hpp; bad_alignment only for no power of two, and
@@ -25,8 +25,8 @@ class WEIR_API aligned_resource {
   aligned_resource& operator=(const aligned_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
   [[nodiscard]] bytes alignment() const noexcept;
   [[nodiscard]] any_resource upstream() const;
@@ -36,9 +36,9 @@ class WEIR_API aligned_resource {
 
  private:
   struct state;
-  explicit aligned_resource(std::shared_ptr<state> inside) noexcept : inside_{std::move(inside)} {}
+  explicit aligned_resource(std::shared_ptr<state> shared) noexcept : state_{std::move(shared)} {}
 
-  std::shared_ptr<state> inside_;
+  std::shared_ptr<state> state_;
 };
 
 static_assert(stream_resource<aligned_resource>);

@@ -1,9 +1,12 @@
 // Resources of weir as resources of cuda::mr, for CCCL 3.0 (CUDA 13.0) and all later ones.
 //
-//   auto memory =
-//   weir::cuda_resource::create(weir::caching_allocator::create(gpu).value()).value(); void* p =
-//   memory.allocate_async(bytes, 256, stream);                       // CCCL 3.0
-//   cuda::mr::resource_ref<cuda::mr::device_accessible> any = memory;          // CCCL 3.2
+//   auto pool = weir::caching_allocator::create(gpu).value();
+//   auto memory = weir::cuda_resource::create(pool).value();
+//   cuda::stream_ref on{cuda_stream};
+//   void* p = memory.allocate(on, 1 << 20, 256);
+//   memory.deallocate(on, p, 1 << 20, 256);
+//
+// From CCCL 3.2 on it also becomes a cuda::mr::resource_ref<cuda::mr::device_accessible>.
 //
 // Needs CCCL's headers, which come with the CUDA toolkit; nothing else of weir includes this one.
 // CCCL 3.0 shows cuda::mr only where LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE is defined: a
@@ -30,55 +33,59 @@ namespace weir::inline v0 {
 /// A shared handle, never empty. Calls without a stream go through a synchronous_resource. A null
 /// stream is the legacy one, or the thread's own where the program is compiled for that, as
 /// everywhere in CUDA. Equal if the resources are. Any thread. Allocating throws
-/// weir::out_of_memory, which is a std::bad_alloc, or weir::failure; what goes wrong when memory is
-/// given back goes to the error handler.
+/// weir::out_of_memory, which is a std::bad_alloc, or weir::failure; failures of frees go to the
+/// error handler.
 ///
-/// HostAccessible says that the memory has that property, too: such a resource can only be made of
-/// managed or pinned memory.
+/// HostAccessible says that the memory has that property, too: such a resource stands on managed or
+/// pinned memory only.
 template <bool HostAccessible>
 class basic_cuda_resource {
  public:
+  static constexpr std::size_t default_alignment = resource_alignment.count();
+
   /// invalid_argument: the resource is empty, or has not the property.
   [[nodiscard]] static result<basic_cuda_resource> create(any_resource memory) {
     if (memory && HostAccessible && !host_accessible(memory.kind()))
       return error{.code = errc::invalid_argument, .detail = "the host cannot use device memory"};
-    WEIR_TRY_VALUE(without_stream, synchronous_resource::create(std::move(memory)));
-    return basic_cuda_resource{std::move(without_stream)};
+    WEIR_TRY_VALUE(synchronous, synchronous_resource::create(std::move(memory)));
+    return basic_cuda_resource{std::move(synchronous)};
   }
 
-  // In a stream's order.
-  void* allocate(::cuda::stream_ref stream, std::size_t size, std::size_t alignment = 256) {
-    return resource().allocate(bytes{size}, on(stream), bytes{alignment});
+  // In the order of a stream.
+  void* allocate(::cuda::stream_ref stream, std::size_t size,
+                 std::size_t alignment = default_alignment) const {
+    return resource().allocate(bytes{size}, ref_of(stream), bytes{alignment});
   }
   void deallocate(::cuda::stream_ref stream, void* pointer, std::size_t size,
-                  std::size_t = 256) noexcept {
-    resource().deallocate(pointer, bytes{size}, on(stream));
+                  std::size_t = default_alignment) const noexcept {
+    resource().deallocate(pointer, bytes{size}, ref_of(stream));
   }
-  void* allocate_async(std::size_t size, std::size_t alignment, ::cuda::stream_ref stream) {
+  void* allocate_async(std::size_t size, std::size_t alignment, ::cuda::stream_ref stream) const {
     return allocate(stream, size, alignment);
   }
-  void* allocate_async(std::size_t size, ::cuda::stream_ref stream) {
+  void* allocate_async(std::size_t size, ::cuda::stream_ref stream) const {
     return allocate(stream, size);
   }
   void deallocate_async(void* pointer, std::size_t size, std::size_t,
-                        ::cuda::stream_ref stream) noexcept {
+                        ::cuda::stream_ref stream) const noexcept {
     deallocate(stream, pointer, size);
   }
-  void deallocate_async(void* pointer, std::size_t size, ::cuda::stream_ref stream) noexcept {
+  void deallocate_async(void* pointer, std::size_t size, ::cuda::stream_ref stream) const noexcept {
     deallocate(stream, pointer, size);
   }
 
-  // Outside of any.
-  void* allocate_sync(std::size_t size, std::size_t alignment = 256) {
+  // Without a stream.
+  void* allocate_sync(std::size_t size, std::size_t alignment = default_alignment) const {
     return memory_.allocate(bytes{size}, bytes{alignment});
   }
-  void deallocate_sync(void* pointer, std::size_t size, std::size_t = 256) noexcept {
+  void deallocate_sync(void* pointer, std::size_t size,
+                       std::size_t = default_alignment) const noexcept {
     memory_.deallocate(pointer, bytes{size});
   }
-  void* allocate(std::size_t size, std::size_t alignment = 256) {
+  void* allocate(std::size_t size, std::size_t alignment = default_alignment) const {
     return allocate_sync(size, alignment);
   }
-  void deallocate(void* pointer, std::size_t size, std::size_t = 256) noexcept {
+  void deallocate(void* pointer, std::size_t size, std::size_t = default_alignment) const noexcept {
     deallocate_sync(pointer, size);
   }
 
@@ -96,7 +103,7 @@ class basic_cuda_resource {
  private:
   explicit basic_cuda_resource(synchronous_resource memory) noexcept : memory_{std::move(memory)} {}
 
-  [[nodiscard]] stream_ref on(::cuda::stream_ref stream) const {
+  [[nodiscard]] stream_ref ref_of(::cuda::stream_ref stream) const {
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
     if (stream.get() == nullptr) return stream_ref::per_thread(resource().device());
 #endif

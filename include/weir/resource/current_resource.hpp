@@ -6,24 +6,24 @@
 
 namespace weir::inline v0 {
 
-/// What this thread gets memory of the device from: that of its innermost resource_scope for the
-/// device, else the one that was set, else a caching_allocator with default options, made at the
-/// first question and kept.
+/// The resource of this thread for the device: that of its innermost resource_scope for the device,
+/// else the one that was set, else a caching_allocator with default options, created by the first
+/// call and kept.
 ///
-/// Any thread. Costs a lock for reading and a shared_ptr: ask once, not for each allocation. What
-/// is current keeps its runtime alive until it is replaced; at the end of the process nothing is
-/// torn down.
-[[nodiscard]] WEIR_API result<any_resource> current_resource(device of);
+/// Any thread. Costs a lock for reading and a shared_ptr: call it once, not for each allocation.
+/// The current resource keeps its runtime alive until it is replaced; at the end of the process
+/// nothing is torn down.
+[[nodiscard]] WEIR_API result<any_resource> current_resource(device home);
 
 /// Makes `next` the current resource of the device for all threads and returns the one before,
-/// empty if that was the default and never asked for. An empty `next` brings the default back, as a
-/// new allocator. Memory is not affected: what the old one handed out must be given back to it.
+/// empty if that was the default and never used. An empty `next` brings the default back, as a new
+/// allocator. Memory is not affected: what the old one handed out must be freed with it.
 ///
 /// invalid_argument: `next` is a resource of another device.
-WEIR_API result<any_resource> set_current_resource(device of, any_resource next);
+WEIR_API result<any_resource> set_current_resource(device home, any_resource next);
 
 /// Makes `memory` this thread's current resource of its device until the end of the scope; scopes
-/// nest. An empty one changes nothing. Stays on the thread and in the block where it was made.
+/// nest. An empty one changes nothing. Stays on the thread and in the block that created it.
 class WEIR_API resource_scope {
  public:
   [[nodiscard]] explicit resource_scope(any_resource memory) noexcept;
@@ -32,10 +32,10 @@ class WEIR_API resource_scope {
   resource_scope& operator=(const resource_scope&) = delete;
 
  private:
-  friend WEIR_API result<any_resource> current_resource(device of);
+  friend WEIR_API result<any_resource> current_resource(device home);
 
   any_resource memory_;
-  resource_scope* around_;
+  resource_scope* enclosing_;
 };
 
 }  // namespace weir::inline v0

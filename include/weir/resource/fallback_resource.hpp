@@ -10,8 +10,8 @@
 namespace weir::inline v0 {
 
 /// Memory of `primary`, and of `alternate` for requests that primary refuses with out_of_memory or
-/// limit_exceeded. Every other error of primary is the caller's. Each block goes back to the one it
-/// came from.
+/// limit_exceeded. Every other error of primary is the caller's. Each block is freed with the one
+/// it came from.
 ///
 /// A shared handle, never empty; keeps both alive. Any thread. Costs a look-up under a lock of its
 /// own. Bad input: as said in resources.hpp.
@@ -25,11 +25,12 @@ class WEIR_API fallback_resource {
 
   /// The alternate's error if both have no room.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
-  /// How many requests the alternate has met so far.
+  /// Requests that the alternate has met, since the creation or the last reset_stats().
   [[nodiscard]] std::uint64_t fallbacks() const noexcept;
+  void reset_stats() const noexcept;
   [[nodiscard]] any_resource primary() const;
   [[nodiscard]] any_resource alternate() const;
   [[nodiscard]] weir::device device() const;
@@ -39,9 +40,9 @@ class WEIR_API fallback_resource {
 
  private:
   struct state;
-  explicit fallback_resource(std::shared_ptr<state> inside) noexcept : inside_{std::move(inside)} {}
+  explicit fallback_resource(std::shared_ptr<state> shared) noexcept : state_{std::move(shared)} {}
 
-  std::shared_ptr<state> inside_;
+  std::shared_ptr<state> state_;
 };
 
 static_assert(stream_resource<fallback_resource>);

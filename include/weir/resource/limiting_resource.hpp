@@ -10,10 +10,10 @@ namespace weir::inline v0 {
 
 /// A budget over another resource.
 ///
-/// Always: the sizes asked for and not given back sum up to at most the limit. A request takes its
-/// share of the budget and is checked in one step, so two threads cannot pass together where only
-/// one fits; a request that is refused, here or by the upstream, leaves the budget as it was and
-/// never makes another one fail. What is counted is what was asked for; the upstream may round.
+/// Always: the requested sizes of live memory sum up to at most the limit. A request is checked and
+/// takes its share of the budget in one step, so two threads cannot pass together where only one
+/// fits; a request that is refused, here or by the upstream, leaves the budget as it was and never
+/// makes another one fail. Requested sizes are counted; the upstream may round.
 ///
 /// A shared handle, never empty; keeps the upstream alive. Any thread. Costs an atomic exchange and
 /// a look-up under a lock of its own. Bad input: as said in resources.hpp.
@@ -24,15 +24,15 @@ class WEIR_API limiting_resource {
   limiting_resource(const limiting_resource&) = default;
   limiting_resource& operator=(const limiting_resource&) = default;
 
-  /// limit_exceeded: the budget has no room; the upstream was not asked.
+  /// limit_exceeded: the budget has no room; the upstream was not called.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
   [[nodiscard]] bytes used() const noexcept;
   [[nodiscard]] bytes limit() const noexcept;
-  /// For requests from now on; what is over it stays until it is given back.
-  void set_limit(bytes most) noexcept;
+  /// For requests from now on; memory beyond it stays until it is freed.
+  void set_limit(bytes limit) const noexcept;
 
   [[nodiscard]] any_resource upstream() const;
   [[nodiscard]] weir::device device() const;
@@ -41,9 +41,9 @@ class WEIR_API limiting_resource {
 
  private:
   struct state;
-  explicit limiting_resource(std::shared_ptr<state> inside) noexcept : inside_{std::move(inside)} {}
+  explicit limiting_resource(std::shared_ptr<state> shared) noexcept : state_{std::move(shared)} {}
 
-  std::shared_ptr<state> inside_;
+  std::shared_ptr<state> state_;
 };
 
 static_assert(stream_resource<limiting_resource>);

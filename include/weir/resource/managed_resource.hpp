@@ -15,32 +15,32 @@ class driver_memory;
 /// Memory that moves between the host and the devices on demand. The host may use it, too: at any
 /// time where the device has concurrent_managed_access, otherwise only while no work runs.
 ///
-/// The driver knows no stream order for managed memory. Here a free waits until the stream is done
-/// with what was queued on it, and then frees: the order holds, and the calling thread pays for it.
+/// The driver knows no stream order for managed memory. Here a free waits for the work that is
+/// queued on the stream, and then frees: the order holds, and the calling thread pays for it.
 /// Otherwise everything is as with plain_resource, captures and bad input included.
 class WEIR_API managed_resource {
  public:
   static constexpr memory_kind kind = memory_kind::managed;
 
   /// not_supported: the device has no managed memory.
-  [[nodiscard]] static result<managed_resource> create(weir::device where);
+  [[nodiscard]] static result<managed_resource> create(weir::device home);
   managed_resource(const managed_resource&) = default;
   managed_resource& operator=(const managed_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
   [[nodiscard]] weir::device device() const noexcept;
-  /// What was asked for and not given back.
+  /// The requested sizes of live memory, summed up.
   [[nodiscard]] bytes in_use() const;
 
   friend bool operator==(const managed_resource&, const managed_resource&) noexcept = default;
 
  private:
-  explicit managed_resource(std::shared_ptr<resources::driver_memory> inside) noexcept
-      : inside_{std::move(inside)} {}
+  explicit managed_resource(std::shared_ptr<resources::driver_memory> shared) noexcept
+      : state_{std::move(shared)} {}
 
-  std::shared_ptr<resources::driver_memory> inside_;
+  std::shared_ptr<resources::driver_memory> state_;
 };
 
 static_assert(stream_resource<managed_resource>);

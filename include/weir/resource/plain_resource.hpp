@@ -15,39 +15,38 @@ class driver_memory;
 /// Memory of one device, straight from the driver: nothing is cached, nothing is shared.
 ///
 /// For comparison, for single large buffers, and under adaptors in tests. A shared handle, never
-/// empty; equal handles share what they hold. What is live when the last one goes is given back and
-/// reported to the error handler (already_freed). Any thread.
+/// empty; equal handles share their memory. Memory that is live when the last handle goes is freed
+/// and reported to the error handler (still_live). Any thread.
 ///
 /// **Cost.** An allocation is a driver call of 65–550 µs. A free waits for the stream, and then for
 /// whatever else cuMemFree waits for.
 ///
 /// **Captures.** Memory can be allocated while a stream is captured, and belongs to nobody's graph:
-/// it must outlive the graphs that use it. Giving it back on a captured stream is
-/// capture_forbidden.
+/// it must outlive the graphs that use it. Freeing it on a captured stream is capture_forbidden.
 ///
 /// **Bad input.** bad_alignment: no power of two, or above 256 (aligned_resource.hpp helps);
 /// size_overflow; bad_stream: of another device; foreign_pointer and double_free;
 /// invalid_argument: freed with a wrong size, which frees it all the same.
 class WEIR_API plain_resource {
  public:
-  [[nodiscard]] static result<plain_resource> create(weir::device where);
+  [[nodiscard]] static result<plain_resource> create(weir::device home);
   plain_resource(const plain_resource&) = default;
   plain_resource& operator=(const plain_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
   [[nodiscard]] weir::device device() const noexcept;
-  /// What was asked for and not given back.
+  /// The requested sizes of live memory, summed up.
   [[nodiscard]] bytes in_use() const;
 
   friend bool operator==(const plain_resource&, const plain_resource&) noexcept = default;
 
  private:
-  explicit plain_resource(std::shared_ptr<resources::driver_memory> inside) noexcept
-      : inside_{std::move(inside)} {}
+  explicit plain_resource(std::shared_ptr<resources::driver_memory> shared) noexcept
+      : state_{std::move(shared)} {}
 
-  std::shared_ptr<resources::driver_memory> inside_;
+  std::shared_ptr<resources::driver_memory> state_;
 };
 
 static_assert(stream_resource<plain_resource>);

@@ -1,7 +1,7 @@
 // A resource whose memory the host can use, as a std::pmr::memory_resource.
 //
-//   auto pinned = weir::pmr_resource::create(weir::managed_resource::create(gpu).value()).value();
-//   std::pmr::vector<float> samples{&pinned};
+//   auto managed = weir::pmr_resource::create(weir::managed_resource::create(gpu).value()).value();
+//   std::pmr::vector<float> samples{&managed};
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ namespace weir::inline v0 {
 
 /// Managed or pinned memory for the standard library's containers.
 ///
-/// Memory may be used at once and must not be in use by a device when it is given back (see
+/// Memory may be used at once and must not be in use by a device when it is freed (see
 /// synchronous_resource). Where the device has no concurrent_managed_access the host must not touch
 /// managed memory while the device works. Keeps the upstream alive; equal to others over an equal
-/// upstream. Any thread. What goes wrong while memory is given back goes to the error handler.
+/// upstream. Any thread. Failures of frees go to the error handler.
 class WEIR_API pmr_resource final : public std::pmr::memory_resource {
  public:
   /// invalid_argument: the upstream is empty, or its memory is out of the host's reach.

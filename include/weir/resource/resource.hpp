@@ -1,5 +1,6 @@
-// Resources: whatever hands out memory in stream order, behind one face.
+// Resources: every type that hands out memory in stream order, behind one interface.
 //
+//   using namespace weir::literals;
 //   weir::any_resource memory = weir::caching_allocator::create(gpu).value();
 //   memory = weir::limiting_resource::create(memory, 8_GiB).value();   // an adaptor over it
 //   void* p = memory.allocate(64_MiB, stream);
@@ -22,9 +23,12 @@
 
 namespace weir::inline v0 {
 
+/// The alignment that every resource can give, and gives where none is named.
+inline constexpr bytes resource_alignment{256};
+
 /// What every allocating type of weir is: a handle, cheap to copy, that hands out memory in stream
 /// order (see caching_allocator for what that means) and takes it back with the size that was asked
-/// for. Zero bytes give null, and giving null back does nothing. Any thread.
+/// for. Zero bytes give null, and freeing null does nothing. Any thread.
 ///
 /// A type whose memory is not device memory says so with a member `static constexpr memory_kind
 /// kind`, or with a member function kind() where that depends on what it was made of.
@@ -49,44 +53,44 @@ template <class Type>
 
 /// Any stream_resource. A shared handle, as cheap to copy as a shared_ptr; empty if default-made.
 ///
-/// Equal if both hold the same type and the things held are equal: then memory of one may be given
-/// back to the other. Any thread, except to assign to it. One virtual call on top of what it holds.
+/// Equal if both hold the same type and the things held are equal: then memory of one may be freed
+/// with the other. Any thread, except to assign to it. One virtual call on top of what it holds.
 class WEIR_API any_resource {
  public:
   any_resource() noexcept = default;
   // Excluded first: asking the concept about the type itself would ask about this constructor.
   template <class Type>
   requires(!std::same_as<Type, any_resource> && stream_resource<Type>) any_resource(Type memory)
-      : inside_{std::make_shared<holder<Type>>(std::move(memory))} {}
+      : state_{std::make_shared<holder<Type>>(std::move(memory))} {}
 
-  explicit operator bool() const noexcept { return inside_ != nullptr; }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
 
   /// Throws out_of_memory or failure.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = bytes{256}) const {
+                               bytes alignment = resource_alignment) const {
     return try_allocate(size, stream, alignment).value();
   }
-  /// already_freed: this is empty.
+  /// moved_from: this is empty.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256}) const;
-  /// What is wrong goes to the error handler.
+                                           bytes alignment = resource_alignment) const;
+  /// A failure goes to the error handler.
   void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
   /// Needs one that is not empty, like kind().
-  [[nodiscard]] weir::device device() const { return inside_->device(); }
-  [[nodiscard]] memory_kind kind() const noexcept { return inside_->kind(); }
+  [[nodiscard]] weir::device device() const { return state_->device(); }
+  [[nodiscard]] memory_kind kind() const noexcept { return state_->kind(); }
   /// The thing held, if it is of that type.
   template <stream_resource Type>
   [[nodiscard]] Type* target() const noexcept {
-    auto* const held = dynamic_cast<holder<Type>*>(inside_.get());
+    auto* const held = dynamic_cast<holder<Type>*>(state_.get());
     return held != nullptr ? &held->memory : nullptr;
   }
 
   // A member: as a friend it would be asked about whatever converts to a resource.
   bool operator==(const any_resource& other) const noexcept {
-    return inside_ == other.inside_ ||
-           (inside_ != nullptr && other.inside_ != nullptr && inside_->equals(*other.inside_));
+    return state_ == other.state_ ||
+           (state_ != nullptr && other.state_ != nullptr && state_->equals(*other.state_));
   }
 
  private:
@@ -118,7 +122,7 @@ class WEIR_API any_resource {
     Type memory;
   };
 
-  std::shared_ptr<interface> inside_;
+  std::shared_ptr<interface> state_;
 };
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// An adaptor that asks the user to give something up before a request fails.
+// An adaptor that calls the user to free memory before a request fails.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace weir::inline v0 {
 
-/// Asked when the upstream has no room for `needed` bytes; `attempt` counts from 1. Returns whether
-/// to try again. Called without locks, on the thread that allocates; it may use the resource, but
-/// requests made from inside do not ask again. What it throws goes to whoever allocates.
+/// Called when the upstream has no room for `needed` bytes; `attempt` counts from 1. Returns
+/// whether to try again. Called without locks, on the thread that allocates; it may use the
+/// resource, but its own requests do not call it again. Its exceptions reach the caller that
+/// allocates.
 using shortage_callback = std::function<bool(bytes needed, unsigned attempt)>;
 
-/// Passes requests on; where the upstream answers out_of_memory or limit_exceeded, asks the
-/// callback and tries again as long as it says so, `most_retries` times at most. Every retry is a
-/// whole request: limits below are checked anew.
+/// Passes requests on; where the upstream answers out_of_memory or limit_exceeded, calls the
+/// callback and tries again as long as that returns true, `most_retries` times at most. Every retry
+/// is a whole request: limits below are checked anew.
 ///
 /// A shared handle, never empty; keeps the upstream alive. Any thread. Costs nothing beside the
 /// call. Bad input: as the upstream says.
@@ -34,11 +35,13 @@ class WEIR_API retry_resource {
 
   /// The upstream's last error.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
-  /// Requests that failed at first and were met by a retry.
+  /// Requests that failed at first and succeeded by a retry, since the creation or the last
+  /// reset_stats().
   [[nodiscard]] std::uint64_t recoveries() const noexcept;
+  void reset_stats() const noexcept;
   [[nodiscard]] any_resource upstream() const;
   [[nodiscard]] weir::device device() const;
   [[nodiscard]] memory_kind kind() const noexcept;
@@ -46,9 +49,9 @@ class WEIR_API retry_resource {
 
  private:
   struct state;
-  explicit retry_resource(std::shared_ptr<state> inside) noexcept : inside_{std::move(inside)} {}
+  explicit retry_resource(std::shared_ptr<state> shared) noexcept : state_{std::move(shared)} {}
 
-  std::shared_ptr<state> inside_;
+  std::shared_ptr<state> state_;
 };
 
 static_assert(stream_resource<retry_resource>);

@@ -1,33 +1,37 @@
-// An adaptor that counts: how much is allocated, how much it was at most, how much in all.
+// An adaptor that counts: how much is allocated now, at most, and in total.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "weir/base/export.hpp"
 #include "weir/resource/resource.hpp"
 
 namespace weir::inline v0 {
 
-/// A number that goes up and down. Signed: within a pushed section more may be given back than was
-/// allocated in it.
+/// A number of bytes or of allocations that goes up and down.
+template <class Amount>
 struct running_count {
-  std::int64_t current = 0;
-  std::int64_t peak = 0;   ///< the most that current was, at least 0
-  std::int64_t total = 0;  ///< all that was ever added
+  std::int64_t current = 0;  ///< signed: within a section more may be freed than is allocated in it
+  Amount peak{};             ///< the most that current was, at least 0
+  Amount total{};            ///< all that was ever added
 
   friend bool operator==(const running_count&, const running_count&) = default;
 };
 
-/// Of successful allocations, in the sizes that were asked for; zero bytes count for nothing.
-struct resource_statistics {
-  running_count bytes;
-  running_count allocations;
+/// Of successful allocations, in requested sizes; zero bytes count for nothing.
+struct resource_stats {
+  running_count<weir::bytes> bytes;
+  running_count<std::uint64_t> allocations;
 
-  friend bool operator==(const resource_statistics&, const resource_statistics&) = default;
+  friend bool operator==(const resource_stats&, const resource_stats&) = default;
 };
 
-/// Counts what goes through to another resource. Sections of a program can be counted apart: see
+/// "3 KiB in 2 allocations, at most 5 KiB in 3, in total 12 KiB in 9".
+[[nodiscard]] WEIR_API std::string to_string(const resource_stats& stats);
+
+/// Counts the allocations of another resource. Sections of a program can be counted apart: see
 /// push().
 ///
 /// Always: all numbers are of one moment. A shared handle, never empty; keeps the upstream alive.
@@ -40,17 +44,19 @@ class WEIR_API statistics_resource {
   statistics_resource& operator=(const statistics_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
   /// Of the section that is being counted: since the latest push() that was not popped.
-  [[nodiscard]] resource_statistics counters() const;
-  /// Begins a section with all counters at zero; returns those of the section around it. Sections
+  [[nodiscard]] resource_stats stats() const;
+  /// The section's totals are zero from now on, and its peaks the current numbers, at least 0.
+  void reset_stats() const;
+  /// Begins a section with all counters at zero; returns those of the enclosing section. Sections
   /// are the resource's, not the thread's.
-  resource_statistics push();
-  /// Ends the section, adds what happened in it to the one around it and returns its counters.
-  /// invalid_argument: there was no push().
-  result<resource_statistics> pop();
+  resource_stats push() const;
+  /// Ends the section, adds its counters to the enclosing one and returns them. invalid_argument:
+  /// there was no push().
+  result<resource_stats> pop() const;
 
   [[nodiscard]] any_resource upstream() const;
   [[nodiscard]] weir::device device() const;
@@ -59,10 +65,10 @@ class WEIR_API statistics_resource {
 
  private:
   struct state;
-  explicit statistics_resource(std::shared_ptr<state> inside) noexcept
-      : inside_{std::move(inside)} {}
+  explicit statistics_resource(std::shared_ptr<state> shared) noexcept
+      : state_{std::move(shared)} {}
 
-  std::shared_ptr<state> inside_;
+  std::shared_ptr<state> state_;
 };
 
 static_assert(stream_resource<statistics_resource>);

@@ -1,7 +1,8 @@
 // A resource and a stream as a C++ allocator, for libraries that take one: Thrust's temporaries.
 //
 //   weir::stream_allocator<char> temporaries{memory, stream};
-//   thrust::sort(thrust::cuda::par(temporaries).on(stream.handle()), first, last);
+//   thrust::sort(thrust::cuda::par(temporaries).on(stream.handle()), on_device.data(),
+//                on_device.data() + on_device.size());
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace weir::inline v0 {
 
-/// Allocates from `memory` in the order of `stream`, which must outlive what is allocated.
+/// Allocates from `memory` in the order of `stream`, which must outlive the memory.
 ///
 /// Constructs nothing and reads nothing: the memory may be a device's. Equal if resource and stream
 /// are. Copies are cheap; any thread may use its own. Throws out_of_memory or failure.

@@ -8,12 +8,12 @@
 
 namespace weir::inline v0 {
 
-/// For callers that have no stream: what is allocated may be used by the host and by every stream
-/// at once; what is given back must not be in use by anybody any more.
+/// For callers that have no stream: memory may be used by the host and by every stream at once, and
+/// must not be in use any more when it is freed. pmr_resource and cuda_resource are built on it.
 ///
 /// Requests go to the upstream on a stream of this object's own, which is waited for; that costs
 /// about a microsecond beside the request. A shared handle, never empty; keeps the upstream alive.
-/// Equal if the upstreams are: then memory of one may be given back to the other. Any thread. Bad
+/// Equal if the upstreams are: then memory of one may be freed with the other. Any thread. Bad
 /// input: as the upstream says.
 class WEIR_API synchronous_resource {
  public:
@@ -23,11 +23,11 @@ class WEIR_API synchronous_resource {
   synchronous_resource& operator=(const synchronous_resource&) = default;
 
   /// Throws out_of_memory or failure.
-  [[nodiscard]] void* allocate(bytes size, bytes alignment = bytes{256}) const {
+  [[nodiscard]] void* allocate(bytes size, bytes alignment = resource_alignment) const {
     return try_allocate(size, alignment).value();
   }
-  [[nodiscard]] result<void*> try_allocate(bytes size, bytes alignment = bytes{256}) const;
-  /// What is wrong goes to the error handler.
+  [[nodiscard]] result<void*> try_allocate(bytes size, bytes alignment = resource_alignment) const;
+  /// A failure goes to the error handler.
   void deallocate(void* pointer, bytes size) const noexcept;
   result<void> try_deallocate(void* pointer, bytes size) const;
 
@@ -37,10 +37,10 @@ class WEIR_API synchronous_resource {
 
  private:
   struct state;
-  explicit synchronous_resource(std::shared_ptr<state> inside) noexcept
-      : inside_{std::move(inside)} {}
+  explicit synchronous_resource(std::shared_ptr<state> shared) noexcept
+      : state_{std::move(shared)} {}
 
-  std::shared_ptr<state> inside_;
+  std::shared_ptr<state> state_;
 };
 
 }  // namespace weir::inline v0

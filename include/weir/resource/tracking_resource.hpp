@@ -1,4 +1,4 @@
-// An adaptor that knows every live allocation and where it was made.
+// An adaptor that knows every live allocation and the stack that requested it.
 #pragma once
 
 #include <chrono>
@@ -13,28 +13,32 @@
 
 namespace weir::inline v0 {
 
-/// One allocation that was not given back.
+/// One allocation that was not freed.
 struct live_allocation {
   void* pointer = nullptr;
   bytes size{};
   ::CUstream_st* stream = nullptr;
-  std::uint64_t number = 0;  ///< the how-manieth of its resource, from 1
-  std::uint64_t thread = 0;  ///< the system's number of the thread that made it
-  std::chrono::system_clock::time_point when{};
-  std::vector<void*> stack;  ///< return addresses, innermost first; empty if not asked for
+  std::uint64_t number = 0;  ///< counts the allocations of its resource, from 1
+  std::uint64_t thread = 0;  ///< the system's number of the thread that requested it
+  std::chrono::system_clock::time_point time{};
+  std::vector<void*> stack;  ///< return addresses, innermost first; empty without stacks
 
-  /// The stack in words, one line a frame. This is where the work is done: reading symbols.
+  /// The stack in words, one line a frame. Reading the symbols is slow.
   [[nodiscard]] WEIR_API std::vector<std::string> symbols() const;
 };
 
-/// All allocations that are live at one moment, in the order they were made.
+/// "#7 4 KiB at 0x7f0a00000000 by thread 4711": one line, without the stack.
+[[nodiscard]] WEIR_API std::string to_string(const live_allocation& allocation);
+
+/// All allocations that are live at one moment, in the order of their numbers.
 struct live_report {
   std::vector<live_allocation> allocations;
   bytes size{};  ///< their sum
-
-  /// In plain words: what was allocated from the same place together, most bytes first.
-  [[nodiscard]] WEIR_API std::string text() const;
 };
+
+/// In words: a line of totals, then the allocations grouped by their stacks, most bytes first.
+/// Reads the symbols of one stack a group.
+[[nodiscard]] WEIR_API std::string to_string(const live_report& report);
 
 struct tracking_options {
   bool stacks = true;
@@ -44,14 +48,14 @@ struct tracking_options {
 
 /// Keeps a record of each live allocation of another resource.
 ///
-/// What is given back with a wrong size, twice, or without having been allocated here is told
-/// (invalid_argument, double_free, foreign_pointer), whatever the upstream checks. Records that are
-/// left when the last handle goes are reported to the error handler (already_freed, with count and
+/// A free with a wrong size, a second one, and one of memory that was not allocated here are errors
+/// (invalid_argument, double_free, foreign_pointer), whatever the upstream checks. Records that
+/// remain when the last handle goes are reported to the error handler (still_live, with count and
 /// bytes); the memory stays with the upstream.
 ///
 /// A shared handle, never empty; keeps the upstream alive. Any thread. Costs two short locks and,
 /// with stacks, the walk up the stack: some microseconds; symbols are looked up only when a report
-/// is put in words. Functions of the program itself have names there if it is linked with -rdynamic
+/// becomes text. Functions of the program itself have names there if it is linked with -rdynamic
 /// (CMake: ENABLE_EXPORTS).
 class WEIR_API tracking_resource {
  public:
@@ -62,10 +66,10 @@ class WEIR_API tracking_resource {
   tracking_resource& operator=(const tracking_resource&) = default;
 
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = bytes{256});
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
+                                           bytes alignment = resource_alignment) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
-  /// What is live now.
+  /// The allocations that are live now.
   [[nodiscard]] live_report live() const;
 
   [[nodiscard]] any_resource upstream() const;
@@ -75,9 +79,9 @@ class WEIR_API tracking_resource {
 
  private:
   struct state;
-  explicit tracking_resource(std::shared_ptr<state> inside) noexcept : inside_{std::move(inside)} {}
+  explicit tracking_resource(std::shared_ptr<state> shared) noexcept : state_{std::move(shared)} {}
 
-  std::shared_ptr<state> inside_;
+  std::shared_ptr<state> state_;
 };
 
 static_assert(stream_resource<tracking_resource>);

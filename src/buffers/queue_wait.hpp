@@ -7,9 +7,9 @@
 
 namespace weir::inline v0::buffers {
 
-/// Work queued on `later` from now on waits for what is queued on `earlier` so far. Nothing where
-/// they are one stream.
-[[nodiscard]] inline result<void> order(const stream_ref& earlier, const stream_ref& later) {
+/// Work queued on `later` from now on waits for the work that is queued on `earlier` so far.
+/// Nothing where they are one stream.
+[[nodiscard]] inline result<void> queue_wait(const stream_ref& later, const stream_ref& earlier) {
   if (earlier == later) return {};
   WEIR_TRY_VALUE(mark, event::create(earlier.device()));
   WEIR_TRY(mark.record(earlier));
