@@ -1,9 +1,9 @@
-// Memory that can be given away: made of its own handles, or a block of an allocator.
+// Memory that can be exported: handles of its own, or a block of an allocator.
 #include <algorithm>
 #include <new>
 #include <utility>
 
-#include "sharing/rest.hpp"
+#include "sharing/device_idle.hpp"
 #include "sharing/session.hpp"
 #include "weir/base/checked.hpp"
 
@@ -20,17 +20,17 @@ error too_many_pieces(bytes size) {
 }
 
 /// A handle of its own for each piece, mapped one behind the other.
-result<void> make_pieces(exported& into, weir::device where, std::uint64_t count) {
-  WEIR_TRY_VALUE(range, address_range::reserve(where, into.unit * count));
-  into.address = range.base();
-  into.range.emplace(std::move(range));
+result<void> create_pieces(exported& memory, weir::device home, std::uint64_t count) {
+  WEIR_TRY_VALUE(range, address_range::reserve(home, memory.unit * count));
+  memory.address = range.base();
+  memory.range.emplace(std::move(range));
   for (std::uint64_t i = 0; i < count; ++i) {
-    WEIR_TRY_VALUE(handle, physical_handle::create(where, into.unit, {.posix_descriptor = true}));
-    WEIR_TRY_VALUE(there, mapping::create(*into.range, into.unit * i, handle));
-    into.pieces.push_back(handle.get());
-    into.handles.push_back(std::move(handle));
-    into.mappings.push_back(std::move(there));
-    WEIR_TRY(into.mappings.back().set_access(where));
+    WEIR_TRY_VALUE(handle, physical_handle::create(home, memory.unit, {.posix_descriptor = true}));
+    WEIR_TRY_VALUE(mapped, mapping::create(*memory.range, memory.unit * i, handle));
+    memory.pieces.push_back(handle.get());
+    memory.handles.push_back(std::move(handle));
+    memory.mappings.push_back(std::move(mapped));
+    WEIR_TRY(memory.mappings.back().set_access(home));
   }
   return {};
 }
@@ -49,23 +49,23 @@ bool fills_its_handles(const block_handles& under, bytes size) {
 
 namespace sharing {
 
-/// What was mapped, apart from its owner. Unmapped before the addresses go.
-struct remains {
+/// The mappings without their owner. Unmapped before the addresses are released.
+struct orphaned_mappings {
   std::optional<address_range> range;
   std::vector<physical_handle> handles;
   std::vector<mapping> mappings;
 };
 
 result<void> exported::end_mappings() {
-  auto rested = wait_for_rest(home->handle());
-  if (rested || rested.code() != errc::capture_forbidden) return rested;
+  auto idle = wait_until_idle(home->handle());
+  if (idle || idle.code() != errc::capture_forbidden) return idle;
   try {
-    keep_until_rest(home->handle(),
-                    std::make_shared<remains>(remains{std::exchange(range, std::nullopt),
-                                                      std::move(handles), std::move(mappings)}));
+    keep_until_idle(home->handle(), std::make_shared<orphaned_mappings>(orphaned_mappings{
+                                        std::exchange(range, std::nullopt), std::move(handles),
+                                        std::move(mappings)}));
     return {};
   } catch (const std::bad_alloc&) {
-    return rested;  // there is no room to keep it in: it goes at once
+    return idle;  // there is no memory to keep them with: they go at once
   }
 }
 
@@ -83,22 +83,22 @@ exported::~exported() {
 
 }  // namespace sharing
 
-result<shared_memory> shared_memory::create(weir::device where, bytes size,
+result<shared_memory> shared_memory::create(weir::device home, bytes size,
                                             shared_memory_options settings) {
-  WEIR_TRY_VALUE(whole, round_to_granularity(where, size));
+  WEIR_TRY_VALUE(whole, round_to_granularity(home, size));
   bytes unit = whole;
   if (settings.unit != bytes{}) {
-    WEIR_TRY_VALUE(rounded, round_to_granularity(where, settings.unit));
+    WEIR_TRY_VALUE(rounded, round_to_granularity(home, settings.unit));
     unit = rounded;
   }
   const auto all = checked_round_up(whole, unit);
   if (!all) return error{.code = errc::size_overflow, .requested = size};
   if (*all / unit > most_share_pieces) return too_many_pieces(size);
-  auto made = std::make_shared<exported>(where);
-  made->size = size;
-  made->unit = unit;
-  WEIR_TRY(make_pieces(*made, where, *all / unit));
-  return shared_memory{std::move(made)};
+  auto memory = std::make_shared<exported>(home);
+  memory->size = size;
+  memory->unit = unit;
+  WEIR_TRY(create_pieces(*memory, home, *all / unit));
+  return shared_memory{std::move(memory)};
 }
 
 result<shared_memory> shared_memory::allocate(const caching_allocator& from,
@@ -108,25 +108,25 @@ result<shared_memory> shared_memory::allocate(const caching_allocator& from,
   WEIR_TRY_VALUE(whole, round_to_granularity(from.device(), size));
   const bytes unit = from.device().capabilities().granularity;
   if (whole / unit > most_share_pieces) return too_many_pieces(size);
-  auto made = std::make_shared<exported>(from.device());
-  made->heap.emplace(from);
-  made->pool = pool;
-  made->size = size;
+  auto memory = std::make_shared<exported>(from.device());
+  memory->heap.emplace(from);
+  memory->pool = pool;
+  memory->size = size;
   WEIR_TRY_VALUE(block, pool.try_allocate(whole, stream, unit));
-  made->block = block;  // from here on it goes back with `made`
-  made->address = reinterpret_cast<device_address>(block);
+  memory->block = block;  // from here on it is freed with `memory`
+  memory->address = reinterpret_cast<device_address>(block);
   WEIR_TRY_VALUE(under, pool.handles_under(block));
   if (!fills_its_handles(under, whole)) {
     return error{.code = errc::internal, .detail = "a block that shares its handles"};
   }
-  made->unit = under.handles.front().size;
-  made->pieces = std::move(under.handles);
-  return shared_memory{std::move(made)};
+  memory->unit = under.handles.front().size;
+  memory->pieces = std::move(under.handles);
+  return shared_memory{std::move(memory)};
 }
 
-device_address shared_memory::address() const noexcept { return inside_->address; }
-bytes shared_memory::size() const noexcept { return inside_->size; }
-bytes shared_memory::unit() const noexcept { return inside_->unit; }
-weir::device shared_memory::device() const noexcept { return inside_->home->handle(); }
+device_address shared_memory::address() const noexcept { return state_->address; }
+bytes shared_memory::size() const noexcept { return state_->size; }
+bytes shared_memory::unit() const noexcept { return state_->unit; }
+weir::device shared_memory::device() const noexcept { return state_->home->handle(); }
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// The public face of a link: what can be given over it.
+// share_link: the objects that can be offered.
 #include <cstring>
 #include <utility>
 
@@ -17,23 +17,23 @@ std::array<std::byte, 64> payload_of(const Handle& handle) noexcept {
   return raw;
 }
 
-/// The part that a view means, as a ticket: which handles, and where in them.
-result<share_ticket> ticket_for(const sharing::exported& what, const share_view& part) {
-  const bool inside = part.offset < what.size && part.size <= what.size - part.offset;
-  if (!inside || part.rights == access_rights::none) {
+/// The ticket of a part: the handles it lies in, and its offset in them.
+result<share_ticket> ticket_for(const sharing::exported& memory, const share_view& part) {
+  const bool fits = part.offset < memory.size && part.size <= memory.size - part.offset;
+  if (!fits || part.rights == access_rights::none) {
     return error{.code = errc::invalid_argument,
                  .requested = part.size,
                  .detail = "a part that does not lie in the memory, or without rights"};
   }
-  const bytes size = part.size == bytes{} ? what.size - part.offset : part.size;
-  const std::uint64_t first = part.offset / what.unit;
-  const std::uint64_t last = (part.offset + size - bytes{1}) / what.unit;
+  const bytes size = part.size == bytes{} ? memory.size - part.offset : part.size;
+  const std::uint64_t first = part.offset / memory.unit;
+  const std::uint64_t last = (part.offset + size - bytes{1}) / memory.unit;
   return share_ticket{.kind = share_kind::memory,
                       .rights = part.rights,
-                      .object = what.object,
+                      .object = memory.object,
                       .size = size,
-                      .offset = part.offset % what.unit,
-                      .piece = what.unit,
+                      .offset = part.offset % memory.unit,
+                      .piece = memory.unit,
                       .first = static_cast<std::uint32_t>(first),
                       .pieces = static_cast<std::uint32_t>(last - first + 1)};
 }
@@ -42,31 +42,31 @@ result<share_ticket> ticket_for(const sharing::exported& what, const share_view&
 
 result<share_link> share_link::open(std::shared_ptr<runtime> machine, share_channel channel,
                                     share_link_options settings) {
-  WEIR_TRY_VALUE(made, sharing::session::open(std::move(machine), std::move(channel), settings));
-  return share_link{std::move(made)};
+  WEIR_TRY_VALUE(session, sharing::session::open(std::move(machine), std::move(channel), settings));
+  return share_link{std::move(session)};
 }
 
-share_peer share_link::peer() const noexcept { return inside_->peer(); }
+share_peer share_link::peer() const noexcept { return state_->peer(); }
 
-result<void> share_link::check() const { return inside_->check(); }
+result<void> share_link::check() const { return state_->check(); }
 
-result<share_grant> share_link::offer(const shared_memory& what, share_view part) {
-  if (!what) return errc::invalid_argument;
-  const auto& memory = what.inside_;
-  WEIR_TRY_VALUE(ticket, ticket_for(*memory, part));
-  const context_scope bound{what.device()};
-  std::vector<descriptor> held;
+result<share_grant> share_link::offer(const shared_memory& memory, share_view part) const {
+  if (!memory) return errc::invalid_argument;
+  const auto& source = memory.state_;
+  WEIR_TRY_VALUE(ticket, ticket_for(*source, part));
+  const context_scope bound{memory.device()};
+  std::vector<descriptor> descriptors;
   std::vector<int> numbers;
   for (std::uint32_t i = 0; i < ticket.pieces; ++i) {
-    WEIR_TRY_VALUE(each, vmm::export_descriptor(bound, memory->pieces[ticket.first + i]));
-    numbers.push_back(each.get());
-    held.push_back(std::move(each));
+    WEIR_TRY_VALUE(piece, vmm::export_descriptor(bound, source->pieces[ticket.first + i]));
+    numbers.push_back(piece.get());
+    descriptors.push_back(std::move(piece));
   }
-  return inside_->give(ticket, what.device(), numbers, memory, true);
+  return state_->send_offer(ticket, memory.device(), numbers, source, true);
 }
 
-result<share_grant> share_link::offer_legacy(weir::device where, device_address address) {
-  const context_scope bound{where};
+result<share_grant> share_link::offer_legacy(weir::device home, device_address address) const {
+  const context_scope bound{home};
   if (!bound) return bound.error();
   driver::CUdeviceptr base = 0;
   std::size_t size = 0;
@@ -75,67 +75,68 @@ result<share_grant> share_link::offer_legacy(weir::device where, device_address 
   if (base != address) {
     return error{.code = errc::invalid_argument, .detail = "not the start of an allocation"};
   }
-  const bytes unit = where.capabilities().granularity;
+  const bytes unit = home.capabilities().granularity;
   if (unit != bytes{} && bytes{size} % unit != bytes{}) {
-    return error{.code = errc::not_permitted,
-                 .requested = bytes{size},
-                 .detail = "no multiple of " + to_string(unit) + ": neighbours would go along"};
+    return error{
+        .code = errc::not_permitted,
+        .requested = bytes{size},
+        .detail = "no multiple of " + to_string(unit) + ": neighbours would be exported, too"};
   }
   driver::CUipcMemHandle handle{};
   WEIR_TRY(driver::check(driver::call::ipc_get_mem_handle,
                          bound.driver().ipc_get_mem_handle(&handle, address)));
-  return inside_->give({.kind = share_kind::legacy_memory,
-                        .object = sharing::next_number(),
-                        .size = bytes{size},
-                        .payload = payload_of(handle)},
-                       where, {}, nullptr, true);
+  return state_->send_offer({.kind = share_kind::legacy_memory,
+                             .object = sharing::next_number(),
+                             .size = bytes{size},
+                             .payload = payload_of(handle)},
+                            home, {}, nullptr, true);
 }
 
-result<share_grant> share_link::offer(const event& what) {
-  WEIR_TRY_VALUE(handle, what.export_handle());
-  return inside_->give(
+result<share_grant> share_link::offer(const event& shared_event) const {
+  WEIR_TRY_VALUE(handle, shared_event.export_handle());
+  return state_->send_offer(
       {.kind = share_kind::event, .object = sharing::next_number(), .payload = payload_of(handle)},
-      what.device(), {}, nullptr, false);
+      shared_event.device(), {}, nullptr, false);
 }
 
-result<share_grant> share_link::offer(const stream_pool& what) {
-  WEIR_TRY_VALUE(number, what.export_descriptor());
-  const int one = number.get();
-  return inside_->give({.kind = share_kind::pool,
-                        .object = reinterpret_cast<std::uintptr_t>(what.handle()),
-                        .pieces = 1},
-                       what.device(), std::span{&one, 1}, nullptr, false);
+result<share_grant> share_link::offer(const stream_pool& pool) const {
+  WEIR_TRY_VALUE(exported, pool.export_descriptor());
+  const int number = exported.get();
+  return state_->send_offer({.kind = share_kind::pool,
+                             .object = reinterpret_cast<std::uintptr_t>(pool.handle()),
+                             .pieces = 1},
+                            pool.device(), std::span{&number, 1}, nullptr, false);
 }
 
-result<share_grant> share_link::offer(const stream_allocation& what) {
-  if (!what) return errc::already_freed;
-  const stream_pool pool = what.pool();
-  WEIR_TRY_VALUE(pointer, pool.export_pointer(what.get()));
-  return inside_->give({.kind = share_kind::pool_pointer,
-                        .object = reinterpret_cast<std::uintptr_t>(pool.handle()),
-                        .size = what.size(),
-                        .payload = pointer.data},
-                       pool.device(), {}, nullptr, false);
+result<share_grant> share_link::offer(const stream_allocation& allocation) const {
+  if (!allocation) return errc::moved_from;
+  const stream_pool pool = allocation.pool();
+  WEIR_TRY_VALUE(pointer, pool.export_pointer(allocation.data()));
+  return state_->send_offer({.kind = share_kind::pool_pointer,
+                             .object = reinterpret_cast<std::uintptr_t>(pool.handle()),
+                             .size = allocation.size(),
+                             .payload = pointer.data},
+                            pool.device(), {}, nullptr, false);
 }
 
-result<void> share_link::send_note(std::span<const std::byte> text) {
+result<void> share_link::send_note(std::span<const std::byte> text) const {
   if (text.size() > most_note) {
     return error{.code = errc::invalid_argument, .requested = bytes{text.size()}};
   }
-  return inside_->send(sharing::encode_note(text), {}, inside_->settings().limit);
+  return state_->send(sharing::encode_note(text), {}, state_->settings().limit);
 }
 
-result<void> share_link::revoke(share_grant which) {
-  return revoke(which, inside_->settings().limit);
+result<void> share_link::revoke(share_grant grant) const {
+  return revoke(grant, state_->settings().limit);
 }
-result<void> share_link::revoke(share_grant which, timeout limit) {
-  return inside_->revoke(which.number(), limit);
+result<void> share_link::revoke(share_grant grant, timeout limit) const {
+  return state_->revoke(grant.number(), limit);
 }
-std::size_t share_link::outstanding() const { return inside_->outstanding(); }
+std::size_t share_link::outstanding() const { return state_->outstanding(); }
 
-result<share_offer> share_link::receive() { return receive(inside_->settings().limit); }
-result<share_offer> share_link::receive(timeout limit) {
-  WEIR_TRY_VALUE(next, inside_->receive(limit));
+result<share_offer> share_link::receive() const { return receive(state_->settings().limit); }
+result<share_offer> share_link::receive(timeout limit) const {
+  WEIR_TRY_VALUE(next, state_->receive(limit));
   return share_offer{std::move(next)};
 }
 

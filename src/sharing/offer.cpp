@@ -1,4 +1,4 @@
-// Opening what came over a link.
+// share_offer and imported_memory: opening an offer.
 #include <cstring>
 #include <utility>
 
@@ -9,14 +9,13 @@ namespace {
 
 using sharing::incoming;
 
-/// The offer, taken out of its holder, if it is of the kind that was asked for.
-result<std::unique_ptr<incoming>> take_if(std::unique_ptr<incoming>& from, share_kind wanted) {
-  if (from == nullptr) return errc::already_freed;
-  if (!from->ticket || from->ticket->kind != wanted) {
-    return error{.code = errc::invalid_argument,
-                 .detail = "the offer is no " + std::string{name(wanted)}};
+/// Takes the message out of the offer, if it is of that kind.
+result<std::unique_ptr<incoming>> take_if(std::unique_ptr<incoming>& message, share_kind kind) {
+  if (message == nullptr) return errc::moved_from;
+  if (!message->ticket || message->ticket->kind != kind) {
+    return error{.code = errc::invalid_argument, .detail = "the offer is no " + to_string(kind)};
   }
-  return std::move(from);
+  return std::move(message);
 }
 
 template <class Handle>
@@ -27,7 +26,7 @@ Handle handle_in(const share_ticket& ticket) noexcept {
   return handle;
 }
 
-/// Legacy memory; `where` is the device that the ticket names.
+/// Legacy memory; the scope is of the device that the ticket names.
 result<device_address> open_legacy(const context_scope& bound, const share_ticket& ticket) {
   if (!bound) return bound.error();
   const auto& calls = bound.driver();
@@ -37,12 +36,12 @@ result<device_address> open_legacy(const context_scope& bound, const share_ticke
                     calls.ipc_open_mem_handle(&address, handle_in<driver::CUipcMemHandle>(ticket),
                                               driver::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)));
   std::size_t size = 0;
-  auto asked = driver::check(driver::call::mem_get_address_range,
-                             calls.mem_get_address_range(nullptr, &size, address));
-  if (asked && bytes{size} == ticket.size) return address;
+  auto measured = driver::check(driver::call::mem_get_address_range,
+                                calls.mem_get_address_range(nullptr, &size, address));
+  if (measured && bytes{size} == ticket.size) return address;
   detail::report_failure(
       driver::check(driver::call::ipc_close_mem_handle, calls.ipc_close_mem_handle(address)));
-  if (!asked) return std::move(asked).error();
+  if (!measured) return std::move(measured).error();
   return error{.code = errc::invalid_argument,
                .requested = ticket.size,
                .detail = "the memory has " + to_string(bytes{size})};
@@ -50,84 +49,86 @@ result<device_address> open_legacy(const context_scope& bound, const share_ticke
 
 }  // namespace
 
-share_offer::share_offer(std::unique_ptr<sharing::incoming> inside) noexcept
-    : inside_{std::move(inside)} {}
+share_offer::share_offer(std::unique_ptr<sharing::incoming> message) noexcept
+    : state_{std::move(message)} {}
 share_offer::~share_offer() = default;
 share_offer::share_offer(share_offer&& other) noexcept = default;
 share_offer& share_offer::operator=(share_offer&& other) noexcept = default;
 
-bool share_offer::is_note() const noexcept { return inside_ != nullptr && !inside_->ticket; }
+bool share_offer::is_note() const noexcept { return state_ != nullptr && !state_->ticket; }
 
 std::span<const std::byte> share_offer::note() const noexcept {
-  return inside_ == nullptr ? std::span<const std::byte>{}
-                            : std::span{std::as_const(inside_->note)};
+  return state_ == nullptr ? std::span<const std::byte>{} : std::span{std::as_const(state_->note)};
 }
 
 const share_ticket& share_offer::ticket() const noexcept {
   static const share_ticket none;
-  return inside_ == nullptr || !inside_->ticket ? none : *inside_->ticket;
+  return state_ == nullptr || !state_->ticket ? none : *state_->ticket;
 }
 
 result<imported_memory> share_offer::open_memory() {
-  const bool legacy = ticket().kind == share_kind::legacy_memory;
-  WEIR_TRY_VALUE(taken, take_if(inside_, legacy ? share_kind::legacy_memory : share_kind::memory));
-  const share_ticket& what = *taken->ticket;
+  const bool is_legacy = ticket().kind == share_kind::legacy_memory;
+  WEIR_TRY_VALUE(taken,
+                 take_if(state_, is_legacy ? share_kind::legacy_memory : share_kind::memory));
+  const share_ticket& offered = *taken->ticket;
   WEIR_TRY(taken->grant->check());
-  if (!legacy) {
-    WEIR_TRY_VALUE(where, taken->grant->from().map(what, taken->descriptors));
+  if (!is_legacy) {
+    WEIR_TRY_VALUE(memory, taken->grant->origin().map(offered, taken->descriptors));
     return imported_memory{
-        std::make_shared<sharing::imported>(std::move(taken->grant), what, std::move(where))};
+        std::make_shared<sharing::imported>(std::move(taken->grant), offered, std::move(memory))};
   }
-  WEIR_TRY_VALUE(home, taken->grant->from().find_device(what.device));
-  WEIR_TRY_VALUE(address, open_legacy(context_scope{home}, what));
+  WEIR_TRY_VALUE(home, taken->grant->origin().find_device(offered.device));
+  WEIR_TRY_VALUE(address, open_legacy(context_scope{home}, offered));
   return imported_memory{
-      std::make_shared<sharing::imported>(std::move(taken->grant), what, home, address)};
+      std::make_shared<sharing::imported>(std::move(taken->grant), offered, home, address)};
 }
 
 result<event> share_offer::open_event() {
-  WEIR_TRY_VALUE(taken, take_if(inside_, share_kind::event));
-  WEIR_TRY_VALUE(home, taken->grant->from().find_device(taken->ticket->device));
+  WEIR_TRY_VALUE(taken, take_if(state_, share_kind::event));
+  WEIR_TRY_VALUE(home, taken->grant->origin().find_device(taken->ticket->device));
   return event::import_handle(home, handle_in<driver::CUipcEventHandle>(*taken->ticket));
 }
 
 result<stream_pool> share_offer::open_pool() {
-  WEIR_TRY_VALUE(taken, take_if(inside_, share_kind::pool));
-  WEIR_TRY_VALUE(home, taken->grant->from().find_device(taken->ticket->device));
+  WEIR_TRY_VALUE(taken, take_if(state_, share_kind::pool));
+  WEIR_TRY_VALUE(home, taken->grant->origin().find_device(taken->ticket->device));
   return stream_pool::import_descriptor(home, taken->descriptors.front().get());
 }
 
 result<stream_allocation> share_offer::open_allocation(stream_pool& pool,
                                                        const stream_ref& stream) {
-  WEIR_TRY_VALUE(taken, take_if(inside_, share_kind::pool_pointer));
-  WEIR_TRY_VALUE(opened, pool.import_pointer({taken->ticket->payload}, stream));
+  WEIR_TRY_VALUE(taken, take_if(state_, share_kind::pool_pointer));
+  WEIR_TRY_VALUE(allocation, pool.import_pointer({taken->ticket->payload}, stream));
   // Where the driver tells no size there is nothing to compare the ticket's with.
-  if (opened.size() == bytes{} || taken->ticket->size <= opened.size()) return std::move(opened);
-  WEIR_TRY(opened.free());
+  if (allocation.size() == bytes{} || taken->ticket->size <= allocation.size())
+    return std::move(allocation);
+  const bytes size = allocation.size();
+  WEIR_TRY(allocation.free());
   return error{.code = errc::invalid_argument,
                .requested = taken->ticket->size,
-               .detail = "the allocation has " + to_string(opened.size())};
+               .detail = "the allocation has " + to_string(size)};
 }
 
 result<device_address> imported_memory::address() const {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->address();
+  if (state_ == nullptr) return errc::moved_from;
+  return state_->address();
 }
 device_address imported_memory::mapped_at() const noexcept {
-  return inside_ == nullptr ? 0 : inside_->mapped_at();
+  return state_ == nullptr ? 0 : state_->mapped_at();
 }
 bytes imported_memory::size() const noexcept {
-  return inside_ == nullptr ? bytes{} : inside_->ticket().size;
+  return state_ == nullptr ? bytes{} : state_->ticket().size;
 }
 access_rights imported_memory::rights() const noexcept {
-  return inside_ == nullptr ? access_rights::none : inside_->ticket().rights;
+  return state_ == nullptr ? access_rights::none : state_->ticket().rights;
 }
-result<void> imported_memory::allow(device who) const {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->allow(who);
+result<void> imported_memory::allow(device accessor) const {
+  if (state_ == nullptr) return errc::moved_from;
+  return state_->allow(accessor);
 }
-result<void> imported_memory::close() {
-  if (inside_ == nullptr) return errc::already_freed;
-  return inside_->close();
+result<void> imported_memory::close() const {
+  if (state_ == nullptr) return errc::moved_from;
+  return state_->close();
 }
 
 }  // namespace weir::inline v0

@@ -20,7 +20,7 @@ std::vector<std::byte> with_header(packet_kind kind, std::size_t size) {
   return raw;
 }
 
-error bad_packet(const char* why) { return {.code = errc::invalid_argument, .detail = why}; }
+error bad_packet(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
 
 }  // namespace
 
@@ -49,24 +49,24 @@ result<packet> decode_packet(std::span<const std::byte> from) {
   if (const auto version = get<std::uint16_t>(from, 4); version != packet_version) {
     return error{.code = errc::bad_version, .detail = "link version " + std::to_string(version)};
   }
-  packet found{.kind = static_cast<packet_kind>(get<std::uint16_t>(from, 6))};
+  packet decoded{.kind = static_cast<packet_kind>(get<std::uint16_t>(from, 6))};
   const auto body = from.subspan(header_bytes);
-  switch (found.kind) {
+  switch (decoded.kind) {
     case packet_kind::hello:
     case packet_kind::revoke:
     case packet_kind::closed:
       if (from.size() != number_bytes) return bad_packet("a message of the wrong length");
-      found.number = get<std::uint64_t>(body, 0);
-      if (found.number == 0) return bad_packet("a message about nothing");
-      return found;
+      decoded.number = get<std::uint64_t>(body, 0);
+      if (decoded.number == 0) return bad_packet("a message about nothing");
+      return decoded;
     case packet_kind::offer: {
       WEIR_TRY_VALUE(ticket, decode_share_ticket(body));
-      found.ticket = ticket;
-      return found;
+      decoded.ticket = ticket;
+      return decoded;
     }
     case packet_kind::note:
-      found.note = body;
-      return found;
+      decoded.note = body;
+      return decoded;
   }
   return bad_packet("a message of an unknown kind");
 }

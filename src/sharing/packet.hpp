@@ -1,4 +1,4 @@
-// What travels over a link: a header that says version and kind, and a body of one of five forms.
+// The packets of a link: a header with version and kind, and a body of one of five forms.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 namespace weir::inline v0::sharing {
 
 enum class packet_kind : std::uint16_t {
-  hello = 1,   // the number that the sender drew
+  hello = 1,   // the sender's own_number()
   offer = 2,   // a ticket
   note = 3,    // the user's bytes
-  revoke = 4,  // the grant that is taken back
-  closed = 5,  // the grant that was let go
+  revoke = 4,  // the grant that is to be released
+  closed = 5,  // the grant that was released
 };
 
 inline constexpr std::uint16_t packet_version = 1;
@@ -33,7 +33,7 @@ struct packet {
 [[nodiscard]] std::vector<std::byte> encode_offer(const share_ticket& ticket);
 [[nodiscard]] std::vector<std::byte> encode_note(std::span<const std::byte> text);
 
-/// bad_version: the other side speaks another; invalid_argument: not what we would have sent.
+/// bad_version: the other side speaks another; invalid_argument: no packet of weir's.
 [[nodiscard]] result<packet> decode_packet(std::span<const std::byte> from);
 
 }  // namespace weir::inline v0::sharing

@@ -1,4 +1,4 @@
-// A connection: the greeting, what comes and goes, and who still has what.
+// A connection: the greeting, the messages of either side, and the outstanding grants.
 #include "sharing/session.hpp"
 
 #include <poll.h>
@@ -10,22 +10,24 @@
 #include <thread>
 #include <utility>
 
+#include "base/host_memory.hpp"
+
 namespace weir::inline v0::sharing {
 namespace {
 
 using std::chrono::milliseconds;
 
-// What the other side may make us keep. Beyond it, its messages stay with the kernel, which bounds
-// them, too.
+// The most that the other side can make this process keep. Beyond it, its messages stay with the
+// kernel, which bounds them, too.
 constexpr std::size_t most_queued = 64;
 constexpr std::size_t most_queued_descriptors = 2 * std::size_t{most_share_pieces};
 
-/// How long the end of a process whose socket is closed already may take.
-constexpr milliseconds dying{200};
+/// How long a process whose socket is closed already may take to exit.
+constexpr milliseconds exit_grace{200};
 
-error link_is_down() { return {.code = errc::peer_closed}; }
-error not_allowed(const char* why) { return {.code = errc::not_permitted, .detail = why}; }
-error not_ours(const char* why) { return {.code = errc::invalid_argument, .detail = why}; }
+error peer_closed() { return {.code = errc::peer_closed}; }
+error not_permitted(const char* reason) { return {.code = errc::not_permitted, .detail = reason}; }
+error bad_message(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
 
 }  // namespace
 
@@ -49,146 +51,151 @@ std::uint64_t next_number() noexcept {
 
 pid_t session::own_process() noexcept { return ::getpid(); }
 
-grant::~grant() { from_->let_go(*this); }
+grant::~grant() { origin_->release(*this); }
 
-result<void> grant::check() const { return from_->check(*this); }
+result<void> grant::check() const { return origin_->check(*this); }
 
 // --- Beginning and end ---------------------------------------------------------------------------
 
 result<std::shared_ptr<session>> session::open(std::shared_ptr<runtime> machine,
                                                share_channel channel, share_link_options settings) {
   if (machine == nullptr || !channel) return errc::invalid_argument;
-  auto made = std::make_shared<session>(std::move(machine), std::move(channel), settings);
-  WEIR_TRY(made->greet());
-  return made;
+  auto opened = std::make_shared<session>(std::move(machine), std::move(channel), settings);
+  WEIR_TRY(opened->greet());
+  return opened;
 }
 
 result<void> session::greet() {
-  const auto until = clock::now() + settings_.limit;
+  const auto deadline = clock::now() + settings_.limit;
   WEIR_TRY(channel_.send(encode_number(packet_kind::hello, own_number()), {}, settings_.limit));
-  const auto left = std::chrono::ceil<milliseconds>(until - clock::now());
-  WEIR_TRY_VALUE(answer, channel_.receive(std::max(left, milliseconds{0})));
+  const auto remaining = std::chrono::ceil<milliseconds>(deadline - clock::now());
+  WEIR_TRY_VALUE(answer, channel_.receive(std::max(remaining, milliseconds{0})));
   if (!settings_.other_users && answer.from.user != ::geteuid()) {
-    return not_allowed("a process of another user");
+    return not_permitted("a process of another user");
   }
-  WEIR_TRY_VALUE(said, decode_packet(answer.content));
-  if (said.kind != packet_kind::hello || !answer.descriptors.empty()) {
-    return not_ours("the other side did not greet");
+  WEIR_TRY_VALUE(greeting, decode_packet(answer.content));
+  if (greeting.kind != packet_kind::hello || !answer.descriptors.empty()) {
+    return bad_message("the other side did not greet");
   }
   peer_ = answer.from;
-  theirs_ = said.number;
+  peer_number_ = greeting.number;
   if (peer_.process > 0) {
-    process_ = descriptor{static_cast<int>(::syscall(SYS_pidfd_open, peer_.process, 0U))};
+    peer_process_ = descriptor{static_cast<int>(::syscall(SYS_pidfd_open, peer_.process, 0U))};
   }
   return {};
 }
 
-/// Whether the other process is no more. False where the kernel cannot tell.
-bool session::peer_ended(timeout limit) const noexcept {
-  if (!process_) return false;
-  pollfd one{.fd = process_.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&one, 1, static_cast<int>(limit.count())) > 0;
+/// False where the kernel cannot tell.
+bool session::has_peer_exited(timeout limit) const noexcept {
+  if (!peer_process_) return false;
+  pollfd polled{.fd = peer_process_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&polled, 1, static_cast<int>(limit.count())) > 0;
 }
 
 session::~session() {
   if (owner_ != ::getpid()) return;
   try {
-    pump();
-    // Offers that nobody took.
-    for (const entry& each : queue_) {
-      if (!each.ticket) continue;
-      unsent_.push_back(encode_number(packet_kind::closed, each.ticket->grant));
+    receive_pending();
+    // Offers that were never received.
+    for (const queued_message& message : queue_) {
+      if (!message.ticket) continue;
+      unsent_.push_back(encode_number(packet_kind::closed, message.ticket->grant));
     }
     static_cast<void>(flush());
   } catch (const std::bad_alloc&) {
-    // The other side learns of our end from the socket.
+    // The other side learns of the end from the socket.
   }
-  if (granted_.empty() || peer_ended(gone_ ? dying : milliseconds{0})) return;
-  for (const auto& [number, what] : granted_) {
-    if (what != nullptr) what->exposed.store(true, std::memory_order_relaxed);
+  if (outgoing_grants_.empty() || has_peer_exited(peer_closed_ ? exit_grace : milliseconds{0}))
+    return;
+  for (const auto& [number, memory] : outgoing_grants_) {
+    if (memory != nullptr) memory->exposed.store(true, std::memory_order_relaxed);
   }
 }
 
-// --- What comes ----------------------------------------------------------------------------------
+// --- Receiving ----------------------------------------------------------------------------------
 
 bool session::has_room() const noexcept {
   return queue_.size() < most_queued && queued_descriptors_ < most_queued_descriptors;
 }
 
-/// Takes in what has come, without waiting.
-void session::pump() {
-  while (!gone_ && has_room()) {
+/// Reads the messages that have come, without waiting.
+void session::receive_pending() {
+  while (!peer_closed_ && has_room()) {
     auto message = channel_.receive(milliseconds{0});
     if (message) {
-      take(*message);
+      handle(*message);
     } else if (message.code() == errc::not_ready) {
       break;
     } else if (message.code() == errc::peer_closed || message.code() == errc::system) {
-      gone_ = true;
+      peer_closed_ = true;
     } else {
-      queue_.push_back({.wrong = std::move(message).error()});
+      queue_.push_back({.failure = std::move(message).error()});
     }
   }
-  if (gone_ && !granted_.empty() && peer_ended(milliseconds{0}))
-    while (!granted_.empty()) end_grant(granted_.begin()->first);
+  if (peer_closed_ && !outgoing_grants_.empty() && has_peer_exited(milliseconds{0}))
+    while (!outgoing_grants_.empty()) end_grant(outgoing_grants_.begin()->first);
 }
 
 void session::end_grant(std::uint64_t number) {
-  const auto found = granted_.find(number);
-  if (found == granted_.end()) return;
-  ended_.push_back(std::move(found->second));
-  granted_.erase(found);
+  const auto ending = outgoing_grants_.find(number);
+  if (ending == outgoing_grants_.end()) return;
+  ended_.push_back(std::move(ending->second));
+  outgoing_grants_.erase(ending);
 }
 
-void session::take(share_message& message) {
-  const auto refuse = [&](error why) { queue_.push_back({.wrong = std::move(why)}); };
-  if (message.from != peer_) return refuse(not_allowed("a message of another process"));
-  auto found = decode_packet(message.content);
-  if (!found) return refuse(std::move(found).error());
-  if (found->kind == packet_kind::offer) {
-    auto made = take_offer(found->ticket, message);
-    if (!made) return refuse(std::move(made).error());
-    queued_descriptors_ += made->descriptors.size();
-    queue_.push_back(*std::move(made));
+void session::handle(share_message& message) {
+  const auto refuse = [this](error reason) WEIR_REQUIRES(mutex_) {
+    queue_.push_back({.failure = std::move(reason)});
+  };
+  if (message.from != peer_) return refuse(not_permitted("a message of another process"));
+  auto decoded = decode_packet(message.content);
+  if (!decoded) return refuse(std::move(decoded).error());
+  if (decoded->kind == packet_kind::offer) {
+    auto offer = handle_offer(decoded->ticket, message);
+    if (!offer) return refuse(std::move(offer).error());
+    queued_descriptors_ += offer->descriptors.size();
+    queue_.push_back(*std::move(offer));
     return;
   }
-  if (!message.descriptors.empty()) return refuse(not_ours("descriptors that nobody asked for"));
-  switch (found->kind) {
+  if (!message.descriptors.empty()) return refuse(bad_message("descriptors where none belong"));
+  switch (decoded->kind) {
     case packet_kind::note:
-      if (found->note.size() > share_link::most_note) return refuse(not_ours("a note too long"));
-      queue_.push_back({.note = {found->note.begin(), found->note.end()}});
+      if (decoded->note.size() > share_link::most_note)
+        return refuse(bad_message("a note too long"));
+      queue_.push_back({.note = {decoded->note.begin(), decoded->note.end()}});
       return;
     case packet_kind::revoke:
-      return take_revocation(found->number);
+      return handle_revocation(decoded->number);
     case packet_kind::closed:
-      return end_grant(found->number);
+      return end_grant(decoded->number);
     case packet_kind::hello:
     case packet_kind::offer:
       break;
   }
-  refuse(not_ours("a second greeting"));
+  refuse(bad_message("a second greeting"));
 }
 
-result<session::entry> session::take_offer(const share_ticket& ticket, share_message& message) {
-  if (ticket.exporter != theirs_) return not_allowed("a ticket of another process");
+result<session::queued_message> session::handle_offer(const share_ticket& ticket,
+                                                      share_message& message) {
+  if (ticket.exporter != peer_number_) return not_permitted("a ticket of another process");
   // Grants count up: one that does not was seen before.
-  if (ticket.grant <= last_grant_) return not_allowed("a ticket that came before");
-  last_grant_ = ticket.grant;
+  if (ticket.grant <= last_incoming_grant_) return not_permitted("a ticket that came before");
+  last_incoming_grant_ = ticket.grant;
   if (message.descriptors.size() != ticket.pieces) {
-    return not_ours("the ticket speaks of another number of descriptors");
+    return bad_message("the ticket speaks of another number of descriptors");
   }
-  return entry{.ticket = ticket, .descriptors = std::move(message.descriptors)};
+  return queued_message{.ticket = ticket, .descriptors = std::move(message.descriptors)};
 }
 
-void session::take_revocation(std::uint64_t number) {
-  if (const auto known = received_.find(number); known != received_.end()) {
-    known->second->revoked_ = true;
+void session::handle_revocation(std::uint64_t number) {
+  if (const auto open = incoming_grants_.find(number); open != incoming_grants_.end()) {
+    open->second = true;
     return;
   }
-  const auto waiting = std::find_if(queue_.begin(), queue_.end(), [&](const entry& each) {
+  const auto waiting = std::find_if(queue_.begin(), queue_.end(), [&](const queued_message& each) {
     return each.ticket && each.ticket->grant == number;
   });
-  if (waiting == queue_.end()) return;  // let go, and that is on its way
+  if (waiting == queue_.end()) return;  // released, and the message is on its way
   queued_descriptors_ -= waiting->descriptors.size();
   queue_.erase(waiting);
   unsent_.push_back(encode_number(packet_kind::closed, number));
@@ -196,115 +203,116 @@ void session::take_revocation(std::uint64_t number) {
 }
 
 result<std::unique_ptr<incoming>> session::receive(timeout limit) {
-  const auto until = clock::now() + limit;
+  const auto deadline = clock::now() + limit;
   for (;;) {
     {
-      const locked held{*this};
+      const session_lock lock{*this};
       static_cast<void>(flush());
-      pump();
+      receive_pending();
       if (!queue_.empty()) {
-        entry next = std::move(queue_.front());
+        queued_message next = std::move(queue_.front());
         queue_.pop_front();
         queued_descriptors_ -= next.descriptors.size();
-        if (next.wrong) return *std::move(next.wrong);
-        auto made = std::make_unique<incoming>(incoming{.ticket = next.ticket,
-                                                        .note = std::move(next.note),
-                                                        .descriptors = std::move(next.descriptors),
-                                                        .grant = nullptr});
-        if (made->ticket) {
-          made->grant = std::make_shared<grant>(shared_from_this(), made->ticket->grant);
-          received_.emplace(made->ticket->grant, made->grant.get());
+        if (next.failure) return *std::move(next.failure);
+        auto message =
+            std::make_unique<incoming>(incoming{.ticket = next.ticket,
+                                                .note = std::move(next.note),
+                                                .descriptors = std::move(next.descriptors),
+                                                .grant = nullptr});
+        if (message->ticket) {
+          incoming_grants_.emplace(message->ticket->grant, false);
+          message->grant = std::make_shared<grant>(shared_from_this(), message->ticket->grant);
         }
-        return made;
+        return message;
       }
-      if (gone_) return link_is_down();
+      if (peer_closed_) return peer_closed();
     }
-    WEIR_TRY(wait_for(channel_.get(), POLLIN, until));
+    WEIR_TRY(wait_for_events(channel_.get(), POLLIN, deadline));
   }
 }
 
 result<void> session::check() {
-  const locked held{*this};
+  const session_lock lock{*this};
   static_cast<void>(flush());
-  pump();
-  if (gone_) return link_is_down();
+  receive_pending();
+  if (peer_closed_) return peer_closed();
   return {};
 }
 
-result<void> session::check(const grant& which) {
-  const locked held{*this};
+result<void> session::check(const grant& used) {
+  const session_lock lock{*this};
   static_cast<void>(flush());
-  pump();
-  if (which.revoked_) return not_allowed("the other process took it back");
-  if (gone_) return link_is_down();
+  receive_pending();
+  if (incoming_grants_.at(used.number())) return not_permitted("the other process revoked it");
+  if (peer_closed_) return peer_closed();
   return {};
 }
 
-void session::let_go(const grant& which) noexcept {
+void session::release(const grant& released) noexcept {
   if (owner_ != ::getpid()) return;
-  const locked held{*this};
-  received_.erase(which.number());
+  const session_lock lock{*this};
+  incoming_grants_.erase(released.number());
   try {
-    unsent_.push_back(encode_number(packet_kind::closed, which.number()));
+    unsent_.push_back(encode_number(packet_kind::closed, released.number()));
     static_cast<void>(flush());
   } catch (const std::bad_alloc&) {
-    report_error({.code = errc::system});
+    report_error(detail::no_host_memory());
   }
 }
 
-// --- What goes -----------------------------------------------------------------------------------
+// --- Sending ------------------------------------------------------------------------------------
 
-/// Sends what found no room before; whether none of it is left.
+/// Sends the messages that had no room before; whether all were sent.
 bool session::flush() {
   while (!unsent_.empty()) {
     const auto sent = channel_.send(unsent_.front(), {}, milliseconds{0});
     if (!sent && sent.code() == errc::not_ready) return false;
-    unsent_.pop_front();  // sent, or there is nobody to hear it
+    unsent_.pop_front();  // sent, or there is nobody to receive it
   }
   return true;
 }
 
 result<void> session::send(std::span<const std::byte> content, std::span<const int> descriptors,
                            timeout limit) {
-  const auto until = clock::now() + limit;
+  const auto deadline = clock::now() + limit;
   for (;;) {
-    short what = POLLOUT;
+    short events = POLLOUT;
     {
-      const locked held{*this};
-      pump();  // two sides that only send would wait for each other
-      if (gone_) return link_is_down();
+      const session_lock lock{*this};
+      receive_pending();  // two sides that only send would wait for each other
+      if (peer_closed_) return peer_closed();
       if (flush()) {
         auto sent = channel_.send(content, descriptors, milliseconds{0});
         if (sent || sent.code() != errc::not_ready) return sent;
       }
-      if (has_room()) what = POLLIN | POLLOUT;
+      if (has_room()) events = POLLIN | POLLOUT;
     }
-    WEIR_TRY(wait_for(channel_.get(), what, until));
-    if (clock::now() >= until) return errc::not_ready;
+    WEIR_TRY(wait_for_events(channel_.get(), events, deadline));
+    if (clock::now() >= deadline) return errc::not_ready;
     // Room for a message and room for its descriptors are two things; only one can be polled for.
     std::this_thread::sleep_for(std::chrono::microseconds{200});
   }
 }
 
-result<share_grant> session::give(share_ticket ticket, weir::device where,
-                                  std::span<const int> descriptors, std::shared_ptr<exported> what,
-                                  bool tracked) {
+result<share_grant> session::send_offer(share_ticket ticket, weir::device home,
+                                        std::span<const int> descriptors,
+                                        std::shared_ptr<exported> memory, bool tracked) {
   if (owner_ != ::getpid()) return detail::fork_error();
-  if (!where.uuid()) {
+  if (!home.uuid()) {
     return error{.code = errc::not_supported, .detail = "the device has no UUID"};
   }
-  ticket.device = *where.uuid();
+  ticket.device = *home.uuid();
   ticket.exporter = own_number();
-  const std::lock_guard one_at_a_time{give_mutex_};
+  const detail::mutex_lock one_at_a_time{send_mutex_};
   ticket.grant = next_number();
   WEIR_TRY(decode_share_ticket(encode(ticket)));  // nothing leaves that would be refused
   if (tracked) {
-    const locked held{*this};
-    granted_.emplace(ticket.grant, std::move(what));
+    const session_lock lock{*this};
+    outgoing_grants_.emplace(ticket.grant, std::move(memory));
   }
   auto sent = send(encode_offer(ticket), descriptors, settings_.limit);
   if (!sent) {
-    const locked held{*this};
+    const session_lock lock{*this};
     end_grant(ticket.grant);
     return std::move(sent).error();
   }
@@ -313,34 +321,34 @@ result<share_grant> session::give(share_ticket ticket, weir::device where,
 
 result<void> session::revoke(std::uint64_t number, timeout limit) {
   if (owner_ != ::getpid()) return detail::fork_error();
-  const auto until = clock::now() + limit;
+  const auto deadline = clock::now() + limit;
   {
-    const locked held{*this};
-    pump();
-    if (granted_.count(number) == 0) return errc::not_found;
+    const session_lock lock{*this};
+    receive_pending();
+    if (outgoing_grants_.count(number) == 0) return errc::not_found;
   }
-  auto asked = send(encode_number(packet_kind::revoke, number), {}, limit);
-  if (!asked && asked.code() != errc::peer_closed) return asked;
+  auto sent = send(encode_number(packet_kind::revoke, number), {}, limit);
+  if (!sent && sent.code() != errc::peer_closed) return sent;
   for (;;) {
     {
-      const locked held{*this};
-      pump();
-      if (granted_.count(number) == 0) return {};
-      if (gone_) {
-        if (!peer_ended(dying)) return link_is_down();
+      const session_lock lock{*this};
+      receive_pending();
+      if (outgoing_grants_.count(number) == 0) return {};
+      if (peer_closed_) {
+        if (!has_peer_exited(exit_grace)) return peer_closed();
         end_grant(number);
         return {};
       }
       if (!has_room()) return error{.code = errc::not_ready, .detail = "unread messages"};
     }
-    WEIR_TRY(wait_for(channel_.get(), POLLIN, until));
+    WEIR_TRY(wait_for_events(channel_.get(), POLLIN, deadline));
   }
 }
 
 std::size_t session::outstanding() {
-  const locked held{*this};
-  pump();
-  return granted_.size();
+  const session_lock lock{*this};
+  receive_pending();
+  return outgoing_grants_.size();
 }
 
 }  // namespace weir::inline v0::sharing

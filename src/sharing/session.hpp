@@ -1,4 +1,4 @@
-// One connection from the inside: what was given, what came, and what is mapped of it.
+// One connection and its state: the grants of either side, the received messages, the mappings.
 #pragma once
 
 #include <sys/types.h>
@@ -9,34 +9,35 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/state.hpp"
 #include "sharing/packet.hpp"
 #include "weir/share/session.hpp"
 
 namespace weir::inline v0::sharing {
 
-/// Waits until the socket can do `what` (POLLIN, POLLOUT) or is closed. not_ready: not by then.
-[[nodiscard]] result<void> wait_for(int socket, short what,
-                                    std::chrono::steady_clock::time_point until);
+/// Waits until one of `events` (POLLIN, POLLOUT) is ready or the socket is closed. not_ready: the
+/// deadline has passed.
+[[nodiscard]] result<void> wait_for_events(int socket, short events,
+                                           std::chrono::steady_clock::time_point deadline);
 
 /// The number that stands for this process; a forked child has another.
 [[nodiscard]] std::uint64_t own_number();
 /// Counts up; never the same twice in a process.
 [[nodiscard]] std::uint64_t next_number() noexcept;
 
-/// Memory that can be given away: handles of its own, mapped, or a block of an allocator.
+/// Memory that can be exported: handles of its own, mapped, or a block of an allocator.
 ///
-/// Shared by the user's handles and by every session that gave it to somebody who has not let go.
-/// Its end waits until the device has done all its queued work.
+/// Shared by the user's handles and by every session with an outstanding grant of it. Its
+/// destructor waits until the device has done all its queued work.
 struct exported {
-  explicit exported(weir::device where) : home{detail::device_state::keep(where)} {}
+  explicit exported(weir::device device) : home{detail::device_state::keep(device)} {}
   ~exported();
   exported(const exported&) = delete;
   exported& operator=(const exported&) = delete;
@@ -57,11 +58,11 @@ struct exported {
   std::optional<caching_allocator> heap;
   memory_pool pool;
   void* block = nullptr;
-  /// Somebody who cannot be asked any more may still have it mapped.
+  /// A process without a connection may still have it mapped.
   std::atomic<bool> exposed{false};
 
  private:
-  /// Waits until its own memory may go, or sees to it that it goes later.
+  /// Waits until its own memory may be unmapped, or passes it to keep_until_idle().
   [[nodiscard]] result<void> end_mappings();
 };
 
@@ -77,28 +78,26 @@ struct mapped {
 
 class session;
 
-/// The taking side of one grant: its end is the news that it was let go.
+/// The importing side of one grant: its destructor releases it.
 class grant {
  public:
-  grant(std::shared_ptr<session> from, std::uint64_t number) noexcept
-      : from_{std::move(from)}, number_{number} {}
+  grant(std::shared_ptr<session> origin, std::uint64_t number) noexcept
+      : origin_{std::move(origin)}, number_{number} {}
   ~grant();
   grant(const grant&) = delete;
   grant& operator=(const grant&) = delete;
 
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
-  [[nodiscard]] session& from() const noexcept { return *from_; }
-  /// not_permitted: revoked; peer_closed: the exporter is gone. Looks whether news came.
+  [[nodiscard]] session& origin() const noexcept { return *origin_; }
+  /// not_permitted: revoked; peer_closed: the exporter is gone. Reads the messages that have come.
   [[nodiscard]] result<void> check() const;
 
  private:
-  friend class session;
-  std::shared_ptr<session> from_;
+  std::shared_ptr<session> origin_;
   std::uint64_t number_;
-  bool revoked_ = false;  // under the session's lock
 };
 
-/// What was received and not opened.
+/// An offer or a note that was received and not opened.
 struct incoming {
   std::optional<share_ticket> ticket;  // none: a note
   std::vector<std::byte> note;
@@ -108,30 +107,31 @@ struct incoming {
 
 /// Memory that was opened. Any thread.
 ///
-/// Let go, by close() or its end, only when the devices that reach it have done all their queued
-/// work. While a capture forbids to wait for that it stays: close() says so, and what has lost its
-/// owner goes later (keep_until_rest).
+/// Released, by close() or its destructor, only when the devices that reach it have done all their
+/// queued work. While a capture forbids to wait for that it stays: close() says so, and the
+/// mappings of one that was destroyed go later (keep_until_idle).
 class imported {
  public:
-  imported(std::shared_ptr<grant> given, const share_ticket& ticket, std::shared_ptr<mapped> where);
-  imported(std::shared_ptr<grant> given, const share_ticket& ticket, weir::device home,
+  imported(std::shared_ptr<grant> source, const share_ticket& ticket,
+           std::shared_ptr<mapped> memory);
+  imported(std::shared_ptr<grant> source, const share_ticket& ticket, weir::device home,
            device_address legacy);
   ~imported();
   imported(const imported&) = delete;
   imported& operator=(const imported&) = delete;
 
-  [[nodiscard]] result<device_address> address() const;
-  [[nodiscard]] device_address mapped_at() const noexcept;
+  [[nodiscard]] result<device_address> address() const WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] device_address mapped_at() const noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] const share_ticket& ticket() const noexcept { return ticket_; }
-  [[nodiscard]] result<void> allow(weir::device who) const;
-  [[nodiscard]] result<void> close() noexcept;
+  [[nodiscard]] result<void> allow(weir::device accessor) const WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<void> close() noexcept WEIR_EXCLUDES(mutex_);
 
  private:
-  /// What is held, as long as it is open. The grant goes last: only then the exporter may hear of
+  /// The memory, as long as it is open. The grant goes last: only then may the exporter learn of
   /// it.
   struct holding {
-    std::shared_ptr<grant> given;  // null: closed
-    std::shared_ptr<mapped> where;
+    std::shared_ptr<grant> source;  // null: closed
+    std::shared_ptr<mapped> memory;
     std::shared_ptr<detail::device_state> legacy_home;
     device_address legacy = 0;
 
@@ -142,21 +142,21 @@ class imported {
     /// Unmaps it; nobody may use it any more.
     [[nodiscard]] result<void> end() noexcept;
   };
-  [[nodiscard]] result<void> wait_for_devices();
+  [[nodiscard]] result<void> wait_for_devices() WEIR_REQUIRES(mutex_);
 
   const share_ticket ticket_;
-  mutable std::mutex mutex_;
-  holding held_;
-  mutable std::vector<weir::device> reached_by_;
-  std::optional<weir::device> busy_;  // of those, with a capture
-  device_address address_ = 0;
+  mutable detail::mutex mutex_;
+  holding held_ WEIR_GUARDED_BY(mutex_);
+  mutable std::vector<weir::device> accessors_ WEIR_GUARDED_BY(mutex_);
+  std::optional<weir::device> busy_ WEIR_GUARDED_BY(mutex_);  // an accessor with a capture
+  device_address address_ WEIR_GUARDED_BY(mutex_) = 0;
 };
 
 /// A connection whose other end is known.
 ///
-/// Lives as long as a link or an import of it: an import's end must be told. Everything below is
-/// under its lock, which is never held while waiting for the other process. A forked child's copy
-/// says nothing: the connection is the parent's.
+/// Lives as long as a link or an import of it: an import's release must be sent. Any thread; its
+/// lock is never held while waiting for the other process. A forked child's copy sends nothing: the
+/// connection is the parent's.
 class session : public std::enable_shared_from_this<session> {
  public:
   using timeout = share_channel::timeout;
@@ -175,31 +175,36 @@ class session : public std::enable_shared_from_this<session> {
   /// The device with this UUID, as this process knows it.
   [[nodiscard]] result<weir::device> find_device(const std::array<std::uint8_t, 16>& uuid) const;
 
-  [[nodiscard]] result<void> check();
+  [[nodiscard]] result<void> check() WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> send(std::span<const std::byte> content,
-                                  std::span<const int> descriptors, timeout limit);
+                                  std::span<const int> descriptors, timeout limit)
+      WEIR_EXCLUDES(mutex_);
 
-  /// Completes the ticket and sends it. What is tracked counts as given until it is let go.
-  [[nodiscard]] result<share_grant> give(share_ticket ticket, weir::device where,
-                                         std::span<const int> descriptors,
-                                         std::shared_ptr<exported> what, bool tracked);
-  [[nodiscard]] result<void> revoke(std::uint64_t number, timeout limit);
-  [[nodiscard]] std::size_t outstanding();
+  /// Completes the ticket and sends it. A tracked grant is outstanding until it is released.
+  [[nodiscard]] result<share_grant> send_offer(share_ticket ticket, weir::device home,
+                                               std::span<const int> descriptors,
+                                               std::shared_ptr<exported> memory, bool tracked)
+      WEIR_EXCLUDES(send_mutex_, mutex_);
+  [[nodiscard]] result<void> revoke(std::uint64_t number, timeout limit) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] std::size_t outstanding() WEIR_EXCLUDES(mutex_);
 
-  [[nodiscard]] result<std::unique_ptr<incoming>> receive(timeout limit);
-  void let_go(const grant& which) noexcept;
-  [[nodiscard]] result<void> check(const grant& which);
+  [[nodiscard]] result<std::unique_ptr<incoming>> receive(timeout limit) WEIR_EXCLUDES(mutex_);
+  void release(const grant& released) noexcept WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<void> check(const grant& used) WEIR_EXCLUDES(mutex_);
 
   /// The mapping of a ticket's handles: the one that there is, or a new one.
   [[nodiscard]] result<std::shared_ptr<mapped>> map(const share_ticket& ticket,
-                                                    std::span<const descriptor> descriptors);
+                                                    std::span<const descriptor> descriptors)
+      WEIR_EXCLUDES(map_mutex_);
   /// One import of it less; the last one unmaps.
-  [[nodiscard]] result<void> unmap(std::shared_ptr<mapped> where) noexcept;
+  [[nodiscard]] result<void> unmap(std::shared_ptr<mapped> memory) noexcept
+      WEIR_EXCLUDES(map_mutex_);
 
  private:
   using clock = std::chrono::steady_clock;
-  struct entry {
-    std::optional<error> wrong{};
+  /// A message for receive(), or the error that it will return.
+  struct queued_message {
+    std::optional<error> failure{};
     std::optional<share_ticket> ticket{};
     std::vector<std::byte> note{};
     std::vector<descriptor> descriptors{};
@@ -207,56 +212,64 @@ class session : public std::enable_shared_from_this<session> {
   using mapping_key = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t, access_rights>;
 
   [[nodiscard]] result<void> greet();
-  [[nodiscard]] bool has_room() const noexcept;
-  void pump();
-  void take(share_message& message);
-  [[nodiscard]] result<entry> take_offer(const share_ticket& ticket, share_message& message);
-  void take_revocation(std::uint64_t number);
-  [[nodiscard]] bool flush();
-  [[nodiscard]] bool peer_ended(timeout limit) const noexcept;
+  [[nodiscard]] bool has_room() const noexcept WEIR_REQUIRES(mutex_);
+  void receive_pending() WEIR_REQUIRES(mutex_);
+  void handle(share_message& message) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<queued_message> handle_offer(const share_ticket& ticket,
+                                                    share_message& message) WEIR_REQUIRES(mutex_);
+  void handle_revocation(std::uint64_t number) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool flush() WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool has_peer_exited(timeout limit) const noexcept;
+  /// The other side has released it.
+  void end_grant(std::uint64_t number) WEIR_REQUIRES(mutex_);
 
-  /// The lock, and what the other side let go while it was held: that ends when the lock is free,
-  /// because its end may wait for the device and tell other sessions.
-  class locked {
+  /// Holds the lock, and the memory whose grants end meanwhile: that is destroyed when the lock is
+  /// free, because its destructor may wait for the device and call other sessions.
+  class WEIR_THREAD_SAFETY(scoped_lockable) session_lock {
    public:
-    explicit locked(session& of) : of_{of}, lock_{of.mutex_} {}
-    ~locked() {
-      ended_.swap(of_.ended_);
-      lock_.unlock();
+    [[nodiscard]] explicit session_lock(session& owner)
+        WEIR_THREAD_SAFETY(acquire_capability(owner.mutex_))
+        : owner_{owner} {
+      owner_.mutex_.lock();
     }
-    locked(const locked&) = delete;
-    locked& operator=(const locked&) = delete;
+    ~session_lock() WEIR_THREAD_SAFETY(release_capability()) {
+      ended_.swap(owner_.ended_);
+      owner_.mutex_.unlock();
+    }
+    session_lock(const session_lock&) = delete;
+    session_lock& operator=(const session_lock&) = delete;
 
    private:
-    session& of_;
+    session& owner_;
     std::vector<std::shared_ptr<exported>> ended_;
-    std::unique_lock<std::mutex> lock_;
   };
-  /// The other side has let go of it.
-  void end_grant(std::uint64_t number);
 
   const std::shared_ptr<runtime> machine_;
   const share_channel channel_;
   const share_link_options settings_;
   const pid_t owner_ = own_process();
-  share_peer peer_{};         // fixed by greet()
-  std::uint64_t theirs_ = 0;  // the other process's number; fixed by greet()
-  descriptor process_;        // the other process itself; fixed by greet()
+  // Fixed by greet().
+  share_peer peer_{};
+  std::uint64_t peer_number_ = 0;  // the other process's own_number()
+  descriptor peer_process_;        // a pidfd
 
-  std::mutex give_mutex_;  // grants are sent in the order of their numbers
+  detail::mutex send_mutex_;  // grants are sent in the order of their numbers
 
-  std::mutex mutex_;
-  bool gone_ = false;
-  std::deque<entry> queue_;
-  std::size_t queued_descriptors_ = 0;
-  std::deque<std::vector<std::byte>> unsent_;  // news that found no room
-  std::uint64_t last_grant_ = 0;               // of theirs
-  std::map<std::uint64_t, grant*> received_;
-  std::map<std::uint64_t, std::shared_ptr<exported>> granted_;
-  std::vector<std::shared_ptr<exported>> ended_;  // were granted_
+  detail::mutex mutex_;
+  bool peer_closed_ WEIR_GUARDED_BY(mutex_) = false;
+  std::deque<queued_message> queue_ WEIR_GUARDED_BY(mutex_);
+  std::size_t queued_descriptors_ WEIR_GUARDED_BY(mutex_) = 0;
+  /// Messages that the socket had no room for.
+  std::deque<std::vector<std::byte>> unsent_ WEIR_GUARDED_BY(mutex_);
+  std::uint64_t last_incoming_grant_ WEIR_GUARDED_BY(mutex_) = 0;
+  /// Grants of the other side that are open here, and whether they were revoked.
+  std::map<std::uint64_t, bool> incoming_grants_ WEIR_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<exported>> outgoing_grants_ WEIR_GUARDED_BY(mutex_);
+  /// Of grants that ended; taken by session_lock.
+  std::vector<std::shared_ptr<exported>> ended_ WEIR_GUARDED_BY(mutex_);
 
-  std::mutex map_mutex_;
-  std::map<mapping_key, std::weak_ptr<mapped>> mapped_;
+  detail::mutex map_mutex_;
+  std::map<mapping_key, std::weak_ptr<mapped>> mapped_ WEIR_GUARDED_BY(map_mutex_);
 
   [[nodiscard]] static pid_t own_process() noexcept;
 };

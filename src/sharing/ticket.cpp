@@ -15,7 +15,7 @@ using sharing::put;
 
 namespace {
 
-// Where each field stands.
+// The offset of each field.
 constexpr std::size_t at_magic = 0;
 constexpr std::size_t at_version = 8;
 constexpr std::size_t at_kind = 10;
@@ -37,21 +37,21 @@ static_assert(at_checksum + sizeof(std::uint64_t) == share_ticket_bytes);
 constexpr std::uint64_t ticket_magic = 0x7465'6b74'7269'6577;  // "weirtket"
 
 /// FNV-1a.
-std::uint64_t checksum_of(std::span<const std::byte> of) noexcept {
+std::uint64_t checksum_of(std::span<const std::byte> content) noexcept {
   std::uint64_t hash = 0xcbf2'9ce4'8422'2325;
-  for (const std::byte each : of)
+  for (const std::byte each : content)
     hash = (hash ^ std::to_integer<std::uint64_t>(each)) * 0x100'0000'01b3;
   return hash;
 }
 
-error bad_ticket(const char* why) { return {.code = errc::invalid_argument, .detail = why}; }
+error bad_ticket(const char* reason) { return {.code = errc::invalid_argument, .detail = reason}; }
 
-bool is_empty(const std::array<std::byte, 64>& payload) noexcept {
+bool is_zero(const std::array<std::byte, 64>& payload) noexcept {
   return std::all_of(payload.begin(), payload.end(),
                      [](std::byte each) { return each == std::byte{0}; });
 }
 
-/// Everything that only memory in handles has.
+/// Fields that only memory in handles has.
 bool has_layout(const share_ticket& ticket) noexcept {
   return ticket.offset != bytes{} || ticket.piece != bytes{} || ticket.first != 0;
 }
@@ -68,7 +68,7 @@ result<void> check_memory(const share_ticket& ticket) {
       *end <= *whole - ticket.piece) {
     return bad_ticket("the range does not fit the handles");
   }
-  if (!is_empty(ticket.payload)) return bad_ticket("a payload where none belongs");
+  if (!is_zero(ticket.payload)) return bad_ticket("a payload where none belongs");
   return {};
 }
 
@@ -89,7 +89,7 @@ result<void> check_ticket(const share_ticket& ticket) {
       return {};
     case share_kind::pool:
       if (ticket.size != bytes{} || ticket.pieces != 1) return bad_ticket("a size");
-      if (!is_empty(ticket.payload)) return bad_ticket("a payload where none belongs");
+      if (!is_zero(ticket.payload)) return bad_ticket("a payload where none belongs");
       return {};
     case share_kind::event:
       if (ticket.size != bytes{} || ticket.pieces != 0) return bad_ticket("a size");
@@ -116,6 +116,19 @@ std::string_view name(share_kind kind) noexcept {
       return "event";
   }
   return "unknown";
+}
+
+std::string to_string(share_kind kind) { return std::string{name(kind)}; }
+
+std::string to_string(const share_ticket& ticket) {
+  std::string text = "grant " + std::to_string(ticket.grant) + " of object " +
+                     std::to_string(ticket.object) + ": " + to_string(ticket.kind);
+  if (ticket.kind == share_kind::memory) text += ", " + to_string(ticket.rights);
+  if (ticket.size != bytes{}) text += ", " + to_string(ticket.size);
+  if (ticket.kind == share_kind::memory)
+    text += " at " + to_string(ticket.offset) + " in " + std::to_string(ticket.pieces) +
+            " handles of " + to_string(ticket.piece);
+  return text;
 }
 
 std::array<std::byte, share_ticket_bytes> encode(const share_ticket& ticket) noexcept {

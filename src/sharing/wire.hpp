@@ -9,16 +9,16 @@
 namespace weir::inline v0::sharing {
 
 template <std::unsigned_integral T>
-void put(std::span<std::byte> into, std::size_t at, T value) noexcept {
+void put(std::span<std::byte> target, std::size_t offset, T value) noexcept {
   for (std::size_t i = 0; i < sizeof(T); ++i)
-    into[at + i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
+    target[offset + i] = static_cast<std::byte>(value >> (8 * i) & 0xff);
 }
 
 template <std::unsigned_integral T>
-[[nodiscard]] T get(std::span<const std::byte> from, std::size_t at) noexcept {
+[[nodiscard]] T get(std::span<const std::byte> source, std::size_t offset) noexcept {
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < sizeof(T); ++i)
-    value |= std::to_integer<std::uint64_t>(from[at + i]) << (8 * i);
+    value |= std::to_integer<std::uint64_t>(source[offset + i]) << (8 * i);
   return static_cast<T>(value);
 }
 

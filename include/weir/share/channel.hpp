@@ -16,7 +16,7 @@
 
 namespace weir::inline v0 {
 
-/// Who wrote a message, as the kernel says. A process of another PID namespace has number 0.
+/// The sender of a message, as the kernel says. A process of another PID namespace has number 0.
 struct share_peer {
   pid_t process = 0;
   uid_t user = 0;
@@ -24,7 +24,10 @@ struct share_peer {
   friend bool operator==(const share_peer&, const share_peer&) = default;
 };
 
-/// A message as it came. Its descriptors are closed with it.
+/// "process 4711 of user 1000".
+[[nodiscard]] WEIR_API std::string to_string(const share_peer& peer);
+
+/// A received message. Its descriptors are closed with it.
 struct share_message {
   std::vector<std::byte> content;
   std::vector<descriptor> descriptors;
@@ -33,10 +36,10 @@ struct share_message {
 
 /// One end of a connection that keeps messages whole (SOCK_SEQPACKET).
 ///
-/// Open unless moved from or closed. Every call has a deadline; one that passes is not_ready and
-/// leaves nothing half sent or half received. A peer that closed its end or died is peer_closed,
-/// after everything it had sent was received. One thread at a time may move or close it; any may
-/// send and receive.
+/// Open unless moved from or closed (moved_from). Every call has a deadline; one that passes is
+/// not_ready and leaves nothing half sent or half received. A peer that closed its end or died is
+/// peer_closed, after everything it had sent was received. One thread at a time may move or close
+/// it; any may send and receive.
 class WEIR_API share_channel {
  public:
   using timeout = std::chrono::milliseconds;
@@ -44,22 +47,22 @@ class WEIR_API share_channel {
 
   /// Two ends joined to each other: keep one and let a child process inherit the other.
   [[nodiscard]] static result<std::pair<share_channel, share_channel>> pair();
-  /// An end that came from elsewhere. invalid_argument: no such socket.
+  /// An end that was inherited or received. invalid_argument: no such socket.
   [[nodiscard]] static result<share_channel> adopt(descriptor end);
   /// To a share_listener. not_found: nobody listens there.
   [[nodiscard]] static result<share_channel> connect(const std::string& path, timeout limit);
 
   explicit operator bool() const noexcept { return static_cast<bool>(end_); }
   [[nodiscard]] int get() const noexcept { return end_.get(); }
-  /// Gives the socket up to the caller.
+  /// Passes the socket to the caller.
   [[nodiscard]] descriptor release() noexcept { return std::move(end_); }
   void close() noexcept { end_ = descriptor{}; }
 
   /// The descriptors stay the caller's. invalid_argument: too long or too many.
   result<void> send(std::span<const std::byte> content, std::span<const int> descriptors,
                     timeout limit) const;
-  /// invalid_argument: a message that is too long or came with too many descriptors; it is gone,
-  /// its descriptors are closed, the next one can be received.
+  /// invalid_argument: a message that is too long or has too many descriptors; it is dropped, its
+  /// descriptors are closed, the next one can be received.
   [[nodiscard]] result<share_message> receive(timeout limit) const;
 
  private:
