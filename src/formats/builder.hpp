@@ -1,4 +1,4 @@
-// Building a recording event by event, keeping what a recording promises.
+// Building a recording event by event, keeping a recording's invariants.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@ template <class Key>
 class numbering {
  public:
   /// The key's number, and whether it is new.
-  std::pair<std::uint32_t, bool> of(const Key& key) {
-    const auto [at, fresh] = numbers_.try_emplace(key, static_cast<std::uint32_t>(numbers_.size()));
-    return {at->second, fresh};
+  std::pair<std::uint32_t, bool> number(const Key& key) {
+    const auto [entry, inserted] =
+        numbers_.try_emplace(key, static_cast<std::uint32_t>(numbers_.size()));
+    return {entry->second, inserted};
   }
 
  private:
@@ -28,8 +29,8 @@ class numbering {
 };
 
 /// A recording under construction. Times that go back are lifted to the one before; streams get
-/// their numbers. Who calls it sees to it that blocks are allocated before they are freed: live()
-/// helps. One thread.
+/// their numbers. The caller ensures that blocks are allocated before they are freed: live() helps.
+/// One thread.
 class recording_builder {
  public:
   struct block {
@@ -39,39 +40,39 @@ class recording_builder {
 
   /// The live block at that address, or null.
   [[nodiscard]] const block* live(std::uint64_t address) const {
-    const auto found = live_.find(address);
-    return found == live_.end() ? nullptr : &found->second;
+    const auto entry = live_.find(address);
+    return entry == live_.end() ? nullptr : &entry->second;
   }
   [[nodiscard]] std::uint32_t stream(std::uint64_t id) {
-    const auto [number, fresh] = streams_.of(id);
-    if (fresh) built_.streams.push_back(id);
+    const auto [number, inserted] = streams_.number(id);
+    if (inserted) recording_.streams.push_back(id);
     return number;
   }
   [[nodiscard]] std::uint16_t thread(std::uint64_t id) {
-    const auto [number, fresh] = threads_.of(id);
-    // Threads past what a number can hold are told as one.
+    const auto [number, inserted] = threads_.number(id);
+    // Threads past what a number can hold count as one.
     if (number > last_thread) return last_thread;
-    if (fresh) built_.threads.push_back(id);
+    if (inserted) recording_.threads.push_back(id);
     return static_cast<std::uint16_t>(number);
   }
-  void add(trace_event what) {
-    if (what.time < last_time_) what.time = last_time_;
-    last_time_ = what.time;
-    if (what.kind == trace_kind::allocate) live_[what.address] = {what.size, what.stream};
-    if (what.kind == trace_kind::deallocate) live_.erase(what.address);
-    built_.events.push_back(what);
+  void add(trace_event event) {
+    if (event.time < last_time_) event.time = last_time_;
+    last_time_ = event.time;
+    if (event.kind == trace_kind::allocate) live_[event.address] = {event.size, event.stream};
+    if (event.kind == trace_kind::deallocate) live_.erase(event.address);
+    recording_.events.push_back(event);
   }
-  [[nodiscard]] recording& built() noexcept { return built_; }
+  [[nodiscard]] recording& draft() noexcept { return recording_; }
   [[nodiscard]] recording finish() && {
-    if (built_.streams.empty()) built_.streams.push_back(0);
-    if (built_.threads.empty()) built_.threads.push_back(0);
-    return std::move(built_);
+    if (recording_.streams.empty()) recording_.streams.push_back(0);
+    if (recording_.threads.empty()) recording_.threads.push_back(0);
+    return std::move(recording_);
   }
 
  private:
   static constexpr std::uint16_t last_thread = 65'535;
 
-  recording built_;
+  recording recording_;
   numbering<std::uint64_t> streams_;
   numbering<std::uint64_t> threads_;
   std::unordered_map<std::uint64_t, block> live_;

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "formats/final_state.hpp"
+#include "formats/memory_map.hpp"
 #include "formats/output.hpp"
 
 namespace weir::inline v0::formats {
@@ -20,15 +20,15 @@ namespace {
 /// and may be anything, and a reader that gets invalid UTF-8 refuses the whole file.
 std::string json_text(std::string_view text) {
   std::string out = "\"";
-  for (const char each : text) {
-    const auto code = static_cast<unsigned char>(each);
-    if (each == '"' || each == '\\') {
+  for (const char letter : text) {
+    const auto code = static_cast<unsigned char>(letter);
+    if (letter == '"' || letter == '\\') {
       out += '\\';
-      out += each;
+      out += letter;
     } else if (code < 0x20 || code >= 0x7f) {
       fmt::format_to(std::back_inserter(out), "\\u{:04x}", code);
     } else {
-      out += each;
+      out += letter;
     }
   }
   return out += '"';
@@ -36,24 +36,25 @@ std::string json_text(std::string_view text) {
 
 class chrome_writer {
  public:
-  chrome_writer(const recording& from, const chrome_options& how) : from_{from}, how_{how} {
-    by_tag_.resize(from.tags.size());
-    tells_reserved_ = tells_of(from, trace_kind::reserve);
+  chrome_writer(const recording& source, const chrome_options& options)
+      : source_{source}, options_{options} {
+    by_tag_.resize(source.tags.size());
+    has_reserved_ = has_events(source, trace_kind::reserve);
   }
 
   std::string write() && {
-    to("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+    append("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     item("{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}",
-         json_text(from_.program.empty() ? "weir" : from_.program));
-    for (std::size_t i = 0; i < from_.threads.size(); ++i) {
+         json_text(source_.program.empty() ? "weir" : source_.program));
+    for (std::size_t i = 0; i < source_.threads.size(); ++i) {
       item(
           "{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":"
           "\"thread {}\"}}}}",
-          i, from_.threads[i]);
+          i, source_.threads[i]);
     }
-    for (const trace_event& each : from_.events) event(each);
+    for (const trace_event& each : source_.events) add(each);
     counters();
-    to("\n]}}\n");
+    append("\n]}}\n");
     return fmt::to_string(out_);
   }
 
@@ -65,79 +66,80 @@ class chrome_writer {
   };
 
   template <class... Values>
-  void to(fmt::format_string<Values...> format, Values&&... values) {
+  void append(fmt::format_string<Values...> format, Values&&... values) {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
   }
   template <class... Values>
   void item(fmt::format_string<Values...> format, Values&&... values) {
-    if (!first_) to(",\n");
+    if (!first_) append(",\n");
     first_ = false;
-    to(format, std::forward<Values>(values)...);
+    append(format, std::forward<Values>(values)...);
   }
   [[nodiscard]] static double microseconds(std::uint64_t time) noexcept {
     return static_cast<double>(time) / 1000;
   }
   [[nodiscard]] std::string name_of(std::uint64_t size, std::uint16_t tag) const {
     std::string name = std::to_string(size) + " bytes";
-    if (tag != 0 && tag < from_.tags.size()) name += " (" + from_.tags[tag] + ")";
+    if (tag != 0 && tag < source_.tags.size()) name += " (" + source_.tags[tag] + ")";
     return json_text(name);
   }
 
-  void event(const trace_event& what) {
-    if (changed_ && what.time / 1000 != last_time_ / 1000) counters();
-    last_time_ = what.time;
-    switch (what.kind) {
+  void add(const trace_event& event) {
+    if (changed_ && event.time / 1000 != last_time_ / 1000) counters();
+    last_time_ = event.time;
+    switch (event.kind) {
       case trace_kind::allocate: {
-        const live_block made{next_++, what.size, what.tag};
-        live_[what.address] = made;
-        count(made, true);
-        if (how_.blocks) slice('b', what, made);
+        const live_block block{next_number_++, event.size, event.tag};
+        live_[event.address] = block;
+        count(block, true);
+        if (options_.blocks) slice('b', event, block);
         return;
       }
       case trace_kind::deallocate:
-        if (const auto found = live_.find(what.address); found != live_.end()) {
-          count(found->second, false);
-          if (how_.blocks) slice('e', what, found->second);
-          live_.erase(found);
+        if (const auto entry = live_.find(event.address); entry != live_.end()) {
+          count(entry->second, false);
+          if (options_.blocks) slice('e', event, entry->second);
+          live_.erase(entry);
         }
         return;
       case trace_kind::reserve:
-        reserved_ += what.size;
+        reserved_ += event.size;
         changed_ = true;
         return;
       case trace_kind::release:
-        reserved_ -= std::min(reserved_, what.size);
+        reserved_ -= std::min(reserved_, event.size);
         changed_ = true;
         return;
       case trace_kind::marker:
-        return moment(what, what.other < from_.texts.size() ? from_.texts[what.other] : "marker");
+        return moment(event,
+                      event.other < source_.texts.size() ? source_.texts[event.other] : "marker");
       case trace_kind::out_of_memory:
-        return moment(what, "out of memory: " + std::to_string(what.size) + " bytes");
+        return moment(event, "out of memory: " + std::to_string(event.size) + " bytes");
       case trace_kind::reusable:
         return;
       default:
-        return moment(what, name(what.kind));
+        return moment(event, name(event.kind));
     }
   }
 
-  void count(const live_block& which, bool more) {
-    const std::uint64_t change = more ? which.size : std::uint64_t{0} - which.size;
+  void count(const live_block& block, bool begins) {
+    const std::uint64_t change = begins ? block.size : std::uint64_t{0} - block.size;
     requested_ += change;
-    if (which.tag < by_tag_.size()) by_tag_[which.tag] += change;
+    if (block.tag < by_tag_.size()) by_tag_[block.tag] += change;
     changed_ = true;
   }
 
-  void slice(char phase, const trace_event& what, const live_block& which) {
+  void slice(char phase, const trace_event& event, const live_block& block) {
     item(
         "{{\"ph\":\"{}\",\"cat\":\"block\",\"pid\":1,\"tid\":{},\"id\":{},\"ts\":{:.3f},"
         "\"name\":{},\"args\":{{\"address\":\"{:#x}\",\"stream\":{}}}}}",
-        phase, what.thread, which.number, microseconds(what.time), name_of(which.size, which.tag),
-        what.address, what.stream < from_.streams.size() ? from_.streams[what.stream] : 0);
+        phase, event.thread, block.number, microseconds(event.time), name_of(block.size, block.tag),
+        event.address, event.stream < source_.streams.size() ? source_.streams[event.stream] : 0);
   }
 
-  void moment(const trace_event& what, std::string_view text) {
-    item("{{\"ph\":\"i\",\"s\":\"p\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"name\":{}}}", what.thread,
-         microseconds(what.time), json_text(text));
+  void moment(const trace_event& event, std::string_view text) {
+    item("{{\"ph\":\"i\",\"s\":\"p\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"name\":{}}}",
+         event.thread, microseconds(event.time), json_text(text));
   }
 
   void counters() {
@@ -145,40 +147,41 @@ class chrome_writer {
     changed_ = false;
     item("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"memory\",\"args\":{{\"live\":{}",
          microseconds(last_time_), requested_);
-    // A recording that does not tell of reservations leaves it open, rather than say 0.
-    if (tells_reserved_) to(",\"reserved\":{}", reserved_);
-    to("}}}}");
+    // A recording without reservations leaves it out, rather than say 0.
+    if (has_reserved_) append(",\"reserved\":{}", reserved_);
+    append("}}}}");
     if (by_tag_.size() < 2) return;
     item("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"live by tag\",\"args\":{{",
          microseconds(last_time_));
     for (std::size_t i = 0; i < by_tag_.size(); ++i)
-      to("{}{}:{}", i == 0 ? "" : ",", json_text(i == 0 ? "no tag" : from_.tags[i]), by_tag_[i]);
-    to("}}}}");
+      append("{}{}:{}", i == 0 ? "" : ",", json_text(i == 0 ? "no tag" : source_.tags[i]),
+             by_tag_[i]);
+    append("}}}}");
   }
 
-  const recording& from_;
-  chrome_options how_;
+  const recording& source_;
+  chrome_options options_;
   fmt::memory_buffer out_;
-  bool tells_reserved_ = false;
+  bool has_reserved_ = false;
   bool first_ = true;
   bool changed_ = false;
   std::uint64_t last_time_ = 0;
   std::uint64_t requested_ = 0;
   std::uint64_t reserved_ = 0;
-  std::uint64_t next_ = 1;
+  std::uint64_t next_number_ = 1;
   std::vector<std::uint64_t> by_tag_;
   std::unordered_map<std::uint64_t, live_block> live_;
 };
 
 }  // namespace
 
-std::string chrome_trace_of(const recording& what, const chrome_options& how) {
-  return chrome_writer{what, how}.write();
+std::string chrome_trace_of(const recording& recording, const chrome_options& options) {
+  return chrome_writer{recording, options}.write();
 }
 
-result<void> write_chrome_trace(const recording& what, const std::string& path,
-                                const chrome_options& how) {
-  return write_file(path, chrome_trace_of(what, how));
+result<void> write_chrome_trace(const recording& recording, const std::string& path,
+                                const chrome_options& options) {
+  return write_file(path, chrome_trace_of(recording, options));
 }
 
 }  // namespace weir::inline v0::formats

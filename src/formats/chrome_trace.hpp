@@ -14,9 +14,10 @@ struct chrome_options {
 
 /// Counters of live and reserved memory and of the live memory of each tag, at most one a
 /// microsecond; a slice for each block; waits, moves, markers and failed requests as moments.
-[[nodiscard]] std::string chrome_trace_of(const recording& what, const chrome_options& how = {});
+[[nodiscard]] std::string chrome_trace_of(const recording& recording,
+                                          const chrome_options& options = {});
 /// The same into a file, which appears when it is whole.
-[[nodiscard]] result<void> write_chrome_trace(const recording& what, const std::string& path,
-                                              const chrome_options& how = {});
+[[nodiscard]] result<void> write_chrome_trace(const recording& recording, const std::string& path,
+                                              const chrome_options& options = {});
 
 }  // namespace weir::inline v0::formats

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view columns = "op,id,bytes,stream,t_us";
 
-/// What a line says, checked against the lines before it.
+/// Reads lines, each checked against those before it.
 class csv_reader {
  public:
   /// What is wrong with the line; null if nothing.
@@ -22,60 +22,61 @@ class csv_reader {
     const auto time = number(time_text);
     if (!id || !stream || !time) return "not a number";
     if (*time > UINT64_MAX / 1000) return "the time is out of range";
-    trace_event next{.time = *time * 1000, .address = *id, .stream = building_.stream(*stream)};
-    if (op == "a") return allocate(size_text, next);
+    trace_event event{.time = *time * 1000, .address = *id, .stream = builder_.stream(*stream)};
+    if (op == "a") return allocate(size_text, event);
     if (!size_text.empty()) return "only an allocation has a size";
-    if (op == "r") return give_up(next);
-    if (op == "f") return reusable(next);
+    if (op == "r") return deallocate(event);
+    if (op == "f") return reusable(event);
     return "the operation is none of a, r, f";
   }
 
   recording finish() && {
-    building_.built().real_addresses = false;
-    return std::move(building_).finish();
+    builder_.draft().real_addresses = false;
+    return std::move(builder_).finish();
   }
-  [[nodiscard]] std::size_t size() { return building_.built().events.size(); }
+  [[nodiscard]] std::size_t size() { return builder_.draft().events.size(); }
 
  private:
-  const char* allocate(std::string_view size_text, trace_event next) {
+  const char* allocate(std::string_view size_text, trace_event event) {
     const auto size = number(size_text);
     if (!size) return "not a number";
-    if (building_.live(next.address) != nullptr || pending_.contains(next.address))
+    if (builder_.live(event.address) != nullptr || pending_.contains(event.address))
       return "the block is allocated twice";
-    next.kind = trace_kind::allocate;
-    next.size = *size;
-    building_.add(next);
+    event.kind = trace_kind::allocate;
+    event.size = *size;
+    builder_.add(event);
     return nullptr;
   }
 
-  const char* give_up(trace_event next) {
-    const auto* const block = building_.live(next.address);
+  const char* deallocate(trace_event event) {
+    const auto* const block = builder_.live(event.address);
     if (block == nullptr) {
-      return pending_.contains(next.address) ? "the block is freed out of turn"
-                                             : "the block was not allocated before";
+      return pending_.contains(event.address) ? "the block is freed out of turn"
+                                              : "the block was not allocated before";
     }
-    next.kind = trace_kind::deallocate;
-    next.size = block->size;
-    pending_.emplace(next.address, block->size);
-    building_.add(next);
+    event.kind = trace_kind::deallocate;
+    event.size = block->size;
+    pending_.emplace(event.address, block->size);
+    builder_.add(event);
     return nullptr;
   }
 
-  const char* reusable(trace_event next) {
-    const auto found = pending_.find(next.address);
-    if (found == pending_.end()) {
-      return building_.live(next.address) != nullptr ? "the block is freed out of turn"
+  const char* reusable(trace_event event) {
+    const auto entry = pending_.find(event.address);
+    if (entry == pending_.end()) {
+      return builder_.live(event.address) != nullptr ? "the block is freed out of turn"
                                                      : "the block was not allocated before";
     }
-    next.kind = trace_kind::reusable;
-    next.size = found->second;
-    pending_.erase(found);
-    building_.add(next);
+    event.kind = trace_kind::reusable;
+    event.size = entry->second;
+    pending_.erase(entry);
+    builder_.add(event);
     return nullptr;
   }
 
-  recording_builder building_;
-  std::unordered_map<std::uint64_t, std::uint64_t> pending_;  // given up and not yet reusable
+  recording_builder builder_;
+  std::unordered_map<std::uint64_t, std::uint64_t>
+      pending_;  // size by id; freed and not yet reusable
 };
 
 }  // namespace
@@ -89,18 +90,18 @@ bool is_csv_trace(std::string_view text) noexcept {
 }
 
 result<recording> read_csv_trace(std::string_view text, std::string_view name,
-                                 const input_limits& most) {
-  csv_reader reading;
+                                 const input_limits& limits) {
+  csv_reader reader;
   WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
     if (line.starts_with('#') || (count == 1 && line == columns)) return {};
-    if (reading.size() >= most.events) {
+    if (reader.size() >= limits.events) {
       return error{.code = errc::limit_exceeded,
                    .detail = std::string{name} + ": more events than a reader takes"};
     }
-    if (const char* const wrong = reading.add(line)) return bad_line(name, count, wrong);
+    if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     return {};
   }));
-  return std::move(reading).finish();
+  return std::move(reader).finish();
 }
 
 result<std::vector<recorded_peak>> read_csv_peaks(std::string_view text, std::string_view name,
@@ -108,17 +109,17 @@ result<std::vector<recorded_peak>> read_csv_peaks(std::string_view text, std::st
   std::vector<recorded_peak> peaks;
   WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
     // trace, streams, allocs, requested, active, default reserved, expandable requested, reserved
-    const auto parts = fields<8>(line);
-    if (!parts) return bad_line(name, count, "not eight columns");
-    if (count == 1 || (*parts)[0] != trace) return {};
-    const auto requested = number((*parts)[3]);
-    const auto fixed = number((*parts)[5]);
-    const auto expandable_requested = number((*parts)[6]);
-    const auto expandable = number((*parts)[7]);
+    const auto row = fields<8>(line);
+    if (!row) return bad_line(name, count, "not eight columns");
+    if (count == 1 || (*row)[0] != trace) return {};
+    const auto requested = number((*row)[3]);
+    const auto fixed = number((*row)[5]);
+    const auto expandable_requested = number((*row)[6]);
+    const auto expandable = number((*row)[7]);
     if (!requested || !fixed || !expandable_requested || !expandable)
       return bad_line(name, count, "not a number");
-    peaks = {{"torch-default", *requested, *fixed},
-             {"torch-expandable", *expandable_requested, *expandable}};
+    peaks = {{"torch-default", bytes{*requested}, bytes{*fixed}},
+             {"torch-expandable", bytes{*expandable_requested}, bytes{*expandable}}};
     return {};
   }));
   return peaks;

@@ -16,19 +16,19 @@ namespace {
 
 constexpr std::size_t piece = std::size_t{1} << 18;
 
-error damaged(std::string_view what, std::string_view why) {
-  return {.code = errc::system, .detail = std::string{what} + ": " + std::string{why}};
+error damaged(std::string_view format, std::string_view reason) {
+  return {.code = errc::system, .detail = std::string{format} + ": " + std::string{reason}};
 }
 
-error too_large(const input_limits& most) {
+error too_large(const input_limits& limits) {
   return {.code = errc::limit_exceeded,
-          .requested = bytes{most.bytes},
+          .requested = bytes{limits.bytes},
           .detail = "the file is larger than a reader takes"};
 }
 
 /// Makes room for another piece at the end of `text`; false once there is more than allowed.
-bool extend(std::string& text, std::size_t used, const input_limits& most) {
-  if (used > most.bytes) return false;
+bool extend(std::string& text, std::size_t used, const input_limits& limits) {
+  if (used > limits.bytes) return false;
   text.resize(std::max(used + piece, text.size()));
   return true;
 }
@@ -37,34 +37,35 @@ struct gzip_end {
   void operator()(z_stream* stream) const noexcept { inflateEnd(stream); }
 };
 
-result<std::string> gunzip(std::string_view from, const input_limits& most) {
+result<std::string> gunzip(std::string_view compressed, const input_limits& limits) {
   z_stream stream{};
-  if (inflateInit2(&stream, 15 + 16) != Z_OK) return damaged("gzip", "cannot begin");
-  const std::unique_ptr<z_stream, gzip_end> closing{&stream};
+  if (inflateInit2(&stream, 15 + 16) != Z_OK)
+    return error{.code = errc::no_host_memory, .detail = "no host memory for gzip"};
+  const std::unique_ptr<z_stream, gzip_end> guard{&stream};
   std::string text;
   std::size_t used = 0;
-  while (!from.empty()) {
-    if (!extend(text, used, most)) return too_large(most);
+  while (!compressed.empty()) {
+    if (!extend(text, used, limits)) return too_large(limits);
     // Chunks keep zlib's 32-bit counters right for files of any size.
-    const std::size_t in = std::min<std::size_t>(from.size(), std::size_t{1} << 30);
-    const std::size_t out = std::min<std::size_t>(text.size() - used, std::size_t{1} << 30);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(from.data()));
-    stream.avail_in = static_cast<uInt>(in);
+    const std::size_t in_size = std::min<std::size_t>(compressed.size(), std::size_t{1} << 30);
+    const std::size_t out_size = std::min<std::size_t>(text.size() - used, std::size_t{1} << 30);
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(compressed.data()));
+    stream.avail_in = static_cast<uInt>(in_size);
     stream.next_out = reinterpret_cast<Bytef*>(text.data() + used);
-    stream.avail_out = static_cast<uInt>(out);
-    const int state = inflate(&stream, Z_NO_FLUSH);
-    from.remove_prefix(in - stream.avail_in);
-    used += out - stream.avail_out;
-    if (state == Z_STREAM_END) {
-      if (from.empty()) break;
+    stream.avail_out = static_cast<uInt>(out_size);
+    const int status = inflate(&stream, Z_NO_FLUSH);
+    compressed.remove_prefix(in_size - stream.avail_in);
+    used += out_size - stream.avail_out;
+    if (status == Z_STREAM_END) {
+      if (compressed.empty()) break;
       inflateReset(&stream);  // files may be joined end to end
-    } else if (state != Z_OK) {
+    } else if (status != Z_OK) {
       return damaged("gzip", stream.msg != nullptr ? stream.msg : "damaged");
-    } else if (from.empty() && stream.avail_out != 0) {
+    } else if (compressed.empty() && stream.avail_out != 0) {
       return damaged("gzip", "ends too early");
     }
   }
-  if (used > most.bytes) return too_large(most);
+  if (used > limits.bytes) return too_large(limits);
   text.resize(used);
   return text;
 }
@@ -73,14 +74,15 @@ struct zstd_end {
   void operator()(ZSTD_DCtx* context) const noexcept { ZSTD_freeDCtx(context); }
 };
 
-result<std::string> unzstd(std::string_view from, const input_limits& most) {
+result<std::string> unzstd(std::string_view compressed, const input_limits& limits) {
   const std::unique_ptr<ZSTD_DCtx, zstd_end> context{ZSTD_createDCtx()};
-  if (context == nullptr) return damaged("zstd", "cannot begin");
-  ZSTD_inBuffer in{from.data(), from.size(), 0};
+  if (context == nullptr)
+    return error{.code = errc::no_host_memory, .detail = "no host memory for zstd"};
+  ZSTD_inBuffer in{compressed.data(), compressed.size(), 0};
   std::string text;
   std::size_t used = 0;
   for (std::size_t hint = 1; in.pos < in.size || hint != 0;) {
-    if (!extend(text, used, most)) return too_large(most);
+    if (!extend(text, used, limits)) return too_large(limits);
     ZSTD_outBuffer out{text.data() + used, text.size() - used, 0};
     const std::size_t before = in.pos;
     hint = ZSTD_decompressStream(context.get(), &out, &in);
@@ -88,43 +90,43 @@ result<std::string> unzstd(std::string_view from, const input_limits& most) {
     used += out.pos;
     if (in.pos == before && out.pos == 0 && hint != 0) return damaged("zstd", "ends too early");
   }
-  if (used > most.bytes) return too_large(most);
+  if (used > limits.bytes) return too_large(limits);
   text.resize(used);
   return text;
 }
 
 }  // namespace
 
-result<std::string> read_file(const std::string& path, const input_limits& most) {
-  const auto failed = [&] {
+result<std::string> read_file(const std::string& path, const input_limits& limits) {
+  const auto fail = [&] {
     const int reason = errno;
     return error{.code = reason == ENOENT ? errc::not_found : errc::system,
                  .detail = path + ": " + std::strerror(reason)};
   };
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"),
                                                              std::fclose};
-  if (!file) return failed();
+  if (!file) return fail();
   std::string text;
   std::size_t used = 0;
   for (;;) {
-    if (!extend(text, used, most)) {
-      error large = too_large(most);
+    if (!extend(text, used, limits)) {
+      error large = too_large(limits);
       large.detail = path + ": " + large.detail;
       return large;
     }
-    const std::size_t got = std::fread(text.data() + used, 1, text.size() - used, file.get());
-    used += got;
-    if (got == 0) break;
+    const std::size_t count = std::fread(text.data() + used, 1, text.size() - used, file.get());
+    used += count;
+    if (count == 0) break;
     if (used == text.size()) text.resize(text.size() * 2);
   }
-  if (std::ferror(file.get()) != 0) return failed();
+  if (std::ferror(file.get()) != 0) return fail();
   text.resize(used);
   return text;
 }
 
-result<std::string> inflated(std::string bytes, const input_limits& most) {
-  if (bytes.starts_with("\x1f\x8b")) return gunzip(bytes, most);
-  if (bytes.starts_with("\x28\xb5\x2f\xfd")) return unzstd(bytes, most);
+result<std::string> decompress(std::string bytes, const input_limits& limits) {
+  if (bytes.starts_with("\x1f\x8b")) return gunzip(bytes, limits);
+  if (bytes.starts_with("\x28\xb5\x2f\xfd")) return unzstd(bytes, limits);
   return bytes;
 }
 

@@ -10,17 +10,18 @@
 
 namespace weir::inline v0::formats {
 
-/// What a reader takes in at most, so that a hostile file cannot take all memory.
+/// The most that a reader accepts, so that a hostile file cannot take all memory.
 struct input_limits {
   std::uint64_t bytes = std::uint64_t{8} << 30;     ///< inflated
   std::uint64_t events = std::uint64_t{256} << 20;  ///< of the recording
 };
 
 /// The whole of a file as it is. not_found, limit_exceeded, or system with the path.
-[[nodiscard]] result<std::string> read_file(const std::string& path, const input_limits& most = {});
+[[nodiscard]] result<std::string> read_file(const std::string& path,
+                                            const input_limits& limits = {});
 
 /// The content of gzip or zstd data, also of several pieces one after the other; anything else
-/// comes back as it is. system: damaged or cut; limit_exceeded: more than most.bytes.
-[[nodiscard]] result<std::string> inflated(std::string bytes, const input_limits& most = {});
+/// comes back as it is. system: damaged or cut; limit_exceeded: more than limits.bytes.
+[[nodiscard]] result<std::string> decompress(std::string bytes, const input_limits& limits = {});
 
 }  // namespace weir::inline v0::formats

@@ -1,4 +1,4 @@
-// Telling files apart by their first bytes, and handing each to its reader.
+// Detecting a file's format by its first bytes, and calling its reader.
 #include "formats/open.hpp"
 
 #include <filesystem>
@@ -23,52 +23,56 @@ std::string title_of(std::string_view path) {
   return std::string{path};
 }
 
-error in(std::string_view name, error what) {
-  if (!what.detail.starts_with(name)) {
-    what.detail = what.detail.empty() ? std::string{name} : std::string{name} + ": " + what.detail;
+error with_name(std::string_view name, error problem) {
+  if (!problem.detail.starts_with(name)) {
+    problem.detail =
+        problem.detail.empty() ? std::string{name} : std::string{name} + ": " + problem.detail;
   }
-  return what;
+  return problem;
 }
 
-result<recording> read_as_it_is(std::string_view bytes, std::string_view name,
-                                const input_limits& most) {
+result<recording> read_decompressed(std::string_view bytes, std::string_view name,
+                                    const input_limits& limits) {
   if (bytes.empty()) return error{.code = errc::invalid_argument, .detail = "the file is empty"};
-  if (is_trace(bytes)) return read_trace_from(bytes, {.events = most.events, .bytes = most.bytes});
-  if (is_csv_trace(bytes)) return read_csv_trace(bytes, name, most);
-  if (is_pickle(bytes)) return read_torch_snapshot(bytes, name, most);
-  if (is_rmm_log(bytes)) return read_rmm_log(bytes, name, most);
+  if (is_trace(bytes))
+    return read_trace_from(bytes, {.events = limits.events, .bytes = limits.bytes});
+  if (is_csv_trace(bytes)) return read_csv_trace(bytes, name, limits);
+  if (is_pickle(bytes)) return read_torch_snapshot(bytes, name, limits);
+  if (is_rmm_log(bytes)) return read_rmm_log(bytes, name, limits);
   return error{.code = errc::invalid_argument,
                .detail = "neither a .weirtrace, a CSV trace, a PyTorch snapshot nor an RMM log"};
 }
 
 /// A peaks.csv that cannot be read is as none: it is no part of the trace.
-void add_peaks(recording& to, const std::string& path, const input_limits& most) {
+void add_peaks(recording& recording, const std::string& path, const input_limits& limits) {
   const auto beside = (std::filesystem::path{path}.parent_path() / "peaks.csv").string();
-  const auto text = read_file(beside, most);
+  const auto text = read_file(beside, limits);
   if (!text) return;
-  if (auto peaks = read_csv_peaks(*text, beside, to.program)) to.peaks = *std::move(peaks);
+  if (auto peaks = read_csv_peaks(*text, beside, recording.program))
+    recording.peaks = *std::move(peaks);
 }
 
-result<recording> read_content(std::string bytes, std::string_view name, const input_limits& most) {
-  auto content = inflated(std::move(bytes), most);
-  if (!content) return in(name, std::move(content).error());
-  auto read = read_as_it_is(*content, name, most);
-  if (!read) return in(name, std::move(read).error());
-  if (read->program.empty()) read->program = title_of(name);
-  return read;
+result<recording> read_content(std::string bytes, std::string_view name,
+                               const input_limits& limits) {
+  auto content = decompress(std::move(bytes), limits);
+  if (!content) return with_name(name, std::move(content).error());
+  auto recorded = read_decompressed(*content, name, limits);
+  if (!recorded) return with_name(name, std::move(recorded).error());
+  if (recorded->program.empty()) recorded->program = title_of(name);
+  return recorded;
 }
 
 }  // namespace
 
 result<recording> read_recording_from(std::string_view bytes, std::string_view name,
-                                      const input_limits& most) {
-  return read_content(std::string{bytes}, name, most);
+                                      const input_limits& limits) {
+  return read_content(std::string{bytes}, name, limits);
 }
 
-result<recording> read_recording(const std::string& path, const input_limits& most) {
-  WEIR_TRY_VALUE(bytes, read_file(path, most));
-  WEIR_TRY_VALUE(read, read_content(std::move(bytes), path, most));
-  if (read.peaks.empty()) add_peaks(read, path, most);
+result<recording> read_recording(const std::string& path, const input_limits& limits) {
+  WEIR_TRY_VALUE(bytes, read_file(path, limits));
+  WEIR_TRY_VALUE(read, read_content(std::move(bytes), path, limits));
+  if (read.peaks.empty()) add_peaks(read, path, limits);
   return std::move(read);
 }
 

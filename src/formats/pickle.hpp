@@ -15,7 +15,7 @@ namespace weir::inline v0::formats {
 
 /// A value in a pickle. Small; what it holds belongs to its document.
 struct pickle_value {
-  enum class type : std::uint8_t {
+  enum class value_type : std::uint8_t {
     none,
     boolean,
     natural,
@@ -27,33 +27,33 @@ struct pickle_value {
     dict
   };
 
-  type is = type::none;
+  value_type type = value_type::none;
   std::uint32_t length = 0;  ///< of a text
-  std::uint64_t bits = 0;    ///< the number, the offset of the text, or which container
+  std::uint64_t bits = 0;    ///< the number, the offset of the text, or the container's index
 
-  [[nodiscard]] bool contains() const noexcept { return is >= type::list; }
+  [[nodiscard]] bool is_container() const noexcept { return type >= value_type::list; }
 };
 
-/// What a pickle says, as a tree of values without cycles.
+/// The content of a pickle, as a tree of values without cycles.
 ///
 /// Texts are views of the bytes it was read from, which must outlive it. A container may be part of
 /// several others: who walks the tree must bound the steps, not only the depth. Reading takes no
-/// more memory than a small multiple of the bytes, whatever they say.
+/// more memory than a small multiple of the bytes, whatever they are.
 class pickle {
  public:
   /// Protocols 2 to 5. invalid_argument with the offset: not such a pickle, cut, nested deeper than
   /// data is, a container inside itself, or an instruction that builds objects of classes;
-  /// limit_exceeded: more memory than most.bytes.
-  [[nodiscard]] static result<pickle> read(std::string_view bytes, const input_limits& most = {});
+  /// limit_exceeded: more memory than limits.bytes.
+  [[nodiscard]] static result<pickle> read(std::string_view bytes, const input_limits& limits = {});
 
   [[nodiscard]] const pickle_value& root() const noexcept { return root_; }
 
   /// Empty if the value is of another type, or does not fit.
-  [[nodiscard]] std::optional<std::uint64_t> natural(const pickle_value& of) const noexcept;
-  [[nodiscard]] std::optional<std::int64_t> integer(const pickle_value& of) const noexcept;
-  [[nodiscard]] std::optional<std::string_view> text(const pickle_value& of) const noexcept;
+  [[nodiscard]] std::optional<std::uint64_t> natural(const pickle_value& value) const noexcept;
+  [[nodiscard]] std::optional<std::int64_t> integer(const pickle_value& value) const noexcept;
+  [[nodiscard]] std::optional<std::string_view> text(const pickle_value& value) const noexcept;
   /// The elements of a list or tuple; none if it is neither.
-  [[nodiscard]] const std::vector<pickle_value>& elements(const pickle_value& of) const noexcept;
+  [[nodiscard]] const std::vector<pickle_value>& elements(const pickle_value& value) const noexcept;
   /// What a dict has under the key, the last of several; null if it has none or is no dict.
   [[nodiscard]] const pickle_value* find(const pickle_value& dict,
                                          std::string_view key) const noexcept;

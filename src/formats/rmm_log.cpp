@@ -50,39 +50,39 @@ class rmm_reader {
     const auto stream = hexadecimal(stream_text);
     if (!time) return "not a time of day";
     if (!thread || !pointer || !size || !stream) return "not a number";
-    trace_event next{.time = since_start(*time), .address = *pointer, .size = *size};
-    next.stream = building_.stream(*stream);
-    next.thread = building_.thread(*thread);
+    trace_event event{.time = since_start(*time), .address = *pointer, .size = *size};
+    event.stream = builder_.stream(*stream);
+    event.thread = builder_.thread(*thread);
     if (action == "allocate") {
-      free_forgotten(next);
-      next.kind = trace_kind::allocate;
+      add_missing_free(event);
+      event.kind = trace_kind::allocate;
     } else if (action == "free") {
-      if (building_.live(*pointer) == nullptr) return nullptr;
-      next.size = building_.live(*pointer)->size;
-      next.kind = trace_kind::deallocate;
+      if (builder_.live(*pointer) == nullptr) return nullptr;
+      event.size = builder_.live(*pointer)->size;
+      event.kind = trace_kind::deallocate;
     } else if (action == "allocate failure") {
-      next.address = 0;
-      next.kind = trace_kind::out_of_memory;
+      event.address = 0;
+      event.kind = trace_kind::out_of_memory;
     } else {
       return "the action is none of allocate, allocate failure, free";
     }
-    building_.add(next);
+    builder_.add(event);
     return nullptr;
   }
 
-  [[nodiscard]] std::size_t size() { return building_.built().events.size(); }
-  recording finish() && { return std::move(building_).finish(); }
+  [[nodiscard]] std::size_t size() { return builder_.draft().events.size(); }
+  recording finish() && { return std::move(builder_).finish(); }
 
  private:
   /// A log that was switched off for a while lacks frees; the memory was free when it was had
   /// again.
-  void free_forgotten(trace_event next) {
-    const auto* const there = building_.live(next.address);
-    if (there == nullptr) return;
-    next.kind = trace_kind::deallocate;
-    next.size = there->size;
-    next.stream = there->stream;
-    building_.add(next);
+  void add_missing_free(trace_event event) {
+    const auto* const block = builder_.live(event.address);
+    if (block == nullptr) return;
+    event.kind = trace_kind::deallocate;
+    event.size = block->size;
+    event.stream = block->stream;
+    builder_.add(event);
   }
 
   /// Threads write their lines a little out of order; half a day back is another day.
@@ -94,7 +94,7 @@ class rmm_reader {
     return total < start_ ? 0 : total - start_;
   }
 
-  recording_builder building_;
+  recording_builder builder_;
   std::optional<std::uint64_t> last_;
   std::uint64_t start_ = 0;
   std::uint64_t days_ = 0;
@@ -105,18 +105,18 @@ class rmm_reader {
 bool is_rmm_log(std::string_view text) noexcept { return text.starts_with(columns); }
 
 result<recording> read_rmm_log(std::string_view text, std::string_view name,
-                               const input_limits& most) {
-  rmm_reader reading;
+                               const input_limits& limits) {
+  rmm_reader reader;
   WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
     if (line == columns || line.empty()) return {};
-    if (reading.size() >= most.events) {
+    if (reader.size() >= limits.events) {
       return error{.code = errc::limit_exceeded,
                    .detail = std::string{name} + ": more events than a reader takes"};
     }
-    if (const char* const wrong = reading.add(line)) return bad_line(name, count, wrong);
+    if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     return {};
   }));
-  return std::move(reading).finish();
+  return std::move(reader).finish();
 }
 
 }  // namespace weir::inline v0::formats

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "formats/final_state.hpp"
+#include "formats/memory_map.hpp"
 #include "formats/output.hpp"
 #include "formats/pickle.hpp"
 #include "formats/torch_snapshot.hpp"
@@ -15,7 +15,7 @@ namespace {
 /// Writes the parts of a snapshot. Everything is of device 0.
 class snapshot_writer {
  public:
-  explicit snapshot_writer(const recording& from) : from_{from}, map_{from} {}
+  explicit snapshot_writer(const recording& source) : source_{source}, map_{source} {}
 
   std::string write() && {
     // The history comes first: the segments are what it leaves.
@@ -23,7 +23,7 @@ class snapshot_writer {
     out_.word("device_traces");
     out_.begin_list();
     out_.begin_list();
-    for (const trace_event& each : from_.events) history(each);
+    for (const trace_event& each : source_.events) history(each);
     out_.end_list();
     out_.end_list();
     out_.word("segments");
@@ -38,7 +38,7 @@ class snapshot_writer {
     settings();
     out_.word("external_annotations");
     out_.begin_list();
-    for (const trace_event& each : from_.events) annotation(each);
+    for (const trace_event& each : source_.events) annotation(each);
     out_.end_list();
     out_.end_dict();
     return std::move(out_).finish();
@@ -63,84 +63,85 @@ class snapshot_writer {
     out_.word(value);
   }
   [[nodiscard]] std::uint64_t stream_id(std::uint32_t number) const noexcept {
-    return number < from_.streams.size() ? from_.streams[number] : 0;
+    return number < source_.streams.size() ? source_.streams[number] : 0;
   }
 
-  void entry(std::string_view action, const trace_event& what, std::uint32_t stack) {
+  void entry(std::string_view action, const trace_event& event, std::uint32_t stack) {
     item(entries_);
     out_.begin_dict();
     word("action", action);
-    if (what.kind == trace_kind::out_of_memory) {
+    if (event.kind == trace_kind::out_of_memory) {
       number("device_free", 0);
     } else {
-      number("addr", what.address);
+      number("addr", event.address);
     }
-    number("size", what.size);
-    number("stream", stream_id(what.stream));
-    number("time_us", what.time / 1000);
+    number("size", event.size);
+    number("stream", stream_id(event.stream));
+    number("time_us", event.time / 1000);
     word("compile_context", "N/A");
-    word("user_metadata", what.tag < from_.tags.size() ? from_.tags[what.tag] : std::string_view{});
+    word("user_metadata",
+         event.tag < source_.tags.size() ? source_.tags[event.tag] : std::string_view{});
     out_.word("pool_id");
-    out_.pair(0, what.pool);
+    out_.pair(0, event.pool);
     if (stack != 0) frames(stack);
     out_.end_dict();
   }
 
-  void history(const trace_event& from) {
-    const trace_event what = map_.take(from);
-    if (what.kind != trace_kind::allocate) block_entries(what);
-    for (const memory_map::change& each : map_.changes()) segment_entry(each, what.time);
-    if (what.kind == trace_kind::allocate) block_entries(what);
+  void history(const trace_event& recorded) {
+    const trace_event event = map_.apply(recorded);
+    if (event.kind != trace_kind::allocate) block_entries(event);
+    for (const memory_map::change& each : map_.changes()) segment_entry(each, event.time);
+    if (event.kind == trace_kind::allocate) block_entries(event);
   }
 
-  void block_entries(const trace_event& what) {
-    switch (what.kind) {
+  void block_entries(const trace_event& event) {
+    switch (event.kind) {
       case trace_kind::allocate:
-        return entry("alloc", what, what.other);
+        return entry("alloc", event, event.other);
       case trace_kind::deallocate:
-        entry("free_requested", what, what.other);
-        if (!map_.tells_reusable()) entry("free_completed", what, 0);
+        entry("free_requested", event, event.other);
+        if (!map_.has_reusable()) entry("free_completed", event, 0);
         return;
       case trace_kind::reusable:
-        return entry("free_completed", what, 0);
+        return entry("free_completed", event, 0);
       case trace_kind::out_of_memory:
-        return entry("oom", what, 0);
+        return entry("oom", event, 0);
       default:
-        return;  // torch has no word for it
+        return;  // torch has no such action
     }
   }
 
   /// The viewer steps back through these from the segments at the end, and joins or splits only
   /// what has one stream: segments have all the same.
-  void segment_entry(const memory_map::change& which, std::uint64_t time) {
-    const trace_event what{.time = time, .address = which.address, .size = which.size};
-    entry(which.reserved ? "segment_map" : "segment_unmap", what, 0);
+  void segment_entry(const memory_map::change& change, std::uint64_t time) {
+    const trace_event event{.time = time, .address = change.address, .size = change.size};
+    entry(change.reserved ? "segment_map" : "segment_unmap", event, 0);
   }
 
   void frames(std::uint32_t stack) {
     out_.word("frames");
     out_.begin_list();
-    if (stack != 0 && stack <= from_.stacks.size())
-      for (const std::uint32_t each : from_.stacks[stack - 1])
-        if (each < from_.frames.size()) frame(from_.frames[each]);
+    if (stack != 0 && stack <= source_.stacks.size())
+      for (const std::uint32_t each : source_.stacks[stack - 1])
+        if (each < source_.frames.size()) frame(source_.frames[each]);
     out_.end_list();
   }
 
   /// "function at file:line" in its parts.
   void frame(std::string_view line) {
-    const auto at = line.rfind(" at ");
-    std::string_view file = at == line.npos ? std::string_view{} : line.substr(at + 4);
-    std::uint64_t number_of_line = 0;
+    const auto separator = line.rfind(" at ");
+    std::string_view file =
+        separator == line.npos ? std::string_view{} : line.substr(separator + 4);
+    std::uint64_t line_number = 0;
     if (const auto colon = file.rfind(':'); colon != file.npos) {
       const std::string_view digits = file.substr(colon + 1);
       const char* const end = digits.data() + digits.size();
-      if (std::from_chars(digits.data(), end, number_of_line).ptr == end)
-        file = file.substr(0, colon);
+      if (std::from_chars(digits.data(), end, line_number).ptr == end) file = file.substr(0, colon);
     }
     out_.begin_dict();
-    word("name", line.substr(0, at));
+    word("name", line.substr(0, separator));
     word("filename", file);
-    number("line", number_of_line);
+    number("line", line_number);
     out_.end_dict();
   }
 
@@ -151,10 +152,10 @@ class snapshot_writer {
     std::uint64_t allocated = 0;
     std::uint64_t active = 0;
     std::uint64_t requested = 0;
-    for (auto each = begin; each != end; ++each) {
-      active += each->second.rounded;
-      requested += each->second.size;
-      if (!each->second.pending) allocated += each->second.rounded;
+    for (auto entry = begin; entry != end; ++entry) {
+      active += entry->second.rounded;
+      requested += entry->second.size;
+      if (!entry->second.pending) allocated += entry->second.rounded;
     }
     out_.begin_dict();
     number("device", 0);
@@ -172,16 +173,16 @@ class snapshot_writer {
     frames(0);
     out_.word("blocks");
     out_.begin_list();
-    std::uint64_t at = first;
+    std::uint64_t position = first;
     blocks_ = 0;
-    for (auto each = begin; each != end; ++each) {
-      if (each->first > at) block(at, each->first - at, 0, "inactive", 0);
-      const auto& what = each->second;
-      block(each->first, what.rounded, what.size,
-            what.pending ? "active_pending_free" : "active_allocated", what.stack);
-      at = each->first + what.rounded;
+    for (auto entry = begin; entry != end; ++entry) {
+      if (entry->first > position) block(position, entry->first - position, 0, "inactive", 0);
+      const auto& placed = entry->second;
+      block(entry->first, placed.rounded, placed.size,
+            placed.pending ? "active_pending_free" : "active_allocated", placed.stack);
+      position = entry->first + placed.rounded;
     }
-    if (at < last) block(at, last - at, 0, "inactive", 0);
+    if (position < last) block(position, last - position, 0, "inactive", 0);
     out_.end_list();
     out_.end_dict();
   }
@@ -211,15 +212,15 @@ class snapshot_writer {
   }
 
   /// A remark is a moment: it begins and ends.
-  void annotation(const trace_event& what) {
-    if (what.kind != trace_kind::marker || what.other >= from_.texts.size()) return;
+  void annotation(const trace_event& event) {
+    if (event.kind != trace_kind::marker || event.other >= source_.texts.size()) return;
     for (const std::string_view stage : {"START", "END"}) {
       item(annotations_);
       out_.begin_dict();
       text("stage", stage);
-      text("name", from_.texts[what.other]);
+      text("name", source_.texts[event.other]);
       number("device", 0);
-      number("time_us", what.time / 1000);
+      number("time_us", event.time / 1000);
       out_.end_dict();
     }
   }
@@ -227,7 +228,7 @@ class snapshot_writer {
   /// Items that a reader takes at once; Python's own pickles have as many.
   static constexpr std::uint64_t batch = 1000;
 
-  const recording& from_;
+  const recording& source_;
   memory_map map_;
   std::uint64_t entries_ = 0;
   std::uint64_t blocks_ = 0;  // of the segment that is being written
@@ -237,10 +238,12 @@ class snapshot_writer {
 
 }  // namespace
 
-std::string torch_snapshot_of(const recording& what) { return snapshot_writer{what}.write(); }
+std::string torch_snapshot_of(const recording& recording) {
+  return snapshot_writer{recording}.write();
+}
 
-result<void> write_torch_snapshot(const recording& what, const std::string& path) {
-  return write_file(path, torch_snapshot_of(what));
+result<void> write_torch_snapshot(const recording& recording, const std::string& path) {
+  return write_file(path, torch_snapshot_of(recording));
 }
 
 }  // namespace weir::inline v0::formats

@@ -18,13 +18,14 @@ namespace weir::inline v0::formats {
 /// that were recorded for a block are not in a snapshot; `reusable` says when they were done with
 /// it. invalid_argument: no pickle, or not of a snapshot.
 [[nodiscard]] result<recording> read_torch_snapshot(std::string_view bytes, std::string_view name,
-                                                    const input_limits& most = {});
+                                                    const input_limits& limits = {});
 
 /// A snapshot that torch's own viewers read: the recording as the history of device 0, and what is
 /// reserved and live at its end as the segments. Where the recording does not say what was
 /// reserved, each run of live blocks counts as a segment of its size: see memory_map.
-[[nodiscard]] std::string torch_snapshot_of(const recording& what);
+[[nodiscard]] std::string torch_snapshot_of(const recording& recording);
 /// The same into a file, which appears when it is whole.
-[[nodiscard]] result<void> write_torch_snapshot(const recording& what, const std::string& path);
+[[nodiscard]] result<void> write_torch_snapshot(const recording& recording,
+                                                const std::string& path);
 
 }  // namespace weir::inline v0::formats

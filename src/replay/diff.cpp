@@ -12,13 +12,13 @@ namespace weir::inline v0::replay {
 namespace {
 
 /// A walk through a recording that knows at every event which blocks are alive.
-class walk {
+class live_walk {
  public:
-  explicit walk(const recording& what) : what_{what} {}
+  explicit live_walk(const recording& recording) : recording_{recording} {}
 
   /// Plays the first `count` events; live() is then what is alive.
-  void to(std::size_t count) {
-    for (; at_ < count; ++at_) take(what_.events[at_]);
+  void advance_to(std::size_t count) {
+    for (; position_ < count; ++position_) apply(recording_.events[position_]);
   }
   [[nodiscard]] const std::unordered_map<std::uint64_t, const trace_event*>& live() const {
     return live_;
@@ -26,20 +26,20 @@ class walk {
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
-  void take(const trace_event& now) {
-    const bool begins = now.kind == trace_kind::allocate;
-    if (!begins && now.kind != trace_kind::deallocate) return;
-    if (const auto old = live_.find(now.address); old != live_.end()) {
+  void apply(const trace_event& event) {
+    const bool begins = event.kind == trace_kind::allocate;
+    if (!begins && event.kind != trace_kind::deallocate) return;
+    if (const auto old = live_.find(event.address); old != live_.end()) {
       bytes_ -= old->second->size;
       live_.erase(old);
     }
     if (!begins) return;
-    live_.emplace(now.address, &now);
-    bytes_ += now.size;
+    live_.emplace(event.address, &event);
+    bytes_ += event.size;
   }
 
-  const recording& what_;
-  std::size_t at_ = 0;
+  const recording& recording_;
+  std::size_t position_ = 0;
   std::uint64_t bytes_ = 0;
   std::unordered_map<std::uint64_t, const trace_event*> live_;
 };
@@ -52,71 +52,71 @@ std::string size_class(std::uint64_t size) {
   return from + " to " + to_string(bytes{2 * low});
 }
 
-std::string site_of(const recording& what, const trace_event& event) {
-  if (event.other == 0 || event.other > what.stacks.size()) return "(no stack)";
-  const auto& stack = what.stacks[event.other - 1];
-  if (stack.empty() || stack.front() >= what.frames.size()) return "(no stack)";
-  return what.frames[stack.front()];
+std::string site_of(const recording& recording, const trace_event& event) {
+  if (event.other == 0 || event.other > recording.stacks.size()) return "(no stack)";
+  const auto& stack = recording.stacks[event.other - 1];
+  if (stack.empty() || stack.front() >= recording.frames.size()) return "(no stack)";
+  return recording.frames[stack.front()];
 }
 
-void add(holding& into, const trace_event& event) {
-  into.bytes += event.size;
-  ++into.blocks;
+void add(holding& group, const trace_event& event) {
+  group.bytes += event.size;
+  ++group.blocks;
 }
 
-/// What physical memory the recording tells of, at most: its own allocator's, if it tells at all.
-std::uint64_t reserved_peak(const recording& what) {
-  std::uint64_t now = 0;
-  std::uint64_t most = 0;
-  for (const trace_event& each : what.events) {
-    if (each.kind == trace_kind::reserve) now += each.size;
-    if (each.kind == trace_kind::release) now -= std::min(now, each.size);
-    most = std::max(most, now);
+/// The most physical memory that the recording's own allocator had, if the recording says so.
+std::uint64_t reserved_peak(const recording& recording) {
+  std::uint64_t reserved = 0;
+  std::uint64_t peak = 0;
+  for (const trace_event& each : recording.events) {
+    if (each.kind == trace_kind::reserve) reserved += each.size;
+    if (each.kind == trace_kind::release) reserved -= std::min(reserved, each.size);
+    peak = std::max(peak, reserved);
   }
-  if (most == 0 && !what.peaks.empty()) most = what.peaks.front().reserved;
-  return most;
+  if (peak == 0 && !recording.peaks.empty()) peak = recording.peaks.front().reserved.count();
+  return peak;
 }
 
 }  // namespace
 
-peak_summary summarize(const recording& what) {
-  peak_summary found;
+peak_summary summarize(const recording& recording) {
+  peak_summary summary;
   std::size_t peak_at = 0;
-  std::uint64_t most = 0;
-  walk first{what};
-  for (std::size_t i = 0; i < what.events.size(); ++i) {
-    const trace_event& now = what.events[i];
-    first.to(i + 1);
-    if (now.kind == trace_kind::allocate) {
-      ++found.allocations;
-      found.allocated_bytes += now.size;
+  std::uint64_t peak = 0;
+  live_walk first{recording};
+  for (std::size_t i = 0; i < recording.events.size(); ++i) {
+    const trace_event& event = recording.events[i];
+    first.advance_to(i + 1);
+    if (event.kind == trace_kind::allocate) {
+      ++summary.allocations;
+      summary.allocated_bytes += event.size;
     }
-    if (now.kind == trace_kind::out_of_memory) ++found.out_of_memory;
-    if (first.bytes() <= most) continue;
-    most = first.bytes();
+    if (event.kind == trace_kind::out_of_memory) ++summary.out_of_memory;
+    if (first.bytes() <= peak) continue;
+    peak = first.bytes();
     peak_at = i + 1;
-    found.time = now.time;
+    summary.time = event.time;
   }
-  walk again{what};
-  again.to(peak_at);
-  for (const auto& [address, event] : again.live()) {
-    add(found.live, *event);
-    const bool tagged = event->tag != 0 && event->tag < what.tags.size();
-    add(found.by_tag[tagged ? what.tags[event->tag] : "(no tag)"], *event);
-    add(found.by_size[size_class(event->size)], *event);
-    add(found.by_site[site_of(what, *event)], *event);
+  live_walk second{recording};
+  second.advance_to(peak_at);
+  for (const auto& [address, event] : second.live()) {
+    add(summary.live, *event);
+    const bool tagged = event->tag != 0 && event->tag < recording.tags.size();
+    add(summary.by_tag[tagged ? recording.tags[event->tag] : "(no tag)"], *event);
+    add(summary.by_size[size_class(event->size)], *event);
+    add(summary.by_site[site_of(recording, *event)], *event);
   }
-  found.reserved_peak = reserved_peak(what);
-  return found;
+  summary.reserved_peak = reserved_peak(recording);
+  return summary;
 }
 
 std::vector<changed_group> changes(const std::map<std::string, holding>& before,
                                    const std::map<std::string, holding>& after) {
-  std::map<std::string, changed_group> all;
-  for (const auto& [name, held] : before) all[name].before = held;
-  for (const auto& [name, held] : after) all[name].after = held;
+  std::map<std::string, changed_group> groups;
+  for (const auto& [name, held] : before) groups[name].before = held;
+  for (const auto& [name, held] : after) groups[name].after = held;
   std::vector<changed_group> changed;
-  for (auto& [name, group] : all) {
+  for (auto& [name, group] : groups) {
     if (group.before == group.after) continue;
     group.name = name;
     changed.push_back(std::move(group));

@@ -18,7 +18,7 @@ struct holding {
   friend bool operator==(const holding&, const holding&) = default;
 };
 
-/// What a program held when it held the most, as it asked for it and until it freed it.
+/// What a program held when it held the most: requested bytes, until it freed them.
 struct peak_summary {
   holding live{};
   std::uint64_t time = 0;  ///< nanoseconds since the recording began
@@ -27,11 +27,11 @@ struct peak_summary {
   std::map<std::string, holding> by_site;  ///< innermost frame of the allocation's stack
   std::uint64_t allocations = 0;           ///< of the whole recording
   std::uint64_t allocated_bytes = 0;
-  std::uint64_t reserved_peak = 0;  ///< as the recording tells of it; 0 if it does not
+  std::uint64_t reserved_peak = 0;  ///< as recorded; 0 if it is not
   std::uint64_t out_of_memory = 0;
 };
 
-[[nodiscard]] peak_summary summarize(const recording& what);
+[[nodiscard]] peak_summary summarize(const recording& recording);
 
 /// One group in both; what is missing on a side is 0 there.
 struct changed_group {

@@ -21,12 +21,12 @@ template <auto Row, class... Arguments>
 struct thunk<Row, driver::CUresult (*)(Arguments...)> {
   static driver::CUresult call(Arguments... arguments) {
     const auto begin = clock::now();
-    const driver::CUresult answer =
+    const driver::CUresult status =
         (real_table.load(std::memory_order_relaxed)->*Row)(arguments...);
-    const std::chrono::nanoseconds spent = clock::now() - begin;
+    const std::chrono::nanoseconds elapsed = clock::now() - begin;
     calls.fetch_add(1, std::memory_order_relaxed);
-    nanoseconds.fetch_add(spent.count(), std::memory_order_relaxed);
-    return answer;
+    nanoseconds.fetch_add(elapsed.count(), std::memory_order_relaxed);
+    return status;
   }
 };
 
@@ -43,7 +43,7 @@ const driver::table& meter_driver(const driver::table& real) {
   return metered;
 }
 
-driver_use metered_use() {
+driver_cost metered_cost() {
   return {calls.load(std::memory_order_relaxed),
           std::chrono::nanoseconds{nanoseconds.load(std::memory_order_relaxed)}};
 }

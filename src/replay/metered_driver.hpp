@@ -1,17 +1,17 @@
 // A table of driver calls that counts them and the host's time in them.
 #pragma once
 
-#include "replay/bench.hpp"
+#include "replay/replay_device.hpp"
 #include "weir/driver/table.hpp"
 
 namespace weir::inline v0::replay {
 
 /// Forwards to `real`. There is one meter in a process: the latest `real` is the one it forwards
-/// to, and must outlive its use. Calls that `real` lacks are lacking here. Costs two looks at the
+/// to, and must outlive its use. Calls that `real` lacks are lacking here. Costs two reads of the
 /// clock a call.
 [[nodiscard]] const driver::table& meter_driver(const driver::table& real);
 
-/// All that went through the meter in this process.
-[[nodiscard]] driver_use metered_use();
+/// All calls that went through the meter in this process.
+[[nodiscard]] driver_cost metered_cost();
 
 }  // namespace weir::inline v0::replay

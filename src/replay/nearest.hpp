@@ -1,4 +1,4 @@
-// The word somebody may have meant.
+// The known word nearest to one that is not known, for "did you mean".
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace weir::inline v0::replay {
 
 /// How many letters must be added, dropped or changed to make `b` of `a`.
-[[nodiscard]] inline std::size_t distance(std::string_view a, std::string_view b) {
+[[nodiscard]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -27,9 +27,10 @@ namespace weir::inline v0::replay {
 /// The one of `known`, of which there is one at least, that is nearest to `word`.
 [[nodiscard]] inline std::string_view nearest(std::string_view word,
                                               const std::vector<std::string_view>& known) {
-  word = word.substr(0, 64);  // nobody meant a longer one
-  return *std::min_element(known.begin(), known.end(),
-                           [&](auto a, auto b) { return distance(word, a) < distance(word, b); });
+  word = word.substr(0, 64);  // known words are shorter
+  return *std::min_element(known.begin(), known.end(), [&](auto a, auto b) {
+    return edit_distance(word, a) < edit_distance(word, b);
+  });
 }
 
 }  // namespace weir::inline v0::replay

@@ -1,4 +1,4 @@
-// Writing patterns and looking for them, by driver calls that are not the policy's.
+// Writing patterns and checking them, by driver calls that are not the policy's.
 #include "replay/patterns.hpp"
 
 #include <algorithm>
@@ -18,20 +18,20 @@ driver::CUdeviceptr address_of(void* block) { return reinterpret_cast<driver::CU
 }  // namespace
 
 patterns::patterns(device gpu, const driver::table& calls, bool whole, std::size_t blocks)
-    : gpu_{gpu}, calls_{calls}, whole_{whole}, writer_(blocks), mark_{event::create(gpu).value()} {
+    : gpu_{gpu}, calls_{calls}, whole_{whole}, writer_(blocks), event_{event::create(gpu).value()} {
   const context_scope bound{gpu_};
   if (!bound) throw failure{bound.error()};
   void* memory = nullptr;
-  const std::size_t size = room * words * sizeof(std::uint32_t);
+  const std::size_t size = most_checks * words * sizeof(std::uint32_t);
   check(call::mem_host_alloc, calls_.mem_host_alloc(&memory, size, driver::host_alloc_portable),
         bytes{size})
       .value();
-  found_ = static_cast<std::uint32_t*>(memory);
+  copies_ = static_cast<std::uint32_t*>(memory);
 }
 
 patterns::~patterns() {
   const context_scope bound{gpu_};
-  if (bound) calls_.mem_free_host(found_);
+  if (bound) calls_.mem_free_host(copies_);
 }
 
 /// Words at equal distances, the first and nearly the last among them.
@@ -42,72 +42,75 @@ patterns::shape patterns::shape_of(std::uint64_t size) {
   return {rows, static_cast<std::size_t>((available - 1) / (rows - 1)) * sizeof(std::uint32_t)};
 }
 
-void patterns::write(const step& now, void* block, const stream_ref& on) {
-  const shape where = shape_of(now.size);
-  const auto known = std::find(written_on_.begin(), written_on_.end(), on);
-  writer_[now.block] = static_cast<std::uint32_t>(known - written_on_.begin());
-  if (known == written_on_.end()) written_on_.push_back(on);
-  if (where.rows == 0) return;
+void patterns::write(const step& request, void* block, const stream_ref& stream) {
+  const shape sampled = shape_of(request.size);
+  const auto known = std::find(writing_streams_.begin(), writing_streams_.end(), stream);
+  writer_[request.block] = static_cast<std::uint32_t>(known - writing_streams_.begin());
+  if (known == writing_streams_.end()) writing_streams_.push_back(stream);
+  if (sampled.rows == 0) return;
   const context_scope bound{gpu_};
   if (!bound) throw failure{bound.error()};
-  const std::uint32_t value = value_of(now.block);
+  const std::uint32_t value = value_of(request.block);
   if (whole_) {
     check(call::memset_d32_async,
-          calls_.memset_d32_async(address_of(block), value, now.size / 4, on.handle()))
+          calls_.memset_d32_async(address_of(block), value, request.size / 4, stream.handle()))
         .value();
     return;
   }
-  for (std::size_t row = 0; row < where.rows; ++row) {
-    check(call::memset_d32_async,
-          calls_.memset_d32_async(address_of(block) + row * where.pitch, value, 1, on.handle()))
+  for (std::size_t row = 0; row < sampled.rows; ++row) {
+    check(call::memset_d32_async, calls_.memset_d32_async(address_of(block) + row * sampled.pitch,
+                                                          value, 1, stream.handle()))
         .value();
   }
 }
 
-void patterns::look(const step& now, void* block, const stream_ref& on) {
-  const shape where = shape_of(now.size);
-  if (where.rows == 0) return;
-  if (expected_.size() == room) settle();
+void patterns::queue_check(const step& request, void* block, const stream_ref& stream) {
+  const shape sampled = shape_of(request.size);
+  if (sampled.rows == 0) return;
+  if (expected_.size() == most_checks) finish_checks();
   const context_scope bound{gpu_};
   if (!bound) throw failure{bound.error()};
-  order(written_on_[writer_[now.block]], on, bound);
+  order(writing_streams_[writer_[request.block]], stream, bound);
   driver::CUDA_MEMCPY2D copy{};
   copy.srcMemoryType = driver::CU_MEMORYTYPE_DEVICE;
   copy.srcDevice = address_of(block);
-  copy.srcPitch = where.pitch;
+  copy.srcPitch = sampled.pitch;
   copy.dstMemoryType = driver::CU_MEMORYTYPE_HOST;
-  copy.dstHost = found_ + expected_.size() * words;
+  copy.dstHost = copies_ + expected_.size() * words;
   copy.dstPitch = sizeof(std::uint32_t);
   copy.WidthInBytes = sizeof(std::uint32_t);
-  copy.Height = where.rows;
-  check(call::memcpy_2d_async, calls_.memcpy_2d_async(&copy, on.handle())).value();
-  expected_.push_back({value_of(now.block), where.rows});
-  if (std::find(lookers_.begin(), lookers_.end(), on) == lookers_.end()) lookers_.push_back(on);
+  copy.Height = sampled.rows;
+  check(call::memcpy_2d_async, calls_.memcpy_2d_async(&copy, stream.handle())).value();
+  expected_.push_back({value_of(request.block), sampled.rows});
+  if (std::find(checking_streams_.begin(), checking_streams_.end(), stream) ==
+      checking_streams_.end())
+    checking_streams_.push_back(stream);
 }
 
 /// The program ordered its streams by itself; what it did is not recorded.
-void patterns::order(const stream_ref& first, const stream_ref& then, const context_scope& bound) {
-  if (first == then) return;
-  mark_.record(first, bound).value();
-  then.wait(mark_, bound).value();
+void patterns::order(const stream_ref& first, const stream_ref& second,
+                     const context_scope& bound) {
+  if (first == second) return;
+  event_.record(first, bound).value();
+  second.wait(event_, bound).value();
 }
 
 std::uint64_t patterns::mismatches() {
-  settle();
+  finish_checks();
   return mismatches_;
 }
 
-void patterns::settle() {
-  for (const stream_ref& each : lookers_) each.synchronize().value();
+void patterns::finish_checks() {
+  for (const stream_ref& each : checking_streams_) each.synchronize().value();
   for (std::size_t i = 0; i < expected_.size(); ++i) {
-    const std::uint32_t* const words_of = found_ + i * words;
+    const std::uint32_t* const copied = copies_ + i * words;
     const auto& [value, rows] = expected_[i];
-    if (!std::all_of(words_of, words_of + rows, [v = value](auto word) { return word == v; })) {
+    if (!std::all_of(copied, copied + rows, [v = value](auto word) { return word == v; })) {
       ++mismatches_;
     }
   }
   expected_.clear();
-  lookers_.clear();
+  checking_streams_.clear();
 }
 
 }  // namespace weir::inline v0::replay

@@ -29,16 +29,16 @@ class placed_blocks {
   void clear() { std::fill(latest_.begin(), latest_.end(), 0U); }
 
   void add(std::size_t block) {
-    for (std::size_t at = leaves_ + block; at != 0; at /= 2)
-      latest_[at] = std::max(latest_[at], blocks_[block].end);
+    for (std::size_t node = leaves_ + block; node != 0; node /= 2)
+      latest_[node] = std::max(latest_[node], blocks_[block].end);
   }
 
-  /// Calls `visit` with each that is alive together with `with`.
+  /// Calls `visit` with each that is alive together with `other`.
   template <class Visit>
-  void each_meeting(const lifetime& with, const Visit& visit) const {
+  void each_meeting(const lifetime& other, const Visit& visit) const {
     const auto after = std::partition_point(blocks_.begin(), blocks_.end(),
-                                            [&](const lifetime& b) { return b.begin < with.end; });
-    descend(1, 0, leaves_, static_cast<std::size_t>(after - blocks_.begin()), with.begin, visit);
+                                            [&](const lifetime& b) { return b.begin < other.end; });
+    descend(1, 0, leaves_, static_cast<std::size_t>(after - blocks_.begin()), other.begin, visit);
   }
 
  private:
@@ -60,20 +60,20 @@ class placed_blocks {
   std::vector<std::uint32_t> latest_;
 };
 
-/// Places blocks in a given order.
-class packer {
+/// Places blocks in a given order, each by best fit.
+class best_fit {
  public:
-  explicit packer(const std::vector<lifetime>& blocks) : blocks_{blocks}, placed_{blocks} {}
+  explicit best_fit(const std::vector<lifetime>& blocks) : blocks_{blocks}, placed_{blocks} {}
 
-  /// The height of the result; gives up, with the height so far, once it reaches `hopeless`.
-  std::uint64_t pack(const std::vector<std::uint32_t>& order, std::vector<std::uint64_t>& offsets,
-                     std::uint64_t hopeless) {
+  /// The height of the result; stops, with the height so far, once it reaches `limit`.
+  std::uint64_t place(const std::vector<std::uint32_t>& order, std::vector<std::uint64_t>& offsets,
+                      std::uint64_t limit) {
     placed_.clear();
     std::uint64_t height = 0;
     for (const std::uint32_t block : order) {
       offsets[block] = best_gap(blocks_[block], offsets);
       height = std::max(height, offsets[block] + blocks_[block].size);
-      if (height >= hopeless) return height;
+      if (height >= limit) return height;
       placed_.add(block);
     }
     return height;
@@ -82,30 +82,30 @@ class packer {
   /// The blocks that end at `height`.
   [[nodiscard]] std::vector<std::uint32_t> on_top(const std::vector<std::uint64_t>& offsets,
                                                   std::uint64_t height) const {
-    std::vector<std::uint32_t> found;
+    std::vector<std::uint32_t> top;
     for (std::uint32_t i = 0; i < blocks_.size(); ++i)
-      if (offsets[i] + blocks_[i].size == height) found.push_back(i);
-    return found;
+      if (offsets[i] + blocks_[i].size == height) top.push_back(i);
+    return top;
   }
 
  private:
-  std::uint64_t best_gap(const lifetime& wanted, const std::vector<std::uint64_t>& offsets) {
+  std::uint64_t best_gap(const lifetime& block, const std::vector<std::uint64_t>& offsets) {
     taken_.clear();
-    placed_.each_meeting(wanted, [&](std::size_t other) {
+    placed_.each_meeting(block, [&](std::size_t other) {
       taken_.emplace_back(offsets[other], offsets[other] + blocks_[other].size);
     });
     std::sort(taken_.begin(), taken_.end());
-    std::uint64_t best = std::numeric_limits<std::uint64_t>::max();
-    std::uint64_t where = 0;
+    std::uint64_t smallest = std::numeric_limits<std::uint64_t>::max();
+    std::uint64_t offset = 0;
     std::uint64_t end = 0;
     for (const auto& [from, to] : taken_) {
-      if (from >= end + wanted.size && from - end < best) {
-        best = from - end;
-        where = end;
+      if (from >= end + block.size && from - end < smallest) {
+        smallest = from - end;
+        offset = end;
       }
       end = std::max(end, to);
     }
-    return best == std::numeric_limits<std::uint64_t>::max() ? end : where;
+    return smallest == std::numeric_limits<std::uint64_t>::max() ? end : offset;
   }
 
   const std::vector<lifetime>& blocks_;
@@ -119,9 +119,9 @@ std::uint64_t most_alive(const std::vector<lifetime>& blocks) {
   std::sort(ends.begin(), ends.end());
   std::uint64_t alive = 0;
   std::uint64_t most = 0;
-  auto gone = ends.begin();
+  auto ended = ends.begin();
   for (const lifetime& each : blocks) {
-    for (; gone != ends.end() && gone->first <= each.begin; ++gone) alive -= gone->second;
+    for (; ended != ends.end() && ended->first <= each.begin; ++ended) alive -= ended->second;
     alive += each.size;
     most = std::max(most, alive);
   }
@@ -153,26 +153,26 @@ std::vector<std::uint32_t> order_by_area(const std::vector<lifetime>& blocks) {
 
 class search {
  public:
-  search(const std::vector<lifetime>& blocks, const plan_settings& how)
-      : blocks_{blocks}, how_{how}, packer_{blocks}, random_{how.seed} {}
+  search(const std::vector<lifetime>& blocks, const plan_settings& settings)
+      : blocks_{blocks}, settings_{settings}, best_fit_{blocks}, rng_{settings.seed} {}
 
   plan run() {
     const auto start = std::chrono::steady_clock::now();
     best_.bound = most_alive(blocks_);
     best_.offsets.resize(blocks_.size());
     order_ = order_by_size(blocks_);
-    best_.height = packer_.pack(order_, best_.offsets, never);
+    best_.height = best_fit_.place(order_, best_.offsets, never);
     best_.first_height = best_.height;
-    const auto over = [&] {
-      return best_.height == best_.bound || best_.tries >= how_.tries ||
-             std::chrono::steady_clock::now() - start >= how_.improve;
+    const auto is_over = [&] {
+      return best_.height == best_.bound || best_.tries >= settings_.tries ||
+             std::chrono::steady_clock::now() - start >= settings_.improve;
     };
-    if (!over()) try_order(order_by_area(blocks_));
-    while (!over()) {
+    if (!is_over()) try_order(order_by_area(blocks_));
+    while (!is_over()) {
       try_order(with_one_earlier());
-      if (how_.progress) how_.progress(best_.height);
+      if (settings_.progress) settings_.progress(best_.height);
     }
-    best_.took = std::chrono::steady_clock::now() - start;
+    best_.search_time = std::chrono::steady_clock::now() - start;
     return std::move(best_);
   }
 
@@ -183,7 +183,7 @@ class search {
     ++best_.tries;
     std::vector<std::uint64_t> offsets(blocks_.size());
     // As high as the best is good enough: it leads out of dead ends.
-    const std::uint64_t height = packer_.pack(order, offsets, best_.height + 1);
+    const std::uint64_t height = best_fit_.place(order, offsets, best_.height + 1);
     if (height > best_.height) return;
     best_.height = height;
     best_.offsets = std::move(offsets);
@@ -192,58 +192,59 @@ class search {
 
   /// The order with one of the blocks that stick out placed earlier.
   std::vector<std::uint32_t> with_one_earlier() {
-    const auto top = packer_.on_top(best_.offsets, best_.height);
-    const std::uint32_t block = top[random_() % top.size()];
+    const auto top = best_fit_.on_top(best_.offsets, best_.height);
+    const std::uint32_t block = top[rng_() % top.size()];
     auto order = order_;
-    const auto now = std::find(order.begin(), order.end(), block);
-    const auto steps = static_cast<std::size_t>(now - order.begin());
+    const auto current = std::find(order.begin(), order.end(), block);
+    const auto steps = static_cast<std::size_t>(current - order.begin());
     if (steps == 0) {
-      std::swap(order.front(), order[random_() % order.size()]);
+      std::swap(order.front(), order[rng_() % order.size()]);
       return order;
     }
-    const auto to = order.begin() + static_cast<std::ptrdiff_t>(random_() % steps);
-    std::rotate(to, now, now + 1);
+    const auto target = order.begin() + static_cast<std::ptrdiff_t>(rng_() % steps);
+    std::rotate(target, current, current + 1);
     return order;
   }
 
   const std::vector<lifetime>& blocks_;
-  const plan_settings& how_;
-  packer packer_;
-  std::mt19937_64 random_;
+  const plan_settings& settings_;
+  best_fit best_fit_;
+  std::mt19937_64 rng_;
   std::vector<std::uint32_t> order_;
   plan best_;
 };
 
 }  // namespace
 
-std::vector<lifetime> lifetimes_between(const script& what, std::uint64_t from, std::uint64_t to) {
-  const auto first = std::partition_point(what.steps.begin(), what.steps.end(),
+std::vector<lifetime> lifetimes_between(const script& script, std::uint64_t from,
+                                        std::uint64_t to) {
+  const auto first = std::partition_point(script.steps.begin(), script.steps.end(),
                                           [&](const step& each) { return each.time < from; });
-  const auto last = std::partition_point(first, what.steps.end(),
+  const auto last = std::partition_point(first, script.steps.end(),
                                          [&](const step& each) { return each.time <= to; });
   constexpr std::uint32_t unborn = std::numeric_limits<std::uint32_t>::max();
   const auto length = static_cast<std::uint32_t>(last - first);
-  std::vector<lifetime> all(what.blocks, lifetime{0, unborn, length + 1});
+  std::vector<lifetime> lifetimes(script.blocks, lifetime{0, unborn, length + 1});
   // Step 0 is the moment before the first: what is alive then was there already.
-  for (auto at = what.steps.begin(); at != last; ++at) {
-    const auto now = at < first ? 0U : static_cast<std::uint32_t>(at - first) + 1;
-    lifetime& block = all[at->block];
-    if (at->what == action::allocate) block = {rounded(at->size), now, length + 1};
-    if (at->what == action::free) block.end = now;
+  for (auto step_at = script.steps.begin(); step_at != last; ++step_at) {
+    const auto index = step_at < first ? 0U : static_cast<std::uint32_t>(step_at - first) + 1;
+    lifetime& block = lifetimes[step_at->block];
+    if (step_at->action == action::allocate) block = {rounded(step_at->size), index, length + 1};
+    if (step_at->action == action::free) block.end = index;
   }
-  std::erase_if(all, [](const lifetime& each) {
+  std::erase_if(lifetimes, [](const lifetime& each) {
     return each.begin == unborn || each.size == 0 || each.begin >= each.end;
   });
-  return all;
+  return lifetimes;
 }
 
 double plan::ratio() const noexcept {
   return bound == 0 ? 0 : static_cast<double>(height) / static_cast<double>(bound);
 }
 
-plan make_plan(const std::vector<lifetime>& blocks, const plan_settings& how) {
+plan make_plan(const std::vector<lifetime>& blocks, const plan_settings& settings) {
   if (blocks.empty()) return {};
-  return search{blocks, how}.run();
+  return search{blocks, settings}.run();
 }
 
 }  // namespace weir::inline v0::replay

@@ -20,13 +20,13 @@ struct lifetime {
   friend bool operator==(const lifetime&, const lifetime&) = default;
 };
 
-/// The blocks of `what` that are alive at some moment between the two times (nanoseconds), in the
+/// The blocks of `script` that are alive at some moment between the two times (nanoseconds), in the
 /// order of their allocation, with sizes rounded up to 512 bytes; those of zero bytes are left out.
-[[nodiscard]] std::vector<lifetime> lifetimes_between(const script& what, std::uint64_t from,
+[[nodiscard]] std::vector<lifetime> lifetimes_between(const script& script, std::uint64_t from,
                                                       std::uint64_t to);
 
 struct plan_settings {
-  /// How long to look for a better one, beyond the first.
+  /// How long to search for a better one, beyond the first.
   std::chrono::nanoseconds improve = std::chrono::seconds{2};
   /// And how often to try, whatever the time.
   std::size_t tries = 10'000;
@@ -42,16 +42,17 @@ struct plan {
   std::uint64_t first_height = 0;      ///< placed in the order of size, by best fit
   std::uint64_t height = 0;            ///< of this plan
   std::size_t tries = 0;
-  std::chrono::nanoseconds took{};
+  std::chrono::nanoseconds search_time{};
 
   /// height / bound; 0 for an empty plan.
   [[nodiscard]] double ratio() const noexcept;
 };
 
-/// Places the largest first, each into the smallest gap that fits, then looks for an order that
+/// Places the largest first, each into the smallest gap that fits, then searches for an order that
 /// ends lower: blocks that stick out are placed earlier. Stops at the bound. The same lifetimes,
 /// seed and number of tries give the same plan. A try costs as much as there are pairs of blocks
 /// alive at the same time.
-[[nodiscard]] plan make_plan(const std::vector<lifetime>& blocks, const plan_settings& how = {});
+[[nodiscard]] plan make_plan(const std::vector<lifetime>& blocks,
+                             const plan_settings& settings = {});
 
 }  // namespace weir::inline v0::replay

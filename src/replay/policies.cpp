@@ -10,7 +10,7 @@ namespace weir::inline v0::replay {
 namespace {
 
 struct row {
-  policy which;
+  replay::policy policy;
   std::string_view name;
 };
 
@@ -24,64 +24,67 @@ constexpr std::array rows{
     row{policy::never_move, "never-move"},
 };
 
-error bad(std::string why) { return {.code = errc::bad_option, .detail = std::move(why)}; }
+error bad_option(std::string reason) {
+  return {.code = errc::bad_option, .detail = std::move(reason)};
+}
 
-result<policy> policy_named(std::string_view text) {
+result<policy> parse_policy(std::string_view text) {
   std::vector<std::string_view> known{"all"};
   for (const row& each : rows) {
-    if (each.name == text) return each.which;
+    if (each.name == text) return each.policy;
     known.push_back(each.name);
   }
-  return bad("there is no policy \"" + std::string{text} + "\"; did you mean \"" +
-             std::string{nearest(text, known)} + "\"?");
+  return bad_option("there is no policy \"" + std::string{text} + "\"; did you mean \"" +
+                    std::string{nearest(text, known)} + "\"?");
 }
 
 }  // namespace
 
-std::string_view name(policy which) noexcept {
+std::string_view name(replay::policy policy) noexcept {
   for (const row& each : rows) {
-    if (each.which == which) return each.name;
+    if (each.policy == policy) return each.name;
   }
   return {};
 }
 
-result<std::vector<policy>> policies_named(std::string_view list) {
-  std::vector<policy> found;
+result<std::vector<policy>> parse_policies(std::string_view list) {
+  std::vector<policy> policies;
   const auto add = [&](policy each) {
-    if (std::find(found.begin(), found.end(), each) == found.end()) found.push_back(each);
+    if (std::find(policies.begin(), policies.end(), each) == policies.end())
+      policies.push_back(each);
   };
   while (true) {
     const std::size_t comma = list.find(',');
-    const std::string_view one = list.substr(0, comma);
-    if (one.empty()) return bad("a policy is missing in the list");
-    if (one == "all") {
+    const std::string_view word = list.substr(0, comma);
+    if (word.empty()) return bad_option("a policy is missing in the list");
+    if (word == "all") {
       std::for_each(all_policies.begin(), all_policies.end(), add);
     } else {
-      WEIR_TRY_VALUE(each, policy_named(one));
+      WEIR_TRY_VALUE(each, parse_policy(word));
       add(each);
     }
-    if (comma == std::string_view::npos) return found;
+    if (comma == std::string_view::npos) return policies;
     list.remove_prefix(comma + 1);
   }
 }
 
-result<target> target_named(std::string_view text) {
+result<target> parse_target(std::string_view text) {
   if (text == "sim") return target{};
-  target found{.simulated = false};
-  if (text == "cuda") return found;
+  target parsed{.simulated = false};
+  if (text == "cuda") return parsed;
   if (constexpr std::string_view prefix = "cuda:"; text.substr(0, prefix.size()) == prefix) {
     const std::string_view number = text.substr(prefix.size());
-    const auto [end, code] =
-        std::from_chars(number.data(), number.data() + number.size(), found.device);
-    if (code == std::errc{} && end == number.data() + number.size() && found.device >= 0)
-      return found;
+    const auto [end, status] =
+        std::from_chars(number.data(), number.data() + number.size(), parsed.device);
+    if (status == std::errc{} && end == number.data() + number.size() && parsed.device >= 0)
+      return parsed;
   }
-  return bad("there is no device \"" + std::string{text} +
-             "\"; a device is \"sim\", \"cuda\" or \"cuda:N\"");
+  return bad_option("there is no device \"" + std::string{text} +
+                    "\"; a device is \"sim\", \"cuda\" or \"cuda:N\"");
 }
 
-std::string to_string(target where) {
-  return where.simulated ? "sim" : "cuda:" + std::to_string(where.device);
+std::string to_string(target target) {
+  return target.simulated ? "sim" : "cuda:" + std::to_string(target.device);
 }
 
 }  // namespace weir::inline v0::replay

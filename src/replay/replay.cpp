@@ -1,4 +1,4 @@
-// Playing a script: one server, one bench, the steps in their order.
+// Playing a script: one backend, one device, the steps in their order.
 #include "replay/replay.hpp"
 
 #include <time.h>
@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "replay/bench.hpp"
-#include "replay/crew.hpp"
+#include "replay/backend.hpp"
 #include "replay/patterns.hpp"
-#include "replay/server.hpp"
+#include "replay/replay_device.hpp"
+#include "replay/replay_threads.hpp"
 
 namespace weir::inline v0::replay {
 
@@ -25,8 +25,8 @@ double outcome::steady_driver_percent() const noexcept {
 }
 
 double outcome::events_per_second() const noexcept {
-  if (playing.count() == 0) return 0;
-  return static_cast<double>(events) * 1e9 / static_cast<double>(playing.count());
+  if (play_time.count() == 0) return 0;
+  return static_cast<double>(events) * 1e9 / static_cast<double>(play_time.count());
 }
 
 namespace {
@@ -42,152 +42,154 @@ std::chrono::nanoseconds time_played(bool simulated) {
 
 class player {
  public:
-  player(const script& what, const settings& how, bench& where, server& memory)
-      : what_{what},
-        how_{how},
-        bench_{where},
-        memory_{memory},
-        crew_{how.where.simulated ? 1 : what.threads},
-        blocks_(what.blocks, nullptr) {
-    if (how.verify || !how.where.simulated)
-      patterns_.emplace(where.gpu(), where.unmetered(), !how.where.simulated, what.blocks);
+  player(const script& script, const settings& settings, replay_device& device, backend& backend)
+      : script_{script},
+        settings_{settings},
+        device_{device},
+        backend_{backend},
+        threads_{settings.target.simulated ? 1 : script.threads},
+        blocks_(script.blocks, nullptr) {
+    if (settings.verify || !settings.target.simulated)
+      patterns_.emplace(device.gpu(), device.unmetered(), !settings.target.simulated,
+                        script.blocks);
   }
 
   outcome play() {
-    outcome found;
-    found.how = how_.how;
-    found.streams = what_.streams;
-    found.allocations = what_.allocations;
-    found.requested_peak = what_.requested_peak;
-    found.steady_time = what_.steady_time;
-    const driver_use before = bench_.used();
-    driver_use warm = before;
-    std::size_t at = 0;
-    while (at < what_.steps.size()) {
-      if (at == what_.warm_up) warm = bench_.used() - looking_;
-      const std::size_t end = stretch_end(at);
-      const auto begin = time_played(how_.where.simulated);
-      play(at, end);
-      found.playing += time_played(how_.where.simulated) - begin;
-      if (how_.samples != 0) take_sample(found, at, end);
-      if (how_.progress) how_.progress(end);
-      at = end;
+    replay::outcome outcome;
+    outcome.policy = settings_.policy;
+    outcome.streams = script_.streams;
+    outcome.allocations = script_.allocations;
+    outcome.requested_peak = script_.requested_peak;
+    outcome.steady_time = script_.steady_time;
+    const driver_cost before = device_.cost();
+    driver_cost warm = before;
+    std::size_t next = 0;
+    while (next < script_.steps.size()) {
+      if (next == script_.warm_up) warm = device_.cost() - sampling_cost_;
+      const std::size_t end = stretch_end(next);
+      const auto begin = time_played(settings_.target.simulated);
+      play(next, end);
+      outcome.play_time += time_played(settings_.target.simulated) - begin;
+      if (settings_.samples != 0) take_sample(outcome, next, end);
+      if (settings_.progress) settings_.progress(end);
+      next = end;
     }
-    const driver_use after = bench_.used() - looking_;
-    found.driver_calls = (after - before).calls;
-    found.driver_time = (after - before).time;
-    found.steady_driver_time = (after - warm).time;
-    found.stats = memory_.stats();
-    found.waits = found.stats.waits;
-    found.ooms = ooms_;
-    found.events = what_.events;
-    found.reserved_peak = std::max(found.reserved_peak, memory_.take_reserved_peak());
+    const driver_cost after = device_.cost() - sampling_cost_;
+    outcome.driver_calls = (after - before).calls;
+    outcome.driver_time = (after - before).time;
+    outcome.steady_driver_time = (after - warm).time;
+    outcome.stats = backend_.stats();
+    outcome.waits = outcome.stats.waits;
+    outcome.ooms = ooms_;
+    outcome.events = script_.events;
+    outcome.reserved_peak = std::max(outcome.reserved_peak, backend_.take_reserved_peak());
     clear();
-    if (patterns_) found.mismatches = patterns_->mismatches();
-    return found;
+    if (patterns_) outcome.mismatches = patterns_->mismatches();
+    return outcome;
   }
 
  private:
-  static constexpr std::size_t between_signs_of_life = 1 << 16;
+  static constexpr std::size_t most_steps = 1 << 16;  // between reports of progress
 
-  /// Where somebody wants to look next: for the driver time, for a sample, for the progress.
-  [[nodiscard]] std::size_t stretch_end(std::size_t at) const {
-    const std::size_t all = what_.steps.size();
-    std::size_t length = between_signs_of_life;
-    if (how_.samples != 0) length = std::min(length, all / how_.samples + 1);
-    const std::size_t end = std::min(all, at + length);
-    return at < what_.warm_up ? std::min(end, what_.warm_up) : end;
+  /// Where the driver time is read, a sample taken or progress reported next.
+  [[nodiscard]] std::size_t stretch_end(std::size_t begin) const {
+    const std::size_t count = script_.steps.size();
+    std::size_t length = most_steps;
+    if (settings_.samples != 0) length = std::min(length, count / settings_.samples + 1);
+    const std::size_t end = std::min(count, begin + length);
+    return begin < script_.warm_up ? std::min(end, script_.warm_up) : end;
   }
 
-  void play(std::size_t at, std::size_t end) {
-    if (crew_.alone()) {
-      for (; at < end; ++at) play(what_.steps[at]);
+  void play(std::size_t next, std::size_t end) {
+    if (threads_.is_single()) {
+      for (; next < end; ++next) play(script_.steps[next]);
       return;
     }
-    while (at < end) {
-      const std::uint16_t thread = what_.steps[at].thread;
-      std::size_t until = at + 1;
-      while (until < end && what_.steps[until].thread == thread) ++until;
-      crew_.run(thread, [&] {
-        for (std::size_t i = at; i < until; ++i) play(what_.steps[i]);
+    while (next < end) {
+      const std::uint16_t thread = script_.steps[next].thread;
+      std::size_t until = next + 1;
+      while (until < end && script_.steps[until].thread == thread) ++until;
+      threads_.run(thread, [&] {
+        for (std::size_t i = next; i < until; ++i) play(script_.steps[i]);
       });
-      at = until;
+      next = until;
     }
   }
 
-  void play(const step& now) {
-    bench_.now(now.time);
-    const stream_ref& on = bench_.streams()[now.stream];
-    void*& block = blocks_[now.block];
-    if (now.what == action::allocate) {
-      block = memory_.allocate(now, on);
-      if (block == nullptr && now.size != 0) [[unlikely]]
+  void play(const step& request) {
+    device_.set_time(request.time);
+    const stream_ref& stream = device_.streams()[request.stream];
+    void*& block = blocks_[request.block];
+    if (request.action == action::allocate) {
+      block = backend_.allocate(request, stream);
+      if (block == nullptr && request.size != 0) [[unlikely]]
         ++ooms_;
       if (patterns_ && block != nullptr) [[unlikely]]
-        patterns_->write(now, block, on);
+        patterns_->write(request, block, stream);
       return;
     }
     if (block == nullptr) return;  // nothing was asked for, or there was no memory
     if (patterns_) [[unlikely]]
-      patterns_->look(now, block, on);
-    if (now.what == action::free) {
-      memory_.free(block, on);
+      patterns_->queue_check(request, block, stream);
+    if (request.action == action::free) {
+      backend_.free(block, stream);
       block = nullptr;
     } else {
-      memory_.record_stream(block, on);
+      backend_.record_stream(block, stream);
     }
   }
 
-  void take_sample(outcome& into, std::size_t at, std::size_t end) {
-    std::uint64_t most = requested_;
-    for (std::size_t i = at; i < end; ++i) {
-      const step& each = what_.steps[i];
-      if (each.what == action::allocate) requested_ += each.size;
-      if (each.what == action::free) requested_ -= each.size;
-      most = std::max(most, requested_);
+  void take_sample(replay::outcome& outcome, std::size_t begin, std::size_t end) {
+    std::uint64_t peak = requested_;
+    for (std::size_t i = begin; i < end; ++i) {
+      const step& each = script_.steps[i];
+      if (each.action == action::allocate) requested_ += each.size;
+      if (each.action == action::free) requested_ -= each.size;
+      peak = std::max(peak, requested_);
     }
-    const driver_use before = bench_.used();
-    const std::uint64_t reserved = memory_.take_reserved_peak();
-    looking_ = looking_ + (bench_.used() - before);
-    into.reserved_peak = std::max(into.reserved_peak, reserved);
-    into.samples.push_back({what_.steps[end - 1].time, most, reserved});
+    const driver_cost before = device_.cost();
+    const std::uint64_t reserved = backend_.take_reserved_peak();
+    sampling_cost_ = sampling_cost_ + (device_.cost() - before);
+    outcome.reserved_peak = std::max(outcome.reserved_peak, reserved);
+    outcome.samples.push_back({script_.steps[end - 1].time, peak, reserved});
   }
 
   /// Frees what the recording left alive.
   void clear() {
-    for (const step& each : what_.steps) {
-      if (each.what != action::allocate || blocks_[each.block] == nullptr) continue;
-      const stream_ref& on = bench_.streams()[each.stream];
-      if (patterns_) patterns_->look(each, blocks_[each.block], on);
-      memory_.free(blocks_[each.block], on);
+    for (const step& each : script_.steps) {
+      if (each.action != action::allocate || blocks_[each.block] == nullptr) continue;
+      const stream_ref& stream = device_.streams()[each.stream];
+      if (patterns_) patterns_->queue_check(each, blocks_[each.block], stream);
+      backend_.free(blocks_[each.block], stream);
       blocks_[each.block] = nullptr;
     }
   }
 
-  const script& what_;
-  const settings& how_;
-  bench& bench_;
-  server& memory_;
-  crew crew_;
+  const script& script_;
+  const settings& settings_;
+  replay_device& device_;
+  backend& backend_;
+  replay_threads threads_;
   std::optional<patterns> patterns_;
   std::vector<void*> blocks_;
-  driver_use looking_;  // what samples cost, which is not the policy's doing
+  driver_cost sampling_cost_;  // of samples, which is not the policy's
   std::uint64_t requested_ = 0;
   std::uint64_t ooms_ = 0;
 };
 
 }  // namespace
 
-result<outcome> play(const script& what, const settings& how) {
-  WEIR_TRY_VALUE(where, bench::open(how, what.streams));
-  const auto serve = how.how == policy::driver_pool ? serve_by_driver_pool : serve_by_heap;
-  WEIR_TRY_VALUE(memory, serve(where->gpu(), how));
+result<outcome> play(const script& script, const settings& settings) {
+  WEIR_TRY_VALUE(device, replay_device::open(settings, script.streams));
+  const auto make_backend =
+      settings.policy == policy::driver_pool ? make_driver_pool_backend : make_heap_backend;
+  WEIR_TRY_VALUE(backend, make_backend(device->gpu(), settings));
   try {
-    const outcome found = player{what, how, *where, *memory}.play();
-    memory->close();
-    return found;
-  } catch (const failure& wrong) {
-    return wrong.reason();
+    const outcome outcome = player{script, settings, *device, *backend}.play();
+    backend->close();
+    return outcome;
+  } catch (const failure& reason) {
+    return reason.reason();
   }
 }
 

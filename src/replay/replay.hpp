@@ -21,8 +21,8 @@ namespace weir::inline v0::replay {
 
 // --- Policies and devices -----------------------------------------------------------------------
 
-/// What serves the requests: weir's own policies, PyTorch's two as weir plays them, and the
-/// driver's stream-ordered pool.
+/// The allocator that serves the requests: weir's own policies, PyTorch's two as weir plays them,
+/// and the driver's stream-ordered pool.
 enum class policy : std::uint8_t {
   torch_default,
   torch_expandable,
@@ -34,19 +34,18 @@ enum class policy : std::uint8_t {
 };
 
 /// "torch-default", "driver-pool", …
-[[nodiscard]] std::string_view name(policy which) noexcept;
+[[nodiscard]] std::string_view name(policy policy) noexcept;
 
-/// Those that "all" means, in the order of tables: every one but never_move, which is for those who
-/// ask for it.
+/// The policies of "all", in the order of tables: every one but never_move, which must be named.
 inline constexpr std::array all_policies{policy::torch_default, policy::torch_expandable,
                                          policy::balanced,      policy::throughput,
                                          policy::compact,       policy::driver_pool};
 
 /// A list "balanced,compact", or "all"; each policy once, in the list's order. bad_option: no such
 /// policy (the detail names the nearest), or an empty list.
-[[nodiscard]] result<std::vector<policy>> policies_named(std::string_view list);
+[[nodiscard]] result<std::vector<policy>> parse_policies(std::string_view list);
 
-/// Where a replay happens.
+/// The device of a replay.
 struct target {
   bool simulated = true;
   int device = 0;
@@ -55,14 +54,14 @@ struct target {
 };
 
 /// "sim", "cuda" or "cuda:1". bad_option: anything else.
-[[nodiscard]] result<target> target_named(std::string_view text);
-[[nodiscard]] std::string to_string(target where);
+[[nodiscard]] result<target> parse_target(std::string_view text);
+[[nodiscard]] std::string to_string(target target);
 
 // --- Playing ------------------------------------------------------------------------------------
 
 struct settings {
-  policy how = policy::balanced;
-  target where{};
+  replay::policy policy = replay::policy::balanced;
+  replay::target target{};
   /// On the simulated device: how long work takes from being queued to being complete.
   std::chrono::nanoseconds lag = std::chrono::milliseconds{1};
   /// The most device memory that may be taken; 0 is what the device has.
@@ -71,10 +70,10 @@ struct settings {
   std::string driver{};
   /// How many points memory over time has at most; 0 keeps none. Costs microseconds a point.
   std::size_t samples = 0;
-  /// Whether patterns are written at every allocation and looked for at the free, in stream order.
+  /// Whether patterns are written at every allocation and checked at the free, in stream order.
   /// Always done on a real device.
   bool verify = false;
-  /// Is told what the allocator does, in the order of the steps; not with driver_pool.
+  /// Receives the allocator's events, in the order of the steps; not with driver_pool.
   event_sink* observer = nullptr;
   /// Called with how many of the script's steps are done, now and then, on the playing thread.
   std::function<void(std::size_t)> progress{};
@@ -87,13 +86,13 @@ struct sample {
   std::uint64_t reserved = 0;
 };
 
-/// What came of it. Driver times are simulated (measured costs of an H200) or, on a real device,
-/// measured on the host.
+/// The outcome of a replay. Driver times are simulated (measured costs of an H200) or, on a real
+/// device, measured on the host.
 struct outcome {
-  policy how{};
+  replay::policy policy{};
   std::size_t streams = 0;
   std::uint64_t allocations = 0;
-  std::uint64_t requested_peak = 0;  ///< the most that was in use, as asked for
+  std::uint64_t requested_peak = 0;  ///< the most that was in use, as requested
   std::uint64_t reserved_peak = 0;   ///< the most that was taken from the driver
   std::uint64_t driver_calls = 0;
   std::chrono::nanoseconds driver_time{};
@@ -104,29 +103,29 @@ struct outcome {
   std::uint64_t ooms = 0;        ///< requests that could not be met; their blocks are left out
   std::uint64_t mismatches = 0;  ///< blocks whose pattern was not there at the free
   std::uint64_t events = 0;      ///< of the recording that concern blocks
-  /// How long that took: processor time on the simulator, time on a real device.
-  std::chrono::nanoseconds playing{};
+  /// How long the events took: processor time on the simulator, time on a real device.
+  std::chrono::nanoseconds play_time{};
   memory_stats stats{};  ///< of weir's own policies
   std::vector<sample> samples{};
 
   /// Every request was met, and no pattern was lost.
-  [[nodiscard]] bool whole() const noexcept { return ooms == 0 && mismatches == 0; }
+  [[nodiscard]] bool is_complete() const noexcept { return ooms == 0 && mismatches == 0; }
   /// reserved_peak / requested_peak; 0 if nothing was asked for.
   [[nodiscard]] double ratio() const noexcept;
   /// Driver time as a percentage of the recording's own time, in the last four fifths; 0 if that
   /// took none.
   [[nodiscard]] double steady_driver_percent() const noexcept;
-  /// Events in a second of `playing`.
+  /// Events in a second of `play_time`.
   [[nodiscard]] double events_per_second() const noexcept;
 };
 
-/// Plays `what` on a device of its own. On the simulator one thread plays all steps in the
+/// Plays `script` on a device of its own. On the simulator one thread plays all steps in the
 /// recording's order, on the recording's clock: the same script and settings give the same outcome,
 /// but for the host's time. On a real device every thread of the recording has one of its own,
 /// which get their turns in the recording's order, as fast as that goes.
 ///
 /// driver_unavailable, no_device: the device is not there; not_supported: it lacks what the policy
 /// needs. At most 8 replays on the simulator at a time in one process.
-[[nodiscard]] result<outcome> play(const script& what, const settings& how);
+[[nodiscard]] result<outcome> play(const script& script, const settings& settings);
 
 }  // namespace weir::inline v0::replay

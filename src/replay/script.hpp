@@ -12,7 +12,7 @@ namespace weir::inline v0::replay {
 
 enum class action : std::uint8_t { allocate, free, record_stream };
 
-/// One thing to do. `size` is the block's, as asked for.
+/// One request. `size` is the block's, as requested.
 struct step {
   std::uint64_t time = 0;  ///< nanoseconds since the recording began
   std::uint64_t size = 0;
@@ -20,11 +20,11 @@ struct step {
   std::uint32_t stream = 0;
   std::uint16_t thread = 0;
   std::uint16_t pool = 0;
-  action what{};
+  replay::action action{};
 };
 static_assert(sizeof(step) == 32);
 
-/// What a program asked of its allocator, and nothing of what the allocator did about it.
+/// A program's requests to its allocator, and nothing of what the allocator did about them.
 ///
 /// Blocks are numbered from 0 in the order of their allocation; each is allocated once, before
 /// anything else happens to it, and freed at most once. Streams are numbered in the order of their
@@ -49,6 +49,6 @@ struct script {
 };
 
 /// Reads the events once; takes 32 bytes a step. Events of unknown blocks are left out.
-[[nodiscard]] script make_script(const recording& from);
+[[nodiscard]] script make_script(const recording& recording);
 
 }  // namespace weir::inline v0::replay

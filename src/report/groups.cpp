@@ -15,37 +15,38 @@ namespace weir::inline v0::report {
 
 namespace {
 
-using key_of = std::function<std::uint32_t(const life&)>;
+using key_of = std::function<std::uint32_t(const block_lifetime&)>;
 
-/// What each of `keys` keys came to.
-std::vector<tally> tally_by(const recording& from, const story& what, std::size_t keys,
-                            const key_of& key) {
+/// The totals of each of `keys` keys.
+std::vector<tally> tally_by(const recording& recording, const report::history& history,
+                            std::size_t keys, const key_of& key) {
   std::vector<tally> out(keys);
   walk(
-      what,
+      history,
       [&](std::uint32_t block) {
-        const life& born = what.blocks[block];
-        tally& of = out[key(born)];
-        ++of.blocks;
-        of.bytes += born.size;
-        of.live += born.size;
-        of.most = std::max(of.most, of.live);
-        if (born.at(what.peak)) of.at_peak += born.size;
-        if (born.end == what.events()) of.at_end += born.size;
+        const block_lifetime& allocated = history.blocks[block];
+        tally& total = out[key(allocated)];
+        ++total.blocks;
+        total.bytes += allocated.size;
+        total.live += allocated.size;
+        total.most = std::max(total.most, total.live);
+        if (allocated.at(history.peak)) total.at_peak += allocated.size;
+        if (allocated.end == history.events()) total.at_end += allocated.size;
       },
       [&](std::uint32_t block) {
-        const life& gone = what.blocks[block];
-        tally& of = out[key(gone)];
-        of.live -= gone.size;
-        of.lifetime += from.events[gone.end].time - from.events[gone.start].time;
+        const block_lifetime& freed = history.blocks[block];
+        tally& total = out[key(freed)];
+        total.live -= freed.size;
+        total.lifetime += recording.events[freed.end].time - recording.events[freed.start].time;
       },
       [](std::uint32_t) {});
   return out;
 }
 
 /// Keeps the keys that held most and makes one group of the others.
-grouping keep_most(std::string name, const story& what, const std::vector<tally>& tallies,
-                   const key_of& key, const std::function<std::string(std::uint32_t)>& label) {
+grouping keep_most(std::string name, const report::history& history,
+                   const std::vector<tally>& tallies, const key_of& key,
+                   const std::function<std::string(std::uint32_t)>& label) {
   std::vector<std::uint32_t> order;
   for (std::uint32_t i = 0; i < tallies.size(); ++i) {
     if (tallies[i].blocks != 0) order.push_back(i);
@@ -53,17 +54,17 @@ grouping keep_most(std::string name, const story& what, const std::vector<tally>
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return tallies[a].most > tallies[b].most;
   });
-  const bool all = order.size() <= most_groups;
-  const std::size_t named = all ? order.size() : most_groups - 1;
+  const bool all_named = order.size() <= most_groups;
+  const std::size_t named = all_named ? order.size() : most_groups - 1;
   grouping out{std::move(name), {}, {}};
   std::vector<std::uint8_t> group_of(tallies.size(), static_cast<std::uint8_t>(named));
   for (std::size_t i = 0; i < named; ++i) {
     out.labels.push_back(label(order[i]));
     group_of[order[i]] = static_cast<std::uint8_t>(i);
   }
-  if (!all) out.labels.push_back(fmt::format("{} others", order.size() - named));
-  out.of_block.reserve(what.blocks.size());
-  for (const life& block : what.blocks) out.of_block.push_back(group_of[key(block)]);
+  if (!all_named) out.labels.push_back(fmt::format("{} others", order.size() - named));
+  out.of_block.reserve(history.blocks.size());
+  for (const block_lifetime& block : history.blocks) out.of_block.push_back(group_of[key(block)]);
   return out;
 }
 
@@ -72,15 +73,15 @@ constexpr std::array size_limits{bytes{1ULL << 10}, bytes{16ULL << 10}, bytes{25
                                  bytes{1ULL << 30}};
 
 /// By size: the classes keep their order, because that is what a reader expects of sizes.
-grouping by_size(const story& what) {
+grouping by_size(const report::history& history) {
   std::array<std::uint8_t, size_limits.size() + 1> group_of{};
-  const auto size_class = [](const life& block) {
+  const auto size_class = [](const block_lifetime& block) {
     return static_cast<std::size_t>(
         std::upper_bound(size_limits.begin(), size_limits.end(), bytes{block.size}) -
         size_limits.begin());
   };
   std::array<bool, size_limits.size() + 1> used{};
-  for (const life& block : what.blocks) used[size_class(block)] = true;
+  for (const block_lifetime& block : history.blocks) used[size_class(block)] = true;
   grouping out{"size", {}, {}};
   for (std::size_t i = used.size(); i-- > 0;) {  // the large ones first
     if (!used[i]) continue;
@@ -91,20 +92,22 @@ grouping by_size(const story& what) {
             ? fmt::format("{} and more", to_string(size_limits[i - 1]))
             : fmt::format("{} to {}", to_string(size_limits[i - 1]), to_string(size_limits[i])));
   }
-  out.of_block.reserve(what.blocks.size());
-  for (const life& block : what.blocks) out.of_block.push_back(group_of[size_class(block)]);
+  out.of_block.reserve(history.blocks.size());
+  for (const block_lifetime& block : history.blocks)
+    out.of_block.push_back(group_of[size_class(block)]);
   return out;
 }
 
 template <class Member>
-std::size_t keys_of(const story& what, Member member) {
+std::size_t keys_of(const report::history& history, Member member) {
   std::size_t keys = 1;
-  for (const life& block : what.blocks) keys = std::max(keys, std::size_t{block.*member} + 1);
+  for (const block_lifetime& block : history.blocks)
+    keys = std::max(keys, std::size_t{block.*member} + 1);
   return keys;
 }
 
-/// Frames of allocators and frameworks say how memory was had, not what for.
-bool is_plumbing(std::string_view frame) {
+/// Frames of allocators and frameworks say how memory was allocated, not what for.
+bool is_library_frame(std::string_view frame) {
   constexpr std::array<std::string_view, 7> marks{
       "/torch/", "site-packages", "dist-packages", "c10::", "at::", "weir::", "<frozen "};
   return std::any_of(marks.begin(), marks.end(), [&](std::string_view mark) {
@@ -114,63 +117,69 @@ bool is_plumbing(std::string_view frame) {
 
 }  // namespace
 
-std::vector<tally> tally_sites(const recording& from, const story& what) {
-  return tally_by(from, what, what.sites.size(), [](const life& block) { return block.site; });
+std::vector<tally> tally_sites(const recording& recording, const report::history& history) {
+  return tally_by(recording, history, history.sites.size(),
+                  [](const block_lifetime& block) { return block.site; });
 }
 
-std::string site_label(const recording& from, const site& which) {
-  if (which.stack == 0) {
-    return from.stacks.empty() ? to_string(bytes{which.size}) : std::string{"no stack"};
+std::string site_label(const recording& recording, const report::site& site) {
+  if (site.stack == 0) {
+    return recording.stacks.empty() ? to_string(bytes{site.size}) : std::string{"no stack"};
   }
   std::string_view innermost = "an empty stack";
   bool first = true;
-  for (const std::uint32_t number : from.stacks[which.stack - 1]) {
-    if (number >= from.frames.size()) continue;
-    const std::string& frame = from.frames[number];
-    if (!is_plumbing(frame)) return frame;
+  for (const std::uint32_t number : recording.stacks[site.stack - 1]) {
+    if (number >= recording.frames.size()) continue;
+    const std::string& frame = recording.frames[number];
+    if (!is_library_frame(frame)) return frame;
     if (first) innermost = frame;
     first = false;
   }
   return std::string{innermost};
 }
 
-std::string tag_label(const recording& from, std::uint16_t tag) {
-  if (tag >= from.tags.size()) return fmt::format("tag {}", tag);
-  return from.tags[tag].empty() ? std::string{"untagged"} : from.tags[tag];
+std::string tag_label(const recording& recording, std::uint16_t tag) {
+  if (tag >= recording.tags.size()) return fmt::format("tag {}", tag);
+  return recording.tags[tag].empty() ? std::string{"untagged"} : recording.tags[tag];
 }
 
-std::string stream_label(const recording& from, std::uint32_t stream) {
-  if (stream >= from.streams.size()) return fmt::format("stream #{}", stream);
-  const std::uint64_t id = from.streams[stream];
+std::string stream_label(const recording& recording, std::uint32_t stream) {
+  if (stream >= recording.streams.size()) return fmt::format("stream #{}", stream);
+  const std::uint64_t id = recording.streams[stream];
   return id < 65536 ? fmt::format("stream {}", id) : fmt::format("stream {:#x}", id);
 }
 
-std::vector<grouping> make_groupings(const recording& from, const story& what,
+std::vector<grouping> make_groupings(const recording& recording, const report::history& history,
                                      const std::vector<tally>& sites) {
-  std::vector<grouping> out;
+  std::vector<grouping> groupings;
   const auto add = [&](std::string name, std::size_t keys, const key_of& key,
                        const std::function<std::string(std::uint32_t)>& label) {
-    out.push_back(keep_most(std::move(name), what, tally_by(from, what, keys, key), key, label));
+    groupings.push_back(
+        keep_most(std::move(name), history, tally_by(recording, history, keys, key), key, label));
   };
   add(
-      "tag", keys_of(what, &life::tag), [](const life& block) { return block.tag; },
-      [&](std::uint32_t tag) { return tag_label(from, static_cast<std::uint16_t>(tag)); });
-  out.push_back(by_size(what));
+      "tag", keys_of(history, &block_lifetime::tag),
+      [](const block_lifetime& block) { return block.tag; },
+      [&](std::uint32_t tag) { return tag_label(recording, static_cast<std::uint16_t>(tag)); });
+  groupings.push_back(by_size(history));
   add(
-      "stream", keys_of(what, &life::stream), [](const life& block) { return block.stream; },
-      [&](std::uint32_t stream) { return stream_label(from, stream); });
-  out.push_back(keep_most(
-      "site", what, sites, [](const life& block) { return block.site; },
-      [&](std::uint32_t site) { return site_label(from, what.sites[site]); }));
-  if (keys_of(what, &life::pool) > 1) {
+      "stream", keys_of(history, &block_lifetime::stream),
+      [](const block_lifetime& block) { return block.stream; },
+      [&](std::uint32_t stream) { return stream_label(recording, stream); });
+  groupings.push_back(keep_most(
+      "site", history, sites, [](const block_lifetime& block) { return block.site; },
+      [&](std::uint32_t site) { return site_label(recording, history.sites[site]); }));
+  if (keys_of(history, &block_lifetime::pool) > 1) {
     add(
-        "pool", keys_of(what, &life::pool), [](const life& block) { return block.pool; },
+        "pool", keys_of(history, &block_lifetime::pool),
+        [](const block_lifetime& block) { return block.pool; },
         [&](std::uint32_t pool) {
-          if (pool >= from.pools.size()) return fmt::format("pool {}", pool);
-          return from.pools[pool].empty() ? std::string{"the allocator's own"} : from.pools[pool];
+          if (pool >= recording.pools.size()) return fmt::format("pool {}", pool);
+          return recording.pools[pool].empty() ? std::string{"the allocator's own"}
+                                               : recording.pools[pool];
         });
   }
-  return out;
+  return groupings;
 }
 
 }  // namespace weir::inline v0::report

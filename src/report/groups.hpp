@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "report/story.hpp"
+#include "report/history.hpp"
 #include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::report {
 
-/// What the blocks of one key came to.
+/// The totals of the blocks of one key.
 struct tally {
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;     ///< of all of them together, over the whole recording
@@ -25,22 +25,23 @@ struct tally {
 struct grouping {
   std::string name;
   std::vector<std::string> labels;     ///< of the groups, most memory first
-  std::vector<std::uint8_t> of_block;  ///< the group of each block of the story
+  std::vector<std::uint8_t> of_block;  ///< the group of each block of the history
 };
 
 /// More groups than this are drawn as one, "others".
 inline constexpr std::size_t most_groups = 12;
 
-/// What each site came to; by story::sites.
-[[nodiscard]] std::vector<tally> tally_sites(const recording& from, const story& what);
+/// The totals of each site; by history::sites.
+[[nodiscard]] std::vector<tally> tally_sites(const recording& recording, const history& history);
 
 /// By tag, size and stream, by site, and by pool if there is more than the allocator's own.
-[[nodiscard]] std::vector<grouping> make_groupings(const recording& from, const story& what,
+[[nodiscard]] std::vector<grouping> make_groupings(const recording& recording,
+                                                   const history& history,
                                                    const std::vector<tally>& sites);
 
-/// A few words for a site: the frame of the program that asked, or the size.
-[[nodiscard]] std::string site_label(const recording& from, const site& which);
-[[nodiscard]] std::string tag_label(const recording& from, std::uint16_t tag);
-[[nodiscard]] std::string stream_label(const recording& from, std::uint32_t stream);
+/// A few words for a site: the frame of the program that allocated, or the size.
+[[nodiscard]] std::string site_label(const recording& recording, const site& site);
+[[nodiscard]] std::string tag_label(const recording& recording, std::uint16_t tag);
+[[nodiscard]] std::string stream_label(const recording& recording, std::uint32_t stream);
 
 }  // namespace weir::inline v0::report

@@ -1,4 +1,4 @@
-// How figures travel into the page.
+// The encoding of numbers and texts in the page.
 #include "report/pack.hpp"
 
 #include <zlib.h>
@@ -18,10 +18,10 @@ packer& packer::number(std::uint64_t value) {
   return *this;
 }
 
-packer& packer::difference(std::uint64_t now, std::uint64_t before) {
+packer& packer::difference(std::uint64_t value, std::uint64_t previous) {
   // Wraps where the two are further apart than half the numbers, and wraps back when unpacked.
-  const std::uint64_t apart = now - before;
-  return number((apart << 1) ^ ((apart >> 63) != 0 ? ~std::uint64_t{0} : 0));
+  const std::uint64_t change = value - previous;
+  return number((change << 1) ^ ((change >> 63) != 0 ? ~std::uint64_t{0} : 0));
 }
 
 packer& packer::text(std::string_view value) {
@@ -41,7 +41,7 @@ std::string deflated(std::string_view plain) {
   constexpr std::size_t most = std::numeric_limits<uInt>::max() / 2;
   std::string out;
   std::string buffer(64 << 10, '\0');
-  int state = Z_OK;
+  int status = Z_OK;
   do {
     const std::size_t part = plain.size() < most ? plain.size() : most;
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(plain.data()));
@@ -50,10 +50,10 @@ std::string deflated(std::string_view plain) {
     do {
       stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
       stream.avail_out = static_cast<uInt>(buffer.size());
-      state = deflate(&stream, plain.empty() ? Z_FINISH : Z_NO_FLUSH);
+      status = deflate(&stream, plain.empty() ? Z_FINISH : Z_NO_FLUSH);
       out.append(buffer, 0, buffer.size() - stream.avail_out);
     } while (stream.avail_out == 0);
-  } while (state != Z_STREAM_END);
+  } while (status != Z_STREAM_END);
   deflateEnd(&stream);
   return out;
 }

@@ -1,4 +1,4 @@
-// How figures travel into the page: packed small, deflated, and written as text.
+// The encoding of numbers and texts in the page: packed, deflated, and written as base64.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class packer {
  public:
   packer& number(std::uint64_t value);
   /// Small if close to 0 on either side.
-  packer& difference(std::uint64_t now, std::uint64_t before);
+  packer& difference(std::uint64_t value, std::uint64_t previous);
   packer& text(std::string_view value);
   packer& flag(bool value) { return number(value ? 1 : 0); }
 

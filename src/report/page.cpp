@@ -1,4 +1,4 @@
-// The report's page: the steps in their order, and the index that tells the browser what is where.
+// The report's page: the steps in their order, and the index of its data for the browser.
 #include "report/page.hpp"
 
 #include <algorithm>
@@ -6,13 +6,13 @@
 #include <string_view>
 #include <utility>
 
+#include "report/block_index.hpp"
 #include "report/chunks.hpp"
 #include "report/groups.hpp"
+#include "report/history.hpp"
+#include "report/oom_report.hpp"
 #include "report/pack.hpp"
 #include "report/series.hpp"
-#include "report/shelves.hpp"
-#include "report/shortage.hpp"
-#include "report/story.hpp"
 #include "report/template.hpp"
 #include "weir/base/version.hpp"
 
@@ -21,109 +21,114 @@ namespace weir::inline v0::report {
 namespace {
 
 constexpr std::uint64_t index_version = 1;
-constexpr std::size_t most_shortages = 16;
+constexpr std::size_t most_ooms = 16;
 constexpr std::size_t most_markers = 2000;
 constexpr std::size_t most_sites = 300;
 constexpr std::size_t most_frames = 64;
 constexpr std::size_t least_blocks = 1000;
 
-/// Everything that was found out about the recording.
-struct findings {
+/// Everything that is derived from the recording.
+struct analysis {
   const page_source& source;
-  story told;
+  report::history history;
   std::vector<tally> sites;
   std::vector<grouping> groupings;
-  std::vector<shortage> shortages;
+  std::vector<oom_report> ooms;
 };
 
-/// What went into the store.
+/// The page's data, packed.
 struct layout {
   series finest;
   unsigned levels = 0;
   selection blocks;
-  std::vector<shelf_level> shelves;
+  std::vector<index_level> index_levels;
   chunk_store store;
 };
 
-void pack_about(const findings& of, packer& out) {
-  const recording& what = of.source.what;
+void pack_about(const analysis& data, packer& out) {
+  const recording& recorded = data.source.recording;
   out.number(index_version).text(version_text());
-  out.text(of.source.file).text(what.program).text(what.device);
-  out.number(what.device_capacity).number(what.dropped).flag(what.real_addresses);
-  out.text(of.source.where == nullptr ? std::string_view{} : replay::name(of.source.where->by));
-  out.flag(what.damage.has_value());
-  if (what.damage) out.number(what.damage->offset).text(what.damage->reason);
-  out.number(what.events.size()).number(what.events.empty() ? 0 : what.events.back().time);
-  out.number(of.told.blocks.size()).number(of.told.peak);
+  out.text(data.source.file).text(recorded.program).text(recorded.device);
+  out.number(recorded.device_capacity.count())
+      .number(recorded.dropped)
+      .flag(recorded.real_addresses);
+  out.text(data.source.placement == nullptr ? std::string_view{}
+                                            : replay::name(data.source.placement->policy));
+  out.flag(recorded.damage.has_value());
+  if (recorded.damage) out.number(recorded.damage->offset).text(recorded.damage->reason);
+  out.number(recorded.events.size())
+      .number(recorded.events.empty() ? 0 : recorded.events.back().time);
+  out.number(data.history.blocks.size()).number(data.history.peak);
   std::uint64_t rounded = 0;
-  for (const life& block : of.told.blocks) {
-    if (block.at(of.told.peak)) rounded += block.rounded;
+  for (const block_lifetime& block : data.history.blocks) {
+    if (block.at(data.history.peak)) rounded += block.rounded;
   }
-  const auto& reserved = of.told.reserved;
-  out.number(of.told.live.empty() ? 0 : of.told.live[of.told.peak]).number(rounded);
+  const auto& reserved = data.history.reserved;
+  out.number(data.history.live.empty() ? 0 : data.history.live[data.history.peak]).number(rounded);
   out.flag(!reserved.empty());
   out.number(reserved.empty() ? 0 : *std::max_element(reserved.begin(), reserved.end()));
   out.number(page_bytes);
 }
 
-void pack_groupings(const findings& of, packer& out) {
-  out.number(of.groupings.size());
-  for (const grouping& by : of.groupings) {
-    out.text(by.name).number(by.labels.size());
-    for (const std::string& label : by.labels) out.text(label);
+void pack_groupings(const analysis& data, packer& out) {
+  out.number(data.groupings.size());
+  for (const grouping& groups : data.groupings) {
+    out.text(groups.name).number(groups.labels.size());
+    for (const std::string& label : groups.labels) out.text(label);
   }
 }
 
-void pack_layout(const findings& of, const layout& into, packer& out) {
-  out.number(into.finest.shift).number(into.finest.bins()).number(into.levels);
+void pack_layout(const analysis& data, const layout& packed, packer& out) {
+  out.number(packed.finest.shift).number(packed.finest.bins()).number(packed.levels);
   out.number(level_shift).number(tile_bins);
-  out.number(into.shelves.size());
-  for (const shelf_level& level : into.shelves) out.number(level.width).number(level.shelves);
-  out.number(into.store.count()).number(into.store.early());
-  for (const std::size_t length : into.store.lengths()) out.number(length);
-  out.number(into.blocks.small_below).number(into.blocks.left_out_below);
-  out.number(into.blocks.key_moments.size());
-  std::uint64_t before = 0;
-  for (const std::uint32_t moment : into.blocks.key_moments) {
-    out.difference(moment, before);
-    before = moment;
+  out.number(packed.index_levels.size());
+  for (const index_level& level : packed.index_levels)
+    out.number(level.width).number(level.buckets);
+  out.number(packed.store.count()).number(packed.store.early());
+  for (const std::size_t length : packed.store.lengths()) out.number(length);
+  out.number(packed.blocks.small_below).number(packed.blocks.left_out_below);
+  out.number(packed.blocks.key_moments.size());
+  std::uint64_t previous = 0;
+  for (const std::uint32_t moment : packed.blocks.key_moments) {
+    out.difference(moment, previous);
+    previous = moment;
   }
-  const std::vector<region> regions = used_addresses(of.told);
+  const std::vector<region> regions = used_addresses(data.history);
   out.number(regions.size());
   for (const region& r : regions) out.number(r.address).number(r.size);
 }
 
-void pack_names(const recording& what, packer& out) {
-  out.number(what.tags.size());
-  for (std::size_t i = 0; i < what.tags.size(); ++i) {
-    out.text(tag_label(what, static_cast<std::uint16_t>(i)));
+void pack_names(const recording& recording, packer& out) {
+  out.number(recording.tags.size());
+  for (std::size_t i = 0; i < recording.tags.size(); ++i) {
+    out.text(tag_label(recording, static_cast<std::uint16_t>(i)));
   }
-  out.number(what.streams.size());
-  for (std::uint32_t i = 0; i < what.streams.size(); ++i) out.text(stream_label(what, i));
+  out.number(recording.streams.size());
+  for (std::uint32_t i = 0; i < recording.streams.size(); ++i) out.text(stream_label(recording, i));
 }
 
 /// The sites that held most; blocks of others are named by their size alone.
-void pack_sites(const findings& of, packer& out) {
-  const recording& what = of.source.what;
-  std::vector<std::uint32_t> order(of.sites.size());
+void pack_sites(const analysis& data, packer& out) {
+  const recording& recorded = data.source.recording;
+  std::vector<std::uint32_t> order(data.sites.size());
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return of.sites[a].most > of.sites[b].most;
+    return data.sites[a].most > data.sites[b].most;
   });
   out.number(order.size());
   order.resize(std::min(order.size(), most_sites));
-  out.flag(!what.stacks.empty()).number(order.size());
+  out.flag(!recorded.stacks.empty()).number(order.size());
   for (const std::uint32_t i : order) {
-    const tally& came = of.sites[i];
-    const site& which = of.told.sites[i];
-    out.number(i).text(site_label(what, which));
-    out.number(came.blocks).number(came.bytes).number(came.most).number(came.at_peak);
-    out.number(came.at_end).number(came.lifetime);
+    const tally& total = data.sites[i];
+    const site& origin = data.history.sites[i];
+    out.number(i).text(site_label(recorded, origin));
+    out.number(total.blocks).number(total.bytes).number(total.most).number(total.at_peak);
+    out.number(total.at_end).number(total.lifetime);
     std::size_t count = 0;
-    if (which.stack != 0) {
-      for (const std::uint32_t frame : what.stacks[which.stack - 1]) {
-        if (frame >= what.frames.size() || count == most_frames) continue;
-        out.number(1).text(what.frames[frame]);
+    if (origin.stack != 0) {
+      for (const std::uint32_t frame : recorded.stacks[origin.stack - 1]) {
+        if (frame >= recorded.frames.size() || count == most_frames) continue;
+        out.number(1).text(recorded.frames[frame]);
         ++count;
       }
     }
@@ -131,126 +136,129 @@ void pack_sites(const findings& of, packer& out) {
   }
 }
 
-void pack_policies(const findings& of, packer& out) {
-  const recording& what = of.source.what;
-  out.number(what.peaks.size());
-  for (const recorded_peak& peak : what.peaks) {
-    out.text(peak.policy).number(peak.requested).number(peak.reserved);
+void pack_policies(const analysis& data, packer& out) {
+  const recording& recorded = data.source.recording;
+  out.number(recorded.peaks.size());
+  for (const recorded_peak& peak : recorded.peaks) {
+    out.text(peak.policy).number(peak.requested.count()).number(peak.reserved.count());
   }
-  out.number(of.source.policies.size());
-  for (const replay::outcome& came : of.source.policies) {
-    out.text(replay::name(came.how)).number(came.requested_peak).number(came.reserved_peak);
-    out.number(came.driver_calls);
-    out.number(static_cast<std::uint64_t>(std::max<std::int64_t>(0, came.driver_time.count())));
-    out.number(came.waits).number(came.ooms);
-    out.number(came.samples.size());
+  out.number(data.source.policies.size());
+  for (const replay::outcome& outcome : data.source.policies) {
+    out.text(replay::name(outcome.policy))
+        .number(outcome.requested_peak)
+        .number(outcome.reserved_peak);
+    out.number(outcome.driver_calls);
+    out.number(static_cast<std::uint64_t>(std::max<std::int64_t>(0, outcome.driver_time.count())));
+    out.number(outcome.waits).number(outcome.ooms);
+    out.number(outcome.samples.size());
     std::uint64_t time = 0;
-    for (const replay::sample& at : came.samples) {
-      out.difference(at.time, time).number(at.reserved);
-      time = at.time;
+    for (const replay::sample& point : outcome.samples) {
+      out.difference(point.time, time).number(point.reserved);
+      time = point.time;
     }
   }
 }
 
-void pack_shortages(const findings& of, packer& out) {
-  const recording& what = of.source.what;
-  const auto all = std::count_if(what.events.begin(), what.events.end(), [](const trace_event& e) {
-    return e.kind == trace_kind::out_of_memory;
-  });
-  out.number(static_cast<std::uint64_t>(all)).number(of.shortages.size());
-  for (const shortage& each : of.shortages) {
-    out.number(each.event).number(what.events[each.event].time).number(each.asked);
+void pack_ooms(const analysis& data, packer& out) {
+  const recording& recorded = data.source.recording;
+  const auto count =
+      std::count_if(recorded.events.begin(), recorded.events.end(),
+                    [](const trace_event& e) { return e.kind == trace_kind::out_of_memory; });
+  out.number(static_cast<std::uint64_t>(count)).number(data.ooms.size());
+  for (const oom_report& each : data.ooms) {
+    out.number(each.event).number(recorded.events[each.event].time).number(each.requested);
     out.number(each.stream).number(each.live).number(each.rounded).number(each.reserved);
     out.number(each.limit).number(each.free.bytes).number(each.free.pieces);
     out.number(each.free.longest).text(each.verdict);
     out.number(each.tags.size());
-    for (const auto& [tag, size] : each.tags) out.text(tag_label(what, tag)).number(size);
+    for (const auto& [tag, size] : each.tags) out.text(tag_label(recorded, tag)).number(size);
   }
 }
 
-void pack_markers(const recording& what, packer& out) {
-  std::vector<std::uint32_t> found;
-  for (std::uint32_t i = 0; i < what.events.size(); ++i) {
-    const trace_event& event = what.events[i];
-    if (event.kind == trace_kind::marker && event.other < what.texts.size()) found.push_back(i);
+void pack_markers(const recording& recording, packer& out) {
+  std::vector<std::uint32_t> markers;
+  for (std::uint32_t i = 0; i < recording.events.size(); ++i) {
+    const trace_event& event = recording.events[i];
+    if (event.kind == trace_kind::marker && event.other < recording.texts.size())
+      markers.push_back(i);
   }
-  out.number(found.size());
-  found.resize(std::min(found.size(), most_markers));
-  out.number(found.size());
-  for (const std::uint32_t i : found) {
-    out.number(i).number(what.events[i].time).text(what.texts[what.events[i].other]);
+  out.number(markers.size());
+  markers.resize(std::min(markers.size(), most_markers));
+  out.number(markers.size());
+  for (const std::uint32_t i : markers) {
+    out.number(i).number(recording.events[i].time).text(recording.texts[recording.events[i].other]);
   }
 }
 
-layout lay_out(const findings& of, const page_limits& most) {
+layout lay_out(const analysis& data, const page_limits& limits) {
   layout out;
-  out.finest = make_series(of.source.what, of.told, of.groupings, most.bins);
-  out.levels = store_series(out.finest, of.told, of.groupings, out.store);
-  // A moment that must be exact has to be one that can be looked at.
-  std::vector<std::uint32_t> wanted;
-  const auto want = [&](std::uint32_t event) {
-    if (!of.told.live.empty()) wanted.push_back(out.finest.moment[event >> out.finest.shift]);
+  out.finest = make_series(data.source.recording, data.history, data.groupings, limits.bins);
+  out.levels = store_series(out.finest, data.history, data.groupings, out.store);
+  // A moment that must be exact has to be one that can be shown.
+  std::vector<std::uint32_t> exact;
+  const auto add_exact = [&](std::uint32_t event) {
+    if (!data.history.live.empty()) exact.push_back(out.finest.moment[event >> out.finest.shift]);
   };
-  want(of.told.peak);
-  for (const shortage& each : of.shortages) wanted.push_back(each.event);
-  out.blocks = select_blocks(of.told, out.finest, std::move(wanted), most.blocks);
-  out.shelves = store_shelves(of.told, of.groupings, out.blocks, out.store);
+  add_exact(data.history.peak);
+  for (const oom_report& each : data.ooms) exact.push_back(each.event);
+  out.blocks = select_blocks(data.history, out.finest, std::move(exact), limits.blocks);
+  out.index_levels = store_block_index(data.history, data.groupings, out.blocks, out.store);
   return out;
 }
 
-std::string make_index(const findings& of, const layout& into) {
+std::string make_index(const analysis& data, const layout& packed) {
   packer out;
-  pack_about(of, out);
-  pack_groupings(of, out);
-  pack_layout(of, into, out);
-  pack_names(of.source.what, out);
-  pack_sites(of, out);
-  pack_policies(of, out);
-  pack_shortages(of, out);
-  pack_markers(of.source.what, out);
+  pack_about(data, out);
+  pack_groupings(data, out);
+  pack_layout(data, packed, out);
+  pack_names(data.source.recording, out);
+  pack_sites(data, out);
+  pack_policies(data, out);
+  pack_ooms(data, out);
+  pack_markers(data.source.recording, out);
   return base64(deflated(out.packed()));
 }
 
 /// The template with its places filled.
 std::string fill(const std::vector<std::pair<std::string_view, std::string_view>>& places) {
   std::string out;
-  std::string_view left = page_template;
+  std::string_view rest = page_template;
   for (const auto& [mark, text] : places) {  // in the order in which they stand in the template
-    const std::size_t at = left.find(mark);
-    out += left.substr(0, at);
+    const std::size_t at = rest.find(mark);
+    out += rest.substr(0, at);
     out += text;
-    left.remove_prefix(at == std::string_view::npos ? left.size() : at + mark.size());
+    rest.remove_prefix(at == std::string_view::npos ? rest.size() : at + mark.size());
   }
-  out += left;
+  out += rest;
   return out;
 }
 
 }  // namespace
 
-std::string make_page(const page_source& from, const page_limits& most) {
-  findings of{from, tell(from.what, from.where), {}, {}, {}};
-  of.sites = tally_sites(from.what, of.told);
-  of.groupings = make_groupings(from.what, of.told, of.sites);
-  of.shortages = explain_shortages(from.what, of.told, most_shortages);
-  page_limits now = most;
+std::string make_page(const page_source& source, const page_limits& limits) {
+  analysis data{source, make_history(source.recording, source.placement), {}, {}, {}};
+  data.sites = tally_sites(source.recording, data.history);
+  data.groupings = make_groupings(source.recording, data.history, data.sites);
+  data.ooms = explain_ooms(source.recording, data.history, most_ooms);
+  page_limits current = limits;
   for (int round = 0;; ++round) {
-    const layout into = lay_out(of, now);
-    const std::string index = make_index(of, into);
+    const layout packed = lay_out(data, current);
+    const std::string index = make_index(data, packed);
     const std::size_t size = page_template.size() + page_style.size() + page_script.size() +
-                             index.size() + into.store.early_text().size() +
-                             into.store.text().size();
+                             index.size() + packed.store.early_text().size() +
+                             packed.store.text().size();
     const auto kept = static_cast<std::size_t>(
-        std::count(into.blocks.kept.begin(), into.blocks.kept.end(), true));
-    const bool can_shrink = kept > least_blocks || into.finest.bins() > first_bins;
-    if (size <= now.bytes || !can_shrink) {
+        std::count(packed.blocks.kept.begin(), packed.blocks.kept.end(), true));
+    const bool can_shrink = kept > least_blocks || packed.finest.bins() > first_bins;
+    if (size <= current.bytes || !can_shrink) {
       return fill({{"@style@", page_style},
                    {"@index@", index},
-                   {"@early@", into.store.early_text()},
+                   {"@early@", packed.store.early_text()},
                    {"@script@", page_script},
-                   {"@store@", into.store.text()}});
+                   {"@store@", packed.store.text()}});
     }
-    now.blocks = std::max(least_blocks, kept / 2);
-    if (round > 0) now.bins = std::max(first_bins, into.finest.bins() / 2);
+    current.blocks = std::max(least_blocks, kept / 2);
+    if (round > 0) current.bins = std::max(first_bins, packed.finest.bins() / 2);
   }
 }
 

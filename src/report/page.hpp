@@ -11,12 +11,12 @@
 
 namespace weir::inline v0::report {
 
-/// What a page is made of. The recording outlives the call only.
+/// The input of a page. The recording outlives the call only.
 struct page_source {
-  const recording& what;
-  std::string file;                         ///< the recording's name, for the title
-  std::vector<replay::outcome> policies{};  ///< what replays said, in the order to show them
-  const placement* where = nullptr;         ///< for recordings without real addresses
+  const weir::recording& recording;
+  std::string file;                              ///< the recording's name, for the title
+  std::vector<replay::outcome> policies{};       ///< of replays, in the order to show them
+  const report::placement* placement = nullptr;  ///< for recordings without real addresses
 };
 
 /// How much goes into a page. Details that do not fit are left out in steps, coarsely said: first
@@ -31,6 +31,6 @@ struct page_limits {
 ///
 /// Nothing of the recording stands in the page as text: names, tags and frames are packed, and the
 /// page shows them as text and never as markup.
-[[nodiscard]] std::string make_page(const page_source& from, const page_limits& most = {});
+[[nodiscard]] std::string make_page(const page_source& source, const page_limits& limits = {});
 
 }  // namespace weir::inline v0::report

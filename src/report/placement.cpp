@@ -8,27 +8,28 @@ namespace weir::inline v0::report {
 
 namespace {
 
-/// Listens to the one thread that plays, and counts the allocations along with the script.
-class listener final : public event_sink {
+/// Observes the one thread that plays, and counts the allocations along with the script.
+class placement_observer final : public event_sink {
  public:
-  listener(const replay::script& what, placement& into) : what_{what}, into_{into} {
-    into.places.resize(what.blocks);
+  placement_observer(const replay::script& script, placement& out) : script_{script}, out_{out} {
+    out.places.resize(script.blocks);
   }
 
-  void on_event(const memory_event& what) noexcept override {
-    switch (what.kind) {
+  void on_event(const memory_event& event) noexcept override {
+    switch (event.kind) {
       case memory_event_kind::allocate:
-        if (const auto block = next(); block < into_.places.size()) {
-          into_.places[block] = {what.address, what.rounded};
+        if (const auto block = take_next(); block < out_.places.size()) {
+          out_.places[block] = {event.address, event.rounded};
         }
         break;
       case memory_event_kind::out_of_memory:
-        next();
+        take_next();
         break;
       case memory_event_kind::reserve:
       case memory_event_kind::move:
       case memory_event_kind::release:
-        into_.steps.push_back({before(), what.kind, what.address, what.size, what.other_address});
+        out_.steps.push_back(
+            {next_block(), event.kind, event.address, event.size, event.other_address});
         break;
       default:
         break;
@@ -37,41 +38,42 @@ class listener final : public event_sink {
 
  private:
   /// The block that is allocated next: empty ones never reach the allocator.
-  std::uint32_t before() noexcept {
-    while (at_ < what_.steps.size() &&
-           (what_.steps[at_].what != replay::action::allocate || what_.steps[at_].size == 0)) {
-      ++at_;
+  std::uint32_t next_block() noexcept {
+    while (step_ < script_.steps.size() &&
+           (script_.steps[step_].action != replay::action::allocate ||
+            script_.steps[step_].size == 0)) {
+      ++step_;
     }
-    return at_ < what_.steps.size() ? what_.steps[at_].block
-                                    : static_cast<std::uint32_t>(what_.blocks);
+    return step_ < script_.steps.size() ? script_.steps[step_].block
+                                        : static_cast<std::uint32_t>(script_.blocks);
   }
 
-  std::uint32_t next() noexcept {
-    const std::uint32_t block = before();
-    ++at_;
+  std::uint32_t take_next() noexcept {
+    const std::uint32_t block = next_block();
+    ++step_;
     return block;
   }
 
-  const replay::script& what_;
-  placement& into_;
-  std::size_t at_ = 0;
+  const replay::script& script_;
+  placement& out_;
+  std::size_t step_ = 0;
 };
 
-/// Tells a recording anew with other addresses.
-class teller {
+/// Writes a recording anew with other addresses.
+class relocator {
  public:
-  teller(recording& into, const placement& where) : into_{into}, where_{where} {}
+  relocator(recording& out, const placement& placement) : out_{out}, placement_{placement} {}
 
-  void take(trace_event now) {
-    switch (now.kind) {
+  void add(trace_event event) {
+    switch (event.kind) {
       case trace_kind::allocate:
-        return allocate(now);
+        return allocate(event);
       case trace_kind::deallocate:
       case trace_kind::reusable:
       case trace_kind::record_stream:
-        if (const auto found = places_.find(now.address); found != places_.end()) {
-          now.address = found->second;
-          into_.events.push_back(now);
+        if (const auto entry = addresses_.find(event.address); entry != addresses_.end()) {
+          event.address = entry->second;
+          out_.events.push_back(event);
         }
         return;
       case trace_kind::reserve:
@@ -79,38 +81,39 @@ class teller {
       case trace_kind::release:
         return;
       default:
-        into_.events.push_back(now);
+        out_.events.push_back(event);
     }
   }
 
  private:
-  void allocate(trace_event now) {
-    const std::uint32_t block = next_++;
-    physical(block, now.time);
-    const placement::place& place = where_.places[block];
-    places_.erase(now.address);
-    if (now.size == 0) return;
+  void allocate(trace_event event) {
+    const std::uint32_t block = next_block_++;
+    add_physical(block, event.time);
+    const placement::place& place = placement_.places[block];
+    addresses_.erase(event.address);
+    if (event.size == 0) return;
     if (place.address == 0) {
-      now.kind = trace_kind::out_of_memory;
-      now.address = now.extra = now.other = 0;
+      event.kind = trace_kind::out_of_memory;
+      event.address = event.extra = event.other = 0;
     } else {
-      places_.emplace(now.address, place.address);
-      now.address = place.address;
-      now.extra = place.rounded;
+      addresses_.emplace(event.address, place.address);
+      event.address = place.address;
+      event.extra = place.rounded;
     }
-    into_.events.push_back(now);
+    out_.events.push_back(event);
   }
 
-  /// What came before the allocation of that block and was not told yet. What follows the
-  /// last allocation is how the replay ends, not what the program would have seen.
-  void physical(std::uint32_t block, std::uint64_t time) {
-    for (; step_ < where_.steps.size() && where_.steps[step_].before <= block; ++step_) {
-      const placement::physical& each = where_.steps[step_];
-      into_.events.push_back({.time = time,
-                              .address = each.address,
-                              .size = each.size,
-                              .extra = each.from,
-                              .kind = kind_of(each.kind)});
+  /// The steps before the allocation of that block that were not written yet. Those after the
+  /// last allocation are how the replay ends, not what the program would have seen.
+  void add_physical(std::uint32_t block, std::uint64_t time) {
+    for (; next_step_ < placement_.steps.size() && placement_.steps[next_step_].before <= block;
+         ++next_step_) {
+      const placement::physical& each = placement_.steps[next_step_];
+      out_.events.push_back({.time = time,
+                             .address = each.address,
+                             .size = each.size,
+                             .extra = each.from,
+                             .kind = kind_of(each.kind)});
     }
   }
 
@@ -119,36 +122,36 @@ class teller {
     return kind == memory_event_kind::move ? trace_kind::move : trace_kind::release;
   }
 
-  recording& into_;
-  const placement& where_;
-  std::uint32_t next_ = 0;
-  std::size_t step_ = 0;
-  std::unordered_map<std::uint64_t, std::uint64_t> places_;  // by the recording's address
+  recording& out_;
+  const placement& placement_;
+  std::uint32_t next_block_ = 0;
+  std::size_t next_step_ = 0;
+  std::unordered_map<std::uint64_t, std::uint64_t> addresses_;  // by the recording's address
 };
 
 }  // namespace
 
-result<std::pair<placement, replay::outcome>> place(const replay::script& what,
-                                                    replay::settings how) {
-  if (how.how == replay::policy::driver_pool) {
+result<std::pair<placement, replay::outcome>> place(const replay::script& script,
+                                                    replay::settings settings) {
+  if (settings.policy == replay::policy::driver_pool) {
     return error{.code = errc::invalid_argument,
                  .detail = "driver-pool does not say where its memory is"};
   }
-  placement found;
-  found.by = how.how;
-  listener ears{what, found};
-  how.observer = &ears;
-  WEIR_TRY_VALUE(came, replay::play(what, how));
-  return std::pair{std::move(found), std::move(came)};
+  placement placed;
+  placed.policy = settings.policy;
+  placement_observer observer{script, placed};
+  settings.observer = &observer;
+  WEIR_TRY_VALUE(outcome, replay::play(script, settings));
+  return std::pair{std::move(placed), std::move(outcome)};
 }
 
-recording placed(const recording& what, const placement& where) {
-  recording out = what;
+recording relocate(const recording& recording, const placement& placement) {
+  weir::recording out = recording;
   out.events.clear();
-  out.events.reserve(what.events.size() + where.steps.size());
+  out.events.reserve(recording.events.size() + placement.steps.size());
   out.real_addresses = true;
-  teller telling{out, where};
-  for (const trace_event& each : what.events) telling.take(each);
+  relocator writer{out, placement};
+  for (const trace_event& each : recording.events) writer.add(each);
   return out;
 }
 

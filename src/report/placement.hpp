@@ -1,4 +1,4 @@
-// Where a policy would put the blocks of a recording, found out by playing it.
+// Where a policy would put the blocks of a recording, by a replay.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace weir::inline v0::report {
 
 /// The addresses that a policy gave to the blocks of a recording, by the order of their
-/// allocation, and what it did with physical memory in between.
+/// allocation, and its reservations, moves and releases of physical memory in between.
 struct placement {
   struct place {
     std::uint64_t address = 0;  ///< 0: there was no memory for it
@@ -27,19 +27,19 @@ struct placement {
     std::uint64_t size = 0;
     std::uint64_t from = 0;
   };
-  replay::policy by{};
+  replay::policy policy{};
   std::vector<place> places;
   std::vector<physical> steps;
 };
 
-/// Plays `what` on the simulated GPU as `how` says. Fails as replay::play does; invalid_argument:
-/// the policy is the driver's, which does not say where its memory is.
-[[nodiscard]] result<std::pair<placement, replay::outcome>> place(const replay::script& what,
-                                                                  replay::settings how);
+/// Plays `script` on the simulated GPU with those settings. Fails as replay::play does;
+/// invalid_argument: the policy is the driver's, which does not say where its memory is.
+[[nodiscard]] result<std::pair<placement, replay::outcome>> place(const replay::script& script,
+                                                                  replay::settings settings);
 
-/// The recording as that placement tells it: with its addresses, and with what was done about
-/// physical memory instead of what the recording says of it. A block that there was no memory for
-/// becomes an out_of_memory; empty blocks, which have no place, are left out.
-[[nodiscard]] recording placed(const recording& what, const placement& where);
+/// The recording with the placement's addresses, and with its reservations, moves and releases
+/// instead of the recording's own. A block that there was no memory for becomes an out_of_memory;
+/// empty blocks, which have no place, are left out.
+[[nodiscard]] recording relocate(const recording& recording, const placement& placement);
 
 }  // namespace weir::inline v0::report

@@ -8,40 +8,42 @@ namespace weir::inline v0::report {
 namespace {
 
 /// Fills in everything but the stacks.
-void measure(const recording& from, const story& what, series& out) {
+void measure(const recording& recording, const report::history& history, series& out) {
   const std::uint32_t width = std::uint32_t{1} << out.shift;
-  for (std::uint32_t first = 0; first < what.events(); first += width) {
-    const std::uint32_t last = first + std::min(width, what.events() - first);
-    const auto begin = what.live.begin() + first;
-    const auto end = what.live.begin() + last;
-    out.time.push_back(from.events[first].time);
+  for (std::uint32_t first = 0; first < history.events(); first += width) {
+    const std::uint32_t last = first + std::min(width, history.events() - first);
+    const auto begin = history.live.begin() + first;
+    const auto end = history.live.begin() + last;
+    out.time.push_back(recording.events[first].time);
     out.moment.push_back(first + static_cast<std::uint32_t>(std::max_element(begin, end) - begin));
     out.low.push_back(*std::min_element(begin, end));
-    if (!what.reserved.empty()) {
+    if (!history.reserved.empty()) {
       out.reserved.push_back(
-          *std::max_element(what.reserved.begin() + first, what.reserved.begin() + last));
+          *std::max_element(history.reserved.begin() + first, history.reserved.begin() + last));
     }
-    if (what.events() - first <= width) break;  // the next first could pass 32 bits
+    if (history.events() - first <= width) break;  // the next first could pass 32 bits
   }
 }
 
-void take_stacks(const story& what, const grouping& by, const series& of,
+void take_stacks(const report::history& history, const grouping& groups, const series& level,
                  std::vector<std::uint64_t>& out) {
-  std::vector<std::uint64_t> now(by.labels.size());
-  out.reserve(of.bins() * now.size());
+  std::vector<std::uint64_t> current(groups.labels.size());
+  out.reserve(level.bins() * current.size());
   std::size_t bin = 0;
   walk(
-      what, [&](std::uint32_t block) { now[by.of_block[block]] += what.blocks[block].size; },
-      [&](std::uint32_t block) { now[by.of_block[block]] -= what.blocks[block].size; },
+      history,
+      [&](std::uint32_t block) { current[groups.of_block[block]] += history.blocks[block].size; },
+      [&](std::uint32_t block) { current[groups.of_block[block]] -= history.blocks[block].size; },
       [&](std::uint32_t event) {
-        if (bin == of.bins() || event != of.moment[bin]) return;
-        out.insert(out.end(), now.begin(), now.end());
+        if (bin == level.bins() || event != level.moment[bin]) return;
+        out.insert(out.end(), current.begin(), current.end());
         ++bin;
       });
 }
 
 /// The next level up.
-series coarser(const series& fine, const std::vector<grouping>& groupings, const story& what) {
+series coarser(const series& fine, const std::vector<grouping>& groupings,
+               const report::history& history) {
   series out;
   out.shift = fine.shift + level_shift;
   out.stacks.resize(groupings.size());
@@ -50,86 +52,86 @@ series coarser(const series& fine, const std::vector<grouping>& groupings, const
     const std::size_t last = std::min(first + parts, fine.bins());
     std::size_t highest = first;
     for (std::size_t i = first; i < last; ++i) {
-      if (what.live[fine.moment[i]] > what.live[fine.moment[highest]]) highest = i;
+      if (history.live[fine.moment[i]] > history.live[fine.moment[highest]]) highest = i;
     }
-    const auto within = [&](const std::vector<std::uint64_t>& of, std::size_t i) {
-      return of.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto element = [&](const std::vector<std::uint64_t>& column, std::size_t i) {
+      return column.begin() + static_cast<std::ptrdiff_t>(i);
     };
     out.time.push_back(fine.time[first]);
     out.moment.push_back(fine.moment[highest]);
-    out.low.push_back(*std::min_element(within(fine.low, first), within(fine.low, last)));
+    out.low.push_back(*std::min_element(element(fine.low, first), element(fine.low, last)));
     if (!fine.reserved.empty()) {
       out.reserved.push_back(
-          *std::max_element(within(fine.reserved, first), within(fine.reserved, last)));
+          *std::max_element(element(fine.reserved, first), element(fine.reserved, last)));
     }
     for (std::size_t g = 0; g < groupings.size(); ++g) {
       const std::size_t groups = groupings[g].labels.size();
-      out.stacks[g].insert(out.stacks[g].end(), within(fine.stacks[g], highest * groups),
-                           within(fine.stacks[g], (highest + 1) * groups));
+      out.stacks[g].insert(out.stacks[g].end(), element(fine.stacks[g], highest * groups),
+                           element(fine.stacks[g], (highest + 1) * groups));
     }
   }
   return out;
 }
 
-void pack_frame(const series& of, std::size_t first, std::size_t last, packer& out) {
-  std::uint64_t before = 0;
+void pack_frame(const series& level, std::size_t first, std::size_t last, packer& out) {
+  std::uint64_t previous = 0;
   const auto column = [&](const std::vector<std::uint64_t>& values) {
-    before = 0;
+    previous = 0;
     for (std::size_t i = first; i < last; ++i) {
-      out.difference(values[i], before);
-      before = values[i];
+      out.difference(values[i], previous);
+      previous = values[i];
     }
   };
-  column(of.time);
+  column(level.time);
   for (std::size_t i = first; i < last; ++i) {
-    out.number(of.moment[i] - (std::uint64_t{i} << of.shift));
+    out.number(level.moment[i] - (std::uint64_t{i} << level.shift));
   }
-  column(of.low);
-  if (!of.reserved.empty()) column(of.reserved);
+  column(level.low);
+  if (!level.reserved.empty()) column(level.reserved);
 }
 
 void pack_stacks(const std::vector<std::uint64_t>& stacks, std::size_t groups, std::size_t first,
                  std::size_t last, packer& out) {
   for (std::size_t group = 0; group < groups; ++group) {
-    std::uint64_t before = 0;
+    std::uint64_t previous = 0;
     for (std::size_t i = first; i < last; ++i) {
       const std::uint64_t value = stacks[i * groups + group];
-      out.difference(value, before);
-      before = value;
+      out.difference(value, previous);
+      previous = value;
     }
   }
 }
 
 }  // namespace
 
-series make_series(const recording& from, const story& what, const std::vector<grouping>& groupings,
-                   std::size_t most_bins) {
+series make_series(const recording& recording, const report::history& history,
+                   const std::vector<grouping>& groupings, std::size_t most_bins) {
   series out;
-  while ((std::uint64_t{what.events()} >> out.shift) >= most_bins) ++out.shift;
-  measure(from, what, out);
+  while ((std::uint64_t{history.events()} >> out.shift) >= most_bins) ++out.shift;
+  measure(recording, history, out);
   out.stacks.resize(groupings.size());
   for (std::size_t g = 0; g < groupings.size(); ++g) {
-    take_stacks(what, groupings[g], out, out.stacks[g]);
+    take_stacks(history, groupings[g], out, out.stacks[g]);
   }
   return out;
 }
 
-unsigned store_series(const series& finest, const story& what,
+unsigned store_series(const series& finest, const report::history& history,
                       const std::vector<grouping>& groupings, chunk_store& store) {
   std::vector<series> above;
   const auto top = [&]() -> const series& { return above.empty() ? finest : above.back(); };
-  while (top().bins() > first_bins) above.push_back(coarser(top(), groupings, what));
+  while (top().bins() > first_bins) above.push_back(coarser(top(), groupings, history));
   const auto levels = static_cast<unsigned>(above.size() + 1);
   for (unsigned level = levels; level-- > 0;) {
-    const series& of = level == 0 ? finest : above[level - 1];
-    for (std::size_t first = 0; first < of.bins(); first += tile_bins) {
-      const std::size_t last = std::min(first + tile_bins, of.bins());
+    const series& stored = level == 0 ? finest : above[level - 1];
+    for (std::size_t first = 0; first < stored.bins(); first += tile_bins) {
+      const std::size_t last = std::min(first + tile_bins, stored.bins());
       packer frame;
-      pack_frame(of, first, last, frame);
+      pack_frame(stored, first, last, frame);
       store.add(frame, level + 1 == levels);
       for (std::size_t g = 0; g < groupings.size(); ++g) {
         packer stacks;
-        pack_stacks(of.stacks[g], groupings[g].labels.size(), first, last, stacks);
+        pack_stacks(stored.stacks[g], groupings[g].labels.size(), first, last, stacks);
         store.add(stacks, level + 1 == levels);
       }
     }

@@ -7,7 +7,7 @@
 
 #include "report/chunks.hpp"
 #include "report/groups.hpp"
-#include "report/story.hpp"
+#include "report/history.hpp"
 #include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::report {
@@ -36,12 +36,12 @@ inline constexpr std::size_t tile_bins = 512;
 inline constexpr std::size_t first_bins = 2048;
 
 /// At most `most_bins` bins.
-[[nodiscard]] series make_series(const recording& from, const story& what,
+[[nodiscard]] series make_series(const recording& recording, const history& history,
                                  const std::vector<grouping>& groupings, std::size_t most_bins);
 
 /// Puts all levels into the store, the coarsest first: for each tile its frame (times, moments,
 /// lows, reserved) and then its stacks, a piece each. Returns how many levels there are.
-unsigned store_series(const series& finest, const story& what,
+unsigned store_series(const series& finest, const history& history,
                       const std::vector<grouping>& groupings, chunk_store& store);
 
 }  // namespace weir::inline v0::report

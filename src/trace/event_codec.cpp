@@ -2,8 +2,8 @@
 //
 // A frame's content is the unit of its times, a byte a kind, the times, and then, for each kind
 // that occurs and each field, a column with the values of that kind's events: its length in bytes,
-// or 0 if all are zero, and a varint a value. Values that can be guessed are told as the difference
-// to the guess, so that most columns are mostly zeros.
+// or 0 if all are zero, and a varint a value. Values that can be predicted are written as the
+// difference to the prediction, so that most columns are mostly zeros.
 #include "trace/event_codec.hpp"
 
 #include <algorithm>
@@ -29,42 +29,42 @@ constexpr std::size_t size_field = 1;
 constexpr std::size_t stream_field = 3;
 using values = std::array<std::uint64_t, field_count>;
 
-values values_of(const trace_event& from) noexcept {
-  return {from.address, from.size,   from.extra, from.stream,
-          from.other,   from.thread, from.tag,   from.pool};
+values values_of(const trace_event& event) noexcept {
+  return {event.address, event.size,   event.extra, event.stream,
+          event.other,   event.thread, event.tag,   event.pool};
 }
 
 /// False if a number does not fit.
-bool set_value(trace_event& into, std::size_t field, std::uint64_t value) noexcept {
+bool set_value(trace_event& event, std::size_t field, std::uint64_t value) noexcept {
   const auto narrow = [&](auto& target) {
     target = static_cast<std::remove_reference_t<decltype(target)>>(value);
     return target == value;
   };
   switch (field) {
     case 0:
-      into.address = value;
+      event.address = value;
       return true;
     case 1:
-      into.size = value;
+      event.size = value;
       return true;
     case 2:
-      into.extra = value;
+      event.extra = value;
       return true;
     case 3:
-      return narrow(into.stream);
+      return narrow(event.stream);
     case 4:
-      return narrow(into.other);
+      return narrow(event.other);
     case 5:
-      return narrow(into.thread);
+      return narrow(event.thread);
     case 6:
-      return narrow(into.tag);
+      return narrow(event.tag);
     default:
-      return narrow(into.pool);
+      return narrow(event.pool);
   }
 }
 
-/// Both sides guess from the same things: the event before of the same kind, and the block.
-struct guesses {
+/// Both sides predict from the same things: the event before of the same kind, and the block.
+struct predictor {
   std::array<std::uint64_t, last_kind + 1> addresses{};
   std::uint64_t freed = 0;  // the number of the block that was freed last
 
@@ -84,119 +84,118 @@ std::uint64_t unit_of(std::span<const trace_event> events) noexcept {
   return 1;
 }
 
-void put_column(std::string& to, const std::vector<std::uint64_t>& column) {
+void put_column(std::string& out, const std::vector<std::uint64_t>& column) {
   std::string packed;
-  if (std::any_of(column.begin(), column.end(), [](std::uint64_t each) { return each != 0; }))
-    for (const std::uint64_t each : column) put_varint(packed, each);
-  put_varint(to, packed.size());
-  to += packed;
+  if (std::any_of(column.begin(), column.end(), [](std::uint64_t value) { return value != 0; }))
+    for (const std::uint64_t value : column) put_varint(packed, value);
+  put_varint(out, packed.size());
+  out += packed;
 }
 
 }  // namespace
 
-// --- What was told
-// --------------------------------------------------------------------------------
+// --- Checking -----------------------------------------------------------------------------------
 
-const known_blocks::block* known_blocks::at(std::uint64_t address) const {
-  const auto found = blocks_.find(address);
-  return found == blocks_.end() ? nullptr : &found->second;
+const known_blocks::block* known_blocks::find(std::uint64_t address) const {
+  const auto entry = blocks_.find(address);
+  return entry == blocks_.end() ? nullptr : &entry->second;
 }
 
-const char* known_blocks::take(const trace_event& what) {
-  if (what.kind == trace_kind::allocate) {
-    block& mine = blocks_[what.address];
-    if (mine.live) return "a block is allocated where one lives";
-    mine = {.number = count_++, .size = what.size, .stream = what.stream, .live = true};
+const char* known_blocks::apply(const trace_event& event) {
+  if (event.kind == trace_kind::allocate) {
+    block& named = blocks_[event.address];
+    if (named.live) return "a block is allocated where one lives";
+    named = {.number = count_++, .size = event.size, .stream = event.stream, .live = true};
     return nullptr;
   }
-  if (!is_of_block(what.kind)) return nullptr;
-  const auto found = blocks_.find(what.address);
-  if (found == blocks_.end()) return "a block is named that was not allocated";
-  block& mine = found->second;
-  if (what.kind == trace_kind::reusable) {
-    if (!mine.awaited) return "a block is reusable that was not freed before";
-    mine.awaited = false;
+  if (!is_of_block(event.kind)) return nullptr;
+  const auto entry = blocks_.find(event.address);
+  if (entry == blocks_.end()) return "a block is named that was not allocated";
+  block& named = entry->second;
+  if (event.kind == trace_kind::reusable) {
+    if (!named.pending) return "a block is reusable that was not freed before";
+    named.pending = false;
     return nullptr;
   }
-  if (!mine.live) return "a block is used after its free";
-  if (what.kind == trace_kind::deallocate) {
-    mine.live = false;
-    mine.awaited = true;
+  if (!named.live) return "a block is used after its free";
+  if (event.kind == trace_kind::deallocate) {
+    named.live = false;
+    named.pending = true;
   }
   return nullptr;
 }
 
-table_sizes table_sizes::of(const recording& whole) noexcept {
-  return {.tags = whole.tags.size(),
-          .pools = whole.pools.size(),
-          .streams = whole.streams.size(),
-          .threads = whole.threads.size(),
-          .texts = whole.texts.size(),
-          .stacks = whole.stacks.size()};
+table_sizes table_sizes::of(const recording& recording) noexcept {
+  return {.tags = recording.tags.size(),
+          .pools = recording.pools.size(),
+          .streams = recording.streams.size(),
+          .threads = recording.threads.size(),
+          .texts = recording.texts.size(),
+          .stacks = recording.stacks.size()};
 }
 
-const char* table_sizes::refuse(const trace_event& what) const noexcept {
-  const auto beyond = [](std::uint64_t number, std::uint64_t size) {
+const char* table_sizes::check(const trace_event& event) const noexcept {
+  const auto is_beyond = [](std::uint64_t number, std::uint64_t size) {
     return number != 0 && number >= size;
   };
-  const auto kind = static_cast<unsigned>(what.kind);
+  const auto kind = static_cast<unsigned>(event.kind);
   if (kind < 1 || kind > last_kind) return "there is no such kind of event";
-  if (beyond(what.stream, streams)) return "a stream is not in the table";
-  if (beyond(what.thread, threads)) return "a thread is not in the table";
-  if (beyond(what.tag, tags)) return "a tag is not in the table";
-  if (beyond(what.pool, pools)) return "a pool is not in the table";
-  if (what.kind == trace_kind::wait && beyond(what.other, streams))
+  if (is_beyond(event.stream, streams)) return "a stream is not in the table";
+  if (is_beyond(event.thread, threads)) return "a thread is not in the table";
+  if (is_beyond(event.tag, tags)) return "a tag is not in the table";
+  if (is_beyond(event.pool, pools)) return "a pool is not in the table";
+  if (event.kind == trace_kind::wait && is_beyond(event.other, streams))
     return "a stream is not in the table";
-  if (what.kind == trace_kind::marker && what.other >= texts) return "a text is not in the table";
-  const bool has_stack = what.kind == trace_kind::allocate || what.kind == trace_kind::deallocate;
-  if (has_stack && what.other > stacks) return "a stack is not in the table";
+  if (event.kind == trace_kind::marker && event.other >= texts) return "a text is not in the table";
+  const bool has_stack = event.kind == trace_kind::allocate || event.kind == trace_kind::deallocate;
+  if (has_stack && event.other > stacks) return "a stack is not in the table";
   return nullptr;
 }
 
 // --- Writing ------------------------------------------------------------------------------------
 
 std::string event_encoder::encode(std::span<const trace_event> events, const table_sizes& tables,
-                                  std::string& wrong) {
+                                  std::string& problem) {
   std::string content;
   std::vector<std::uint64_t> times;
   std::array<std::array<std::vector<std::uint64_t>, field_count>, last_kind + 1> columns;
-  guesses guess;
+  predictor predicted;
   const std::uint64_t unit = unit_of(events);
   put_varint(content, unit);
-  std::uint64_t from = 0;  // the frame's first time is told whole
+  std::uint64_t from = 0;  // the frame's first time is written whole
   for (const trace_event& each : events) {
-    const char* refused = tables.refuse(each);
-    if (refused == nullptr && each.time < last_time_) refused = "the time goes back";
-    if (refused == nullptr && is_of_block(each.kind) && blocks_.at(each.address) == nullptr)
-      refused = "a block is named that was not allocated";
-    values told = values_of(each);
+    const char* refusal = tables.check(each);
+    if (refusal == nullptr && each.time < last_time_) refusal = "the time goes back";
+    if (refusal == nullptr && is_of_block(each.kind) && blocks_.find(each.address) == nullptr)
+      refusal = "a block is named that was not allocated";
+    values coded = values_of(each);
     const auto kind = static_cast<std::size_t>(each.kind);
-    if (refused == nullptr && is_of_block(each.kind)) {
-      const auto& block = *blocks_.at(each.address);
-      told[address_field] = zigzag(guess.number(each.kind, blocks_.count()) - block.number);
-      told[size_field] = zigzag(each.size - block.size);
-      told[stream_field] = zigzag(std::uint64_t{each.stream} - block.stream);
-      if (each.kind == trace_kind::deallocate) guess.freed = block.number;
-    } else if (refused == nullptr) {
-      told[address_field] = zigzag(each.address - guess.addresses[kind]);
-      guess.addresses[kind] = each.address;
+    if (refusal == nullptr && is_of_block(each.kind)) {
+      const auto& block = *blocks_.find(each.address);
+      coded[address_field] = zigzag(predicted.number(each.kind, blocks_.count()) - block.number);
+      coded[size_field] = zigzag(each.size - block.size);
+      coded[stream_field] = zigzag(std::uint64_t{each.stream} - block.stream);
+      if (each.kind == trace_kind::deallocate) predicted.freed = block.number;
+    } else if (refusal == nullptr) {
+      coded[address_field] = zigzag(each.address - predicted.addresses[kind]);
+      predicted.addresses[kind] = each.address;
     }
-    if (refused == nullptr) refused = blocks_.take(each);
-    if (refused != nullptr) {
-      wrong = "event " + std::to_string(told_) + ": " + refused;
+    if (refusal == nullptr) refusal = blocks_.apply(each);
+    if (refusal != nullptr) {
+      problem = "event " + std::to_string(encoded_) + ": " + refusal;
       return {};
     }
-    ++told_;
+    ++encoded_;
     times.push_back((each.time - from) / unit);
     last_time_ = from = each.time;
     content.push_back(static_cast<char>(each.kind));
     for (std::size_t field = 0; field < field_count; ++field)
-      columns[kind][field].push_back(told[field]);
+      columns[kind][field].push_back(coded[field]);
   }
   put_column(content, times);
-  for (const auto& of_kind : columns) {
-    if (of_kind[0].empty()) continue;
-    for (const auto& column : of_kind) put_column(content, column);
+  for (const auto& kind_columns : columns) {
+    if (kind_columns[0].empty()) continue;
+    for (const auto& column : kind_columns) put_column(content, column);
   }
   return content;
 }
@@ -204,26 +203,26 @@ std::string event_encoder::encode(std::span<const trace_event> events, const tab
 // --- Reading ------------------------------------------------------------------------------------
 
 const char* event_decoder::decode(std::string_view content, std::uint32_t count,
-                                  const table_sizes& tables, std::vector<trace_event>& to) {
+                                  const table_sizes& tables, std::vector<trace_event>& out) {
   constexpr const char* cut = "a frame of events is shorter than it says";
   byte_reader bytes{content};
   const auto unit = bytes.varint();
   const auto kinds = bytes.take(count);
   if (!unit || !kinds) return cut;
   if (*unit != 1 && *unit != 1'000 && *unit != 1'000'000) return "there is no such unit of time";
-  std::array<std::vector<std::uint32_t>, last_kind + 1> places;
+  std::array<std::vector<std::uint32_t>, last_kind + 1> indices_by_kind;
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto kind = static_cast<unsigned char>((*kinds)[i]);
     if (kind < 1 || kind > last_kind) return "there is no such kind of event";
-    places[kind].push_back(i);
+    indices_by_kind[kind].push_back(i);
   }
 
-  const std::size_t before = to.size();
-  to.resize(before + count);
-  const std::span<trace_event> events{to.data() + before, count};
-  const auto fail = [&](const char* why) {
-    to.resize(before);
-    return why;
+  const std::size_t first = out.size();
+  out.resize(first + count);
+  const std::span<trace_event> events{out.data() + first, count};
+  const auto fail = [&](const char* problem) {
+    out.resize(first);
+    return problem;
   };
   for (std::uint32_t i = 0; i < count; ++i) events[i].kind = static_cast<trace_kind>((*kinds)[i]);
 
@@ -237,30 +236,30 @@ const char* event_decoder::decode(std::string_view content, std::uint32_t count,
     }
     if (!column.empty()) return fail("a column is longer than its events");
   }
-  for (const auto& of_kind : places) {
-    if (of_kind.empty()) continue;
+  for (const auto& indices : indices_by_kind) {
+    if (indices.empty()) continue;
     for (std::size_t field = 0; field < field_count; ++field) {
       const auto packed = bytes.sized();
       if (!packed) return fail(cut);
       byte_reader column{*packed};
       if (column.empty()) continue;
-      for (const std::uint32_t place : of_kind) {
+      for (const std::uint32_t index : indices) {
         auto value = column.varint();
         if (!value) return fail(cut);
-        if (!set_value(events[place], field, *value)) return fail("a number is out of range");
+        if (!set_value(events[index], field, *value)) return fail("a number is out of range");
       }
       if (!column.empty()) return fail("a column is longer than its events");
     }
   }
   if (!bytes.empty()) return fail("a frame of events is longer than it says");
-  if (const char* const wrong = resolve(events, tables, *unit)) return fail(wrong);
+  if (const char* const problem = resolve(events, tables, *unit)) return fail(problem);
   return nullptr;
 }
 
-/// Undoes the guesses, in the order in which they were made.
+/// Undoes the predictions, in the order in which they were made.
 const char* event_decoder::resolve(std::span<trace_event> events, const table_sizes& tables,
                                    std::uint64_t unit) {
-  guesses guess;
+  predictor predicted;
   std::uint64_t from = 0;
   for (trace_event& each : events) {
     if (each.time > (UINT64_MAX - from) / unit) return "a time is out of range";
@@ -270,22 +269,22 @@ const char* event_decoder::resolve(std::span<trace_event> events, const table_si
     const auto kind = static_cast<std::size_t>(each.kind);
     if (is_of_block(each.kind)) {
       const std::uint64_t number =
-          guess.number(each.kind, blocks_.count()) - unzigzag(each.address);
+          predicted.number(each.kind, blocks_.count()) - unzigzag(each.address);
       if (number >= blocks_.count()) return "a block is named that was not allocated";
       each.address = addresses_[number];
-      const auto& block = *blocks_.at(each.address);
+      const auto& block = *blocks_.find(each.address);
       if (block.number != number) return "a block is named whose place another one has";
       each.size = block.size + unzigzag(each.size);
       const std::uint64_t stream = block.stream + unzigzag(each.stream);
       if (stream > UINT32_MAX) return "a stream is not in the table";
       each.stream = static_cast<std::uint32_t>(stream);
-      if (each.kind == trace_kind::deallocate) guess.freed = number;
+      if (each.kind == trace_kind::deallocate) predicted.freed = number;
     } else {
-      each.address = guess.addresses[kind] + unzigzag(each.address);
-      guess.addresses[kind] = each.address;
+      each.address = predicted.addresses[kind] + unzigzag(each.address);
+      predicted.addresses[kind] = each.address;
     }
-    if (const char* const wrong = tables.refuse(each)) return wrong;
-    if (const char* const wrong = blocks_.take(each)) return wrong;
+    if (const char* const problem = tables.check(each)) return problem;
+    if (const char* const problem = blocks_.apply(each)) return problem;
     if (each.kind == trace_kind::allocate) addresses_.push_back(each.address);
   }
   return nullptr;

@@ -22,10 +22,10 @@ result<file_writer> file_writer::create(const std::string& path, const zstd* lib
     const int reason = errno;
     return error{.code = errc::system, .detail = part + ": " + std::strerror(reason)};
   }
-  file_writer made{file, path, std::move(part), library, level};
-  WEIR_TRY(made.write(file_header()));
-  made.written_ = file_header_size;
-  return made;
+  file_writer writer{file, path, std::move(part), library, level};
+  WEIR_TRY(writer.write(file_header()));
+  writer.written_ = file_header_size;
+  return writer;
 }
 
 file_writer::file_writer(int file, std::string path, std::string part, const zstd* library,
@@ -60,24 +60,24 @@ void file_writer::abandon() noexcept {
   unlink(part_.c_str());
 }
 
-result<void> file_writer::failed(const char* what, int reason) {
+result<void> file_writer::fail(const char* problem, int reason) {
   state_ =
-      error{.code = errc::system, .detail = part_ + ": " + what + ": " + std::strerror(reason)};
+      error{.code = errc::system, .detail = part_ + ": " + problem + ": " + std::strerror(reason)};
   return state_;
 }
 
 result<void> file_writer::write(std::string_view bytes) {
   WEIR_TRY(state_);
   while (!bytes.empty()) {
-    const ssize_t done = ::write(file_, bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) {
+    const ssize_t count = ::write(file_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
       const int reason = errno;
       // A frame that is there in part would be found damaged; what was written before stays good.
       static_cast<void>(ftruncate(file_, static_cast<off_t>(written_)));
-      return failed("cannot be written", reason);
+      return fail("cannot be written", reason);
     }
-    bytes.remove_prefix(static_cast<std::size_t>(done));
+    bytes.remove_prefix(static_cast<std::size_t>(count));
   }
   return {};
 }
@@ -102,10 +102,10 @@ result<void> file_writer::write_events(std::span<const trace_event> events,
   WEIR_TRY(state_);
   WEIR_TRY(write_names());
   if (events.empty()) return {};
-  std::string wrong;
-  const std::string content = events_.encode(events, tables, wrong);
-  if (!wrong.empty()) {
-    state_ = error{.code = errc::invalid_argument, .detail = wrong};
+  std::string problem;
+  const std::string content = events_.encode(events, tables, problem);
+  if (!problem.empty()) {
+    state_ = error{.code = errc::invalid_argument, .detail = problem};
     return state_;
   }
   std::string out;
@@ -127,10 +127,10 @@ result<void> file_writer::finish() {
   written_ += out.size();
   // Some file systems notice only here that there was no room.
   if (fsync(file_) != 0 && errno != EINVAL && errno != EROFS)
-    return failed("cannot be written", errno);
+    return fail("cannot be written", errno);
   const int file = std::exchange(file_, -1);
-  if (close(file) != 0) return failed("cannot be closed", errno);
-  if (std::rename(part_.c_str(), path_.c_str()) != 0) return failed("cannot be renamed", errno);
+  if (close(file) != 0) return fail("cannot be closed", errno);
+  if (std::rename(part_.c_str(), path_.c_str()) != 0) return fail("cannot be renamed", errno);
   return {};
 }
 

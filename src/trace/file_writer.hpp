@@ -35,7 +35,7 @@ class file_writer {
 
   /// Entries for the tables; they are written before the next events.
   [[nodiscard]] name_encoder& names() noexcept { return names_; }
-  /// Writes the names that wait. Happens by itself before events.
+  /// Writes the pending names. Happens by itself before events.
   [[nodiscard]] result<void> write_names();
   /// `tables` covers all that was put into names() so far.
   [[nodiscard]] result<void> write_events(std::span<const trace_event> events,
@@ -52,7 +52,7 @@ class file_writer {
   file_writer(int file, std::string path, std::string part, const zstd* library,
               int level) noexcept;
   [[nodiscard]] result<void> write(std::string_view bytes);
-  [[nodiscard]] result<void> failed(const char* what, int reason);
+  [[nodiscard]] result<void> fail(const char* problem, int reason);
 
   int file_;
   std::string path_;

@@ -16,29 +16,29 @@ constexpr auto crc_table = [] {
   return table;
 }();
 
-void put32(std::string& to, std::uint32_t value) {
-  for (unsigned shift = 0; shift < 32; shift += 8) to.push_back(static_cast<char>(value >> shift));
+void put32(std::string& out, std::uint32_t value) {
+  for (unsigned shift = 0; shift < 32; shift += 8) out.push_back(static_cast<char>(value >> shift));
 }
 
-std::uint32_t get32(std::string_view from, std::size_t at) noexcept {
+std::uint32_t get32(std::string_view bytes, std::size_t offset) noexcept {
   std::uint32_t value = 0;
   for (unsigned i = 0; i < 4; ++i)
-    value |= std::uint32_t{static_cast<unsigned char>(from[at + i])} << (8 * i);
+    value |= std::uint32_t{static_cast<unsigned char>(bytes[offset + i])} << (8 * i);
   return value;
 }
 
-// Where a frame's header has what: kind, codec, two zero bytes, then four numbers.
-constexpr std::size_t records_at = 4;
-constexpr std::size_t stored_at = 8;
-constexpr std::size_t size_at = 12;
-constexpr std::size_t checksum_at = 16;
+// A frame's header: kind, codec, two zero bytes, then four numbers at these offsets.
+constexpr std::size_t records_offset = 4;
+constexpr std::size_t stored_offset = 8;
+constexpr std::size_t size_offset = 12;
+constexpr std::size_t checksum_offset = 16;
 
 }  // namespace
 
 std::uint32_t crc32(std::string_view bytes, std::uint32_t before) noexcept {
   std::uint32_t value = ~before;
-  for (const char each : bytes)
-    value = (value >> 8) ^ crc_table[(value ^ static_cast<unsigned char>(each)) & 0xff];
+  for (const char byte : bytes)
+    value = (value >> 8) ^ crc_table[(value ^ static_cast<unsigned char>(byte)) & 0xff];
   return ~value;
 }
 
@@ -49,7 +49,7 @@ std::string file_header() {
   return header;
 }
 
-void put_frame(std::string& to, frame_kind kind, std::uint32_t records, std::string_view content,
+void put_frame(std::string& out, frame_kind kind, std::uint32_t records, std::string_view content,
                const zstd* library, int level) {
   std::string packed;
   if (library != nullptr && level > 0 && !content.empty()) {
@@ -67,50 +67,50 @@ void put_frame(std::string& to, frame_kind kind, std::uint32_t records, std::str
   put32(header, static_cast<std::uint32_t>(stored.size()));
   put32(header, static_cast<std::uint32_t>(content.size()));
   put32(header, crc32(stored, crc32(header)));
-  to.append(header).append(stored);
+  out.append(header).append(stored);
 }
 
 std::uint32_t frame_reader::next_size() const noexcept {
-  if (bytes_.size() - at_ < frame_header_size) return 0;
-  return get32(bytes_, at_ + size_at);
+  if (bytes_.size() - position_ < frame_header_size) return 0;
+  return get32(bytes_, position_ + size_offset);
 }
 
 result<std::variant<frame, trace_damage>> frame_reader::next() {
   using answer = std::variant<frame, trace_damage>;
-  const auto damaged = [&](const char* why) { return answer{trace_damage{at_, why}}; };
-  const std::string_view rest = bytes_.substr(at_);
+  const auto damaged = [&](const char* reason) { return answer{trace_damage{position_, reason}}; };
+  const std::string_view rest = bytes_.substr(position_);
   if (rest.size() < frame_header_size) return damaged("the file is cut in a frame's header");
   const auto kind = static_cast<std::uint8_t>(rest[0]);
   const auto codec = static_cast<std::uint8_t>(rest[1]);
-  const std::uint32_t records = get32(rest, records_at);
-  const std::uint32_t stored = get32(rest, stored_at);
-  const std::uint32_t size = get32(rest, size_at);
+  const std::uint32_t records = get32(rest, records_offset);
+  const std::uint32_t stored = get32(rest, stored_offset);
+  const std::uint32_t size = get32(rest, size_offset);
   if (kind < 1 || kind > 3 || codec > 1 || rest[2] != 0 || rest[3] != 0)
     return damaged("no frame begins here");
   if (records > most_records || stored > most_frame_bytes || size > most_frame_bytes)
     return damaged("a frame names a size that none has");
   if (stored > rest.size() - frame_header_size) return damaged("the file is cut in a frame");
   const std::string_view content = rest.substr(frame_header_size, stored);
-  if (crc32(content, crc32(rest.substr(0, checksum_at))) != get32(rest, checksum_at))
+  if (crc32(content, crc32(rest.substr(0, checksum_offset))) != get32(rest, checksum_offset))
     return damaged("a frame's checksum is wrong");
 
-  frame found{static_cast<frame_kind>(kind), records, content};
+  frame next_frame{static_cast<frame_kind>(kind), records, content};
   if (static_cast<frame_codec>(codec) == frame_codec::zstd) {
     if (library_ == nullptr) {
       return error{.code = errc::not_supported,
                    .detail = "the trace is compressed and there is no libzstd.so.1"};
     }
     content_.resize(size);
-    const std::size_t got =
+    const std::size_t decompressed =
         library_->decompress(content_.data(), content_.size(), content.data(), content.size());
-    if (library_->is_error(got) != 0 || got != size)
+    if (library_->is_error(decompressed) != 0 || decompressed != size)
       return damaged("a frame's compression is damaged");
-    found.content = content_;
+    next_frame.content = content_;
   } else if (stored != size) {
     return damaged("a frame's sizes contradict each other");
   }
-  at_ += frame_header_size + stored;
-  return answer{found};
+  position_ += frame_header_size + stored;
+  return answer{next_frame};
 }
 
 }  // namespace weir::inline v0::trace

@@ -30,8 +30,8 @@ enum class frame_codec : std::uint8_t { stored = 0, zstd = 1 };
 
 [[nodiscard]] std::string file_header();
 
-/// Appends a frame to `to`; compressed if there is a library, a level, and something to gain.
-void put_frame(std::string& to, frame_kind kind, std::uint32_t records, std::string_view content,
+/// Appends a frame to `out`; compressed if there is a library, a level, and something to gain.
+void put_frame(std::string& out, frame_kind kind, std::uint32_t records, std::string_view content,
                const zstd* library, int level);
 
 struct frame {
@@ -40,17 +40,17 @@ struct frame {
   std::string_view content;
 };
 
-/// Takes frames off a file's bytes. Lengths are believed only after they were compared with what is
-/// there and with the limits. One thread.
+/// Takes frames off a file's bytes. Lengths are trusted only after they were compared with the
+/// bytes that are there and with the limits. One thread.
 class frame_reader {
  public:
-  /// `bytes` begins with a file header that was looked at; both outlive the reader.
+  /// `bytes` begins with a file header that was checked; both outlive the reader.
   frame_reader(std::string_view bytes, const zstd* library) noexcept
       : bytes_{bytes}, library_{library} {}
 
-  [[nodiscard]] bool at_end() const noexcept { return at_ == bytes_.size(); }
+  [[nodiscard]] bool at_end() const noexcept { return position_ == bytes_.size(); }
   /// Of the frame that comes next.
-  [[nodiscard]] std::uint64_t offset() const noexcept { return at_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return position_; }
   /// The uncompressed size that the next frame names; 0 if there is no whole header.
   [[nodiscard]] std::uint32_t next_size() const noexcept;
   /// The next frame, good until the next call, or what is wrong with it. not_supported: it is
@@ -60,7 +60,7 @@ class frame_reader {
  private:
   std::string_view bytes_;
   const zstd* library_;
-  std::size_t at_ = file_header_size;
+  std::size_t position_ = file_header_size;
   std::string content_;
 };
 

@@ -1,4 +1,4 @@
-// How a live page is laid out in shared memory, for the two sides of it.
+// The layout of a live page in shared memory, for its writer and its readers.
 #pragma once
 
 #include <linux/futex.h>
@@ -23,13 +23,13 @@
 
 namespace weir::inline v0::trace::live {
 
-constexpr std::array<char, 8> right_magic = {'w', 'e', 'i', 'r', 'l', 'i', 'v', 'e'};
-constexpr std::uint32_t right_version = 3;
+constexpr std::array<char, 8> page_magic = {'w', 'e', 'i', 'r', 'l', 'i', 'v', 'e'};
+constexpr std::uint32_t page_version = 4;
 constexpr std::size_t most_rows = 32;
 
 struct tag_row {
   std::array<char, 48> name{};
-  gauge requested;
+  byte_gauge requested;
   std::uint64_t blocks = 0;
 };
 
@@ -41,8 +41,8 @@ struct stream_row {
 
 struct content {
   std::uint64_t updates = 0;
-  std::uint64_t answered = 0;  // the ask that this answers
-  std::int64_t taken = 0;      // when, by the system's monotonic clock, in nanoseconds
+  std::uint64_t answered = 0;  // the request that this answers
+  std::int64_t time = 0;       // of the snapshot, by the system's monotonic clock, in nanoseconds
   std::int64_t period = 0;
   std::uint64_t device_total = 0;
   std::uint64_t device = 0;
@@ -61,33 +61,34 @@ struct page {
   std::uint32_t version = 0;
   std::uint32_t size = 0;
   std::atomic<std::uint64_t> sequence{0};
-  std::atomic<std::uint32_t> asked{0};  // one more by each reader; the writer sleeps on it
+  std::atomic<std::uint32_t> requests{0};  // one more by each reader; the writer sleeps on it
   std::uint32_t unused = 0;
-  // Words that are loaded and stored one by one: a reader may look while they change, and must not
-  // be undefined for it.
+  // Words that are loaded and stored one by one: a reader may read while they change, which must
+  // not be undefined.
   std::array<std::atomic<std::uint64_t>, sizeof(content) / 8> text{};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-inline void write(page& to, const content& what) {
-  const auto raw = std::bit_cast<words>(what);
-  const std::uint64_t before = to.sequence.load(std::memory_order_relaxed);
-  to.sequence.store(before + 1, std::memory_order_relaxed);
+inline void write(page& target, const content& update) {
+  const auto raw = std::bit_cast<words>(update);
+  const std::uint64_t before = target.sequence.load(std::memory_order_relaxed);
+  target.sequence.store(before + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  for (std::size_t i = 0; i < raw.size(); ++i) to.text[i].store(raw[i], std::memory_order_relaxed);
-  to.sequence.store(before + 2, std::memory_order_release);
+  for (std::size_t i = 0; i < raw.size(); ++i)
+    target.text[i].store(raw[i], std::memory_order_relaxed);
+  target.sequence.store(before + 2, std::memory_order_release);
 }
 
-inline bool read(const page& from, content& into) {
+inline bool read(const page& source, content& out) {
   words raw{};
   for (int tries = 0; tries < 1000; ++tries) {
-    const std::uint64_t before = from.sequence.load(std::memory_order_acquire);
+    const std::uint64_t before = source.sequence.load(std::memory_order_acquire);
     if (before % 2 == 0) {
       for (std::size_t i = 0; i < raw.size(); ++i)
-        raw[i] = from.text[i].load(std::memory_order_relaxed);
+        raw[i] = source.text[i].load(std::memory_order_relaxed);
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (from.sequence.load(std::memory_order_relaxed) == before) {
-        into = std::bit_cast<content>(raw);
+      if (source.sequence.load(std::memory_order_relaxed) == before) {
+        out = std::bit_cast<content>(raw);
         return true;
       }
     }
@@ -121,8 +122,8 @@ inline std::string path_of(int process, int number) {
   return folder + name_of(process) + std::to_string(number);
 }
 
-inline error refused(std::string what) {
-  return {.code = errc::system, .detail = std::move(what) + ": " + std::strerror(errno)};
+inline error system_error(std::string path) {
+  return {.code = errc::system, .detail = std::move(path) + ": " + std::strerror(errno)};
 }
 
 /// A mapping of a page's file.
@@ -130,18 +131,18 @@ class mapped_page {
  public:
   mapped_page() = default;
   mapped_page(int file, int protection)
-      : at_{::mmap(nullptr, sizeof(page), protection, MAP_SHARED, file, 0)} {}
+      : address_{::mmap(nullptr, sizeof(page), protection, MAP_SHARED, file, 0)} {}
   ~mapped_page() {
-    if (*this) ::munmap(at_, sizeof(page));
+    if (*this) ::munmap(address_, sizeof(page));
   }
   mapped_page(const mapped_page&) = delete;
   mapped_page& operator=(const mapped_page&) = delete;
 
-  explicit operator bool() const noexcept { return at_ != MAP_FAILED; }
-  [[nodiscard]] page& operator*() const noexcept { return *static_cast<page*>(at_); }
+  explicit operator bool() const noexcept { return address_ != MAP_FAILED; }
+  [[nodiscard]] page& operator*() const noexcept { return *static_cast<page*>(address_); }
 
  private:
-  void* at_ = MAP_FAILED;
+  void* address_ = MAP_FAILED;
 };
 
 }  // namespace weir::inline v0::trace::live

@@ -1,4 +1,4 @@
-// Live pages that nobody owns.
+// Live pages of the process.
 #include "trace/live_option.hpp"
 
 #include <unistd.h>
@@ -17,16 +17,16 @@ namespace {
 class process_pages {
  public:
   static process_pages& get() {
-    static process_pages& only = *new process_pages;
-    static const int registered = std::atexit([] { only.end(); });
+    static process_pages& instance = *new process_pages;
+    static const int registered = std::atexit([] { instance.end(); });
     static_cast<void>(registered);
-    return only;
+    return instance;
   }
 
-  result<void> publish(caching_allocator& made) {
+  result<void> publish(caching_allocator& allocator) {
     const std::lock_guard lock{mutex_};
-    WEIR_TRY_VALUE(page, live_page::publish(made));
-    all_.push_back(std::move(page));
+    WEIR_TRY_VALUE(page, live_page::publish(allocator));
+    pages_.push_back(std::move(page));
     return {};
   }
 
@@ -35,24 +35,24 @@ class process_pages {
   void end() {
     if (::getpid() != process_) return;
     const std::lock_guard lock{mutex_};
-    all_.clear();
+    pages_.clear();
   }
 
   const pid_t process_ = ::getpid();
   std::mutex mutex_;
-  std::vector<std::unique_ptr<live_page>> all_;
+  std::vector<std::unique_ptr<live_page>> pages_;
 };
 
 }  // namespace
 
-result<void> publish_if_wanted(caching_allocator& made, const options& settings) {
-  if (settings.live) return process_pages::get().publish(made);
+result<void> publish_if_enabled(caching_allocator& allocator, const allocator_options& settings) {
+  if (settings.live) return process_pages::get().publish(allocator);
   const char* const variable = secure_getenv("WEIR_LIVE");
   if (variable == nullptr || *variable == '\0') return {};
-  options asked;
-  result<void> done = set(asked, "live", variable);
-  if (done && asked.live) done = process_pages::get().publish(made);
-  if (!done) report_error(done.error());
+  options variables;
+  result<void> published = set(variables, "live", variable);
+  if (published && variables.live) published = process_pages::get().publish(allocator);
+  if (!published) report_error(published.error());
   return {};
 }
 

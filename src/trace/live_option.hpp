@@ -7,9 +7,10 @@
 
 namespace weir::inline v0::trace {
 
-/// Publishes a live page of `made` until the process ends, if the option `live` is on or the
-/// environment variable WEIR_LIVE. A failure is an error where the options wanted it; what the
-/// environment wanted must not stop a program that knows nothing of it.
-[[nodiscard]] result<void> publish_if_wanted(caching_allocator& made, const options& settings);
+/// Publishes a live page of `allocator` until the process ends, if the option `live` is on or the
+/// environment variable WEIR_LIVE. A failure is an error where the options asked for the page;
+/// a request of the environment must not stop a program that knows nothing of it.
+[[nodiscard]] result<void> publish_if_enabled(caching_allocator& allocator,
+                                              const allocator_options& settings);
 
 }  // namespace weir::inline v0::trace

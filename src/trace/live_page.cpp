@@ -1,4 +1,4 @@
-// Live pages: written when somebody asks, under a sequence number that is odd while they change.
+// Live pages: written when a reader asks, under a sequence number that is odd while they change.
 #include "weir/trace/live_page.hpp"
 
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "heap/allocator_state.hpp"
+#include "heap/central_heap.hpp"
 #include "trace/live_layout.hpp"
 
 namespace weir::inline v0 {
@@ -15,18 +15,18 @@ namespace {
 
 using namespace trace::live;
 
-content look_at(heap::allocator_state& memory, device gpu) {
-  content now;
-  now.device = static_cast<std::uint64_t>(gpu.id().number());
-  now.device_total = gpu.total_memory().count();
+content take_content(heap::central_heap& memory, device gpu) {
+  content summary;
+  summary.device = static_cast<std::uint64_t>(gpu.id().number());
+  summary.device_total = gpu.total_memory().count();
 
   auto tags = memory.stats_by_tag();
   std::stable_sort(tags.begin(), tags.end(), [](const tag_stats& a, const tag_stats& b) {
     return a.stats.requested.current > b.stats.requested.current;
   });
-  now.tags = std::min(tags.size(), most_rows);
-  for (std::size_t i = 0; i < now.tags; ++i) {
-    tag_row& row = now.tag[i];
+  summary.tags = std::min(tags.size(), most_rows);
+  for (std::size_t i = 0; i < summary.tags; ++i) {
+    tag_row& row = summary.tag[i];
     const std::string_view name = tags[i].tag.name();
     name.copy(row.name.data(), row.name.size() - 1);
     row.requested = tags[i].stats.requested;
@@ -34,14 +34,14 @@ content look_at(heap::allocator_state& memory, device gpu) {
   }
 
   std::map<std::uint64_t, stream_row> streams;
-  const allocator_snapshot picture = memory.snapshot();
-  now.stats = picture.stats;
-  for (const pool_snapshot& pool : picture.pools) {
-    for (const block_info& each : pool.blocks) {
-      stream_row& row = streams[each.stream.number()];
-      if (each.state == block_state::live) row.live += each.size.count();
-      if (each.state == block_state::stream_bound || each.state == block_state::thread_cached)
-        row.bound += each.size.count();
+  const allocator_snapshot snapshot = memory.snapshot();
+  summary.stats = snapshot.stats;
+  for (const pool_snapshot& pool : snapshot.pools) {
+    for (const block_info& block : pool.blocks) {
+      stream_row& row = streams[block.stream.number()];
+      if (block.state == block_state::live) row.live += block.size.count();
+      if (block.state == block_state::stream_bound || block.state == block_state::thread_cached)
+        row.bound += block.size.count();
     }
   }
   std::vector<stream_row> rows;
@@ -52,18 +52,18 @@ content look_at(heap::allocator_state& memory, device gpu) {
   std::stable_sort(rows.begin(), rows.end(), [](const stream_row& a, const stream_row& b) {
     return a.live + a.bound > b.live + b.bound;
   });
-  now.streams = std::min(rows.size(), most_rows);
-  std::copy_n(rows.begin(), now.streams, now.stream.begin());
-  return now;
+  summary.streams = std::min(rows.size(), most_rows);
+  std::copy_n(rows.begin(), summary.streams, summary.stream.begin());
+  return summary;
 }
 
 }  // namespace
 
 class live_page::publisher {
  public:
-  publisher(caching_allocator& of, std::chrono::milliseconds period)
-      : memory_{heap::allocator_state::of(of).weak_from_this()},
-        gpu_{of.device()},
+  publisher(caching_allocator& allocator, std::chrono::milliseconds period)
+      : memory_{heap::central_heap::of(allocator).weak_from_this()},
+        gpu_{allocator.device()},
         period_{period} {}
 
   ~publisher() {
@@ -71,10 +71,10 @@ class live_page::publisher {
       if (thread_.joinable()) thread_.detach();  // it never was in this process
       return;
     }
-    over_.store(true);
+    stopping_.store(true);
     if (thread_.joinable()) {
-      (**mapped_).asked.fetch_add(1);
-      wake_up((**mapped_).asked);
+      (**mapped_).requests.fetch_add(1);
+      wake_up((**mapped_).requests);
       thread_.join();
     }
     if (!path_.empty()) ::unlink(path_.c_str());
@@ -86,23 +86,23 @@ class live_page::publisher {
     ::unlink(path_.c_str());  // of a process that had our number and crashed
     const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
                             S_IRUSR | S_IWUSR);
-    if (file < 0) return refused(std::exchange(path_, {}));
+    if (file < 0) return system_error(std::exchange(path_, {}));
     // Allocated now: a page that cannot be had must not become a signal later.
-    const int full = ::posix_fallocate(file, 0, sizeof(page));
-    errno = full;
-    if (full == 0) mapped_ = std::make_unique<mapped_page>(file, PROT_READ | PROT_WRITE);
+    const int status = ::posix_fallocate(file, 0, sizeof(page));
+    errno = status;
+    if (status == 0) mapped_ = std::make_unique<mapped_page>(file, PROT_READ | PROT_WRITE);
     ::close(file);
-    if (!mapped_ || !*mapped_) return refused(path_);
-    page& made = **mapped_;
-    made.version = right_version;
-    made.size = sizeof(page);
+    if (!mapped_ || !*mapped_) return system_error(path_);
+    page& fresh = **mapped_;
+    fresh.version = page_version;
+    fresh.size = sizeof(page);
     update(0);
-    made.magic = right_magic;  // last: without it nobody looks further
+    fresh.magic = page_magic;  // last: without it no reader reads on
     try {
-      thread_ = std::thread{[this] { live(); }};
-    } catch (const std::system_error& none) {
+      thread_ = std::thread{[this] { run(); }};
+    } catch (const std::system_error& refusal) {
       return error{.code = errc::system,
-                   .detail = std::string{"a live page needs a thread: "} + none.what()};
+                   .detail = std::string{"a live page needs a thread: "} + refusal.what()};
     }
     return {};
   }
@@ -110,39 +110,40 @@ class live_page::publisher {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
-  /// Looks, and puts off the next look so that looking never takes more than its share of time.
-  void update(std::uint32_t asked) {
-    const auto inside = memory_.lock();
-    if (inside == nullptr) return;
+  /// Takes a snapshot, and puts off the next so that they never take more than their share of time.
+  void update(std::uint32_t request) {
+    const auto heap = memory_.lock();
+    if (heap == nullptr) return;
     const std::int64_t began = now();
     try {
-      content there = look_at(*inside, gpu_);
-      there.updates = ++updates_;
-      there.answered = asked;
-      there.taken = began;
-      there.period = period_.count();
-      write(**mapped_, there);
+      content fresh = take_content(*heap, gpu_);
+      fresh.updates = ++updates_;
+      fresh.answered = request;
+      fresh.time = began;
+      fresh.period = period_.count();
+      write(**mapped_, fresh);
     } catch (const std::bad_alloc&) {
-      // The page stays as it is; the next look may find memory again.
+      // The page stays as it is; the next update may find memory again.
     }
-    const std::int64_t took = now() - began;
-    next_ = began + std::clamp(took * one_in, period_.count(), std::max(longest, period_.count()));
+    const std::int64_t elapsed = now() - began;
+    next_ = began + std::clamp(elapsed * pause_factor, period_.count(),
+                               std::max(longest_pause, period_.count()));
   }
 
-  void live() {
-    std::atomic<std::uint32_t>& asked = (**mapped_).asked;
+  void run() {
+    std::atomic<std::uint32_t>& requests = (**mapped_).requests;
     std::uint32_t answered = 0;
-    while (!over_.load()) {
+    while (!stopping_.load()) {
       if (memory_.expired()) {
         ::unlink(path_.c_str());
         return;
       }
-      const std::uint32_t seen = asked.load();
-      const std::int64_t early = next_ - now();
+      const std::uint32_t seen = requests.load();
+      const std::int64_t remaining = next_ - now();
       if (seen == answered) {
-        sleep_on(asked, seen, period_);
-      } else if (early > 0) {
-        sleep_on(asked, seen, std::min(std::chrono::nanoseconds{early}, period_));
+        sleep_on(requests, seen, period_);
+      } else if (remaining > 0) {
+        sleep_on(requests, seen, std::min(std::chrono::nanoseconds{remaining}, period_));
       } else {
         update(seen);
         answered = seen;
@@ -150,33 +151,33 @@ class live_page::publisher {
     }
   }
 
-  static constexpr std::int64_t one_in = 200;              // half a per cent
-  static constexpr std::int64_t longest = 10'000'000'000;  // however slow a look is
+  static constexpr std::int64_t pause_factor = 200;              // snapshots take half a per cent
+  static constexpr std::int64_t longest_pause = 10'000'000'000;  // however slow a snapshot is
 
   const pid_t process_ = ::getpid();
-  std::weak_ptr<heap::allocator_state> memory_;
+  std::weak_ptr<heap::central_heap> memory_;
   const device gpu_;
   const std::chrono::nanoseconds period_;
   std::string path_;
   std::unique_ptr<mapped_page> mapped_;
   std::uint64_t updates_ = 0;
-  std::int64_t next_ = 0;  // when the next look may be
-  std::atomic<bool> over_{false};
+  std::int64_t next_ = 0;  // when the next snapshot may be taken
+  std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
 
-live_page::live_page(std::unique_ptr<publisher> inside) noexcept : inside_{std::move(inside)} {}
+live_page::live_page(std::unique_ptr<publisher> state) noexcept : state_{std::move(state)} {}
 live_page::~live_page() = default;
 
-result<std::unique_ptr<live_page>> live_page::publish(caching_allocator& of,
-                                                      const live_page_options& how) {
-  if (how.period < std::chrono::milliseconds{10})
+result<std::unique_ptr<live_page>> live_page::publish(caching_allocator& allocator,
+                                                      const live_page_options& options) {
+  if (options.period < std::chrono::milliseconds{10})
     return error{.code = errc::invalid_argument, .detail = "a live page's period is too short"};
-  auto inside = std::make_unique<publisher>(of, how.period);
-  WEIR_TRY(inside->start());
-  return std::unique_ptr<live_page>{new live_page{std::move(inside)}};
+  auto state = std::make_unique<publisher>(allocator, options.period);
+  WEIR_TRY(state->start());
+  return std::unique_ptr<live_page>{new live_page{std::move(state)}};
 }
 
-const std::string& live_page::path() const noexcept { return inside_->path(); }
+const std::string& live_page::path() const noexcept { return state_->path(); }
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// Reading live pages: asking for a look, and taking what is there until it held.
+// Reading live pages: asking for an update, and reading until a copy is consistent.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/member_list.hpp"
 #include "trace/live_layout.hpp"
 #include "weir/trace/live_page.hpp"
 
@@ -15,86 +16,86 @@ namespace {
 
 using namespace trace::live;
 
-/// Asks for a new look, and waits for it, unless the last is younger than a period. A writer that
-/// does not answer, because it is stopped or looking takes it too long, is not waited for much.
-void ask(page& whom) {
-  content there;
-  if (!read(whom, there)) return;
-  const std::int64_t began = now();
-  const std::int64_t period = std::clamp<std::int64_t>(there.period, 0, 1'000'000'000);
-  if (there.taken <= began && there.taken > began - period) return;
-  const std::uint64_t mine = whom.asked.fetch_add(1) + 1;
-  wake_up(whom.asked);
+/// Asks for an update, and waits for it, unless the last is younger than a period. A writer that
+/// does not answer, because it is stopped or its snapshot takes too long, is not waited for much.
+void request_update(page& source) {
+  content current;
+  if (!read(source, current)) return;
+  const std::int64_t start = now();
+  const std::int64_t period = std::clamp<std::int64_t>(current.period, 0, 1'000'000'000);
+  if (current.time <= start && current.time > start - period) return;
+  const std::uint64_t request = source.requests.fetch_add(1) + 1;
+  wake_up(source.requests);
   const std::int64_t patience = std::max<std::int64_t>(2 * period, 100'000'000);
-  while (there.answered < mine && now() - began < patience) {
+  while (current.answered < request && now() - start < patience) {
     std::this_thread::sleep_for(std::chrono::microseconds{200});
-    if (!read(whom, there)) return;
+    if (!read(source, current)) return;
   }
 }
 
 /// The numbers of a process's pages, lowest first.
 std::vector<int> pages_of(int process) {
   const std::string name = name_of(process);
-  std::vector<int> found;
-  std::error_code none;
-  for (const auto& each : std::filesystem::directory_iterator{folder, none}) {
-    const std::string file = each.path().filename().string();
+  std::vector<int> numbers;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator{folder, ignored}) {
+    const std::string file = entry.path().filename().string();
     if (!file.starts_with(name)) continue;
     const char* const end = file.data() + file.size();
     int number = 0;
-    const auto [last, wrong] = std::from_chars(file.data() + name.size(), end, number);
-    if (wrong == std::errc{} && last == end) found.push_back(number);
+    const auto [last, status] = std::from_chars(file.data() + name.size(), end, number);
+    if (status == std::errc{} && last == end) numbers.push_back(number);
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
 }
 
-result<live_view> view_of(const page& from, int process) {
-  content now;
-  if (!read(from, now)) return errc::not_ready;
-  if (now.tags > most_rows || now.streams > most_rows) return errc::invalid_argument;
+result<live_view> view_of(const page& source, int process) {
+  content copy;
+  if (!read(source, copy)) return errc::not_ready;
+  if (copy.tags > most_rows || copy.streams > most_rows) return errc::invalid_argument;
   live_view view{.process = process,
-                 .device = static_cast<int>(now.device),
-                 .device_total = now.device_total,
-                 .updates = now.updates,
-                 .stats = now.stats,
+                 .device = static_cast<int>(copy.device),
+                 .device_total = bytes{copy.device_total},
+                 .updates = copy.updates,
+                 .stats = copy.stats,
                  .tags = {},
                  .streams = {}};
-  for (std::size_t i = 0; i < now.tags; ++i) {
-    tag_row& row = now.tag[i];
+  for (std::size_t i = 0; i < copy.tags; ++i) {
+    tag_row& row = copy.tag[i];
     row.name.back() = '\0';
     view.tags.push_back({row.name.data(), row.requested, row.blocks});
   }
-  for (std::size_t i = 0; i < now.streams; ++i) {
-    const stream_row& row = now.stream[i];
-    view.streams.push_back({stream_id{row.stream}, row.live, row.bound});
+  for (std::size_t i = 0; i < copy.streams; ++i) {
+    const stream_row& row = copy.stream[i];
+    view.streams.push_back({stream_id{row.stream}, bytes{row.live}, bytes{row.bound}});
   }
   return view;
 }
 
 result<live_view> read_page(const std::string& path, int process) {
-  const auto wrong = [&](errc code, const char* why) {
-    return error{.code = code, .detail = path + ": " + why};
+  const auto refuse = [&](errc code, const char* reason) {
+    return error{.code = code, .detail = path + ": " + reason};
   };
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0)
     return error{.code = errno == ENOENT ? errc::not_found : errc::system,
                  .detail = path + ": " + std::strerror(errno)};
-  struct stat facts {};
-  const bool long_enough = ::fstat(file, &facts) == 0 && S_ISREG(facts.st_mode) &&
-                           facts.st_size >= static_cast<off_t>(sizeof(page));
-  if (!long_enough) {
+  struct stat status {};
+  const bool is_page_sized = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+                             status.st_size >= static_cast<off_t>(sizeof(page));
+  if (!is_page_sized) {
     ::close(file);
-    return wrong(errc::invalid_argument, "is no live page");
+    return refuse(errc::invalid_argument, "is no live page");
   }
-  const mapped_page there{file, PROT_READ | PROT_WRITE};
+  const mapped_page mapped{file, PROT_READ | PROT_WRITE};
   ::close(file);
-  if (!there) return refused(path);
-  if ((*there).magic != right_magic) return wrong(errc::invalid_argument, "is no live page");
-  if ((*there).version != right_version || (*there).size != sizeof(page))
-    return wrong(errc::bad_version, "was written by another weir");
-  ask(*there);
-  return view_of(*there, process);
+  if (!mapped) return system_error(path);
+  if ((*mapped).magic != page_magic) return refuse(errc::invalid_argument, "is no live page");
+  if ((*mapped).version != page_version || (*mapped).size != sizeof(page))
+    return refuse(errc::bad_version, "was written by another weir");
+  request_update(*mapped);
+  return view_of(*mapped, process);
 }
 
 }  // namespace
@@ -113,6 +114,33 @@ result<std::vector<live_view>> read_live_pages(int process) {
     return error{.code = errc::not_found,
                  .detail = "process " + std::to_string(process) + " publishes no live page"};
   return views;
+}
+
+std::string to_string(const live_tag& tag) {
+  detail::member_list members;
+  members.add("name", tag.name.empty() ? "(no tag)" : tag.name)
+      .add("requested", tag.requested)
+      .add("blocks", tag.blocks);
+  return std::move(members).text();
+}
+
+std::string to_string(const live_stream& stream) {
+  detail::member_list members;
+  members.add("stream", stream.stream.number()).add("live", stream.live).add("bound", stream.bound);
+  return std::move(members).text();
+}
+
+std::string to_string(const live_view& view) {
+  detail::member_list members;
+  members.add("process", view.process)
+      .add("device", view.device)
+      .add("device_total", view.device_total)
+      .add("updates", view.updates)
+      .next_line();
+  std::string text = std::move(members).text() + to_string(view.stats);
+  for (const live_tag& each : view.tags) text += "\n" + to_string(each);
+  for (const live_stream& each : view.streams) text += "\n" + to_string(each);
+  return text;
 }
 
 }  // namespace weir::inline v0

@@ -19,10 +19,10 @@ class merger {
   explicit merger(std::uint64_t slack) noexcept : slack_{slack} {}
 
   /// More records; those of one thread come in their order.
-  [[nodiscard]] std::vector<record>& incoming() noexcept { return waiting_; }
-  /// Appends everything that happened before `settled` to `to`, in order. All records with times
+  [[nodiscard]] std::vector<record>& incoming() noexcept { return pending_; }
+  /// Appends everything that happened before `settled` to `out`, in order. All records with times
   /// before it have come in.
-  void take_until(std::uint64_t settled, std::vector<record>& to);
+  void merge_until(std::uint64_t settled, std::vector<record>& out);
 
  private:
   struct block {
@@ -32,12 +32,12 @@ class merger {
     std::uint32_t pool = 0;
   };
 
-  [[nodiscard]] bool possible(const record& what) const;
-  /// Moves what must come before the record at `place` there; false if there is no such.
-  [[nodiscard]] bool reorder(std::size_t place, std::size_t count);
-  void tell(const record& what, std::vector<record>& to);
+  [[nodiscard]] bool is_possible(const record& next) const;
+  /// Moves the records that must come before the one at `index` there; false if there are none.
+  [[nodiscard]] bool reorder(std::size_t index, std::size_t count);
+  void emit(const record& next, std::vector<record>& out);
 
-  std::vector<record> waiting_;
+  std::vector<record> pending_;
   std::unordered_map<std::uint64_t, block> live_;
   std::uint64_t slack_;
 };

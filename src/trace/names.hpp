@@ -48,8 +48,8 @@ class name_encoder {
   std::uint32_t entries_ = 0;
 };
 
-/// Takes a frame of names into the tables. What is wrong with it; null if nothing.
+/// Appends a frame of names to the tables. Returns what is wrong with it; null if nothing.
 [[nodiscard]] const char* decode_names(std::string_view content, std::uint32_t entries,
-                                       recording& to);
+                                       recording& recording);
 
 }  // namespace weir::inline v0::trace

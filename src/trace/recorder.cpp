@@ -4,46 +4,57 @@
 #include <cerrno>
 #include <utility>
 
-#include "trace/tape.hpp"
+#include "base/member_list.hpp"
+#include "trace/event_collector.hpp"
 #include "trace/ticks.hpp"
 
 namespace weir::inline v0 {
 
 result<std::unique_ptr<recorder>> recorder::start(const std::string& path,
-                                                  const recorder_options& how) {
+                                                  const recorder_options& options) {
   if (path.empty())
     return error{.code = errc::invalid_argument, .detail = "a recording needs a path"};
-  if (how.ring_events < 16 || how.ring_events > (std::uint32_t{1} << 24))
+  if (options.ring_events < 16 || options.ring_events > (std::uint32_t{1} << 24))
     return error{.code = errc::invalid_argument, .detail = "ring_events is 16 to 2^24"};
-  if (how.level < 0 || how.level > 19)
+  if (options.level < 0 || options.level > 19)
     return error{.code = errc::invalid_argument, .detail = "a level is 0 to 19"};
-  if (how.flush_every.count() < 1)
+  if (options.flush_every.count() < 1)
     return error{.code = errc::invalid_argument, .detail = "flush_every is a millisecond or more"};
-  trace::tape::prepare();
-  WEIR_TRY_VALUE(file, trace::file_writer::create(path, trace::find_zstd(), how.level));
-  recorder_options settings = how;
+  trace::event_collector::prepare();
+  WEIR_TRY_VALUE(file, trace::file_writer::create(path, trace::find_zstd(), options.level));
+  recorder_options settings = options;
   if (settings.program.empty()) settings.program = program_invocation_short_name;
-  auto inside = std::make_unique<trace::tape>(trace::transcript{std::move(file), trace::ticks()},
-                                              std::move(settings));
-  WEIR_TRY(inside->begin());
-  return std::unique_ptr<recorder>{new recorder{std::move(inside)}};
+  auto collector = std::make_unique<trace::event_collector>(
+      trace::trace_writer{std::move(file), trace::ticks()}, std::move(settings));
+  WEIR_TRY(collector->begin());
+  return std::unique_ptr<recorder>{new recorder{std::move(collector)}};
 }
 
-recorder::recorder(std::unique_ptr<trace::tape> inside) noexcept : inside_{std::move(inside)} {}
+recorder::recorder(std::unique_ptr<trace::event_collector> state) noexcept
+    : state_{std::move(state)} {}
 
 recorder::~recorder() {
-  // What is the parent's stays as it is: its locks may be held by threads that are not here.
-  if (inside_->forked()) {
-    static_cast<void>(inside_.release());
+  // The parent's state stays as it is: its locks may be held by threads that are not here.
+  if (state_->is_forked()) {
+    static_cast<void>(state_.release());
     return;
   }
-  static_cast<void>(inside_->stop());  // the error handler was told
+  static_cast<void>(state_->stop());  // reported to the error handler
 }
 
-void recorder::on_event(const memory_event& what) noexcept { inside_->take(what); }
-void recorder::marker(std::string_view text) noexcept { inside_->marker(text); }
-result<void> recorder::flush() { return inside_->flush(); }
-result<void> recorder::stop() { return inside_->stop(); }
-recorder_stats recorder::stats() const { return inside_->stats(); }
+void recorder::on_event(const memory_event& event) noexcept { state_->add(event); }
+void recorder::marker(std::string_view text) noexcept { state_->marker(text); }
+result<void> recorder::flush() { return state_->flush(); }
+result<void> recorder::stop() { return state_->stop(); }
+recorder_stats recorder::stats() const { return state_->stats(); }
+
+std::string to_string(const recorder_stats& stats) {
+  detail::member_list members;
+  members.add("written", stats.written)
+      .add("dropped", stats.dropped)
+      .add("threads", stats.threads)
+      .add("file_size", stats.file_size);
+  return std::move(members).text();
+}
 
 }  // namespace weir::inline v0

@@ -1,4 +1,4 @@
-// A thread's ring of records: written by the thread, emptied by the recorder.
+// A thread's ring of records: written by the thread, drained by the recorder.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct record {
   std::uint64_t other = 0;
   std::uint32_t pool = 0;
   std::uint16_t tag = 0;
-  std::uint16_t thread = 0;  ///< the recorder's number of the ring, written when it is emptied
+  std::uint16_t thread = 0;  ///< the recorder's number of the ring, written when it is drained
   trace_kind kind{};
 };
 static_assert(sizeof(record) == 64);
@@ -42,56 +42,56 @@ class ring {
 
   // --- The writer -------------------------------------------------------------------------------
 
-  [[nodiscard]] bool full() noexcept {
-    if (written_ - emptied_seen_ <= mask_) [[likely]]
+  [[nodiscard]] bool is_full() noexcept {
+    if (written_ - drained_seen_ <= mask_) [[likely]]
       return false;
-    emptied_seen_ = emptied_.load(std::memory_order_acquire);
-    return written_ - emptied_seen_ > mask_;
+    drained_seen_ = drained_.load(std::memory_order_acquire);
+    return written_ - drained_seen_ > mask_;
   }
-  /// From here to publish() or give_up() the reader waits for us.
+  /// From here to publish() or cancel() the reader waits for the writer.
   void begin() noexcept {
     state_.store(2 * written_ + busy, std::memory_order_relaxed);
     heap::asymmetric_barrier::light();
   }
-  /// Not full().
+  /// Not is_full().
   [[nodiscard]] record& next() noexcept {
     // The reader had the lines last: by the time they are written they should be here again.
     prefetch_for_writing(&first_[(written_ + ahead) & mask_]);
-    return first_[written_ & mask_].held;
+    return first_[written_ & mask_].content;
   }
   void publish() noexcept { state_.store(2 * ++written_, std::memory_order_release); }
-  void give_up() noexcept { state_.store(2 * written_, std::memory_order_release); }
+  void cancel() noexcept { state_.store(2 * written_, std::memory_order_release); }
   /// Whether the reader should be woken: once each time that another half was written.
-  [[nodiscard]] bool half_way() const noexcept { return (written_ & (mask_ >> 1)) == 0; }
+  [[nodiscard]] bool is_half_way() const noexcept { return (written_ & (mask_ >> 1)) == 0; }
   void drop() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
   void end_thread() noexcept { ended_.store(true, std::memory_order_release); }
 
   // --- The reader -------------------------------------------------------------------------------
 
-  /// How much was written so far; empty while something is begun.
+  /// How much was written so far; nothing while a record is begun.
   [[nodiscard]] std::optional<std::uint64_t> settled() const noexcept {
     const std::uint64_t state = state_.load(std::memory_order_acquire);
     if ((state & busy) != 0) return std::nullopt;
     return state / 2;
   }
-  /// Moves what was written until then to `to`.
-  void empty(std::uint64_t until, std::vector<record>& to) {
-    std::uint64_t at = emptied_.load(std::memory_order_relaxed);
-    for (; at != until; ++at) {
-      record& taken = to.emplace_back(first_[at & mask_].held);
-      taken.thread = number_;
+  /// Moves the records that were written until then to `out`.
+  void drain(std::uint64_t until, std::vector<record>& out) {
+    std::uint64_t position = drained_.load(std::memory_order_relaxed);
+    for (; position != until; ++position) {
+      record& moved = out.emplace_back(first_[position & mask_].content);
+      moved.thread = number_;
       // A thread's own order is certain, whatever the clock says.
-      last_time_ = taken.time = std::max(taken.time, last_time_);
+      last_time_ = moved.time = std::max(moved.time, last_time_);
     }
-    emptied_.store(at, std::memory_order_release);
+    drained_.store(position, std::memory_order_release);
   }
   [[nodiscard]] std::uint64_t dropped() const noexcept {
     return dropped_.load(std::memory_order_relaxed);
   }
-  /// Its thread is gone and nothing is left in it.
-  [[nodiscard]] bool done() const noexcept {
+  /// Its thread has ended and everything was drained.
+  [[nodiscard]] bool is_done() const noexcept {
     return ended_.load(std::memory_order_acquire) &&
-           settled() == emptied_.load(std::memory_order_relaxed);
+           settled() == drained_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] std::uint16_t number() const noexcept { return number_; }
   [[nodiscard]] std::uint64_t thread() const noexcept { return thread_; }
@@ -111,21 +111,21 @@ class ring {
 
   /// A line each. The record itself claims no alignment: the standard library's sorting forgets it.
   struct alignas(64) slot {
-    record held;
+    record content;
   };
 
   std::vector<slot> records_;  // its pages are touched here, so that no event has to
   slot* const first_;
   const std::uint64_t mask_;
   std::uint64_t written_ = 0;
-  std::uint64_t emptied_seen_ = 0;
+  std::uint64_t drained_seen_ = 0;
   std::atomic<std::uint64_t> state_{0};  // twice what was written, plus busy
   std::atomic<std::uint64_t> dropped_{0};
   std::atomic<bool> ended_{false};
   std::uint16_t number_;
   std::uint64_t thread_;
   // The reader's.
-  alignas(64) std::atomic<std::uint64_t> emptied_{0};
+  alignas(64) std::atomic<std::uint64_t> drained_{0};
   std::uint64_t last_time_ = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace weir::inline v0::trace {
 namespace {
 
-constexpr int deepest = 48;
+constexpr int most_frames = 48;
 
 std::string hexadecimal(std::uint64_t value) {
   std::array<char, 18> text{};
@@ -28,17 +28,17 @@ void stack_table::prepare() const noexcept {
   static_cast<void>(backtrace(frames.data(), static_cast<int>(frames.size())));
 }
 
-std::uint32_t stack_table::here(int skip) noexcept {
-  std::array<void*, deepest> frames{};
-  const int depth = backtrace(frames.data(), deepest);
+std::uint32_t stack_table::capture(int skip) noexcept {
+  std::array<void*, most_frames> frames{};
+  const int depth = backtrace(frames.data(), most_frames);
   if (depth <= skip) return 0;
   try {
-    addresses found{frames.data() + skip, frames.data() + depth};
+    addresses stack{frames.data() + skip, frames.data() + depth};
     const std::lock_guard lock{mutex_};
-    const auto [at, fresh] =
-        numbers_.try_emplace(std::move(found), static_cast<std::uint32_t>(all_.size()));
-    if (fresh) all_.push_back(&at->first);
-    return at->second + 1;
+    const auto [entry, inserted] =
+        numbers_.try_emplace(std::move(stack), static_cast<std::uint32_t>(all_.size()));
+    if (inserted) all_.push_back(&entry->first);
+    return entry->second + 1;
   } catch (...) {
     return 0;
   }
@@ -46,24 +46,24 @@ std::uint32_t stack_table::here(int skip) noexcept {
 
 std::vector<stack_table::addresses> stack_table::since(std::size_t first) const {
   const std::lock_guard lock{mutex_};
-  std::vector<addresses> found;
-  for (std::size_t i = first; i < all_.size(); ++i) found.push_back(*all_[i]);
-  return found;
+  std::vector<addresses> stacks;
+  for (std::size_t i = first; i < all_.size(); ++i) stacks.push_back(*all_[i]);
+  return stacks;
 }
 
-std::string describe_address(void* where) {
-  const auto address = reinterpret_cast<std::uint64_t>(where);
-  Dl_info found{};
-  if (dladdr(where, &found) == 0 || found.dli_fname == nullptr) return hexadecimal(address);
+std::string describe_address(void* code) {
+  const auto address = reinterpret_cast<std::uint64_t>(code);
+  Dl_info symbol{};
+  if (dladdr(code, &symbol) == 0 || symbol.dli_fname == nullptr) return hexadecimal(address);
   const auto offset = [&](const void* from) {
     return "+" + hexadecimal(address - reinterpret_cast<std::uint64_t>(from));
   };
-  if (found.dli_sname == nullptr) return found.dli_fname + offset(found.dli_fbase);
-  int state = 0;
+  if (symbol.dli_sname == nullptr) return symbol.dli_fname + offset(symbol.dli_fbase);
+  int status = 0;
   const std::unique_ptr<char, void (*)(void*)> readable{
-      abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &state), std::free};
-  return std::string{readable ? readable.get() : found.dli_sname} + offset(found.dli_saddr) +
-         " at " + found.dli_fname;
+      abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, &status), std::free};
+  return std::string{readable ? readable.get() : symbol.dli_sname} + offset(symbol.dli_saddr) +
+         " at " + symbol.dli_fname;
 }
 
 }  // namespace weir::inline v0::trace

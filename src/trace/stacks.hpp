@@ -16,8 +16,9 @@ class stack_table {
 
   /// The first walk loads a library; done here so that it does not happen inside an event.
   void prepare() const noexcept;
-  /// The number of the caller's stack plus one; 0 without memory for it. `skip` frames of ours.
-  [[nodiscard]] std::uint32_t here(int skip) noexcept;
+  /// Walks the caller's stack, without the innermost `skip` frames: its number plus one; 0 without
+  /// memory for it.
+  [[nodiscard]] std::uint32_t capture(int skip) noexcept;
   /// Those with number `first` and later.
   [[nodiscard]] std::vector<addresses> since(std::size_t first) const;
 
@@ -28,6 +29,6 @@ class stack_table {
 };
 
 /// "function+0x1c at library", or what is known of it.
-[[nodiscard]] std::string describe_address(void* where);
+[[nodiscard]] std::string describe_address(void* code);
 
 }  // namespace weir::inline v0::trace

@@ -9,19 +9,19 @@ namespace {
 
 [[maybe_unused]] double measured() noexcept {
   using clock = std::chrono::steady_clock;
-  const auto from = clock::now();
+  const auto start = clock::now();
   const std::uint64_t first = ticks();
   std::this_thread::sleep_for(std::chrono::milliseconds{5});
   const std::uint64_t last = ticks();
-  const std::chrono::duration<double, std::nano> took = clock::now() - from;
-  return last > first ? took.count() / static_cast<double>(last - first) : 1.0;
+  const std::chrono::duration<double, std::nano> elapsed = clock::now() - start;
+  return last > first ? elapsed.count() / static_cast<double>(last - first) : 1.0;
 }
 
-double told() noexcept {
+double determined() noexcept {
 #if defined(__aarch64__)
-  std::uint64_t a_second = 0;
-  asm volatile("mrs %0, cntfrq_el0" : "=r"(a_second));
-  return a_second != 0 ? 1e9 / static_cast<double>(a_second) : measured();
+  std::uint64_t frequency = 0;
+  asm volatile("mrs %0, cntfrq_el0" : "=r"(frequency));
+  return frequency != 0 ? 1e9 / static_cast<double>(frequency) : measured();
 #elif defined(__x86_64__)
   return measured();
 #else
@@ -32,8 +32,8 @@ double told() noexcept {
 }  // namespace
 
 double nanoseconds_per_tick() noexcept {
-  static const double once = told();
-  return once;
+  static const double period = determined();
+  return period;
 }
 
 }  // namespace weir::inline v0::trace

@@ -9,9 +9,10 @@
 
 namespace weir::inline v0::trace {
 
-[[nodiscard]] result<recording> read_trace_with(std::string_view bytes, const trace_limits& most,
+[[nodiscard]] result<recording> read_trace_with(std::string_view bytes, const trace_limits& limits,
                                                 const zstd* library);
-[[nodiscard]] result<void> write_trace_with(const recording& what, const std::string& path,
-                                            const trace_writing& how, const zstd* library);
+[[nodiscard]] result<void> write_trace_with(const recording& recording, const std::string& path,
+                                            const trace_write_options& options,
+                                            const zstd* library);
 
 }  // namespace weir::inline v0::trace

@@ -9,12 +9,12 @@
 
 namespace weir::inline v0::trace {
 
-inline void put_varint(std::string& to, std::uint64_t value) {
+inline void put_varint(std::string& out, std::uint64_t value) {
   while (value >= 0x80) {
-    to.push_back(static_cast<char>(value | 0x80));
+    out.push_back(static_cast<char>(value | 0x80));
     value >>= 7;
   }
-  to.push_back(static_cast<char>(value));
+  out.push_back(static_cast<char>(value));
 }
 
 /// Differences of either sign as small numbers: 0, -1, 1, -2, … The subtraction may wrap.
@@ -25,13 +25,13 @@ inline void put_varint(std::string& to, std::uint64_t value) {
   return (coded >> 1) ^ (std::uint64_t{0} - (coded & 1));
 }
 
-/// Takes values off the front of bytes that may say anything.
+/// Takes values off the front of untrusted bytes.
 class byte_reader {
  public:
   explicit byte_reader(std::string_view bytes) noexcept : rest_{bytes} {}
 
   [[nodiscard]] bool empty() const noexcept { return rest_.empty(); }
-  [[nodiscard]] std::size_t left() const noexcept { return rest_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return rest_.size(); }
 
   [[nodiscard]] std::optional<std::uint64_t> varint() noexcept {
     std::uint64_t value = 0;

@@ -7,27 +7,27 @@ namespace weir::inline v0::trace {
 namespace {
 
 template <class Function>
-bool resolve(void* library, const char* name, Function& into) noexcept {
-  into = reinterpret_cast<Function>(dlsym(library, name));
-  return into != nullptr;
+bool resolve(void* library, const char* name, Function& function) noexcept {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
 }
 
 zstd load() noexcept {
-  zstd found;
+  zstd calls;
   void* const library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return {};
-  const bool whole = resolve(library, "ZSTD_compress", found.compress) &&
-                     resolve(library, "ZSTD_decompress", found.decompress) &&
-                     resolve(library, "ZSTD_compressBound", found.bound) &&
-                     resolve(library, "ZSTD_isError", found.is_error);
-  return whole ? found : zstd{};
+  const bool is_complete = resolve(library, "ZSTD_compress", calls.compress) &&
+                           resolve(library, "ZSTD_decompress", calls.decompress) &&
+                           resolve(library, "ZSTD_compressBound", calls.bound) &&
+                           resolve(library, "ZSTD_isError", calls.is_error);
+  return is_complete ? calls : zstd{};
 }
 
 }  // namespace
 
 const zstd* find_zstd() noexcept {
-  static const zstd found = load();
-  return found.is_error != nullptr ? &found : nullptr;
+  static const zstd loaded = load();
+  return loaded.is_error != nullptr ? &loaded : nullptr;
 }
 
 }  // namespace weir::inline v0::trace

@@ -5,13 +5,13 @@
 
 namespace weir::command {
 
-/// What a subcommand that did not understand its arguments exits with (EX_USAGE of sysexits.h).
+/// The exit code of a subcommand that did not understand its arguments (EX_USAGE of sysexits.h).
 inline constexpr int bad_usage = 64;
 
-/// What a subcommand exits with that did its work, but not on all there was: a damaged trace, a
+/// The exit code of a subcommand that did its work, but not on all there was: a damaged trace, a
 /// request that could not be met.
-inline constexpr int not_whole = 1;
-/// What a subcommand exits with that could not do its work: no such file, no such device.
+inline constexpr int incomplete = 1;
+/// The exit code of a subcommand that could not do its work: no such file, no such device.
 inline constexpr int failed = 2;
 
 // Each adds its subcommand; if that is chosen, its exit code goes to `exit_code`.

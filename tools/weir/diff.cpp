@@ -17,10 +17,10 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view who = "diff";
+constexpr std::string_view subcommand = "diff";
 
 constexpr const char* explanation =
-    "Both are looked at where their programs held the most.\n"
+    "Both are compared where their programs held the most.\n"
     "\n"
     "Exit codes:\n"
     "  0   both were compared, whether they differ or not\n"
@@ -32,7 +32,7 @@ struct arguments {
   std::string before;
   std::string after;
   std::size_t top = 10;
-  bool json = false;
+  bool as_json = false;
 };
 
 struct view {
@@ -90,38 +90,32 @@ std::string to_text(const replay::peak_summary& a, const replay::peak_summary& b
 }
 
 std::string to_json(const replay::peak_summary& a, const replay::peak_summary& b) {
-  json_writer out;
-  out.begin_object();
-  out.member("weir", version_text());
-  for (const number& each : numbers(a, b)) {
-    out.key(each.key).begin_object();
-    out.member("before", each.before).member("after", each.after);
-    out.end_object();
-  }
+  json out{{"weir", version_text()}};
+  for (const number& each : numbers(a, b))
+    out[each.key] = {{"before", each.before}, {"after", each.after}};
   for (const view& each : views) {
-    out.key(each.key).begin_array();
+    json& list = out[each.key] = json::array();
     for (const replay::changed_group& group : replay::changes(a.*each.groups, b.*each.groups)) {
-      out.begin_object().member("name", group.name);
-      out.member("bytes_before", group.before.bytes).member("bytes_after", group.after.bytes);
-      out.member("blocks_before", group.before.blocks).member("blocks_after", group.after.blocks);
-      out.end_object();
+      list.push_back({{"name", group.name},
+                      {"bytes_before", group.before.bytes},
+                      {"bytes_after", group.after.bytes},
+                      {"blocks_before", group.before.blocks},
+                      {"blocks_after", group.after.blocks}});
     }
-    out.end_array();
   }
-  out.end_object();
-  return out.text();
+  return json_text(out);
 }
 
-int run(const arguments& wanted) {
-  const auto before = read_trace(who, wanted.before);
-  const auto after = read_trace(who, wanted.after);
+int run(const arguments& args) {
+  const auto before = read_trace(subcommand, args.before);
+  const auto after = read_trace(subcommand, args.after);
   if (!before || !after) return failed;
-  const bool damaged_before = say_if_damaged(who, wanted.before, *before);
-  const bool damaged_after = say_if_damaged(who, wanted.after, *after);
+  const bool damaged_before = warn_if_damaged(subcommand, args.before, *before);
+  const bool damaged_after = warn_if_damaged(subcommand, args.after, *after);
   const auto a = replay::summarize(*before);
   const auto b = replay::summarize(*after);
-  fmt::print("{}", wanted.json ? to_json(a, b) : to_text(a, b, wanted.top));
-  return damaged_before || damaged_after ? not_whole : 0;
+  fmt::print("{}", args.as_json ? to_json(a, b) : to_text(a, b, args.top));
+  return damaged_before || damaged_after ? incomplete : 0;
 }
 
 }  // namespace
@@ -129,17 +123,17 @@ int run(const arguments& wanted) {
 void add_diff(CLI::App& application, int& exit_code) {
   auto* const diff = application.add_subcommand(
       "diff", "Compare what two recorded programs, or two snapshots, held at most");
-  const auto wanted = std::make_shared<arguments>();
-  diff->add_option("before", wanted->before, "A recording or snapshot")
+  const auto args = std::make_shared<arguments>();
+  diff->add_option("before", args->before, "A recording or snapshot")
       ->type_name("TRACE")
       ->required();
-  diff->add_option("after", wanted->after, "Another one")->type_name("TRACE")->required();
-  diff->add_option("--top", wanted->top, "How many groups of each kind to show")
+  diff->add_option("after", args->after, "Another one")->type_name("TRACE")->required();
+  diff->add_option("--top", args->top, "How many groups of each kind to show")
       ->type_name("N")
       ->capture_default_str();
-  diff->add_flag("--json", wanted->json, "Write JSON, with all groups, instead of text");
+  diff->add_flag("--json", args->as_json, "Write JSON, with all groups, instead of text");
   diff->footer(explanation);
-  diff->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+  diff->callback([args, &exit_code] { exit_code = run(*args); });
 }
 
 }  // namespace weir::command

@@ -1,4 +1,4 @@
-// weir doctor: what driver and devices are here, and what of weir works with them.
+// weir doctor: the driver and devices that are here, and the features of weir that work with them.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -25,7 +25,7 @@ constexpr const char* explanation =
 struct arguments {
   std::string driver;
   std::optional<int> device;
-  bool json = false;
+  bool as_json = false;
 };
 
 int refuse(const error& reason) {
@@ -33,14 +33,14 @@ int refuse(const error& reason) {
   return bad_usage;
 }
 
-int run(const arguments& wanted) {
+int run(const arguments& args) {
   auto settings = options_from_environment();
   if (!settings) return refuse(settings.error());
-  if (!wanted.driver.empty()) settings->driver_path = wanted.driver;
-  const auto found = examine(*settings, wanted.device);
-  if (!found) return refuse(found.error());
-  fmt::print("{}", wanted.json ? to_json(*found) : to_text(*found));
-  return static_cast<int>(found->outcome);
+  if (!args.driver.empty()) settings->driver_path = args.driver;
+  const auto report = examine(*settings, args.device);
+  if (!report) return refuse(report.error());
+  fmt::print("{}", args.as_json ? to_json(*report) : to_text(*report));
+  return static_cast<int>(report->verdict);
 }
 
 }  // namespace
@@ -48,18 +48,18 @@ int run(const arguments& wanted) {
 void add_doctor(CLI::App& application, int& exit_code) {
   auto* const doctor = application.add_subcommand(
       "doctor", "Say what driver and devices are here and what of weir works with them");
-  const auto wanted = std::make_shared<arguments>();
-  doctor->add_option("--driver", wanted->driver, "The driver (else WEIR_DRIVER, else libcuda.so.1)")
+  const auto args = std::make_shared<arguments>();
+  doctor->add_option("--driver", args->driver, "The driver (else WEIR_DRIVER, else libcuda.so.1)")
       ->type_name("PATH")
       ->check([](const std::string& path) {
         return path.empty() ? std::string{"the path is empty"} : std::string{};
       });
-  doctor->add_option("--device", wanted->device, "Look at this device only")
+  doctor->add_option("--device", args->device, "Examine this device only")
       ->type_name("N")
       ->check(CLI::Validator{CLI::NonNegativeNumber}.description(""));
-  doctor->add_flag("--json", wanted->json, "Write JSON instead of text");
+  doctor->add_flag("--json", args->as_json, "Write JSON instead of text");
   doctor->footer(explanation);
-  doctor->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+  doctor->callback([args, &exit_code] { exit_code = run(*args); });
 }
 
 }  // namespace weir::command

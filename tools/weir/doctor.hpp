@@ -1,4 +1,4 @@
-// What `weir doctor` finds out about a machine, before anything is printed.
+// The findings of `weir doctor` about a machine, before anything is printed.
 #pragma once
 
 #include <memory>
@@ -23,37 +23,37 @@ enum class verdict {
   unusable = 3,   ///< a driver is there, but weir cannot use it
 };
 
-enum class standing { yes, partly, no };
+enum class support { yes, partly, no };
 
-/// One thing that weir needs of a device: whether it is to be had, found out by trying it.
+/// One thing that weir needs of a device, and whether it worked when it was tried.
 struct feature {
   std::string_view key;    ///< in JSON
   std::string_view title;  ///< for people
-  standing works = standing::no;
-  std::string why;
+  support works = support::no;
+  std::string reason;
 };
 
 struct device_report {
-  weir::device about;
+  weir::device device;
   result<memory_info> memory;
   std::vector<int> peers;  ///< the other devices whose memory it reaches
   std::vector<feature> features;
 };
 
-struct checkup {
-  std::string asked;             ///< the driver that was looked for
+struct machine_report {
+  std::string driver;            ///< the one that was tried
   std::optional<error> problem;  ///< why no real machine is used
-  verdict outcome = verdict::ready;
+  command::verdict verdict = command::verdict::ready;
   std::shared_ptr<runtime> machine;   ///< the real one, or with a problem the simulated one
   std::vector<driver::call> missing;  ///< optional calls that the machine's driver lacks
   std::vector<device_report> devices;
 
-  [[nodiscard]] bool simulated() const noexcept { return problem.has_value(); }
+  [[nodiscard]] bool is_simulated() const noexcept { return problem.has_value(); }
 };
 
-/// Looks at the driver that `settings` name; without a usable one at the simulated machine they
-/// describe. Only `only`, if given. no_device: the machine has no such device.
-[[nodiscard]] result<checkup> examine(const options& settings, std::optional<int> only);
+/// Examines the driver that `settings` name; without a usable one the simulated machine they
+/// describe. Only the device `only`, if there is one. no_device: the machine has no such device.
+[[nodiscard]] result<machine_report> examine(const options& settings, std::optional<int> only);
 
 /// Tries out what weir needs of `gpu`. Takes a context and a few megabytes for a moment.
 [[nodiscard]] std::vector<feature> examine_features(device gpu);
@@ -65,8 +65,8 @@ struct checkup {
 [[nodiscard]] std::string cuda_version(int number);
 
 /// "caching allocator: yes"... in at most 80 columns, for people.
-[[nodiscard]] std::string to_text(const checkup& found);
+[[nodiscard]] std::string to_text(const machine_report& report);
 /// The same as JSON; docs/doctor.md describes the members.
-[[nodiscard]] std::string to_json(const checkup& found);
+[[nodiscard]] std::string to_json(const machine_report& report);
 
 }  // namespace weir::command

@@ -101,23 +101,24 @@ result<void> try_capture(device gpu) {
 
 // --- From trials to findings ---------------------------------------------------------------------
 
-/// What the device says it can do, then whether it does: `so` is why it counts as working.
-feature tried(std::string_view key, std::string_view title, result<void> outcome, std::string so) {
-  if (outcome) return {key, title, standing::yes, std::move(so)};
-  return {key, title, standing::no, outcome.error().message()};
+/// A feature that was tried; `reason` is why it counts as working if it did.
+feature tried(std::string_view key, std::string_view title, result<void> outcome,
+              std::string reason) {
+  if (outcome) return {key, title, support::yes, std::move(reason)};
+  return {key, title, support::no, outcome.error().message()};
 }
 
-feature lacking(std::string_view key, std::string_view title, std::string why) {
-  return {key, title, standing::no, std::move(why)};
+feature lacking(std::string_view key, std::string_view title, std::string reason) {
+  return {key, title, support::no, std::move(reason)};
 }
 
 /// A feature that works, but for one thing.
-feature limited_by(feature whole, bool limit, std::string why) {
-  if (limit && whole.works == standing::yes) {
-    whole.works = standing::partly;
-    whole.why = std::move(why);
+feature limited_by(feature tried_feature, bool is_limited, std::string reason) {
+  if (is_limited && tried_feature.works == support::yes) {
+    tried_feature.works = support::partly;
+    tried_feature.reason = std::move(reason);
   }
-  return whole;
+  return tried_feature;
 }
 
 feature caching_allocator(device gpu) {
@@ -171,13 +172,13 @@ feature legacy_sharing(device gpu) {
                "plain allocations travel as cuIpc handles");
 }
 
-/// "cuStreamGetId (CUDA 12.0)" for each of `wanted` that the driver lacks, with commas between.
-std::string names_of_missing(const driver::table& calls, std::initializer_list<call> wanted) {
+/// "cuStreamGetId (CUDA 12.0)" for each of `needed` that the driver lacks, with commas between.
+std::string names_of_missing(const driver::table& calls, std::initializer_list<call> needed) {
   std::string names;
-  for (const call each : missing_calls(calls)) {
-    for (const call one : wanted) {
-      if (one != each) continue;
-      const driver::call_info& row = driver::info(each);
+  for (const call missing : missing_calls(calls)) {
+    for (const call call_needed : needed) {
+      if (call_needed != missing) continue;
+      const driver::call_info& row = driver::info(missing);
       names += names.empty() ? "" : ", ";
       names += std::string{row.symbol} + " (CUDA " + cuda_version(row.version) + ")";
     }

@@ -12,7 +12,7 @@ namespace weir::command {
 
 namespace {
 
-// --- What both outputs say -----------------------------------------------------------------------
+// --- Shared by both outputs ----------------------------------------------------------------------
 
 /// Abilities that no feature of weir depends on, but that users ask for.
 struct extra {
@@ -43,8 +43,8 @@ constexpr std::array<extra, 14> extras{{
     {&device_capabilities::integrated, "integrated", "memory shared with the host"},
 }};
 
-std::string_view name(verdict outcome) {
-  switch (outcome) {
+std::string_view name(verdict reached) {
+  switch (reached) {
     case verdict::ready:
       return "ready";
     case verdict::limited:
@@ -57,8 +57,8 @@ std::string_view name(verdict outcome) {
   return "unusable";
 }
 
-std::string_view sentence(verdict outcome) {
-  switch (outcome) {
+std::string_view sentence(verdict reached) {
+  switch (reached) {
     case verdict::ready:
       return "everything that weir needs works here";
     case verdict::limited:
@@ -72,12 +72,12 @@ std::string_view sentence(verdict outcome) {
 }
 
 /// What the user can do about it.
-std::string advice(const checkup& found) {
-  if (found.outcome == verdict::no_driver) {
+std::string advice(const machine_report& report) {
+  if (report.verdict == verdict::no_driver) {
     return "No NVIDIA driver is installed here, or it is out of sight: a container must be "
            "started with access to GPUs.";
   }
-  switch (found.problem->code) {
+  switch (report.problem->code) {
     case errc::driver_unavailable:
       return "The library is there but is no working driver.";
     case errc::driver_too_old:
@@ -92,13 +92,13 @@ std::string advice(const checkup& found) {
   }
 }
 
-std::string_view name(standing works) {
+std::string_view name(support works) {
   switch (works) {
-    case standing::yes:
+    case support::yes:
       return "yes";
-    case standing::partly:
+    case support::partly:
       return "partly";
-    case standing::no:
+    case support::no:
       return "no";
   }
   return "no";
@@ -147,30 +147,30 @@ constexpr std::size_t heading = 10;  // where text begins beside a heading
 constexpr std::size_t property = 23;
 constexpr std::size_t reason = 31;  // beside a feature and its yes, partly or no
 
-void print_driver(page& out, const checkup& found) {
-  const std::string version = cuda_version(found.machine->driver_version());
-  if (found.simulated()) {
-    const bool loaded = found.outcome == verdict::unusable;
+void print_driver(page& out, const machine_report& report) {
+  const std::string version = cuda_version(report.machine->driver_version());
+  if (report.is_simulated()) {
+    const bool loaded = report.verdict == verdict::unusable;
     out.line("driver", heading,
-             found.asked + (loaded ? " cannot be used" : " could not be loaded"));
-    out.line("", heading, found.problem->message());
-    out.line("", heading, advice(found));
+             report.driver + (loaded ? " cannot be used" : " could not be loaded"));
+    out.line("", heading, report.problem->message());
+    out.line("", heading, advice(report));
     out.blank();
     out.line("machine", heading, "simulated, as of CUDA " + version);
   } else {
-    out.line("driver", heading, found.machine->describe().driver);
+    out.line("driver", heading, report.machine->describe().driver);
     out.line("", heading,
              fmt::format("CUDA {}; weir needs {} or later", version,
                          cuda_version(driver::oldest_driver)));
   }
-  if (found.missing.empty()) {
+  if (report.missing.empty()) {
     out.line(
         "", heading,
         fmt::format("all {} calls that weir knows are there", std::size_t{driver::call_count}));
     return;
   }
   std::string names;
-  for (const driver::call each : found.missing) {
+  for (const driver::call each : report.missing) {
     const driver::call_info& row = driver::info(each);
     fmt::format_to(std::back_inserter(names), "{}{} (CUDA {})", names.empty() ? "" : ", ",
                    row.symbol, cuda_version(row.version));
@@ -188,15 +188,15 @@ std::string list_extras(const device_capabilities& can, bool present) {
   return names.empty() ? "nothing" : names;
 }
 
-void print_device(page& out, const device_report& report, int devices) {
-  const device gpu = report.about;
+void print_device(page& out, const device_report& gpu_report, int devices) {
+  const device gpu = gpu_report.device;
   const device_capabilities& can = gpu.capabilities();
   out.line(fmt::format("device {}", gpu.id().number()), heading, gpu.name());
   const std::string total = to_string(gpu.total_memory());
   out.line("  memory", property,
-           report.memory
-               ? fmt::format("{}, {} free", total, to_string(report.memory->free))
-               : fmt::format("{}, free unknown: {}", total, report.memory.error().message()));
+           gpu_report.memory
+               ? fmt::format("{}, {} free", total, to_string(gpu_report.memory->free))
+               : fmt::format("{}, free unknown: {}", total, gpu_report.memory.error().message()));
   out.line("  compute capability", property,
            fmt::format("{}.{}, {} multiprocessors", can.compute_major, can.compute_minor,
                        can.multiprocessors));
@@ -206,129 +206,104 @@ void print_device(page& out, const device_report& report, int devices) {
                               : "none: no virtual memory");
   out.line("  PCI bus", property, gpu.pci_bus_id());
   if (devices > 1) {
-    out.line("  reaches devices", property,
-             report.peers.empty() ? "none" : fmt::format("{}", fmt::join(report.peers, ", ")));
+    out.line(
+        "  reaches devices", property,
+        gpu_report.peers.empty() ? "none" : fmt::format("{}", fmt::join(gpu_report.peers, ", ")));
   }
   out.line("  has", property, list_extras(can, true));
   out.line("  has not", property, list_extras(can, false));
   out.blank();
   out.line("  what weir can build on there", property, "");
-  for (const feature& each : report.features) {
-    out.line(fmt::format("  {:<20} {:<7}", each.title, name(each.works)), reason, each.why);
+  for (const feature& each : gpu_report.features) {
+    out.line(fmt::format("  {:<20} {:<7}", each.title, name(each.works)), reason, each.reason);
   }
 }
 
 // --- JSON ----------------------------------------------------------------------------------------
 
-void write_driver(json_writer& out, const checkup& found) {
-  out.key("driver").begin_object();
-  out.member("asked", found.asked);
-  out.member("usable", !found.simulated());
-  out.member("oldest_version", driver::oldest_driver);
-  if (found.simulated()) {
-    const error& problem = *found.problem;
-    out.key("problem").begin_object();
-    out.member("code", weir::name(problem.code));
-    out.member("native", problem.native);
-    out.member("call", problem.call);
-    out.member("message", problem.message());
-    out.member("advice", advice(found));
-    out.end_object();
-  } else {
-    out.key("problem").null();
+json driver_json(const machine_report& report) {
+  json out{{"asked", report.driver},
+           {"usable", !report.is_simulated()},
+           {"oldest_version", driver::oldest_driver},
+           {"problem", nullptr}};
+  if (report.is_simulated()) {
+    const error& problem = *report.problem;
+    out["problem"] = {{"code", weir::name(problem.code)},
+                      {"native", problem.native},
+                      {"call", problem.call},
+                      {"message", problem.message()},
+                      {"advice", advice(report)}};
   }
-  out.end_object();
+  return out;
 }
 
-void write_machine(json_writer& out, const checkup& found) {
-  out.key("machine").begin_object();
-  out.member("simulated", found.simulated());
-  out.member("driver", found.machine->describe().driver);
-  out.member("driver_version", found.machine->driver_version());
-  out.member("device_count", found.machine->device_count());
-  out.key("missing_calls").begin_array();
-  for (const driver::call each : found.missing) {
+json machine_json(const machine_report& report) {
+  json out{{"simulated", report.is_simulated()},
+           {"driver", report.machine->describe().driver},
+           {"driver_version", report.machine->driver_version()},
+           {"device_count", report.machine->device_count()},
+           {"missing_calls", json::array()}};
+  for (const driver::call each : report.missing) {
     const driver::call_info& row = driver::info(each);
-    out.begin_object().member("name", row.symbol).member("since", row.version).end_object();
+    out["missing_calls"].push_back({{"name", row.symbol}, {"since", row.version}});
   }
-  out.end_array();
-  out.end_object();
+  return out;
 }
 
-void write_identity(json_writer& out, device gpu) {
-  out.member("number", gpu.id().number());
-  out.member("name", gpu.name());
-  out.member("pci_bus_id", gpu.pci_bus_id());
-  if (gpu.uuid()) {
-    out.member("uuid", fmt::format("{:02x}", fmt::join(*gpu.uuid(), "")));
-  } else {
-    out.key("uuid").null();
-  }
-}
-
-void write_device(json_writer& out, const device_report& report) {
-  const device gpu = report.about;
+json device_json(const device_report& report) {
+  const device gpu = report.device;
   const device_capabilities& can = gpu.capabilities();
-  out.begin_object();
-  write_identity(out, gpu);
-  out.member("memory_total", gpu.total_memory().count());
-  if (report.memory) {
-    out.member("memory_free", report.memory->free.count());
-  } else {
-    out.key("memory_free").null();
-  }
-  out.member("compute_major", can.compute_major);
-  out.member("compute_minor", can.compute_minor);
-  out.member("multiprocessors", can.multiprocessors);
-  out.member("granularity", can.granularity.count());
-  out.member("recommended_granularity", can.recommended_granularity.count());
-  out.key("reaches_devices").begin_array();
-  for (const int peer : report.peers) out.value(peer);
-  out.end_array();
-  out.key("capabilities").begin_object();
-  for (const extra& each : extras) out.member(each.key, can.*each.member);
-  out.end_object();
-  out.key("features").begin_array();
+  json out{{"number", gpu.id().number()},
+           {"name", gpu.name()},
+           {"pci_bus_id", gpu.pci_bus_id()},
+           {"uuid", nullptr},
+           {"memory_total", gpu.total_memory().count()},
+           {"memory_free", nullptr},
+           {"compute_major", can.compute_major},
+           {"compute_minor", can.compute_minor},
+           {"multiprocessors", can.multiprocessors},
+           {"granularity", can.granularity.count()},
+           {"recommended_granularity", can.recommended_granularity.count()},
+           {"reaches_devices", report.peers},
+           {"capabilities", json::object()},
+           {"features", json::array()}};
+  if (gpu.uuid()) out["uuid"] = fmt::format("{:02x}", fmt::join(*gpu.uuid(), ""));
+  if (report.memory) out["memory_free"] = report.memory->free.count();
+  for (const extra& each : extras) out["capabilities"][std::string{each.key}] = can.*each.member;
   for (const feature& each : report.features) {
-    out.begin_object();
-    out.member("name", each.key).member("works", name(each.works)).member("why", each.why);
-    out.end_object();
+    out["features"].push_back(
+        {{"name", each.key}, {"works", name(each.works)}, {"why", each.reason}});
   }
-  out.end_array();
-  out.end_object();
+  return out;
 }
 
 }  // namespace
 
-std::string to_text(const checkup& found) {
+std::string to_text(const machine_report& report) {
   page out;
   out.line("weir", heading, version_text());
   out.blank();
-  print_driver(out, found);
-  for (const device_report& each : found.devices) {
+  print_driver(out, report);
+  for (const device_report& each : report.devices) {
     out.blank();
-    print_device(out, each, found.machine->device_count());
+    print_device(out, each, report.machine->device_count());
   }
   out.blank();
   out.line(
       "verdict", heading,
-      fmt::format("{} (exit code {})", sentence(found.outcome), static_cast<int>(found.outcome)));
+      fmt::format("{} (exit code {})", sentence(report.verdict), static_cast<int>(report.verdict)));
   return out.take();
 }
 
-std::string to_json(const checkup& found) {
-  json_writer out;
-  out.begin_object();
-  out.member("weir", version_text());
-  out.member("verdict", name(found.outcome));
-  out.member("exit_code", static_cast<int>(found.outcome));
-  write_driver(out, found);
-  write_machine(out, found);
-  out.key("devices").begin_array();
-  for (const device_report& each : found.devices) write_device(out, each);
-  out.end_array();
-  out.end_object();
-  return out.text();
+std::string to_json(const machine_report& report) {
+  json out{{"weir", version_text()},
+           {"verdict", name(report.verdict)},
+           {"exit_code", static_cast<int>(report.verdict)},
+           {"driver", driver_json(report)},
+           {"machine", machine_json(report)},
+           {"devices", json::array()}};
+  for (const device_report& each : report.devices) out["devices"].push_back(device_json(each));
+  return json_text(out);
 }
 
 }  // namespace weir::command

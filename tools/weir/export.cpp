@@ -11,7 +11,7 @@
 #include "commands.hpp"
 #include "formats/chrome_trace.hpp"
 #include "formats/csv_trace.hpp"
-#include "formats/final_state.hpp"
+#include "formats/memory_map.hpp"
 #include "formats/torch_snapshot.hpp"
 #include "replay/replay.hpp"
 #include "report/placement.hpp"
@@ -23,7 +23,7 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view who = "export";
+constexpr std::string_view subcommand = "export";
 
 constexpr const char* explanation =
     "Formats:\n"
@@ -48,79 +48,79 @@ struct arguments {
 };
 
 /// Empty: "none". An error: no policy that says where its memory is.
-result<std::optional<replay::policy>> placing_policy(const std::string& named) {
-  if (named == "none") return std::optional<replay::policy>{};
-  WEIR_TRY_VALUE(found, replay::policies_named(named));
-  if (found.size() != 1 || found.front() == replay::policy::driver_pool) {
+result<std::optional<replay::policy>> placing_policy(const std::string& name) {
+  if (name == "none") return std::optional<replay::policy>{};
+  WEIR_TRY_VALUE(policies, replay::parse_policies(name));
+  if (policies.size() != 1 || policies.front() == replay::policy::driver_pool) {
     return error{
         .code = errc::bad_option,
         .detail = "--place wants one policy; driver-pool does not say where its memory is"};
   }
-  return std::optional{found.front()};
+  return std::optional{policies.front()};
 }
 
-/// What the policy would have made of the recording.
-result<recording> placed_by(replay::policy how, const recording& what) {
-  const replay::script script = replay::make_script(what);
+/// The recording as it would have been under that policy.
+result<recording> placed_by(replay::policy policy, const recording& recording) {
+  const replay::script script = replay::make_script(recording);
   progress_line bar{"playing", script.steps.size()};
-  replay::settings settings{.how = how, .capacity = bytes{what.device_capacity}};
+  replay::settings settings{.policy = policy, .capacity = recording.device_capacity};
   settings.progress = [&bar, before = std::size_t{0}](std::size_t done) mutable {
     bar.add(done - before);
     before = done;
   };
-  WEIR_TRY_VALUE(came, report::place(script, settings));
-  return report::placed(what, came.first);
+  WEIR_TRY_VALUE(placed, report::place(script, settings));
+  return report::relocate(recording, placed.first);
 }
 
-result<void> write(const recording& what, const arguments& wanted) {
-  if (wanted.format == "torch") return formats::write_torch_snapshot(what, wanted.output);
-  if (wanted.format == "chrome") return formats::write_chrome_trace(what, wanted.output);
-  if (wanted.format == "csv") return formats::write_csv_trace(what, wanted.output);
-  return write_trace(what, wanted.output);
+result<void> write(const recording& recording, const arguments& args) {
+  if (args.format == "torch") return formats::write_torch_snapshot(recording, args.output);
+  if (args.format == "chrome") return formats::write_chrome_trace(recording, args.output);
+  if (args.format == "csv") return formats::write_csv_trace(recording, args.output);
+  return write_trace(recording, args.output);
 }
 
-/// "FILE: 9933 events, 1.2 MiB; at the end 3 GiB live in 4 GiB reserved": what the other program
-/// should say too.
-void say(const recording& what, const std::string& path) {
-  formats::memory_map map{what};
-  for (const trace_event& each : what.events) map.take(each);
+/// "FILE: 9933 events, 1.2 MiB; at the end 3 GiB live in 4 GiB reserved": which the other
+/// program should show too.
+void print_summary(const recording& recording, const std::string& path) {
+  formats::memory_map map{recording};
+  for (const trace_event& each : recording.events) map.apply(each);
   std::uint64_t live = 0;
   std::uint64_t reserved = 0;
   for (const auto& [address, each] : map.blocks()) live += each.pending ? 0 : each.size;
   for (const auto& [first, last] : map.reserved()) reserved += last - first;
   std::error_code ignored;
   fmt::print("{}: {} events, {}; at the end {} bytes live in {} bytes reserved\n", path,
-             what.events.size(), to_string(bytes{std::filesystem::file_size(path, ignored)}), live,
-             reserved);
+             recording.events.size(), to_string(bytes{std::filesystem::file_size(path, ignored)}),
+             live, reserved);
 }
 
-int run(const arguments& wanted) {
-  const auto placing = placing_policy(wanted.place);
+int run(const arguments& args) {
+  const auto placing = placing_policy(args.place);
   if (!placing) {
-    complain(who, placing.error());
+    print_error(subcommand, placing.error());
     return bad_usage;
   }
-  if (!wanted.overwrite && std::filesystem::exists(wanted.output)) {
-    complain(who, wanted.output + " exists; --force replaces it");
+  if (!args.overwrite && std::filesystem::exists(args.output)) {
+    print_error(subcommand, args.output + " exists; --force replaces it");
     return failed;
   }
-  auto what = read_trace(who, wanted.trace);
-  if (!what) return failed;
-  const bool damaged = say_if_damaged(who, wanted.trace, *what);
+  auto recording = read_trace(subcommand, args.trace);
+  if (!recording) return failed;
+  const bool damaged = warn_if_damaged(subcommand, args.trace, *recording);
   if (*placing) {
-    auto placed = placed_by(**placing, *what);
+    auto placed = placed_by(**placing, *recording);
     if (!placed) {
-      complain(who, placed.error());
+      print_error(subcommand, placed.error());
       return failed;
     }
-    *what = std::move(*placed);
+    *recording = std::move(*placed);
   }
-  if (const auto written = write(*what, wanted); !written) {
-    complain(who, written.error());
+  if (const auto written = write(*recording, args); !written) {
+    print_error(subcommand, written.error());
     return failed;
   }
-  say(*what, wanted.output);
-  return damaged ? not_whole : 0;
+  print_summary(*recording, args.output);
+  return damaged ? incomplete : 0;
 }
 
 }  // namespace
@@ -128,25 +128,25 @@ int run(const arguments& wanted) {
 void add_export(CLI::App& application, int& exit_code) {
   auto* const exporting = application.add_subcommand(
       "export", "Write a recording in the format of another program, such as PyTorch's viewer");
-  const auto wanted = std::make_shared<arguments>();
-  exporting->add_option("trace", wanted->trace, "A recording")->required()->type_name("TRACE");
-  exporting->add_option("-o,--output", wanted->output, "The file to write")
+  const auto args = std::make_shared<arguments>();
+  exporting->add_option("trace", args->trace, "A recording")->required()->type_name("TRACE");
+  exporting->add_option("-o,--output", args->output, "The file to write")
       ->required()
       ->type_name("FILE");
-  exporting->add_option("--format", wanted->format, "torch, chrome, weirtrace or csv")
+  exporting->add_option("--format", args->format, "torch, chrome, weirtrace or csv")
       ->required()
       ->type_name("FORMAT")
       ->check(
           CLI::Validator{CLI::IsMember({"torch", "chrome", "weirtrace", "csv"})}.description(""));
   exporting
-      ->add_option("--place", wanted->place,
-                   "Tell where this policy would have put the blocks and what it would have "
+      ->add_option("--place", args->place,
+                   "Write where this policy would have put the blocks and what it would have "
                    "reserved, instead of what the recording says; or none")
       ->type_name("POLICY")
       ->capture_default_str();
-  exporting->add_flag("-f,--force", wanted->overwrite, "Replace the file if it exists");
+  exporting->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
   exporting->footer(explanation);
-  exporting->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+  exporting->callback([args, &exit_code] { exit_code = run(*args); });
 }
 
 }  // namespace weir::command

@@ -166,7 +166,7 @@ void add_help(CLI::App& application, int& exit_code) {
       application.add_subcommand("help", "Show the help of weir or of one of its commands");
   const auto about = std::make_shared<std::string>();
   const auto man = std::make_shared<bool>(false);
-  help->add_option("command", *about, "The command to tell about")->type_name("COMMAND");
+  help->add_option("command", *about, "The command to describe")->type_name("COMMAND");
   help->add_flag("--man", *man, "Write the manual page instead, for man(1)");
   help->callback([&application, about, man, &exit_code] {
     exit_code = 0;
@@ -175,7 +175,7 @@ void add_help(CLI::App& application, int& exit_code) {
       return;
     }
     if (about->empty()) {
-      // Not help(), which would tell about the chosen subcommand: this one.
+      // Not help(), which would describe the chosen subcommand: this one.
       fmt::print("{}", application.get_formatter()->make_help(&application, application.get_name(),
                                                               CLI::AppFormatMode::Normal));
       return;

@@ -20,7 +20,7 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view who = "record";
+constexpr std::string_view subcommand = "record";
 constexpr int nothing_recorded = 3;
 
 constexpr const char* explanation =
@@ -38,12 +38,12 @@ struct arguments {
   std::vector<std::string> command;
 };
 
-/// Runs it and waits; its exit code as a shell would tell it.
+/// Runs it and waits; its exit code as a shell has it.
 int run_program(const std::vector<std::string>& command) {
   std::vector<char*> words;
   for (const std::string& each : command) words.push_back(const_cast<char*>(each.c_str()));
   words.push_back(nullptr);
-  // The terminal's signals are meant for the program; we stay to tell what it left behind.
+  // The terminal's signals are meant for the program; we stay to list what it left behind.
   struct sigaction ignore {};
   struct sigaction interrupt {};
   struct sigaction quit {};
@@ -67,7 +67,8 @@ int run_program(const std::vector<std::string>& command) {
   ::sigaction(SIGINT, &interrupt, nullptr);
   ::sigaction(SIGQUIT, &quit, nullptr);
   if (child < 0) {
-    complain(who, fmt::format("the program could not be started: {}", std::strerror(errno)));
+    print_error(subcommand,
+                fmt::format("the program could not be started: {}", std::strerror(errno)));
     return 126;
   }
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -75,44 +76,46 @@ int run_program(const std::vector<std::string>& command) {
 
 /// The trace and what stands beside it: a process's further allocators, a crash's remains.
 std::vector<std::filesystem::path> recorded_at(const std::filesystem::path& output) {
-  std::vector<std::filesystem::path> found;
+  std::vector<std::filesystem::path> files;
   const auto folder = output.has_parent_path() ? output.parent_path() : ".";
   const std::string stem = output.stem().string();
   std::error_code ignored;
   for (const auto& each : std::filesystem::directory_iterator{folder, ignored}) {
     const std::string name = each.path().filename().string();
-    const bool ours = name == output.filename() || name.starts_with(stem + ".");
-    if (ours && each.is_regular_file(ignored)) found.push_back(each.path());
+    const bool is_trace_file = name == output.filename() || name.starts_with(stem + ".");
+    if (is_trace_file && each.is_regular_file(ignored)) files.push_back(each.path());
   }
-  return found;
+  return files;
 }
 
-int run(const arguments& wanted) {
-  std::filesystem::path output = wanted.output;
+int run(const arguments& args) {
+  std::filesystem::path output = args.output;
   if (output.empty()) {
-    const auto program = std::filesystem::path{wanted.command.front()}.filename().string();
+    const auto program = std::filesystem::path{args.command.front()}.filename().string();
     output = fmt::format("{}-{}.weirtrace", program, ::getpid());
   }
   // Absolute: the program may change its folder.
   std::error_code code;
   output = std::filesystem::absolute(output, code);
   if (code || std::filesystem::exists(output)) {
-    complain(who, fmt::format("{}: {}", output.string(),
-                              code ? code.message() : "is there already, and is left alone"));
+    print_error(subcommand,
+                fmt::format("{}: {}", output.string(),
+                            code ? code.message() : "is there already, and is left alone"));
     return bad_usage;
   }
   const auto before = recorded_at(output);
   ::setenv("WEIR_RECORD", output.c_str(), 1);
-  const int exit_code = run_program(wanted.command);
+  const int exit_code = run_program(args.command);
   bool any = false;
   for (const auto& each : recorded_at(output)) {
     if (std::find(before.begin(), before.end(), each) != before.end()) continue;
     any = true;
     const std::uint64_t size = std::filesystem::file_size(each, code);
-    complain(who, fmt::format("{} ({})", each.string(), to_string(bytes{code ? 0 : size})));
+    print_error(subcommand,
+                fmt::format("{} ({})", each.string(), to_string(bytes{code ? 0 : size})));
   }
   if (any) return exit_code;
-  complain(who, "nothing was recorded: the program made no allocator of weir");
+  print_error(subcommand, "nothing was recorded: the program made no allocator of weir");
   return exit_code == 0 ? nothing_recorded : exit_code;
 }
 
@@ -121,14 +124,14 @@ int run(const arguments& wanted) {
 void add_record(CLI::App& application, int& exit_code) {
   auto* const record = application.add_subcommand(
       "record", "Run a program that uses weir and record what happens to its memory");
-  const auto wanted = std::make_shared<arguments>();
-  record->add_option("-o,--output", wanted->output, "The trace (else PROGRAM-PID.weirtrace)")
+  const auto args = std::make_shared<arguments>();
+  record->add_option("-o,--output", args->output, "The trace (else PROGRAM-PID.weirtrace)")
       ->type_name("FILE");
-  record->add_option("command", wanted->command, "The program and its arguments, after --")
+  record->add_option("command", args->command, "The program and its arguments, after --")
       ->type_name("COMMAND")
       ->required();
   record->footer(explanation);
-  record->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+  record->callback([args, &exit_code] { exit_code = run(*args); });
 }
 
 }  // namespace weir::command

@@ -1,4 +1,4 @@
-// What `weir replay` found out, before anything is printed.
+// The findings of `weir replay`, before anything is printed.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace weir::command {
 /// One trace under one policy.
 struct replay_row {
   std::string trace;
-  replay::outcome came;
-  /// What the recorded program's own allocator had reserved, where it had this policy.
+  replay::outcome outcome;
+  /// The peak of the recorded program's own allocator, where it had this policy.
   std::optional<std::uint64_t> recorded;
 };
 

@@ -19,7 +19,7 @@ std::string gigabytes(std::uint64_t size) {
 }
 
 /// A field of CSV; only a trace's name can need quotes.
-std::string field(const std::string& text) {
+std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char each : text) {
@@ -45,20 +45,21 @@ std::string to_table(const std::vector<replay_row>& rows) {
                       "driver ms", "steady %", "waits", "ooms", "M events/s");
   const std::string* before = nullptr;
   for (const replay_row& each : rows) {
-    const replay::outcome& came = each.came;
+    const replay::outcome& outcome = each.outcome;
     const bool same = before != nullptr && *before == each.trace;
     if (before != nullptr && !same) text += '\n';
     before = &each.trace;
     fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>9}", same ? "" : each.trace,
-                   width, replay::name(came.how), gigabytes(came.requested_peak),
-                   gigabytes(came.reserved_peak));
+                   width, replay::name(outcome.policy), gigabytes(outcome.requested_peak),
+                   gigabytes(outcome.reserved_peak));
     if (recorded)
       fmt::format_to(std::back_inserter(text), " {:>11}",
                      each.recorded ? gigabytes(*each.recorded) : "");
-    fmt::format_to(
-        std::back_inserter(text), " {:>6.3f} {:>9} {:>9.1f} {:>8.2f} {:>5} {:>4}  {:>10.1f}\n",
-        came.ratio(), came.driver_calls, static_cast<double>(came.driver_time.count()) / 1e6,
-        came.steady_driver_percent(), came.waits, came.ooms, came.events_per_second() / 1e6);
+    fmt::format_to(std::back_inserter(text),
+                   " {:>6.3f} {:>9} {:>9.1f} {:>8.2f} {:>5} {:>4}  {:>10.1f}\n", outcome.ratio(),
+                   outcome.driver_calls, static_cast<double>(outcome.driver_time.count()) / 1e6,
+                   outcome.steady_driver_percent(), outcome.waits, outcome.ooms,
+                   outcome.events_per_second() / 1e6);
   }
   return text;
 }
@@ -68,49 +69,39 @@ std::string to_csv(const std::vector<replay_row>& rows) {
       "trace,policy,streams,allocs,requested_peak,reserved_peak,ratio,driver_calls,driver_us,"
       "steady_driver_pct,waits,ooms,events_per_s\n";
   for (const replay_row& each : rows) {
-    const replay::outcome& came = each.came;
+    const replay::outcome& outcome = each.outcome;
     fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{:.4f},{},{},{:.3f},{},{},{:.0f}\n",
-                   field(each.trace), replay::name(came.how), came.streams, came.allocations,
-                   came.requested_peak, came.reserved_peak, came.ratio(), came.driver_calls,
-                   microseconds(came.driver_time), came.steady_driver_percent(), came.waits,
-                   came.ooms, came.events_per_second());
+                   csv_field(each.trace), replay::name(outcome.policy), outcome.streams,
+                   outcome.allocations, outcome.requested_peak, outcome.reserved_peak,
+                   outcome.ratio(), outcome.driver_calls, microseconds(outcome.driver_time),
+                   outcome.steady_driver_percent(), outcome.waits, outcome.ooms,
+                   outcome.events_per_second());
   }
   return text;
 }
 
 std::string to_json(const std::vector<replay_row>& rows, const std::string& device) {
-  json_writer out;
-  out.begin_object();
-  out.member("weir", version_text());
-  out.member("device", device);
-  out.key("replays").begin_array();
+  json out{{"weir", version_text()}, {"device", device}, {"replays", json::array()}};
   for (const replay_row& each : rows) {
-    const replay::outcome& came = each.came;
-    out.begin_object();
-    out.member("trace", each.trace);
-    out.member("policy", replay::name(came.how));
-    out.member("streams", came.streams);
-    out.member("allocs", came.allocations);
-    out.member("requested_peak", came.requested_peak);
-    out.member("reserved_peak", came.reserved_peak);
-    if (each.recorded) {
-      out.member("recorded_reserved_peak", *each.recorded);
-    } else {
-      out.key("recorded_reserved_peak").null();
-    }
-    out.member("ratio", came.ratio());
-    out.member("driver_calls", came.driver_calls);
-    out.member("driver_us", microseconds(came.driver_time));
-    out.member("steady_driver_pct", came.steady_driver_percent());
-    out.member("waits", came.waits);
-    out.member("ooms", came.ooms);
-    out.member("mismatches", came.mismatches);
-    out.member("events_per_s", came.events_per_second());
-    out.end_object();
+    const replay::outcome& outcome = each.outcome;
+    out["replays"].push_back(
+        {{"trace", each.trace},
+         {"policy", replay::name(outcome.policy)},
+         {"streams", outcome.streams},
+         {"allocs", outcome.allocations},
+         {"requested_peak", outcome.requested_peak},
+         {"reserved_peak", outcome.reserved_peak},
+         {"recorded_reserved_peak", each.recorded ? json(*each.recorded) : json{}},
+         {"ratio", outcome.ratio()},
+         {"driver_calls", outcome.driver_calls},
+         {"driver_us", microseconds(outcome.driver_time)},
+         {"steady_driver_pct", outcome.steady_driver_percent()},
+         {"waits", outcome.waits},
+         {"ooms", outcome.ooms},
+         {"mismatches", outcome.mismatches},
+         {"events_per_s", outcome.events_per_second()}});
   }
-  out.end_array();
-  out.end_object();
-  return out.text();
+  return json_text(out);
 }
 
 }  // namespace weir::command

@@ -1,4 +1,4 @@
-// weir top: what the allocators of a running process hold, again and again.
+// weir top: the counters of a running process's allocators, again and again.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view who = "top";
+constexpr std::string_view subcommand = "top";
 
 constexpr const char* explanation =
     "The process publishes what it holds where it was started with WEIR_LIVE=on, has the option\n"
@@ -37,16 +37,15 @@ struct arguments {
   std::string format = "table";
 };
 
-std::string size(std::uint64_t count) { return to_string(bytes{count}); }
-
 void write_table(std::string& text, const live_view& view) {
   const auto out = std::back_inserter(text);
   const memory_stats& now = view.stats;
   fmt::format_to(out, "process {}, device {} of {}, update {}\n\n", view.process, view.device,
-                 size(view.device_total), view.updates);
+                 to_string(view.device_total), view.updates);
   fmt::format_to(out, "{:<12} {:>12} {:>12}\n", "", "now", "at most");
-  const auto line = [&](std::string_view name, const gauge& each) {
-    fmt::format_to(out, "{:<12} {:>12} {:>12}\n", name, size(each.current), size(each.peak));
+  const auto line = [&](std::string_view name, const byte_gauge& each) {
+    fmt::format_to(out, "{:<12} {:>12} {:>12}\n", name, to_string(each.current),
+                   to_string(each.peak));
   };
   line("requested", now.requested);
   line("allocated", now.allocated);
@@ -65,70 +64,70 @@ void write_table(std::string& text, const live_view& view) {
     fmt::format_to(out, "\n{:<32} {:>12} {:>12} {:>9}\n", "tag", "requested", "at most", "blocks");
   for (const live_tag& each : view.tags)
     fmt::format_to(out, "{:<32} {:>12} {:>12} {:>9}\n", each.name.empty() ? "(no tag)" : each.name,
-                   size(each.requested.current), size(each.requested.peak), each.blocks);
+                   to_string(each.requested.current), to_string(each.requested.peak), each.blocks);
   if (!view.streams.empty())
     fmt::format_to(out, "\n{:<12} {:>12} {:>12}\n", "stream", "live", "kept for it");
   for (const live_stream& each : view.streams)
     fmt::format_to(out, "{:<12} {:>12} {:>12}\n",
                    each.stream.number() == 0 ? "any" : std::to_string(each.stream.number()),
-                   size(each.live), size(each.bound));
+                   to_string(each.live), to_string(each.bound));
 }
 
 std::string to_json(const std::vector<live_view>& views) {
-  json_writer out;
-  out.begin_object();
-  out.member("weir", version_text());
-  out.key("allocators").begin_array();
+  const auto gauge_json = [](const byte_gauge& each) {
+    return json{{"current", each.current.count()}, {"peak", each.peak.count()}};
+  };
+  json out{{"weir", version_text()}, {"allocators", json::array()}};
   for (const live_view& view : views) {
-    out.begin_object();
-    out.member("process", view.process).member("device", view.device);
-    out.member("device_total", view.device_total).member("updates", view.updates);
-    const auto write = [&](std::string_view name, const gauge& each) {
-      out.key(name).begin_object();
-      out.member("current", each.current).member("peak", each.peak).end_object();
-    };
-    write("requested", view.stats.requested);
-    write("allocated", view.stats.allocated);
-    write("active", view.stats.active);
-    write("reserved", view.stats.reserved);
-    write("blocks", view.stats.blocks);
-    out.member("allocations", view.stats.allocations).member("frees", view.stats.frees);
-    out.member("hits", view.stats.hits).member("failures", view.stats.failures);
-    out.key("tags").begin_array();
+    json tags = json::array();
     for (const live_tag& each : view.tags) {
-      out.begin_object().member("name", each.name).member("requested", each.requested.current);
-      out.member("peak", each.requested.peak).member("blocks", each.blocks).end_object();
+      tags.push_back({{"name", each.name},
+                      {"requested", each.requested.current.count()},
+                      {"peak", each.requested.peak.count()},
+                      {"blocks", each.blocks}});
     }
-    out.end_array();
-    out.key("streams").begin_array();
+    json streams = json::array();
     for (const live_stream& each : view.streams) {
-      out.begin_object().member("stream", each.stream.number());
-      out.member("live", each.live).member("bound", each.bound).end_object();
+      streams.push_back({{"stream", each.stream.number()},
+                         {"live", each.live.count()},
+                         {"bound", each.bound.count()}});
     }
-    out.end_array();
-    out.end_object();
+    out["allocators"].push_back(
+        {{"process", view.process},
+         {"device", view.device},
+         {"device_total", view.device_total.count()},
+         {"updates", view.updates},
+         {"requested", gauge_json(view.stats.requested)},
+         {"allocated", gauge_json(view.stats.allocated)},
+         {"active", gauge_json(view.stats.active)},
+         {"reserved", gauge_json(view.stats.reserved)},
+         {"blocks", {{"current", view.stats.blocks.current}, {"peak", view.stats.blocks.peak}}},
+         {"allocations", view.stats.allocations},
+         {"frees", view.stats.frees},
+         {"hits", view.stats.hits},
+         {"failures", view.stats.failures},
+         {"tags", std::move(tags)},
+         {"streams", std::move(streams)}});
   }
-  out.end_array();
-  out.end_object();
-  return out.text();
+  return json_text(out);
 }
 
-bool running(int process) { return ::kill(process, 0) == 0 || errno == EPERM; }
+bool process_exists(int process) { return ::kill(process, 0) == 0 || errno == EPERM; }
 
-int run(const arguments& wanted) {
+int run(const arguments& args) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   bool shown = false;
   while (true) {
-    const bool there = running(wanted.process);
-    const auto views = read_live_pages(wanted.process);
-    if (!views || !there) {
+    const bool is_running = process_exists(args.process);
+    const auto views = read_live_pages(args.process);
+    if (!views || !is_running) {
       if (shown) return 0;  // it ended
-      complain(who, there ? views.error().detail
-                          : fmt::format("there is no process {}", wanted.process));
+      print_error(subcommand, is_running ? views.error().detail
+                                         : fmt::format("there is no process {}", args.process));
       return failed;
     }
     std::string text;
-    if (wanted.format == "json") {
+    if (args.format == "json") {
       text = to_json(*views);
     } else {
       for (const live_view& each : *views) {
@@ -136,11 +135,11 @@ int run(const arguments& wanted) {
         write_table(text, each);
       }
     }
-    fmt::print("{}{}", terminal && !wanted.once ? "\033[H\033[J" : "", text);
+    fmt::print("{}{}", terminal && !args.once ? "\033[H\033[J" : "", text);
     std::fflush(stdout);
     shown = true;
-    if (wanted.once) return 0;
-    std::this_thread::sleep_for(std::chrono::duration<double>{wanted.seconds});
+    if (args.once) return 0;
+    std::this_thread::sleep_for(std::chrono::duration<double>{args.seconds});
   }
 }
 
@@ -149,22 +148,22 @@ int run(const arguments& wanted) {
 void add_top(CLI::App& application, int& exit_code) {
   auto* const top = application.add_subcommand(
       "top", "Show what the allocators of a running process hold, by tag and stream");
-  const auto wanted = std::make_shared<arguments>();
-  top->add_option("process", wanted->process, "The process's number")
+  const auto args = std::make_shared<arguments>();
+  top->add_option("process", args->process, "The process's number")
       ->type_name("PID")
       ->required()
       ->check(CLI::Validator{CLI::PositiveNumber}.description(""));
-  top->add_option("--seconds", wanted->seconds, "The time between two looks")
+  top->add_option("--seconds", args->seconds, "The time between two updates")
       ->type_name("S")
       ->check(CLI::Validator{CLI::Range(0.05, 3600.0)}.description(""))
       ->capture_default_str();
-  top->add_flag("--once", wanted->once, "Look once");
-  top->add_option("--format", wanted->format, "table or json")
+  top->add_flag("--once", args->once, "Show them once");
+  top->add_option("--format", args->format, "table or json")
       ->type_name("FORMAT")
       ->check(CLI::Validator{CLI::IsMember({"table", "json"})}.description(""))
       ->capture_default_str();
   top->footer(explanation);
-  top->callback([wanted, &exit_code] { exit_code = run(*wanted); });
+  top->callback([args, &exit_code] { exit_code = run(*args); });
 }
 
 }  // namespace weir::command

@@ -28,36 +28,39 @@ std::string trace_name(std::string_view path) {
   return std::string{name};
 }
 
-void complain(std::string_view who, std::string_view what) {
-  fmt::print(stderr, "weir {}: {}\n", who, what);
+void print_error(std::string_view subcommand, std::string_view message) {
+  fmt::print(stderr, "weir {}: {}\n", subcommand, message);
 }
 
-void complain(std::string_view who, const error& what) {
-  complain(who, what.detail.empty() ? what.message() : what.detail);
+void print_error(std::string_view subcommand, const error& error) {
+  print_error(subcommand, error.detail.empty() ? error.message() : error.detail);
 }
 
-std::optional<recording> read_trace(std::string_view who, const std::string& path) {
+std::optional<recording> read_trace(std::string_view subcommand, const std::string& path) {
   auto read = formats::read_recording(path);
   if (read) return std::move(*read);
-  complain(who, read.error());
+  print_error(subcommand, read.error());
   return std::nullopt;
 }
 
-bool say_if_damaged(std::string_view who, const std::string& path, const recording& what) {
-  if (what.damage) {
-    complain(who, fmt::format("{}: damaged at byte {}: {}; {} events stand before it", path,
-                              what.damage->offset, what.damage->reason, what.events.size()));
+bool warn_if_damaged(std::string_view subcommand, const std::string& path,
+                     const recording& recording) {
+  if (recording.damage) {
+    print_error(subcommand, fmt::format("{}: damaged at byte {}: {}; {} events stand before it",
+                                        path, recording.damage->offset, recording.damage->reason,
+                                        recording.events.size()));
   }
-  if (what.dropped != 0)
-    complain(who, fmt::format("{}: {} events were dropped by the recorder", path, what.dropped));
-  return what.damage || what.dropped != 0;
+  if (recording.dropped != 0)
+    print_error(subcommand,
+                fmt::format("{}: {} events were dropped by the recorder", path, recording.dropped));
+  return recording.damage || recording.dropped != 0;
 }
 
 // --- Progress ------------------------------------------------------------------------------------
 
-progress_line::progress_line(std::string what, std::uint64_t all)
-    : what_{std::move(what)},
-      all_{all},
+progress_line::progress_line(std::string title, std::uint64_t total)
+    : title_{std::move(title)},
+      total_{total},
       visible_{::isatty(STDERR_FILENO) == 1},
       last_{std::chrono::steady_clock::now()} {}
 
@@ -68,18 +71,18 @@ progress_line::~progress_line() {
 void progress_line::add(std::uint64_t more) {
   const std::uint64_t done = done_.fetch_add(more) + more;
   if (!visible_) return;
-  const std::unique_lock held{mutex_, std::try_to_lock};
+  const std::unique_lock lock{mutex_, std::try_to_lock};
   const auto now = std::chrono::steady_clock::now();
-  if (!held || now - last_ < std::chrono::milliseconds{100}) return;
+  if (!lock || now - last_ < std::chrono::milliseconds{100}) return;
   last_ = now;
   print(done);
 }
 
 void progress_line::print(std::uint64_t done) {
   constexpr std::size_t width = 40;
-  const double share = all_ == 0 ? 1 : static_cast<double>(done) / static_cast<double>(all_);
+  const double share = total_ == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total_);
   const auto filled = std::min(width, static_cast<std::size_t>(share * width));
-  fmt::print(stderr, "\r{} [{:<{}}] {:3.0f} %", what_, std::string(filled, '#'), width,
+  fmt::print(stderr, "\r{} [{:<{}}] {:3.0f} %", title_, std::string(filled, '#'), width,
              100 * std::min(share, 1.0));
   std::fflush(stderr);
 }

@@ -1,4 +1,4 @@
-// What the subcommands that read traces share: reading them, naming them, saying what is wrong.
+// Shared by the subcommands that read traces: reading them, naming them, printing errors.
 #pragma once
 
 #include <atomic>
@@ -17,23 +17,24 @@ namespace weir::command {
 /// The file's name without folder and extensions: "moe_train" for "a/moe_train.trace.gz".
 [[nodiscard]] std::string trace_name(std::string_view path);
 
-/// Reads a trace; what is wrong with it goes to the error output, beginning with `who`, the
-/// subcommand. Empty: nothing could be read.
-[[nodiscard]] std::optional<recording> read_trace(std::string_view who, const std::string& path);
+/// Reads a trace; a failure is printed. Empty: nothing could be read.
+[[nodiscard]] std::optional<recording> read_trace(std::string_view subcommand,
+                                                  const std::string& path);
 
-/// Whether the file gave all that its program did. If not, it says so on the error output.
-bool say_if_damaged(std::string_view who, const std::string& path, const recording& what);
+/// Whether the file is damaged or lacks events, which is then printed.
+bool warn_if_damaged(std::string_view subcommand, const std::string& path,
+                     const recording& recording);
 
 /// "weir replay: …" on the error output.
-void complain(std::string_view who, std::string_view what);
+void print_error(std::string_view subcommand, std::string_view message);
 /// The same for an error, which may come without a detail.
-void complain(std::string_view who, const error& what);
+void print_error(std::string_view subcommand, const error& error);
 
-/// One line that says how far a long work is, where the error output is a terminal; elsewhere
+/// One line that shows the progress of long work, where the error output is a terminal; elsewhere
 /// nothing. Any thread.
 class progress_line {
  public:
-  progress_line(std::string what, std::uint64_t all);
+  progress_line(std::string title, std::uint64_t total);
   ~progress_line();
   progress_line(const progress_line&) = delete;
   progress_line& operator=(const progress_line&) = delete;
@@ -43,8 +44,8 @@ class progress_line {
  private:
   void print(std::uint64_t done);
 
-  const std::string what_;
-  const std::uint64_t all_;
+  const std::string title_;
+  const std::uint64_t total_;
   const bool visible_;
   std::atomic<std::uint64_t> done_{0};
   std::mutex mutex_;

@@ -5,7 +5,7 @@ class Page {
     this.index = index;
     this.store = new Store(index);
     this.series = new Series(index, this.store, () => this.timeline && this.timeline.stage.redraw());
-    this.shelves = new Shelves(index, this.store, this.series.chunks);
+    this.blockIndex = new BlockIndex(index, this.store, this.series.chunks);
     this.sites = new Map(index.sites.map((site) => [site.number, site]));
     this.moment = null;
     this.unit = index.pageBytes;
@@ -24,10 +24,10 @@ class Page {
       this.timeline.lines.add(policy.name);
     }
     this.timeline.legend();
-    showShortages(this);
+    showOoms(this);
     showPolicies(this);
     showSites(this);
-    const [first] = this.index.shortages;
+    const [first] = this.index.ooms;
     if (this.index.events) await this.look(first ? first.event : this.index.peak.event);
     else this.arena.stage.redraw();
     document.documentElement.dataset.ready = 'yes';
@@ -57,7 +57,7 @@ class Page {
       ['Rounding at the peak', sizeText(index.peak.rounded - index.peak.live), percentText(index.peak.rounded - index.peak.live, index.peak.live)],
       ['Recorded', timeText(index.duration), `${countText(index.events)} events`],
       ['Blocks', countText(index.blocks), `from ${countText(index.siteCount)} ${index.hasStacks ? 'sites' : 'sizes'}`],
-      ['Out of memory', index.shortageCount ? countText(index.shortageCount) : 'never', ''],
+      ['Out of memory', index.oomCount ? countText(index.oomCount) : 'never', ''],
     ];
     byId('facts').replaceChildren(...facts.map(([term, value, more]) => make('div', {}, make('dt', {}, term), make('dd', {}, value, make('small', {}, more)))));
   }
@@ -92,11 +92,11 @@ class Page {
   async look(event, scroll = false) {
     this.moment = event;
     this.timeline.stage.redraw();
-    const state = await this.shelves.at(event);
+    const state = await this.blockIndex.at(event);
     if (this.moment !== event) return;  // somebody went on meanwhile
     this.state = state;
     const when = `after event ${countText(event)}, at ${timeText(this.series.timeAt(event), 1000)}`;
-    const special = event === this.index.peak.event ? ' (the peak)' : this.index.shortages.some((s) => s.event === event) ? ' (out of memory)' : '';
+    const special = event === this.index.peak.event ? ' (the peak)' : this.index.ooms.some((s) => s.event === event) ? ' (out of memory)' : '';
     byId('moment').textContent = when + special;
     this.analyse();
     if (scroll) byId('arena-title').scrollIntoView({ behavior: 'smooth', block: 'start' });
@@ -172,8 +172,8 @@ class Page {
 
   // The next moment worth a look: out of memory, the peak, a marker, a key moment.
   next(by) {
-    const { shortages, markers, keyMoments, peak, events } = this.index;
-    const all = [...new Set([peak.event, ...shortages.map((s) => s.event), ...markers.map((m) => m.event), ...keyMoments])].sort((a, b) => a - b);
+    const { ooms, markers, keyMoments, peak, events } = this.index;
+    const all = [...new Set([peak.event, ...ooms.map((s) => s.event), ...markers.map((m) => m.event), ...keyMoments])].sort((a, b) => a - b);
     const found = by > 0 ? all.find((event) => event > this.moment) : all.findLast((event) => event < this.moment);
     if (found === undefined || !events) return;
     const place = this.timeline.placeOf(found);

@@ -243,12 +243,12 @@ class Series {
 }
 
 // Blocks and physical memory of a moment.
-class Shelves {
+class BlockIndex {
   constructor(index, store, firstChunk) {
     this.index = index;
     this.levels = [];
     let chunk = firstChunk;
-    for (const { width, count } of index.shelves) {
+    for (const { width, count } of index.blockLevels) {
       this.levels.push({ width, count, first: chunk });
       chunk += count;
     }
@@ -277,26 +277,26 @@ class Shelves {
       small = keyMoments[0];
       for (const moment of keyMoments) if (moment <= event) small = moment;
     }
-    const wanted = new Set();
+    const keys = new Set();
     for (const { width, count, first } of this.levels) {
       for (const when of [event, small]) {
-        const shelf = Math.floor(when / width);
-        if (shelf < count) wanted.add(first + shelf);
-        if (shelf > 0) wanted.add(first + shelf - 1);
+        const bucket = Math.floor(when / width);
+        if (bucket < count) keys.add(first + bucket);
+        if (bucket > 0) keys.add(first + bucket - 1);
       }
     }
-    const shelves = await Promise.all([...wanted].map((key) => this.cache.get(key)));
+    const buckets = await Promise.all([...keys].map((key) => this.cache.get(key)));
     const blocks = [];
     const spans = [];
-    for (const shelf of shelves) {
-      const b = shelf.blocks;
+    for (const bucket of buckets) {
+      const b = bucket.blocks;
       for (let i = 0; i < b.count; ++i) {
         const when = b.size[i] < smallBelow ? small : event;
         if (b.start[i] > when || when >= b.start[i] + b.length[i]) continue;
         blocks.push({ address: b.address[i], size: b.size[i], rounded: b.size[i] + b.rounding[i], start: b.start[i],
           end: b.start[i] + b.length[i], tag: b.tag[i], stream: b.stream[i], site: b.site[i], groups: b.groups.map((g) => g[i]) });
       }
-      for (const s of shelf.spans) if (s.start <= event && event < s.start + s.length) spans.push(s);
+      for (const s of bucket.spans) if (s.start <= event && event < s.start + s.length) spans.push(s);
     }
     const byAddress = (a, b) => a.address - b.address;
     return { event, small, blocks: blocks.sort(byAddress), spans: spans.sort(byAddress) };

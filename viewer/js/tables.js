@@ -78,18 +78,18 @@ function showSites(page) {
   draw();
 }
 
-function showShortages(page) {
+function showOoms(page) {
   const { index } = page;
-  if (!index.shortageCount) return;
-  byId('shortage-section').hidden = false;
-  const cards = index.shortages.map((shortage) => make('div', { class: 'card' },
+  if (!index.oomCount) return;
+  byId('oom-section').hidden = false;
+  const cards = index.ooms.map((oom) => make('div', { class: 'card' },
     make('div', { class: 'bar' },
-      make('strong', {}, `${sizeText(shortage.asked)} could not be had`),
-      make('button', { onclick: () => page.look(shortage.event, true) }, 'Look at this moment')),
-    make('p', {}, shortage.verdict),
-    make('p', { class: 'quiet' }, `At ${timeText(shortage.time, 1000)}, event ${countText(shortage.event)}, on ${index.streams[shortage.stream] || 'an unknown stream'}; ${sizeText(shortage.live)} live`
-      + (shortage.reserved ? `, ${sizeText(shortage.reserved)} reserved, ${sizeText(shortage.free)} of it free in ${countText(shortage.pieces)} pieces` : '')),
-    make('ul', {}, ...shortage.tags.map((tag) => make('li', {}, `${tag.label}: ${sizeText(tag.size)} live`)))));
-  if (index.shortageCount > cards.length) cards.push(make('p', { class: 'quiet' }, `and ${countText(index.shortageCount - cards.length)} more`));
-  byId('shortages').replaceChildren(...cards);
+      make('strong', {}, `${sizeText(oom.requested)} could not be had`),
+      make('button', { onclick: () => page.look(oom.event, true) }, 'Look at this moment')),
+    make('p', {}, oom.verdict),
+    make('p', { class: 'quiet' }, `At ${timeText(oom.time, 1000)}, event ${countText(oom.event)}, on ${index.streams[oom.stream] || 'an unknown stream'}; ${sizeText(oom.live)} live`
+      + (oom.reserved ? `, ${sizeText(oom.reserved)} reserved, ${sizeText(oom.free)} of it free in ${countText(oom.pieces)} pieces` : '')),
+    make('ul', {}, ...oom.tags.map((tag) => make('li', {}, `${tag.label}: ${sizeText(tag.size)} live`)))));
+  if (index.oomCount > cards.length) cards.push(make('p', { class: 'quiet' }, `and ${countText(index.oomCount - cards.length)} more`));
+  byId('ooms').replaceChildren(...cards);
 }

@@ -263,8 +263,8 @@ class Timeline {
       this.word(pen, text, x + 3, 12);
       clear = x + pen.measureText(text).width + 12;
     }
-    for (const shortage of this.index.shortages) {
-      const x = toX(this.axis === 'time' ? shortage.time : shortage.event);
+    for (const oom of this.index.ooms) {
+      const x = toX(this.axis === 'time' ? oom.time : oom.event);
       if (x < 0 || x > width) continue;
       line(x, theme.bad);
       pen.fillStyle = theme.bad;

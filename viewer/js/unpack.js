@@ -97,7 +97,7 @@ function readIndex(r) {
   index.levels = r.number();
   index.levelShift = r.number();
   index.tileBins = r.number();
-  index.shelves = r.list(() => ({ width: r.number(), count: r.number() }));
+  index.blockLevels = r.list(() => ({ width: r.number(), count: r.number() }));
   const chunks = r.number();
   index.earlyChunks = r.number();
   index.lengths = r.numbers(chunks);
@@ -133,9 +133,9 @@ function readIndex(r) {
     policy.samples = r.list(() => ({ time: (time = r.difference(time)), reserved: r.number() }));
     return policy;
   });
-  index.shortageCount = r.number();
-  index.shortages = r.list(() => ({
-    event: r.number(), time: r.number(), asked: r.number(), stream: r.number(), live: r.number(),
+  index.oomCount = r.number();
+  index.ooms = r.list(() => ({
+    event: r.number(), time: r.number(), requested: r.number(), stream: r.number(), live: r.number(),
     rounded: r.number(), reserved: r.number(), limit: r.number(), free: r.number(),
     pieces: r.number(), longest: r.number(), verdict: r.text(),
     tags: r.list(() => ({ label: r.text(), size: r.number() })),

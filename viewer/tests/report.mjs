@@ -90,7 +90,7 @@ await test('loads, and draws every view', () => open(training, {}, async (page) 
   assert.match(await text(page, '#legend'), /activations/);
   assert.ok(await page.locator('#policies tbody tr').count() >= 2);
   assert.match(await text(page, '#sites'), /KvCache\.grow at serve\.py:64/);
-  assert.match(await text(page, '#shortages'), /60 GiB could not be had/);
+  assert.match(await text(page, '#ooms'), /60 GiB could not be had/);
   assert.match(await text(page, '#pages'), /caches/);
   await shot(page, 'light-1280');
 }));

@@ -1,10 +1,10 @@
 // weir::recorder: writes what happens to an allocator's memory to a .weirtrace, while it happens.
 //
-//   auto tape = weir::recorder::start("run.weirtrace").value();
-//   memory.set_observer(tape.get());
-//   ...
-//   memory.set_observer(nullptr);
-//   tape->stop().value();
+//   auto recorder = weir::recorder::start("run.weirtrace").value();
+//   auto registration = memory.add_observer(*recorder);
+//   launch(memory, stream);
+//   registration.end();
+//   recorder->stop().value();
 //
 // A program that does not do so is recorded where the option `record` names a file, or the
 // environment variable WEIR_RECORD.
@@ -18,6 +18,7 @@
 
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/observe/events.hpp"
 #include "weir/observe/tag.hpp"
@@ -25,7 +26,7 @@
 namespace weir::inline v0 {
 
 namespace trace {
-class tape;
+class event_collector;
 }
 
 struct recorder_options {
@@ -50,7 +51,7 @@ struct recorder_stats {
   std::uint64_t written = 0;  ///< events in the file
   std::uint64_t dropped = 0;
   std::uint64_t threads = 0;
-  std::uint64_t file_bytes = 0;
+  bytes file_size{};
 };
 
 /// Receives the events of one allocator, and writes them to a file on a thread of its own.
@@ -70,14 +71,14 @@ struct recorder_stats {
 class WEIR_API recorder final : public event_sink {
  public:
   /// invalid_argument: an option is out of range; system: the file cannot be created.
-  [[nodiscard]] static result<std::unique_ptr<recorder>> start(const std::string& path,
-                                                               const recorder_options& how = {});
+  [[nodiscard]] static result<std::unique_ptr<recorder>> start(
+      const std::string& path, const recorder_options& options = {});
   /// As stop(); what fails goes to the error handler.
   ~recorder() override;
   recorder(const recorder&) = delete;
   recorder& operator=(const recorder&) = delete;
 
-  void on_event(const memory_event& what) noexcept override;
+  void on_event(const memory_event& event) noexcept override;
   /// Puts a remark of the user's between the events.
   void marker(std::string_view text) noexcept;
 
@@ -88,9 +89,12 @@ class WEIR_API recorder final : public event_sink {
   [[nodiscard]] recorder_stats stats() const;
 
  private:
-  explicit recorder(std::unique_ptr<trace::tape> inside) noexcept;
+  explicit recorder(std::unique_ptr<trace::event_collector> state) noexcept;
 
-  std::unique_ptr<trace::tape> inside_;
+  std::unique_ptr<trace::event_collector> state_;
 };
+
+/// "written 1200, dropped 0, threads 4, file_size 18 KiB".
+[[nodiscard]] WEIR_API std::string to_string(const recorder_stats& stats);
 
 }  // namespace weir::inline v0

@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
+#include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 
 namespace weir::inline v0 {
@@ -33,8 +35,10 @@ enum class trace_kind : std::uint8_t {
 
 /// "allocate", "record_stream", …; empty if there is no such kind.
 [[nodiscard]] WEIR_API std::string_view name(trace_kind kind) noexcept;
+/// The same; "kind 77" if there is no such kind.
+[[nodiscard]] WEIR_API std::string to_string(trace_kind kind);
 
-/// One thing that happened. What a kind does not mention is 0. Numbers index the tables of the
+/// One event. Fields that its kind does not mention are 0. Numbers index the tables of the
 /// recording.
 struct trace_event {
   std::uint64_t time = 0;  ///< nanoseconds since the recording began
@@ -52,11 +56,11 @@ struct trace_event {
 };
 static_assert(sizeof(trace_event) == 48);
 
-/// What an allocator's own counters said about the same program, to compare with.
+/// The peaks of an allocator's own counters in the same program, to compare with.
 struct recorded_peak {
   std::string policy;  ///< "torch-default", "torch-expandable", "balanced", …
-  std::uint64_t requested = 0;
-  std::uint64_t reserved = 0;
+  bytes requested{};
+  bytes reserved{};
 
   friend bool operator==(const recorded_peak&, const recorded_peak&) = default;
 };
@@ -84,13 +88,22 @@ struct recording {
   std::vector<std::vector<std::uint32_t>> stacks;
   std::vector<std::string> frames;  ///< "function at file:line", or what is known of it
 
-  std::string program;                ///< what was recorded, for titles
-  std::string device;                 ///< its name
-  std::uint64_t device_capacity = 0;  ///< bytes; 0 if unknown
-  bool real_addresses = true;         ///< false: addresses only tell blocks apart
-  std::uint64_t dropped = 0;          ///< events that a ring had no room for
+  std::string program;         ///< what was recorded, for titles
+  std::string device;          ///< its name
+  bytes device_capacity{};     ///< 0 if unknown
+  bool real_addresses = true;  ///< false: addresses only tell blocks apart
+  std::uint64_t dropped = 0;   ///< events that a ring had no room for
   std::vector<recorded_peak> peaks;
   std::optional<trace_damage> damage;  ///< the events before it are whole
 };
+
+/// "1.500000000 s allocate 0x7f0000000000 size 1000 rounded 1024 stream 1": what is not 0.
+[[nodiscard]] WEIR_API std::string to_string(const trace_event& event);
+/// "balanced: 3 GiB requested, 4 GiB reserved".
+[[nodiscard]] WEIR_API std::string to_string(const recorded_peak& peak);
+/// "damaged at byte 4096: a frame's checksum is wrong".
+[[nodiscard]] WEIR_API std::string to_string(const trace_damage& damage);
+/// One line: the program, how many events, streams and threads, and the damage if there is any.
+[[nodiscard]] WEIR_API std::string to_string(const recording& recording);
 
 }  // namespace weir::inline v0

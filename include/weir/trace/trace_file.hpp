@@ -11,7 +11,8 @@
 
 namespace weir::inline v0 {
 
-/// What reading a trace may cost at most; a file that says more is refused before it is believed.
+/// What reading a trace may cost at most; a file that claims more is refused before memory is
+/// taken.
 struct trace_limits {
   std::uint64_t events = std::uint64_t{256} << 20;
   std::uint64_t bytes = std::uint64_t{8} << 30;  ///< of the file's frames, uncompressed
@@ -25,14 +26,14 @@ struct trace_limits {
 ///
 /// not_found: no such file; invalid_argument: no .weirtrace; bad_version: of a later weir;
 /// not_supported: it is compressed and this machine has no libzstd.so.1; limit_exceeded: more than
-/// `most` allows; system: it cannot be read.
+/// `limits` allows; system: it cannot be read.
 [[nodiscard]] WEIR_API result<recording> read_trace(const std::string& path,
-                                                    const trace_limits& most = {});
+                                                    const trace_limits& limits = {});
 /// The same of bytes in memory.
 [[nodiscard]] WEIR_API result<recording> read_trace_from(std::string_view bytes,
-                                                         const trace_limits& most = {});
+                                                         const trace_limits& limits = {});
 
-struct trace_writing {
+struct trace_write_options {
   /// zstd's level, 1 to 19; 0 stores without compression, as is done where there is no
   /// libzstd.so.1.
   int level = 19;
@@ -43,7 +44,7 @@ struct trace_writing {
 ///
 /// invalid_argument: the recording breaks its own rules (see weir::recording), the detail names the
 /// event; system: the file cannot be written, e.g. because the disk is full.
-[[nodiscard]] WEIR_API result<void> write_trace(const recording& what, const std::string& path,
-                                                const trace_writing& how = {});
+[[nodiscard]] WEIR_API result<void> write_trace(const recording& recording, const std::string& path,
+                                                const trace_write_options& options = {});
 
 }  // namespace weir::inline v0

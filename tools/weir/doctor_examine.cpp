@@ -1,4 +1,4 @@
-// weir doctor: finds a machine to look at and comes to a verdict about it.
+// weir doctor: opens a machine, examines it and comes to a verdict about it.
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -12,12 +12,12 @@ namespace {
 
 /// No driver, or one that is of no use? A library that is not found and one that cannot be loaded
 /// are the same to the loader; a path tells them apart. Once loaded, it is there.
-verdict verdict_without_machine(const error& problem, const std::string& asked) {
+verdict verdict_without_machine(const error& problem, const std::string& driver) {
   if (problem.code != errc::driver_unavailable || !problem.call.empty()) return verdict::unusable;
   std::error_code ignored;
-  const bool is_path = asked.find('/') != std::string::npos;
-  return is_path && std::filesystem::exists(asked, ignored) ? verdict::unusable
-                                                            : verdict::no_driver;
+  const bool is_path = driver.find('/') != std::string::npos;
+  return is_path && std::filesystem::exists(driver, ignored) ? verdict::unusable
+                                                             : verdict::no_driver;
 }
 
 result<device_report> examine_device(const runtime& machine, device gpu) {
@@ -32,13 +32,14 @@ result<device_report> examine_device(const runtime& machine, device gpu) {
   return report;
 }
 
-bool flawless(const checkup& found) {
-  return found.missing.empty() &&
-         std::all_of(found.devices.begin(), found.devices.end(), [](const device_report& report) {
-           return report.memory.has_value() &&
-                  std::all_of(report.features.begin(), report.features.end(),
-                              [](const feature& each) { return each.works == standing::yes; });
-         });
+bool is_flawless(const machine_report& machine) {
+  return machine.missing.empty() &&
+         std::all_of(
+             machine.devices.begin(), machine.devices.end(), [](const device_report& report) {
+               return report.memory.has_value() &&
+                      std::all_of(report.features.begin(), report.features.end(),
+                                  [](const feature& each) { return each.works == support::yes; });
+             });
 }
 
 }  // namespace
@@ -55,31 +56,31 @@ std::vector<driver::call> missing_calls(const driver::table& calls) {
   return missing;
 }
 
-result<checkup> examine(const options& settings, std::optional<int> only) {
-  checkup found;
-  found.asked = settings.driver_path;
+result<machine_report> examine(const options& settings, std::optional<int> only) {
+  machine_report report;
+  report.driver = settings.driver_path;
   auto real = runtime::open_cuda(settings.driver_path);
   if (real) {
-    found.machine = std::move(*real);
+    report.machine = std::move(*real);
   } else {
-    found.outcome = verdict_without_machine(real.error(), settings.driver_path);
-    found.problem = std::move(real).error();
+    report.verdict = verdict_without_machine(real.error(), settings.driver_path);
+    report.problem = std::move(real).error();
     options simulated = settings;
     simulated.runtime = runtime_choice::simulated;
     WEIR_TRY_VALUE(machine, runtime::open(simulated));
-    found.machine = std::move(machine);
+    report.machine = std::move(machine);
   }
 
-  found.missing = missing_calls(found.machine->driver());
+  report.missing = missing_calls(report.machine->driver());
   const int first = only.value_or(0);
-  const int end = only ? *only + 1 : found.machine->device_count();
+  const int end = only ? *only + 1 : report.machine->device_count();
   for (int number = first; number < end; ++number) {
-    WEIR_TRY_VALUE(gpu, found.machine->device(device_id{number}));
-    WEIR_TRY_VALUE(report, examine_device(*found.machine, gpu));
-    found.devices.push_back(std::move(report));
+    WEIR_TRY_VALUE(gpu, report.machine->device(device_id{number}));
+    WEIR_TRY_VALUE(gpu_report, examine_device(*report.machine, gpu));
+    report.devices.push_back(std::move(gpu_report));
   }
-  if (!found.simulated() && !flawless(found)) found.outcome = verdict::limited;
-  return found;
+  if (!report.is_simulated() && !is_flawless(report)) report.verdict = verdict::limited;
+  return report;
 }
 
 }  // namespace weir::command

@@ -15,10 +15,10 @@
 namespace weir::inline v0::trace {
 
 /// Owns the file of a recording in progress. One thread.
-class transcript {
+class trace_writer {
  public:
-  /// Times are told from `began` on, in ticks.
-  transcript(file_writer file, std::uint64_t began) noexcept;
+  /// Times are written from `start` on, in ticks.
+  trace_writer(file_writer file, std::uint64_t start) noexcept;
 
   void begin(const std::string& program, const std::string& device, std::uint64_t capacity);
   /// Records of this number are of the thread with that system id.
@@ -33,18 +33,18 @@ class transcript {
   void abandon() noexcept { file_.abandon(); }
 
   [[nodiscard]] std::uint64_t events() const noexcept { return written_; }
-  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_.bytes_written(); }
+  [[nodiscard]] std::uint64_t file_size() const noexcept { return file_.bytes_written(); }
 
  private:
-  void spill();
-  [[nodiscard]] trace_event translate(const record& what);
+  void spill_names();
+  [[nodiscard]] trace_event translate(const record& source);
   [[nodiscard]] std::uint32_t stream(std::uint64_t id);
   [[nodiscard]] std::uint16_t tag(std::uint16_t number);
   [[nodiscard]] std::uint16_t pool(std::uint32_t id);
 
   file_writer file_;
-  std::uint64_t began_;
-  double tick_;
+  std::uint64_t start_;
+  double nanoseconds_per_tick_;
   table_sizes tables_;
   std::unordered_map<std::uint64_t, std::uint32_t> streams_;
   std::unordered_map<std::uint16_t, std::uint16_t> tags_;

@@ -1,4 +1,4 @@
-// The story of a recording: which blocks lived when, and where physical memory was meanwhile.
+// The allocation history of a recording: the lifetimes of blocks and of physical memory.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,22 @@
 
 namespace weir::inline v0::report {
 
-/// What a reservation or page of physical memory is divided into: the smallest piece that a driver
-/// maps and gives back.
+/// The smallest piece of physical memory that a driver maps and releases.
 inline constexpr std::uint64_t page_bytes = std::uint64_t{2} << 20;
 
 /// A block from its allocation to its free. Live after event `start` and before event `end`, which
 /// is the number of events if it was never freed.
-struct life {
+struct block_lifetime {
   std::uint64_t address = 0;
-  std::uint64_t size = 0;     ///< as asked for
-  std::uint64_t rounded = 0;  ///< what it takes; `size` where the recording does not say
+  std::uint64_t size = 0;     ///< as requested
+  std::uint64_t rounded = 0;  ///< the block's own size; `size` where the recording does not say
   std::uint32_t start = 0;
   std::uint32_t end = 0;
-  std::uint32_t site = 0;  ///< of story::sites
+  std::uint32_t site = 0;  ///< of history::sites
   std::uint32_t stream = 0;
   std::uint16_t tag = 0;
   std::uint16_t pool = 0;
-  bool placed = true;  ///< false: the address says nothing
+  bool placed = true;  ///< false: the address is made up
 
   [[nodiscard]] bool at(std::uint32_t event) const noexcept {
     return start <= event && event < end;
@@ -35,7 +34,7 @@ struct life {
 };
 
 /// Physical memory that was mapped at one place, from event to event.
-struct span {
+struct mapped_range {
   std::uint64_t address = 0;
   std::uint64_t size = 0;
   std::uint32_t start = 0;
@@ -52,13 +51,13 @@ struct site {
   std::uint64_t size = 0;   ///< only without stacks
 };
 
-/// Everything later steps ask of the events. Refers to nothing of the recording.
-struct story {
-  std::vector<life> blocks;  ///< by start
-  std::vector<span> spans;   ///< by start
+/// Everything that later steps need of the events. Refers to nothing of the recording.
+struct history {
+  std::vector<block_lifetime> blocks;  ///< by start
+  std::vector<mapped_range> mappings;  ///< by start
   std::vector<site> sites;
-  std::vector<std::uint32_t> ends;      ///< blocks that were freed, in that order
-  std::vector<std::uint64_t> live;      ///< bytes asked for, after each event
+  std::vector<std::uint32_t> freed;     ///< blocks that were freed, in that order
+  std::vector<std::uint64_t> live;      ///< requested bytes, after each event
   std::vector<std::uint64_t> reserved;  ///< after each event; empty if the recording says nothing
   std::uint32_t peak = 0;               ///< the event after which most was live
 
@@ -67,25 +66,28 @@ struct story {
   }
 };
 
-/// Calls begin(block) and end(block) as `what` tells them, in order, and passed(event) after each.
-template <class Begin, class End, class Passed>
-void walk(const story& what, Begin begin, End end, Passed passed) {
+/// Calls begin(block) and end(block) in the order of the events, and after(event) behind each
+/// event.
+template <class Begin, class End, class After>
+void walk(const history& history, Begin begin, End end, After after) {
   std::size_t next_block = 0;
   std::size_t next_end = 0;
-  for (std::uint32_t event = 0; event < what.events(); ++event) {
-    while (next_end < what.ends.size() && what.blocks[what.ends[next_end]].end == event) {
-      end(what.ends[next_end++]);
+  for (std::uint32_t event = 0; event < history.events(); ++event) {
+    while (next_end < history.freed.size() &&
+           history.blocks[history.freed[next_end]].end == event) {
+      end(history.freed[next_end++]);
     }
-    while (next_block < what.blocks.size() && what.blocks[next_block].start == event) {
+    while (next_block < history.blocks.size() && history.blocks[next_block].start == event) {
       begin(static_cast<std::uint32_t>(next_block++));
     }
-    passed(event);
+    after(event);
   }
 }
 
 /// Reads the events once. A block that is allocated twice without a free ends where it begins
-/// again; a free of an unknown block changes nothing. With `where`, addresses and physical memory
-/// are those of the placement; without it and without real addresses no block is placed.
-[[nodiscard]] story tell(const recording& from, const placement* where = nullptr);
+/// again; a free of an unknown block changes nothing. With `placement`, addresses and physical
+/// memory are the placement's; without it and without real addresses no block is placed.
+[[nodiscard]] history make_history(const recording& recording,
+                                   const placement* placement = nullptr);
 
 }  // namespace weir::inline v0::report

@@ -1,15 +1,15 @@
 // Requests served by the caching allocator.
 #include <vector>
 
-#include "replay/server.hpp"
+#include "replay/backend.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
 namespace weir::inline v0::replay {
 
 namespace {
 
-placement_policy heap_policy_of(policy which) {
-  switch (which) {
+placement_policy heap_policy_of(policy replayed) {
+  switch (replayed) {
     case policy::torch_default:
       return placement_policy::classic;
     case policy::torch_expandable:
@@ -27,28 +27,30 @@ placement_policy heap_policy_of(policy which) {
   return placement_policy::balanced;
 }
 
-class heap_server final : public server {
+class heap_backend final : public backend {
  public:
-  explicit heap_server(caching_allocator memory) : memory_{std::move(memory)} {}
+  heap_backend(caching_allocator memory, event_sink* observer) : memory_{std::move(memory)} {
+    if (observer != nullptr) registration_ = memory_.add_observer(*observer);
+  }
 
-  void* allocate(const step& now, const stream_ref& on) override {
+  void* allocate(const step& request, const stream_ref& stream) override {
     try {
-      if (now.pool == 0) [[likely]]
-        return memory_.allocate(bytes{now.size}, on);
-      return pool(now.pool).allocate(bytes{now.size}, on);
+      if (request.pool == 0) [[likely]]
+        return memory_.allocate(bytes{request.size}, stream);
+      return pool(request.pool).allocate(bytes{request.size}, stream);
     } catch (const out_of_memory&) {
       return nullptr;
     }
   }
 
-  void free(void* block, const stream_ref& on) override { memory_.deallocate(block, on); }
+  void free(void* block, const stream_ref& stream) override { memory_.deallocate(block, stream); }
 
-  void record_stream(void* block, const stream_ref& on) override {
-    memory_.record_stream(block, on).value();
+  void record_stream(void* block, const stream_ref& stream) override {
+    memory_.record_stream(block, stream).value();
   }
 
   std::uint64_t take_reserved_peak() override {
-    const std::uint64_t peak = memory_.stats().reserved.peak;
+    const std::uint64_t peak = memory_.stats().reserved.peak.count();
     memory_.reset_peaks();
     return peak;
   }
@@ -68,19 +70,20 @@ class heap_server final : public server {
   }
 
   caching_allocator memory_;
+  observer_registration registration_;
   std::vector<memory_pool> pools_;  // by the recording's number
 };
 
 }  // namespace
 
-result<std::unique_ptr<server>> serve_by_heap(device gpu, const settings& how) {
-  options wanted;
-  wanted.heap_policy = heap_policy_of(how.how);
+result<std::unique_ptr<backend>> make_heap_backend(device gpu, const settings& settings) {
+  allocator_options options;
+  options.policy = heap_policy_of(settings.policy);
   // A simulated card has this size itself; a real one is shared out.
-  if (!how.where.simulated && how.capacity.count() != 0) wanted.heap_limit = how.capacity;
-  WEIR_TRY_VALUE(memory, caching_allocator::create(gpu, wanted));
-  if (how.observer != nullptr) memory.set_observer(how.observer);
-  return std::unique_ptr<server>{new heap_server{std::move(memory)}};
+  if (!settings.target.simulated && settings.capacity.count() != 0)
+    options.limit = settings.capacity;
+  WEIR_TRY_VALUE(memory, caching_allocator::create(gpu, options));
+  return std::unique_ptr<backend>{new heap_backend{std::move(memory), settings.observer}};
 }
 
 }  // namespace weir::inline v0::replay

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "report/story.hpp"
+#include "report/history.hpp"
 #include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::report {
@@ -18,11 +18,12 @@ struct holes {
   std::uint64_t longest = 0;
 };
 
-struct shortage {
+/// A request that failed.
+struct oom_report {
   std::uint32_t event = 0;
-  std::uint64_t asked = 0;
+  std::uint64_t requested = 0;
   std::uint32_t stream = 0;
-  std::uint64_t live = 0;      ///< as asked for
+  std::uint64_t live = 0;      ///< as requested
   std::uint64_t rounded = 0;   ///< what the live blocks take
   std::uint64_t reserved = 0;  ///< 0 if the recording does not say
   std::uint64_t limit = 0;     ///< 0 without one
@@ -32,7 +33,7 @@ struct shortage {
 };
 
 /// The first `most` failed requests of the recording.
-[[nodiscard]] std::vector<shortage> explain_shortages(const recording& from, const story& what,
-                                                      std::size_t most);
+[[nodiscard]] std::vector<oom_report> explain_ooms(const recording& recording,
+                                                   const history& history, std::size_t most);
 
 }  // namespace weir::inline v0::report

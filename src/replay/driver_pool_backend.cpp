@@ -3,7 +3,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "replay/server.hpp"
+#include "replay/backend.hpp"
 #include "weir/device/event.hpp"
 
 namespace weir::inline v0::replay {
@@ -13,37 +13,37 @@ namespace {
 using driver::call;
 using driver::check;
 
-class driver_pool_server final : public server {
+class driver_pool_backend final : public backend {
  public:
-  driver_pool_server(device gpu, driver::CUmemoryPool pool) : gpu_{gpu}, pool_{pool} {}
+  driver_pool_backend(device gpu, driver::CUmemoryPool pool) : gpu_{gpu}, pool_{pool} {}
 
-  void* allocate(const step& now, const stream_ref& on) override {
-    if (now.size == 0) return nullptr;
+  void* allocate(const step& request, const stream_ref& stream) override {
+    if (request.size == 0) return nullptr;
     const context_scope bound{gpu_};
     if (!bound) throw failure{bound.error()};
     driver::CUdeviceptr address = 0;
-    const driver::CUresult answer =
-        bound.driver().mem_alloc_from_pool_async(&address, now.size, pool_, on.handle());
-    if (answer == driver::CUDA_ERROR_OUT_OF_MEMORY) return nullptr;
-    check(call::mem_alloc_from_pool_async, answer, bytes{now.size}).value();
+    const driver::CUresult status =
+        bound.driver().mem_alloc_from_pool_async(&address, request.size, pool_, stream.handle());
+    if (status == driver::CUDA_ERROR_OUT_OF_MEMORY) return nullptr;
+    check(call::mem_alloc_from_pool_async, status, bytes{request.size}).value();
     return reinterpret_cast<void*>(address);
   }
 
-  void free(void* block, const stream_ref& on) override {
+  void free(void* block, const stream_ref& stream) override {
     if (block == nullptr) return;
     const context_scope bound{gpu_};
     if (!bound) throw failure{bound.error()};
-    if (const auto users = recorded_.find(block); users != recorded_.end()) {
-      for (const stream_ref& each : users->second) make_wait(on, each, bound);
-      recorded_.erase(users);
+    if (const auto recorded = recorded_.find(block); recorded != recorded_.end()) {
+      for (const stream_ref& each : recorded->second) make_wait(stream, each, bound);
+      recorded_.erase(recorded);
     }
-    check(call::mem_free_async,
-          bound.driver().mem_free_async(reinterpret_cast<driver::CUdeviceptr>(block), on.handle()))
+    check(call::mem_free_async, bound.driver().mem_free_async(
+                                    reinterpret_cast<driver::CUdeviceptr>(block), stream.handle()))
         .value();
   }
 
-  void record_stream(void* block, const stream_ref& on) override {
-    if (block != nullptr) recorded_[block].push_back(on);
+  void record_stream(void* block, const stream_ref& stream) override {
+    if (block != nullptr) recorded_[block].push_back(stream);
   }
 
   std::uint64_t take_reserved_peak() override {
@@ -71,9 +71,9 @@ class driver_pool_server final : public server {
  private:
   void make_wait(const stream_ref& waiting, const stream_ref& until, const context_scope& bound) {
     if (waiting == until) return;
-    event mark = event::create(gpu_).value();
-    mark.record(until, bound).value();
-    waiting.wait(mark, bound).value();
+    event reached = event::create(gpu_).value();
+    reached.record(until, bound).value();
+    waiting.wait(reached, bound).value();
   }
 
   device gpu_;
@@ -83,21 +83,21 @@ class driver_pool_server final : public server {
 
 }  // namespace
 
-result<std::unique_ptr<server>> serve_by_driver_pool(device gpu, const settings& how) {
+result<std::unique_ptr<backend>> make_driver_pool_backend(device gpu, const settings& settings) {
   if (!gpu.capabilities().memory_pools) return errc::not_supported;
   const context_scope bound{gpu};
   if (!bound) return bound.error();
-  driver::CUmemPoolProps wanted{};
-  wanted.allocType = driver::CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {driver::CU_MEM_LOCATION_TYPE_DEVICE, gpu.id().number()};
-  if (!how.where.simulated) wanted.maxSize = how.capacity.count();
+  driver::CUmemPoolProps properties{};
+  properties.allocType = driver::CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {driver::CU_MEM_LOCATION_TYPE_DEVICE, gpu.id().number()};
+  if (!settings.target.simulated) properties.maxSize = settings.capacity.count();
   driver::CUmemoryPool pool = nullptr;
-  WEIR_TRY(check(call::mem_pool_create, bound.driver().mem_pool_create(&pool, &wanted)));
+  WEIR_TRY(check(call::mem_pool_create, bound.driver().mem_pool_create(&pool, &properties)));
   std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
   WEIR_TRY(check(call::mem_pool_set_attribute,
                  bound.driver().mem_pool_set_attribute(
                      pool, driver::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &everything)));
-  return std::unique_ptr<server>{new driver_pool_server{gpu, pool}};
+  return std::unique_ptr<backend>{new driver_pool_backend{gpu, pool}};
 }
 
 }  // namespace weir::inline v0::replay

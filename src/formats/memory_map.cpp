@@ -1,0 +1,118 @@
+// Following a recording's events to its end.
+#include "formats/memory_map.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace weir::inline v0::formats {
+namespace {
+
+constexpr std::uint64_t unit = 512;
+
+std::uint64_t rounded(const trace_event& event) noexcept {
+  if (event.extra >= event.size && event.extra != 0) return event.extra;
+  const std::uint64_t size = std::max<std::uint64_t>(event.size, 1);
+  return size > UINT64_MAX - unit ? size : (size + unit - 1) / unit * unit;
+}
+
+std::uint64_t end_of(std::uint64_t address, std::uint64_t size) noexcept {
+  return size > UINT64_MAX - address ? UINT64_MAX : address + size;
+}
+
+}  // namespace
+
+bool has_events(const recording& recording, trace_kind kind) {
+  return std::any_of(recording.events.begin(), recording.events.end(),
+                     [&](const trace_event& each) { return each.kind == kind; });
+}
+
+memory_map::memory_map(const recording& recording) noexcept
+    : has_addresses_{recording.real_addresses},
+      has_reusable_{has_events(recording, trace_kind::reusable)},
+      has_reserved_{has_events(recording, trace_kind::reserve)} {}
+
+trace_event memory_map::apply(const trace_event& event) {
+  trace_event placed = event;
+  changes_.clear();
+  switch (event.kind) {
+    case trace_kind::allocate:
+      if (!has_addresses_) {
+        placed.address = next_address_;
+        next_address_ += rounded(event);
+        addresses_[event.address] = placed.address;
+      }
+      blocks_[placed.address] = {.size = event.size,
+                                 .rounded = rounded(event),
+                                 .stream = event.stream,
+                                 .stack = event.other};
+      reserve(placed.address, rounded(event));
+      break;
+    case trace_kind::deallocate:
+    case trace_kind::reusable:
+    case trace_kind::record_stream:
+      if (!has_addresses_) placed.address = addresses_[event.address];
+      if (event.kind == trace_kind::deallocate && has_reusable_) {
+        if (const auto entry = blocks_.find(placed.address); entry != blocks_.end())
+          entry->second.pending = true;
+      } else if (event.kind != trace_kind::record_stream) {
+        end(placed.address);
+      }
+      break;
+    case trace_kind::reserve:
+      reserve(event.address, event.size);
+      break;
+    case trace_kind::release:
+      release(event.address, event.size);
+      break;
+    case trace_kind::move:
+      release(event.extra, event.size);
+      reserve(event.address, event.size);
+      break;
+    default:
+      break;
+  }
+  return placed;
+}
+
+void memory_map::end(std::uint64_t address) {
+  const auto entry = blocks_.find(address);
+  if (entry == blocks_.end()) return;
+  if (!has_reserved_) release(address, entry->second.rounded);
+  blocks_.erase(entry);
+}
+
+void memory_map::reserve(std::uint64_t address, std::uint64_t size) {
+  std::uint64_t end = end_of(address, size);
+  auto range = reserved_.upper_bound(address);
+  if (range != reserved_.begin() && std::prev(range)->second >= address) --range;
+  std::uint64_t first = address;
+  while (range != reserved_.end() && range->first <= end) {
+    if (range->first > address) changes_.push_back({true, address, range->first - address});
+    first = std::min(first, range->first);
+    address = std::max(address, range->second);
+    range = reserved_.erase(range);
+  }
+  if (address < end) changes_.push_back({true, address, end - address});
+  end = std::max(end, address);
+  if (end != first) reserved_.emplace(first, end);
+}
+
+void memory_map::release(std::uint64_t address, std::uint64_t size) {
+  const std::uint64_t end = end_of(address, size);
+  auto range = reserved_.upper_bound(address);
+  if (range != reserved_.begin()) --range;
+  while (range != reserved_.end() && range->first < end) {
+    const auto [first, last] = *range;
+    if (last <= address) {
+      ++range;
+      continue;
+    }
+    range = reserved_.erase(range);
+    if (first < address) reserved_.emplace(first, address);
+    if (last > end) reserved_.emplace(end, last);
+    const std::uint64_t from = std::max(first, address);
+    changes_.push_back({false, from, std::min(last, end) - from});
+  }
+}
+
+}  // namespace weir::inline v0::formats

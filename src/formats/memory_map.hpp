@@ -1,0 +1,69 @@
+// The reserved memory and the live blocks of a recording, after each of its events.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "weir/trace/trace.hpp"
+
+namespace weir::inline v0::formats {
+
+/// Whether an event of that kind is anywhere in the recording. Reads all its events.
+[[nodiscard]] bool has_events(const recording& recording, trace_kind kind);
+
+/// Follows the events of a recording one by one. Its addresses do not overlap: where those of the
+/// recording only tell blocks apart, each block gets one of its own. One thread.
+///
+/// A block always lies in reserved memory. Where the recording has reservations but not the one
+/// under a block, which came before it began, that memory appears with the first block that lies
+/// there. Where it has none, memory comes and goes with each block.
+class memory_map {
+ public:
+  struct block {
+    std::uint64_t size = 0;     ///< asked for
+    std::uint64_t rounded = 0;  ///< the block's own size
+    std::uint32_t stream = 0;
+    std::uint32_t stack = 0;  ///< plus one
+    bool pending = false;     ///< freed, not yet reusable
+  };
+  /// Memory that was reserved or released.
+  struct change {
+    bool reserved = false;
+    std::uint64_t address = 0;
+    std::uint64_t size = 0;
+  };
+
+  explicit memory_map(const recording& recording) noexcept;
+
+  /// Updates the map; returns the event with its address in the map.
+  trace_event apply(const trace_event& event);
+  /// The changes of the last event; each piece was not, or was, reserved before. An
+  /// allocation's changes come before it, all others after.
+  [[nodiscard]] const std::vector<change>& changes() const noexcept { return changes_; }
+  /// By address.
+  [[nodiscard]] const std::map<std::uint64_t, block>& blocks() const noexcept { return blocks_; }
+  /// Begin and end of what is reserved, merged where it touches.
+  [[nodiscard]] const std::map<std::uint64_t, std::uint64_t>& reserved() const noexcept {
+    return reserved_;
+  }
+  /// Whether frees are recorded in two steps.
+  [[nodiscard]] bool has_reusable() const noexcept { return has_reusable_; }
+
+ private:
+  void end(std::uint64_t address);
+  void reserve(std::uint64_t address, std::uint64_t size);
+  void release(std::uint64_t address, std::uint64_t size);
+
+  bool has_addresses_;
+  bool has_reusable_ = false;
+  bool has_reserved_ = false;
+  std::uint64_t next_address_ = std::uint64_t{1} << 40;  // made-up ones
+  std::unordered_map<std::uint64_t, std::uint64_t> addresses_;
+  std::map<std::uint64_t, block> blocks_;
+  std::map<std::uint64_t, std::uint64_t> reserved_;
+  std::vector<change> changes_;
+};
+
+}  // namespace weir::inline v0::formats

@@ -1,0 +1,207 @@
+// The allocation history of a recording, in one pass.
+#include "report/history.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+namespace weir::inline v0::report {
+
+namespace {
+
+/// A range that does not wrap, whatever the recording says.
+std::uint64_t size_within(std::uint64_t address, std::uint64_t size) {
+  return std::min(size, std::numeric_limits<std::uint64_t>::max() - address);
+}
+
+/// Physical memory as it is mapped, moved and unmapped; pieces of a reservation may go on their
+/// own.
+class mapping_tracker {
+ public:
+  explicit mapping_tracker(std::vector<mapped_range>& out) : out_{out} {}
+
+  void map(std::uint64_t address, std::uint64_t size, std::uint32_t event) {
+    size = size_within(address, size);
+    unmap(address, size, event);  // the release of what was mapped there before was not recorded
+    if (size != 0) mapped_.emplace(address, piece{size, event});
+  }
+
+  void unmap(std::uint64_t address, std::uint64_t size, std::uint32_t event) {
+    const std::uint64_t end = address + size_within(address, size);
+    auto entry = mapped_.upper_bound(address);
+    if (entry != mapped_.begin()) --entry;
+    while (entry != mapped_.end() && entry->first < end) {
+      const auto [from, mapped] = *entry;
+      const std::uint64_t to = from + mapped.size;
+      if (to <= address) {
+        ++entry;
+        continue;
+      }
+      entry = mapped_.erase(entry);
+      const std::uint64_t cut = std::max(from, address);
+      const std::uint64_t cut_end = std::min(to, end);
+      out_.push_back({cut, cut_end - cut, mapped.since, event});
+      if (from < cut) mapped_.emplace(from, piece{cut - from, mapped.since});
+      if (cut_end < to) mapped_.emplace(cut_end, piece{to - cut_end, mapped.since});
+    }
+  }
+
+  void finish(std::uint32_t events) {
+    for (const auto& [address, remaining] : mapped_) {
+      out_.push_back({address, remaining.size, remaining.since, events});
+    }
+    std::sort(out_.begin(), out_.end(), [](const mapped_range& a, const mapped_range& b) {
+      return std::pair{a.start, a.address} < std::pair{b.start, b.address};
+    });
+  }
+
+ private:
+  struct piece {
+    std::uint64_t size;
+    std::uint32_t since;
+  };
+  std::map<std::uint64_t, piece> mapped_;
+  std::vector<mapped_range>& out_;
+};
+
+class history_builder {
+ public:
+  history_builder(const recording& recording, const placement* placement, history& out)
+      : recording_{recording},
+        placement_{placement},
+        out_{out},
+        mappings_{out.mappings},
+        has_own_addresses_{placement == nullptr && recording.real_addresses} {}
+
+  void build() {
+    const auto count = static_cast<std::uint32_t>(recording_.events.size());
+    out_.live.reserve(count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      apply(recording_.events[i], i);
+      out_.live.push_back(live_);
+      if (live_ > out_.live[out_.peak]) out_.peak = i;
+      if (has_physical_) out_.reserved.resize(i, 0);
+      if (has_physical_) out_.reserved.push_back(reserved_);
+    }
+    mappings_.finish(count);
+  }
+
+ private:
+  void apply(const trace_event& event, std::uint32_t index) {
+    switch (event.kind) {
+      case trace_kind::allocate:
+        allocate(event, index);
+        break;
+      case trace_kind::deallocate:
+        end(event.address, index);
+        break;
+      case trace_kind::reserve:
+        if (has_own_addresses_) reserve(event.address, event.size, index);
+        break;
+      case trace_kind::move:
+        if (has_own_addresses_) move(event.address, event.size, event.extra, index);
+        break;
+      case trace_kind::release:
+        if (has_own_addresses_) release(event.address, event.size, index);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void reserve(std::uint64_t address, std::uint64_t size, std::uint32_t index) {
+    has_physical_ = true;
+    reserved_ += size;
+    mappings_.map(address, size, index);
+  }
+
+  void move(std::uint64_t to, std::uint64_t size, std::uint64_t from, std::uint32_t index) {
+    mappings_.unmap(from, size, index);
+    mappings_.map(to, size, index);
+  }
+
+  void release(std::uint64_t address, std::uint64_t size, std::uint32_t index) {
+    has_physical_ = true;
+    reserved_ -= std::min(reserved_, size);
+    mappings_.unmap(address, size, index);
+  }
+
+  /// The placement's steps before this block's allocation.
+  void apply_placement_until(std::uint32_t block, std::uint32_t index) {
+    for (; next_step_ < placement_->steps.size() && placement_->steps[next_step_].before <= block;
+         ++next_step_) {
+      const placement::physical& step = placement_->steps[next_step_];
+      if (step.kind == memory_event_kind::reserve) reserve(step.address, step.size, index);
+      if (step.kind == memory_event_kind::move) move(step.address, step.size, step.from, index);
+      if (step.kind == memory_event_kind::release) release(step.address, step.size, index);
+    }
+  }
+
+  /// Gives a new block its place.
+  void place(block_lifetime& block, std::uint32_t number, std::uint32_t index) {
+    block.placed = has_own_addresses_;
+    if (placement_ == nullptr) return;
+    apply_placement_until(number, index);
+    if (number >= placement_->places.size() || placement_->places[number].address == 0) return;
+    block.placed = true;
+    block.address = placement_->places[number].address;
+    block.rounded = std::max(block.size, placement_->places[number].rounded);
+  }
+
+  void allocate(const trace_event& event, std::uint32_t index) {
+    end(event.address, index);
+    const std::uint64_t size = size_within(event.address, event.size);
+    const auto block = static_cast<std::uint32_t>(out_.blocks.size());
+    out_.blocks.push_back({event.address, size,
+                           size_within(event.address, std::max(size, event.extra)), index,
+                           static_cast<std::uint32_t>(recording_.events.size()), site_of(event),
+                           event.stream, event.tag, event.pool});
+    place(out_.blocks.back(), block, index);
+    live_blocks_[event.address] = block;
+    live_ += size;
+  }
+
+  void end(std::uint64_t address, std::uint32_t index) {
+    const auto entry = live_blocks_.find(address);
+    if (entry == live_blocks_.end()) return;
+    block_lifetime& block = out_.blocks[entry->second];
+    block.end = index;
+    live_ -= block.size;
+    out_.freed.push_back(entry->second);
+    live_blocks_.erase(entry);
+  }
+
+  std::uint32_t site_of(const trace_event& event) {
+    const bool by_stack = !recording_.stacks.empty();
+    const bool known = by_stack && event.other <= recording_.stacks.size();
+    const site key{known ? event.other : 0, by_stack ? 0 : event.size};
+    const auto [entry, inserted] = sites_.try_emplace(
+        by_stack ? key.stack : key.size, static_cast<std::uint32_t>(out_.sites.size()));
+    if (inserted) out_.sites.push_back(key);
+    return entry->second;
+  }
+
+  const recording& recording_;
+  const placement* placement_;
+  history& out_;
+  mapping_tracker mappings_;
+  const bool has_own_addresses_;
+  std::size_t next_step_ = 0;                                     // of the placement's steps
+  std::unordered_map<std::uint64_t, std::uint32_t> live_blocks_;  // by address
+  std::unordered_map<std::uint64_t, std::uint32_t> sites_;
+  std::uint64_t live_ = 0;
+  std::uint64_t reserved_ = 0;
+  bool has_physical_ = false;
+};
+
+}  // namespace
+
+history make_history(const recording& recording, const placement* placement) {
+  history out;
+  history_builder{recording, placement, out}.build();
+  return out;
+}
+
+}  // namespace weir::inline v0::report
