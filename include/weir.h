@@ -3,12 +3,12 @@
  * The rules of this interface; docs/c.md is the guide to it:
  *  - A call that can fail returns a weir_error; weir_ok is 0. What a failed call should have
  *    written is untouched, but for the pointer to memory of an allocation, which becomes null.
- *    weir_last_error_message() then has the story, for the calling thread.
+ *    weir_last_error_message() then describes the failure, for the calling thread.
  *  - Nothing throws, prints or aborts across it, unless a handler of the user's does
  *    (weir_allocator_set_out_of_memory_handler).
  *  - Handles are numbers that are never used twice, dressed as pointers. Null where an object is
  *    needed, a closed handle, a handle of another kind and a pointer from nowhere are errors, not
- *    undefined. Closing null is fine; closing twice is weir_error_already_freed.
+ *    undefined. Closing null is fine; closing twice is weir_error_closed.
  *  - Any thread may make any call. A handle may be closed while another thread uses it: that call
  *    finishes first, later ones fail. Objects keep alive what they are made of: runtimes, streams
  *    and allocators may be closed in any order.
@@ -74,11 +74,11 @@ WEIR_C_API const char* weir_error_meaning(weir_error code);
 WEIR_C_API const char* weir_last_error_message(void);
 /* The driver's own result code of that failure; 0 where no driver call was involved. */
 WEIR_C_API int32_t weir_last_error_native(void);
-/* How many failures were found where none could be returned, since the process began. */
+/* How many failures there were that no call could return, since the process began. */
 WEIR_C_API uint64_t weir_reported_errors(void);
 
-/* Told of each of those, on the thread that found it, possibly with weir's locks held: it must
- * return, and must not call weir. The message is good during the call. */
+/* Called for each of those, on the thread that met it, possibly with weir's locks held: it must
+ * return, and must not call weir. The message is valid during the call. */
 typedef void (*weir_error_handler)(void* context, weir_error code, const char* message);
 /* Replaces the process's handler; null removes it. A call of the old one that had begun on another
  * thread may still be running when this returns. */
@@ -121,7 +121,7 @@ WEIR_C_API weir_error weir_runtime_open(const char* options, weir_runtime** runt
 WEIR_C_API weir_error weir_runtime_open_from_environment(const char* options,
                                                          weir_runtime** runtime);
 
-/* Closes a runtime. Null is fine; closing twice is weir_error_already_freed. */
+/* Closes a runtime. Null is fine; closing twice is weir_error_closed. */
 WEIR_C_API weir_error weir_runtime_close(weir_runtime* runtime);
 
 typedef struct weir_runtime_info {
@@ -165,8 +165,8 @@ typedef struct weir_device_info {
 WEIR_C_API weir_error weir_device_get_info(weir_runtime* runtime, int32_t device,
                                            weir_device_info* info);
 
-/* What is free and present on a device, in bytes, by all processes together. Creates the device's
- * context. Either pointer may be null. */
+/* The free and the total memory of a device, in bytes, for all processes together. Creates the
+ * device's context. Either pointer may be null. */
 WEIR_C_API weir_error weir_device_get_memory(weir_runtime* runtime, int32_t device, uint64_t* free,
                                              uint64_t* total);
 
@@ -175,7 +175,7 @@ WEIR_C_API weir_error weir_device_synchronize(weir_runtime* runtime, int32_t dev
 
 /* --- Streams ---------------------------------------------------------------------------------- */
 
-/* A stream of weir's own, or a reference to somebody's. It knows the stream's number, so that
+/* A stream of weir's own, or a reference to another's. It knows the stream's number, so that
  * allocations through it need no driver call. */
 typedef struct weir_stream weir_stream;
 
@@ -184,14 +184,15 @@ enum {
       1 << 0 /* synchronises with the legacy stream instead of running beside it */
 };
 
-/* A smaller priority goes first; what is out of the device's range is brought into it. */
+/* A smaller priority runs first; one out of the device's range is clamped to it. */
 WEIR_C_API weir_error weir_stream_create(weir_runtime* runtime, int32_t device, uint32_t flags,
                                          int32_t priority, weir_stream** stream);
 /* A reference to a CUstream or cudaStream_t, which must live as long as this; null is the legacy
  * stream, (void*)2 the calling thread's own default stream. Before such a stream is destroyed
- * weir_unwatch_stream tells every allocator and pool that met it: the driver does not survive being
- * asked about a stream that is gone. weir_error_bad_stream: it is of another device;
- * weir_error_capture_forbidden: it is being captured, and its number cannot be asked now. */
+ * weir_unwatch_stream must be called, for every allocator and pool that met it: the driver does not
+ * survive being queried about a stream that is gone. weir_error_bad_stream: it is of another
+ * device; weir_error_capture_forbidden: it is being captured, and its number cannot be queried now.
+ */
 WEIR_C_API weir_error weir_stream_wrap(weir_runtime* runtime, int32_t device, void* native,
                                        weir_stream** stream);
 /* Destroys a stream of weir's own; work still queued is carried out. Of a wrapped one only the
@@ -205,7 +206,7 @@ WEIR_C_API weir_error weir_stream_get_id(weir_stream* stream, uint64_t* id);
 /* Waits until all work queued so far is done. */
 WEIR_C_API weir_error weir_stream_synchronize(weir_stream* stream);
 /* Whether it is done: 1 or 0. */
-WEIR_C_API weir_error weir_stream_query(weir_stream* stream, int32_t* done);
+WEIR_C_API weir_error weir_stream_is_complete(weir_stream* stream, int32_t* complete);
 
 enum {
   weir_capture_none = 0,
@@ -223,19 +224,19 @@ WEIR_C_API weir_error weir_stream_get_capture(weir_stream* stream, int32_t* stat
  * outlasts the handle. The stream must not be null here and in the next: it says which device.
  * weir_error_bad_stream: a thread's default stream. */
 WEIR_C_API weir_error weir_watch_stream(weir_stream* stream);
-/* The stream will not be used any more: its last work is counted, and it is never asked again.
+/* The stream will not be used any more: its last work is counted, and it is never queried again.
  * Needed before a stream is destroyed that is watched, or that weir did not create and an allocator
  * or pool has met: the same as release_stream of all of them. */
 WEIR_C_API weir_error weir_unwatch_stream(weir_stream* stream);
 
 /* --- Events ----------------------------------------------------------------------------------- */
 
-/* A mark that is recorded behind the work queued on a stream, and reached when that is done. */
+/* A mark recorded behind the work queued on a stream, and complete when that work is done. */
 typedef struct weir_event weir_event;
 
 enum {
   weir_event_timing = 1 << 0,       /* needed by weir_event_get_elapsed */
-  weir_event_interprocess = 1 << 1, /* can be given to another process; excludes timing */
+  weir_event_interprocess = 1 << 1, /* can be shared with another process; excludes timing */
   weir_event_blocking_sync = 1 << 2 /* synchronize sleeps instead of spinning */
 };
 
@@ -244,11 +245,11 @@ WEIR_C_API weir_error weir_event_create(weir_runtime* runtime, int32_t device, u
 WEIR_C_API weir_error weir_event_close(weir_event* event);
 /* A null stream is the legacy stream of the event's device. */
 WEIR_C_API weir_error weir_event_record(weir_event* event, weir_stream* stream);
-/* Whether the mark is reached: 1 or 0. Never recorded counts as reached. While a capture runs in
- * the process this breaks it, unless the thread's capture mode is relaxed. */
-WEIR_C_API weir_error weir_event_query(weir_event* event, int32_t* reached);
+/* Whether the work before the mark is done: 1 or 0. Never recorded counts as complete. While a
+ * capture runs in the process this breaks it, unless the thread's capture mode is relaxed. */
+WEIR_C_API weir_error weir_event_is_complete(weir_event* event, int32_t* complete);
 WEIR_C_API weir_error weir_event_synchronize(weir_event* event);
-/* The time between two marks of timing events. weir_error_not_ready: one is not reached. */
+/* The time between two marks of timing events. weir_error_not_ready: one is not complete. */
 WEIR_C_API weir_error weir_event_get_elapsed(weir_event* from, weir_event* to, float* milliseconds);
 /* The CUevent. */
 WEIR_C_API weir_error weir_event_get_native(weir_event* event, void** native);
@@ -264,12 +265,12 @@ typedef struct weir_gauge {
   uint64_t peak;
 } weir_gauge;
 
-/* What an allocator, one of its pools or one tag holds; docs/stats.md tells each number's story.
+/* What an allocator, one of its pools or one tag holds; docs/stats.md explains each number.
  * requested <= allocated <= active <= reserved, of one moment. */
 typedef struct weir_memory_stats {
   uint32_t struct_size;
   uint32_t reserved_0;
-  weir_gauge requested;   /* what users asked for and have not freed */
+  weir_gauge requested;   /* allocated and not freed, as requested */
   weir_gauge allocated;   /* the same, rounded to whole blocks */
   weir_gauge active;      /* allocated, and freed memory that other streams may still use */
   weir_gauge reserved;    /* physical memory taken from the driver */
@@ -277,18 +278,22 @@ typedef struct weir_memory_stats {
   uint64_t cached;        /* reserved - active */
   uint64_t thread_cached; /* of cached: held by threads for their next request */
   uint64_t pending;       /* active - allocated */
-  uint64_t stream_bound;  /* of cached: free for the stream that used it last only */
+  uint64_t stream_bound;  /* of cached: free only for the stream that used it last */
   uint64_t allocations;   /* successful ones */
   uint64_t frees;
   uint64_t hits;             /* allocations served by the thread's cache */
   uint64_t failures;         /* allocations that ended out of memory or at a limit */
   uint64_t handles_created;  /* physical handles or segments taken from the driver */
   uint64_t handles_moved;    /* mapped somewhere else */
-  uint64_t handles_returned; /* went back to a mapping that was kept */
-  uint64_t handles_released; /* given back to the driver */
+  uint64_t handles_returned; /* remapped where they had been mapped before */
+  uint64_t handles_released; /* released to the driver */
   uint64_t waits;            /* queued on a stream so that it could reuse memory */
   uint64_t events;           /* recorded to know when memory is free for others */
-  uint64_t metadata;         /* host memory that the books take */
+  uint64_t metadata;         /* host memory of the bookkeeping tables */
+  uint64_t heap_hits; /* allocations served by free memory of the heap, without a driver call */
+  uint64_t misses;    /* the other ones: the driver was called to reserve, map or wait */
+  weir_gauge active_requested; /* requested, with the freed memory that is in active */
+  weir_gauge active_blocks;    /* blocks, with the freed ones that are in active */
 } weir_memory_stats;
 
 /* --- Tags ------------------------------------------------------------------------------------- */
@@ -305,7 +310,7 @@ WEIR_C_API weir_error weir_tag_set_current(uint32_t tag, uint32_t* previous);
 
 /* --- The caching allocator -------------------------------------------------------------------- */
 
-/* Memory of one device for any thread and any stream; docs/allocator.md tells how it works.
+/* Memory of one device for any thread and any stream; docs/allocator.md explains how it works.
  *
  * Order: memory allocated for a stream may be used by work queued on it from then on; memory freed
  * on a stream may still be used by work queued on it before. Whoever used it on further streams
@@ -326,16 +331,16 @@ WEIR_C_API weir_error weir_allocator_create(weir_runtime* runtime, int32_t devic
 WEIR_C_API weir_error weir_allocator_create_from_environment(weir_runtime* runtime, int32_t device,
                                                              const char* options,
                                                              weir_allocator** allocator);
-/* Gives all memory back, after waiting for the streams that freed some, and reports what is still
- * live to the error handler. Calls of other threads that are under way finish first, or find the
- * allocator closed. The handle is closed in any case; the first failure is returned.
- * weir_error_not_permitted: the process's default allocator. */
+/* Releases all memory, after waiting for the streams that freed some, and reports what is still
+ * live to the error handler (weir_error_still_live). Calls of other threads that are under way
+ * finish first, or find the allocator closed. The handle is closed in any case; the first failure
+ * is returned. weir_error_not_permitted: the process's default allocator. */
 WEIR_C_API weir_error weir_allocator_close(weir_allocator* allocator);
 /* The number of its device. */
 WEIR_C_API weir_error weir_allocator_get_device(weir_allocator* allocator, int32_t* device);
 
 /* Zero bytes give a null pointer and weir_ok. On failure *pointer is null. The alignment is 512, or
- * what is asked for: a power of two up to 2 MiB. */
+ * the one requested: a power of two up to 2 MiB. */
 WEIR_C_API weir_error weir_allocator_allocate(weir_allocator* allocator, uint64_t size,
                                               weir_stream* stream, void** pointer);
 WEIR_C_API weir_error weir_allocator_allocate_aligned(weir_allocator* allocator, uint64_t size,
@@ -345,8 +350,8 @@ WEIR_C_API weir_error weir_allocator_allocate_aligned(weir_allocator* allocator,
  * allocator; weir_error_double_free; weir_error_bad_stream: a stream of another device. */
 WEIR_C_API weir_error weir_allocator_deallocate(weir_allocator* allocator, void* pointer,
                                                 weir_stream* stream);
-/* Also checks that `size` is what was asked for: weir_error_invalid_argument, and the block is
- * freed all the same. */
+/* Also checks that `size` is the one requested: weir_error_invalid_argument if not, and the block
+ * is freed all the same. */
 WEIR_C_API weir_error weir_allocator_deallocate_sized(weir_allocator* allocator, void* pointer,
                                                       uint64_t size, weir_stream* stream);
 /* Frees on the stream that the block was allocated for. */
@@ -364,7 +369,7 @@ WEIR_C_API weir_error weir_allocator_deallocate_native(weir_allocator* allocator
 WEIR_C_API weir_error weir_allocator_record_stream_native(weir_allocator* allocator, void* pointer,
                                                           void* native_stream);
 
-/* The size that was asked for, of the block that begins there. */
+/* The requested size of the block that begins there. */
 WEIR_C_API weir_error weir_allocator_size_of(weir_allocator* allocator, const void* pointer,
                                              uint64_t* size);
 
@@ -373,7 +378,7 @@ enum {
   weir_block_thread_cached = 1, /* freed, kept by a thread for its next request */
   weir_block_pending = 2,       /* freed, but a recorded stream may still use it */
   weir_block_stream_bound = 3,  /* free for the stream that used it last */
-  weir_block_free = 4,          /* free for everybody */
+  weir_block_free = 4,          /* free for every stream */
   weir_block_hole = 5           /* addresses without memory of their own */
 };
 
@@ -415,8 +420,8 @@ WEIR_C_API weir_error weir_allocator_explain(weir_allocator* allocator, uint64_t
                                              weir_stream* stream, char* text, uint64_t capacity,
                                              uint64_t* length);
 
-/* Gives memory that is free for everybody back to the driver until at most `keep` is reserved;
- * waits for nothing. `released`, if not null, is how much went. */
+/* Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved;
+ * waits for nothing. `released`, if not null, is how much was released. */
 WEIR_C_API weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t keep,
                                           uint64_t* released);
 /* The same for all that is not live, after waiting for the streams. */
@@ -451,12 +456,11 @@ WEIR_C_API weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator,
 /* Ends the registration. A call of it that had begun on another thread may still be running. */
 WEIR_C_API weir_error weir_callback_close(weir_callback* registration);
 
-/* The last word when a request has failed for want of memory (weir_error_out_of_memory or
- * weir_error_limit_exceeded), after everything else was tried. Called by weir_allocator_allocate,
- * _aligned and _native, and by weir_pool_allocate, at their outermost edge: no lock is held, no
- * object of weir's waits for it, weir_last_error_message() tells of the failure. It may
- *  - return 1: the request is tried again (so it must have freed something, or it is asked
- * forever);
+/* Called when a request has failed for want of memory (weir_error_out_of_memory or
+ * weir_error_limit_exceeded), after everything else was tried: by weir_allocator_allocate, _aligned
+ * and _native, and by weir_pool_allocate, at their outermost edge: no lock is held, no object of
+ * weir's is on the stack, weir_last_error_message() describes the failure. It may
+ *  - return 1: the request is tried again (it must have freed something, or it is called forever);
  *  - return 0: the request fails with its error and a null pointer;
  *  - not return: throw a C++ exception, which passes through weir unharmed, or longjmp out.
  * One an allocator; null removes it. A call of the old one that had begun may still be running. */
@@ -470,12 +474,12 @@ WEIR_C_API weir_error weir_allocator_set_out_of_memory_handler(weir_allocator* a
 
 /* Memory of an allocator that is kept apart: what is freed to it is reused by it alone. Blocks are
  * freed through the allocator. When the handle is closed the pool takes no requests; its physical
- * memory goes back when its last block is freed. */
+ * memory is released when its last block is freed. */
 typedef struct weir_pool weir_pool;
 
 enum {
-  weir_pool_exportable = 1 << 0, /* blocks can be given to other processes; see Sharing */
-  /* For captured graphs: its memory is never moved nor given back while the handle is open, and it
+  weir_pool_exportable = 1 << 0, /* blocks can be shared with other processes; see Sharing */
+  /* For captured graphs: its memory is never moved nor released while the handle is open, and it
    * serves streams that are being captured. */
   weir_pool_retains = 1 << 1
 };
@@ -493,7 +497,7 @@ WEIR_C_API weir_error weir_pool_allocate_at(weir_pool* pool, void* address, uint
                                             weir_stream* stream);
 WEIR_C_API weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id);
 WEIR_C_API weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats);
-/* Gives what is not live back to the driver, after waiting for the streams. */
+/* Releases what is not live to the driver, after waiting for the streams. */
 WEIR_C_API weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released);
 /* Sends the calling thread's requests to the pool's allocator to the pool, until weir_pool_leave on
  * the same thread; they nest. */
@@ -519,7 +523,7 @@ WEIR_C_API weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** p
 WEIR_C_API weir_error weir_capture_close(weir_capture* capture);
 
 /* Says that captures may be under way, of whatever streams, as long as it is open: the allocator
- * asks no stream meanwhile, so that nothing it does can break one. For who captures without
+ * queries no stream meanwhile, so that nothing it does can break one. For who captures without
  * weir_capture_begin, in pools that retain. */
 typedef struct weir_capture_notice weir_capture_notice;
 WEIR_C_API weir_error weir_capture_notice_open(weir_allocator* allocator,
@@ -599,11 +603,11 @@ typedef struct weir_recorder_stats {
   uint64_t written; /* events in the file */
   uint64_t dropped;
   uint64_t threads;
-  uint64_t file_bytes;
+  uint64_t file_size;
 } weir_recorder_stats;
 
-/* Begins at once, in place of whatever recorded the allocator before; `options` may be null. The
- * file appears under its name when the recording is stopped. */
+/* Begins at once; any number of recorders may record one allocator. `options` may be null. The file
+ * appears under its name when the recording is stopped. */
 WEIR_C_API weir_error weir_recorder_start(weir_allocator* allocator, const char* path,
                                           const weir_recorder_options* options,
                                           weir_recorder** recorder);
@@ -620,7 +624,7 @@ WEIR_C_API weir_error weir_recorder_stop(weir_recorder* recorder);
 typedef struct weir_stream_pool weir_stream_pool;
 
 enum {
-  weir_stream_pool_posix_descriptor = 1 << 0, /* can be given to other processes */
+  weir_stream_pool_posix_descriptor = 1 << 0, /* can be shared with other processes */
   /* Rules by which memory freed on another stream is reused, switched off: */
   weir_stream_pool_no_event_dependencies = 1 << 1,
   weir_stream_pool_no_opportunistic = 1 << 2,
@@ -632,19 +636,20 @@ typedef struct weir_stream_pool_config {
   uint32_t flags;     /* weir_stream_pool_... */
   uint64_t initial;   /* reserved at once */
   uint64_t max;       /* the most that is reserved; 0: what the device has */
-  uint64_t threshold; /* what stays reserved unused; WEIR_NO_LIMIT keeps everything */
+  uint64_t threshold; /* what stays reserved unused; WEIR_NO_LIMIT keeps everything, and one below
+                         `initial` is raised to it */
 } weir_stream_pool_config;
 #define WEIR_STREAM_POOL_CONFIG_INIT \
   { sizeof(weir_stream_pool_config), 0, 0, 0, WEIR_NO_LIMIT }
 
-typedef struct weir_stream_pool_usage {
+typedef struct weir_stream_pool_stats {
   uint32_t struct_size;
   uint32_t reserved_0;
-  weir_gauge reserved; /* the driver's figures, of everybody who uses the pool */
+  weir_gauge reserved; /* the driver's figures, of all users of the pool */
   weir_gauge used;
   weir_gauge allocations; /* made through this library and not freed, a count */
   uint64_t allocated;     /* their bytes */
-} weir_stream_pool_usage;
+} weir_stream_pool_stats;
 
 /* What weir_stream_pool_get_attribute and set_attribute take: the driver's numbers. */
 enum {
@@ -653,9 +658,9 @@ enum {
   weir_stream_pool_reuse_internal_dependencies = 3,
   weir_stream_pool_release_threshold = 4,
   weir_stream_pool_reserved = 5,      /* read only */
-  weir_stream_pool_reserved_high = 6, /* can be set to 0 */
+  weir_stream_pool_reserved_peak = 6, /* can be set to 0, which means: to what is reserved now */
   weir_stream_pool_used = 7,          /* read only */
-  weir_stream_pool_used_high = 8      /* can be set to 0 */
+  weir_stream_pool_used_peak = 8      /* like reserved_peak */
 };
 
 /* `config` may be null: a pool that keeps everything, grows as needed and is not shared. */
@@ -670,73 +675,88 @@ WEIR_C_API weir_error weir_stream_pool_open_default(weir_runtime* runtime, int32
  * only weir_stream_pool_import_pointer works. */
 WEIR_C_API weir_error weir_stream_pool_import(weir_runtime* runtime, int32_t device,
                                               int32_t descriptor, weir_stream_pool** pool);
-/* Destroys the pool, unless it is the device's own. Memory that is not freed stays good, but nobody
- * can free it through this handle any more: `remaining`, if not null, is how much that is. */
+/* Destroys the pool, unless it is the device's own. Memory that is not freed stays valid, but
+ * cannot be freed through this handle any more: `remaining`, if not null, is how much that is. */
 WEIR_C_API weir_error weir_stream_pool_close(weir_stream_pool* pool, uint64_t* remaining);
 
 /* As weir_allocator_allocate; an alignment of 0 is 256. */
 WEIR_C_API weir_error weir_stream_pool_allocate(weir_stream_pool* pool, uint64_t size,
                                                 uint64_t alignment, weir_stream* stream,
                                                 void** pointer);
-/* The stream may be any that has been made to wait for the work that used the memory. */
+/* The stream may be any that has been made to wait for the work that used the memory. As
+ * weir_allocator_deallocate and _sized. */
 WEIR_C_API weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* pointer,
-                                                  uint64_t size, weir_stream* stream);
+                                                  weir_stream* stream);
+WEIR_C_API weir_error weir_stream_pool_deallocate_sized(weir_stream_pool* pool, void* pointer,
+                                                        uint64_t size, weir_stream* stream);
 /* The CUmemoryPool. */
 WEIR_C_API weir_error weir_stream_pool_get_native(weir_stream_pool* pool, void** native);
-WEIR_C_API weir_error weir_stream_pool_get_usage(weir_stream_pool* pool,
-                                                 weir_stream_pool_usage* usage);
+/* Each figure is of its own moment. */
+WEIR_C_API weir_error weir_stream_pool_get_stats(weir_stream_pool* pool,
+                                                 weir_stream_pool_stats* stats);
+/* Flags are 0 or 1, the others bytes. weir_error_not_supported: the pool is imported. */
 WEIR_C_API weir_error weir_stream_pool_get_attribute(weir_stream_pool* pool, int32_t attribute,
                                                      uint64_t* value);
+/* weir_error_invalid_argument: a flag that is neither 0 nor 1, a threshold above `max`, a peak that
+ * is not 0, or a figure that is read only. */
 WEIR_C_API weir_error weir_stream_pool_set_attribute(weir_stream_pool* pool, int32_t attribute,
                                                      uint64_t value);
+/* Every peak becomes the current value. */
 WEIR_C_API weir_error weir_stream_pool_reset_peaks(weir_stream_pool* pool);
-/* Gives unused memory back while at least `keep` stays reserved. */
+/* Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved,
+ * in the driver's whole units. Waits for nothing: memory whose free the host has not waited for
+ * stays. */
 WEIR_C_API weir_error weir_stream_pool_trim(weir_stream_pool* pool, uint64_t keep,
                                             uint64_t* released);
 /* Lets another device of the runtime use the pool's memory (on = 1), or not (0). */
 WEIR_C_API weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int32_t on);
+/* What a device of the runtime may do with the pool's memory: 0, weir_read or weir_read_write. */
+WEIR_C_API weir_error weir_stream_pool_get_peer(weir_stream_pool* pool, int32_t device,
+                                                int32_t* rights);
 
 /* A descriptor for weir_stream_pool_import in another process; the caller closes it. */
 WEIR_C_API weir_error weir_stream_pool_export(weir_stream_pool* pool, int32_t* descriptor);
 /* A pointer in the driver's 64 opaque bytes, for a process that imported the pool. */
 WEIR_C_API weir_error weir_stream_pool_export_pointer(weir_stream_pool* pool, const void* pointer,
                                                       uint8_t bytes[64]);
-/* Freed with weir_stream_pool_deallocate and the size that comes back here, before the exporter
- * frees it. */
+/* Memory of the exporter, and its size; freed with weir_stream_pool_deallocate, before the exporter
+ * frees it. weir_error_foreign_pointer: the bytes are not those of a pointer of this pool;
+ * weir_error_already_mapped: it is imported already; weir_error_not_supported: this pool is not
+ * imported. */
 WEIR_C_API weir_error weir_stream_pool_import_pointer(weir_stream_pool* pool,
                                                       const uint8_t bytes[64], weir_stream* stream,
                                                       void** pointer, uint64_t* size);
 
 /* --- Pools of whole blocks -------------------------------------------------------------------- */
 
-/* Blocks by size that are kept when they are freed: of plain device memory for drivers without
+/* Blocks by size that are cached when they are freed: of plain device memory for drivers without
  * pools, or of pinned host memory, which is reused only when no work uses it any more. */
 typedef struct weir_block_pool weir_block_pool;
 
 typedef struct weir_block_pool_stats {
   uint32_t struct_size;
   uint32_t reserved_0;
-  weir_gauge requested;
-  weir_gauge allocated;
-  weir_gauge reserved;
-  weir_gauge blocks;
-  uint64_t cached;
-  uint64_t pending;
-  uint64_t allocations;
+  weir_gauge requested; /* allocated and not freed, as requested */
+  weir_gauge allocated; /* the same, rounded to whole blocks */
+  weir_gauge reserved;  /* taken from the driver */
+  weir_gauge blocks;    /* live blocks, a count */
+  uint64_t cached;      /* freed, and not allocated again */
+  uint64_t pending;     /* of cached: waits for recorded streams */
+  uint64_t allocations; /* successful ones; this and the following: since reset_counters */
   uint64_t frees;
-  uint64_t hits;
-  uint64_t misses;
-  uint64_t failures;
-  uint64_t waits;
-  uint64_t events;
+  uint64_t hits;     /* allocations served by a cached block */
+  uint64_t misses;   /* allocations served by the driver */
+  uint64_t failures; /* requests that ended out of memory */
+  uint64_t waits;    /* queued on a stream so that it could reuse memory */
+  uint64_t events;   /* recorded to know when memory is free for others */
 } weir_block_pool_stats;
 
-/* At most `threshold` bytes are kept; WEIR_NO_LIMIT keeps everything. */
+/* At most `threshold` bytes are cached; WEIR_NO_LIMIT caches everything. */
 WEIR_C_API weir_error weir_bin_pool_create(weir_runtime* runtime, int32_t device,
                                            uint64_t threshold, weir_block_pool** pool);
 WEIR_C_API weir_error weir_pinned_pool_create(weir_runtime* runtime, int32_t device,
                                               uint64_t threshold, weir_block_pool** pool);
-/* All memory goes back; blocks that are still live are reported to the error handler. */
+/* Releases all memory; blocks that are still live are reported to the error handler. */
 WEIR_C_API weir_error weir_block_pool_close(weir_block_pool* pool);
 /* As weir_allocator_...; an alignment of 0 is 256. */
 WEIR_C_API weir_error weir_block_pool_allocate(weir_block_pool* pool, uint64_t size,
@@ -750,9 +770,16 @@ WEIR_C_API weir_error weir_block_pool_record_stream(weir_block_pool* pool, void*
 WEIR_C_API weir_error weir_block_pool_release_stream(weir_block_pool* pool, weir_stream* stream);
 WEIR_C_API weir_error weir_block_pool_get_stats(weir_block_pool* pool,
                                                 weir_block_pool_stats* stats);
+/* Every peak becomes the current value. */
 WEIR_C_API weir_error weir_block_pool_reset_peaks(weir_block_pool* pool);
+/* Every count since the pool was created becomes 0; what is live, cached and reserved stays. */
+WEIR_C_API weir_error weir_block_pool_reset_counters(weir_block_pool* pool);
+/* As weir_allocator_trim and weir_allocator_empty_cache. */
 WEIR_C_API weir_error weir_block_pool_trim(weir_block_pool* pool, uint64_t keep,
                                            uint64_t* released);
+WEIR_C_API weir_error weir_block_pool_empty_cache(weir_block_pool* pool, uint64_t* released);
+/* From now on at most so much is cached. What is over it is released at once, after waiting for the
+ * streams. */
 WEIR_C_API weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t most);
 
 /* --- Buffers ---------------------------------------------------------------------------------- */
@@ -780,32 +807,192 @@ WEIR_C_API weir_error weir_buffer_create(weir_allocator* allocator, uint64_t siz
 /* Straight from the driver (cuMemAlloc), nothing cached. */
 WEIR_C_API weir_error weir_buffer_create_plain(weir_runtime* runtime, int32_t device, uint64_t size,
                                                weir_buffer** buffer);
-/* Managed memory of zeros, for the device's every stream. The host may touch `data` between
- * weir_buffer_begin_host and weir_buffer_end_host. */
-WEIR_C_API weir_error weir_buffer_create_managed(weir_runtime* runtime, int32_t device,
-                                                 uint64_t size, weir_buffer** buffer);
 /* Pinned host memory of zeros that every device reaches over the bus. Nothing orders host and
  * devices but what the program waits for. */
 WEIR_C_API weir_error weir_buffer_create_pinned(weir_runtime* runtime, int32_t device,
                                                 uint64_t size, weir_buffer** buffer);
+/* A buffer of a pool is freed to the pool. */
 WEIR_C_API weir_error weir_buffer_close(weir_buffer* buffer);
 WEIR_C_API weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info* info);
-/* Of device buffers; others are weir_error_not_supported. The bytes that both sizes have stay. */
+/* Of buffers of an allocator, and plain ones: the bytes that both sizes have stay, new ones are
+ * undefined. weir_error_not_supported: another buffer. */
 WEIR_C_API weir_error weir_buffer_resize(weir_buffer* buffer, uint64_t size);
-/* Of device buffers: belongs to `next` from now on, which waits for the old stream. */
+/* Of the same: belongs to `next` from now on, which waits for the old stream. */
 WEIR_C_API weir_error weir_buffer_hand_over(weir_buffer* buffer, weir_stream* next);
-/* Of device buffers: its stream waits for what is queued on `other` so far. */
-WEIR_C_API weir_error weir_buffer_join(weir_buffer* buffer, weir_stream* other);
-/* Of managed buffers: work that is queued on `stream` next uses it. weir_error_not_ready: the host
- * has it. */
-WEIR_C_API weir_error weir_buffer_use_on(weir_buffer* buffer, weir_stream* stream);
-/* Of managed buffers: waits for the streams that use it; until weir_buffer_end_host the host may
- * touch it and use_on refuses. They nest. */
+/* Work on another stream than its own uses the buffer.
+ *  - Of an allocator, and plain: called behind that work; the buffer's stream waits for what is
+ *    queued on `stream` so far.
+ *  - Of a pool: called while it is taken; what is queued on `stream` until it is freed may use it.
+ *  - Managed: called before each piece of work, also on the stream it was created for;
+ *    weir_error_not_ready: the host has the buffer. weir_error_bad_stream,
+ *    weir_error_not_permitted: on a device without concurrent managed access, the memory is
+ *    attached to another stream, or to the host.
+ *  - Pinned: weir_error_not_supported. */
+WEIR_C_API weir_error weir_buffer_record_stream(weir_buffer* buffer, weir_stream* stream);
+
+/* --- Managed buffers -------------------------------------------------------------------------- */
+
+/* Memory that host and devices see at one address, each when it is safe: work queued on a stream
+ * that was recorded may use it, and the host may between weir_buffer_begin_host and
+ * weir_buffer_end_host. Everything in this part is weir_error_not_supported of other buffers. */
+
+/* What is in new memory: `flags` of weir_buffer_create_managed and of weir_buffer_pool_take. */
+enum {
+  weir_buffer_zeroed = 1 << 0 /* zeros, by a fill queued on the stream; without it: undefined */
+};
+
+/* Who may use managed memory. Binding only on devices without concurrent managed access; a hint to
+ * others. */
+enum {
+  weir_attach_global = 0, /* every stream; the host only while the whole device is idle */
+  weir_attach_host = 1,   /* the host at any time, and no device */
+  weir_attach_single = 2  /* one stream; the host while that stream is idle */
+};
+
+/* Where managed memory can be: the number of a device, or one of these. */
+#define WEIR_PLACE_HOST (-1)
+/* A node of the host's memory; weir_error_not_supported with drivers older than CUDA 12.2. */
+#define WEIR_PLACE_HOST_NODE(node) (-2 - (node))
+#define WEIR_PLACE_NONE INT32_MIN
+
+/* For work on the device's streams. A null stream is the device's legacy stream;
+ * weir_error_bad_stream: it is of another device. weir_error_invalid_argument: the size is 0. */
+WEIR_C_API weir_error weir_buffer_create_managed(weir_runtime* runtime, int32_t device,
+                                                 uint64_t size, uint32_t flags, int32_t attachment,
+                                                 weir_stream* stream, weir_buffer** buffer);
+/* The same with the `size` bytes of `data`, copied by the host before the call returns. */
+WEIR_C_API weir_error weir_buffer_create_managed_copy(weir_runtime* runtime, int32_t device,
+                                                      const void* data, uint64_t size,
+                                                      int32_t attachment, weir_stream* stream,
+                                                      weir_buffer** buffer);
+
+/* Waits for the recorded streams, and, on a device without concurrent managed access, for all its
+ * work; until weir_buffer_end_host the host may touch the memory, and record_stream, prefetch,
+ * attach and resize are weir_error_not_ready. They nest. */
 WEIR_C_API weir_error weir_buffer_begin_host(weir_buffer* buffer);
+/* The same, waiting only for `event`, recorded behind all work on the buffer. */
+WEIR_C_API weir_error weir_buffer_begin_host_after(weir_buffer* buffer, weir_event* event);
+/* The same without waiting. weir_error_not_ready: a stream has not finished;
+ * weir_error_not_supported: the driver cannot tell without waiting, because the device has no
+ * concurrent managed access and the memory is global. */
+WEIR_C_API weir_error weir_buffer_try_begin_host(weir_buffer* buffer);
 WEIR_C_API weir_error weir_buffer_end_host(weir_buffer* buffer);
-/* Of managed buffers: queues a move to a device, or to the host for -1. */
-WEIR_C_API weir_error weir_buffer_prefetch(weir_buffer* buffer, int32_t device,
-                                           weir_stream* stream);
+
+/* The next five are about `size` bytes from `offset` on; a size of 0 is up to the end. The driver
+ * rounds outwards to pages. weir_error_invalid_argument: bytes outside the buffer;
+ * weir_error_not_supported: the device has no concurrent managed access; weir_error_no_device. */
+
+/* Queues a move to a place. */
+WEIR_C_API weir_error weir_buffer_prefetch(weir_buffer* buffer, uint64_t offset, uint64_t size,
+                                           int32_t place, weir_stream* stream);
+/* Mostly read (on = 1): each reader gets a copy; a write ends all but the writer's. */
+WEIR_C_API weir_error weir_buffer_advise_read_mostly(weir_buffer* buffer, uint64_t offset,
+                                                     uint64_t size, int32_t on);
+/* Where pages should stay; WEIR_PLACE_NONE withdraws the advice. */
+WEIR_C_API weir_error weir_buffer_advise_preferred(weir_buffer* buffer, uint64_t offset,
+                                                   uint64_t size, int32_t place);
+/* Accesses from a place reach the pages without moving them (on = 1). */
+WEIR_C_API weir_error weir_buffer_advise_accessed_by(weir_buffer* buffer, uint64_t offset,
+                                                     uint64_t size, int32_t place, int32_t on);
+
+typedef struct weir_managed_info {
+  uint32_t struct_size;
+  int32_t attachment;         /* weir_attach_..., of the whole buffer */
+  int32_t read_mostly;        /* 1 or 0 */
+  int32_t preferred;          /* a place, or WEIR_PLACE_NONE */
+  int32_t last_prefetch;      /* a place, or WEIR_PLACE_NONE */
+  uint32_t accessed_by_count; /* how many there are */
+  int32_t accessed_by[64];    /* places, in no order; cut if there are more */
+} weir_managed_info;
+
+/* The driver's record of the range; nothing where its pages differ. It does not tell where pages
+ * are now, only where they were prefetched to last. */
+WEIR_C_API weir_error weir_buffer_get_managed_info(weir_buffer* buffer, uint64_t offset,
+                                                   uint64_t size, weir_managed_info* info);
+
+/* Changes who may use the memory, in the stream's order. weir_attach_single gives it to that
+ * stream, which must not be the legacy one (weir_error_invalid_argument). */
+WEIR_C_API weir_error weir_buffer_attach(weir_buffer* buffer, int32_t attachment,
+                                         weir_stream* stream);
+/* Other memory: the old bytes as far as there are, then zeros. Waits for the streams that use the
+ * old memory; advice about it is lost. */
+WEIR_C_API weir_error weir_buffer_resize_managed(weir_buffer* buffer, uint64_t size,
+                                                 weir_stream* stream);
+
+/* --- Buffer pools ----------------------------------------------------------------------------- */
+
+/* Buffers of plain device memory on all devices, cached by device and rounded size when they are
+ * closed, up to bounds. */
+typedef struct weir_buffer_pool weir_buffer_pool;
+
+enum {
+  /* A freed buffer waits for its own and the recorded streams alone before it goes to another
+   * stream; without it, for the work of all known streams (see weir_watch_stream). */
+  weir_buffer_pool_declared_uses = 1 << 0
+};
+
+typedef struct weir_buffer_pool_options {
+  uint32_t struct_size;
+  uint32_t flags;         /* weir_buffer_pool_... */
+  uint64_t max_cached;    /* bytes that are cached on each device; WEIR_NO_LIMIT: all */
+  uint64_t max_idle_time; /* nanoseconds that an unused buffer is cached; WEIR_NO_LIMIT: for good */
+} weir_buffer_pool_options;
+#define WEIR_BUFFER_POOL_OPTIONS_INIT \
+  { sizeof(weir_buffer_pool_options), 0, WEIR_NO_LIMIT, WEIR_NO_LIMIT }
+
+typedef struct weir_buffer_pool_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t hits; /* takes served by a cached buffer; this and the next two: since reset_counters */
+  uint64_t misses;  /* takes served by the driver */
+  uint64_t returns; /* buffers that were freed */
+  uint64_t cached;  /* bytes freed and not taken again */
+  weir_gauge taken; /* bytes, rounded; of several devices the peak is the sum of theirs */
+} weir_buffer_pool_stats;
+
+/* `options` may be null: nothing is bounded. */
+WEIR_C_API weir_error weir_buffer_pool_create(const weir_buffer_pool_options* options,
+                                              weir_buffer_pool** pool);
+/* It serves no more takes and caches nothing. Buffers that are taken stay valid; closing them then
+ * waits for their stream. All devices are attempted; the first failure is returned. */
+WEIR_C_API weir_error weir_buffer_pool_close(weir_buffer_pool* pool);
+/* `size` bytes for work queued on the stream from now on, with weir_buffer_zeroed or without. The
+ * stream must not be null here, and in the next two: it says which device.
+ * weir_error_invalid_argument: the size is 0. */
+WEIR_C_API weir_error weir_buffer_pool_take(weir_buffer_pool* pool, uint64_t size, uint32_t flags,
+                                            weir_stream* stream, weir_buffer** buffer);
+/* The same, but only if a cached buffer is known to be free for the stream; weir_error_not_found:
+ * none is, and nothing was counted. No driver call but for the fill of zeros. */
+WEIR_C_API weir_error weir_buffer_pool_take_cached(weir_buffer_pool* pool, uint64_t size,
+                                                   uint32_t flags, weir_stream* stream,
+                                                   weir_buffer** buffer);
+/* As weir_buffer_close, but behind the work queued on `stream`, which has been made to wait for
+ * that on the buffer's own. weir_error_foreign_pointer: a buffer of another pool, or of none; the
+ * handle is closed only on success. */
+WEIR_C_API weir_error weir_buffer_pool_free(weir_buffer_pool* pool, weir_buffer* buffer,
+                                            weir_stream* stream);
+
+/* The following are about one device; a null runtime: about all, whatever `device` is. */
+
+/* A device that no buffer was taken on has zeros. */
+WEIR_C_API weir_error weir_buffer_pool_get_stats(weir_buffer_pool* pool, weir_runtime* runtime,
+                                                 int32_t device, weir_buffer_pool_stats* stats);
+/* Every peak becomes the current value. */
+WEIR_C_API weir_error weir_buffer_pool_reset_peaks(weir_buffer_pool* pool, weir_runtime* runtime,
+                                                   int32_t device);
+/* Hits, misses and returns become 0. */
+WEIR_C_API weir_error weir_buffer_pool_reset_counters(weir_buffer_pool* pool, weir_runtime* runtime,
+                                                      int32_t device);
+/* Releases cached memory that nothing uses any more to the driver until at most `keep` bytes are
+ * reserved on the device, or on each, and what is over the pool's bounds in any case. Waits for
+ * nothing. */
+WEIR_C_API weir_error weir_buffer_pool_trim(weir_buffer_pool* pool, weir_runtime* runtime,
+                                            int32_t device, uint64_t keep, uint64_t* released);
+/* The same for all that is cached, after waiting for the streams. */
+WEIR_C_API weir_error weir_buffer_pool_empty_cache(weir_buffer_pool* pool, weir_runtime* runtime,
+                                                   int32_t device, uint64_t* released);
+
+/* --- Copies ----------------------------------------------------------------------------------- */
 
 /* Queue a copy, or a fill with one byte value, of memory of any kind. The stream must not be null
  * here: it says which device. */
@@ -858,12 +1045,12 @@ WEIR_C_API weir_error weir_imported_close(weir_imported* imported);
 
 /* --- Sharing over a link ---------------------------------------------------------------------- */
 
-/* Memory that can be given to other processes, kept until everybody has let go. */
+/* Memory that can be shared with other processes, kept until all of them have let go. */
 typedef struct weir_shared weir_shared;
-/* A connection to one other process over a Unix socket; docs/sharing.md tells who is protected from
+/* A connection to one other process over a Unix socket; docs/sharing.md says who is protected from
  * whom. */
 typedef struct weir_link weir_link;
-/* What came over a link and is not opened yet. */
+/* Something received over a link and not opened yet. */
 typedef struct weir_offer weir_offer;
 
 typedef struct weir_shared_info {
@@ -874,11 +1061,11 @@ typedef struct weir_shared_info {
   uint64_t unit; /* the size of each of its handles */
 } weir_shared_info;
 
-/* `unit` is the size of the handles, which are given whole; 0: one for all. */
+/* `unit` is the size of the handles, which are shared whole; 0: one for all. */
 WEIR_C_API weir_error weir_shared_create(weir_runtime* runtime, int32_t device, uint64_t size,
                                          uint64_t unit, weir_shared** shared);
-/* A block of an exportable pool, in whole handles. It goes back to the pool once nobody can reach
- * it any more. */
+/* A block of an exportable pool, in whole handles. It is freed to the pool once no process can
+ * reach it any more. */
 WEIR_C_API weir_error weir_shared_allocate(weir_allocator* allocator, weir_pool* pool,
                                            uint64_t size, weir_stream* stream,
                                            weir_shared** shared);
@@ -889,13 +1076,13 @@ WEIR_C_API weir_error weir_shared_close(weir_shared* shared);
 WEIR_C_API weir_error weir_link_create_sockets(int32_t sockets[2]);
 /* Both sides call it, with a socket (SOCK_SEQPACKET) that leads to the other; weir takes it over,
  * also if the call fails.
- * `timeout` is in milliseconds, for calls that are not told otherwise. */
+ * `timeout` is in milliseconds, for calls that have no timeout of their own. */
 WEIR_C_API weir_error weir_link_open(weir_runtime* runtime, int32_t socket, uint32_t timeout,
                                      weir_link** link);
 WEIR_C_API weir_error weir_link_close(weir_link* link);
 /* weir_error_peer_closed: the other process closed the link or died. */
 WEIR_C_API weir_error weir_link_check(weir_link* link);
-/* Each gives something and answers a number for weir_link_revoke, if `grant` is not null. A size of
+/* Each offers something and sets `grant`, if not null, to a number for weir_link_revoke. A size of
  * 0 is up to the end. */
 WEIR_C_API weir_error weir_link_offer_memory(weir_link* link, weir_shared* shared, uint64_t offset,
                                              uint64_t size, int32_t rights, uint64_t* grant);
@@ -906,7 +1093,7 @@ WEIR_C_API weir_error weir_link_offer_stream_pool(weir_link* link, weir_stream_p
 WEIR_C_API weir_error weir_link_send_note(weir_link* link, const void* note, uint64_t size);
 /* Asks the other side to let go and waits for it. weir_error_not_ready: it has not yet. */
 WEIR_C_API weir_error weir_link_revoke(weir_link* link, uint64_t grant, uint32_t timeout);
-/* How much was given and not let go, a count. */
+/* How many offers the other side has not let go. */
 WEIR_C_API weir_error weir_link_get_outstanding(weir_link* link, uint64_t* count);
 /* The next offer or note. weir_error_not_ready: none came in time. */
 WEIR_C_API weir_error weir_link_receive(weir_link* link, uint32_t timeout, weir_offer** offer);
@@ -936,19 +1123,19 @@ WEIR_C_API weir_error weir_offer_get_note(weir_offer* offer, void* note, uint64_
 WEIR_C_API weir_error weir_offer_open_memory(weir_offer* offer, weir_imported** imported);
 WEIR_C_API weir_error weir_offer_open_event(weir_offer* offer, weir_event** event);
 WEIR_C_API weir_error weir_offer_open_stream_pool(weir_offer* offer, weir_stream_pool** pool);
-/* What was not opened is handed back. */
+/* What was not opened is returned to the giver. */
 WEIR_C_API weir_error weir_offer_close(weir_offer* offer);
 
 /* --- The process's own ------------------------------------------------------------------------ */
 
 /* One runtime and one allocator a device that live as long as the process, for plug-ins that own
- * nothing (weir_plugins.h). Made at the first question, with the options of the environment
+ * nothing (weir_plugins.h). Created at the first call, with the options of the environment
  * (WEIR_HEAP_POLICY, ...), except that the machine is the real one (runtime=cuda) and streams may
  * end without notice (heap_unannounced_ends=on) unless something says otherwise; the same handle
  * each time. Closing them is weir_error_not_permitted. */
 WEIR_C_API weir_error weir_default_runtime(weir_runtime** runtime);
 WEIR_C_API weir_error weir_default_allocator(int32_t device, weir_allocator** allocator);
-/* Options that count more than those of the environment, for what is not made yet: the runtime, and
+/* Options that override those of the environment, for what is not created yet: the runtime, and
  * allocators of further devices. Replaces what was set before; null and "" remove it.
  * weir_error_bad_option: the list cannot be read; weir_error_not_permitted: the runtime is open
  * already, and the list would have opened another. */

@@ -11,16 +11,16 @@
  * Rules for all of them:
  *  - Any thread may call, at any time, with or without a lock of the caller's: nothing here calls
  *    back. Memory is 512-byte aligned.
- *  - Zero bytes give null. A request that fails gives null and leaves its story in
- *    weir_last_error_message(); those named _or_throw throw std::bad_alloc instead (in fact
- *    weir::out_of_memory, whose what() has the report) and weir::failure for errors other than a
+ *  - Zero bytes give null. A request that fails gives null, and
+ *    weir_last_error_message() describes it; those named _or_throw throw std::bad_alloc instead (in
+ * fact weir::out_of_memory, whose what() has the report) and weir::failure for errors other than a
  *    lack of memory. They are for C++ callers alone: an exception must not pass through C.
  *  - Frees take memory from any of weir's process allocators. What is wrong with a free goes to the
  *    error handler (weir_set_error_handler). Frees that come when the driver is shut down already,
- *    or the device's context is gone, are silent: there is nothing left to give back.
+ *    or the device's context is gone, are silent: there is nothing left to free.
  *  - Streams are CUstream or cudaStream_t; null is the legacy stream. These allocators have the
  *    option heap_unannounced_ends unless the environment or the program switches it off: a stream
- *    is asked only in calls that name it, and may be destroyed without notice once none will.
+ *    is queried only in calls that name it, and may be destroyed without notice once none will.
  *    weir_plugin_release_stream() and, for streams that stay, weir_watch_stream() let memory change
  *    streams sooner.
  */
@@ -82,12 +82,12 @@ WEIR_C_API void weir_ort_empty_cache(void);
  * The legacy stream until it is set; null sets it back. A stream that is set must live until
  * another is. weir_error_no_device; weir_error_bad_stream: it is of another device. */
 WEIR_C_API weir_error weir_plugin_set_stream(int32_t device, void* stream);
-/* `stream` is about to be destroyed: what was freed on it becomes everybody's once its work is
- * done, and not only once the whole device was seen to rest. */
+/* `stream` is about to be destroyed: what was freed on it is free for every stream once its work is
+ * done, and not only once the whole device was seen idle. */
 WEIR_C_API weir_error weir_plugin_release_stream(int32_t device, void* stream);
-/* What a new request could get and what the device has: free on the device, and cached by weir. */
+/* What a new request could get (free on the device, or cached by weir), and the device's total. */
 WEIR_C_API weir_error weir_plugin_get_memory(int32_t device, size_t* free, size_t* total);
-/* As weir_torch_base_alloc, for any hook that asks for a range. weir_error_foreign_pointer. */
+/* As weir_torch_base_alloc, for any hook that needs a range. weir_error_foreign_pointer. */
 WEIR_C_API weir_error weir_plugin_base_range(const void* pointer, void** base, size_t* size);
 
 #ifdef __cplusplus

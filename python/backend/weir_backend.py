@@ -120,8 +120,8 @@ Description-Content-Type: text/markdown
 
 def below(folder, *patterns):
     """The files below `folder` by their names relative to it."""
-    found = {path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()}
-    return {path.relative_to(folder).as_posix(): path for path in sorted(found)
+    paths = {path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()}
+    return {path.relative_to(folder).as_posix(): path for path in sorted(paths)
             if not LEFT_OUT & set(path.relative_to(folder).parts)}
 
 

@@ -84,14 +84,14 @@ class Fake:
             null = None
 
             def __init__(self, null=False):
-                self.inside = None if null else weir.Stream(fake.runtime.device(fake.device))
-                self.ptr = 0 if null else self.inside.handle
+                self.weir_stream = None if null else weir.Stream(fake.runtime.device(fake.device))
+                self.ptr = 0 if null else self.weir_stream.handle
                 self.device_id = fake.device
 
             def __del__(self):
-                if self.inside is not None:
+                if self.weir_stream is not None:
                     fake.destroyed.append(self.ptr)
-                    self.inside.close()
+                    self.weir_stream.close()
 
             def __enter__(self):
                 fake.stack().append(self)
@@ -101,7 +101,7 @@ class Fake:
                 fake.stack().pop()
 
             def synchronize(self):
-                self.inside.synchronize()
+                self.weir_stream.synchronize()
 
         Stream.null = Stream(null=True)
         self.Stream = Stream

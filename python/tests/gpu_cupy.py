@@ -190,7 +190,7 @@ class Cupy(unittest.TestCase):
             with cupy.cuda.using_allocator(pool.malloc):
                 array = cupy.arange(1 << 20)
                 self.assertEqual(int(array.sum()), (1 << 20) * ((1 << 20) - 1) // 2)
-                self.assertGreater(weir.cupy._stream_pools[0].usage().reserved.current, 0)
+                self.assertGreater(weir.cupy._stream_pools[0].stats().reserved.current, 0)
                 del array
                 cupy.cuda.get_current_stream().synchronize()
 

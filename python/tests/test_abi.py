@@ -25,12 +25,12 @@ def one_line(declaration):
 def parts():
     """What _abi.py should hold, from weir.h."""
     text = header()
-    callbacks = [one_line(found) for found in re.findall(r"typedef \w+ \(\*\w+\)\(.*?\);", text, re.S)]
+    callbacks = [one_line(declaration) for declaration in re.findall(r"typedef \w+ \(\*\w+\)\(.*?\);", text, re.S)]
     structures = []
     for name, members in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text, re.S):
         lines = [f"  {one_line(member)};" for member in members.split(";") if member.strip()]
         structures.append("\n".join([f"struct {name} {{", *lines, "};"]))
-    functions = [one_line(found) for found in re.findall(r"WEIR_C_API (.*?;)", text, re.S)]
+    functions = [one_line(declaration) for declaration in re.findall(r"WEIR_C_API (.*?;)", text, re.S)]
     return {"CALLBACKS": "\n".join(callbacks), "STRUCTURES": "\n".join(structures),
             "FUNCTIONS": "\n".join(functions)}
 
@@ -72,20 +72,28 @@ class Abi(unittest.TestCase):
             for name, value in re.findall(r"(weir_\w+)\s*=\s*([\d <]+)", body):
                 values[name] = eval(value)  # "1 << 3"
         for kind, prefix in ((weir.BlockState, "weir_block_"), (weir.DeviceFeature, "weir_device_"),
-                             (weir.CaptureStatus, "weir_capture_")):
+                             (weir.CaptureStatus, "weir_capture_"), (weir.Attachment, "weir_attach_")):
             for member in kind:
                 self.assertEqual(values[prefix + member.name.lower()], member.value)
             self.assertEqual(len(kind), sum(name.startswith(prefix) for name in values))
+        for member in weir.StreamPoolAttribute:
+            self.assertEqual(values["weir_stream_pool_" + member.name.lower()], member.value)
+        self.assertEqual((values["weir_read"], values["weir_read_write"]),
+                         (weir.AccessRights.READ, weir.AccessRights.READ_WRITE))
+        self.assertEqual((values["weir_buffer_zeroed"], values["weir_buffer_pool_declared_uses"]),
+                         (weir._buffers._ZEROED, weir._buffers._DECLARED_USES))
 
     def test_error_numbers_are_those_of_the_library(self):
-        from weir import _errors
+        from weir import _buffers, _errors
         from weir._native import lib
         meant = {1: "invalid_argument", 2: "size_overflow", 3: "bad_alignment", 4: "out_of_memory",
                  5: "limit_exceeded", 6: "foreign_pointer", 7: "double_free", 8: "already_freed",
-                 13: "driver_unavailable", 16: "driver_gone", 19: "not_supported", 25: "bad_option"}
+                 13: "driver_unavailable", 16: "driver_gone", 19: "not_supported", 25: "bad_option",
+                 32: "closed", 33: "moved_from", 34: "no_host_memory"}
         self.assertEqual(set(meant), set(_errors._CLASSES))
         for code, name in meant.items():
             self.assertEqual(lib.weir_error_name(code).decode(), name)
+        self.assertEqual(lib.weir_error_name(_buffers._NOT_FOUND), b"not_found")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ class Buffer:
 
     @classmethod
     def from_handle(cls, ptr, size, mr=None, owner=None, *, stream=None):
-        made = cls()
-        made.handle, made.size, made.resource = ptr, size, mr
-        return made
+        buffer = cls()
+        buffer.handle, buffer.size, buffer.resource = ptr, size, mr
+        return buffer
 
     def close(self, stream=None):
         if self.resource is not None:

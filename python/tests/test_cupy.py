@@ -55,7 +55,7 @@ class Cupy(Case):
                 second = self.fake.empty(3 * MIB)
         on = {block.address: block.stream for block in weir.cupy.allocator().snapshot().pools[0].blocks
               if block.state is weir.BlockState.LIVE}
-        self.assertEqual(on, {array.ptr: stream.inside.id, second.ptr: other.inside.id})
+        self.assertEqual(on, {array.ptr: stream.weir_stream.id, second.ptr: other.weir_stream.id})
         address = array.ptr
         del array
         with stream:
@@ -68,9 +68,9 @@ class Cupy(Case):
         for step in range(60):
             with streams[step % 3] as stream:
                 array = self.fake.empty(3 * MIB)
-                stream.inside.fill(array.ptr, step, 3 * MIB)
+                stream.weir_stream.fill(array.ptr, step, 3 * MIB)
                 if step % 7 == 0:
-                    stream.inside.copy(host.ptr, array.ptr + 2 * MIB, MIB)
+                    stream.weir_stream.copy(host.ptr, array.ptr + 2 * MIB, MIB)
                     stream.synchronize()
                     self.assertEqual(ctypes.string_at(host.ptr, MIB), bytes([step]) * MIB)
             del array  # its stream may be at work still
@@ -85,8 +85,8 @@ class Cupy(Case):
                 with stream:
                     kept = [self.fake.empty(512 * (1 + step % 9)) for step in range(50)]
                 on = weir.cupy.allocator().find_block(kept[-1].ptr).stream
-                if on != stream.inside.id:
-                    wrong.append((on, stream.inside.id))
+                if on != stream.weir_stream.id:
+                    wrong.append((on, stream.weir_stream.id))
             except BaseException as problem:
                 wrong.append(problem)
 
@@ -164,46 +164,46 @@ class Cupy(Case):
 
     def test_other_peoples_streams_are_released_by_hand(self):
         weir.cupy.enable()
-        inside = weir.Stream(self.fake.runtime.device(0))
+        external = weir.Stream(self.fake.runtime.device(0))
 
         class ExternalStream:
-            ptr = inside.handle
+            ptr = external.handle
 
         self.fake.stack().append(ExternalStream())
         self.addCleanup(self.fake.stack().pop)
         array = self.fake.empty(MIB)
-        self.assertEqual(weir.cupy.allocator().find_block(array.ptr).stream, inside.id)
+        self.assertEqual(weir.cupy.allocator().find_block(array.ptr).stream, external.id)
         del array
-        weir.cupy.release_stream(inside.handle)
-        inside.close()
+        weir.cupy.release_stream(external.handle)
+        external.close()
 
     def test_streams_may_end_without_notice(self):
         text = weir._allocator.unannounced_ends
         self.assertEqual((text(""), text("a=1")), ("heap_unannounced_ends=on", "heap_unannounced_ends=on,a=1"))
         with unittest.mock.patch.dict("os.environ", WEIR_HEAP_UNANNOUNCED_ENDS="off"):
             self.assertEqual(text("a=1"), "a=1")
-        made = []
-        with unittest.mock.patch.object(weir._allocator, "Allocator", side_effect=lambda *all: made.append(all)):
+        created = []
+        with unittest.mock.patch.object(weir._allocator, "Allocator", side_effect=lambda *all: created.append(all)):
             weir._allocator.process_allocator(0, "heap_limit=77MiB")
         weir._allocator._shared.pop((0, "heap_limit=77MiB"))
-        self.assertEqual([options for _, options in made], ["heap_unannounced_ends=on,heap_limit=77MiB"])
+        self.assertEqual([options for _, options in created], ["heap_unannounced_ends=on,heap_limit=77MiB"])
 
     def test_cupys_own_streams_are_watched_as_long_as_they_are_kept(self):
-        told = []
+        calls = []
         for name in ("watch", "unwatch"):
             real = getattr(weir.cupy._Stream, name)
             self.addCleanup(setattr, weir.cupy._Stream, name, staticmethod(real))
             setattr(weir.cupy._Stream, name, staticmethod(
-                lambda handle, name=name, real=real: (told.append((name, handle)), real(handle))[1]))
+                lambda handle, name=name, real=real: (calls.append((name, handle)), real(handle))[1]))
         weir.cupy.enable(options="heap_limit=76MiB")  # so that it meets them for the first time
         stream = self.fake.Stream()
         for _ in range(2):
             with stream:
                 self.fake.empty(MIB)
-        handle = told[0][1]
-        self.assertEqual(told, [("watch", handle)])
+        handle = calls[0][1]
+        self.assertEqual(calls, [("watch", handle)])
         weir.cupy._current_state().memory(0).forget_stream(stream)
-        self.assertEqual(told, [("watch", handle), ("unwatch", handle)])
+        self.assertEqual(calls, [("watch", handle), ("unwatch", handle)])
 
     def test_a_stream_that_makes_no_array_can_be_watched(self):
         weir.cupy.enable()

@@ -3,6 +3,7 @@
 
 import ctypes
 import gc
+import os
 import pickle
 import tempfile
 import threading
@@ -33,7 +34,7 @@ class Machine(Case):
             pass
         with self.assertRaises(weir.Closed) as caught:
             machine.device(0)
-        self.assertEqual((caught.exception.name, caught.exception.code), ("already_freed", 8))
+        self.assertEqual((caught.exception.name, caught.exception.code), ("closed", 32))
         machine.close()  # a second time does nothing
         with self.assertRaises(weir.Error) as caught:
             self.machine.device(7)
@@ -65,7 +66,7 @@ class Streams(Case):
         event.record(first)
         second.wait(event)
         second.synchronize()
-        self.assertTrue(event.done and first.done and second.done)
+        self.assertTrue(event.is_complete and first.is_complete and second.is_complete)
         self.assertEqual(first.capture, weir.CaptureStatus.NONE)
         first.close()
         self.assertRaises(weir.Closed, first.synchronize)
@@ -128,8 +129,8 @@ class Memory(Case):
         self.assertEqual(self.memory.allocate(8).__cuda_array_interface__["stream"], 1)
         self.assertEqual((len(block), int(block), block.ptr % 512), (1000, block.ptr, 0))
         self.assertEqual(self.memory.size_of(block), 1000)
-        found = self.memory.find_block(block.ptr + 999)
-        self.assertEqual((found.address, found.requested, found.state),
+        info = self.memory.find_block(block.ptr + 999)
+        self.assertEqual((info.address, info.requested, info.state),
                          (block.ptr, 1000, weir.BlockState.LIVE))
         block.free()
         with self.assertRaises(AttributeError):
@@ -233,25 +234,25 @@ class Memory(Case):
     def test_others_are_asked_before_memory_is_out(self):
         self.memory.limit = 64 * MIB
         held = [self.memory.allocate(40 * MIB, self.stream)]
-        asked = []
+        sizes = []
 
         def give(needed):
-            asked.append(needed)
+            sizes.append(needed)
             held.clear()
             return True
 
         with self.memory.on_out_of_memory(give):
             block = self.memory.allocate(40 * MIB, self.stream)
-        self.assertEqual(len(asked), 1)
-        self.assertGreaterEqual(asked[0], 40 * MIB)
+        self.assertEqual(len(sizes), 1)
+        self.assertGreaterEqual(sizes[0], 40 * MIB)
         self.assertRaises(MemoryError, self.memory.allocate, 40 * MIB, self.stream)
-        self.assertEqual(len(asked), 1)  # not registered any more
+        self.assertEqual(len(sizes), 1)  # not registered any more
         del block
 
     def test_a_callback_that_raises_does_no_harm(self):
         import sys
-        seen, before = [], sys.excepthook
-        sys.excepthook = lambda kind, *_: seen.append(kind)
+        kinds, before = [], sys.excepthook
+        sys.excepthook = lambda kind, *_: kinds.append(kind)
         try:
             self.memory.limit = 4 * MIB
             registration = self.memory.on_out_of_memory(lambda needed: 1 / 0)
@@ -259,7 +260,7 @@ class Memory(Case):
             registration.close()
         finally:
             sys.excepthook = before
-        self.assertEqual(seen, [ZeroDivisionError])
+        self.assertEqual(kinds, [ZeroDivisionError])
 
     def test_limits_can_be_set_and_read(self):
         self.memory.limit = 0.5
@@ -305,20 +306,20 @@ class Memory(Case):
         self.assertEqual((shown.device, shown.stats.blocks.current), (0, 2))
         own, other = shown.pools[0], next(each for each in shown.pools if each.id == pool.id)
         self.assertEqual(other.name, "apart")
-        [found] = [each for each in own.blocks if each.state is weir.BlockState.LIVE]
-        self.assertEqual((found.address, found.requested, found.tag, found.stream),
+        [shown_block] = [each for each in own.blocks if each.state is weir.BlockState.LIVE]
+        self.assertEqual((shown_block.address, shown_block.requested, shown_block.tag, shown_block.stream),
                          (block.ptr, 1000, "shown", self.stream.id))
         self.assertEqual(sum(piece.size for piece in own.physical), own.stats.reserved.current)
         self.assertIn(apart.ptr, [each.address for each in other.blocks])
 
     def test_pools_keep_apart(self):
-        pool = self.memory.pool("mine")
+        pool = self.memory.pool("own")
         with pool.use():
-            inside = self.memory.allocate(MIB, self.stream)
+            block = self.memory.allocate(MIB, self.stream)
         outside = self.memory.allocate(MIB, self.stream)
         self.assertEqual((pool.stats().blocks.current, self.live()), (1, 2))
-        self.assertEqual(self.memory.find_block(inside.ptr).pool, pool.id)
-        inside.free()
+        self.assertEqual(self.memory.find_block(block.ptr).pool, pool.id)
+        block.free()
         pool.close()
         self.assertRaises(weir.Error, pool.allocate, MIB, self.stream)
         del outside
@@ -370,17 +371,89 @@ class Pools(Case):
         pool, stream = weir.StreamPool(self.device, maximum=GIB), weir.Stream(self.device)
         self.assertNotEqual(pool.handle, 0)
         block = pool.allocate(MIB, stream)
-        self.assertEqual((pool.usage().allocations.current, pool.usage().allocated), (1, MIB))
+        self.assertEqual((pool.stats().allocations.current, pool.stats().allocated), (1, MIB))
         block.free()
-        self.assertEqual(pool.usage().allocations.current, 0)
+        self.assertEqual(pool.stats().allocations.current, 0)
         pool.allocate(MIB)  # on the legacy stream, forgotten at once
-        self.assertEqual(pool.usage().allocations.current, 0)
+        self.assertEqual(pool.stats().allocations.current, 0)
         self.assertRaises(MemoryError, pool.allocate, 2 * GIB, stream)
         self.assertRaises(TypeError, pool.allocate, MIB, stream.handle)
-        stream.synchronize()
+        self.device.synchronize()
         pool.reset_peaks()
-        pool.trim()
+        self.assertEqual(pool.stats().allocations.peak, 0)
+        self.assertEqual(pool.trim(), pool.stats().reserved.peak)
+        self.assertEqual(pool.stats().reserved.current, 0)
+        address = pool.allocate(MIB, stream).release()
+        self.assertRaises(weir.InvalidArgument, pool.deallocate, address, stream, size=MIB - 1)
+        address = pool.allocate(MIB, stream).release()
+        pool.deallocate(address, stream)
+        self.assertRaises(weir.BadPointer, pool.deallocate, address, stream)
         pool.close()
+
+    def test_the_devices_own_pool(self):
+        stream = weir.Stream(self.device)
+        pool, same = weir.StreamPool.default(self.device), weir.StreamPool.default(self.device)
+        self.assertEqual(pool.handle, same.handle)
+        block = pool.allocate(MIB, stream)
+        self.assertEqual(same.stats().allocated, MIB)
+        same.close()
+        block.free()
+        self.assertEqual(pool.stats().allocations, weir.Gauge(0, 1))
+
+    def test_attributes_of_the_drivers_pool(self):
+        rules = weir.StreamPoolAttribute
+        pool = weir.StreamPool(self.device, maximum=GIB, threshold=64 * MIB,
+                               reuse=[rules.REUSE_FOLLOW_EVENT_DEPENDENCIES, rules.REUSE_INTERNAL_DEPENDENCIES])
+        self.assertEqual([pool.reuse(rule) for rule in list(rules)[:3]], [True, False, True])
+        pool.set_reuse(rules.REUSE_OPPORTUNISTIC)
+        pool.set_reuse(rules.REUSE_INTERNAL_DEPENDENCIES, False)
+        self.assertEqual([pool.reuse(rule) for rule in list(rules)[:3]], [True, True, False])
+        self.assertRaises(ValueError, pool.reuse, rules.RESERVED)
+        self.assertEqual(pool.threshold, 64 * MIB)
+        pool.threshold = None
+        self.assertIsNone(pool.threshold)
+        pool.threshold = 0
+        self.assertEqual(pool.attribute(rules.RELEASE_THRESHOLD), 0)
+        self.assertEqual(pool.attribute(rules.RESERVED), 0)
+        pool.set_attribute(rules.USED_PEAK, 0)
+        self.assertRaises(weir.InvalidArgument, pool.set_attribute, rules.USED, 0)
+
+    def test_peers_of_the_drivers_pool(self):
+        machine = weir.Runtime(runtime="sim", sim_devices=2)
+        pool, other = weir.StreamPool(machine.device(0)), machine.device(1)
+        self.assertEqual(pool.peer_access(other), weir.AccessRights.NONE)
+        pool.set_peer(other)
+        self.assertEqual(pool.peer_access(other), weir.AccessRights.READ_WRITE)
+        pool.set_peer(other, False)
+        self.assertEqual(pool.peer_access(other), weir.AccessRights.NONE)
+        self.assertEqual(pool.peer_access(machine.device(0)), weir.AccessRights.READ_WRITE)
+
+    def test_the_drivers_pool_in_another_process(self):  # here the same one plays both
+        stream = weir.Stream(self.device)
+        pool = weir.StreamPool(self.device, shareable=True)
+        block = pool.allocate(MIB, stream)
+        descriptor = pool.export_descriptor()
+        try:
+            imported = weir.StreamPool.import_descriptor(self.device, descriptor)
+        finally:
+            os.close(descriptor)
+        exported = pool.export_pointer(block)
+        self.assertEqual(len(exported), 64)
+        same = imported.import_pointer(exported, stream)
+        self.assertEqual(same.nbytes, MIB)
+        stream.fill(block.ptr, 7, MIB)
+        host = weir.PinnedPool(self.device).allocate(1, stream)
+        stream.copy(host.ptr, same.ptr + MIB - 1, 1)
+        stream.synchronize()
+        self.assertEqual(ctypes.c_ubyte.from_address(host.ptr).value, 7)
+        self.assertRaises(weir.NotSupported, imported.allocate, 1, stream)
+        self.assertRaises(weir.NotSupported, imported.stats)
+        self.assertRaises(ValueError, imported.import_pointer, b"short")
+        same.free()
+        stream.synchronize()
+        del same, imported
+        block.free()
+        self.assertRaises(weir.NotSupported, weir.StreamPool(self.device).export_descriptor)
 
     def test_pools_of_whole_blocks(self):
         stream = weir.Stream(self.device)
@@ -394,7 +467,15 @@ class Pools(Case):
             self.assertEqual((pool.stats().blocks.current, pool.stats().allocations), (0, 2))
             self.device.synchronize()
             pool.reset_peaks()
-            self.assertGreaterEqual(pool.trim(), MIB)
+            pool.reset_counters()
+            self.assertEqual((pool.stats().allocations, pool.stats().requested.peak), (0, 0))
+            pool.deallocate(pool.allocate(MIB, stream).release())
+            self.device.synchronize()
+            self.assertEqual(pool.trim(weir.NO_LIMIT), 0)
+            self.assertGreaterEqual(pool.empty_cache(), MIB)
+            self.assertEqual((pool.stats().cached, pool.trim()), (0, 0))
+            pool.set_threshold(0)
+            pool.set_threshold(None)
 
 
 class Threads(Case):
@@ -426,23 +507,23 @@ class Threads(Case):
 
     def test_each_thread_has_its_own_error_and_tag(self):
         memory = weir.Allocator(self.device)
-        inside, go, seen = threading.Event(), threading.Event(), []
+        entered, go, blocks = threading.Event(), threading.Event(), []
 
         def other():
             with weir.tag("other"):
-                inside.set()
+                entered.set()
                 go.wait()
-                seen.append(memory.allocate(100))
+                blocks.append(memory.allocate(100))
 
         thread = threading.Thread(target=other)
         thread.start()
-        inside.wait()
-        mine = memory.allocate(200)
+        entered.wait()
+        untagged = memory.allocate(200)
         go.set()
         thread.join()
         self.assertEqual(memory.stats("other").requested.current, 100)
         self.assertEqual(memory.stats("").requested.current, 200)
-        del mine
+        del untagged
 
 
 if __name__ == "__main__":

@@ -13,23 +13,26 @@ weir.cupy, weir.numba and weir.torch put whole libraries on weir. docs/python.md
 
 from ._allocator import NO_LIMIT, Allocator, Capture, Pool, Reclaim, Recorder, tag
 from ._block import Block
+from ._buffers import HOST, BufferPool, UnifiedBuffer, host_node
 from ._errors import (BadPointer, Closed, DriverGone, DriverUnavailable, Error, InvalidArgument,
-                      LimitExceeded, NotSupported, OutOfMemory)
+                      LimitExceeded, NoHostMemory, NotSupported, OutOfMemory)
 from ._machine import (Device, Event, Runtime, Stream, option_rows, reported_errors, unwatch_stream,
                        watch_stream)
 from ._native import lib as _lib
 from ._native import library_path
 from ._pools import BinPool, PinnedPool, StreamPool
-from ._stats import (BlockInfo, BlockState, CaptureStatus, DeviceFeature, DeviceInfo, Gauge, PhysicalInfo,
-                     PoolSnapshot, PoolStats, RecorderStats, Snapshot, Stats, StreamPoolUsage)
+from ._stats import (AccessRights, Attachment, BlockInfo, BlockState, BufferPoolStats, CaptureStatus,
+                     DeviceFeature, DeviceInfo, Gauge, ManagedInfo, PhysicalInfo, PoolSnapshot, PoolStats,
+                     RecorderStats, Snapshot, Stats, StreamPoolAttribute, StreamPoolStats)
 
 __version__ = _lib.weir_version_text().decode()
 
 __all__ = [
-    "Allocator", "BadPointer", "BinPool", "Block", "BlockInfo", "BlockState", "Capture", "CaptureStatus",
-    "Closed", "Device", "DeviceFeature", "DeviceInfo", "DriverGone", "DriverUnavailable", "Error", "Event",
-    "Gauge", "InvalidArgument", "LimitExceeded", "NO_LIMIT", "NotSupported", "OutOfMemory", "PhysicalInfo",
+    "AccessRights", "Allocator", "Attachment", "BadPointer", "BinPool", "Block", "BlockInfo", "BlockState",
+    "BufferPool", "BufferPoolStats", "Capture", "CaptureStatus", "Closed", "Device", "DeviceFeature",
+    "DeviceInfo", "DriverGone", "DriverUnavailable", "Error", "Event", "Gauge", "HOST", "InvalidArgument",
+    "LimitExceeded", "ManagedInfo", "NO_LIMIT", "NoHostMemory", "NotSupported", "OutOfMemory", "PhysicalInfo",
     "PinnedPool", "Pool", "PoolSnapshot", "PoolStats", "Reclaim", "Recorder", "RecorderStats", "Runtime",
-    "Snapshot", "Stats", "Stream", "StreamPool", "StreamPoolUsage", "library_path", "option_rows",
-    "reported_errors", "tag", "unwatch_stream", "watch_stream",
+    "Snapshot", "Stats", "Stream", "StreamPool", "StreamPoolAttribute", "StreamPoolStats", "UnifiedBuffer",
+    "host_node", "library_path", "option_rows", "reported_errors", "tag", "unwatch_stream", "watch_stream",
 ]

@@ -63,6 +63,10 @@ struct weir_memory_stats {
   uint64_t waits;
   uint64_t events;
   uint64_t metadata;
+  uint64_t heap_hits;
+  uint64_t misses;
+  weir_gauge active_requested;
+  weir_gauge active_blocks;
 };
 struct weir_block_info {
   uint32_t struct_size;
@@ -114,7 +118,7 @@ struct weir_recorder_stats {
   uint64_t written;
   uint64_t dropped;
   uint64_t threads;
-  uint64_t file_bytes;
+  uint64_t file_size;
 };
 struct weir_stream_pool_config {
   uint32_t struct_size;
@@ -123,7 +127,7 @@ struct weir_stream_pool_config {
   uint64_t max;
   uint64_t threshold;
 };
-struct weir_stream_pool_usage {
+struct weir_stream_pool_stats {
   uint32_t struct_size;
   uint32_t reserved_0;
   weir_gauge reserved;
@@ -154,6 +158,30 @@ struct weir_buffer_info {
   uint64_t size;
   void* data;
   uint64_t device_address;
+};
+struct weir_managed_info {
+  uint32_t struct_size;
+  int32_t attachment;
+  int32_t read_mostly;
+  int32_t preferred;
+  int32_t last_prefetch;
+  uint32_t accessed_by_count;
+  int32_t accessed_by[64];
+};
+struct weir_buffer_pool_options {
+  uint32_t struct_size;
+  uint32_t flags;
+  uint64_t max_cached;
+  uint64_t max_idle_time;
+};
+struct weir_buffer_pool_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t hits;
+  uint64_t misses;
+  uint64_t returns;
+  uint64_t cached;
+  weir_gauge taken;
 };
 struct weir_shared_piece {
   uint32_t struct_size;
@@ -207,14 +235,14 @@ weir_error weir_stream_close(weir_stream* stream);
 weir_error weir_stream_get_native(weir_stream* stream, void** native);
 weir_error weir_stream_get_id(weir_stream* stream, uint64_t* id);
 weir_error weir_stream_synchronize(weir_stream* stream);
-weir_error weir_stream_query(weir_stream* stream, int32_t* done);
+weir_error weir_stream_is_complete(weir_stream* stream, int32_t* complete);
 weir_error weir_stream_get_capture(weir_stream* stream, int32_t* status, uint64_t* id);
 weir_error weir_watch_stream(weir_stream* stream);
 weir_error weir_unwatch_stream(weir_stream* stream);
 weir_error weir_event_create(weir_runtime* runtime, int32_t device, uint32_t flags, weir_event** event);
 weir_error weir_event_close(weir_event* event);
 weir_error weir_event_record(weir_event* event, weir_stream* stream);
-weir_error weir_event_query(weir_event* event, int32_t* reached);
+weir_error weir_event_is_complete(weir_event* event, int32_t* complete);
 weir_error weir_event_synchronize(weir_event* event);
 weir_error weir_event_get_elapsed(weir_event* from, weir_event* to, float* milliseconds);
 weir_error weir_event_get_native(weir_event* event, void** native);
@@ -285,14 +313,16 @@ weir_error weir_stream_pool_open_default(weir_runtime* runtime, int32_t device, 
 weir_error weir_stream_pool_import(weir_runtime* runtime, int32_t device, int32_t descriptor, weir_stream_pool** pool);
 weir_error weir_stream_pool_close(weir_stream_pool* pool, uint64_t* remaining);
 weir_error weir_stream_pool_allocate(weir_stream_pool* pool, uint64_t size, uint64_t alignment, weir_stream* stream, void** pointer);
-weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* pointer, uint64_t size, weir_stream* stream);
+weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* pointer, weir_stream* stream);
+weir_error weir_stream_pool_deallocate_sized(weir_stream_pool* pool, void* pointer, uint64_t size, weir_stream* stream);
 weir_error weir_stream_pool_get_native(weir_stream_pool* pool, void** native);
-weir_error weir_stream_pool_get_usage(weir_stream_pool* pool, weir_stream_pool_usage* usage);
+weir_error weir_stream_pool_get_stats(weir_stream_pool* pool, weir_stream_pool_stats* stats);
 weir_error weir_stream_pool_get_attribute(weir_stream_pool* pool, int32_t attribute, uint64_t* value);
 weir_error weir_stream_pool_set_attribute(weir_stream_pool* pool, int32_t attribute, uint64_t value);
 weir_error weir_stream_pool_reset_peaks(weir_stream_pool* pool);
 weir_error weir_stream_pool_trim(weir_stream_pool* pool, uint64_t keep, uint64_t* released);
 weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int32_t on);
+weir_error weir_stream_pool_get_peer(weir_stream_pool* pool, int32_t device, int32_t* rights);
 weir_error weir_stream_pool_export(weir_stream_pool* pool, int32_t* descriptor);
 weir_error weir_stream_pool_export_pointer(weir_stream_pool* pool, const void* pointer, uint8_t bytes[64]);
 weir_error weir_stream_pool_import_pointer(weir_stream_pool* pool, const uint8_t bytes[64], weir_stream* stream, void** pointer, uint64_t* size);
@@ -306,21 +336,41 @@ weir_error weir_block_pool_record_stream(weir_block_pool* pool, void* pointer, w
 weir_error weir_block_pool_release_stream(weir_block_pool* pool, weir_stream* stream);
 weir_error weir_block_pool_get_stats(weir_block_pool* pool, weir_block_pool_stats* stats);
 weir_error weir_block_pool_reset_peaks(weir_block_pool* pool);
+weir_error weir_block_pool_reset_counters(weir_block_pool* pool);
 weir_error weir_block_pool_trim(weir_block_pool* pool, uint64_t keep, uint64_t* released);
+weir_error weir_block_pool_empty_cache(weir_block_pool* pool, uint64_t* released);
 weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t most);
 weir_error weir_buffer_create(weir_allocator* allocator, uint64_t size, weir_stream* stream, weir_buffer** buffer);
 weir_error weir_buffer_create_plain(weir_runtime* runtime, int32_t device, uint64_t size, weir_buffer** buffer);
-weir_error weir_buffer_create_managed(weir_runtime* runtime, int32_t device, uint64_t size, weir_buffer** buffer);
 weir_error weir_buffer_create_pinned(weir_runtime* runtime, int32_t device, uint64_t size, weir_buffer** buffer);
 weir_error weir_buffer_close(weir_buffer* buffer);
 weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info* info);
 weir_error weir_buffer_resize(weir_buffer* buffer, uint64_t size);
 weir_error weir_buffer_hand_over(weir_buffer* buffer, weir_stream* next);
-weir_error weir_buffer_join(weir_buffer* buffer, weir_stream* other);
-weir_error weir_buffer_use_on(weir_buffer* buffer, weir_stream* stream);
+weir_error weir_buffer_record_stream(weir_buffer* buffer, weir_stream* stream);
+weir_error weir_buffer_create_managed(weir_runtime* runtime, int32_t device, uint64_t size, uint32_t flags, int32_t attachment, weir_stream* stream, weir_buffer** buffer);
+weir_error weir_buffer_create_managed_copy(weir_runtime* runtime, int32_t device, const void* data, uint64_t size, int32_t attachment, weir_stream* stream, weir_buffer** buffer);
 weir_error weir_buffer_begin_host(weir_buffer* buffer);
+weir_error weir_buffer_begin_host_after(weir_buffer* buffer, weir_event* event);
+weir_error weir_buffer_try_begin_host(weir_buffer* buffer);
 weir_error weir_buffer_end_host(weir_buffer* buffer);
-weir_error weir_buffer_prefetch(weir_buffer* buffer, int32_t device, weir_stream* stream);
+weir_error weir_buffer_prefetch(weir_buffer* buffer, uint64_t offset, uint64_t size, int32_t place, weir_stream* stream);
+weir_error weir_buffer_advise_read_mostly(weir_buffer* buffer, uint64_t offset, uint64_t size, int32_t on);
+weir_error weir_buffer_advise_preferred(weir_buffer* buffer, uint64_t offset, uint64_t size, int32_t place);
+weir_error weir_buffer_advise_accessed_by(weir_buffer* buffer, uint64_t offset, uint64_t size, int32_t place, int32_t on);
+weir_error weir_buffer_get_managed_info(weir_buffer* buffer, uint64_t offset, uint64_t size, weir_managed_info* info);
+weir_error weir_buffer_attach(weir_buffer* buffer, int32_t attachment, weir_stream* stream);
+weir_error weir_buffer_resize_managed(weir_buffer* buffer, uint64_t size, weir_stream* stream);
+weir_error weir_buffer_pool_create(const weir_buffer_pool_options* options, weir_buffer_pool** pool);
+weir_error weir_buffer_pool_close(weir_buffer_pool* pool);
+weir_error weir_buffer_pool_take(weir_buffer_pool* pool, uint64_t size, uint32_t flags, weir_stream* stream, weir_buffer** buffer);
+weir_error weir_buffer_pool_take_cached(weir_buffer_pool* pool, uint64_t size, uint32_t flags, weir_stream* stream, weir_buffer** buffer);
+weir_error weir_buffer_pool_free(weir_buffer_pool* pool, weir_buffer* buffer, weir_stream* stream);
+weir_error weir_buffer_pool_get_stats(weir_buffer_pool* pool, weir_runtime* runtime, int32_t device, weir_buffer_pool_stats* stats);
+weir_error weir_buffer_pool_reset_peaks(weir_buffer_pool* pool, weir_runtime* runtime, int32_t device);
+weir_error weir_buffer_pool_reset_counters(weir_buffer_pool* pool, weir_runtime* runtime, int32_t device);
+weir_error weir_buffer_pool_trim(weir_buffer_pool* pool, weir_runtime* runtime, int32_t device, uint64_t keep, uint64_t* released);
+weir_error weir_buffer_pool_empty_cache(weir_buffer_pool* pool, weir_runtime* runtime, int32_t device, uint64_t* released);
 weir_error weir_copy(void* to, const void* from, uint64_t size, weir_stream* stream);
 weir_error weir_fill(void* to, uint8_t value, uint64_t size, weir_stream* stream);
 weir_error weir_allocator_export_block(weir_allocator* allocator, const void* pointer, weir_shared_piece* pieces, uint64_t capacity, uint64_t* count, uint64_t* offset);

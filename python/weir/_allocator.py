@@ -18,7 +18,7 @@ NO_LIMIT = 2**64 - 1
 
 # The two calls that programs make most: a check in place costs less than one that is called.
 _allocate = _native.quiet("weir_allocator_allocate")
-_free_quietly = _native.quiet("weir_allocator_free")
+_quiet_free = _native.quiet("weir_allocator_free")
 
 # --- Tags -------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def tag(name: str) -> Iterator[None]:
 
 
 class Allocator(Memory, close="weir_allocator_close"):
-    """Device memory for any thread and any stream; docs/allocator.md tells how it works.
+    """Device memory for any thread and any stream; docs/allocator.md explains how it works.
 
         memory = weir.Allocator(weir.Runtime().device(0), heap_policy="compact")
         block = memory.allocate(64 << 20, stream)
@@ -51,7 +51,7 @@ class Allocator(Memory, close="weir_allocator_close"):
     Work queued on the block's stream from then on may use it; what is freed may still be used by work
     queued before. Whoever used it on further streams says so with record_stream() before the free. Freed
     memory leaves its stream only when all work is done that was queued by then on any stream that weir
-    knows; weir.watch_stream() tells it of one.
+    knows; weir.watch_stream() adds one.
 
     A stream is a weir.Stream, None (the legacy stream), the number of a CUstream, or an object of CuPy,
     PyTorch or anything with __cuda_stream__. A weir.Stream is quickest. Before somebody else's stream is
@@ -71,10 +71,10 @@ class Allocator(Memory, close="weir_allocator_close"):
     @classmethod
     def default(cls, device: int = 0) -> "Allocator":
         """The process's own for a device, which plug-ins share. It cannot be closed."""
-        made = cls.__new__(cls)
-        made.device = Runtime.default().device(device)
-        made._handle = _native.new(lib.weir_default_allocator, device)  # and not ours to close
-        return made
+        allocator = cls.__new__(cls)
+        allocator.device = Runtime.default().device(device)
+        allocator._handle = _native.new(lib.weir_default_allocator, device)  # and not ours to close
+        return allocator
 
     def _live(self) -> int:
         return self.stats().blocks.current
@@ -85,19 +85,19 @@ class Allocator(Memory, close="weir_allocator_close"):
         """A block of device memory. weir.OutOfMemory, which is a MemoryError, says who holds what."""
         if nbytes < 0:
             raise ValueError("weir: a negative size")
-        made = ctypes.c_void_p()
+        pointer = ctypes.c_void_p()
         if alignment != 512:
             with self._as_stream(stream) as known:
                 lib.weir_allocator_allocate_aligned(self._handle, nbytes, alignment, known,
-                                                    ctypes.byref(made))
+                                                    ctypes.byref(pointer))
         elif stream is None or isinstance(stream, Stream):
-            code = _allocate(self._handle, nbytes, stream and stream._handle, ctypes.byref(made))
+            code = _allocate(self._handle, nbytes, stream and stream._handle, ctypes.byref(pointer))
             if code:
                 raise _native.last_error(code)
         else:
             lib.weir_allocator_allocate_native(self._handle, nbytes, native_stream(stream),
-                                               ctypes.byref(made))
-        return Block(self, made.value or 0, nbytes, stream)
+                                               ctypes.byref(pointer))
+        return Block(self, pointer.value or 0, nbytes, stream)
 
     def deallocate(self, ptr: int, stream: Any = None, *, size: Optional[int] = None) -> None:
         """Frees an address that Block.release() gave up: on the stream it was allocated for, or on
@@ -106,7 +106,7 @@ class Allocator(Memory, close="weir_allocator_close"):
             with self._as_stream(stream) as known:
                 lib.weir_allocator_deallocate_sized(self._handle, ptr, size, known)
         else:
-            self._give_back(ptr, 0, stream, None)
+            self._free(ptr, 0, stream, None)
 
     def record_stream(self, ptr: Union[int, Block], stream: Any) -> None:
         """Work queued on `stream` until the block is freed may use it, too."""
@@ -115,7 +115,7 @@ class Allocator(Memory, close="weir_allocator_close"):
         else:
             lib.weir_allocator_record_stream_native(self._handle, int(ptr), native_stream(stream))
 
-    def _give_back(self, ptr: int, nbytes: int, stream: Any, made_for: Any) -> None:
+    def _free(self, ptr: int, nbytes: int, stream: Any, own_stream: Any) -> None:
         if stream is None:
             lib.weir_allocator_free(self._handle, ptr)
         elif isinstance(stream, Stream):
@@ -123,8 +123,8 @@ class Allocator(Memory, close="weir_allocator_close"):
         else:
             lib.weir_allocator_deallocate_native(self._handle, ptr, native_stream(stream))
 
-    def _give_back_quietly(self, ptr: int, nbytes: int, made_for: Any,
-                           free: Callable[..., int] = _free_quietly) -> None:
+    def _free_quietly(self, ptr: int, nbytes: int, own_stream: Any,
+                      free: Callable[..., int] = _quiet_free) -> None:
         free(self._handle, ptr)
 
     @contextlib.contextmanager
@@ -146,7 +146,7 @@ class Allocator(Memory, close="weir_allocator_close"):
         lib.weir_allocator_find_block(self._handle, address, ctypes.byref(read))
         return _stats.block_info(read)
 
-    # --- Looking --------------------------------------------------------------------------------
+    # --- Statistics -----------------------------------------------------------------------------
 
     def stats(self, tag: Optional[str] = None) -> Stats:
         """Of the whole allocator, or of one tag; exact, of one moment."""
@@ -163,10 +163,10 @@ class Allocator(Memory, close="weir_allocator_close"):
         rows = (structure("weir_tag_stats") * count)()
         for row in rows:
             row.struct_size = ctypes.sizeof(row)
-        found = ctypes.c_uint64()
-        lib.weir_allocator_get_stats_by_tag(self._handle, rows, count, ctypes.byref(found))
+        written = ctypes.c_uint64()
+        lib.weir_allocator_get_stats_by_tag(self._handle, rows, count, ctypes.byref(written))
         return {_stats.tag_name(row.tag): _stats.values(Stats, row.stats)
-                for row in rows[:min(count, found.value)]}
+                for row in rows[:min(count, written.value)]}
 
     def reset_peaks(self) -> None:
         lib.weir_allocator_reset_peaks(self._handle)
@@ -181,11 +181,11 @@ class Allocator(Memory, close="weir_allocator_close"):
         with self._as_stream(stream) as known:
             return _native.read_text(lib.weir_allocator_explain, self._handle, nbytes, known)
 
-    # --- Giving back, limits ----------------------------------------------------------------------
+    # --- Release to the driver, limits ------------------------------------------------------------
 
     def trim(self, keep: int = 0) -> int:
-        """Gives memory that is free for everybody back to the driver until at most `keep` bytes are
-        reserved; waits for nothing. How much went."""
+        """Releases memory that nothing uses any more to the driver until at most `keep` bytes are
+        reserved; waits for nothing. Returns how much was released."""
         return _native.number(lib.weir_allocator_trim, self._handle, keep)
 
     def empty_cache(self) -> int:
@@ -194,7 +194,7 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def release_stream(self, stream: Any) -> None:
         """The stream will not be used any more. Needed before a stream is destroyed that weir did not
-        create: the driver does not survive being asked about a stream that is gone."""
+        create: the driver does not survive a query of a stream that is gone."""
         with self._as_stream(stream) as known:
             lib.weir_allocator_release_stream(self._handle, known)
 
@@ -273,7 +273,7 @@ class Pool(Owned, close="weir_pool_close"):
     """Memory of an allocator that is kept apart. Made by Allocator.pool().
 
     A with statement over use() sends what this thread asks of the allocator to the pool. When the pool
-    is closed it takes no requests; its memory goes back when its last block is freed.
+    is closed it takes no requests; its memory is released when its last block is freed.
     """
 
     def __init__(self, allocator: Allocator, name: str, *, exportable: bool = False) -> None:
@@ -288,10 +288,10 @@ class Pool(Owned, close="weir_pool_close"):
     def allocate(self, nbytes: int, stream: Any = None, *, alignment: int = 512) -> Block:
         if nbytes < 0:
             raise ValueError("weir: a negative size")
-        made = ctypes.c_void_p()
+        pointer = ctypes.c_void_p()
         with self.allocator._as_stream(stream) as known:
-            lib.weir_pool_allocate(self._handle, nbytes, alignment, known, ctypes.byref(made))
-        return Block(self.allocator, made.value or 0, nbytes, stream)
+            lib.weir_pool_allocate(self._handle, nbytes, alignment, known, ctypes.byref(pointer))
+        return Block(self.allocator, pointer.value or 0, nbytes, stream)
 
     def stats(self) -> Stats:
         return ask(Stats, "weir_memory_stats", lib.weir_pool_get_stats, self._handle)

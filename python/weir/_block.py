@@ -16,11 +16,11 @@ class Memory(Owned):
 
     _abandoned = False
 
-    def _give_back(self, ptr: int, nbytes: int, stream: Any, made_for: Any) -> None:
-        """In the order of `stream`, or of the one it was made for if that is None."""
+    def _free(self, ptr: int, nbytes: int, stream: Any, own_stream: Any) -> None:
+        """In the order of `stream`, or of the one it was allocated for if that is None."""
         raise NotImplementedError
 
-    def _give_back_quietly(self, ptr: int, nbytes: int, made_for: Any) -> None:
+    def _free_quietly(self, ptr: int, nbytes: int, own_stream: Any) -> None:
         raise NotImplementedError
 
     def _live(self) -> int:
@@ -41,8 +41,8 @@ class Memory(Owned):
 
 
 class Block:
-    """Device or pinned memory, given back by free(), at the end of a with statement, or when nobody
-    refers to it any more, behind the work queued so far on the stream it was allocated for.
+    """Device or pinned memory, freed by free(), at the end of a with statement, or when nobody refers
+    to it any more, behind the work queued so far on the stream it was allocated for.
 
     CuPy, PyTorch and Numba take it as an array of bytes (__cuda_array_interface__) without a copy; the
     array keeps the block alive.
@@ -52,22 +52,22 @@ class Block:
 
     def __init__(self, memory: Memory, ptr: int, nbytes: int, stream: Any, on_device: bool = True) -> None:
         self.ptr = ptr        #: the address; 0 once freed, and of zero bytes
-        self.nbytes = nbytes  #: as asked for
+        self.nbytes = nbytes  #: as requested
         self.stream = stream  #: as given to allocate(); kept alive
         self._memory: Optional[Memory] = memory
         self._on_device = on_device
 
     def free(self, stream: Any = None) -> None:
-        """Gives the memory back, ordered on `stream` instead of its own where one is given. A second
-        call does nothing."""
+        """Frees the memory, ordered on `stream` instead of its own where one is given. A second call
+        does nothing."""
         ptr, self.ptr = self.ptr, 0
         memory, self._memory = self._memory, None
         if ptr and memory is not None:
-            memory._give_back(ptr, self.nbytes, stream, self.stream)
+            memory._free(ptr, self.nbytes, stream, self.stream)
         self.stream = None
 
     def release(self) -> int:
-        """Gives the address up to the caller, who frees it with Allocator.deallocate()."""
+        """Passes the address to the caller, who frees it with deallocate() of the allocator or pool."""
         ptr, self.ptr, self._memory = self.ptr, 0, None
         return ptr
 
@@ -104,7 +104,7 @@ class Block:
         ptr, memory = getattr(self, "ptr", 0), getattr(self, "_memory", None)
         if ptr and memory is not None and not forked():
             self.ptr = 0
-            memory._give_back_quietly(ptr, self.nbytes, self.stream)
+            memory._free_quietly(ptr, self.nbytes, self.stream)
             if memory._abandoned:
                 memory._close_if_empty()
 

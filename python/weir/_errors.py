@@ -22,11 +22,15 @@ class Error(RuntimeError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """The device has no room, after everything that could be given back was."""
+    """The device has no memory left, after everything that could be released was."""
 
 
 class LimitExceeded(OutOfMemory):
     """A limit that the user set would be passed."""
+
+
+class NoHostMemory(Error, MemoryError):
+    """The host has no memory."""
 
 
 class InvalidArgument(Error, ValueError):
@@ -38,7 +42,7 @@ class BadPointer(Error, ValueError):
 
 
 class Closed(Error):
-    """The object was closed."""
+    """The object was closed, or is empty."""
 
 
 class DriverUnavailable(Error):
@@ -62,11 +66,14 @@ _CLASSES: Dict[int, Type[Error]] = {
     5: LimitExceeded,      # limit_exceeded
     6: BadPointer,         # foreign_pointer
     7: BadPointer,         # double_free
-    8: Closed,             # already_freed
+    8: BadPointer,         # already_freed
     13: DriverUnavailable,  # driver_unavailable
     16: DriverGone,        # driver_gone
     19: NotSupported,      # not_supported
     25: InvalidArgument,   # bad_option
+    32: Closed,            # closed
+    33: Closed,            # moved_from
+    34: NoHostMemory,      # no_host_memory
 }
 
 

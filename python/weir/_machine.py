@@ -82,9 +82,9 @@ class Runtime(Owned, close="weir_runtime_close"):
     @classmethod
     def default(cls) -> "Runtime":
         """The process's own, which plug-ins share. It cannot be closed."""
-        made = cls.__new__(cls)
-        made._handle = _native.new(lib.weir_default_runtime)  # and not ours to close
-        return made
+        runtime = cls.__new__(cls)
+        runtime._handle = _native.new(lib.weir_default_runtime)  # and not ours to close
+        return runtime
 
     def _info(self) -> Any:
         info = structure("weir_runtime_info")()
@@ -158,13 +158,13 @@ class Stream(Owned, close="weir_stream_close"):
     def wrap(cls, device: Device, stream: Any) -> "Stream":
         """A reference to somebody's stream: a number (CUstream), or an object of CuPy, PyTorch, Numba or
         anything with __cuda_stream__, which is kept alive. Before that stream is destroyed, call
-        weir.unwatch_stream(), which tells every allocator that met it."""
-        made = cls.__new__(cls)
-        made.device = device
-        made._kept = stream
-        made._own(_native.new(lib.weir_stream_wrap, device.runtime._handle, device.number,
-                              native_stream(stream)))
-        return made
+        weir.unwatch_stream(), which informs every allocator that met it."""
+        wrapped = cls.__new__(cls)
+        wrapped.device = device
+        wrapped._kept = stream
+        wrapped._own(_native.new(lib.weir_stream_wrap, device.runtime._handle, device.number,
+                                 native_stream(stream)))
+        return wrapped
 
     @property
     def handle(self) -> int:
@@ -184,9 +184,9 @@ class Stream(Owned, close="weir_stream_close"):
         lib.weir_stream_synchronize(self._handle)
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all work queued so far is done."""
-        return bool(_native.number(lib.weir_stream_query, self._handle, kind=ctypes.c_int32))
+        return bool(_native.number(lib.weir_stream_is_complete, self._handle, kind=ctypes.c_int32))
 
     @property
     def capture(self) -> CaptureStatus:
@@ -209,7 +209,7 @@ class Stream(Owned, close="weir_stream_close"):
 
 
 class Event(Owned, close="weir_event_close"):
-    """A mark behind the work queued on a stream, reached when that is done."""
+    """A mark behind the work queued on a stream, complete when that is done."""
 
     def __init__(self, device: Device, *, timing: bool = False, blocking_sync: bool = False) -> None:
         self.device = device
@@ -221,9 +221,9 @@ class Event(Owned, close="weir_event_close"):
         lib.weir_event_record(self._handle, None if stream is None else stream._handle)
 
     @property
-    def done(self) -> bool:
-        """Whether the mark is reached; one never recorded is."""
-        return bool(_native.number(lib.weir_event_query, self._handle, kind=ctypes.c_int32))
+    def is_complete(self) -> bool:
+        """Whether the work before the mark is done; an event never recorded is complete."""
+        return bool(_native.number(lib.weir_event_is_complete, self._handle, kind=ctypes.c_int32))
 
     def synchronize(self) -> None:
         lib.weir_event_synchronize(self._handle)
@@ -244,8 +244,8 @@ def native_stream(stream: Any) -> int:
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        found = protocol() if callable(protocol) else protocol
-        return int(found[1])
+        version_and_handle = protocol() if callable(protocol) else protocol
+        return int(version_and_handle[1])
     for name in ("ptr", "cuda_stream", "handle"):  # CuPy, PyTorch, Numba
         value = getattr(stream, name, None)
         if value is not None:
@@ -282,7 +282,7 @@ def _about_stream(call: Callable[..., Any], stream: Any, device: Optional[Device
 
 
 def reported_errors() -> int:
-    """How many failures weir found where it could tell nobody, since the process began."""
+    """How many failures there were that no call could return, since the process began."""
     return lib.weir_reported_errors()
 
 

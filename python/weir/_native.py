@@ -77,10 +77,10 @@ class _Types:
 
 def split(declaration: str) -> Tuple[str, str, int]:
     """"char name[16]" as type, name and length; the length is 0 for what is no array."""
-    found = re.fullmatch(r"\s*(.+?)\s*(\w+)(?:\[(\d+)\])?\s*", declaration)
-    if found is None:
+    match = re.fullmatch(r"\s*(.+?)\s*(\w+)(?:\[(\d+)\])?\s*", declaration)
+    if match is None:
         raise ValueError(f"no declaration: {declaration}")
-    return found[1], found[2], int(found[3] or 0)
+    return match[1], match[2], int(match[3] or 0)
 
 
 def functions() -> Iterator[Tuple[str, str, List[str]]]:
@@ -104,13 +104,13 @@ def candidates() -> List[str]:
     named = os.environ.get("WEIR_LIBRARY")
     if named:
         return [named]  # whoever names one wants that one or an error
-    found = [PACKAGE / "lib" / SONAME]
+    paths = [PACKAGE / "lib" / SONAME]
     source = PACKAGE.parents[1]
     if (source / "include" / "weir.h").exists():
         # Not every tree under build/: a library with a sanitizer cannot be loaded into Python.
-        found += [source / "build" / tree / "src" / "libweir.so"
+        paths += [source / "build" / tree / "src" / "libweir.so"
                   for tree in ("release", "gpu", "python", "debug", "")]
-    return [str(path) for path in found if path.exists()] + [SONAME, "libweir.so"]
+    return [str(path) for path in paths if path.exists()] + [SONAME, "libweir.so"]
 
 
 def _load() -> ctypes.CDLL:

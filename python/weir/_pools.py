@@ -1,22 +1,23 @@
 """The driver's stream-ordered pools, and pools of whole blocks: pinned memory, plain device memory."""
 
 import ctypes
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterable, Optional, Set, Union
 
 from . import _native
 from ._allocator import NO_LIMIT
 from ._block import Block, Memory
+from ._errors import NotSupported
 from ._machine import Device, Stream
 from ._native import lib, structure
-from ._stats import PoolStats, StreamPoolUsage, ask
+from ._stats import AccessRights, PoolStats, StreamPoolAttribute, StreamPoolStats, ask
 
-_free_quietly = _native.quiet("weir_block_pool_free")
+_block_pool_free = _native.quiet("weir_block_pool_free")
 _stream_pool_close = _native.quiet("weir_stream_pool_close")
 _stream_pool_free = _native.quiet("weir_stream_pool_deallocate")
 
 
-def _known(stream: Optional[Stream]) -> Any:
-    """These pools take streams that weir knows, which can be told from their successors."""
+def known_stream(stream: Optional[Stream]) -> Any:
+    """These pools take streams that weir knows, which can be distinguished from their successors."""
     if stream is None:
         return None
     if not isinstance(stream, Stream):
@@ -30,56 +31,166 @@ class StreamPool(Memory):
     initial    reserved at once
     maximum    the most that is reserved; 0: what the device has
     threshold  what stays reserved unused when the host synchronises; None keeps everything
+    shareable  the pool can be exported to other processes
+    reuse      the rules by which memory freed on another stream is reused, as StreamPoolAttribute;
+               None: all three
     """
 
     def __init__(self, device: Device, *, initial: int = 0, maximum: int = 0,
-                 threshold: Optional[int] = None, shareable: bool = False) -> None:
+                 threshold: Optional[int] = None, shareable: bool = False,
+                 reuse: Optional[Iterable[StreamPoolAttribute]] = None) -> None:
         config = structure("weir_stream_pool_config")()
-        config.flags, config.initial, config.max = int(shareable), initial, maximum
+        allowed = set(_REUSE_RULES if reuse is None else reuse)
+        config.flags = int(shareable) | sum(1 << rule for rule in _REUSE_RULES if rule not in allowed)
+        config.initial, config.max = initial, maximum
         config.threshold = NO_LIMIT if threshold is None else threshold
+        self._open(device, lib.weir_stream_pool_create, ctypes.byref(config))
+
+    @classmethod
+    def default(cls, device: Device) -> "StreamPool":
+        """The device's own pool, which cudaMallocAsync uses, too. Closing it leaves the pool."""
+        pool = cls.__new__(cls)
+        pool._open(device, lib.weir_stream_pool_open_default)
+        return pool
+
+    @classmethod
+    def import_descriptor(cls, device: Device, descriptor: int) -> "StreamPool":
+        """The pool behind a descriptor of another process, which stays the caller's. It hands out nothing:
+        only import_pointer() works."""
+        pool = cls.__new__(cls)
+        pool._open(device, lib.weir_stream_pool_import, descriptor)
+        return pool
+
+    def _open(self, device: Device, call: Callable[..., Any], *arguments: Any) -> None:
         self.device = device
-        self._own(_native.new(lib.weir_stream_pool_create, device.runtime._handle, device.number,
-                              ctypes.byref(config)))
+        self._imported: Set[int] = set()  # addresses of another process's memory
+        self._own(_native.new(call, device.runtime._handle, device.number, *arguments))
 
     @staticmethod
     def _close_quietly(handle: int, close: Callable[..., int] = _stream_pool_close) -> int:
         return close(handle, None)
 
     def _live(self) -> int:
-        return self.usage().allocations.current
+        try:
+            return self.stats().allocations.current
+        except NotSupported:  # the pool of another process
+            return len(self._imported)
 
     @property
     def handle(self) -> int:
         """The CUmemoryPool, for code that speaks to the driver itself."""
         return _native.number(lib.weir_stream_pool_get_native, self._handle, kind=ctypes.c_void_p)
 
+    # --- Memory ---------------------------------------------------------------------------------
+
     def allocate(self, nbytes: int, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
         if nbytes < 0:
             raise ValueError("weir: a negative size")
-        made = ctypes.c_void_p()
-        lib.weir_stream_pool_allocate(self._handle, nbytes, alignment, _known(stream), ctypes.byref(made))
-        return Block(self, made.value or 0, nbytes, stream)
+        pointer = ctypes.c_void_p()
+        lib.weir_stream_pool_allocate(self._handle, nbytes, alignment, known_stream(stream), ctypes.byref(pointer))
+        return Block(self, pointer.value or 0, nbytes, stream)
 
-    def _give_back(self, ptr: int, nbytes: int, stream: Any, made_for: Any) -> None:
-        lib.weir_stream_pool_deallocate(self._handle, ptr, nbytes, _known(stream or made_for))
+    def deallocate(self, ptr: int, stream: Optional[Stream] = None, *, size: Optional[int] = None) -> None:
+        """Frees an address that Block.release() passed on. The stream may be any that has been made to wait
+        for the work that used the memory; None is the legacy stream. With `size`, also checks that it is
+        the one requested."""
+        if size is None:
+            lib.weir_stream_pool_deallocate(self._handle, ptr, known_stream(stream))
+        else:
+            lib.weir_stream_pool_deallocate_sized(self._handle, ptr, size, known_stream(stream))
+        self._imported.discard(ptr)
 
-    def _give_back_quietly(self, ptr: int, nbytes: int, made_for: Any,
-                           free: Callable[..., int] = _stream_pool_free) -> None:
-        free(self._handle, ptr, nbytes, made_for and made_for._handle)
+    def _free(self, ptr: int, nbytes: int, stream: Any, own_stream: Any) -> None:
+        self.deallocate(ptr, stream or own_stream)
 
-    def usage(self) -> StreamPoolUsage:
-        return ask(StreamPoolUsage, "weir_stream_pool_usage", lib.weir_stream_pool_get_usage, self._handle)
+    def _free_quietly(self, ptr: int, nbytes: int, own_stream: Any,
+                      free: Callable[..., int] = _stream_pool_free) -> None:
+        free(self._handle, ptr, own_stream and own_stream._handle)
+        self._imported.discard(ptr)
+
+    # --- Attributes -----------------------------------------------------------------------------
+
+    def attribute(self, attribute: StreamPoolAttribute) -> int:
+        """Reuse rules are 0 or 1, the others bytes."""
+        return _native.number(lib.weir_stream_pool_get_attribute, self._handle, int(attribute))
+
+    def set_attribute(self, attribute: StreamPoolAttribute, value: int) -> None:
+        lib.weir_stream_pool_set_attribute(self._handle, int(attribute), value)
+
+    @property
+    def threshold(self) -> Optional[int]:
+        """What stays reserved unused when the host synchronises; None is everything."""
+        limit = self.attribute(StreamPoolAttribute.RELEASE_THRESHOLD)
+        return None if limit == NO_LIMIT else limit
+
+    @threshold.setter
+    def threshold(self, limit: Optional[int]) -> None:
+        self.set_attribute(StreamPoolAttribute.RELEASE_THRESHOLD, NO_LIMIT if limit is None else limit)
+
+    def reuse(self, rule: StreamPoolAttribute) -> bool:
+        """Whether memory freed on another stream is reused by this rule."""
+        return bool(self.attribute(_reuse_rule(rule)))
+
+    def set_reuse(self, rule: StreamPoolAttribute, allowed: bool = True) -> None:
+        self.set_attribute(_reuse_rule(rule), int(allowed))
+
+    def stats(self) -> StreamPoolStats:
+        return ask(StreamPoolStats, "weir_stream_pool_stats", lib.weir_stream_pool_get_stats, self._handle)
 
     def reset_peaks(self) -> None:
+        """Every peak becomes the current value."""
         lib.weir_stream_pool_reset_peaks(self._handle)
 
     def trim(self, keep: int = 0) -> int:
-        """Gives unused memory back while at least `keep` stays reserved; how much went."""
+        """Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved,
+        in the driver's whole units; waits for nothing. Returns how much was released."""
         return _native.number(lib.weir_stream_pool_trim, self._handle, keep)
+
+    # --- Other devices and processes --------------------------------------------------------------
+
+    def set_peer(self, device: Device, on: bool = True) -> None:
+        """Lets another device of the runtime use the pool's memory, or not."""
+        lib.weir_stream_pool_set_peer(self._handle, device.number, int(on))
+
+    def peer_access(self, device: Device) -> AccessRights:
+        return AccessRights(_native.number(lib.weir_stream_pool_get_peer, self._handle, device.number,
+                                           kind=ctypes.c_int32))
+
+    def export_descriptor(self) -> int:
+        """A file descriptor for import_descriptor() in another process; the caller closes it."""
+        return _native.number(lib.weir_stream_pool_export, self._handle, kind=ctypes.c_int32)
+
+    def export_pointer(self, block: Union[int, Block]) -> bytes:
+        """A block in the driver's 64 opaque bytes, for import_pointer() in a process that imported the
+        pool."""
+        exported = (ctypes.c_uint8 * 64)()
+        lib.weir_stream_pool_export_pointer(self._handle, int(block), exported)
+        return bytes(exported)
+
+    def import_pointer(self, exported: bytes, stream: Optional[Stream] = None) -> Block:
+        """Memory of the exporter, to be freed before the exporter frees it."""
+        if len(exported) != 64:
+            raise ValueError("weir: an exported pointer has 64 bytes")
+        pointer, size = ctypes.c_void_p(), ctypes.c_uint64()
+        lib.weir_stream_pool_import_pointer(self._handle, (ctypes.c_uint8 * 64)(*exported), known_stream(stream),
+                                            ctypes.byref(pointer), ctypes.byref(size))
+        block = Block(self, pointer.value or 0, size.value, stream)
+        self._imported.add(block.ptr)
+        return block
+
+
+_REUSE_RULES = (StreamPoolAttribute.REUSE_FOLLOW_EVENT_DEPENDENCIES, StreamPoolAttribute.REUSE_OPPORTUNISTIC,
+                StreamPoolAttribute.REUSE_INTERNAL_DEPENDENCIES)
+
+
+def _reuse_rule(rule: StreamPoolAttribute) -> StreamPoolAttribute:
+    if rule not in _REUSE_RULES:
+        raise ValueError(f"weir: {rule!r} is no rule of reuse")
+    return rule
 
 
 class _BlockPool(Memory, close="weir_block_pool_close"):
-    """Blocks by size that are kept when they are freed, at most `threshold` bytes of them."""
+    """Blocks by size that are cached when they are freed, at most `threshold` bytes of them."""
 
     _create: str
     _on_device: bool
@@ -95,40 +206,60 @@ class _BlockPool(Memory, close="weir_block_pool_close"):
     def allocate(self, nbytes: int, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
         if nbytes < 0:
             raise ValueError("weir: a negative size")
-        made = ctypes.c_void_p()
-        lib.weir_block_pool_allocate(self._handle, nbytes, alignment, _known(stream), ctypes.byref(made))
-        return Block(self, made.value or 0, nbytes, stream, self._on_device)
+        pointer = ctypes.c_void_p()
+        lib.weir_block_pool_allocate(self._handle, nbytes, alignment, known_stream(stream), ctypes.byref(pointer))
+        return Block(self, pointer.value or 0, nbytes, stream, self._on_device)
 
     def record_stream(self, ptr: Any, stream: Stream) -> None:
         """Work queued on `stream` until the block is freed may use it, too."""
-        lib.weir_block_pool_record_stream(self._handle, int(ptr), _known(stream))
+        lib.weir_block_pool_record_stream(self._handle, int(ptr), known_stream(stream))
 
     def release_stream(self, stream: Stream) -> None:
         """Needed before a stream is destroyed that weir did not create."""
-        lib.weir_block_pool_release_stream(self._handle, _known(stream))
+        lib.weir_block_pool_release_stream(self._handle, known_stream(stream))
 
-    def _give_back(self, ptr: int, nbytes: int, stream: Any, made_for: Any) -> None:
+    def deallocate(self, ptr: int, stream: Optional[Stream] = None) -> None:
+        """Frees an address that Block.release() passed on: on the stream it was allocated for, or on
+        another."""
         if stream is None:
             lib.weir_block_pool_free(self._handle, ptr)
         else:
-            lib.weir_block_pool_deallocate(self._handle, ptr, _known(stream))
+            lib.weir_block_pool_deallocate(self._handle, ptr, known_stream(stream))
 
-    def _give_back_quietly(self, ptr: int, nbytes: int, made_for: Any,
-                           free: Callable[..., int] = _free_quietly) -> None:
+    def _free(self, ptr: int, nbytes: int, stream: Any, own_stream: Any) -> None:
+        self.deallocate(ptr, stream)
+
+    def _free_quietly(self, ptr: int, nbytes: int, own_stream: Any,
+                      free: Callable[..., int] = _block_pool_free) -> None:
         free(self._handle, ptr)
 
     def stats(self) -> PoolStats:
         return ask(PoolStats, "weir_block_pool_stats", lib.weir_block_pool_get_stats, self._handle)
 
     def reset_peaks(self) -> None:
+        """Every peak becomes the current value."""
         lib.weir_block_pool_reset_peaks(self._handle)
 
+    def reset_counters(self) -> None:
+        """Every count becomes 0; what is live, cached and reserved stays."""
+        lib.weir_block_pool_reset_counters(self._handle)
+
     def trim(self, keep: int = 0) -> int:
+        """Releases cached memory that nothing uses any more to the driver until at most `keep` bytes are
+        reserved; waits for nothing. Returns how much was released."""
         return _native.number(lib.weir_block_pool_trim, self._handle, keep)
+
+    def empty_cache(self) -> int:
+        """The same for all that is cached, after waiting for the streams."""
+        return _native.number(lib.weir_block_pool_empty_cache, self._handle)
+
+    def set_threshold(self, most: Optional[int]) -> None:
+        """From now on at most so much is cached; None caches everything."""
+        lib.weir_block_pool_set_threshold(self._handle, NO_LIMIT if most is None else most)
 
 
 class PinnedPool(_BlockPool):
-    """Pinned host memory, kept for reuse. What allocate() returns is used by nobody: the host may write
+    """Pinned host memory, cached for reuse. What allocate() returns is used by nobody: the host may write
     it at once."""
 
     _create, _on_device = "weir_pinned_pool_create", False

@@ -30,7 +30,7 @@ def allocator_report(allocator: Allocator, user: str) -> str:
         f"waiting for streams: {size_text(stats.pending)}",
         f"  {stats.allocations} allocations, {served:.1%} without a lock, {stats.failures} failed; "
         f"{stats.handles_created} pieces of memory taken from the driver, {stats.handles_moved} moved, "
-        f"{stats.handles_released} given back",
+        f"{stats.handles_released} released",
         f"  device: {size_text(total)}, {size_text(free)} free",
     ]
     tags = [(name, of) for name, of in allocator.stats_by_tag().items() if name]

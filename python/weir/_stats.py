@@ -1,10 +1,10 @@
-"""What can be looked at, as plain values: counters, snapshots, what a device is. docs/stats.md tells each
-number's story."""
+"""Plain values: counters, snapshots, the properties of a device. docs/stats.md says what each number
+means."""
 
 import ctypes
 import enum
 from dataclasses import dataclass, field, fields
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 from . import _native
 from ._native import lib, structure
@@ -17,7 +17,7 @@ class BlockState(enum.IntEnum):
     THREAD_CACHED = 1  #: freed, kept by a thread for its next request
     PENDING = 2        #: freed, but a recorded stream may still use it
     STREAM_BOUND = 3   #: free for the stream that used it last
-    FREE = 4           #: free for everybody
+    FREE = 4           #: free for every stream
     HOLE = 5           #: addresses without memory of their own
 
 
@@ -44,6 +44,36 @@ class CaptureStatus(enum.IntEnum):
     IMPLICIT = 3     #: the legacy stream, while one that synchronises with it is captured
 
 
+class Attachment(enum.IntEnum):
+    """Who may use a UnifiedBuffer. Binding only on devices without concurrent managed access; a hint to
+    others."""
+
+    GLOBAL = 0  #: every stream; the host only while the whole device is idle
+    HOST = 1    #: the host at any time, and no device
+    SINGLE = 2  #: one stream; the host while that stream is idle
+
+
+class StreamPoolAttribute(enum.IntEnum):
+    """The driver's attributes of a pool, by the driver's numbers."""
+
+    REUSE_FOLLOW_EVENT_DEPENDENCIES = 1  #: memory freed before an event that the allocating stream waits for
+    REUSE_OPPORTUNISTIC = 2              #: memory whose free has happened, whether or not anybody waited
+    REUSE_INTERNAL_DEPENDENCIES = 3      #: memory whose free is pending: the driver queues a wait for it
+    RELEASE_THRESHOLD = 4
+    RESERVED = 5                         #: read only
+    RESERVED_PEAK = 6                    #: can be set to 0, which means: to what is reserved now
+    USED = 7                             #: read only
+    USED_PEAK = 8                        #: like RESERVED_PEAK
+
+
+class AccessRights(enum.IntEnum):
+    """What a device may do with the memory of a pool."""
+
+    NONE = 0
+    READ = 1
+    READ_WRITE = 2
+
+
 @dataclass(frozen=True)
 class Gauge:
     """An amount, and the most it has been since the peaks were last reset."""
@@ -59,7 +89,7 @@ class Stats:
     requested <= allocated <= active <= reserved, of one moment.
     """
 
-    requested: Gauge = Gauge()  #: what was asked for and not freed
+    requested: Gauge = Gauge()  #: allocated and not freed, as requested
     allocated: Gauge = Gauge()  #: the same, rounded to whole blocks
     active: Gauge = Gauge()     #: allocated, and freed memory that other streams may still use
     reserved: Gauge = Gauge()   #: physical memory taken from the driver
@@ -74,35 +104,51 @@ class Stats:
     failures: int = 0           #: allocations that ended out of memory or at a limit
     handles_created: int = 0    #: physical handles or segments taken from the driver
     handles_moved: int = 0      #: mapped somewhere else
-    handles_returned: int = 0   #: went back to a mapping that was kept
-    handles_released: int = 0   #: given back to the driver
+    handles_returned: int = 0   #: remapped where they had been mapped before
+    handles_released: int = 0   #: released to the driver
     waits: int = 0              #: queued on a stream so that it could reuse memory
     events: int = 0             #: recorded to know when memory is free for others
-    metadata: int = 0           #: host memory that the books take
+    metadata: int = 0           #: host memory of the bookkeeping tables
+    heap_hits: int = 0          #: allocations served by free memory of the heap, without a driver call
+    misses: int = 0             #: the other ones: the driver was called to reserve, map or wait
+    active_requested: Gauge = Gauge()  #: requested, with the freed memory that is in active
+    active_blocks: Gauge = Gauge()     #: blocks, with the freed ones that are in active
 
 
 @dataclass(frozen=True)
 class PoolStats:
-    """What a pool of whole blocks (PinnedPool, BinPool) holds; sizes in bytes."""
+    """What a pool of whole blocks (PinnedPool, BinPool) holds; sizes in bytes. Counts are since
+    reset_counters()."""
 
-    requested: Gauge = Gauge()
-    allocated: Gauge = Gauge()
-    reserved: Gauge = Gauge()
-    blocks: Gauge = Gauge()
-    cached: int = 0
-    pending: int = 0
-    allocations: int = 0
+    requested: Gauge = Gauge()  #: allocated and not freed, as requested
+    allocated: Gauge = Gauge()  #: the same, rounded to whole blocks
+    reserved: Gauge = Gauge()   #: taken from the driver
+    blocks: Gauge = Gauge()     #: live blocks, a count
+    cached: int = 0             #: freed, and not allocated again
+    pending: int = 0            #: of cached: waits for recorded streams
+    allocations: int = 0        #: successful ones
     frees: int = 0
-    hits: int = 0
-    misses: int = 0
-    failures: int = 0
-    waits: int = 0
-    events: int = 0
+    hits: int = 0               #: allocations served by a cached block
+    misses: int = 0             #: allocations served by the driver
+    failures: int = 0           #: requests that ended out of memory
+    waits: int = 0              #: queued on a stream so that it could reuse memory
+    events: int = 0             #: recorded to know when memory is free for others
 
 
 @dataclass(frozen=True)
-class StreamPoolUsage:
-    """What a driver's pool holds: the driver's figures count everybody who uses it."""
+class BufferPoolStats:
+    """What a BufferPool did and holds; sizes in bytes. Counts are since reset_counters()."""
+
+    hits: int = 0           #: takes served by a cached buffer
+    misses: int = 0         #: takes served by the driver
+    returns: int = 0        #: buffers that were freed
+    cached: int = 0         #: freed and not taken again
+    taken: Gauge = Gauge()  #: rounded; of several devices the peak is the sum of theirs
+
+
+@dataclass(frozen=True)
+class StreamPoolStats:
+    """What a driver's pool holds: the driver's figures count all its users."""
 
     reserved: Gauge = Gauge()
     used: Gauge = Gauge()
@@ -111,11 +157,23 @@ class StreamPoolUsage:
 
 
 @dataclass(frozen=True)
+class ManagedInfo:
+    """The driver's record of a range of a UnifiedBuffer; nothing where its pages differ. Places are
+    numbers of devices, weir.HOST, or weir.host_node(n)."""
+
+    attachment: Attachment              #: of the whole buffer
+    read_mostly: bool
+    preferred: Optional[int]            #: where pages should stay
+    accessed_by: Tuple[int, ...]        #: who reaches the pages without moving them
+    last_prefetch: Optional[int]        #: not where the pages are now, which the driver does not tell
+
+
+@dataclass(frozen=True)
 class RecorderStats:
     written: int = 0  #: events in the file
     dropped: int = 0
     threads: int = 0
-    file_bytes: int = 0
+    file_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,11 +232,11 @@ class DeviceInfo:
 
 def values(kind: Any, read: Any) -> Any:
     """A dataclass of the members that it shares its names with in a structure."""
-    found = {}
+    members = {}
     for member in fields(kind):
         value = getattr(read, member.name)
-        found[member.name] = Gauge(value.current, value.peak) if hasattr(value, "peak") else value
-    return kind(**found)
+        members[member.name] = Gauge(value.current, value.peak) if hasattr(value, "peak") else value
+    return kind(**members)
 
 
 def ask(kind: Any, name: str, call: Any, *arguments: Any) -> Any:
@@ -189,8 +247,8 @@ def ask(kind: Any, name: str, call: Any, *arguments: Any) -> Any:
 
 
 def tag_name(tag: int) -> str:
-    found = lib.weir_tag_name(tag)
-    return "" if found is None else found.decode("utf-8", "replace")
+    name = lib.weir_tag_name(tag)
+    return "" if name is None else name.decode("utf-8", "replace")
 
 
 def block_info(read: Any) -> BlockInfo:

@@ -119,14 +119,14 @@ class _Memory:
             handle = _native.new(lib.weir_stream_wrap, device.runtime._handle, device.number, stream.ptr)
         except Error:
             return None  # it is being captured; next time
-        mine = _Stream(handle, stream)
+        entry = _Stream(handle, stream)
         forgotten = []
         with self._lock:
-            known = self._streams.setdefault(id(stream), mine)
-            if known is mine:
-                mine.begin()
+            known = self._streams.setdefault(id(stream), entry)
+            if known is entry:
+                entry.begin()
             else:  # another thread was quicker
-                forgotten.append(mine)
+                forgotten.append(entry)
             while len(self._streams) > _REMEMBERED_STREAMS:
                 forgotten.append(self._streams.popitem(last=False)[1])
         for each in forgotten:
@@ -144,7 +144,7 @@ class _Memory:
 
 
 class _Owner:
-    """Owns the memory of an array: given back, on the stream it was made for, when CuPy forgets it. A user
+    """Owns the memory of an array: freed, on the stream it was allocated for, when CuPy forgets it. A user
     of its stream."""
 
     __slots__ = ("ptr", "allocator", "stream", "__weakref__")
@@ -186,11 +186,11 @@ class _State:
         self.lock = threading.Lock()
 
     def memory(self, device: int) -> _Memory:
-        found = self.memories.get(device)
-        if found is None:
+        memory = self.memories.get(device)
+        if memory is None:
             with self.lock:
-                found = self.memories.setdefault(device, _Memory(device, self.options))
-        return found
+                memory = self.memories.setdefault(device, _Memory(device, self.options))
+        return memory
 
     def pinned_pool(self) -> PinnedPool:
         with self.lock:
@@ -229,18 +229,18 @@ def malloc(size: int) -> Any:
 
 
 def _allocate(memory: _Memory, size: int, stream: Any) -> _Owner:
-    made, native = ctypes.c_void_p(), stream.ptr
+    pointer, native = ctypes.c_void_p(), stream.ptr
     owner = _Owner(memory.allocator._handle)
     if native in _LEGACY:
-        lib.weir_allocator_allocate(owner.allocator, size, None, ctypes.byref(made))
+        lib.weir_allocator_allocate(owner.allocator, size, None, ctypes.byref(pointer))
     else:
         if native != _PER_THREAD:
             owner.stream = memory.take_stream(stream, id(owner))
         if owner.stream is not None:
-            lib.weir_allocator_allocate(owner.allocator, size, owner.stream.handle, ctypes.byref(made))
+            lib.weir_allocator_allocate(owner.allocator, size, owner.stream.handle, ctypes.byref(pointer))
         else:
-            lib.weir_allocator_allocate_native(owner.allocator, size, native, ctypes.byref(made))
-    owner.ptr = made.value or 0
+            lib.weir_allocator_allocate_native(owner.allocator, size, native, ctypes.byref(pointer))
+    owner.ptr = pointer.value or 0
     return owner
 
 
@@ -295,7 +295,7 @@ def enable(policy: Optional[str] = None, options: Options = None, *, pinned: boo
     """
     import cupy
     global _state, _before, _pinned_too
-    # CuPy does not say when it captures a graph, whose memory must stay, so weir looks.
+    # CuPy does not say when it captures a graph, whose memory must stay, so weir asks the driver.
     text = plugin_options(policy, options)
     text = "heap_detect_captures=on" + ("," + text if text else "")
     with _lock:
@@ -311,7 +311,7 @@ def enable(policy: Optional[str] = None, options: Options = None, *, pinned: boo
 
 
 def disable() -> None:
-    """Gives CuPy back the allocator it had, and its own pool for pinned memory. Arrays that exist stay
+    """Restores the allocator CuPy had, and its own pool for pinned memory. Arrays that exist stay
     on weir. Does nothing if weir is not enabled."""
     import cupy
     global _before, _pinned_too
@@ -356,7 +356,7 @@ def allocator(device: Optional[int] = None) -> Allocator:
 
 
 def stats(device: Optional[int] = None) -> Stats:
-    """What CuPy's arrays take; docs/stats.md tells each number's story."""
+    """What CuPy's arrays take; docs/stats.md explains each number."""
     return allocator(device).stats()
 
 
@@ -371,7 +371,7 @@ def report(device: Optional[int] = None) -> str:
 
 
 def empty_cache(device: Optional[int] = None) -> int:
-    """Gives what is not in use back to the driver, after waiting for the streams; how many bytes."""
+    """Releases what is not in use to the driver, after waiting for the streams; returns how many bytes."""
     return allocator(device).empty_cache()
 
 
@@ -420,7 +420,7 @@ def stream_pool(*, initial: int = 0, maximum: int = 0, threshold: Optional[int] 
     The pools live as long as the process. CuPy makes them the devices' current pools (cudaMallocAsync).
     """
     import cupy
-    made = [StreamPool(Device(Runtime.default(), number), initial=initial, maximum=maximum,
-                       threshold=threshold) for number in range(cupy.cuda.runtime.getDeviceCount())]
-    _stream_pools.extend(made)
-    return cupy.cuda.MemoryAsyncPool([pool.handle for pool in made])
+    pools = [StreamPool(Device(Runtime.default(), number), initial=initial, maximum=maximum,
+                        threshold=threshold) for number in range(cupy.cuda.runtime.getDeviceCount())]
+    _stream_pools.extend(pools)
+    return cupy.cuda.MemoryAsyncPool([pool.handle for pool in pools])

@@ -80,25 +80,25 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
     extension = _load(verbose)
     extension.install(chosen, exportable)
     # The work of torch's streams counts though they may never allocate. The extension sees most of those that
-    # somebody has by itself, from the turn in which torch hands them out, but not when the turn goes round
-    # between two looks.
-    _tell_of_streams(lambda stream: extension.note_stream(getattr(stream, "device_index", 0),
-                                                          getattr(stream, "stream_id", 0)))
+    # somebody has by itself, from the round robin in which torch hands them out, but not when it wraps around
+    # between two probes.
+    _on_stream_created(lambda stream: extension.mark_stream_used(getattr(stream, "device_index", 0),
+                                                                 getattr(stream, "stream_id", 0)))
 
 
-def _tell_of_streams(tell: Callable[[Any], None]) -> None:
-    """Calls `tell` with every stream that Python gets from torch's own. It is the one place in which torch is
-    changed: the class stays the same, and a stream is made as before."""
-    made = torch.cuda.Stream.__new__
+def _on_stream_created(callback: Callable[[Any], None]) -> None:
+    """Calls `callback` with every stream that Python gets from torch's own. It is the one place in which torch
+    is changed: the class stays the same, and a stream is created as before."""
+    original = torch.cuda.Stream.__new__
 
-    @functools.wraps(made)
-    def told(cls: Any, *arguments: Any, **named: Any) -> Any:
-        stream = made(cls, *arguments, **named)
-        if not named.keys() - {"device", "priority"}:  # the others name a stream that there is
-            tell(stream)
+    @functools.wraps(original)
+    def wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        stream = original(cls, *args, **kwargs)
+        if not kwargs.keys() - {"device", "priority"}:  # the others name a stream that exists
+            callback(stream)
         return stream
 
-    torch.cuda.Stream.__new__ = staticmethod(told)  # type: ignore[method-assign,assignment]
+    torch.cuda.Stream.__new__ = staticmethod(wrapper)  # type: ignore[method-assign,assignment]
 
 
 def is_enabled() -> bool:
@@ -121,7 +121,7 @@ def _index(device: Device) -> int:
     return torch.cuda.current_device() if index is None else index
 
 
-# --- Looking ----------------------------------------------------------------------------------------
+# --- Inspection -------------------------------------------------------------------------------------
 
 
 def stats(device: Device = None) -> Dict[str, int]:
@@ -130,61 +130,61 @@ def stats(device: Device = None) -> Dict[str, int]:
     return _enabled().stats(_index(device)) or {}
 
 
-def report(device: Device = None, wanted: int = 1) -> str:
+def report(device: Device = None, nbytes: int = 1) -> str:
     """What a device's memory is used for, in words: by tag, size and stream; what is cached and why it is
-    not free; peaks; and what would help a request of `wanted` bytes. docs/pytorch.md explains each line."""
+    not free; peaks; and what would help a request of `nbytes`. docs/pytorch.md explains each line."""
     index = _index(device)
-    found = _enabled().describe(index, wanted)
-    if found is None:
+    fields = _enabled().describe(index, nbytes)
+    if fields is None:
         return f"weir under torch, cuda:{index}: nothing was allocated yet"
-    return _report_text(index, found)
+    return _report_text(index, fields)
 
 
-def _report_text(index: int, found: Dict[str, Any]) -> str:
-    now = found["stats"]
-    limit = "" if found["limit"] is None else f", limit {size_text(found['limit'])}"
-    price = now["reserved_peak"] / now["requested_peak"] if now["requested_peak"] else 1.0
-    hits = now["hits"] / now["allocations"] if now["allocations"] else 0.0
+def _report_text(index: int, fields: Dict[str, Any]) -> str:
+    counters = fields["stats"]
+    limit = "" if fields["limit"] is None else f", limit {size_text(fields['limit'])}"
+    overhead = counters["reserved_peak"] / counters["requested_peak"] if counters["requested_peak"] else 1.0
+    hits = counters["hits"] / counters["allocations"] if counters["allocations"] else 0.0
     lines = [
-        f"weir under torch, cuda:{index} ({found['name']})",
-        f"  live      {size_text(now['requested'])} in {now['blocks']} tensors' storages "
-        f"({size_text(now['allocated'])} rounded), peak {size_text(now['requested_peak'])}",
-        f"  reserved  {size_text(now['reserved'])}, peak {size_text(now['reserved_peak'])}: "
-        f"{price:.3f} of the most that was asked for{limit}",
-        f"  cached    {size_text(now['cached'])}: {size_text(now['thread_cached'])} by threads, "
-        f"{size_text(now['stream_bound'])} for one stream only; "
-        f"waiting for other streams {size_text(now['pending'])}",
-        f"  fragments {size_text(found['fragments'])} free in pieces that cannot leave; "
-        f"longest free piece {size_text(found['largest_free'])}",
-        f"  calls     {now['allocations']} allocations, {hits:.1%} without a lock, "
-        f"{now['failures']} failed; {now['handles_created']} pieces of memory taken from the driver, "
-        f"{now['handles_moved']} moved, {now['handles_released']} given back",
-        f"  device    {size_text(found['device_total'])}, {size_text(found['device_free'])} free, "
-        f"{size_text(found['elsewhere'])} used by others",
+        f"weir under torch, cuda:{index} ({fields['name']})",
+        f"  live      {size_text(counters['requested'])} in {counters['blocks']} tensors' storages "
+        f"({size_text(counters['allocated'])} rounded), peak {size_text(counters['requested_peak'])}",
+        f"  reserved  {size_text(counters['reserved'])}, peak {size_text(counters['reserved_peak'])}: "
+        f"{overhead:.3f} of the peak that was requested{limit}",
+        f"  cached    {size_text(counters['cached'])}: {size_text(counters['thread_cached'])} by threads, "
+        f"{size_text(counters['stream_bound'])} for one stream only; "
+        f"waiting for other streams {size_text(counters['pending'])}",
+        f"  fragments {size_text(fields['fragments'])} free in pieces that cannot leave; "
+        f"longest free piece {size_text(fields['largest_free'])}",
+        f"  calls     {counters['allocations']} allocations, {hits:.1%} without a lock, "
+        f"{counters['failures']} failed; {counters['handles_created']} pieces of memory taken from the driver, "
+        f"{counters['handles_moved']} moved, {counters['handles_released']} released",
+        f"  device    {size_text(fields['device_total'])}, {size_text(fields['device_free'])} free, "
+        f"{size_text(fields['elsewhere'])} used by others",
     ]
-    for name, of in found["tags"]:
-        if of["requested"] or of["requested_peak"]:
-            lines.append(f"  tag {name or '(none)'}: {size_text(of['requested'])} in {of['blocks']} blocks, "
-                         f"peak {size_text(of['requested_peak'])}")
-    if found["sizes"]:
+    for name, part in fields["tags"]:
+        if part["requested"] or part["requested_peak"]:
+            lines.append(f"  tag {name or '(none)'}: {size_text(part['requested'])} in {part['blocks']} "
+                         f"blocks, peak {size_text(part['requested_peak'])}")
+    if fields["sizes"]:
         lines.append("  most of it in blocks of " + ", ".join(
-            f"{size_text(size)} x {count}" for size, count in found["sizes"]))
-    for stream, live, bound in found["streams"]:
+            f"{size_text(size)} x {count}" for size, count in fields["sizes"]))
+    for stream, live, bound in fields["streams"]:
         if live or bound:
-            which = "default stream" if stream == 0 else f"stream {stream:#x}"
-            lines.append(f"  {which}: {size_text(live)} live, {size_text(bound)} cached for it alone")
-    for pool, name, of in found["pools"]:
-        if tuple(pool) != (0, 0) and of["reserved"]:
-            lines.append(f"  pool {tuple(pool)}: {size_text(of['requested'])} live, "
-                         f"{size_text(of['reserved'])} reserved and kept for its graphs")
-    if found["advice"]:
-        lines.append("  " + found["advice"].replace("\n", "\n  "))
+            name = "default stream" if stream == 0 else f"stream {stream:#x}"
+            lines.append(f"  {name}: {size_text(live)} live, {size_text(bound)} cached for it alone")
+    for pool, _, part in fields["pools"]:
+        if tuple(pool) != (0, 0) and part["reserved"]:
+            lines.append(f"  pool {tuple(pool)}: {size_text(part['requested'])} live, "
+                         f"{size_text(part['reserved'])} reserved and kept for its graphs")
+    if fields["advice"]:
+        lines.append("  " + fields["advice"].replace("\n", "\n  "))
     return "\n".join(lines)
 
 
 def trim(device: Device = None, keep: int = 0) -> int:
-    """Gives memory that nobody uses back to the driver until at most `keep` bytes are reserved, without
-    waiting for any stream as torch.cuda.empty_cache() does. Returns how much went."""
+    """Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved, without
+    waiting for any stream as torch.cuda.empty_cache() does. Returns how much was released."""
     return _enabled().trim(_index(device), keep)
 
 
@@ -232,16 +232,16 @@ def tag(name: str) -> Iterator[None]:
 
 def watch_stream(stream: "torch.cuda.Stream") -> None:
     """For a stream that torch does not own (torch.cuda.ExternalStream): its work counts, whether or not it
-    ever allocates, before memory that was freed leaves its stream, and what is freed on it passes to others
-    as soon as with torch's own. It must be given to release_stream() before it is destroyed. torch's own
+    ever allocates, before memory that was freed leaves its stream, and what is freed on it can be used on
+    others as soon as with torch's own. It must be given to release_stream() before it is destroyed. torch's own
     streams are watched without this."""
     _enabled().watch_stream(stream.device_index, stream.cuda_stream)
 
 
 def release_stream(stream: "torch.cuda.Stream") -> None:
-    """Before a stream is destroyed that torch does not own (torch.cuda.ExternalStream): weir will not ask the
-    driver about it any more. Needed for one that is watched; of another that goes without it, weir learns
-    only when the whole device rests that its work is done. torch's own streams live for ever."""
+    """Before a stream is destroyed that torch does not own (torch.cuda.ExternalStream): weir will not query the
+    driver about it any more. Needed for one that is watched; of another that is destroyed without it, weir
+    learns that its work is done only when the whole device is idle. torch's own streams live for ever."""
     _enabled().release_stream(stream.device_index, stream.cuda_stream)
 
 
@@ -255,9 +255,9 @@ def mem_pool(**arguments: Any) -> "torch.cuda.MemPool":
         with torch.cuda.use_mem_pool(pool):
             weights = torch.empty(...)
 
-    torch's own allocator stays what it is and takes the pool's segments from weir, which gives memory back
-    only when the streams that used it have passed. After enable() all memory is weir's, and this is a plain
-    MemPool. The arguments are those of torch.cuda.MemPool.
+    torch's own allocator stays what it is and takes the pool's segments from weir, which reuses and releases
+    memory only when the streams that used it have completed their work. After enable() all memory is weir's,
+    and this is a plain MemPool. The arguments are those of torch.cuda.MemPool.
     """
     if is_enabled():
         return torch.cuda.MemPool(**arguments)
@@ -289,7 +289,7 @@ def pluggable(options: Union[str, Mapping[str, Any], None] = None) -> None:
         with contextlib.suppress(Error):  # it is being captured; its requests make it known
             watch_native_stream(stream, Runtime.default().device(stream.device_index))
 
-    _tell_of_streams(watch)  # torch never destroys them
+    _on_stream_created(watch)  # torch never destroys them
 
 
 def _library() -> str:
@@ -303,12 +303,12 @@ def _library() -> str:
 
 
 def _load(verbose: bool = False) -> ModuleType:
-    """The extension for this torch: the one that was built before, or a new one."""
+    """The extension for this torch: from the cache, or built now."""
     global _extension
     if _extension is None:
         library = _library()  # loaded by now, and found again by its soname
-        kept = _cache() / f"{_key(library)}.so"
-        _extension = _import(kept) if kept.exists() else _build(kept, library, verbose)
+        path = _cache() / f"{_key(library)}.so"
+        _extension = _import(path) if path.exists() else _build(path, library, verbose)
     return _extension
 
 
@@ -320,14 +320,14 @@ def _sources() -> Path:
 
 
 def _cache() -> Path:
-    named = os.environ.get("WEIR_CACHE")
-    if named:
-        return Path(named) / "torch"
+    folder = os.environ.get("WEIR_CACHE")
+    if folder:
+        return Path(folder) / "torch"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir" / "torch"
 
 
 def _key(library: str) -> str:
-    """Everything that the extension is made of: another torch, Python, weir or source is another file."""
+    """Of everything that the extension is built from: another torch, Python, weir or source is another file."""
     root = _sources()
     digest = hashlib.sha256()
     for part in (torch.__version__, torch.version.cuda, str(torch.compiled_with_cxx11_abi()),
@@ -371,14 +371,14 @@ def _loaded(name: str) -> str:
     raise RuntimeError(f"weir.torch: this torch has loaded no {name}")
 
 
-def _build(kept: Path, library: str, verbose: bool) -> ModuleType:
+def _build(target: Path, library: str, verbose: bool) -> ModuleType:
     from torch.utils import cpp_extension
 
     root = _sources()
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     # In a folder of its own, and moved when it is whole: two programs may build at a time, and one that is
     # killed leaves nothing that another would wait for.
-    with tempfile.TemporaryDirectory(prefix="build-", dir=kept.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent) as folder:
         try:
             # Not with_cuda: nothing is compiled for a device, and torch would ask which devices there are.
             module = cpp_extension.load(
@@ -395,5 +395,5 @@ def _build(kept: Path, library: str, verbose: bool) -> ModuleType:
             raise RuntimeError(
                 f"weir.torch: the extension for torch {torch.__version__} could not be built; "
                 "enable(verbose=True) shows how it is tried, pluggable() works without one") from problem
-        shutil.move(str(Path(folder) / f"{_MODULE}.so"), str(kept))
+        shutil.move(str(Path(folder) / f"{_MODULE}.so"), str(target))
     return module

@@ -1,9 +1,10 @@
-// The C ABI's caching allocator: made, asked for memory, and closed.
+// The C ABI's caching allocator: creation, requests, frees and closing.
 #include <memory>
 #include <utility>
 
 #include "capi/guard.hpp"
 #include "capi/objects.hpp"
+#include "heap/fast_path.hpp"
 #include "weir.h"
 
 namespace weir::inline v0::capi {
@@ -13,18 +14,18 @@ result<stream_argument> find_stream(weir_stream* handle, const allocator_object&
   return find_stream(handle, home.legacy.device());
 }
 
-result<std::shared_ptr<allocator_object>> make_allocator(const device_argument& where,
+result<std::shared_ptr<allocator_object>> make_allocator(const device_argument& home,
                                                          const options& settings) {
-  WEIR_TRY_VALUE(memory, caching_allocator::create(where.which, settings));
-  WEIR_TRY_VALUE(legacy, stream_ref::legacy(where.which).identified());
-  return std::make_shared<allocator_object>(where.machine, std::move(memory), legacy);
+  WEIR_TRY_VALUE(memory, caching_allocator::create(home.device, allocator_options::from(settings)));
+  WEIR_TRY_VALUE(legacy, stream_ref::legacy(home.device).identified());
+  return std::make_shared<allocator_object>(home.machine, std::move(memory), legacy);
 }
 
 bool lacks_memory(errc code) noexcept {
   return code == errc::out_of_memory || code == errc::limit_exceeded;
 }
 
-last_word last_word_of(allocator_object& object, weir_allocator* handle) {
+oom_handler oom_handler_of(allocator_object& object, weir_allocator* handle) {
   const std::lock_guard lock{object.mutex};
   return {handle, object.handler, object.handler_context};
 }
@@ -35,60 +36,59 @@ result<void> create_allocator(weir_runtime* runtime, std::int32_t device, const 
                               const char* list, weir_allocator** into) {
   WEIR_NEEDS(into);
   WEIR_TRY_VALUE(settings, read_options(initial, list));
-  WEIR_TRY_VALUE(where, find_device(runtime, device));
-  WEIR_TRY_VALUE(made, make_allocator(where, settings));
-  WEIR_TRY_VALUE(handle, hand_out_handle<weir_allocator>(std::move(made)));
+  WEIR_TRY_VALUE(home, find_device(runtime, device));
+  WEIR_TRY_VALUE(object, make_allocator(home, settings));
+  WEIR_TRY_VALUE(handle, hand_out_handle<weir_allocator>(std::move(object)));
   *into = handle;
   return {};
 }
 
-// The path without a lock. What it cannot do, and whatever is wrong, is the slow one's.
+// The fast path takes no lock. What it cannot do, and whatever is wrong, goes to the slow path.
 
 /// Calls `action(allocator, stream)` with what the handles stand for; `otherwise` if it is not
 /// found.
 template <class Answer, class Action>
-[[nodiscard, gnu::always_inline]] inline Answer quickly(weir_allocator* handle, weir_stream* stream,
-                                                        Answer otherwise,
-                                                        const Action& action) noexcept {
-  table::reader* const mine = look::reader();
-  if (mine == nullptr) [[unlikely]]
+[[nodiscard, gnu::always_inline]] inline Answer on_fast_path(weir_allocator* handle,
+                                                             weir_stream* stream, Answer otherwise,
+                                                             const Action& action) noexcept {
+  table::reader* const reader = read_section::reader();
+  if (reader == nullptr) [[unlikely]]
     return otherwise;
-  const look here{*mine};
-  const allocator_object* const found = peek(here, handle);
-  if (found == nullptr) [[unlikely]]
+  const read_section section{*reader};
+  const allocator_object* const object = peek(section, handle);
+  if (object == nullptr) [[unlikely]]
     return otherwise;
-  if (stream == nullptr) return action(*found->inside, found->legacy);
-  const stream_object* const named = peek(here, stream);
+  if (stream == nullptr) return action(*object->heap, object->legacy);
+  const stream_object* const named = peek(section, stream);
   if (named == nullptr) [[unlikely]]
     return otherwise;
-  return action(*found->inside, named->ref);
+  return action(*object->heap, named->ref);
 }
 
-[[gnu::noinline]] weir_error allocate_slowly(weir_allocator* handle, std::uint64_t size,
-                                             bytes alignment, weir_stream* stream, void** pointer) {
-  return allocate_or_ask(size, pointer, [&](last_word& asked) -> result<void*> {
-    WEIR_TRY_VALUE(from, find(handle));
-    WEIR_TRY_VALUE(where, find_stream(stream, *from));
-    auto made = from->memory.try_allocate(bytes{size}, where.ref, alignment);
-    if (!made) asked = last_word_of(*from, handle);
-    return made;
+[[gnu::noinline]] weir_error allocate_on_slow_path(weir_allocator* handle, std::uint64_t size,
+                                                   bytes alignment, weir_stream* stream,
+                                                   void** pointer) {
+  return allocate_or_ask(size, pointer, [&](oom_handler& handler) -> result<void*> {
+    WEIR_TRY_VALUE(object, find(handle));
+    WEIR_TRY_VALUE(target, find_stream(stream, *object));
+    auto memory = object->memory.try_allocate(bytes{size}, target.ref, alignment);
+    if (!memory) handler = oom_handler_of(*object, handle);
+    return memory;
   });
 }
 
-[[gnu::noinline]] weir_error deallocate_slowly(weir_allocator* handle, void* pointer,
-                                               weir_stream* stream) noexcept {
+[[gnu::noinline]] weir_error deallocate_on_slow_path(weir_allocator* handle, void* pointer,
+                                                     weir_stream* stream) noexcept {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(handle));
-    WEIR_TRY_VALUE(where, find_stream(stream, *to));
-    return to->memory.try_deallocate(pointer, where.ref);
+    WEIR_TRY_VALUE(object, find(handle));
+    WEIR_TRY_VALUE(target, find_stream(stream, *object));
+    return object->memory.try_deallocate(pointer, target.ref);
   });
 }
 
-constexpr bytes usual_alignment{512};
-
-[[nodiscard]] stream_ref native_ref(const allocator_object& of, void* native) noexcept {
-  if (native == nullptr) return of.legacy;
-  return {of.legacy.device(), static_cast<CUstream_st*>(native)};
+[[nodiscard]] stream_ref native_ref(const allocator_object& home, void* native) noexcept {
+  if (native == nullptr) return home.legacy;
+  return {home.legacy.device(), static_cast<CUstream_st*>(native)};
 }
 
 }  // namespace
@@ -115,19 +115,19 @@ weir_error weir_allocator_create_from_environment(weir_runtime* runtime, int32_t
 weir_error weir_allocator_close(weir_allocator* allocator) {
   return guarded([&]() -> result<void> {
     if (allocator == nullptr) return {};
-    WEIR_TRY_VALUE(found, find(allocator));
-    if (found->permanent)
+    WEIR_TRY_VALUE(object, find(allocator));
+    if (object->permanent)
       return error{.code = errc::not_permitted, .detail = "this allocator is the process's own"};
     WEIR_TRY(take(allocator));
-    return found->memory.close();
+    return object->memory.close();
   });
 }
 
 weir_error weir_allocator_get_device(weir_allocator* allocator, int32_t* device) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_TRY_VALUE(object, find(allocator));
     WEIR_NEEDS(device);
-    *device = found->legacy.device().id().number();
+    *device = object->legacy.device().id().number();
     return {};
   });
 }
@@ -137,83 +137,82 @@ weir_error weir_allocator_get_device(weir_allocator* allocator, int32_t* device)
 weir_error weir_allocator_allocate(weir_allocator* allocator, uint64_t size, weir_stream* stream,
                                    void** pointer) {
   if (pointer != nullptr) [[likely]] {
-    void* const hit = quickly<void*>(allocator, stream, nullptr,
-                                     [&](heap::allocator_state& from, const stream_ref& ref) {
-                                       return from.allocate_quickly(bytes{size}, ref);
-                                     });
+    void* const hit = on_fast_path<void*>(allocator, stream, nullptr,
+                                          [&](heap::central_heap& from, const stream_ref& ref) {
+                                            return from.fast_allocate(bytes{size}, ref);
+                                          });
     if (hit != nullptr) [[likely]] {
       *pointer = hit;
       return weir_ok;
     }
   }
-  return allocate_slowly(allocator, size, usual_alignment, stream, pointer);
+  return allocate_on_slow_path(allocator, size, allocator_alignment, stream, pointer);
 }
 
 weir_error weir_allocator_allocate_aligned(weir_allocator* allocator, uint64_t size,
                                            uint64_t alignment, weir_stream* stream,
                                            void** pointer) {
-  return allocate_slowly(allocator, size, bytes{alignment}, stream, pointer);
+  return allocate_on_slow_path(allocator, size, bytes{alignment}, stream, pointer);
 }
 
 weir_error weir_allocator_deallocate(weir_allocator* allocator, void* pointer,
                                      weir_stream* stream) {
-  const bool taken =
-      quickly(allocator, stream, false, [&](heap::allocator_state& to, const stream_ref& ref) {
-        return to.deallocate_quickly(pointer, ref);
-      });
-  if (taken) [[likely]]
+  const bool is_freed = on_fast_path(
+      allocator, stream, false,
+      [&](heap::central_heap& to, const stream_ref& ref) { return to.fast_free(pointer, ref); });
+  if (is_freed) [[likely]]
     return weir_ok;
-  return deallocate_slowly(allocator, pointer, stream);
+  return deallocate_on_slow_path(allocator, pointer, stream);
 }
 
 weir_error weir_allocator_deallocate_sized(weir_allocator* allocator, void* pointer, uint64_t size,
                                            weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(allocator));
-    WEIR_TRY_VALUE(where, find_stream(stream, *to));
-    return to->memory.try_deallocate(pointer, bytes{size}, where.ref);
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_TRY_VALUE(target, find_stream(stream, *object));
+    return object->memory.try_deallocate(pointer, bytes{size}, target.ref);
   });
 }
 
 weir_error weir_allocator_free(weir_allocator* allocator, void* pointer) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(allocator));
-    return to->memory.try_deallocate(pointer);
+    WEIR_TRY_VALUE(object, find(allocator));
+    return object->memory.try_deallocate(pointer);
   });
 }
 
 weir_error weir_allocator_record_stream(weir_allocator* allocator, void* pointer,
                                         weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(allocator));
-    WEIR_TRY_VALUE(where, find_stream(stream, *to));
-    return to->memory.record_stream(pointer, where.ref);
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_TRY_VALUE(target, find_stream(stream, *object));
+    return object->memory.record_stream(pointer, target.ref);
   });
 }
 
 weir_error weir_allocator_allocate_native(weir_allocator* allocator, uint64_t size,
                                           void* native_stream, void** pointer) {
-  return allocate_or_ask(size, pointer, [&](last_word& asked) -> result<void*> {
-    WEIR_TRY_VALUE(from, find(allocator));
-    auto made = from->memory.try_allocate(bytes{size}, native_ref(*from, native_stream));
-    if (!made) asked = last_word_of(*from, allocator);
-    return made;
+  return allocate_or_ask(size, pointer, [&](oom_handler& handler) -> result<void*> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    auto memory = object->memory.try_allocate(bytes{size}, native_ref(*object, native_stream));
+    if (!memory) handler = oom_handler_of(*object, allocator);
+    return memory;
   });
 }
 
 weir_error weir_allocator_deallocate_native(weir_allocator* allocator, void* pointer,
                                             void* native_stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(allocator));
-    return to->memory.try_deallocate(pointer, native_ref(*to, native_stream));
+    WEIR_TRY_VALUE(object, find(allocator));
+    return object->memory.try_deallocate(pointer, native_ref(*object, native_stream));
   });
 }
 
 weir_error weir_allocator_record_stream_native(weir_allocator* allocator, void* pointer,
                                                void* native_stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(allocator));
-    return to->memory.record_stream(pointer, native_ref(*to, native_stream));
+    WEIR_TRY_VALUE(object, find(allocator));
+    return object->memory.record_stream(pointer, native_ref(*object, native_stream));
   });
 }
 
@@ -223,10 +222,10 @@ weir_error weir_allocator_set_out_of_memory_handler(weir_allocator* allocator,
                                                     weir_out_of_memory_handler handler,
                                                     void* context) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
-    const std::lock_guard lock{found->mutex};
-    found->handler = handler;
-    found->handler_context = context;
+    WEIR_TRY_VALUE(object, find(allocator));
+    const std::lock_guard lock{object->mutex};
+    object->handler = handler;
+    object->handler_context = context;
     return {};
   });
 }
@@ -235,11 +234,11 @@ weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator,
                                            weir_reclaim_callback callback, void* context,
                                            weir_callback** registration) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_TRY_VALUE(owner, find(allocator));
     WEIR_NEEDS(callback);
     WEIR_NEEDS(registration);
     auto object = std::make_shared<callback_object>();
-    object->registered = found->memory.on_out_of_memory(
+    object->registered = owner->memory.on_out_of_memory(
         [callback, context](bytes needed) { return callback(context, needed.count()) != 0; });
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_callback>(std::move(object)));
     *registration = handle;

@@ -12,7 +12,7 @@
 
 namespace weir::inline v0::capi {
 
-/// Either pool; what is asked of it is the same.
+/// Either pool, with the same interface.
 struct block_pool_object {
   std::shared_ptr<runtime> machine;
   std::variant<bin_pool, pinned_pool> kind;
@@ -30,10 +30,10 @@ template <class Pool>
 result<void> create_block_pool(weir_runtime* runtime, std::int32_t device, std::uint64_t threshold,
                                weir_block_pool** pool) {
   WEIR_NEEDS(pool);
-  WEIR_TRY_VALUE(where, find_device(runtime, device));
-  WEIR_TRY_VALUE(made, Pool::create(where.which, {.threshold = bytes{threshold}}));
+  WEIR_TRY_VALUE(home, find_device(runtime, device));
+  WEIR_TRY_VALUE(created, Pool::create(home.device, {.threshold = bytes{threshold}}));
   auto object =
-      std::make_shared<block_pool_object>(block_pool_object{where.machine, std::move(made)});
+      std::make_shared<block_pool_object>(block_pool_object{home.machine, std::move(created)});
   WEIR_TRY_VALUE(handle, hand_out_handle<weir_block_pool>(std::move(object)));
   *pool = handle;
   return {};
@@ -60,64 +60,64 @@ weir_error weir_pinned_pool_create(weir_runtime* runtime, int32_t device, uint64
 weir_error weir_block_pool_close(weir_block_pool* pool) {
   return guarded([&]() -> result<void> {
     if (pool == nullptr) return {};
-    WEIR_TRY_VALUE(closed, take(pool));
-    return closed->pool().close();
+    WEIR_TRY_VALUE(object, take(pool));
+    return object->pool().close();
   });
 }
 
 weir_error weir_block_pool_allocate(weir_block_pool* pool, uint64_t size, uint64_t alignment,
                                     weir_stream* stream, void** pointer) {
-  return allocate_or_ask(size, pointer, [&](last_word&) -> result<void*> {
-    WEIR_TRY_VALUE(from, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, from->pool().device()));
-    return from->pool().try_allocate(bytes{size}, where.ref,
-                                     bytes{alignment == 0 ? 256 : alignment});
+  return allocate_or_ask(size, pointer, [&](oom_handler&) -> result<void*> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool().device()));
+    return object->pool().try_allocate(bytes{size}, target.ref,
+                                       bytes{alignment == 0 ? 256 : alignment});
   });
 }
 
 weir_error weir_block_pool_deallocate(weir_block_pool* pool, void* pointer, weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, to->pool().device()));
-    return to->pool().try_deallocate(pointer, where.ref);
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool().device()));
+    return object->pool().try_deallocate(pointer, target.ref);
   });
 }
 
 weir_error weir_block_pool_free(weir_block_pool* pool, void* pointer) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(pool));
-    return to->pool().try_deallocate(pointer);
+    WEIR_TRY_VALUE(object, find(pool));
+    return object->pool().try_deallocate(pointer);
   });
 }
 
 weir_error weir_block_pool_record_stream(weir_block_pool* pool, void* pointer,
                                          weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, to->pool().device()));
-    return to->pool().record_stream(pointer, where.ref);
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool().device()));
+    return object->pool().record_stream(pointer, target.ref);
   });
 }
 
 weir_error weir_block_pool_release_stream(weir_block_pool* pool, weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, to->pool().device()));
-    return to->pool().release_stream(where.ref);
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool().device()));
+    return object->pool().release_stream(target.ref);
   });
 }
 
 weir_error weir_block_pool_get_stats(weir_block_pool* pool, weir_block_pool_stats* stats) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    const block_pool_stats now = found->pool().stats();
+    WEIR_TRY_VALUE(object, find(pool));
+    const block_pool_stats now = object->pool().stats();
     weir_block_pool_stats known{};
     known.requested = to_c(now.requested);
     known.allocated = to_c(now.allocated);
     known.reserved = to_c(now.reserved);
     known.blocks = to_c(now.blocks);
-    known.cached = now.cached;
-    known.pending = now.pending;
+    known.cached = now.cached.count();
+    known.pending = now.pending.count();
     known.allocations = now.allocations;
     known.frees = now.frees;
     known.hits = now.hits;
@@ -131,25 +131,38 @@ weir_error weir_block_pool_get_stats(weir_block_pool* pool, weir_block_pool_stat
 
 weir_error weir_block_pool_reset_peaks(weir_block_pool* pool) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    found->pool().reset_peaks();
+    WEIR_TRY_VALUE(object, find(pool));
+    object->pool().reset_peaks();
+    return {};
+  });
+}
+
+weir_error weir_block_pool_reset_counters(weir_block_pool* pool) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    object->pool().reset_counters();
     return {};
   });
 }
 
 weir_error weir_block_pool_trim(weir_block_pool* pool, uint64_t keep, uint64_t* released) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    WEIR_TRY_VALUE(went, found->pool().trim(bytes{keep}));
-    if (released != nullptr) *released = went.count();
-    return {};
+    WEIR_TRY_VALUE(object, find(pool));
+    return write_size(object->pool().trim(bytes{keep}), released);
+  });
+}
+
+weir_error weir_block_pool_empty_cache(weir_block_pool* pool, uint64_t* released) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    return write_size(object->pool().empty_cache(), released);
   });
 }
 
 weir_error weir_block_pool_set_threshold(weir_block_pool* pool, uint64_t most) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    return found->pool().set_threshold(bytes{most});
+    WEIR_TRY_VALUE(object, find(pool));
+    return object->pool().set_threshold(bytes{most});
   });
 }
 }

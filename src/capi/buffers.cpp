@@ -1,70 +1,23 @@
-// The C ABI's buffers, and copies between any two places.
+// The C ABI's buffers of every kind, and copies between any two places.
+#include "capi/buffers.hpp"
+
 #include <memory>
-#include <mutex>
 #include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "capi/guard.hpp"
-#include "capi/objects.hpp"
 #include "capi/structures.hpp"
 #include "weir.h"
 #include "weir/buffer/copy.hpp"
-#include "weir/buffer/device_buffer.hpp"
-#include "weir/buffer/host_memory.hpp"
-#include "weir/buffer/unified_buffer.hpp"
 #include "weir/resource/plain_resource.hpp"
 
 namespace weir::inline v0::capi {
-
-/// One of the three kinds of memory, with an owner. Each is one thread's at a time, hence the lock.
-struct buffer_object {
-  using managed = weir::detail::managed_block;
-  using pinned = weir::detail::mapped_block;
-
-  std::shared_ptr<runtime> machine;
-  std::mutex mutex;
-  std::shared_ptr<stream_object> stream;  // what a device buffer is freed on, if it has a handle
-  std::variant<device_buffer, managed, pinned> memory;
-  std::vector<weir::detail::view_hold> views;  // of managed memory: the host has it
-};
-WEIR_HANDLE_KIND(buffer)
-
 namespace {
 
-/// A buffer of the kind that the call is for, locked.
-template <class Kind>
-struct buffer_argument {
-  std::shared_ptr<buffer_object> object;
-  std::unique_lock<std::mutex> lock;
-  Kind* memory;
-};
-
-template <class Kind>
-result<buffer_argument<Kind>> find_buffer(weir_buffer* handle) {
-  WEIR_TRY_VALUE(found, find(handle));
-  std::unique_lock lock{found->mutex};
-  Kind* const memory = std::get_if<Kind>(&found->memory);
-  if (memory == nullptr) {
-    return error{.code = errc::not_supported,
-                 .detail = std::is_same_v<Kind, device_buffer> ? "this is no device buffer"
-                                                               : "this is no managed buffer"};
-  }
-  return buffer_argument<Kind>{found, std::move(lock), memory};
-}
-
-template <class Kind>
-result<void> hand_out_buffer(std::shared_ptr<runtime> machine,
-                             std::shared_ptr<stream_object> stream, Kind memory,
-                             weir_buffer** into) {
-  auto object = std::make_shared<buffer_object>();
-  object->machine = std::move(machine);
-  object->stream = std::move(stream);
-  object->memory = std::move(memory);
-  WEIR_TRY_VALUE(handle, hand_out_handle<weir_buffer>(std::move(object)));
-  *into = handle;
-  return {};
+result<buffer_argument<device_buffer>> find_device_buffer(weir_buffer* handle) {
+  return find_buffer<device_buffer>(
+      handle, {.code = errc::not_supported, .detail = "only buffers of an allocator can do this"});
 }
 
 }  // namespace
@@ -78,11 +31,11 @@ extern "C" {
 weir_error weir_buffer_create(weir_allocator* allocator, uint64_t size, weir_stream* stream,
                               weir_buffer** buffer) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(from, find(allocator));
+    WEIR_TRY_VALUE(owner, find(allocator));
     WEIR_NEEDS(buffer);
-    WEIR_TRY_VALUE(where, find_stream(stream, *from));
-    WEIR_TRY_VALUE(made, device_buffer::create(from->memory, bytes{size}, where.ref));
-    return hand_out_buffer(from->machine, where.held, std::move(made), buffer);
+    WEIR_TRY_VALUE(target, find_stream(stream, *owner));
+    WEIR_TRY_VALUE(memory, device_buffer::create(owner->memory, bytes{size}, target.ref));
+    return hand_out_buffer(owner->machine, target.held, std::move(memory), buffer);
   });
 }
 
@@ -90,24 +43,11 @@ weir_error weir_buffer_create_plain(weir_runtime* runtime, int32_t device, uint6
                                     weir_buffer** buffer) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(buffer);
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
-    WEIR_TRY_VALUE(memory, plain_resource::create(where.which));
-    WEIR_TRY_VALUE(made,
-                   device_buffer::create(memory, bytes{size}, stream_ref::legacy(where.which)));
-    return hand_out_buffer(where.machine, nullptr, std::move(made), buffer);
-  });
-}
-
-weir_error weir_buffer_create_managed(weir_runtime* runtime, int32_t device, uint64_t size,
-                                      weir_buffer** buffer) {
-  return guarded([&]() -> result<void> {
-    WEIR_NEEDS(buffer);
-    if (size == 0) return error{.code = errc::invalid_argument, .detail = "the size is zero"};
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
-    WEIR_TRY_VALUE(
-        made, buffer_object::managed::create(bytes{size}, bytes{256}, nullptr,
-                                             stream_ref::legacy(where.which), attachment::global));
-    return hand_out_buffer(where.machine, nullptr, std::move(made), buffer);
+    WEIR_TRY_VALUE(home, find_device(runtime, device));
+    WEIR_TRY_VALUE(resource, plain_resource::create(home.device));
+    WEIR_TRY_VALUE(memory,
+                   device_buffer::create(resource, bytes{size}, stream_ref::legacy(home.device)));
+    return hand_out_buffer(home.machine, nullptr, std::move(memory), buffer);
   });
 }
 
@@ -116,44 +56,72 @@ weir_error weir_buffer_create_pinned(weir_runtime* runtime, int32_t device, uint
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(buffer);
     if (size == 0) return error{.code = errc::invalid_argument, .detail = "the size is zero"};
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
-    WEIR_TRY_VALUE(made, buffer_object::pinned::create(where.which, bytes{size}, bytes{64}, {}));
-    return hand_out_buffer(where.machine, nullptr, std::move(made), buffer);
+    WEIR_TRY_VALUE(home, find_device(runtime, device));
+    WEIR_TRY_VALUE(memory, buffer_object::pinned::create(home.device, bytes{size}, bytes{64}, {}));
+    return hand_out_buffer(home.machine, nullptr, std::move(memory), buffer);
   });
 }
 
 weir_error weir_buffer_close(weir_buffer* buffer) {
   return guarded([&]() -> result<void> {
     if (buffer == nullptr) return {};
-    WEIR_TRY_VALUE(closed, take(buffer));
-    const std::lock_guard lock{closed->mutex};
-    closed->views.clear();
-    return std::visit([](auto& memory) { return memory.close(); }, closed->memory);
+    WEIR_TRY_VALUE(object, take(buffer));
+    const std::lock_guard lock{object->mutex};
+    object->views.clear();
+    return std::visit(
+        [](auto& memory) -> result<void> {
+          if constexpr (std::is_same_v<decltype(memory), pooled_memory&>)
+            return memory.free();
+          else
+            return memory.close();
+        },
+        object->memory);
   });
 }
 
 weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info* info) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(buffer));
-    const std::lock_guard lock{found->mutex};
+    WEIR_TRY_VALUE(object, find(buffer));
+    const std::lock_guard lock{object->mutex};
     weir_buffer_info known{};
-    if (const auto* const memory = std::get_if<device_buffer>(&found->memory)) {
-      known.kind = weir_buffer_device;
-      known.size = memory->size().count();
-      known.data = memory->data();
-      known.device_address = reinterpret_cast<std::uintptr_t>(memory->data());
-    } else if (const auto* const seen = std::get_if<buffer_object::managed>(&found->memory)) {
-      known.kind = weir_buffer_managed;
-      known.size = seen->size().count();
-      known.data = seen->data();
-      known.device_address = reinterpret_cast<std::uintptr_t>(seen->data());
-    } else if (const auto* const host = std::get_if<buffer_object::pinned>(&found->memory)) {
+    if (const auto* const pinned = std::get_if<buffer_object::pinned>(&object->memory)) {
       known.kind = weir_buffer_pinned;
-      known.size = host->size().count();
-      known.data = host->host();
-      known.device_address = host->on_device();
+      known.size = pinned->size().count();
+      known.data = pinned->host();
+      known.device_address = pinned->on_device();
+      return hand_out(known, info);
     }
+    known.kind = std::holds_alternative<buffer_object::managed>(object->memory)
+                     ? weir_buffer_managed
+                     : weir_buffer_device;
+    std::visit(
+        [&](const auto& memory) {
+          if constexpr (!std::is_same_v<decltype(memory), const buffer_object::pinned&>) {
+            known.size = memory.size().count();
+            known.data = memory.data();
+            known.device_address = reinterpret_cast<std::uintptr_t>(memory.data());
+          }
+        },
+        object->memory);
     return hand_out(known, info);
+  });
+}
+
+weir_error weir_buffer_record_stream(weir_buffer* buffer, weir_stream* stream) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(buffer));
+    const std::lock_guard lock{object->mutex};
+    const auto record = [&](auto& memory, weir::device home) -> result<void> {
+      WEIR_TRY_VALUE(target, find_stream(stream, home));
+      return memory.record_stream(target.ref);
+    };
+    if (auto* const owned = std::get_if<device_buffer>(&object->memory))
+      return record(*owned, owned->device());
+    if (auto* const managed = std::get_if<buffer_object::managed>(&object->memory))
+      return record(*managed, managed->device());
+    if (auto* const pooled = std::get_if<pooled_memory>(&object->memory))
+      return record(*pooled, pooled->stream().device());
+    return error{.code = errc::not_supported, .detail = "nothing orders a pinned buffer"};
   });
 }
 
@@ -161,69 +129,18 @@ weir_error weir_buffer_get_info(weir_buffer* buffer, weir_buffer_info* info) {
 
 weir_error weir_buffer_resize(weir_buffer* buffer, uint64_t size) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_buffer<device_buffer>(buffer));
-    return found.memory->resize(bytes{size});
+    WEIR_TRY_VALUE(argument, find_device_buffer(buffer));
+    return argument.memory->resize(bytes{size});
   });
 }
 
 weir_error weir_buffer_hand_over(weir_buffer* buffer, weir_stream* next) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_buffer<device_buffer>(buffer));
-    WEIR_TRY_VALUE(where, find_stream(next, found.memory->device()));
-    WEIR_TRY(found.memory->hand_over(where.ref));
-    found.object->stream = where.held;
+    WEIR_TRY_VALUE(argument, find_device_buffer(buffer));
+    WEIR_TRY_VALUE(target, find_stream(next, argument.memory->device()));
+    WEIR_TRY(argument.memory->hand_over(target.ref));
+    argument.object->stream = target.held;
     return {};
-  });
-}
-
-weir_error weir_buffer_join(weir_buffer* buffer, weir_stream* other) {
-  return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_buffer<device_buffer>(buffer));
-    WEIR_TRY_VALUE(where, find_stream(other, found.memory->device()));
-    return found.memory->join(where.ref);
-  });
-}
-
-// --- Managed buffers ----------------------------------------------------------------------------
-
-weir_error weir_buffer_use_on(weir_buffer* buffer, weir_stream* stream) {
-  return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_buffer<buffer_object::managed>(buffer));
-    WEIR_TRY_VALUE(where, find_stream(stream, found.memory->device()));
-    return found.memory->use_on(where.ref);
-  });
-}
-
-weir_error weir_buffer_begin_host(weir_buffer* buffer) {
-  return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_buffer<buffer_object::managed>(buffer));
-    auto& views = found.object->views;
-    views.reserve(views.size() + 1);
-    WEIR_TRY_VALUE(view, found.memory->view());
-    views.push_back(std::move(view));
-    return {};
-  });
-}
-
-weir_error weir_buffer_end_host(weir_buffer* buffer) {
-  return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_buffer<buffer_object::managed>(buffer));
-    auto& views = found.object->views;
-    if (views.empty())
-      return error{.code = errc::invalid_argument, .detail = "the host does not have the buffer"};
-    views.pop_back();
-    return {};
-  });
-}
-
-weir_error weir_buffer_prefetch(weir_buffer* buffer, int32_t device, weir_stream* stream) {
-  return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_buffer<buffer_object::managed>(buffer));
-    WEIR_TRY_VALUE(where, find_stream(stream, found.memory->device()));
-    const buffer_object::managed::part all{.offset = {}, .size = found.memory->size()};
-    if (device == -1) return found.memory->prefetch(all, managed_place::host(), where.ref);
-    WEIR_TRY_VALUE(to, found.object->machine->device(device_id{device}));
-    return found.memory->prefetch(all, managed_place{to}, where.ref);
   });
 }
 
@@ -231,15 +148,15 @@ weir_error weir_buffer_prefetch(weir_buffer* buffer, int32_t device, weir_stream
 
 weir_error weir_copy(void* to, const void* from, uint64_t size, weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(where, find(stream));
-    return copy_bytes(to, from, bytes{size}, where->ref);
+    WEIR_TRY_VALUE(target, find(stream));
+    return copy_bytes(to, from, bytes{size}, target->ref);
   });
 }
 
 weir_error weir_fill(void* to, uint8_t value, uint64_t size, weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(where, find(stream));
-    return fill_bytes(to, value, bytes{size}, where->ref);
+    WEIR_TRY_VALUE(target, find(stream));
+    return fill_bytes(to, value, bytes{size}, target->ref);
   });
 }
 }

@@ -1,4 +1,4 @@
-// The process's own runtime and allocators: made once, at the first question, and never taken down.
+// The process's own runtime and allocators: created once, at the first request, and never closed.
 #include "capi/defaults.hpp"
 
 #include <atomic>
@@ -14,7 +14,7 @@
 namespace weir::inline v0::capi {
 namespace {
 
-/// What is published when the runtime is open; never changed, but for allocators that come.
+/// Published when the runtime is open; never changed, but for allocators that are added.
 struct opened_runtime {
   std::shared_ptr<runtime> machine;
   weir_runtime* handle = nullptr;
@@ -32,7 +32,7 @@ constinit std::mutex default_mutex;
 constinit std::atomic<opened_runtime*> default_machine{nullptr};
 constinit std::string* default_list = nullptr;  // of weir_default_set_options
 
-/// What the options are now: the real machine, strangers' streams, the environment, the list.
+/// The options as they are now: the real machine, strangers' streams, the environment, the list.
 result<options> default_options(const char* from_program) {
   options initial;
   initial.runtime = runtime_choice::cuda;
@@ -52,60 +52,60 @@ bool same_machine(const options& a, const options& b) {
 // The next two need the lock.
 
 result<opened_runtime*> open_default_runtime() {
-  if (opened_runtime* const there = default_machine.load(std::memory_order_relaxed)) return there;
+  if (opened_runtime* const open = default_machine.load(std::memory_order_relaxed)) return open;
   WEIR_TRY_VALUE(settings,
                  default_options(default_list == nullptr ? nullptr : default_list->c_str()));
   WEIR_TRY_VALUE(machine, runtime::open(settings));
-  auto made = std::make_unique<opened_runtime>();
-  made->machine = machine;
-  made->settings = settings;
-  made->devices = machine->device_count();
-  made->allocators =
-      std::make_unique<opened_runtime::entry[]>(static_cast<std::size_t>(made->devices));
+  auto opened = std::make_unique<opened_runtime>();
+  opened->machine = machine;
+  opened->settings = settings;
+  opened->devices = machine->device_count();
+  opened->allocators =
+      std::make_unique<opened_runtime::entry[]>(static_cast<std::size_t>(opened->devices));
   auto object = std::make_shared<runtime_object>();
   object->machine = std::move(machine);
   object->permanent = true;
   WEIR_TRY_VALUE(handle, hand_out_handle<weir_runtime>(std::move(object)));
-  made->handle = handle;
-  default_machine.store(made.get(), std::memory_order_release);
-  return made.release();
+  opened->handle = handle;
+  default_machine.store(opened.get(), std::memory_order_release);
+  return opened.release();
 }
 
-result<default_allocator> make_default_allocator(opened_runtime& of, std::int32_t number) {
-  WEIR_TRY_VALUE(which, of.machine->device(device_id{number}));
-  opened_runtime::entry& at = of.allocators[static_cast<std::size_t>(number)];
-  if (allocator_object* const there = at.object.load(std::memory_order_relaxed))
-    return default_allocator{there, at.handle};
+result<default_allocator> make_default_allocator(opened_runtime& opened, std::int32_t number) {
+  WEIR_TRY_VALUE(device, opened.machine->device(device_id{number}));
+  opened_runtime::entry& entry = opened.allocators[static_cast<std::size_t>(number)];
+  if (allocator_object* const existing = entry.object.load(std::memory_order_relaxed))
+    return default_allocator{existing, entry.handle};
   WEIR_TRY_VALUE(settings,
                  default_options(default_list == nullptr ? nullptr : default_list->c_str()));
-  WEIR_TRY_VALUE(made, make_allocator({of.machine, which}, settings));
-  made->permanent = true;
-  allocator_object* const object = made.get();  // its handle is never closed
-  WEIR_TRY_VALUE(handle, hand_out_handle<weir_allocator>(std::move(made)));
-  at.handle = handle;
-  at.object.store(object, std::memory_order_release);
+  WEIR_TRY_VALUE(owner, make_allocator({opened.machine, device}, settings));
+  owner->permanent = true;
+  allocator_object* const object = owner.get();  // its handle is never closed
+  WEIR_TRY_VALUE(handle, hand_out_handle<weir_allocator>(std::move(owner)));
+  entry.handle = handle;
+  entry.object.store(object, std::memory_order_release);
   return default_allocator{object, handle};
 }
 
 }  // namespace
 
 default_allocator existing_allocator_of(std::int32_t device) noexcept {
-  const opened_runtime* const there = default_machine.load(std::memory_order_acquire);
-  if (there == nullptr || device < 0 || device >= there->devices) return {};
-  const opened_runtime::entry& at = there->allocators[static_cast<std::size_t>(device)];
-  allocator_object* const object = at.object.load(std::memory_order_acquire);
-  return object == nullptr ? default_allocator{} : default_allocator{object, at.handle};
+  const opened_runtime* const opened = default_machine.load(std::memory_order_acquire);
+  if (opened == nullptr || device < 0 || device >= opened->devices) return {};
+  const opened_runtime::entry& entry = opened->allocators[static_cast<std::size_t>(device)];
+  allocator_object* const object = entry.object.load(std::memory_order_acquire);
+  return object == nullptr ? default_allocator{} : default_allocator{object, entry.handle};
 }
 
 std::int32_t default_device_count() noexcept {
-  const opened_runtime* const there = default_machine.load(std::memory_order_acquire);
-  return there == nullptr ? 0 : there->devices;
+  const opened_runtime* const opened = default_machine.load(std::memory_order_acquire);
+  return opened == nullptr ? 0 : opened->devices;
 }
 
 result<default_allocator> default_allocator_of(std::int32_t device) {
-  const default_allocator there = existing_allocator_of(device);
-  if (there.object != nullptr) [[likely]]
-    return there;
+  const default_allocator existing = existing_allocator_of(device);
+  if (existing.object != nullptr) [[likely]]
+    return existing;
   const std::lock_guard lock{default_mutex};
   WEIR_TRY_VALUE(machine, open_default_runtime());
   return make_default_allocator(*machine, device);
@@ -122,8 +122,8 @@ weir_error weir_default_runtime(weir_runtime** runtime) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(runtime);
     const std::lock_guard lock{default_mutex};
-    WEIR_TRY_VALUE(there, open_default_runtime());
-    *runtime = there->handle;
+    WEIR_TRY_VALUE(opened, open_default_runtime());
+    *runtime = opened->handle;
     return {};
   });
 }
@@ -131,23 +131,23 @@ weir_error weir_default_runtime(weir_runtime** runtime) {
 weir_error weir_default_allocator(int32_t device, weir_allocator** allocator) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(allocator);
-    WEIR_TRY_VALUE(there, default_allocator_of(device));
-    *allocator = there.handle;
+    WEIR_TRY_VALUE(existing, default_allocator_of(device));
+    *allocator = existing.handle;
     return {};
   });
 }
 
-weir_error weir_default_set_options(const char* wanted) {
+weir_error weir_default_set_options(const char* list) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(settings, default_options(wanted));
+    WEIR_TRY_VALUE(settings, default_options(list));
     const std::lock_guard lock{default_mutex};
-    const opened_runtime* const there = default_machine.load(std::memory_order_relaxed);
-    if (there != nullptr && !same_machine(there->settings, settings)) {
+    const opened_runtime* const opened = default_machine.load(std::memory_order_relaxed);
+    if (opened != nullptr && !same_machine(opened->settings, settings)) {
       return error{.code = errc::not_permitted,
                    .detail = "the process's runtime is open already, with other options"};
     }
     if (default_list == nullptr) default_list = new std::string;
-    *default_list = wanted == nullptr ? "" : wanted;
+    *default_list = list == nullptr ? "" : list;
     return {};
   });
 }

@@ -15,11 +15,11 @@ struct default_allocator {
   weir_allocator* handle = nullptr;
 };
 
-/// The process's allocator of the device, made at the first question. Costs a load afterwards.
+/// The process's allocator of the device, created at the first request. Costs a load afterwards.
 [[nodiscard]] result<default_allocator> default_allocator_of(std::int32_t device);
 /// How many devices the process's runtime has; 0 where it was not opened.
 [[nodiscard]] std::int32_t default_device_count() noexcept;
-/// The allocator of the device if it was made; without one, nulls.
+/// The allocator of the device if it exists; without one, nulls.
 [[nodiscard]] default_allocator existing_allocator_of(std::int32_t device) noexcept;
 
 }  // namespace weir::inline v0::capi

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "capi/guard.hpp"
-#include "capi/thread_room.hpp"
+#include "capi/thread_locals.hpp"
 #include "weir.h"
 #include "weir/base/error.hpp"
 #include "weir/base/version.hpp"
@@ -19,8 +19,8 @@ namespace {
 constinit thread_local std::int32_t last_native = 0;
 
 void write_message(std::string_view code, const char* detail) noexcept {
-  if (thread_room* const room = own_room(); room != nullptr)
-    std::snprintf(room->message.data(), room->message.size(), "%.*s: %s",
+  if (thread_locals* const locals = own_thread_locals(); locals != nullptr)
+    std::snprintf(locals->message.data(), locals->message.size(), "%.*s: %s",
                   static_cast<int>(code.size()), code.data(), detail);
 }
 
@@ -38,36 +38,36 @@ c_handler* kept_handler(weir_error_handler handler, void* context) noexcept {
   const std::lock_guard lock{mutex};
   for (c_handler* each = all; each != nullptr; each = each->next)
     if (each->handler == handler && each->context == context) return each;
-  auto* const made = new (std::nothrow) c_handler{handler, context, all};
-  if (made != nullptr) all = made;
-  return made;
+  auto* const kept = new (std::nothrow) c_handler{handler, context, all};
+  if (kept != nullptr) all = kept;
+  return kept;
 }
 
-void pass_on(const error& found, void* to) noexcept {
-  const auto& told = *static_cast<const c_handler*>(to);
-  const auto code = static_cast<weir_error>(found.code);
+void forward_report(const error& failed, void* registered) noexcept {
+  const auto& receiver = *static_cast<const c_handler*>(registered);
+  const auto code = static_cast<weir_error>(failed.code);
   try {
-    told.handler(told.context, code, found.message().c_str());
+    receiver.handler(receiver.context, code, failed.message().c_str());
   } catch (const std::bad_alloc&) {
-    told.handler(told.context, code, "no host memory for the message");
+    receiver.handler(receiver.context, code, "no host memory for the message");
   }
 }
 
 }  // namespace
 
-weir_error remember(const error& found) noexcept {
+weir_error remember(const error& failed) noexcept {
   try {
-    const std::string message = found.message();
-    if (thread_room* const room = own_room(); room != nullptr) {
-      const std::size_t length = std::min(message.size(), room->message.size() - 1);
-      std::memcpy(room->message.data(), message.data(), length);
-      room->message[length] = '\0';
+    const std::string message = failed.message();
+    if (thread_locals* const locals = own_thread_locals(); locals != nullptr) {
+      const std::size_t length = std::min(message.size(), locals->message.size() - 1);
+      std::memcpy(locals->message.data(), message.data(), length);
+      locals->message[length] = '\0';
     }
   } catch (const std::bad_alloc&) {
-    write_message(name(found.code), "no host memory for the message");
+    write_message(name(failed.code), "no host memory for the message");
   }
-  last_native = found.native;
-  return static_cast<weir_error>(found.code);
+  last_native = failed.native;
+  return static_cast<weir_error>(failed.code);
 }
 
 weir_error remember(errc code, const char* detail) noexcept {
@@ -96,8 +96,8 @@ const char* weir_error_meaning(weir_error code) {
 }
 
 const char* weir_last_error_message(void) {
-  const auto* const room = weir::capi::own_room_if_any();
-  return room != nullptr ? room->message.data() : "";
+  const auto* const locals = weir::capi::existing_thread_locals();
+  return locals != nullptr ? locals->message.data() : "";
 }
 
 int32_t weir_last_error_native(void) { return weir::capi::last_native; }
@@ -110,7 +110,7 @@ void weir_set_error_handler(weir_error_handler handler, void* context) {
     weir::set_error_handler(nullptr);
     return;
   }
-  if (c_handler* const told = kept_handler(handler, context))
-    weir::set_error_handler(pass_on, told);
+  if (c_handler* const kept = kept_handler(handler, context))
+    weir::set_error_handler(forward_report, kept);
 }
 }

@@ -9,23 +9,24 @@
 
 namespace weir::inline v0::capi {
 
-/// Keeps `found` as the calling thread's last error and gives its number. Allocates nothing itself.
-weir_error remember(const error& found) noexcept;
-/// The same for what has no error object: a failure to get host memory, for instance.
+/// Keeps `failed` as the calling thread's last error and returns its number. Allocates nothing
+/// itself.
+weir_error remember(const error& failed) noexcept;
+/// The same for what has no error object: a lack of host memory, for instance.
 weir_error remember(errc code, const char* detail) noexcept;
 
 /// Runs `body`, which returns a result<void>, as the body of a C function.
 template <class Body>
 weir_error guarded(Body&& body) noexcept {
   try {
-    const result<void> done = std::forward<Body>(body)();
-    return done ? weir_error{weir_ok} : remember(done.error());
+    const result<void> outcome = std::forward<Body>(body)();
+    return outcome ? weir_error{weir_ok} : remember(outcome.error());
   } catch (const failure& thrown) {
     return remember(thrown.reason());
   } catch (const out_of_memory& thrown) {
     return remember(thrown.reason());
   } catch (const std::bad_alloc&) {
-    return remember(errc::system, "no host memory");
+    return remember(errc::no_host_memory, "the host has no memory");
   } catch (...) {
     return remember(errc::internal, "an exception without a name");
   }

@@ -1,4 +1,5 @@
-// Handles: numbers that are never used twice, what they stand for, and how to look without a lock.
+// Handles: numbers that are never used twice, what they stand for, and how to read it without a
+// lock.
 //
 // A number has the kind of the object, the index of a slot and the slot's generation in it, so that
 // a closed handle is told from a live one, from one of another kind, and from a pointer.
@@ -34,26 +35,27 @@ enum class handle_kind : std::uint8_t {
   link = 0x1d,
   offer = 0x1f,
   capture_notice = 0x21,
+  buffer_pool = 0x23,
 };
 
 namespace table {
 
-// --- Looking without a lock ---------------------------------------------------------------------
+// --- Reading without a lock ---------------------------------------------------------------------
 
-/// A thread's mark that it looks at objects it does not hold. Never freed; left to another thread
-/// when its own ends.
+/// A thread's mark that it reads objects it does not hold. Never freed; left to another thread when
+/// its own ends.
 struct alignas(64) reader {
-  std::atomic<bool> looks{false};
-  std::atomic<bool> taken{true};
+  std::atomic<bool> is_reading{false};
+  std::atomic<bool> is_taken{true};
   reader* next = nullptr;
 };
-/// Null until the thread's first look, and when it is being taken down. Initial-exec: one load,
+/// Null until the thread's first read, and when it is being taken down. Initial-exec: one load,
 /// also inside the shared library.
 extern constinit thread_local reader* this_reader __attribute__((tls_model("initial-exec")));
 /// Null where there is none to be had.
 [[nodiscard]] reader* enroll() noexcept;
 /// The thread that it belonged to is at its end.
-void leave(reader& mine) noexcept;
+void leave(reader& marks) noexcept;
 
 struct slot {
   std::atomic<std::uint64_t> number{0};  // 0: closed, or never used
@@ -73,31 +75,34 @@ extern std::atomic<slot*> chunks[most_chunks];
 
 [[nodiscard]] result<std::uint64_t> add(handle_kind kind, std::shared_ptr<void> object);
 [[nodiscard]] result<std::shared_ptr<void>> find(handle_kind kind, std::uint64_t number);
-/// When it returns nobody looks at the object through the handle any more.
+/// When it returns nobody reads the object through the handle any more.
 [[nodiscard]] result<std::shared_ptr<void>> take(handle_kind kind, std::uint64_t number);
 
 }  // namespace table
 
-/// While one lives, objects found by peek() stay. For a few instructions, never around a lock, a
-/// driver call or the user's code: who closes a handle waits for it. Does not nest.
-class look {
+/// A read-side section: while one lives, objects found by peek() stay. For a few instructions,
+/// never around a lock, a driver call or the user's code: who closes a handle waits for it. Does
+/// not nest.
+class read_section {
  public:
   /// The calling thread's mark; null: it has none, and must use find(). So it is where the kernel
   /// has no membarrier, without which the mark would have to be fenced at every call.
   [[nodiscard, gnu::always_inline]] static table::reader* reader() noexcept {
-    table::reader* const mine = table::this_reader;
-    return mine != nullptr ? mine : table::enroll();
+    table::reader* const enrolled = table::this_reader;
+    return enrolled != nullptr ? enrolled : table::enroll();
   }
-  [[gnu::always_inline]] explicit look(table::reader& mine) noexcept : mine_{mine} {
-    mine_.looks.store(true, std::memory_order_relaxed);
+  [[gnu::always_inline]] explicit read_section(table::reader& reader) noexcept : reader_{reader} {
+    reader_.is_reading.store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
-  [[gnu::always_inline]] ~look() { mine_.looks.store(false, std::memory_order_release); }
-  look(const look&) = delete;
-  look& operator=(const look&) = delete;
+  [[gnu::always_inline]] ~read_section() {
+    reader_.is_reading.store(false, std::memory_order_release);
+  }
+  read_section(const read_section&) = delete;
+  read_section& operator=(const read_section&) = delete;
 
  private:
-  table::reader& mine_;
+  table::reader& reader_;
 };
 
 /// The kind and the object of a handle type; specialised in objects.hpp.
@@ -111,21 +116,21 @@ template <class Handle>
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
-/// The object, without a lock; null: find() says what is wrong. For as long as the look lives.
+/// The object, without a lock; null: find() says what is wrong. For as long as the section lives.
 template <class Handle>
-[[nodiscard, gnu::always_inline]] inline object_of<Handle>* peek(const look&,
+[[nodiscard, gnu::always_inline]] inline object_of<Handle>* peek(const read_section&,
                                                                  const Handle* handle) noexcept {
   const std::uint64_t number = number_of(handle);
   if ((number & 0xff) != static_cast<std::uint8_t>(handle_traits<Handle>::kind)) return nullptr;
   const std::uint32_t index = table::index_in(number);
   // Whoever has the number has seen what was written before it was handed out, so nothing here
-  // needs to be acquired: a slot's next owner writes only when this look is over.
+  // needs to be acquired: a slot's next owner writes only when this section is over.
   constexpr auto order = heap::asymmetric_barrier::load_order;
   const table::slot* const chunk = table::chunks[index / table::chunk_slots].load(order);
   if (chunk == nullptr) return nullptr;
-  const table::slot& at = chunk[index % table::chunk_slots];
-  if (at.number.load(order) != number) return nullptr;
-  return static_cast<object_of<Handle>*>(at.object.load(order));
+  const table::slot& entry = chunk[index % table::chunk_slots];
+  if (entry.number.load(order) != number) return nullptr;
+  return static_cast<object_of<Handle>*>(entry.object.load(order));
 }
 
 /// A handle to `object`. limit_exceeded: there are 16 million.
@@ -136,18 +141,18 @@ template <class Handle>
 }
 
 /// The object, kept alive by the result. invalid_argument: null, of another kind, or from nowhere;
-/// already_freed: closed.
+/// closed: it was closed.
 template <class Handle>
 [[nodiscard]] result<std::shared_ptr<object_of<Handle>>> find(const Handle* handle) {
-  WEIR_TRY_VALUE(found, table::find(handle_traits<Handle>::kind, number_of(handle)));
-  return std::static_pointer_cast<object_of<Handle>>(std::move(found));
+  WEIR_TRY_VALUE(object, table::find(handle_traits<Handle>::kind, number_of(handle)));
+  return std::static_pointer_cast<object_of<Handle>>(std::move(object));
 }
 
 /// The same, and the handle is closed.
 template <class Handle>
 [[nodiscard]] result<std::shared_ptr<object_of<Handle>>> take(const Handle* handle) {
-  WEIR_TRY_VALUE(found, table::take(handle_traits<Handle>::kind, number_of(handle)));
-  return std::static_pointer_cast<object_of<Handle>>(std::move(found));
+  WEIR_TRY_VALUE(object, table::take(handle_traits<Handle>::kind, number_of(handle)));
+  return std::static_pointer_cast<object_of<Handle>>(std::move(object));
 }
 
 }  // namespace weir::inline v0::capi

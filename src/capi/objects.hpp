@@ -12,7 +12,7 @@
 
 #include "capi/guard.hpp"
 #include "capi/handles.hpp"
-#include "heap/allocator_state.hpp"
+#include "heap/central_heap.hpp"
 #include "weir.h"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/event.hpp"
@@ -39,27 +39,24 @@ struct event_object {
   event mark;
 };
 
-struct recorder_object;
-
-/// A caching_allocator and what the C side adds to it. `memory`, `inside` and `legacy` never
-/// change.
+/// A caching_allocator and what the C side adds to it. `memory`, `heap` and `legacy` never change.
 struct allocator_object {
-  allocator_object(std::shared_ptr<runtime> of, caching_allocator made, const stream_ref& known)
-      : machine{std::move(of)},
-        memory{std::move(made)},
-        inside{&heap::allocator_state::of(memory)},
-        legacy{known} {}
+  allocator_object(std::shared_ptr<runtime> runtime, caching_allocator allocator,
+                   const stream_ref& identified)
+      : machine{std::move(runtime)},
+        memory{std::move(allocator)},
+        heap{&heap::central_heap::of(memory)},
+        legacy{identified} {}
 
   std::shared_ptr<runtime> machine;
   caching_allocator memory;
-  heap::allocator_state* inside;
+  heap::central_heap* heap;
   stream_ref legacy;  // knows its number
   bool permanent = false;
 
   std::mutex mutex;  // of the following
   weir_out_of_memory_handler handler = nullptr;
   void* handler_context = nullptr;
-  recorder_object* recorded_by = nullptr;
 };
 
 /// A memory_pool, and the allocator that it is of.
@@ -103,18 +100,23 @@ WEIR_HANDLE_KIND(imported)
 
 // --- Arguments ----------------------------------------------------------------------------------
 
-[[nodiscard]] inline error missing(const char* what) {
-  return {.code = errc::invalid_argument, .detail = std::string{what} + " is null"};
+[[nodiscard]] inline error missing(const char* parameter) {
+  return {.code = errc::invalid_argument, .detail = std::string{parameter} + " is null"};
 }
 
 /// Returns early where a pointer that the call needs is null.
 #define WEIR_NEEDS(pointer) \
   if ((pointer) == nullptr) return missing(#pointer)
 
+[[nodiscard]] inline result<void> check_flags(std::uint32_t flags, std::uint32_t known) {
+  if ((flags & ~known) == 0) return {};
+  return error{.code = errc::invalid_argument, .detail = "a flag is unknown"};
+}
+
 /// A device of a runtime, which is kept alive.
 struct device_argument {
   std::shared_ptr<runtime> machine;
-  weir::device which;
+  weir::device device;
 };
 [[nodiscard]] result<device_argument> find_device(weir_runtime* handle, std::int32_t number);
 
@@ -130,22 +132,22 @@ struct stream_argument {
 
 // --- Allocators ---------------------------------------------------------------------------------
 
-[[nodiscard]] result<std::shared_ptr<allocator_object>> make_allocator(const device_argument& where,
+[[nodiscard]] result<std::shared_ptr<allocator_object>> make_allocator(const device_argument& home,
                                                                        const options& settings);
 /// The options of a list that may be null.
 [[nodiscard]] result<options> read_options(options settings, const char* list);
 
-/// Who has the last word about a request that failed for want of memory.
-struct last_word {
+/// Whom to ask about a request that failed for want of memory.
+struct oom_handler {
   weir_allocator* allocator = nullptr;
-  weir_out_of_memory_handler handler = nullptr;
+  weir_out_of_memory_handler function = nullptr;
   void* context = nullptr;
 };
-[[nodiscard]] last_word last_word_of(allocator_object& object, weir_allocator* handle);
+[[nodiscard]] oom_handler oom_handler_of(allocator_object& object, weir_allocator* handle);
 [[nodiscard]] bool lacks_memory(errc code) noexcept;
 
-/// Asks for memory until there is some, or nobody wants it any more. `attempt(last_word&)` is one
-/// try, and says whom to ask when it fails; it answers a result<void*>.
+/// Tries to allocate until that succeeds or the handler gives up. `attempt(oom_handler&)` is one
+/// try, and says whom to ask when it fails; it returns a result<void*>.
 ///
 /// The handler is called behind the wall of guarded(), when nothing is held and nothing waits to be
 /// destroyed: it may leave by an exception or a jump.
@@ -153,16 +155,16 @@ template <class Attempt>
 weir_error allocate_or_ask(std::uint64_t size, void** pointer, const Attempt& attempt) {
   if (pointer == nullptr) return remember(errc::invalid_argument, "pointer is null");
   for (;;) {
-    last_word asked;
+    oom_handler handler;
     *pointer = nullptr;
-    const weir_error answer = guarded([&]() -> result<void> {
-      WEIR_TRY_VALUE(made, attempt(asked));
-      *pointer = made;
+    const weir_error code = guarded([&]() -> result<void> {
+      WEIR_TRY_VALUE(memory, attempt(handler));
+      *pointer = memory;
       return {};
     });
-    if (asked.handler == nullptr || !lacks_memory(static_cast<errc>(answer)) ||
-        asked.handler(asked.context, asked.allocator, size, answer) == 0)
-      return answer;
+    if (handler.function == nullptr || !lacks_memory(static_cast<errc>(code)) ||
+        handler.function(handler.context, handler.allocator, size, code) == 0)
+      return code;
   }
 }
 

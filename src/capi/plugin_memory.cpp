@@ -7,40 +7,41 @@
 #include <utility>
 
 #include "capi/guard.hpp"
-#include "capi/thread_room.hpp"
+#include "capi/thread_locals.hpp"
 #include "weir/base/error.hpp"
 #include "weir_plugins.h"
 
 namespace weir::inline v0::capi {
 namespace {
 
-/// What the room has for the device; null without a room, or for a device that cannot be named.
-std::optional<stream_ref>* named_stream(thread_room* room, std::int32_t device) noexcept {
+/// The stream that the thread named for the device; null without thread locals, or for a device
+/// beyond their table.
+std::optional<stream_ref>* named_stream(thread_locals* locals, std::int32_t device) noexcept {
   const auto index = static_cast<std::size_t>(device);
-  return room == nullptr || device < 0 || index >= thread_room::most_named
+  return locals == nullptr || device < 0 || index >= thread_locals::most_named
              ? nullptr
-             : &room->named_streams[index];
+             : &locals->named_streams[index];
 }
 
 weir_error allocate_from_default(std::int32_t device, std::size_t size, plugin_stream stream,
                                  void** pointer) {
-  return allocate_or_ask(size, pointer, [&](last_word& asked) -> result<void*> {
-    WEIR_TRY_VALUE(from, default_allocator_of(device));
-    auto made = from.object->memory.try_allocate(bytes{size}, stream.on(*from.object));
-    if (!made) asked = last_word_of(*from.object, from.handle);
-    return made;
+  return allocate_or_ask(size, pointer, [&](oom_handler& handler) -> result<void*> {
+    WEIR_TRY_VALUE(source, default_allocator_of(device));
+    auto memory = source.object->memory.try_allocate(bytes{size}, stream.on(*source.object));
+    if (!memory) handler = oom_handler_of(*source.object, source.handle);
+    return memory;
   });
 }
 
-[[noreturn]] void throw_failure_of(weir_error answer, std::int32_t device, std::size_t size,
+[[noreturn]] void throw_failure_of(weir_error code, std::int32_t device, std::size_t size,
                                    plugin_stream stream) {
-  error reason{.code = static_cast<errc>(answer),
+  error reason{.code = static_cast<errc>(code),
                .native = weir_last_error_native(),
                .requested = bytes{size}};
-  const default_allocator from = existing_allocator_of(device);
-  if (lacks_memory(reason.code) && from.object != nullptr) {
-    const stream_ref ref = stream.on(*from.object);
-    throw out_of_memory{std::move(reason), from.object->memory.explain(bytes{size}, ref).text()};
+  const default_allocator source = existing_allocator_of(device);
+  if (lacks_memory(reason.code) && source.object != nullptr) {
+    const stream_ref ref = stream.on(*source.object);
+    throw out_of_memory{std::move(reason), source.object->memory.explain(bytes{size}, ref).text()};
   }
   reason.detail = weir_last_error_message();
   raise(std::move(reason));
@@ -49,13 +50,13 @@ weir_error allocate_from_default(std::int32_t device, std::size_t size, plugin_s
 }  // namespace
 
 stream_ref plugin_stream::on(const allocator_object& home) const noexcept {
-  const weir::device where = home.legacy.device();
+  const weir::device device = home.legacy.device();
   if (named_by_thread) {
-    const auto* const set = named_stream(own_room_if_any(), where.id().number());
-    return set != nullptr && set->has_value() && (*set)->device() == where ? **set : home.legacy;
+    const auto* const set = named_stream(existing_thread_locals(), device.id().number());
+    return set != nullptr && set->has_value() && (*set)->device() == device ? **set : home.legacy;
   }
   if (native == nullptr) return home.legacy;
-  return {where, static_cast<CUstream_st*>(native)};
+  return {device, static_cast<CUstream_st*>(native)};
 }
 
 void* plugin_allocate(std::int32_t device, std::size_t size, plugin_stream stream) {
@@ -66,8 +67,8 @@ void* plugin_allocate(std::int32_t device, std::size_t size, plugin_stream strea
 
 void* plugin_allocate_or_throw(std::int32_t device, std::size_t size, plugin_stream stream) {
   void* pointer = nullptr;
-  const weir_error answer = allocate_from_default(device, size, stream, &pointer);
-  if (answer != weir_ok) throw_failure_of(answer, device, size, stream);
+  const weir_error code = allocate_from_default(device, size, stream, &pointer);
+  if (code != weir_ok) throw_failure_of(code, device, size, stream);
   return pointer;
 }
 
@@ -92,26 +93,23 @@ void plugin_free(void* pointer, std::int32_t device) noexcept {
 }
 
 std::int32_t plugin_current_device() noexcept {
-  const default_allocator any = [] {
-    default_allocator found;
-    any_default_allocator(0, [&](const default_allocator& each) {
-      found = each;
-      return true;
-    });
-    return found;
-  }();
-  // Before the first allocator is made the driver is not open, or nobody has asked it for memory.
-  if (any.object == nullptr) return 0;
+  default_allocator first;
+  any_default_allocator(0, [&](const default_allocator& each) {
+    first = each;
+    return true;
+  });
+  // Before there is an allocator the driver is not open, or nobody has asked it for memory.
+  if (first.object == nullptr) return 0;
   driver::CUdevice current = 0;
-  const auto& calls = any.object->legacy.device().driver();
+  const auto& calls = first.object->legacy.device().driver();
   return calls.ctx_get_device(&current) == driver::CUDA_SUCCESS ? current : 0;
 }
 
 void plugin_empty_caches() noexcept {
   static_cast<void>(guarded([]() -> result<void> {
     any_default_allocator(0, [](const default_allocator& each) {
-      const auto went = each.object->memory.empty_cache();
-      if (!went) report_unless_gone(went.error());
+      const auto released = each.object->memory.empty_cache();
+      if (!released) report_unless_gone(released.error());
       return false;
     });
     return {};
@@ -128,10 +126,10 @@ extern "C" {
 weir_error weir_plugin_set_stream(int32_t device, void* stream) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(home, default_allocator_of(device));
-    thread_room* const room = own_room();
-    if (room == nullptr)
-      return error{.code = errc::system, .detail = "the host has no memory for a thread's streams"};
-    auto* const set = named_stream(room, device);
+    thread_locals* const locals = own_thread_locals();
+    if (locals == nullptr)
+      return error{.code = errc::no_host_memory, .detail = "for a thread's streams"};
+    auto* const set = named_stream(locals, device);
     if (set == nullptr)
       return error{.code = errc::limit_exceeded, .detail = "only 64 devices have such a stream"};
     if (stream == nullptr) {
@@ -150,9 +148,9 @@ weir_error weir_plugin_release_stream(int32_t device, void* stream) {
   return guarded([&]() -> result<void> {
     const default_allocator home = existing_allocator_of(device);
     if (home.object == nullptr) return {};
-    const plugin_stream which{.native = stream};
-    WEIR_TRY(home.object->memory.release_stream(which.on(*home.object)));
-    if (auto* const set = named_stream(own_room_if_any(), device);
+    const plugin_stream released{.native = stream};
+    WEIR_TRY(home.object->memory.release_stream(released.on(*home.object)));
+    if (auto* const set = named_stream(existing_thread_locals(), device);
         set != nullptr && set->has_value() && (*set)->handle() == stream)
       set->reset();
     return {};
@@ -163,7 +161,7 @@ weir_error weir_plugin_get_memory(int32_t device, size_t* free, size_t* total) {
   return guarded([&]() -> result<void> {
     WEIR_TRY_VALUE(home, default_allocator_of(device));
     WEIR_TRY_VALUE(now, home.object->legacy.device().memory_info());
-    if (free != nullptr) *free = now.free.count() + home.object->memory.stats().cached;
+    if (free != nullptr) *free = now.free.count() + home.object->memory.stats().cached.count();
     if (total != nullptr) *total = now.total.count();
     return {};
   });

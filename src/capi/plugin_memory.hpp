@@ -18,7 +18,7 @@ struct plugin_stream {
   [[nodiscard]] stream_ref on(const allocator_object& home) const noexcept;
 };
 
-/// Null where there is none to be had; the thread's last error says why.
+/// Null on failure; the thread's last error says why.
 [[nodiscard]] void* plugin_allocate(std::int32_t device, std::size_t size, plugin_stream stream);
 /// Throws out_of_memory, with a report, or failure.
 [[nodiscard]] void* plugin_allocate_or_throw(std::int32_t device, std::size_t size,
@@ -26,14 +26,15 @@ struct plugin_stream {
 /// To whichever of the process's allocators it is of, most likely that of `device`, on the stream
 /// it was allocated for.
 void plugin_free(void* pointer, std::int32_t device) noexcept;
-/// Hands what went wrong to the error handler, unless the driver is gone.
+/// Reports a failure to the error handler, unless the driver is gone.
 void report_unless_gone(const result<void>& outcome) noexcept;
 
 /// The device of the calling thread's context; 0 where it has none.
 [[nodiscard]] std::int32_t plugin_current_device() noexcept;
-/// Empties the caches of all allocators that were made.
+/// Empties the caches of all the process's allocators.
 void plugin_empty_caches() noexcept;
-/// Calls `action(default_allocator)` for those, that of `first` first, until it answers true.
+/// Calls `action(default_allocator)` for each of those, that of `first` first, until it returns
+/// true.
 template <class Action>
 bool any_default_allocator(std::int32_t first, const Action& action) {
   const std::int32_t count = default_device_count();

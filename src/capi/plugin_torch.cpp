@@ -28,9 +28,9 @@ void weir_torch_record_stream(void* pointer, void* stream) {
   static_cast<void>(guarded([&]() -> result<void> {
     result<void> outcome =
         error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
-    const plugin_stream on{.native = stream};
+    const plugin_stream user{.native = stream};
     any_default_allocator(plugin_current_device(), [&](const default_allocator& each) {
-      auto recorded = each.object->memory.record_stream(pointer, on.on(*each.object));
+      auto recorded = each.object->memory.record_stream(pointer, user.on(*each.object));
       if (!recorded && recorded.code() == errc::foreign_pointer) return false;
       outcome = std::move(recorded);
       return true;
@@ -57,7 +57,7 @@ void weir_torch_memory_fraction(double fraction, int device) {
 
 void weir_torch_init(int device_count) {
   static_cast<void>(device_count);
-  weir_runtime* opened = nullptr;
-  static_cast<void>(weir_default_runtime(&opened));  // the first allocation says what is wrong
+  weir_runtime* runtime = nullptr;
+  static_cast<void>(weir_default_runtime(&runtime));  // the first allocation says what is wrong
 }
 }

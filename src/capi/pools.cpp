@@ -6,7 +6,7 @@
 #include "capi/guard.hpp"
 #include "capi/objects.hpp"
 #include "capi/structures.hpp"
-#include "capi/thread_room.hpp"
+#include "capi/thread_locals.hpp"
 #include "weir.h"
 
 namespace weir::inline v0::capi {
@@ -28,8 +28,8 @@ WEIR_HANDLE_KIND(capture_notice)
 namespace {
 
 result<void> hand_out_pool(const std::shared_ptr<allocator_object>& owner,
-                           weir_allocator* owner_handle, memory_pool made, weir_pool** into) {
-  auto object = std::make_shared<pool_object>(pool_object{owner, owner_handle, std::move(made)});
+                           weir_allocator* owner_handle, memory_pool pool, weir_pool** into) {
+  auto object = std::make_shared<pool_object>(pool_object{owner, owner_handle, std::move(pool)});
   WEIR_TRY_VALUE(handle, hand_out_handle<weir_pool>(std::move(object)));
   *into = handle;
   return {};
@@ -48,15 +48,14 @@ extern "C" {
 weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags,
                             weir_pool** pool) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_TRY_VALUE(object, find(allocator));
     WEIR_NEEDS(name);
     WEIR_NEEDS(pool);
-    if ((flags & ~std::uint32_t{weir_pool_exportable | weir_pool_retains}) != 0)
-      return error{.code = errc::invalid_argument, .detail = "a flag is unknown"};
-    WEIR_TRY_VALUE(
-        made, found->memory.create_pool(name, {.exportable = (flags & weir_pool_exportable) != 0,
-                                               .retains = (flags & weir_pool_retains) != 0}));
-    return hand_out_pool(found, allocator, std::move(made), pool);
+    WEIR_TRY(check_flags(flags, weir_pool_exportable | weir_pool_retains));
+    WEIR_TRY_VALUE(created, object->memory.create_pool(
+                                name, {.exportable = (flags & weir_pool_exportable) != 0,
+                                       .retains = (flags & weir_pool_retains) != 0}));
+    return hand_out_pool(object, allocator, std::move(created), pool);
   });
 }
 
@@ -70,68 +69,66 @@ weir_error weir_pool_close(weir_pool* pool) {
 
 weir_error weir_pool_allocate(weir_pool* pool, uint64_t size, uint64_t alignment,
                               weir_stream* stream, void** pointer) {
-  return allocate_or_ask(size, pointer, [&](last_word& asked) -> result<void*> {
-    WEIR_TRY_VALUE(from, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, *from->owner));
-    auto made =
-        from->pool.try_allocate(bytes{size}, where.ref, bytes{alignment == 0 ? 512 : alignment});
-    if (!made) asked = last_word_of(*from->owner, from->owner_handle);
-    return made;
+  return allocate_or_ask(size, pointer, [&](oom_handler& handler) -> result<void*> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, *object->owner));
+    auto memory =
+        object->pool.try_allocate(bytes{size}, target.ref, bytes{alignment == 0 ? 512 : alignment});
+    if (!memory) handler = oom_handler_of(*object->owner, object->owner_handle);
+    return memory;
   });
 }
 
 weir_error weir_pool_allocate_at(weir_pool* pool, void* address, uint64_t size,
                                  weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(from, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, *from->owner));
-    WEIR_TRY(from->pool.allocate_at(address, bytes{size}, where.ref));
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, *object->owner));
+    WEIR_TRY(object->pool.allocate_at(address, bytes{size}, target.ref));
     return {};
   });
 }
 
 weir_error weir_pool_get_id(weir_pool* pool, uint32_t* id) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_TRY_VALUE(object, find(pool));
     WEIR_NEEDS(id);
-    *id = found->pool.id().number();
+    *id = object->pool.id().number();
     return {};
   });
 }
 
 weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    return hand_out(to_c(found->pool.stats()), stats);
+    WEIR_TRY_VALUE(object, find(pool));
+    return hand_out(to_c(object->pool.stats()), stats);
   });
 }
 
 weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    WEIR_TRY_VALUE(went, found->pool.empty_cache());
-    if (released != nullptr) *released = went.count();
-    return {};
+    WEIR_TRY_VALUE(object, find(pool));
+    return write_size(object->pool.empty_cache(), released);
   });
 }
 
 weir_error weir_pool_enter(weir_pool* pool) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    thread_room* const room = own_room();
-    if (room == nullptr) return error{.code = errc::system, .detail = "no host memory"};
-    room->entered.reserve(room->entered.size() + 1);
-    room->entered.push_back(std::make_unique<pool_scope>(found->pool));
+    WEIR_TRY_VALUE(object, find(pool));
+    thread_locals* const locals = own_thread_locals();
+    if (locals == nullptr) return error{.code = errc::no_host_memory};
+    locals->entered.reserve(locals->entered.size() + 1);
+    locals->entered.push_back(std::make_unique<pool_scope>(object->pool));
     return {};
   });
 }
 
 weir_error weir_pool_leave(void) {
   return guarded([&]() -> result<void> {
-    thread_room* const room = own_room_if_any();
-    if (room == nullptr || room->entered.empty())
+    thread_locals* const locals = existing_thread_locals();
+    if (locals == nullptr || locals->entered.empty())
       return error{.code = errc::invalid_argument, .detail = "the thread is in no pool"};
-    room->entered.pop_back();
+    locals->entered.pop_back();
     return {};
   });
 }
@@ -141,14 +138,14 @@ weir_error weir_pool_leave(void) {
 weir_error weir_capture_begin(weir_allocator* allocator, weir_stream* stream,
                               weir_capture** capture) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_TRY_VALUE(owner, find(allocator));
     WEIR_NEEDS(capture);
-    WEIR_TRY_VALUE(where, find_stream(stream, *found));
-    WEIR_TRY_VALUE(made, found->memory.begin_capture(where.ref));
+    WEIR_TRY_VALUE(target, find_stream(stream, *owner));
+    WEIR_TRY_VALUE(memory, owner->memory.begin_capture(target.ref));
     auto object = std::make_shared<capture_object>();
-    object->owner = std::move(found);
+    object->owner = std::move(owner);
     object->owner_handle = allocator;
-    object->memory = std::move(made);
+    object->memory = std::move(memory);
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_capture>(std::move(object)));
     *capture = handle;
     return {};
@@ -157,30 +154,30 @@ weir_error weir_capture_begin(weir_allocator* allocator, weir_stream* stream,
 
 weir_error weir_capture_end(weir_capture* capture) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(capture));
-    const std::lock_guard lock{found->mutex};
-    found->memory.end();
+    WEIR_TRY_VALUE(object, find(capture));
+    const std::lock_guard lock{object->mutex};
+    object->memory.end();
     return {};
   });
 }
 
 weir_error weir_capture_keep_with(weir_capture* capture, void* native_graph) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(capture));
+    WEIR_TRY_VALUE(object, find(capture));
     WEIR_NEEDS(native_graph);
-    const std::lock_guard lock{found->mutex};
-    return found->memory.keep_with(static_cast<driver::CUgraph>(native_graph));
+    const std::lock_guard lock{object->mutex};
+    return object->memory.keep_with(static_cast<driver::CUgraph>(native_graph));
   });
 }
 
 weir_error weir_capture_get_pool(weir_capture* capture, weir_pool** pool) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(capture));
+    WEIR_TRY_VALUE(object, find(capture));
     WEIR_NEEDS(pool);
-    const std::lock_guard lock{found->mutex};
-    memory_pool inside = found->memory.pool();
-    if (!inside) return error{.code = errc::already_freed, .detail = "the allocator was closed"};
-    return hand_out_pool(found->owner, found->owner_handle, std::move(inside), pool);
+    const std::lock_guard lock{object->mutex};
+    memory_pool own_pool = object->memory.pool();
+    if (!own_pool) return error{.code = errc::closed, .detail = "the allocator was closed"};
+    return hand_out_pool(object->owner, object->owner_handle, std::move(own_pool), pool);
   });
 }
 
@@ -194,11 +191,11 @@ weir_error weir_capture_close(weir_capture* capture) {
 
 weir_error weir_capture_notice_open(weir_allocator* allocator, weir_capture_notice** notice) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_TRY_VALUE(owner, find(allocator));
     WEIR_NEEDS(notice);
     auto object = std::make_shared<capture_notice_object>();
-    object->notice = found->memory.notice_captures();
-    object->owner = std::move(found);
+    object->notice = owner->memory.notice_captures();
+    object->owner = std::move(owner);
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_capture_notice>(std::move(object)));
     *notice = handle;
     return {};

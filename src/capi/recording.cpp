@@ -1,7 +1,6 @@
 // The C ABI's recorder: one allocator's events to a file.
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -13,23 +12,11 @@
 
 namespace weir::inline v0::capi {
 
-/// Listens to its allocator until it is stopped, or another recorder takes its place.
+/// Observes its allocator until it is stopped.
 struct recorder_object {
-  std::shared_ptr<allocator_object> of;
-  std::unique_ptr<recorder> tape;
-
-  ~recorder_object() { let_go(); }
-  void listen() {
-    const std::lock_guard lock{of->mutex};
-    of->memory.set_observer(tape.get());
-    of->recorded_by = this;
-  }
-  void let_go() noexcept {
-    const std::lock_guard lock{of->mutex};
-    if (of->recorded_by != this) return;
-    of->memory.set_observer(nullptr);
-    of->recorded_by = nullptr;
-  }
+  std::shared_ptr<allocator_object> observed;
+  std::unique_ptr<recorder> writer;
+  observer_registration registration;  // ends before the writer does
 };
 WEIR_HANDLE_KIND(recorder)
 
@@ -38,20 +25,19 @@ namespace {
 constexpr std::uint32_t recorder_flags =
     weir_recorder_drop_when_full | weir_recorder_stacks | weir_recorder_uncompressed;
 
-result<recorder_options> recording_as(const weir_recorder_options& wanted, weir::device where) {
-  if ((wanted.flags & ~recorder_flags) != 0)
-    return error{.code = errc::invalid_argument, .detail = "a flag is unknown"};
-  recorder_options how;
-  if (wanted.ring_events != 0) how.ring_events = wanted.ring_events;
-  how.drop_when_full = (wanted.flags & weir_recorder_drop_when_full) != 0;
-  how.stacks = (wanted.flags & weir_recorder_stacks) != 0;
-  if (wanted.level != 0) how.level = wanted.level;
-  if ((wanted.flags & weir_recorder_uncompressed) != 0) how.level = 0;
-  if (wanted.flush_every != 0) how.flush_every = std::chrono::milliseconds{wanted.flush_every};
-  if (wanted.program != nullptr) how.program = wanted.program;
-  how.device = where.name();
-  how.device_capacity = where.total_memory();
-  return how;
+result<recorder_options> options_from(const weir_recorder_options& from, weir::device device) {
+  WEIR_TRY(check_flags(from.flags, recorder_flags));
+  recorder_options settings;
+  if (from.ring_events != 0) settings.ring_events = from.ring_events;
+  settings.drop_when_full = (from.flags & weir_recorder_drop_when_full) != 0;
+  settings.stacks = (from.flags & weir_recorder_stacks) != 0;
+  if (from.level != 0) settings.level = from.level;
+  if ((from.flags & weir_recorder_uncompressed) != 0) settings.level = 0;
+  if (from.flush_every != 0) settings.flush_every = std::chrono::milliseconds{from.flush_every};
+  if (from.program != nullptr) settings.program = from.program;
+  settings.device = device.name();
+  settings.device_capacity = device.total_memory();
+  return settings;
 }
 
 }  // namespace
@@ -63,18 +49,18 @@ using namespace weir::capi;
 extern "C" {
 
 weir_error weir_recorder_start(weir_allocator* allocator, const char* path,
-                               const weir_recorder_options* how, weir_recorder** recorder) {
+                               const weir_recorder_options* options, weir_recorder** recorder) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_TRY_VALUE(observed, find(allocator));
     WEIR_NEEDS(path);
     WEIR_NEEDS(recorder);
-    WEIR_TRY_VALUE(wanted, take_in(how, weir_recorder_options{}));
-    WEIR_TRY_VALUE(settings, recording_as(wanted, found->legacy.device()));
-    WEIR_TRY_VALUE(tape, weir::recorder::start(path, settings));
+    WEIR_TRY_VALUE(known, take_in(options, weir_recorder_options{}));
+    WEIR_TRY_VALUE(settings, options_from(known, observed->legacy.device()));
+    WEIR_TRY_VALUE(writer, weir::recorder::start(path, settings));
     auto object = std::make_shared<recorder_object>();
-    object->of = std::move(found);
-    object->tape = std::move(tape);
-    object->listen();
+    object->observed = std::move(observed);
+    object->writer = std::move(writer);
+    object->registration = object->observed->memory.add_observer(*object->writer);
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_recorder>(std::move(object)));
     *recorder = handle;
     return {};
@@ -83,34 +69,34 @@ weir_error weir_recorder_start(weir_allocator* allocator, const char* path,
 
 weir_error weir_recorder_marker(weir_recorder* recorder, const char* text) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(recorder));
+    WEIR_TRY_VALUE(object, find(recorder));
     WEIR_NEEDS(text);
-    found->tape->marker(text);
+    object->writer->marker(text);
     return {};
   });
 }
 
 weir_error weir_recorder_flush(weir_recorder* recorder) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(recorder));
-    return found->tape->flush();
+    WEIR_TRY_VALUE(object, find(recorder));
+    return object->writer->flush();
   });
 }
 
 weir_error weir_recorder_get_stats(weir_recorder* recorder, weir_recorder_stats* stats) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(recorder));
-    const recorder_stats now = found->tape->stats();
-    return hand_out({0, 0, now.written, now.dropped, now.threads, now.file_bytes}, stats);
+    WEIR_TRY_VALUE(object, find(recorder));
+    const recorder_stats now = object->writer->stats();
+    return hand_out({0, 0, now.written, now.dropped, now.threads, now.file_size.count()}, stats);
   });
 }
 
 weir_error weir_recorder_stop(weir_recorder* recorder) {
   return guarded([&]() -> result<void> {
     if (recorder == nullptr) return {};
-    WEIR_TRY_VALUE(stopped, take(recorder));
-    stopped->let_go();
-    return stopped->tape->stop();
+    WEIR_TRY_VALUE(object, take(recorder));
+    object->registration.end();
+    return object->writer->stop();
   });
 }
 }

@@ -13,9 +13,9 @@
 namespace weir::inline v0::capi {
 
 result<device_argument> find_device(weir_runtime* handle, std::int32_t number) {
-  WEIR_TRY_VALUE(found, find(handle));
-  WEIR_TRY_VALUE(which, found->machine->device(device_id{number}));
-  return device_argument{found->machine, which};
+  WEIR_TRY_VALUE(object, find(handle));
+  WEIR_TRY_VALUE(device, object->machine->device(device_id{number}));
+  return device_argument{object->machine, device};
 }
 
 result<options> read_options(options settings, const char* list) {
@@ -36,8 +36,8 @@ result<void> open_runtime(const options& initial, const char* list, weir_runtime
   return {};
 }
 
-std::uint32_t features_of(const device& which) {
-  const device_capabilities& can = which.capabilities();
+std::uint32_t features_of(const device& described) {
+  const device_capabilities& can = described.capabilities();
   std::uint32_t bits = 0;
   const auto add = [&](bool has, std::uint32_t bit) { bits |= has ? bit : 0; };
   add(can.unified_addressing, weir_device_unified_addressing);
@@ -48,7 +48,7 @@ std::uint32_t features_of(const device& which) {
   add(can.posix_descriptors, weir_device_posix_descriptors);
   add(can.fabric_handles, weir_device_fabric_handles);
   add(can.rdma, weir_device_rdma);
-  add(which.uuid().has_value(), weir_device_has_uuid);
+  add(described.uuid().has_value(), weir_device_has_uuid);
   return bits;
 }
 
@@ -74,8 +74,8 @@ weir_error weir_runtime_open_from_environment(const char* list, weir_runtime** i
 weir_error weir_runtime_close(weir_runtime* handle) {
   return guarded([&]() -> result<void> {
     if (handle == nullptr) return {};
-    WEIR_TRY_VALUE(found, find(handle));
-    if (found->permanent)
+    WEIR_TRY_VALUE(object, find(handle));
+    if (object->permanent)
       return error{.code = errc::not_permitted, .detail = "this runtime is the process's own"};
     WEIR_TRY(take(handle));
     return {};
@@ -84,29 +84,29 @@ weir_error weir_runtime_close(weir_runtime* handle) {
 
 weir_error weir_runtime_get_info(weir_runtime* handle, weir_runtime_info* into) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(handle));
+    WEIR_TRY_VALUE(object, find(handle));
     weir_runtime_info known{};
-    known.driver_version = found->machine->driver_version();
-    known.device_count = found->machine->device_count();
-    copy_text(known.driver, found->machine->describe().driver);
+    known.driver_version = object->machine->driver_version();
+    known.device_count = object->machine->device_count();
+    copy_text(known.driver, object->machine->describe().driver);
     return hand_out(known, into);
   });
 }
 
 weir_error weir_device_get_info(weir_runtime* handle, int32_t number, weir_device_info* into) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_device(handle, number));
-    const device& which = found.which;
+    WEIR_TRY_VALUE(home, find_device(handle, number));
+    const device& described = home.device;
     weir_device_info known{};
-    known.features = features_of(which);
-    known.total_memory = which.total_memory().count();
-    known.granularity = which.capabilities().granularity.count();
-    known.compute_major = which.capabilities().compute_major;
-    known.compute_minor = which.capabilities().compute_minor;
-    known.multiprocessors = which.capabilities().multiprocessors;
-    copy_text(known.name, which.name());
-    copy_text(known.pci_bus_id, which.pci_bus_id());
-    if (which.uuid()) std::copy(which.uuid()->begin(), which.uuid()->end(), known.uuid);
+    known.features = features_of(described);
+    known.total_memory = described.total_memory().count();
+    known.granularity = described.capabilities().granularity.count();
+    known.compute_major = described.capabilities().compute_major;
+    known.compute_minor = described.capabilities().compute_minor;
+    known.multiprocessors = described.capabilities().multiprocessors;
+    copy_text(known.name, described.name());
+    copy_text(known.pci_bus_id, described.pci_bus_id());
+    if (described.uuid()) std::copy(described.uuid()->begin(), described.uuid()->end(), known.uuid);
     return hand_out(known, into);
   });
 }
@@ -114,8 +114,8 @@ weir_error weir_device_get_info(weir_runtime* handle, int32_t number, weir_devic
 weir_error weir_device_get_memory(weir_runtime* handle, int32_t number, uint64_t* free,
                                   uint64_t* total) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_device(handle, number));
-    WEIR_TRY_VALUE(memory, found.which.memory_info());
+    WEIR_TRY_VALUE(home, find_device(handle, number));
+    WEIR_TRY_VALUE(memory, home.device.memory_info());
     if (free != nullptr) *free = memory.free.count();
     if (total != nullptr) *total = memory.total.count();
     return {};
@@ -124,8 +124,8 @@ weir_error weir_device_get_memory(weir_runtime* handle, int32_t number, uint64_t
 
 weir_error weir_device_synchronize(weir_runtime* handle, int32_t number) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find_device(handle, number));
-    return found.which.synchronize();
+    WEIR_TRY_VALUE(home, find_device(handle, number));
+    return home.device.synchronize();
   });
 }
 }

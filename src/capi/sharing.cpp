@@ -7,13 +7,13 @@
 
 #include "capi/guard.hpp"
 #include "capi/structures.hpp"
-#include "sharing/rest.hpp"
+#include "sharing/device_idle.hpp"
 #include "weir.h"
 
 namespace weir::inline v0::capi {
 namespace {
 
-/// What the pieces are together. bad_version, invalid_argument: an entry cannot be one.
+/// The array that begins at `first`. bad_version, invalid_argument: an entry cannot be a piece.
 result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* first,
                                                    std::uint64_t count) {
   if (count == 0) return error{.code = errc::invalid_argument, .detail = "there are no pieces"};
@@ -32,20 +32,20 @@ result<std::vector<weir_shared_piece>> read_pieces(const weir_shared_piece* firs
   return all;
 }
 
-result<mapped_pieces> map_pieces(weir::device where, const std::vector<weir_shared_piece>& pieces,
+result<mapped_pieces> map_pieces(weir::device device, const std::vector<weir_shared_piece>& pieces,
                                  bytes total, access_rights rights) {
-  WEIR_TRY_VALUE(range, address_range::reserve(where, total));
-  mapped_pieces made{where, std::move(range), {}, {}, {}, rights};
+  WEIR_TRY_VALUE(range, address_range::reserve(device, total));
+  mapped_pieces memory{device, std::move(range), {}, {}, {}, rights};
   bytes offset{};
   for (const weir_shared_piece& each : pieces) {
-    WEIR_TRY_VALUE(memory,
-                   physical_handle::import_descriptor(where, each.descriptor, bytes{each.size}));
-    WEIR_TRY_VALUE(mapped, mapping::create(made.range, offset, memory));
-    WEIR_TRY(mapped.set_access(where, rights));
-    made.mappings.push_back(std::move(mapped));
+    WEIR_TRY_VALUE(handle,
+                   physical_handle::import_descriptor(device, each.descriptor, bytes{each.size}));
+    WEIR_TRY_VALUE(mapped, mapping::create(memory.range, offset, handle));
+    WEIR_TRY(mapped.set_access(device, rights));
+    memory.mappings.push_back(std::move(mapped));
     offset = bytes{offset.count() + each.size};
   }
-  return made;
+  return memory;
 }
 
 result<bytes> total_of(const std::vector<weir_shared_piece>& pieces) {
@@ -67,25 +67,26 @@ weir_error weir_allocator_export_block(weir_allocator* allocator, const void* po
                                        weir_shared_piece* pieces, uint64_t capacity,
                                        uint64_t* count, uint64_t* offset) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(allocator));
+    WEIR_TRY_VALUE(object, find(allocator));
     WEIR_NEEDS(count);
     WEIR_NEEDS(offset);
     WEIR_TRY_VALUE(into, array_argument<weir_shared_piece>::of(pieces, capacity));
-    WEIR_TRY_VALUE(under, found->memory.handles_under(pointer));
+    WEIR_TRY_VALUE(under, object->memory.handles_under(pointer));
     if (under.handles.size() > capacity) {
       *count = under.handles.size();
-      return error{.code = errc::invalid_argument, .detail = "there is no room for all pieces"};
+      return error{.code = errc::invalid_argument,
+                   .detail = "the array is too short for all pieces"};
     }
-    const context_scope bound{found->legacy.device()};
+    const context_scope bound{object->legacy.device()};
     if (!bound) return bound.error();
-    std::vector<descriptor> made;  // all, or none
+    std::vector<descriptor> exported;  // all, or none
     for (const vmm::physical& each : under.handles) {
       WEIR_TRY_VALUE(one, vmm::export_descriptor(bound, each));
-      made.push_back(std::move(one));
+      exported.push_back(std::move(one));
     }
-    for (std::size_t i = 0; i < made.size(); ++i)
-      into.write(i, {0, made[i].release(), under.handles[i].size.count()});
-    *count = made.size();
+    for (std::size_t i = 0; i < exported.size(); ++i)
+      into.write(i, {0, exported[i].release(), under.handles[i].size.count()});
+    *count = exported.size();
     *offset = under.offset.count();
     return {};
   });
@@ -96,13 +97,13 @@ weir_error weir_import_pieces(weir_runtime* runtime, int32_t device,
                               uint64_t size, int32_t rights, weir_imported** imported) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(imported);
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
+    WEIR_TRY_VALUE(home, find_device(runtime, device));
     WEIR_TRY_VALUE(all, read_pieces(pieces, count));
     WEIR_TRY_VALUE(total, total_of(all));
     WEIR_TRY_VALUE(allowed, rights_from(rights));
     if (size == 0 || offset > total.count() || size > total.count() - offset)
       return error{.code = errc::invalid_argument, .detail = "the part lies outside the pieces"};
-    WEIR_TRY_VALUE(mapped, map_pieces(where.which, all, total, allowed));
+    WEIR_TRY_VALUE(mapped, map_pieces(home.device, all, total, allowed));
     mapped.offset = bytes{offset};
     mapped.size = bytes{size};
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_imported>(std::make_shared<imported_object>(
@@ -114,14 +115,14 @@ weir_error weir_import_pieces(weir_runtime* runtime, int32_t device,
 
 weir_error weir_imported_get_info(weir_imported* imported, weir_imported_info* info) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(imported));
+    WEIR_TRY_VALUE(object, find(imported));
     weir_imported_info known{};
-    if (const auto* const linked = std::get_if<imported_memory>(&found->memory)) {
+    if (const auto* const linked = std::get_if<imported_memory>(&object->memory)) {
       WEIR_TRY_VALUE(address, linked->address());
       known.rights = static_cast<std::int32_t>(linked->rights());
       known.address = address;
       known.size = linked->size().count();
-    } else if (const auto* const mapped = std::get_if<mapped_pieces>(&found->memory)) {
+    } else if (const auto* const mapped = std::get_if<mapped_pieces>(&object->memory)) {
       known.rights = static_cast<std::int32_t>(mapped->rights);
       known.address = mapped->range.base() + mapped->offset.count();
       known.size = mapped->size.count();
@@ -133,16 +134,16 @@ weir_error weir_imported_get_info(weir_imported* imported, weir_imported_info* i
 weir_error weir_imported_close(weir_imported* imported) {
   return guarded([&]() -> result<void> {
     if (imported == nullptr) return {};
-    WEIR_TRY_VALUE(found, find(imported));
+    WEIR_TRY_VALUE(object, find(imported));
     result<void> outcome;
-    if (auto* const linked = std::get_if<imported_memory>(&found->memory)) {
+    if (auto* const linked = std::get_if<imported_memory>(&object->memory)) {
       outcome = linked->close();
-    } else if (const auto* const mapped = std::get_if<mapped_pieces>(&found->memory)) {
-      outcome = sharing::wait_for_rest(mapped->where);
+    } else if (const auto* const mapped = std::get_if<mapped_pieces>(&object->memory)) {
+      outcome = sharing::wait_until_idle(mapped->device);
     }
     // It stays open then, and can be closed when the capture is over.
     if (!outcome && outcome.code() == errc::capture_forbidden) return outcome;
-    found.reset();
+    object.reset();
     WEIR_TRY(take(imported));  // whoever else holds it unmaps it when done
     return outcome;
   });

@@ -1,4 +1,4 @@
-// Memory of another process, however it came here.
+// Memory of another process: received over a link, or mapped from descriptors.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace weir::inline v0::capi {
 /// Physical handles of another process, mapped one behind the other. They are unmapped before the
 /// addresses go.
 struct mapped_pieces {
-  weir::device where;
+  weir::device device;
   address_range range;
   std::vector<mapping> mappings;
   bytes offset{};

@@ -16,14 +16,13 @@ constexpr std::uint32_t stream_pool_flags =
     weir_stream_pool_posix_descriptor | weir_stream_pool_no_event_dependencies |
     weir_stream_pool_no_opportunistic | weir_stream_pool_no_internal_dependencies;
 
-result<stream_pool_config> config_from(const weir_stream_pool_config& wanted) {
-  if ((wanted.flags & ~stream_pool_flags) != 0)
-    return error{.code = errc::invalid_argument, .detail = "a flag is unknown"};
-  const auto has = [&](std::uint32_t flag) { return (wanted.flags & flag) != 0; };
+result<stream_pool_config> config_from(const weir_stream_pool_config& from) {
+  WEIR_TRY(check_flags(from.flags, stream_pool_flags));
+  const auto has = [&](std::uint32_t flag) { return (from.flags & flag) != 0; };
   stream_pool_config known;
-  known.initial = bytes{wanted.initial};
-  known.max = bytes{wanted.max};
-  known.threshold = bytes{wanted.threshold};
+  known.initial = bytes{from.initial};
+  known.max = bytes{from.max};
+  known.threshold = bytes{from.threshold};
   if (has(weir_stream_pool_posix_descriptor)) known.handles = stream_pool_handles::posix_descriptor;
   known.reuse_follow_event_dependencies = !has(weir_stream_pool_no_event_dependencies);
   known.reuse_opportunistic = !has(weir_stream_pool_no_opportunistic);
@@ -31,10 +30,10 @@ result<stream_pool_config> config_from(const weir_stream_pool_config& wanted) {
   return known;
 }
 
-result<void> hand_out_stream_pool(std::shared_ptr<runtime> machine, stream_pool made,
+result<void> hand_out_stream_pool(std::shared_ptr<runtime> machine, stream_pool pool,
                                   weir_stream_pool** into) {
   auto object =
-      std::make_shared<stream_pool_object>(stream_pool_object{std::move(machine), std::move(made)});
+      std::make_shared<stream_pool_object>(stream_pool_object{std::move(machine), std::move(pool)});
   WEIR_TRY_VALUE(handle, hand_out_handle<weir_stream_pool>(std::move(object)));
   *into = handle;
   return {};
@@ -42,7 +41,7 @@ result<void> hand_out_stream_pool(std::shared_ptr<runtime> machine, stream_pool 
 
 result<stream_pool_attribute> attribute_from(std::int32_t number) {
   if (number < weir_stream_pool_reuse_follow_event_dependencies ||
-      number > weir_stream_pool_used_high)
+      number > weir_stream_pool_used_peak)
     return error{.code = errc::invalid_argument, .detail = "there is no such attribute"};
   return static_cast<stream_pool_attribute>(number);
 }
@@ -59,12 +58,12 @@ weir_error weir_stream_pool_create(weir_runtime* runtime, int32_t device,
                                    const weir_stream_pool_config* config, weir_stream_pool** pool) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(pool);
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
+    WEIR_TRY_VALUE(home, find_device(runtime, device));
     const weir_stream_pool_config initial = WEIR_STREAM_POOL_CONFIG_INIT;
-    WEIR_TRY_VALUE(given, take_in(config, initial));
-    WEIR_TRY_VALUE(wanted, config_from(given));
-    WEIR_TRY_VALUE(made, stream_pool::create(where.which, wanted));
-    return hand_out_stream_pool(where.machine, std::move(made), pool);
+    WEIR_TRY_VALUE(known, take_in(config, initial));
+    WEIR_TRY_VALUE(settings, config_from(known));
+    WEIR_TRY_VALUE(created, stream_pool::create(home.device, settings));
+    return hand_out_stream_pool(home.machine, std::move(created), pool);
   });
 }
 
@@ -72,9 +71,9 @@ weir_error weir_stream_pool_open_default(weir_runtime* runtime, int32_t device,
                                          weir_stream_pool** pool) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(pool);
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
-    WEIR_TRY_VALUE(made, stream_pool::default_of(where.which));
-    return hand_out_stream_pool(where.machine, std::move(made), pool);
+    WEIR_TRY_VALUE(home, find_device(runtime, device));
+    WEIR_TRY_VALUE(standard, stream_pool::default_of(home.device));
+    return hand_out_stream_pool(home.machine, std::move(standard), pool);
   });
 }
 
@@ -82,74 +81,83 @@ weir_error weir_stream_pool_import(weir_runtime* runtime, int32_t device, int32_
                                    weir_stream_pool** pool) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(pool);
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
-    WEIR_TRY_VALUE(made, stream_pool::import_descriptor(where.which, descriptor));
-    return hand_out_stream_pool(where.machine, std::move(made), pool);
+    WEIR_TRY_VALUE(home, find_device(runtime, device));
+    WEIR_TRY_VALUE(imported, stream_pool::import_descriptor(home.device, descriptor));
+    return hand_out_stream_pool(home.machine, std::move(imported), pool);
   });
 }
 
 weir_error weir_stream_pool_close(weir_stream_pool* pool, uint64_t* remaining) {
   return guarded([&]() -> result<void> {
     if (pool == nullptr) return {};
-    WEIR_TRY_VALUE(closed, take(pool));
-    if (closed->pool.is_default()) {
+    WEIR_TRY_VALUE(object, take(pool));
+    if (object->pool.is_default()) {
       if (remaining != nullptr) *remaining = 0;
       return {};
     }
-    WEIR_TRY_VALUE(left, closed->pool.close());
-    if (remaining != nullptr) *remaining = left.size.count();
+    WEIR_TRY_VALUE(remains, object->pool.close());
+    if (remaining != nullptr) *remaining = remains.size.count();
     return {};
   });
 }
 
 weir_error weir_stream_pool_allocate(weir_stream_pool* pool, uint64_t size, uint64_t alignment,
                                      weir_stream* stream, void** pointer) {
-  return allocate_or_ask(size, pointer, [&](last_word&) -> result<void*> {
-    WEIR_TRY_VALUE(from, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, from->pool.device()));
-    return from->pool.try_allocate(bytes{size}, where.ref, bytes{alignment == 0 ? 256 : alignment});
+  return allocate_or_ask(size, pointer, [&](oom_handler&) -> result<void*> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool.device()));
+    return object->pool.try_allocate(bytes{size}, target.ref,
+                                     bytes{alignment == 0 ? 256 : alignment});
   });
 }
 
-weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* pointer, uint64_t size,
-                                       weir_stream* stream) {
+weir_error weir_stream_pool_deallocate(weir_stream_pool* pool, void* pointer, weir_stream* stream) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(to, find(pool));
-    WEIR_TRY_VALUE(where, find_stream(stream, to->pool.device()));
-    return to->pool.try_deallocate(pointer, bytes{size}, where.ref);
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool.device()));
+    return object->pool.try_deallocate(pointer, target.ref);
+  });
+}
+
+weir_error weir_stream_pool_deallocate_sized(weir_stream_pool* pool, void* pointer, uint64_t size,
+                                             weir_stream* stream) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool.device()));
+    return object->pool.try_deallocate(pointer, bytes{size}, target.ref);
   });
 }
 
 weir_error weir_stream_pool_get_native(weir_stream_pool* pool, void** native) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_TRY_VALUE(object, find(pool));
     WEIR_NEEDS(native);
-    *native = found->pool.handle();
+    *native = object->pool.handle();
     return {};
   });
 }
 
-weir_error weir_stream_pool_get_usage(weir_stream_pool* pool, weir_stream_pool_usage* usage) {
+weir_error weir_stream_pool_get_stats(weir_stream_pool* pool, weir_stream_pool_stats* stats) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    WEIR_TRY(check_size(usage, "usage"));
-    WEIR_TRY_VALUE(now, found->pool.usage());
-    weir_stream_pool_usage known{};
-    known.reserved = {now.reserved.count(), now.reserved_high.count()};
-    known.used = {now.used.count(), now.used_high.count()};
-    known.allocations = {now.active_allocations, now.peak_allocations};
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY(check_size(stats, "stats"));
+    WEIR_TRY_VALUE(now, object->pool.stats());
+    weir_stream_pool_stats known{};
+    known.reserved = {now.reserved.count(), now.reserved_peak.count()};
+    known.used = {now.used.count(), now.used_peak.count()};
+    known.allocations = {now.active_allocations, now.active_allocations_peak};
     known.allocated = now.active_bytes.count();
-    return hand_out(known, usage);
+    return hand_out(known, stats);
   });
 }
 
 weir_error weir_stream_pool_get_attribute(weir_stream_pool* pool, int32_t attribute,
                                           uint64_t* value) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_TRY_VALUE(object, find(pool));
     WEIR_NEEDS(value);
-    WEIR_TRY_VALUE(which, attribute_from(attribute));
-    WEIR_TRY_VALUE(now, found->pool.attribute(which));
+    WEIR_TRY_VALUE(known, attribute_from(attribute));
+    WEIR_TRY_VALUE(now, object->pool.attribute(known));
     *value = now;
     return {};
   });
@@ -158,33 +166,42 @@ weir_error weir_stream_pool_get_attribute(weir_stream_pool* pool, int32_t attrib
 weir_error weir_stream_pool_set_attribute(weir_stream_pool* pool, int32_t attribute,
                                           uint64_t value) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    WEIR_TRY_VALUE(which, attribute_from(attribute));
-    return found->pool.set_attribute(which, value);
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(known, attribute_from(attribute));
+    return object->pool.set_attribute(known, value);
   });
 }
 
 weir_error weir_stream_pool_reset_peaks(weir_stream_pool* pool) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    return found->pool.reset_highs();
+    WEIR_TRY_VALUE(object, find(pool));
+    return object->pool.reset_peaks();
   });
 }
 
 weir_error weir_stream_pool_trim(weir_stream_pool* pool, uint64_t keep, uint64_t* released) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    WEIR_TRY_VALUE(went, found->pool.trim(bytes{keep}));
-    if (released != nullptr) *released = went.count();
-    return {};
+    WEIR_TRY_VALUE(object, find(pool));
+    return write_size(object->pool.trim(bytes{keep}), released);
   });
 }
 
 weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int32_t on) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
-    WEIR_TRY_VALUE(other, found->machine->device(device_id{device}));
-    return on != 0 ? found->pool.enable_peer(other) : found->pool.disable_peer(other);
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_TRY_VALUE(other, object->machine->device(device_id{device}));
+    return on != 0 ? object->pool.enable_peer(other) : object->pool.disable_peer(other);
+  });
+}
+
+weir_error weir_stream_pool_get_peer(weir_stream_pool* pool, int32_t device, int32_t* rights) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(pool));
+    WEIR_NEEDS(rights);
+    WEIR_TRY_VALUE(peer, object->machine->device(device_id{device}));
+    WEIR_TRY_VALUE(access, object->pool.peer_access(peer));
+    *rights = static_cast<std::int32_t>(access);
+    return {};
   });
 }
 
@@ -192,10 +209,10 @@ weir_error weir_stream_pool_set_peer(weir_stream_pool* pool, int32_t device, int
 
 weir_error weir_stream_pool_export(weir_stream_pool* pool, int32_t* descriptor) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_TRY_VALUE(object, find(pool));
     WEIR_NEEDS(descriptor);
-    WEIR_TRY_VALUE(made, found->pool.export_descriptor());
-    *descriptor = made.release();
+    WEIR_TRY_VALUE(exported, object->pool.export_descriptor());
+    *descriptor = exported.release();
     return {};
   });
 }
@@ -203,11 +220,11 @@ weir_error weir_stream_pool_export(weir_stream_pool* pool, int32_t* descriptor) 
 weir_error weir_stream_pool_export_pointer(weir_stream_pool* pool, const void* pointer,
                                            uint8_t into[64]) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_TRY_VALUE(object, find(pool));
     WEIR_NEEDS(into);
-    WEIR_TRY_VALUE(made, found->pool.export_pointer(pointer));
-    static_assert(sizeof(made.data) == 64);
-    std::memcpy(into, made.data.data(), sizeof(made.data));
+    WEIR_TRY_VALUE(exported, object->pool.export_pointer(pointer));
+    static_assert(sizeof(exported.data) == 64);
+    std::memcpy(into, exported.data.data(), sizeof(exported.data));
     return {};
   });
 }
@@ -215,16 +232,16 @@ weir_error weir_stream_pool_export_pointer(weir_stream_pool* pool, const void* p
 weir_error weir_stream_pool_import_pointer(weir_stream_pool* pool, const uint8_t from[64],
                                            weir_stream* stream, void** pointer, uint64_t* size) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(pool));
+    WEIR_TRY_VALUE(object, find(pool));
     WEIR_NEEDS(from);
     WEIR_NEEDS(pointer);
     WEIR_NEEDS(size);
-    WEIR_TRY_VALUE(where, find_stream(stream, found->pool.device()));
-    stream_pool_pointer told;
-    std::memcpy(told.data.data(), from, sizeof(told.data));
-    WEIR_TRY_VALUE(made, found->pool.import_pointer(told, where.ref));
-    *size = made.size().count();
-    *pointer = made.release();
+    WEIR_TRY_VALUE(target, find_stream(stream, object->pool.device()));
+    stream_pool_pointer exported;
+    std::memcpy(exported.data.data(), from, sizeof(exported.data));
+    WEIR_TRY_VALUE(memory, object->pool.import_pointer(exported, target.ref));
+    *size = memory.size().count();
+    *pointer = memory.release();
     return {};
   });
 }

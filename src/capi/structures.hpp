@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "weir.h"
+#include "weir/base/bytes.hpp"
 #include "weir/base/result.hpp"
 #include "weir/observe/stats.hpp"
 
@@ -21,7 +22,7 @@ void copy_text(char (&into)[Size], std::string_view text) noexcept {
   into[length] = '\0';
 }
 
-/// A text for a caller that says how much room it has.
+/// Writes a text to a caller's buffer of `capacity` bytes.
 [[nodiscard]] inline result<void> hand_out_text(std::string_view text, char* into,
                                                 std::uint64_t capacity, std::uint64_t* length) {
   if (into == nullptr && capacity != 0)
@@ -35,26 +36,33 @@ void copy_text(char (&into)[Size], std::string_view text) noexcept {
   return {};
 }
 
-[[nodiscard]] inline error wrong_size(std::size_t asked, std::size_t first) {
+/// A size for a caller that may not care.
+[[nodiscard]] inline result<void> write_size(const result<bytes>& size, std::uint64_t* into) {
+  if (!size) return size.error();
+  if (into != nullptr) *into = size->count();
+  return {};
+}
+
+[[nodiscard]] inline error wrong_size(std::size_t size, std::size_t first) {
   return {.code = errc::bad_version,
-          .detail = "struct_size is " + std::to_string(asked) + ", the first version has " +
+          .detail = "struct_size is " + std::to_string(size) + ", the first version has " +
                     std::to_string(first)};
 }
 
-/// Writes `known` over a structure of `asked` bytes, which may be newer (longer) than ours: what
+/// Writes `known` over a structure of `size` bytes, which may be newer (longer) than ours: what
 /// this library does not know is zero, and struct_size says what it does know.
 template <class Info>
-void write_over(Info known, void* into, std::size_t asked) noexcept {
+void write_over(Info known, void* into, std::size_t size) noexcept {
   known.struct_size = sizeof(Info);
   auto* const to = static_cast<std::byte*>(into);
   std::memcpy(to, &known, sizeof(Info));
-  std::memset(to + sizeof(Info), 0, asked - sizeof(Info));
+  std::memset(to + sizeof(Info), 0, size - sizeof(Info));
 }
 
 template <class Info>
-[[nodiscard]] result<void> check_size(const Info* into, const char* what = "info") {
+[[nodiscard]] result<void> check_size(const Info* into, const char* parameter = "info") {
   if (into == nullptr)
-    return error{.code = errc::invalid_argument, .detail = std::string{what} + " is null"};
+    return error{.code = errc::invalid_argument, .detail = std::string{parameter} + " is null"};
   if (into->struct_size < sizeof(Info)) return wrong_size(into->struct_size, sizeof(Info));
   return {};
 }
@@ -72,11 +80,10 @@ template <class Info>
 template <class Info>
 [[nodiscard]] result<Info> take_in(const Info* from, const Info& initial) {
   if (from == nullptr) return initial;
-  const std::size_t given = from->struct_size;
-  if (given < sizeof(Info)) return wrong_size(given, sizeof(Info));
+  const std::size_t size = from->struct_size;
+  if (size < sizeof(Info)) return wrong_size(size, sizeof(Info));
   const auto* const rest = reinterpret_cast<const std::byte*>(from) + sizeof(Info);
-  if (std::any_of(rest, rest + (given - sizeof(Info)),
-                  [](std::byte b) { return b != std::byte{}; }))
+  if (std::any_of(rest, rest + (size - sizeof(Info)), [](std::byte b) { return b != std::byte{}; }))
     return error{.code = errc::bad_version,
                  .detail = "the structure says something that only a newer weir understands"};
   Info known;
@@ -106,6 +113,9 @@ class array_argument {
 
 [[nodiscard]] inline weir_gauge to_c(const gauge& from) noexcept {
   return {.current = from.current, .peak = from.peak};
+}
+[[nodiscard]] inline weir_gauge to_c(const byte_gauge& from) noexcept {
+  return {.current = from.current.count(), .peak = from.peak.count()};
 }
 [[nodiscard]] weir_memory_stats to_c(const memory_stats& from) noexcept;
 

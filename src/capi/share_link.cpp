@@ -1,4 +1,4 @@
-// The C ABI's sharing over a link: memory, events and pools, given and got.
+// The C ABI's sharing over a link: memory, events and pools, offered and opened.
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -26,8 +26,8 @@ struct offer_object {
   share_offer offer;
   bool opened = false;
 
-  [[nodiscard]] result<void> usable() const {
-    if (opened) return error{.code = errc::already_freed, .detail = "the offer was opened"};
+  [[nodiscard]] result<void> check_unopened() const {
+    if (opened) return error{.code = errc::moved_from, .detail = "the offer was opened"};
     return {};
   }
 };
@@ -43,15 +43,15 @@ static_assert(static_cast<int>(share_kind::memory) == weir_offer_memory &&
 
 share_link::timeout milliseconds(std::uint32_t count) { return share_link::timeout{count}; }
 
-result<void> tell_grant(const result<share_grant>& given, std::uint64_t* grant) {
-  if (!given) return given.error();
-  if (grant != nullptr) *grant = given->number();
+result<void> write_grant(const result<share_grant>& grant, std::uint64_t* number) {
+  if (!grant) return grant.error();
+  if (number != nullptr) *number = grant->number();
   return {};
 }
 
-result<void> hand_out_shared(shared_memory made, weir_shared** into) {
+result<void> hand_out_shared(shared_memory memory, weir_shared** into) {
   WEIR_TRY_VALUE(handle, hand_out_handle<weir_shared>(
-                             std::make_shared<shared_object>(shared_object{std::move(made)})));
+                             std::make_shared<shared_object>(shared_object{std::move(memory)})));
   *into = handle;
   return {};
 }
@@ -64,39 +64,39 @@ using namespace weir::capi;
 
 extern "C" {
 
-// --- Memory to give -----------------------------------------------------------------------------
+// --- Memory to share ----------------------------------------------------------------------------
 
 weir_error weir_shared_create(weir_runtime* runtime, int32_t device, uint64_t size, uint64_t unit,
                               weir_shared** shared) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(shared);
-    WEIR_TRY_VALUE(where, find_device(runtime, device));
-    WEIR_TRY_VALUE(made, shared_memory::create(where.which, bytes{size}, {.unit = bytes{unit}}));
-    return hand_out_shared(std::move(made), shared);
+    WEIR_TRY_VALUE(home, find_device(runtime, device));
+    WEIR_TRY_VALUE(memory, shared_memory::create(home.device, bytes{size}, {.unit = bytes{unit}}));
+    return hand_out_shared(std::move(memory), shared);
   });
 }
 
 weir_error weir_shared_allocate(weir_allocator* allocator, weir_pool* pool, uint64_t size,
                                 weir_stream* stream, weir_shared** shared) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(from, find(allocator));
-    WEIR_TRY_VALUE(within, find(pool));
+    WEIR_TRY_VALUE(owner, find(allocator));
+    WEIR_TRY_VALUE(part, find(pool));
     WEIR_NEEDS(shared);
-    WEIR_TRY_VALUE(where, find_stream(stream, *from));
-    WEIR_TRY_VALUE(made,
-                   shared_memory::allocate(from->memory, within->pool, bytes{size}, where.ref));
-    return hand_out_shared(std::move(made), shared);
+    WEIR_TRY_VALUE(target, find_stream(stream, *owner));
+    WEIR_TRY_VALUE(memory,
+                   shared_memory::allocate(owner->memory, part->pool, bytes{size}, target.ref));
+    return hand_out_shared(std::move(memory), shared);
   });
 }
 
 weir_error weir_shared_get_info(weir_shared* shared, weir_shared_info* info) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(shared));
+    WEIR_TRY_VALUE(object, find(shared));
     weir_shared_info known{};
-    known.device = found->memory.device().id().number();
-    known.address = found->memory.address();
-    known.size = found->memory.size().count();
-    known.unit = found->memory.unit().count();
+    known.device = object->memory.device().id().number();
+    known.address = object->memory.address();
+    known.size = object->memory.size().count();
+    known.unit = object->memory.unit().count();
     return hand_out(known, info);
   });
 }
@@ -114,9 +114,9 @@ weir_error weir_shared_close(weir_shared* shared) {
 weir_error weir_link_create_sockets(int32_t sockets[2]) {
   return guarded([&]() -> result<void> {
     WEIR_NEEDS(sockets);
-    WEIR_TRY_VALUE(both, share_channel::pair());
-    sockets[0] = both.first.release().release();
-    sockets[1] = both.second.release().release();
+    WEIR_TRY_VALUE(ends, share_channel::pair());
+    sockets[0] = ends.first.release().release();
+    sockets[1] = ends.second.release().release();
     return {};
   });
 }
@@ -125,13 +125,13 @@ weir_error weir_link_open(weir_runtime* runtime, int32_t socket, uint32_t timeou
                           weir_link** link) {
   return guarded([&]() -> result<void> {
     descriptor end{socket};
-    WEIR_TRY_VALUE(found, find(runtime));
+    WEIR_TRY_VALUE(object, find(runtime));
     WEIR_NEEDS(link);
     WEIR_TRY_VALUE(channel, share_channel::adopt(std::move(end)));
-    WEIR_TRY_VALUE(made, share_link::open(found->machine, std::move(channel),
-                                          {.limit = milliseconds(timeout)}));
+    WEIR_TRY_VALUE(opened, share_link::open(object->machine, std::move(channel),
+                                            {.limit = milliseconds(timeout)}));
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_link>(std::make_shared<link_object>(
-                               link_object{found->machine, std::move(made)})));
+                               link_object{object->machine, std::move(opened)})));
     *link = handle;
     return {};
   });
@@ -147,89 +147,90 @@ weir_error weir_link_close(weir_link* link) {
 
 weir_error weir_link_check(weir_link* link) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
-    return found->link.check();
+    WEIR_TRY_VALUE(object, find(link));
+    return object->link.check();
   });
 }
 
 weir_error weir_link_offer_memory(weir_link* link, weir_shared* shared, uint64_t offset,
                                   uint64_t size, int32_t rights, uint64_t* grant) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
-    WEIR_TRY_VALUE(what, find(shared));
+    WEIR_TRY_VALUE(object, find(link));
+    WEIR_TRY_VALUE(source, find(shared));
     WEIR_TRY_VALUE(allowed, rights_from(rights));
-    return tell_grant(
-        found->link.offer(what->memory,
-                          {.offset = bytes{offset}, .size = bytes{size}, .rights = allowed}),
+    return write_grant(
+        object->link.offer(source->memory,
+                           {.offset = bytes{offset}, .size = bytes{size}, .rights = allowed}),
         grant);
   });
 }
 
 weir_error weir_link_offer_event(weir_link* link, weir_event* event, uint64_t* grant) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
-    WEIR_TRY_VALUE(what, find(event));
-    return tell_grant(found->link.offer(what->mark), grant);
+    WEIR_TRY_VALUE(object, find(link));
+    WEIR_TRY_VALUE(source, find(event));
+    return write_grant(object->link.offer(source->mark), grant);
   });
 }
 
 weir_error weir_link_offer_stream_pool(weir_link* link, weir_stream_pool* pool, uint64_t* grant) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
-    WEIR_TRY_VALUE(what, find(pool));
-    return tell_grant(found->link.offer(what->pool), grant);
+    WEIR_TRY_VALUE(object, find(link));
+    WEIR_TRY_VALUE(source, find(pool));
+    return write_grant(object->link.offer(source->pool), grant);
   });
 }
 
 weir_error weir_link_send_note(weir_link* link, const void* note, uint64_t size) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
+    WEIR_TRY_VALUE(object, find(link));
     if (note == nullptr && size != 0) return missing("note");
-    return found->link.send_note({static_cast<const std::byte*>(note), size});
+    return object->link.send_note({static_cast<const std::byte*>(note), size});
   });
 }
 
 weir_error weir_link_revoke(weir_link* link, uint64_t grant, uint32_t timeout) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
-    return found->link.revoke(share_grant{grant}, milliseconds(timeout));
+    WEIR_TRY_VALUE(object, find(link));
+    return object->link.revoke(share_grant{grant}, milliseconds(timeout));
   });
 }
 
 weir_error weir_link_get_outstanding(weir_link* link, uint64_t* count) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
+    WEIR_TRY_VALUE(object, find(link));
     WEIR_NEEDS(count);
-    *count = found->link.outstanding();
+    *count = object->link.outstanding();
     return {};
   });
 }
 
 weir_error weir_link_receive(weir_link* link, uint32_t timeout, weir_offer** offer) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(link));
+    WEIR_TRY_VALUE(source, find(link));
     WEIR_NEEDS(offer);
-    WEIR_TRY_VALUE(came, found->link.receive(milliseconds(timeout)));
-    std::shared_ptr<offer_object> object{new offer_object{found->machine, {}, std::move(came)}};
+    WEIR_TRY_VALUE(received, source->link.receive(milliseconds(timeout)));
+    std::shared_ptr<offer_object> object{
+        new offer_object{source->machine, {}, std::move(received)}};
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_offer>(std::move(object)));
     *offer = handle;
     return {};
   });
 }
 
-// --- What came ----------------------------------------------------------------------------------
+// --- Received offers ----------------------------------------------------------------------------
 
 weir_error weir_offer_get_info(weir_offer* offer, weir_offer_info* info) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(offer));
-    const std::lock_guard lock{found->mutex};
-    WEIR_TRY(found->usable());
+    WEIR_TRY_VALUE(object, find(offer));
+    const std::lock_guard lock{object->mutex};
+    WEIR_TRY(object->check_unopened());
     weir_offer_info known{};
-    if (found->offer.is_note()) {
+    if (object->offer.is_note()) {
       known.kind = weir_offer_note;
-      known.size = found->offer.note().size();
+      known.size = object->offer.note().size();
     } else {
-      const share_ticket& ticket = found->offer.ticket();
+      const share_ticket& ticket = object->offer.ticket();
       known.kind = static_cast<std::int32_t>(ticket.kind);
       known.rights = static_cast<std::int32_t>(ticket.rights);
       known.size = ticket.size.count();
@@ -240,13 +241,13 @@ weir_error weir_offer_get_info(weir_offer* offer, weir_offer_info* info) {
 
 weir_error weir_offer_get_note(weir_offer* offer, void* note, uint64_t capacity) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(offer));
+    WEIR_TRY_VALUE(object, find(offer));
     if (note == nullptr && capacity != 0) return missing("note");
-    const std::lock_guard lock{found->mutex};
-    WEIR_TRY(found->usable());
-    if (!found->offer.is_note())
+    const std::lock_guard lock{object->mutex};
+    WEIR_TRY(object->check_unopened());
+    if (!object->offer.is_note())
       return error{.code = errc::invalid_argument, .detail = "the offer is no note"};
-    const auto text = found->offer.note();
+    const auto text = object->offer.note();
     const std::size_t length = std::min<std::size_t>(text.size(), capacity);
     if (length != 0) std::memcpy(note, text.data(), length);
     return {};
@@ -255,14 +256,14 @@ weir_error weir_offer_get_note(weir_offer* offer, void* note, uint64_t capacity)
 
 weir_error weir_offer_open_memory(weir_offer* offer, weir_imported** imported) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(offer));
+    WEIR_TRY_VALUE(object, find(offer));
     WEIR_NEEDS(imported);
-    const std::lock_guard lock{found->mutex};
-    WEIR_TRY(found->usable());
-    WEIR_TRY_VALUE(made, found->offer.open_memory());
-    found->opened = true;
+    const std::lock_guard lock{object->mutex};
+    WEIR_TRY(object->check_unopened());
+    WEIR_TRY_VALUE(memory, object->offer.open_memory());
+    object->opened = true;
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_imported>(std::make_shared<imported_object>(
-                               imported_object{std::move(made)})));
+                               imported_object{std::move(memory)})));
     *imported = handle;
     return {};
   });
@@ -270,14 +271,14 @@ weir_error weir_offer_open_memory(weir_offer* offer, weir_imported** imported) {
 
 weir_error weir_offer_open_event(weir_offer* offer, weir_event** event) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(offer));
+    WEIR_TRY_VALUE(object, find(offer));
     WEIR_NEEDS(event);
-    const std::lock_guard lock{found->mutex};
-    WEIR_TRY(found->usable());
-    WEIR_TRY_VALUE(made, found->offer.open_event());
-    found->opened = true;
+    const std::lock_guard lock{object->mutex};
+    WEIR_TRY(object->check_unopened());
+    WEIR_TRY_VALUE(opened, object->offer.open_event());
+    object->opened = true;
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_event>(
-                               std::make_shared<event_object>(event_object{std::move(made)})));
+                               std::make_shared<event_object>(event_object{std::move(opened)})));
     *event = handle;
     return {};
   });
@@ -285,14 +286,14 @@ weir_error weir_offer_open_event(weir_offer* offer, weir_event** event) {
 
 weir_error weir_offer_open_stream_pool(weir_offer* offer, weir_stream_pool** pool) {
   return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(found, find(offer));
+    WEIR_TRY_VALUE(object, find(offer));
     WEIR_NEEDS(pool);
-    const std::lock_guard lock{found->mutex};
-    WEIR_TRY(found->usable());
-    WEIR_TRY_VALUE(made, found->offer.open_pool());
-    found->opened = true;
+    const std::lock_guard lock{object->mutex};
+    WEIR_TRY(object->check_unopened());
+    WEIR_TRY_VALUE(opened, object->offer.open_pool());
+    object->opened = true;
     WEIR_TRY_VALUE(handle, hand_out_handle<weir_stream_pool>(std::make_shared<stream_pool_object>(
-                               stream_pool_object{found->machine, std::move(made)})));
+                               stream_pool_object{object->machine, std::move(opened)})));
     *pool = handle;
     return {};
   });

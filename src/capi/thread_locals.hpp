@@ -13,11 +13,11 @@
 
 namespace weir::inline v0::capi {
 
-/// A thread's own; made when it is first needed, gone with the thread.
+/// One thread's; created when it is first needed, destroyed with the thread.
 ///
 /// Not thread-local itself: a library with much thread-local storage cannot be loaded into a
 /// running program (tests/package/check_library.py).
-struct thread_room {
+struct thread_locals {
   static constexpr std::size_t most_named = 64;
 
   std::array<char, 1024> message{};
@@ -25,15 +25,15 @@ struct thread_room {
   std::vector<std::unique_ptr<pool_scope>> entered;                   // left in the opposite order
   table::reader* reader = nullptr;                                    // goes to the next thread
 
-  thread_room() = default;
-  ~thread_room();
-  thread_room(const thread_room&) = delete;
-  thread_room& operator=(const thread_room&) = delete;
+  thread_locals() = default;
+  ~thread_locals();
+  thread_locals(const thread_locals&) = delete;
+  thread_locals& operator=(const thread_locals&) = delete;
 };
 
 /// Null where the host has no memory.
-[[nodiscard]] thread_room* own_room() noexcept;
+[[nodiscard]] thread_locals* own_thread_locals() noexcept;
 /// Null if the thread has none yet.
-[[nodiscard]] thread_room* own_room_if_any() noexcept;
+[[nodiscard]] thread_locals* existing_thread_locals() noexcept;
 
 }  // namespace weir::inline v0::capi
