@@ -66,12 +66,12 @@ BENCHMARK(peer_64)->Name(WEIR_PEER("64"))->ThreadRange(1, 2)->UseRealTime();
 void cached_pair(benchmark::State& state) {
   bench& all = bench::get();
   const stream own = stream::create(all.gpu).value();
-  const stream_ref on = own;
+  const stream_ref queue = own;
   const bytes size{static_cast<std::uint64_t>(state.range(0))};
   for (auto _ : state) {
-    void* p = all.memory.allocate(size, on);
+    void* p = all.memory.allocate(size, queue);
     benchmark::DoNotOptimize(p);
-    all.memory.deallocate(p, on);
+    all.memory.deallocate(p, queue);
   }
   state.SetItemsProcessed(state.iterations());
 }
@@ -114,10 +114,11 @@ void play_random_sizes(benchmark::State& state, bool by_magnitude, const Allocat
 void random_sizes(benchmark::State& state, bool by_magnitude) {
   bench& all = bench::get();
   const stream own = stream::create(all.gpu).value();
-  const stream_ref on = own;
+  const stream_ref queue = own;
   play_random_sizes(
-      state, by_magnitude, [&](std::uint32_t size) { return all.memory.allocate(bytes{size}, on); },
-      [&](void* p) { all.memory.deallocate(p, on); });
+      state, by_magnitude,
+      [&](std::uint32_t size) { return all.memory.allocate(bytes{size}, queue); },
+      [&](void* p) { all.memory.deallocate(p, queue); });
   static_cast<void>(all.memory.empty_cache());
 }
 BENCHMARK_CAPTURE(random_sizes, magnitudes, true)->Arg(1'000)->Arg(100'000);
@@ -140,7 +141,7 @@ BENCHMARK_CAPTURE(peer_random_sizes, uniform, false)
 void freed_by_another_thread(benchmark::State& state) {
   bench& all = bench::get();
   const stream own = stream::create(all.gpu).value();
-  const stream_ref on = own;
+  const stream_ref queue = own;
   constexpr std::size_t size = 1024;
   std::vector<std::atomic<void*>> ring(size);
   std::atomic<bool> done{false};
@@ -149,12 +150,12 @@ void freed_by_another_thread(benchmark::State& state) {
       void* p = nullptr;
       while ((p = ring[at % size].exchange(nullptr, std::memory_order_acquire)) == nullptr)
         if (done.load(std::memory_order_relaxed)) return;
-      all.memory.deallocate(p, on);
+      all.memory.deallocate(p, queue);
     }
   }};
   std::size_t at = 0;
   for (auto _ : state) {
-    void* p = all.memory.allocate(bytes{4096}, on);
+    void* p = all.memory.allocate(bytes{4096}, queue);
     auto& place = ring[at++ % size];
     while (place.load(std::memory_order_relaxed) != nullptr) {
     }
@@ -164,7 +165,7 @@ void freed_by_another_thread(benchmark::State& state) {
   done = true;
   other.join();
   for (auto& each : ring)
-    if (void* p = each.exchange(nullptr)) all.memory.deallocate(p, on);
+    if (void* p = each.exchange(nullptr)) all.memory.deallocate(p, queue);
 }
 BENCHMARK(freed_by_another_thread)->UseRealTime();
 

@@ -19,36 +19,37 @@ using namespace weir;
 /// benchmark.
 struct gpu {
   std::shared_ptr<runtime> opened;
-  device where;
+  weir::device device;
   caching_allocator memory;
 };
 
 gpu* the_gpu() {
-  static gpu* const found = []() -> gpu* {
+  static gpu* const instance = []() -> gpu* {
     auto opened = runtime::open_cuda();
     if (!opened) return nullptr;
-    const auto where = (*opened)->device(device_id{0});
-    if (!where) return nullptr;
-    auto memory = caching_allocator::create(*where);
-    const auto context = where->context();
+    const auto card = (*opened)->device(device_id{0});
+    if (!card) return nullptr;
+    auto memory = caching_allocator::create(*card);
+    const auto context = card->context();
     if (!memory || !context) return nullptr;
     // The driver's pool keeps what is freed, so that it hits, too.
-    const driver::table& cuda = where->driver();
+    const driver::table& cuda = card->driver();
     driver::CUmemoryPool pool = nullptr;
     std::uint64_t all = ~std::uint64_t{0};
     if (cuda.device_get_default_mem_pool(&pool, 0) != driver::CUDA_SUCCESS ||
         cuda.mem_pool_set_attribute(pool, driver::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all) !=
             driver::CUDA_SUCCESS)
       return nullptr;
-    return new gpu{*std::move(opened), *where, *std::move(memory)};
+    return new gpu{*std::move(opened), *card, *std::move(memory)};
   }();
-  return found;
+  return instance;
 }
 
 /// One thread's way to memory through weir.
 class through_weir {
  public:
-  explicit through_weir(gpu& on) : memory_{on.memory}, stream_{stream::create(on.where).value()} {}
+  explicit through_weir(gpu& target)
+      : memory_{target.memory}, stream_{stream::create(target.device).value()} {}
   ~through_weir() { (void)memory_.release_stream(stream_); }
   through_weir(const through_weir&) = delete;
   through_weir& operator=(const through_weir&) = delete;
@@ -65,19 +66,20 @@ class through_weir {
 /// The same through cuMemAllocAsync and cuMemFreeAsync.
 class through_driver {
  public:
-  explicit through_driver(gpu& on)
-      : cuda_{on.where.driver()}, stream_{stream::create(on.where).value()} {
-    if (cuda_.ctx_set_current(on.where.context().value()) != driver::CUDA_SUCCESS) failed_ = true;
+  explicit through_driver(gpu& target)
+      : cuda_{target.device.driver()}, stream_{stream::create(target.device).value()} {
+    if (cuda_.ctx_set_current(target.device.context().value()) != driver::CUDA_SUCCESS)
+      failed_ = true;
   }
   ~through_driver() { (void)stream_.synchronize(); }
   through_driver(const through_driver&) = delete;
   through_driver& operator=(const through_driver&) = delete;
 
   void* allocate(std::uint64_t size) {
-    driver::CUdeviceptr made = 0;
-    if (cuda_.mem_alloc_async(&made, size, stream_.handle()) != driver::CUDA_SUCCESS)
+    driver::CUdeviceptr block = 0;
+    if (cuda_.mem_alloc_async(&block, size, stream_.handle()) != driver::CUDA_SUCCESS)
       failed_ = true;
-    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(made));
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(block));
   }
   void free(void* pointer) {
     const auto address =
@@ -96,12 +98,12 @@ class through_driver {
 /// not timed. pair_ns is what a pair takes a thread, however many there are.
 template <class Way, class Prepare, class Pair, class Clean>
 void measure(benchmark::State& state, Prepare prepare, Pair pair, Clean clean) {
-  gpu* const on = the_gpu();
-  if (on == nullptr) {
+  gpu* const target = the_gpu();
+  if (target == nullptr) {
     state.SkipWithError("no usable GPU driver");
     return;
   }
-  Way way{*on};
+  Way way{*target};
   prepare(way);
   const auto begun = std::chrono::steady_clock::now();
   for (auto _ : state) pair(way);
@@ -118,9 +120,9 @@ template <class Way>
 void pair(benchmark::State& state) {
   const auto size = static_cast<std::uint64_t>(state.range(0));
   const auto once = [size](Way& way) {
-    void* const made = way.allocate(size);
-    benchmark::DoNotOptimize(made);
-    way.free(made);
+    void* const block = way.allocate(size);
+    benchmark::DoNotOptimize(block);
+    way.free(block);
   };
   measure<Way>(state, once, once, [](Way&) {});
 }

@@ -33,21 +33,21 @@ struct gpu {
 };
 
 gpu* the_gpu() {
-  static gpu* const found = []() -> gpu* {
+  static gpu* const instance = []() -> gpu* {
     auto machine = runtime::open_cuda();
     if (!machine) return nullptr;
     const auto device = (*machine)->device(device_id{0}).value();
     return new gpu{*machine, device, stream::create(device).value(),
                    caching_allocator::create(device).value(), pinned_pool::create(device).value()};
   }();
-  return found;
+  return instance;
 }
 
 /// Runs `once`, which queues or does one transfer of `size` bytes, and waits for the stream; the
 /// first few runs, which touch pages and warm the driver, are not counted.
 template <class Once>
-void measure(benchmark::State& state, gpu& on, std::size_t size, Once once) {
-  const auto run = [&] { return once() && on.stream.synchronize(); };
+void measure(benchmark::State& state, gpu& target, std::size_t size, Once once) {
+  const auto run = [&] { return once() && target.stream.synchronize(); };
   for (int i = 0; i < 2; ++i) {
     if (!run()) return state.SkipWithError("the driver refused");
   }
@@ -71,9 +71,9 @@ enum class direction { up, down };
 
 /// The limit: memory of cuMemHostAlloc and the driver's copy.
 void raw_pinned(benchmark::State& state, direction way) {
-  WEIR_NEEDS_GPU(on);
+  WEIR_NEEDS_GPU(target);
   const std::size_t size = size_of(state);
-  const context_scope bound{on.device};
+  const context_scope bound{target.device};
   const auto& cuda = bound.driver();
   void* host = nullptr;
   driver::CUdeviceptr there = 0;
@@ -82,11 +82,11 @@ void raw_pinned(benchmark::State& state, direction way) {
     return state.SkipWithError("no memory");
   }
   std::memset(host, 1, size);
-  measure(state, on, size, [&] {
-    const auto answer = way == direction::up
-                            ? cuda.memcpy_htod_async(there, host, size, on.stream.handle())
-                            : cuda.memcpy_dtoh_async(host, there, size, on.stream.handle());
-    return answer == driver::CUDA_SUCCESS;
+  measure(state, target, size, [&] {
+    const auto status = way == direction::up
+                            ? cuda.memcpy_htod_async(there, host, size, target.stream.handle())
+                            : cuda.memcpy_dtoh_async(host, there, size, target.stream.handle());
+    return status == driver::CUDA_SUCCESS;
   });
   cuda.mem_free(there);
   cuda.mem_free_host(host);
@@ -99,14 +99,14 @@ BENCHMARK_CAPTURE(raw_pinned, down, direction::down)
     ->UseRealTime();
 
 void pinned_buffer_copy(benchmark::State& state, direction way) {
-  WEIR_NEEDS_GPU(on);
+  WEIR_NEEDS_GPU(target);
   const std::size_t size = size_of(state);
-  auto host = pinned_buffer<std::byte>::zeroed(on.pinned, size, on.stream).value();
-  auto there = device_buffer::create(on.memory, bytes{size}, on.stream).value();
-  measure(state, on, size, [&] {
+  auto host = pinned_buffer<std::byte>::zeroed(target.pinned, size, target.stream).value();
+  auto there = device_buffer::create(target.memory, bytes{size}, target.stream).value();
+  measure(state, target, size, [&] {
     return way == direction::up
-               ? copy_bytes(there.data(), host.data(), bytes{size}, on.stream).has_value()
-               : copy_bytes(host.data(), there.data(), bytes{size}, on.stream).has_value();
+               ? copy_bytes(there.data(), host.data(), bytes{size}, target.stream).has_value()
+               : copy_bytes(host.data(), there.data(), bytes{size}, target.stream).has_value();
   });
 }
 BENCHMARK_CAPTURE(pinned_buffer_copy, up, direction::up)
@@ -122,14 +122,14 @@ BENCHMARK_CAPTURE(pinned_buffer_copy, down, direction::down)
 
 /// Pageable memory handed to the driver as it is.
 void pageable_copy(benchmark::State& state, direction way) {
-  WEIR_NEEDS_GPU(on);
+  WEIR_NEEDS_GPU(target);
   const std::size_t size = size_of(state);
   std::vector<std::byte> host(size, std::byte{1});
-  auto there = device_buffer::create(on.memory, bytes{size}, on.stream).value();
-  measure(state, on, size, [&] {
+  auto there = device_buffer::create(target.memory, bytes{size}, target.stream).value();
+  measure(state, target, size, [&] {
     return way == direction::up
-               ? copy_bytes(there.data(), host.data(), bytes{size}, on.stream).has_value()
-               : copy_bytes(host.data(), there.data(), bytes{size}, on.stream).has_value();
+               ? copy_bytes(there.data(), host.data(), bytes{size}, target.stream).has_value()
+               : copy_bytes(host.data(), there.data(), bytes{size}, target.stream).has_value();
   });
 }
 BENCHMARK_CAPTURE(pageable_copy, up, direction::up)
@@ -145,13 +145,13 @@ BENCHMARK_CAPTURE(pageable_copy, down, direction::down)
 
 /// The same memory through a staging buffer; the second argument is its chunk.
 void staging_copy(benchmark::State& state, direction way) {
-  WEIR_NEEDS_GPU(on);
+  WEIR_NEEDS_GPU(target);
   const std::size_t size = size_of(state);
   const bytes chunk{static_cast<std::uint64_t>(state.range(1)) << 20};
   std::vector<std::byte> host(size, std::byte{1});
-  auto there = device_buffer::create(on.memory, bytes{size}, on.stream).value();
-  auto stage = staging_buffer::create(on.pinned, on.stream, {.chunk = chunk}).value();
-  measure(state, on, size, [&] {
+  auto there = device_buffer::create(target.memory, bytes{size}, target.stream).value();
+  auto stage = staging_buffer::create(target.pinned, target.stream, {.chunk = chunk}).value();
+  measure(state, target, size, [&] {
     return way == direction::up ? stage.upload(there.data(), host).has_value()
                                 : stage.download(host, there.data()).has_value();
   });
@@ -167,11 +167,11 @@ BENCHMARK_CAPTURE(staging_copy, down, direction::down)
 
 /// Staging without the host's copy: the bus alone.
 void staging_in_place(benchmark::State& state) {
-  WEIR_NEEDS_GPU(on);
+  WEIR_NEEDS_GPU(target);
   const std::size_t size = size_of(state);
-  auto there = device_buffer::create(on.memory, bytes{size}, on.stream).value();
-  auto stage = staging_buffer::create(on.pinned, on.stream).value();
-  measure(state, on, size, [&] {
+  auto there = device_buffer::create(target.memory, bytes{size}, target.stream).value();
+  auto stage = staging_buffer::create(target.pinned, target.stream).value();
+  measure(state, target, size, [&] {
     return stage
         .upload_with(there.data(), bytes{size},
                      [](std::span<std::byte> piece, bytes) { piece[0] = std::byte{1}; })
@@ -182,18 +182,19 @@ BENCHMARK(staging_in_place)->ArgName("MiB")->Arg(64)->Arg(1024)->UseRealTime();
 
 /// Managed pages there and, uncounted, back: every prefetch moves all of them.
 void managed_prefetch(benchmark::State& state, direction way) {
-  WEIR_NEEDS_GPU(on);
+  WEIR_NEEDS_GPU(target);
   const std::size_t size = size_of(state);
-  auto pages = unified_buffer<std::byte>::zeroed(size, on.stream).value();
-  const managed_place to = way == direction::up ? managed_place{on.device} : managed_place::host();
+  auto pages = unified_buffer<std::byte>::zeroed(size, target.stream).value();
+  const managed_place destination =
+      way == direction::up ? managed_place{target.device} : managed_place::host();
   const managed_place back =
-      way == direction::up ? managed_place::host() : managed_place{on.device};
-  const auto send = [&](managed_place where) {
-    return pages.prefetch(where, on.stream) && on.stream.synchronize();
+      way == direction::up ? managed_place::host() : managed_place{target.device};
+  const auto send = [&](managed_place place) {
+    return pages.prefetch(place, target.stream) && target.stream.synchronize();
   };
-  if (!send(to) || !send(back)) return state.SkipWithError("the driver refused");
+  if (!send(destination) || !send(back)) return state.SkipWithError("the driver refused");
   for (auto _ : state) {
-    const bool there = send(to);
+    const bool there = send(destination);
     state.PauseTiming();
     if (!there || !send(back)) return state.SkipWithError("the driver refused");
     state.ResumeTiming();
@@ -213,20 +214,21 @@ BENCHMARK_CAPTURE(managed_prefetch, down, direction::down)
 
 /// A batch of small copies, in one call and one by one.
 void small_copies(benchmark::State& state, bool batched) {
-  WEIR_NEEDS_GPU(on);
+  WEIR_NEEDS_GPU(target);
   constexpr std::size_t piece = 4096;
   const auto count = static_cast<std::size_t>(state.range(0));
-  auto host = pinned_buffer<std::byte>::zeroed(on.pinned, piece * count, on.stream).value();
-  auto there = device_buffer::create(on.memory, bytes{2 * piece * count}, on.stream).value();
+  auto host = pinned_buffer<std::byte>::zeroed(target.pinned, piece * count, target.stream).value();
+  auto there =
+      device_buffer::create(target.memory, bytes{2 * piece * count}, target.stream).value();
   std::vector<copy_item> items;
   for (std::size_t i = 0; i < count; ++i) {
     items.push_back({static_cast<std::byte*>(there.data()) + 2 * piece * i, host.data() + piece * i,
                      bytes{piece}});
   }
-  measure(state, on, piece * count, [&] {
-    if (batched) return copy_batch(items, on.stream).has_value();
+  measure(state, target, piece * count, [&] {
+    if (batched) return copy_batch(items, target.stream).has_value();
     for (const copy_item& each : items) {
-      if (!copy_bytes(each.to, each.from, each.size, on.stream)) return false;
+      if (!copy_bytes(each.to, each.from, each.size, target.stream)) return false;
     }
     return true;
   });

@@ -19,23 +19,23 @@ struct gpu {
 };
 
 const gpu* the_gpu() {
-  static const gpu* const found = []() -> const gpu* {
+  static const gpu* const instance = []() -> const gpu* {
     auto library = load();
     if (!library) return nullptr;
     static const std::unique_ptr<weir::driver::library> kept = std::move(*library);
     const table& cuda = kept->calls;
     CUcontext context = nullptr;
-    auto* const made = new gpu{.cuda = &cuda};
+    auto* const fresh = new gpu{.cuda = &cuda};
     if (cuda.init(0) != CUDA_SUCCESS ||
         cuda.device_primary_ctx_retain(&context, 0) != CUDA_SUCCESS ||
         cuda.ctx_set_current(context) != CUDA_SUCCESS ||
-        cuda.stream_create(&made->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
-        cuda.event_create(&made->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        cuda.stream_create(&fresh->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+        cuda.event_create(&fresh->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
       return nullptr;
     }
-    return made;
+    return fresh;
   }();
-  return found;
+  return instance;
 }
 
 /// Runs `call` in a loop; what it answers must be success.
@@ -93,9 +93,9 @@ void pool_alloc_and_free(benchmark::State& state) {
     g->cuda->mem_pool_set_attribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
   }
   measure(state, [&](const gpu& g) {
-    CUdeviceptr made = 0;
-    const CUresult answer = g.cuda->mem_alloc_async(&made, size, g.stream);
-    return answer != CUDA_SUCCESS ? answer : g.cuda->mem_free_async(made, g.stream);
+    CUdeviceptr block = 0;
+    const CUresult status = g.cuda->mem_alloc_async(&block, size, g.stream);
+    return status != CUDA_SUCCESS ? status : g.cuda->mem_free_async(block, g.stream);
   });
 }
 BENCHMARK(pool_alloc_and_free)->Arg(512)->Arg(1 << 20)->Arg(64 << 20);
@@ -103,23 +103,23 @@ BENCHMARK(pool_alloc_and_free)->Arg(512)->Arg(1 << 20)->Arg(64 << 20);
 /// One physical handle from nothing to usable and back.
 void handle_life(benchmark::State& state) {
   const auto size = static_cast<std::size_t>(state.range(0)) << 20;
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  const CUmemAccessDesc access{wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CUdeviceptr at = 0;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr address = 0;
   const gpu* const g = the_gpu();
-  if (g != nullptr) g->cuda->mem_address_reserve(&at, size, 0, 0, 0);
-  measure(state, [&](const gpu& with) {
+  if (g != nullptr) g->cuda->mem_address_reserve(&address, size, 0, 0, 0);
+  measure(state, [&](const gpu& target) {
     CUmemGenericAllocationHandle handle = 0;
-    CUresult answer = with.cuda->mem_create(&handle, size, &wanted, 0);
-    if (answer == CUDA_SUCCESS) answer = with.cuda->mem_map(at, size, 0, handle, 0);
-    if (answer == CUDA_SUCCESS) answer = with.cuda->mem_set_access(at, size, &access, 1);
-    if (answer == CUDA_SUCCESS) answer = with.cuda->mem_unmap(at, size);
-    if (answer == CUDA_SUCCESS) answer = with.cuda->mem_release(handle);
-    return answer;
+    CUresult status = target.cuda->mem_create(&handle, size, &properties, 0);
+    if (status == CUDA_SUCCESS) status = target.cuda->mem_map(address, size, 0, handle, 0);
+    if (status == CUDA_SUCCESS) status = target.cuda->mem_set_access(address, size, &access, 1);
+    if (status == CUDA_SUCCESS) status = target.cuda->mem_unmap(address, size);
+    if (status == CUDA_SUCCESS) status = target.cuda->mem_release(handle);
+    return status;
   });
-  if (g != nullptr) g->cuda->mem_address_free(at, size);
+  if (g != nullptr) g->cuda->mem_address_free(address, size);
 }
 BENCHMARK(handle_life)->ArgName("MiB")->Arg(2)->Arg(64)->Unit(benchmark::kMicrosecond);
 

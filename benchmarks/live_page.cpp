@@ -36,14 +36,14 @@ double thread_seconds() {
 class loaded {
  public:
   explicit loaded(std::int64_t count) {
-    std::vector<void*> gone;
+    std::vector<void*> freed;
     for (std::int64_t i = 0; i < count + count / 4; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      const bytes size{std::uint64_t{1024} << (at % 7)};
-      void* const block = memory.allocate(size, streams[at % streams.size()]);
-      (at % 5 == 4 ? gone : held).push_back(block);
+      const auto index = static_cast<std::size_t>(i);
+      const bytes size{std::uint64_t{1024} << (index % 7)};
+      void* const block = memory.allocate(size, streams[index % streams.size()]);
+      (index % 5 == 4 ? freed : held).push_back(block);
     }
-    for (void* const each : gone) memory.deallocate(each);
+    for (void* const each : freed) memory.deallocate(each);
   }
   ~loaded() {
     for (void* const each : held) memory.deallocate(each);
@@ -54,25 +54,25 @@ class loaded {
   /// Requests and frees, most by the thread's cache and some by the heap itself, for that long.
   /// Returns how many this thread does in a second of its own: other programs do not count.
   double work(std::chrono::milliseconds time) {
-    const stream_ref on = streams[0];
+    const stream_ref queue = streams[0];
     const auto until = clock_type::now() + time;
     const double from = thread_seconds();
     double pairs = 0;
     while (clock_type::now() < until) {
       for (int round = 0; round < 100; ++round) {
         for (int i = 0; i < 64; ++i) {
-          void* const small = memory.allocate(bytes{4096}, on);
-          memory.deallocate(small, on);
+          void* const small = memory.allocate(bytes{4096}, queue);
+          memory.deallocate(small, queue);
         }
-        void* const large = memory.allocate(bytes{3 << 20}, on);
-        memory.deallocate(large, on);
+        void* const large = memory.allocate(bytes{3 << 20}, queue);
+        memory.deallocate(large, queue);
       }
       pairs += 6500;
     }
     return pairs / (thread_seconds() - from);
   }
-  /// What a live page asks of the allocator: for that long it stands still.
-  double look() const {
+  /// What a live page costs the allocator: for that long it stands still.
+  double snapshot_seconds() const {
     double least = 1;
     for (int i = 0; i < 5; ++i) {
       const auto from = clock_type::now();
@@ -97,12 +97,13 @@ class loaded {
   std::vector<void*> held;
 };
 
-double median(std::vector<double> of) {
-  std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
-  return of[of.size() / 2];
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
 }
 
-/// A reader that looks once a period, as `weir top` does.
+/// A reader that asks once a period, as `weir top` does.
 class reader {
  public:
   explicit reader(std::chrono::milliseconds period)
@@ -124,7 +125,7 @@ class reader {
   std::thread thread_;
 };
 
-/// Arguments: blocks, the time between two looks in milliseconds, and whether anybody looks.
+/// Arguments: blocks, the time between two reads in milliseconds, and whether anybody reads.
 ///
 /// stopped_pct is the time for which the allocator stood still, slower_pct what its threads lost
 /// besides, for finding their caches stopped. Their sum is what the page costs.
@@ -133,7 +134,7 @@ void published(benchmark::State& state) {
   const std::chrono::milliseconds period{state.range(1)};
   const auto turn = std::max<std::chrono::milliseconds>(period * 2, std::chrono::milliseconds{500});
   std::vector<double> ratios;
-  double looks = 0;
+  double updates = 0;
   double seconds = 0;
   for (auto _ : state) {
     const double before = all.work(turn);
@@ -147,12 +148,12 @@ void published(benchmark::State& state) {
       seconds += std::chrono::duration<double>(clock_type::now() - from).count();
       watching.reset();
       // Without the one of the publication.
-      looks += static_cast<double>(read_live_pages(::getpid()).value().at(0).updates - 1);
+      updates += static_cast<double>(read_live_pages(::getpid()).value().at(0).updates - 1);
     }
     ratios.push_back(2 * with / (before + all.work(turn)));
   }
-  state.counters["looks_per_s"] = looks / seconds;
-  state.counters["stopped_pct"] = 100 * looks * all.look() / seconds;
+  state.counters["looks_per_s"] = updates / seconds;
+  state.counters["stopped_pct"] = 100 * updates * all.snapshot_seconds() / seconds;
   state.counters["slower_pct"] = 100 * (1 - median(ratios));
 }
 BENCHMARK(published)
@@ -162,7 +163,7 @@ BENCHMARK(published)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-/// One look.
+/// One snapshot.
 void one_look(benchmark::State& state) {
   const loaded all{state.range(0)};
   for (auto _ : state) {

@@ -24,12 +24,12 @@ using clock_type = std::chrono::steady_clock;
 /// Reads each trace once; null if it cannot be read.
 const trace* the_trace(const std::string& name) {
   static std::map<std::string, std::unique_ptr<trace>> known;
-  const auto [found, is_new] = known.try_emplace(name);
+  const auto [entry, is_new] = known.try_emplace(name);
   if (is_new) {
     auto read = testing_support::read_trace(testing_support::trace_path(name + ".trace.gz"));
-    if (read) found->second = std::make_unique<trace>(*std::move(read));
+    if (read) entry->second = std::make_unique<trace>(*std::move(read));
   }
-  return found->second.get();
+  return entry->second.get();
 }
 
 /// Opened once, for a context costs more than most replays; null without a GPU.
@@ -39,8 +39,8 @@ runtime* the_runtime() {
 }
 
 struct outcome {
-  std::chrono::nanoseconds inside{};  ///< allocate and deallocate together
-  std::chrono::nanoseconds slow{};    ///< of it, calls of 5 µs and more: those that use the driver
+  std::chrono::nanoseconds total{};  ///< allocate and deallocate together
+  std::chrono::nanoseconds slow{};   ///< of it, calls of 5 µs and more: those that use the driver
   memory_stats stats;
 };
 
@@ -49,32 +49,32 @@ struct outcome {
 outcome play(const trace& recorded, caching_allocator& memory, const std::vector<stream>& streams) {
   const driver::table& cuda = memory.device().driver();
   std::vector<void*> live(recorded.blocks);
-  outcome found;
+  outcome measured;
   const auto timed = [&](auto call) {
-    const auto begun = clock_type::now();
+    const auto start = clock_type::now();
     call();
-    const std::chrono::nanoseconds took = clock_type::now() - begun;
-    found.inside += took;
-    if (took >= std::chrono::microseconds{5}) found.slow += took;
+    const std::chrono::nanoseconds elapsed = clock_type::now() - start;
+    measured.total += elapsed;
+    if (elapsed >= std::chrono::microseconds{5}) measured.slow += elapsed;
   };
   for (const trace::event& each : recorded.events) {
-    const stream_ref on = streams[each.stream];
+    const stream_ref queue = streams[each.stream];
     void*& block = live[each.block];
-    if (each.what == trace::action::allocate && each.size != 0) {
-      timed([&] { block = memory.allocate(bytes{each.size}, on); });
+    if (each.kind == trace::event_kind::allocate && each.size != 0) {
+      timed([&] { block = memory.allocate(bytes{each.size}, queue); });
       const auto address =
           static_cast<driver::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(block));
       const std::size_t touched = std::min<std::uint64_t>(each.size, 512);
       driver::check(driver::call::memset_d8_async,
-                    cuda.memset_d8_async(address, 1, touched, on.handle()))
+                    cuda.memset_d8_async(address, 1, touched, queue.handle()))
           .value();
     }
-    if (each.what == trace::action::reusable && block != nullptr)
-      timed([&] { memory.deallocate(std::exchange(block, nullptr), on); });
+    if (each.kind == trace::event_kind::reusable && block != nullptr)
+      timed([&] { memory.deallocate(std::exchange(block, nullptr), queue); });
   }
-  found.stats = memory.stats();
+  measured.stats = memory.stats();
   for (void* const each : live) memory.deallocate(each);
-  return found;
+  return measured;
 }
 
 void placement(benchmark::State& state, const std::string& name, placement_policy policy) {
@@ -89,30 +89,30 @@ void placement(benchmark::State& state, const std::string& name, placement_polic
     return;
   }
   for (auto _ : state) {
-    const device where = opened->device(device_id{0}).value();
-    const context_scope bound{where};
+    const device card = opened->device(device_id{0}).value();
+    const context_scope bound{card};
     std::vector<stream> streams;
     for (std::size_t i = 0; i < recorded->streams; ++i)
-      streams.push_back(stream::create(where).value());
-    auto memory = caching_allocator::create(where, {.heap_policy = policy}).value();
-    const outcome found = play(*recorded, memory, streams);
+      streams.push_back(stream::create(card).value());
+    auto memory = caching_allocator::create(card, {.policy = policy}).value();
+    const outcome measured = play(*recorded, memory, streams);
     memory.close().value();
     const auto seconds = [](std::chrono::nanoseconds time) {
       return std::chrono::duration<double>{time}.count();
     };
-    state.SetIterationTime(seconds(found.inside));
+    state.SetIterationTime(seconds(measured.total));
     const auto number = [](std::uint64_t count) { return static_cast<double>(count); };
     const double wall = number(recorded->events.back().time) / 1e6;
-    state.counters["reserved_over_requested"] =
-        number(found.stats.reserved.peak) / number(found.stats.requested.peak);
-    state.counters["reserved_MiB"] = number(found.stats.reserved.peak >> 20);
-    state.counters["driver_ms"] = seconds(found.slow) * 1e3;
-    state.counters["driver_percent_of_program"] = seconds(found.slow) / wall * 100;
-    state.counters["created"] = number(found.stats.handles_created);
-    state.counters["moved"] = number(found.stats.handles_moved);
-    state.counters["returned"] = number(found.stats.handles_returned);
-    state.counters["released"] = number(found.stats.handles_released);
-    state.counters["waits"] = number(found.stats.waits);
+    state.counters["reserved_over_requested"] = number(measured.stats.reserved.peak.count()) /
+                                                number(measured.stats.requested.peak.count());
+    state.counters["reserved_MiB"] = number(measured.stats.reserved.peak.count() >> 20);
+    state.counters["driver_ms"] = seconds(measured.slow) * 1e3;
+    state.counters["driver_percent_of_program"] = seconds(measured.slow) / wall * 100;
+    state.counters["created"] = number(measured.stats.handles_created);
+    state.counters["moved"] = number(measured.stats.handles_moved);
+    state.counters["returned"] = number(measured.stats.handles_returned);
+    state.counters["released"] = number(measured.stats.handles_released);
+    state.counters["waits"] = number(measured.stats.waits);
   }
 }
 

@@ -17,17 +17,17 @@ namespace {
 
 using namespace weir;
 
-/// Receives and forgets: what the allocator itself pays for being watched.
+/// Receives and forgets: what the allocator itself pays for an observer.
 class nothing_sink final : public event_sink {
  public:
-  void on_event(const memory_event& what) noexcept override {
-    auto seen = what.address;
+  void on_event(const memory_event& event) noexcept override {
+    auto seen = event.address;
     benchmark::DoNotOptimize(seen);
   }
 };
 
 /// One simulated machine and allocator for the whole program.
-struct bench {
+struct simulated_machine {
   std::shared_ptr<sim::machine> machine = [] {
     sim::machine_options options;
     options.check_hazards = false;
@@ -38,9 +38,9 @@ struct bench {
   device gpu = opened->device(device_id{0}).value();
   caching_allocator memory = caching_allocator::create(gpu).value();
 
-  static bench& get() {
-    static bench& only = *new bench;
-    return only;
+  static simulated_machine& get() {
+    static simulated_machine& instance = *new simulated_machine;
+    return instance;
   }
 };
 
@@ -55,57 +55,60 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-enum class watched { not_at_all, by_nothing, by_recorder };
+enum class observer_kind { not_at_all, by_nothing, by_recorder };
 
 /// Pairs in bursts that fit into a ring; what happens between bursts is not counted.
-void burst(benchmark::State& state, watched how) {
+void burst(benchmark::State& state, observer_kind observed) {
   constexpr int pairs = 4096;
-  bench& all = bench::get();
-  const stream own = stream::create(all.gpu).value();
-  const stream_ref on = own;
+  simulated_machine& machine = simulated_machine::get();
+  const stream own = stream::create(machine.gpu).value();
+  const stream_ref queue = own;
   nothing_sink nothing;
-  std::unique_ptr<recorder> tape;
-  if (how == watched::by_recorder) tape = recorder::start(scratch()).value();
-  if (how == watched::by_nothing) all.memory.set_observer(&nothing);
-  if (how == watched::by_recorder) all.memory.set_observer(tape.get());
+  std::unique_ptr<recorder> running;
+  if (observed == observer_kind::by_recorder) running = recorder::start(scratch()).value();
+  observer_registration registration;
+  if (observed == observer_kind::by_nothing) registration = machine.memory.add_observer(nothing);
+  if (observed == observer_kind::by_recorder) registration = machine.memory.add_observer(*running);
   for (auto _ : state) {
     const double from = thread_seconds();
     for (int i = 0; i < pairs; ++i) {
-      void* p = all.memory.allocate(bytes{4096}, on);
+      void* p = machine.memory.allocate(bytes{4096}, queue);
       benchmark::DoNotOptimize(p);
-      all.memory.deallocate(p, on);
+      machine.memory.deallocate(p, queue);
     }
     state.SetIterationTime((thread_seconds() - from) / pairs);
-    if (tape != nullptr) tape->flush().value();
+    if (running != nullptr) running->flush().value();
   }
-  all.memory.set_observer(nullptr);
-  if (tape != nullptr) {
-    tape->stop().value();
-    state.counters["dropped"] = static_cast<double>(tape->stats().dropped);
+  registration.end();
+  if (running != nullptr) {
+    running->stop().value();
+    state.counters["dropped"] = static_cast<double>(running->stats().dropped);
     std::filesystem::remove(scratch());
   }
 }
-BENCHMARK_CAPTURE(burst, alone, watched::not_at_all)->UseManualTime()->MinTime(0.0002);
-BENCHMARK_CAPTURE(burst, empty_observer, watched::by_nothing)->UseManualTime()->MinTime(0.0002);
-BENCHMARK_CAPTURE(burst, recorder, watched::by_recorder)->UseManualTime()->MinTime(0.0002);
+BENCHMARK_CAPTURE(burst, alone, observer_kind::not_at_all)->UseManualTime()->MinTime(0.0002);
+BENCHMARK_CAPTURE(burst, empty_observer, observer_kind::by_nothing)
+    ->UseManualTime()
+    ->MinTime(0.0002);
+BENCHMARK_CAPTURE(burst, recorder, observer_kind::by_recorder)->UseManualTime()->MinTime(0.0002);
 
 /// Without a pause: the thread waits when its ring is full, so this is the writer's speed.
 void sustained(benchmark::State& state) {
-  bench& all = bench::get();
-  const stream own = stream::create(all.gpu).value();
-  const stream_ref on = own;
-  const auto tape = recorder::start(scratch()).value();
-  all.memory.set_observer(tape.get());
+  simulated_machine& machine = simulated_machine::get();
+  const stream own = stream::create(machine.gpu).value();
+  const stream_ref queue = own;
+  const auto running = recorder::start(scratch()).value();
+  observer_registration registration = machine.memory.add_observer(*running);
   for (auto _ : state) {
-    void* p = all.memory.allocate(bytes{4096}, on);
+    void* p = machine.memory.allocate(bytes{4096}, queue);
     benchmark::DoNotOptimize(p);
-    all.memory.deallocate(p, on);
+    machine.memory.deallocate(p, queue);
   }
-  all.memory.set_observer(nullptr);
-  tape->stop().value();
+  registration.end();
+  running->stop().value();
   state.SetItemsProcessed(2 * state.iterations());
-  state.counters["bytes_per_event"] =
-      static_cast<double>(tape->stats().file_bytes) / static_cast<double>(tape->stats().written);
+  state.counters["bytes_per_event"] = static_cast<double>(running->stats().file_size.count()) /
+                                      static_cast<double>(running->stats().written);
   std::filesystem::remove(scratch());
 }
 BENCHMARK(sustained)->UseRealTime();

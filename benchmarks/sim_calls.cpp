@@ -61,9 +61,9 @@ void pool_alloc_and_free(benchmark::State& state) {
   const ready_machine m;
   const auto size = static_cast<std::size_t>(state.range(0));
   for (auto _ : state) {
-    CUdeviceptr made = 0;
-    m.cuda.mem_alloc_async(&made, size, m.stream);
-    m.cuda.mem_free_async(made, m.stream);
+    CUdeviceptr block = 0;
+    m.cuda.mem_alloc_async(&block, size, m.stream);
+    m.cuda.mem_free_async(block, m.stream);
   }
 }
 BENCHMARK(pool_alloc_and_free)->Arg(512)->Arg(1 << 20)->Arg(1 << 30);
@@ -72,19 +72,19 @@ BENCHMARK(pool_alloc_and_free)->Arg(512)->Arg(1 << 20)->Arg(1 << 30);
 void pool_call(benchmark::State& state, bool measure_free) {
   constexpr int batch = 64;
   const ready_machine m;
-  std::vector<CUdeviceptr> made(batch);
+  std::vector<CUdeviceptr> blocks(batch);
   // A live neighbour on each side, so that the blocks stay apart.
-  for (CUdeviceptr& each : made) {
+  for (CUdeviceptr& each : blocks) {
     CUdeviceptr between = 0;
     m.cuda.mem_alloc_async(&each, 4096, m.stream);
     m.cuda.mem_alloc_async(&between, 512, m.stream);
   }
-  for (const CUdeviceptr each : made) m.cuda.mem_free_async(each, m.stream);
+  for (const CUdeviceptr each : blocks) m.cuda.mem_free_async(each, m.stream);
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    for (CUdeviceptr& each : made) m.cuda.mem_alloc_async(&each, 4096, m.stream);
+    for (CUdeviceptr& each : blocks) m.cuda.mem_alloc_async(&each, 4096, m.stream);
     const auto middle = std::chrono::steady_clock::now();
-    for (const CUdeviceptr each : made) m.cuda.mem_free_async(each, m.stream);
+    for (const CUdeviceptr each : blocks) m.cuda.mem_free_async(each, m.stream);
     const auto end = std::chrono::steady_clock::now();
     state.SetIterationTime(seconds(measure_free ? end - middle : middle - start).count());
   }

@@ -19,13 +19,13 @@ using namespace weir;
 /// Streams of one device.
 class fleet {
  public:
-  fleet(device where, std::int64_t count) : where_{where} {
+  fleet(device card, std::int64_t count) : card_{card} {
     for (std::int64_t i = 0; i < count; ++i) {
-      streams.push_back(stream::create(where).value());
-      marks.push_back(event::create(where).value());
+      streams.push_back(stream::create(card).value());
+      marks.push_back(event::create(card).value());
     }
   }
-  ~fleet() { static_cast<void>(where_.synchronize()); }
+  ~fleet() { static_cast<void>(card_.synchronize()); }
   fleet(const fleet&) = delete;
   fleet& operator=(const fleet&) = delete;
 
@@ -33,32 +33,32 @@ class fleet {
   std::vector<event> marks;
 
  private:
-  device where_;
+  device card_;
 };
 
 struct gpu {
   std::shared_ptr<runtime> opened;
-  device where;
+  weir::device device;
 };
 
 /// Leaks on purpose: the driver outlives every benchmark.
 gpu* the_gpu() {
-  static gpu* const found = []() -> gpu* {
+  static gpu* const instance = []() -> gpu* {
     auto opened = runtime::open_cuda();
     if (!opened) return nullptr;
-    const auto where = (*opened)->device(device_id{0});
-    if (!where) return nullptr;
-    return new gpu{*std::move(opened), *where};
+    const auto card = (*opened)->device(device_id{0});
+    if (!card) return nullptr;
+    return new gpu{*std::move(opened), *card};
   }();
-  return found;
+  return instance;
 }
 
 template <class Ask>
 void over_streams(benchmark::State& state, const Ask& ask) {
-  gpu* const found = the_gpu();
-  if (found == nullptr) return state.SkipWithError("no GPU");
-  fleet all{found->where, state.range(0)};
-  const context_scope bound{found->where};
+  gpu* const target = the_gpu();
+  if (target == nullptr) return state.SkipWithError("no GPU");
+  fleet all{target->device, state.range(0)};
+  const context_scope bound{target->device};
   for (auto _ : state) ask(all, bound);
   state.counters["ns a stream"] = benchmark::Counter(
       static_cast<double>(state.range(0)) * 1e-9,
@@ -88,13 +88,13 @@ void mark_each(benchmark::State& state) {
 
 void query_events(benchmark::State& state) {
   over_streams(state, [](fleet& all, const context_scope& bound) {
-    for (const event& each : all.marks) benchmark::DoNotOptimize(each.reached(bound));
+    for (const event& each : all.marks) benchmark::DoNotOptimize(each.is_complete(bound));
   });
 }
 
 void query_each(benchmark::State& state) {
   over_streams(state, [](fleet& all, const context_scope& bound) {
-    for (const stream& each : all.streams) benchmark::DoNotOptimize(each.ref().ready(bound));
+    for (const stream& each : all.streams) benchmark::DoNotOptimize(each.ref().is_complete(bound));
   });
 }
 

@@ -1,5 +1,5 @@
 // Allocate and free in a loop, inside a process that has torch: through weir, through torch's own
-// allocator, and through the driver's pool. micro.py builds it, calls it and says what it found.
+// allocator, and through the driver's pool. micro.py builds it, calls it and writes the figures.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -31,19 +31,19 @@ namespace torch_memory = c10::cuda::CUDACachingAllocator;
 
 /// The device and an allocator of weir's own. Leaks on purpose: nothing may outlive it.
 struct gpu {
-  std::shared_ptr<runtime> opened;
-  device where;
+  std::shared_ptr<runtime> machine;
+  weir::device device;
   caching_allocator memory;
 };
 
 gpu& the_gpu() {
-  static gpu* const found = [] {
-    auto opened = runtime::open_cuda().value();
-    const auto where = opened->device(device_id{0}).value();
-    auto memory = caching_allocator::create(where).value();
-    return new gpu{std::move(opened), where, std::move(memory)};
+  static gpu* const instance = [] {
+    auto machine = runtime::open_cuda().value();
+    const auto device = machine->device(device_id{0}).value();
+    auto memory = caching_allocator::create(device).value();
+    return new gpu{std::move(machine), device, std::move(memory)};
   }();
-  return *found;
+  return *instance;
 }
 
 void expect(driver::CUresult answer) {
@@ -60,14 +60,14 @@ void make_device_current() { C10_CUDA_CHECK(c10::cuda::SetDevice(0, /*force=*/tr
 class through_weir {
  public:
   static constexpr std::string_view name = "weir";
-  through_weir() : memory_{the_gpu().memory}, stream_{stream::create(the_gpu().where).value()} {}
+  through_weir() : memory_{the_gpu().memory}, stream_{stream::create(the_gpu().device).value()} {}
   ~through_weir() { (void)memory_.release_stream(stream_); }
   through_weir(const through_weir&) = delete;
   through_weir& operator=(const through_weir&) = delete;
 
   void* allocate(std::uint64_t size) { return memory_.allocate(bytes{size}, stream_ref{stream_}); }
   void free(void* pointer) { memory_.deallocate(pointer, stream_ref{stream_}); }
-  static void empty() { (void)the_gpu().memory.empty_cache(); }
+  static void empty_cache() { (void)the_gpu().memory.empty_cache(); }
 
  private:
   caching_allocator& memory_;
@@ -83,7 +83,7 @@ class through_torch {
 
   void* allocate(std::uint64_t size) { return torch_memory::raw_alloc_with_stream(size, stream_); }
   void free(void* pointer) { torch_memory::raw_delete(pointer); }
-  static void empty() { torch_memory::emptyCache(); }
+  static void empty_cache() { torch_memory::emptyCache(); }
 
  private:
   cudaStream_t stream_;
@@ -94,7 +94,7 @@ class through_driver {
  public:
   static constexpr std::string_view name = "cudaMallocAsync";
   through_driver()
-      : cuda_{the_gpu().where.driver()}, stream_{stream::create(the_gpu().where).value()} {
+      : cuda_{the_gpu().device.driver()}, stream_{stream::create(the_gpu().device).value()} {
     // The pool keeps what is freed, so that it hits, too.
     driver::CUmemoryPool pool = nullptr;
     std::uint64_t all = ~std::uint64_t{0};
@@ -106,19 +106,19 @@ class through_driver {
   through_driver& operator=(const through_driver&) = delete;
 
   void* allocate(std::uint64_t size) {
-    driver::CUdeviceptr made = 0;
-    expect(cuda_.mem_alloc_async(&made, size, stream_.handle()));
-    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(made));
+    driver::CUdeviceptr block = 0;
+    expect(cuda_.mem_alloc_async(&block, size, stream_.handle()));
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(block));
   }
   void free(void* pointer) {
     expect(cuda_.mem_free_async(
         static_cast<driver::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(pointer)),
         stream_.handle()));
   }
-  static void empty() {
+  static void empty_cache() {
     driver::CUmemoryPool pool = nullptr;
-    expect(the_gpu().where.driver().device_get_default_mem_pool(&pool, 0));
-    expect(the_gpu().where.driver().mem_pool_trim_to(pool, 0));
+    expect(the_gpu().device.driver().device_get_default_mem_pool(&pool, 0));
+    expect(the_gpu().device.driver().mem_pool_trim_to(pool, 0));
   }
 
  private:
@@ -157,11 +157,11 @@ double ns_of(Once once) {
 /// The figures, as lines of JSON.
 class figures {
  public:
-  void add(std::string_view what, std::string_view way, std::uint64_t parameter, double ns) {
+  void add(std::string_view name, std::string_view way, std::uint64_t parameter, double ns) {
     char line[256];
     std::snprintf(line, sizeof line,
                   "{\"what\": \"%.*s\", \"way\": \"%.*s\", \"parameter\": %llu, \"ns\": %.3f}\n",
-                  static_cast<int>(what.size()), what.data(), static_cast<int>(way.size()),
+                  static_cast<int>(name.size()), name.data(), static_cast<int>(way.size()),
                   way.data(), static_cast<unsigned long long>(parameter), ns);
     text_ += line;
   }
@@ -198,9 +198,9 @@ void pairs_by_threads(figures& out) {
         for (int warm = 0; warm < 100; ++warm) way.free(way.allocate(64 * kib));
         ++ready;
         while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
-        std::uint64_t mine = 0;
-        for (; !over.load(std::memory_order_relaxed); ++mine) way.free(way.allocate(64 * kib));
-        pairs += mine;
+        std::uint64_t own_pairs = 0;
+        for (; !over.load(std::memory_order_relaxed); ++own_pairs) way.free(way.allocate(64 * kib));
+        pairs += own_pairs;
       });
     while (ready < count) std::this_thread::yield();
     const auto begun = steady::now();
@@ -221,13 +221,13 @@ void freed_elsewhere(figures& out) {
   Way way;
   const auto play = [&](std::uint64_t count) {
     std::vector<void*> ring(capacity);
-    std::atomic<std::uint64_t> made{0}, freed{0};
+    std::atomic<std::uint64_t> allocated{0}, freed{0};
     std::atomic<bool> ready{false};
     std::thread other{[&] {
       make_device_current();
       ready.store(true, std::memory_order_release);
       for (std::uint64_t i = 0; i < count; ++i) {
-        while (made.load(std::memory_order_acquire) == i) {
+        while (allocated.load(std::memory_order_acquire) == i) {
         }
         way.free(ring[i % capacity]);
         freed.store(i + 1, std::memory_order_release);
@@ -239,7 +239,7 @@ void freed_elsewhere(figures& out) {
       while (i - freed.load(std::memory_order_acquire) == capacity) {
       }
       ring[i % capacity] = way.allocate(64 * kib);
-      made.store(i + 1, std::memory_order_release);
+      allocated.store(i + 1, std::memory_order_release);
     }
     other.join();
     return ns_since(begun) / static_cast<double>(count);
@@ -276,19 +276,20 @@ void random_live(figures& out, std::size_t count, double largest_exponent) {
 template <class Way>
 void everything(figures& out) {
   pairs_by_size<Way>(out);
-  Way::empty();
+  Way::empty_cache();
   pairs_by_threads<Way>(out);
-  Way::empty();
+  Way::empty_cache();
   freed_elsewhere<Way>(out);
   random_live<Way>(out, 1'000, 23);
-  Way::empty();
+  Way::empty_cache();
   random_live<Way>(out, 100'000, 16);
-  Way::empty();
+  Way::empty_cache();
 }
 
-// --- Playing back what a workload asked for ------------------------------------------------------
+// --- Playing back a workload's requests ----------------------------------------------------------
 
-/// An allocation (size > 0; `other` is the number of its stream) or a free (`other` is which one).
+/// An allocation (size > 0; `other` is the number of its stream) or a free (`other` is the
+/// allocation's index).
 struct operation {
   std::uint64_t size;
   std::uint64_t other;
@@ -296,11 +297,11 @@ struct operation {
 
 std::vector<operation> read_record(const char* path) {
   std::ifstream file{path, std::ios::binary};
-  std::vector<operation> read;
+  std::vector<operation> record;
   for (operation each{}; file.read(reinterpret_cast<char*>(&each), sizeof each);)
-    read.push_back(each);
-  if (read.empty()) throw std::runtime_error{"no record there"};
-  return read;
+    record.push_back(each);
+  if (record.empty()) throw std::runtime_error{"no record there"};
+  return record;
 }
 
 struct played {
@@ -347,16 +348,16 @@ played play_back(const std::vector<operation>& record) {
 
 std::string answer;
 
-/// `work`'s answer, or what went wrong, as JSON that lives until the next call.
+/// `work`'s answer, or its error, as JSON that lives until the next call.
 template <class Work>
 const char* answer_of(Work work) noexcept {
   try {
     answer = work();
   } catch (const std::exception& error) {
-    std::string said = error.what();
-    said = said.substr(0, said.find('\n'));
-    std::erase_if(said, [](char each) { return each == '"' || each == '\\'; });
-    answer = "{\"error\": \"" + said + "\"}\n";
+    std::string message = error.what();
+    message = message.substr(0, message.find('\n'));
+    std::erase_if(message, [](char each) { return each == '"' || each == '\\'; });
+    answer = "{\"error\": \"" + message + "\"}\n";
   }
   return answer.c_str();
 }
@@ -370,10 +371,10 @@ __attribute__((visibility("default"))) const char* weir_micro_run(const char* wa
   return answer_of([&] {
     make_device_current();
     figures out;
-    const std::string_view wanted = way;
-    if (wanted == through_weir::name) everything<through_weir>(out);
-    if (wanted == through_torch::name) everything<through_torch>(out);
-    if (wanted == through_driver::name) everything<through_driver>(out);
+    const std::string_view name = way;
+    if (name == through_weir::name) everything<through_weir>(out);
+    if (name == through_torch::name) everything<through_torch>(out);
+    if (name == through_driver::name) everything<through_driver>(out);
     return out.text();
   });
 }
@@ -382,9 +383,8 @@ __attribute__((visibility("default"))) const char* weir_micro_run(const char* wa
 __attribute__((visibility("default"))) const char* weir_micro_play(const char* path) {
   return answer_of([&] {
     const auto record = read_record(path);
-    const played found = play_back(record);
-    return "{\"ns\": " + std::to_string(found.ns) +
-           ", \"passes\": " + std::to_string(found.passes) +
+    const played last = play_back(record);
+    return "{\"ns\": " + std::to_string(last.ns) + ", \"passes\": " + std::to_string(last.passes) +
            ", \"operations\": " + std::to_string(record.size()) + "}\n";
   });
 }

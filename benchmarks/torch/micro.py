@@ -42,13 +42,13 @@ def build(folder):
     from torch.utils import cpp_extension
 
     weir = weir_library()
-    source, made = HERE / "micro.cpp", Path(folder) / "libweir_torch_micro.so"
-    if made.exists() and made.stat().st_mtime > max(source.stat().st_mtime, weir.stat().st_mtime):
-        return made
-    made.parent.mkdir(parents=True, exist_ok=True)
+    source, library = HERE / "micro.cpp", Path(folder) / "libweir_torch_micro.so"
+    if library.exists() and library.stat().st_mtime > max(source.stat().st_mtime, weir.stat().st_mtime):
+        return library
+    library.parent.mkdir(parents=True, exist_ok=True)
     torch_libraries = Path(cpp_extension._TORCH_PATH) / "lib"
     command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-shared",
-               "-fvisibility=hidden", str(source), "-o", str(made), f"-I{ROOT / 'include'}"]
+               "-fvisibility=hidden", str(source), "-o", str(library), f"-I{ROOT / 'include'}"]
     for path in cpp_extension.include_paths(device_type="cuda"):
         command += ["-isystem", path]
     for path in (weir.parent, torch_libraries):
@@ -57,7 +57,7 @@ def build(folder):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"micro.cpp does not compile:\n{done.stderr[-4000:]}")
-    return made
+    return library
 
 
 def call(library, function, argument):
@@ -66,10 +66,10 @@ def call(library, function, argument):
 
     entry = getattr(ctypes.CDLL(str(library)), function)
     entry.restype, entry.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
-    said = [json.loads(line) for line in entry(str(argument).encode()).decode().splitlines()]
-    if said and "error" in said[0]:
-        raise RuntimeError(said[0]["error"])
-    return said
+    answers = [json.loads(line) for line in entry(str(argument).encode()).decode().splitlines()]
+    if answers and "error" in answers[0]:
+        raise RuntimeError(answers[0]["error"])
+    return answers
 
 
 def play(library, path):
@@ -99,30 +99,30 @@ def measure(library, ways, weir_enabled):
 
 
 def run_process(library, ways, weir_enabled, seconds):
-    """(figures, what went wrong) of one process."""
+    """(figures, failures) of one process."""
     paths = [str(ROOT / "python"), os.environ.get("PYTHONPATH", "")]
     command = [sys.executable, str(HERE / "micro.py"), "--library", str(library), "--measure",
                ",".join(ways)] + (["--enable-weir"] if weir_enabled else [])
-    who = THROUGH if weir_enabled else ", ".join(ways)
+    name = THROUGH if weir_enabled else ", ".join(ways)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=ROOT,
                               env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
-        said, wrong = done.stdout, []
+        output, failures = done.stdout, []
         if done.returncode:
-            wrong.append(f"{who}: ended with {done.returncode}: {done.stderr.strip()[-1000:]}")
+            failures.append(f"{name}: ended with {done.returncode}: {done.stderr.strip()[-1000:]}")
     except subprocess.TimeoutExpired as late:
-        said = (late.stdout or b"").decode(errors="replace")
-        wrong = [f"{who}: not done after {seconds:.0f} s"]
+        output = (late.stdout or b"").decode(errors="replace")
+        failures = [f"{name}: not done after {seconds:.0f} s"]
     figures = []
-    for line in said.splitlines():
+    for line in output.splitlines():
         if not line.startswith("{"):
             continue
         figure = json.loads(line)
         if "error" in figure:
-            wrong.append(f"{figure['way']}: {figure['error']}")
+            failures.append(f"{figure['way']}: {figure['error']}")
         else:
             figures.append(figure)
-    return figures, wrong
+    return figures, failures
 
 
 # --- The table ---------------------------------------------------------------------------------------
@@ -135,21 +135,21 @@ def size_name(size):
     return f"{size} B"
 
 
-def row_name(what, parameter):
-    if what == "pair":
+def row_name(name, parameter):
+    if name == "pair":
         return f"pair, {size_name(parameter)}"
-    if what == "threads":
+    if name == "threads":
         return f"pair, 64 KiB, {parameter} threads with own streams (a thread)"
-    if what == "freed by another thread":
+    if name == "freed by another thread":
         return f"allocated here, freed by another thread, {size_name(parameter)}"
     return f"random sizes, {parameter:,} live"
 
 
-def goal(what, parameter):
+def goal(name, parameter):
     """(most nanoseconds, least times faster than torch), either may be missing."""
-    if what == "pair":
+    if name == "pair":
         return GOALS["pair small" if parameter <= 1 << 20 else "pair large"]
-    return GOALS.get(what) or GOALS.get(f"{what} {parameter}") or (None, None)
+    return GOALS.get(name) or GOALS.get(f"{name} {parameter}") or (None, None)
 
 
 def table(figures):
@@ -159,13 +159,13 @@ def table(figures):
         rows.setdefault((figure["what"], figure["parameter"]), {})[figure["way"]] = figure["ns"]
     lines = ["| ns a pair | " + " | ".join(COLUMNS) + " | weir against torch | goal |",
              "|---|" + "--:|" * (len(COLUMNS) + 1) + "---|"]
-    for (what, parameter), ways in rows.items():
+    for (name, parameter), ways in rows.items():
         cells = [f"{ways[way]:,.1f}" if way in ways else "–" for way in COLUMNS]
         both = "weir" in ways and "torch" in ways
         against = f"{ways['torch'] / ways['weir']:.1f}x" if both else "–"
-        most, least = goal(what, parameter)
+        most, least = goal(name, parameter)
         goals = [f"≤ {most} ns" if most else "", f"≥ {least}x" if least else ""]
-        lines.append(f"| {row_name(what, parameter)} | {' | '.join(cells)} | {against} | "
+        lines.append(f"| {row_name(name, parameter)} | {' | '.join(cells)} | {against} | "
                      f"{', '.join(filter(None, goals))} |")
     return "\n".join(lines)
 
@@ -188,9 +188,9 @@ def main():
         return measure(options.library, options.measure.split(","), options.enable_weir)
     if not options.json:
         parser.error("--json is needed")
-    figures, wrong = run_process(options.library, WAYS, False, options.seconds)
-    more, worse = run_process(options.library, ("torch",), True, options.seconds)
-    report = {"figures": figures + more, "failures": wrong + worse}
+    figures, failures = run_process(options.library, WAYS, False, options.seconds)
+    more_figures, more_failures = run_process(options.library, ("torch",), True, options.seconds)
+    report = {"figures": figures + more_figures, "failures": failures + more_failures}
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1) + "\n")
     print(table(report["figures"]))

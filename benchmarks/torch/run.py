@@ -68,14 +68,14 @@ class Remote:
         deadline = time.monotonic() + seconds
         pipe = self.process.stdout
         while b"\n" not in self.rest:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([pipe], [], [], remaining)[0]:
                 self.kill()
                 raise WorkerError(f"no answer in {seconds:.0f} s", lost=True)
             piece = os.read(pipe.fileno(), 1 << 16)
             if not piece:
                 self.kill()
-                raise WorkerError(f"died: {self.how()}", lost=True)
+                raise WorkerError(f"died: {self.exit_text()}", lost=True)
             self.rest += piece
         line, self.rest = self.rest.split(b"\n", 1)
         answer = json.loads(line)
@@ -88,7 +88,7 @@ class Remote:
             raise WorkerError(error, lost)
         return answer
 
-    def how(self):
+    def exit_text(self):
         code = self.process.returncode
         said = Path(self.log).read_text(errors="replace").strip()[-1500:]
         name = signal.Signals(-code).name if code is not None and code < 0 else f"exit status {code}"
@@ -105,7 +105,7 @@ class Remote:
             self.process.stdin.flush()
         except (BrokenPipeError, ValueError, OSError):
             self.kill()
-            raise WorkerError(f"died: {self.how()}", lost=True) from None
+            raise WorkerError(f"died: {self.exit_text()}", lost=True) from None
         return self.line(seconds)
 
     def kill(self):
@@ -127,7 +127,7 @@ class Remote:
         except (OSError, ValueError, subprocess.TimeoutExpired):
             self.kill()
             return "did not end by itself"
-        return f"ended with {self.how()}" if self.process.returncode else ""
+        return f"ended with {self.exit_text()}" if self.process.returncode else ""
 
 
 class Team:
@@ -181,13 +181,13 @@ def side_by_side(group, work):
         return {each: answer for each, answer in answers if answer is not None}
 
 
-def run_rounds(group, found, attempt, name, until, take_record, phases):
+def run_rounds(group, results, attempt, name, until, take_record, phases):
     """Rounds of these allocators by turns; those that got through. What is not timed is done side by side."""
     with phases.timed("start"):
         answers = side_by_side(group, lambda each: attempt(each, "start", name=name))
     running = [each for each in group if each in answers]
     for allocator in running:
-        found[allocator]["start"] = answers[allocator]
+        results[allocator]["start"] = answers[allocator]
     begun, done, share = time.monotonic(), 0, 0.0
     with phases.timed("rounds"):
         while running and done < MOST_ROUNDS and (done < LEAST_ROUNDS or
@@ -200,7 +200,7 @@ def run_rounds(group, found, attempt, name, until, take_record, phases):
                 if answer is None:
                     running.remove(allocator)
                 else:
-                    found[allocator]["rounds"].append(answer)
+                    results[allocator]["rounds"].append(answer)
             done += 1
             share = (time.monotonic() - begun) / done
             if running == [HOARDER] and done >= HOARDERS_ROUNDS:
@@ -211,14 +211,14 @@ def run_rounds(group, found, attempt, name, until, take_record, phases):
     with phases.timed("finish"):
         answers = side_by_side(running, lambda each: attempt(each, "finish"))
     for allocator, answer in answers.items():
-        found[allocator]["peaks"] = answer
+        results[allocator]["peaks"] = answer
     return [each for each in running if each in answers]
 
 
 def measure(name, number, team, options, until):
     """One workload under each allocator; `until` is when its rounds should be over."""
     phases = Phases()
-    found = {allocator: {"rounds": [], "errors": []} for allocator in options.allocators}
+    results = {allocator: {"rounds": [], "errors": []} for allocator in options.allocators}
     here = list(options.allocators)
     here = here[number % len(here):] + here[:number % len(here)]
 
@@ -227,7 +227,7 @@ def measure(name, number, team, options, until):
         try:
             return team.get(allocator).ask(do, options.patience, **more)
         except WorkerError as error:
-            found[allocator]["errors"].append(f"{do}: {error}")
+            results[allocator]["errors"].append(f"{do}: {error}")
             return None
 
     record = {}
@@ -246,34 +246,34 @@ def measure(name, number, team, options, until):
         groups = [[each for each in here if each != HOARDER], [each for each in here if each == HOARDER]]
     running = []
     for group in filter(None, groups):
-        running += run_rounds(group, found, attempt, name, until, take_record, phases)
+        running += run_rounds(group, results, attempt, name, until, take_record, phases)
     if record:
         with phases.timed("play"):
             for allocator in running:
                 answer = attempt(allocator, "play", path=record["path"])
                 if answer is not None:
-                    found[allocator]["host"] = answer | {"steps": record["steps"]}
+                    results[allocator]["host"] = answer | {"steps": record["steps"]}
         os.unlink(record["path"])
     compared = [each for each in ("native", "weir") if each in running]
     if not options.no_check and compared:
         with phases.timed("check"):
             marks = side_by_side(compared, lambda each: attempt(each, "check", name=name))
             for allocator, answer in marks.items():
-                found[allocator]["check"] = answer["fingerprint"]
+                results[allocator]["check"] = answer["fingerprint"]
             if len({answer["fingerprint"] for answer in marks.values()}) > 1:
                 again = attempt("native", "check", name=name)
                 if again is not None:
-                    found["native"]["check_again"] = again["fingerprint"]
-    return {"name": name, "phases": phases.seconds, "allocators": found}
+                    results["native"]["check_again"] = again["fingerprint"]
+    return {"name": name, "phases": phases.seconds, "allocators": results}
 
 
 def equal(row):
     """Whether weir left the bits that native left: yes, no, or why nobody can say."""
     native, weir = row["allocators"].get("native", {}), row["allocators"].get("weir", {})
-    once, again, mine = native.get("check"), native.get("check_again"), weir.get("check")
-    if None in (once, mine):
+    once, again, weirs = native.get("check"), native.get("check_again"), weir.get("check")
+    if None in (once, weirs):
         return "not compared"
-    if once == mine:
+    if once == weirs:
         return "yes"
     if again is None:
         return "not compared"
@@ -291,9 +291,9 @@ def speeds_of(rounds):
             for name, of in (("best", min), ("median", statistics.median), ("worst", max)) if by_turn}
 
 
-def by_round(mine, natives):
+def by_round(rounds, natives):
     """How much faster than native's a round is, the middle of all that both ran one after the other."""
-    ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in zip(mine, natives)
+    ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in zip(rounds, natives)
               if ours["seconds"] > 0]
     return statistics.median(ratios) if ratios else None
 
@@ -309,12 +309,12 @@ def summarise(row, units):
         peaks, host = figures.get("peaks"), figures.get("host")
         if not speeds or peaks is None:
             continue
-        mine = peaks.get("requested_bytes.peak") or requested
+        own_requested = peaks.get("requested_bytes.peak") or requested
         reserved = peaks.get("reserved_bytes.peak")
         figures["summary"] = {
             **speeds, "by_round": by_round(figures["rounds"], natives),
-            "requested": mine, "reserved": reserved,
-            "ratio": reserved / mine if mine and reserved else None,
+            "requested": own_requested, "reserved": reserved,
+            "ratio": reserved / own_requested if own_requested and reserved else None,
             "host_us": host["ns"] / 1000 / host["steps"] if host else None,
             "operation_ns": host["ns"] / host["operations"] if host and host["operations"] else None}
     return row
@@ -381,14 +381,14 @@ def headline(rows):
 
 def failures(rows):
     """What went wrong under weir or native, as (test, message); the tables name the others' troubles."""
-    found = []
+    failed = []
     for row in rows:
         for allocator in ("weir", "native"):
             figures = row["allocators"].get(allocator, {"errors": []})
-            found += [(f"{row['name']} under {allocator}", error) for error in figures["errors"]]
+            failed += [(f"{row['name']} under {allocator}", error) for error in figures["errors"]]
         if row["equal"] == "NO":
-            found.append((f"{row['name']} under weir", "the results differ from native's"))
-    return found
+            failed.append((f"{row['name']} under weir", "the results differ from native's"))
+    return failed
 
 
 def main():

@@ -125,22 +125,22 @@ class Worker:
 
     def peaks(self):
         stats = self.torch.cuda.memory_stats()
-        found = {}
+        peaks = {}
         for key in ("requested_bytes", "allocated_bytes", "reserved_bytes"):
             for when in ("peak", "current"):
-                found[f"{key}.{when}"] = stats.get(f"{key}.all.{when}")
+                peaks[f"{key}.{when}"] = stats.get(f"{key}.all.{when}")
         if self.allocator in NO_STATS:
-            found["requested_bytes.peak"] = found["requested_bytes.current"] = None
+            peaks["requested_bytes.peak"] = peaks["requested_bytes.current"] = None
         for key in ("num_ooms", "num_alloc_retries", "num_device_alloc", "num_device_free"):
-            found[key] = stats.get(key)
-        return found
+            peaks[key] = stats.get(key)
+        return peaks
 
     def finish(self):
         self.torch.cuda.synchronize()
-        found = self.peaks()
+        peaks = self.peaks()
         self.running = None
         settle()
-        return found
+        return peaks
 
     def check(self, name):
         self.workloads.be_deterministic(True)
@@ -188,8 +188,8 @@ def main():
     if not SETTINGS[options.allocator]:
         del os.environ["PYTORCH_CUDA_ALLOC_CONF"], os.environ["PYTORCH_ALLOC_CONF"]
 
-    def say(**what):
-        answers.write(json.dumps(what) + "\n")
+    def say(**answer):
+        answers.write(json.dumps(answer) + "\n")
 
     try:
         worker = Worker(options.allocator, options.policy, options.library)

@@ -312,7 +312,7 @@ def serve_short():
             thread.join()
         if errors:
             raise errors[0]
-        return sum(batch * tokens for batch, _, tokens in (mine[i % 3] for mine in requests))
+        return sum(batch * tokens for batch, _, tokens in (client[i % 3] for client in requests))
 
     return Running(step, lambda: [last[client] for client in sorted(last)])
 
@@ -461,9 +461,9 @@ def fingerprint(tensors):
     for tensor in tensors:
         words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
         flat = tensor.detach().contiguous().view(-1).view(words)
-        mine = len(flat)
+        hashed = len(flat)
         for number, piece in enumerate(flat.split(1 << 24)):
             weight = torch.arange(1, 2 * len(piece), 2, device=piece.device)
-            mine = (mine * 1_000_003 + (piece.long() * weight).sum().item() + number) % (1 << 64)
-        total = (total * 6_364_136_223_846_793_005 + mine) % (1 << 64)
+            hashed = (hashed * 1_000_003 + (piece.long() * weight).sum().item() + number) % (1 << 64)
+        total = (total * 6_364_136_223_846_793_005 + hashed) % (1 << 64)
     return f"{total:016x}"

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "descriptor_desk.hpp"
-#include "handed_out.hpp"
+#include "byte_counters.hpp"
+#include "device_by_page.hpp"
+#include "device_state.hpp"
 #include "imported_block.hpp"
-#include "page_owners.hpp"
-#include "seat.hpp"
-#include "tally.hpp"
+#include "ipc_server.hpp"
+#include "used_streams.hpp"
 #include "weir/base/options.hpp"
 #include "weir/device/runtime.hpp"
 
@@ -25,15 +25,15 @@ namespace weir_torch {
 
 /// torch's interface of a CUDA allocator, on one weir::caching_allocator a device.
 ///
-/// A request or free on a cache hit costs what weir's does, a look at the thread's last stream, one
-/// load (attention_), and the bytes counted. Whatever makes a request more than that (history,
-/// pools, shared blocks) sets a bit of attention_ and is dealt with out of line.
+/// A request or free on a cache hit costs what weir's does, a comparison with the thread's last
+/// stream, one load (slow_path_), and the bytes counted. Whatever needs more of a request than that
+/// (history, pools, shared blocks) sets a bit of slow_path_ and is dealt with out of line.
 ///
 /// One in a process, never destroyed. Any thread. weir's errors leave as torch's exceptions; a free
 /// never throws.
 class weir_allocator final : public torch_cuda::CUDAAllocator {
  public:
-  weir_allocator(std::shared_ptr<weir::runtime> machine, weir::options settings,
+  weir_allocator(std::shared_ptr<weir::runtime> runtime, weir::options settings,
                  bool exportable_if_possible);
 
   // --- Memory: allocator.cpp --------------------------------------------------------------------
@@ -46,7 +46,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override;
   void attachOutOfMemoryObserver(torch_cuda::OutOfMemoryObserver observer) override;
 
-  // --- The whole: manage.cpp --------------------------------------------------------------------
+  // --- Devices, limits and caches: devices.cpp --------------------------------------------------
   void init(int devices) override;
   bool initialized() override;
   std::string name() override { return "weir"; }
@@ -63,18 +63,18 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   std::vector<torch_cuda::StreamSegmentSize> getExpandableSegmentSizes(
       c10::DeviceIndex device) override;
 
-  // --- Numbers and pictures: stats.cpp ----------------------------------------------------------
+  // --- Stats and snapshots: stats.cpp -----------------------------------------------------------
   torch_cuda::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
   void resetAccumulatedStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
   torch_cuda::SnapshotInfo snapshot(MempoolId_t pool, bool with_traces) override;
 
-  // --- History: manage.cpp ----------------------------------------------------------------------
+  // --- Histories: recording.cpp -----------------------------------------------------------------
   bool isHistoryEnabled() override;
-  void recordHistory(bool enabled, torch_cuda::CreateContextFn recorder, std::size_t most,
-                     torch_cuda::RecordContext when, bool clear,
-                     const std::vector<std::string>& skipped) override;
-  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& what) override;
+  void recordHistory(bool enabled, torch_cuda::CreateContextFn stack_recorder,
+                     std::size_t max_entries, torch_cuda::RecordContext stack_level, bool clear,
+                     const std::vector<std::string>& skipped_actions) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& fields) override;
   void pushCompileContext(std::string& text) override;
   void popCompileContext() override;
   void setUserMetadata(const std::string& text) override;
@@ -96,95 +96,97 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   std::shared_ptr<torch_cuda::AllocatorState> getCheckpointState(c10::DeviceIndex device,
                                                                  MempoolId_t pool) override;
   torch_cuda::CheckpointDelta setCheckpointPoolState(
-      c10::DeviceIndex device, std::shared_ptr<torch_cuda::AllocatorState> state) override;
+      c10::DeviceIndex device, std::shared_ptr<torch_cuda::AllocatorState> saved) override;
 
   // --- Between processes: ipc.cpp ---------------------------------------------------------------
   torch_cuda::ShareableHandle shareIpcHandle(void* pointer) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
 
-  // --- For Python: manage.cpp -------------------------------------------------------------------
-  /// The device's seat, made if need be.
-  device_seat& at(c10::DeviceIndex device) {
-    device_seat* const there = seat(device);
-    return there != nullptr ? *there : make(device);
+  // --- For Python: devices.cpp, recording.cpp ---------------------------------------------------
+  /// The device's state, created if need be.
+  device_state& state_of(c10::DeviceIndex device) {
+    device_state* const state = find_state(device);
+    return state != nullptr ? *state : create_state(device);
   }
-  /// The same, null if no memory of the device was asked for yet.
-  [[nodiscard]] device_seat* seat(c10::DeviceIndex device) const {
-    return seats_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+  /// The same, null if no memory of the device was requested yet.
+  [[nodiscard]] device_state* find_state(c10::DeviceIndex device) const {
+    return states_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
   }
   /// Starts and ends a recording of a device's memory.
   void record(c10::DeviceIndex device, const std::string& path, bool stacks);
   void stop_recording(c10::DeviceIndex device);
+  /// Adds a marker to the recordings that record() started.
   void mark(const std::string& text);
   [[nodiscard]] const weir::options& settings() const noexcept { return settings_; }
-  /// Somebody got this stream of torch's, by torch's number of it.
-  void note_stream(c10::DeviceIndex device, std::int64_t id);
+  /// Somebody has this stream of torch's, by torch's id of it.
+  void mark_stream_used(c10::DeviceIndex device, std::int64_t id);
 
  private:
-  enum attention : std::uint32_t {
-    pools_wanted = 1,
-    history_wanted = 2,
-    shares_wanted = 4,
+  /// Bits of slow_path_.
+  enum slow_path_reason : std::uint32_t {
+    pools_active = 1,
+    history_active = 2,
+    sharing_active = 4,
   };
 
-  device_seat& make(c10::DeviceIndex device);
-  void update_attention();
+  device_state& create_state(c10::DeviceIndex device);
+  void update_slow_path();
   template <class Action>
-  void for_each_seat(const Action& action) const {
-    for (const auto& each : seats_)
-      if (device_seat* const there = each.load(std::memory_order_acquire)) action(*there);
+  void for_each_device(const Action& action) const {
+    for (const auto& each : states_)
+      if (device_state* const state = each.load(std::memory_order_acquire)) action(*state);
   }
 
-  /// Memory for `on`; throws torch's OutOfMemoryError.
-  void* take(device_seat& seat, std::size_t size, const weir::stream_ref& on);
-  void* take_with_care(device_seat& seat, std::size_t size, const weir::stream_ref& on);
-  void* take_for_unknown_stream(device_seat& seat, const pool_table::route& where,
-                                std::size_t size);
-  [[nodiscard]] void* after_shortage(device_seat& seat, std::size_t size,
-                                     const weir::stream_ref& on, const std::string& report);
-  /// What torch's tools hear of a block that was made or goes.
-  void tell_tools(device_seat& seat, void* pointer, std::int64_t change);
+  /// Memory for `stream`; throws torch's OutOfMemoryError.
+  void* allocate_on(device_state& state, std::size_t size, const weir::stream_ref& stream);
+  void* slow_allocate(device_state& state, std::size_t size, const weir::stream_ref& stream);
+  void* allocate_for_unidentified(device_state& state, const pool_table::route& route,
+                                  std::size_t size);
+  [[nodiscard]] void* retry_or_throw(device_state& state, std::size_t size,
+                                     const weir::stream_ref& stream, const std::string& report);
+  /// Reports an allocation, or a free (a negative size), to torch's profiler and sanitizer.
+  void notify_tools(device_state& state, void* pointer, std::int64_t size);
 
-  /// Where a request without a device goes.
+  /// The device of a request that names none.
   [[nodiscard]] c10::DeviceIndex current_device() const;
 
-  void give(void* pointer) noexcept;
-  [[nodiscard]] bool must_prepare() const;
-  /// True: somebody else frees it later.
-  bool prepare_free(device_seat& seat, void* pointer);
-  [[nodiscard]] device_seat* owner_of(const void* pointer) const noexcept;
-  [[nodiscard]] device_seat& checked_owner(const void* pointer) const;
-  [[nodiscard]] block_note note_of(device_seat& seat, const void* pointer) const;
+  void free_block(void* pointer) noexcept;
+  [[nodiscard]] bool is_free_slow() const;
+  /// True: the free is deferred, and not the caller's to make any more.
+  bool prepare_free(device_state& state, void* pointer);
+  [[nodiscard]] device_state* find_owner(const void* pointer) const noexcept;
+  [[nodiscard]] device_state& owner_of(const void* pointer) const;
+  [[nodiscard]] traced_block trace_of(device_state& state, const void* pointer) const;
   static void deleter(void* pointer);
 
-  void draw_device(device_seat& seat, MempoolId_t only, torch_cuda::SnapshotInfo& into);
+  void add_to_snapshot(device_state& state, MempoolId_t only, torch_cuda::SnapshotInfo& snapshot);
 
-  std::atomic<std::uint32_t> attention_{0};
-  std::atomic<device_seat*> only_{nullptr};  // the one seat of a machine with one device
-  std::array<std::atomic<device_seat*>, tally::most_devices> seats_{};
-  std::array<handed_out, tally::most_devices> handed_out_;  // streams; there before a seat is
-  tally counted_;
-  std::unique_ptr<page_owners> owners_;  // of machines with several devices
+  std::atomic<std::uint32_t> slow_path_{0};         // slow_path_reason
+  std::atomic<device_state*> only_state_{nullptr};  // of a machine with one device
+  std::array<std::atomic<device_state*>, byte_counters::max_devices> states_{};
+  std::array<used_streams, byte_counters::max_devices> used_streams_;  // exist before the states
+  byte_counters byte_counters_;
+  std::unique_ptr<device_by_page> device_by_page_;  // of machines with several devices
 
-  const std::shared_ptr<weir::runtime> machine_;
+  const std::shared_ptr<weir::runtime> runtime_;
   const weir::options settings_;
   const bool exportable_if_possible_;
   std::atomic<int> devices_{0};
 
-  std::mutex mutex_;  // guards making seats, and what follows
-  std::vector<torch_cuda::OutOfMemoryObserver> shortage_observers_;
+  std::mutex mutex_;  // guards the creation of states, and what follows
+  std::vector<torch_cuda::OutOfMemoryObserver> oom_observers_;
   std::vector<torch_cuda::AllocatorTraceTracker> trackers_;
-  history::settings history_settings_;
+  allocation_history::settings history_settings_;
   annotations annotations_;
 
-  mutable std::mutex sharing_;
-  std::atomic<descriptor_desk*> desk_{nullptr};
+  mutable std::mutex sharing_mutex_;
+  std::atomic<ipc_server*> ipc_server_{nullptr};
   std::map<std::string, std::weak_ptr<void>> imported_;
 };
 
 /// The allocator that is installed, or null.
 [[nodiscard]] weir_allocator* installed() noexcept;
-void set_installed(weir_allocator* made) noexcept;
+void set_installed(weir_allocator* allocator) noexcept;
 
 /// "20.00 GiB", as torch writes sizes.
 [[nodiscard]] std::string format_size(std::uint64_t size);

@@ -1,4 +1,4 @@
-// Pools for graphs and users, and the states that graph trees go back to.
+// Pools for graphs and users, and the checkpoints that graph trees return to.
 #include <c10/cuda/CUDAStream.h>
 
 #include <map>
@@ -13,56 +13,56 @@ namespace weir_torch {
 namespace {
 
 struct live_block {
-  weir::bytes size;  // as asked for
+  weir::bytes size;  // as requested
   weir::stream_id stream;
 
   friend bool operator==(const live_block&, const live_block&) = default;
 };
 using live_blocks = std::map<std::uint64_t, live_block>;
 
-/// What was live in a pool at some moment.
+/// The live blocks of a pool at some moment.
 struct checkpoint final : torch_cuda::AllocatorState {
   MempoolId_t pool;
   live_blocks blocks;
 };
 
 live_blocks live_in(const weir::memory_pool& pool) {
-  live_blocks out;
-  for (const weir::block_info& piece : pool.snapshot().blocks) {
-    if (piece.state == weir::block_state::live)
-      out.emplace(piece.address, live_block{piece.requested, piece.stream});
+  live_blocks live;
+  for (const weir::block_info& block : pool.snapshot().blocks) {
+    if (block.state == weir::block_state::live)
+      live.emplace(block.address, live_block{block.requested, block.stream});
   }
-  return out;
+  return live;
 }
 
-weir::memory_pool find_pool(const device_seat& seat, MempoolId_t id) {
-  weir::memory_pool found = seat.pools.find(id);
-  TORCH_CHECK(found, "Could not find pool of id (", id.first, ", ", id.second, ")");
-  return found;
+weir::memory_pool find_pool(const device_state& state, MempoolId_t id) {
+  weir::memory_pool pool = state.pools.find(id);
+  TORCH_CHECK(pool, "Could not find pool of id (", id.first, ", ", id.second, ")");
+  return pool;
 }
 
 }  // namespace
 
 void weir_allocator::beginAllocateToPool(c10::DeviceIndex device, MempoolId_t pool,
                                          std::function<bool(cudaStream_t)> filter) {
-  device_seat& seat = at(device);
+  device_state& state = state_of(device);
   const auto current = c10::cuda::getCurrentCUDAStream(device);
-  // Now or never: a stream that a capture took in cannot be asked.
-  seat.streams.identify_all(current);
+  // Now or never: a stream that a capture took in cannot be identified.
+  state.streams.identify_all(current);
   std::optional<weir::stream_ref> scratch;
-  seat.pools.begin(pool, std::move(filter), seat.streams.look_up(current, scratch));
+  state.pools.begin(pool, std::move(filter), state.streams.look_up(current, scratch));
 }
 
 void weir_allocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) {
-  at(device).pools.end(pool);
+  state_of(device).pools.end(pool);
 }
 
 void weir_allocator::releasePool(c10::DeviceIndex device, MempoolId_t pool) {
-  at(device).pools.release(pool);
+  state_of(device).pools.release(pool);
 }
 
 int weir_allocator::getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) {
-  return at(device).pools.uses(pool);
+  return state_of(device).pools.use_count(pool);
 }
 
 void weir_allocator::createOrIncrefPool(c10::DeviceIndex device, MempoolId_t pool,
@@ -71,11 +71,11 @@ void weir_allocator::createOrIncrefPool(c10::DeviceIndex device, MempoolId_t poo
       provider == nullptr,
       "weir.torch.enable() makes all memory of this process weir's: a MemPool with an allocator of "
       "its own is not supported. Use MemPool() without one, or run without weir.torch.enable().");
-  at(device).pools.acquire(pool);
+  state_of(device).pools.acquire(pool);
 }
 
 void weir_allocator::setUseOnOOM(c10::DeviceIndex device, MempoolId_t pool, bool value) {
-  at(device).pools.set_last_resort(pool, value);
+  state_of(device).pools.set_last_resort(pool, value);
 }
 
 void weir_allocator::setNoSplit(c10::DeviceIndex /*device*/, MempoolId_t /*pool*/) {
@@ -86,7 +86,7 @@ void weir_allocator::setNoSplit(c10::DeviceIndex /*device*/, MempoolId_t /*pool*
 
 bool weir_allocator::checkPoolLiveAllocations(c10::DeviceIndex device, MempoolId_t pool,
                                               const std::unordered_set<void*>& expected) {
-  const live_blocks live = live_in(find_pool(at(device), pool));
+  const live_blocks live = live_in(find_pool(state_of(device), pool));
   if (live.size() != expected.size()) return false;
   for (const auto& [address, block] : live)
     if (expected.count(reinterpret_cast<void*>(address)) == 0) return false;
@@ -95,39 +95,39 @@ bool weir_allocator::checkPoolLiveAllocations(c10::DeviceIndex device, MempoolId
 
 std::shared_ptr<torch_cuda::AllocatorState> weir_allocator::getCheckpointState(
     c10::DeviceIndex device, MempoolId_t pool) {
-  auto state = std::make_shared<checkpoint>();
-  state->pool = pool;
-  state->blocks = live_in(find_pool(at(device), pool));
-  return state;
+  auto saved = std::make_shared<checkpoint>();
+  saved->pool = pool;
+  saved->blocks = live_in(find_pool(state_of(device), pool));
+  return saved;
 }
 
 torch_cuda::CheckpointDelta weir_allocator::setCheckpointPoolState(
-    c10::DeviceIndex device, std::shared_ptr<torch_cuda::AllocatorState> state) {
-  const auto wanted = std::dynamic_pointer_cast<checkpoint>(state);
-  TORCH_CHECK(wanted != nullptr, "not a checkpoint of weir's");
-  device_seat& seat = at(device);
-  const weir::memory_pool pool = find_pool(seat, wanted->pool);
+    c10::DeviceIndex device, std::shared_ptr<torch_cuda::AllocatorState> saved) {
+  const auto target = std::dynamic_pointer_cast<checkpoint>(saved);
+  TORCH_CHECK(target != nullptr, "not a checkpoint of weir's");
+  device_state& state = state_of(device);
+  const weir::memory_pool pool = find_pool(state, target->pool);
   torch_cuda::CheckpointDelta delta;
-  // torch is told that everything was freed and made again, and takes what is live over; what is
-  // as it was need not be touched for that.
+  // torch is told that all blocks were freed and allocated again, and takes the live ones over;
+  // those that are unchanged need not be touched for that.
   const live_blocks live = live_in(pool);
   for (const auto& [address, block] : live) {
     void* const pointer = reinterpret_cast<void*>(address);
     delta.ptrs_freed.push_back(pointer);
-    const auto kept = wanted->blocks.find(address);
-    if (kept == wanted->blocks.end() || !(kept->second == block)) raw_delete(pointer);
+    const auto kept = target->blocks.find(address);
+    if (kept == target->blocks.end() || !(kept->second == block)) raw_delete(pointer);
   }
-  for (const auto& [address, block] : wanted->blocks) {
+  for (const auto& [address, block] : target->blocks) {
     void* const pointer = reinterpret_cast<void*>(address);
-    const auto there = live.find(address);
-    if (there == live.end() || !(there->second == block)) {
-      const auto stream = seat.streams.with_id(block.stream);
+    const auto current = live.find(address);
+    if (current == live.end() || !(current->second == block)) {
+      const auto stream = state.streams.with_id(block.stream);
       TORCH_CHECK(stream, "a block of the checkpoint belongs to a stream that is not known");
       static_cast<void>(checked(pool.allocate_at(pointer, block.size, *stream)));
-      counted_.add(static_cast<std::size_t>(device), block.size.count());
-      if (seat.past.wanted()) {
-        seat.past.allocated(note_of(seat, pointer),
-                            seat.past.gather(torch_cuda::RecordContext::STATE));
+      byte_counters_.add(static_cast<std::size_t>(device), block.size.count());
+      if (state.history.is_active()) {
+        state.history.on_allocated(trace_of(state, pointer),
+                                   state.history.capture_stack(torch_cuda::RecordContext::STATE));
       }
     }
     delta.dataptrs_allocd.emplace_back(pointer, pointer, &deleter, c10::Device{c10::kCUDA, device});

@@ -1,4 +1,4 @@
-// The history of one device, as torch records it.
+// The allocation history of one device in torch's terms.
 #include "history.hpp"
 
 #include <c10/util/ApproximateClock.h>
@@ -13,192 +13,193 @@ using torch_cuda::RecordContext;
 
 /// Of this thread, as torch keeps them. Leaked with the thread's last use: nothing of it is Python.
 std::stack<std::string>& compile_contexts() {
-  static thread_local std::stack<std::string> mine;
-  return mine;
+  static thread_local std::stack<std::string> contexts;
+  return contexts;
 }
 
 }  // namespace
 
-void history::configure(const settings& how) {
-  TORCH_CHECK(how.when == RecordContext::NEVER || how.recorder != nullptr,
+void allocation_history::configure(const settings& config) {
+  TORCH_CHECK(config.stack_level == RecordContext::NEVER || config.stack_recorder != nullptr,
               "a history with stacks needs a recorder of stacks");
-  std::uint32_t skipped = 0;
-  for (const std::string& name : how.skipped)
-    skipped |=
+  std::uint32_t skipped_actions = 0;
+  for (const std::string& name : config.skipped_actions)
+    skipped_actions |=
         1U << static_cast<unsigned>(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
   {
     const std::lock_guard lock{mutex_};
-    skipped_ = skipped;
-    enabled_ = how.enabled;
-    recorder_ = how.enabled ? how.recorder : nullptr;
-    when_ = how.enabled ? how.when : RecordContext::NEVER;
-    entries_.set_most(how.most);
-    if (!how.enabled || how.clear) entries_.clear();
-    if (!how.enabled) {
-      recorded_.clear();
-      awaiting_.clear();
+    skipped_actions_ = skipped_actions;
+    enabled_ = config.enabled;
+    stack_recorder_ = config.enabled ? config.stack_recorder : nullptr;
+    stack_level_ = config.enabled ? config.stack_level : RecordContext::NEVER;
+    entries_.set_capacity(config.max_entries);
+    if (!config.enabled || config.clear) entries_.clear();
+    if (!config.enabled) {
+      stream_recorded_.clear();
+      pending_frees_.clear();
     }
     update();
   }
-  changed_();
+  on_change_();
 }
 
-void history::attach(torch_cuda::AllocatorTraceTracker tracker) {
+void allocation_history::attach(torch_cuda::AllocatorTraceTracker tracker) {
   {
     const std::lock_guard lock{mutex_};
     trackers_.push_back(std::move(tracker));
     update();
   }
-  changed_();
+  on_change_();
 }
 
-void history::update() noexcept {
-  writes_ = enabled_ || !trackers_.empty();
-  stacks_ = live_stacks_.size();
+void allocation_history::update() noexcept {
+  has_readers_ = enabled_ || !trackers_.empty();
+  stack_count_ = live_stacks_.size();
 }
 
-context history::gather(RecordContext level) const {
-  if (when_.load(std::memory_order_relaxed) < level) return nullptr;
-  const auto record = recorder_.load(std::memory_order_relaxed);
+context allocation_history::capture_stack(RecordContext level) const {
+  if (stack_level_.load(std::memory_order_relaxed) < level) return nullptr;
+  const auto record = stack_recorder_.load(std::memory_order_relaxed);
   return record == nullptr ? nullptr : record();
 }
 
-void history::write(action what, const block_note& block, context where) {
-  if (!writes_) return;
+void allocation_history::add_entry(action kind, const traced_block& block, context stack) {
+  if (!has_readers_) return;
   const auto& compiling = compile_contexts();
-  trace_entry entry{
-      what,
-      device_,
-      block.address,
-      block.size,
-      block.stream,
-      block.pool,
-      c10::getApproximateTime(),
-      when_.load(std::memory_order_relaxed) >= RecordContext::ALLOC ? std::move(where) : nullptr,
-      compiling.empty() ? "N/A" : compiling.top(),
-      metadata_};
+  trace_entry entry{kind,
+                    device_,
+                    block.address,
+                    block.size,
+                    block.stream,
+                    block.pool,
+                    c10::getApproximateTime(),
+                    stack_level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC
+                        ? std::move(stack)
+                        : nullptr,
+                    compiling.empty() ? "N/A" : compiling.top(),
+                    metadata_};
   for (const auto& tracker : trackers_) tracker(entry);
-  if (enabled_ && (skipped_ >> static_cast<unsigned>(what) & 1U) == 0)
+  if (enabled_ && (skipped_actions_ >> static_cast<unsigned>(kind) & 1U) == 0)
     entries_.add(std::move(entry));
 }
 
-void history::complete_overlapping(std::uint64_t address, std::uint64_t size) {
-  if (awaiting_.empty()) return;
-  auto at = awaiting_.upper_bound(address);
-  if (at != awaiting_.begin()) --at;
-  while (at != awaiting_.end() && at->first < address + size) {
-    if (at->first + at->second.size > address) {
-      write(action::FREE_COMPLETED, at->second, nullptr);
-      at = awaiting_.erase(at);
+void allocation_history::complete_overlapping(std::uint64_t address, std::uint64_t size) {
+  if (pending_frees_.empty()) return;
+  auto pending = pending_frees_.upper_bound(address);
+  if (pending != pending_frees_.begin()) --pending;
+  while (pending != pending_frees_.end() && pending->first < address + size) {
+    if (pending->first + pending->second.size > address) {
+      add_entry(action::FREE_COMPLETED, pending->second, nullptr);
+      pending = pending_frees_.erase(pending);
     } else {
-      ++at;
+      ++pending;
     }
   }
 }
 
-void history::allocated(const block_note& block, context where) {
-  {
-    const std::lock_guard lock{mutex_};
-    complete_overlapping(block.address, block.size);
-    if (when_ >= RecordContext::STATE) {
-      live_stacks_.insert_or_assign(block.address, where);
-    } else {
-      live_stacks_.erase(block.address);
-    }
-    write(action::ALLOC, block, std::move(where));
-    update();
+void allocation_history::on_allocated(const traced_block& block, context stack) {
+  const std::lock_guard lock{mutex_};
+  complete_overlapping(block.address, block.size);
+  if (stack_level_ >= RecordContext::STATE) {
+    live_stacks_.insert_or_assign(block.address, stack);
+  } else {
+    live_stacks_.erase(block.address);
   }
+  add_entry(action::ALLOC, block, std::move(stack));
+  update();
 }
 
-void history::freed(const block_note& block, context where) {
-  context last;  // released outside the lock: it may be a Python object's
+void allocation_history::on_free(const traced_block& block, context stack) {
+  context released;  // outside the lock: it may be a Python object's
   bool was_last = false;
   {
     const std::lock_guard lock{mutex_};
-    if (const auto kept = live_stacks_.find(block.address); kept != live_stacks_.end()) {
-      last = std::move(kept->second);
-      live_stacks_.erase(kept);
+    if (const auto entry = live_stacks_.find(block.address); entry != live_stacks_.end()) {
+      released = std::move(entry->second);
+      live_stacks_.erase(entry);
     }
-    write(action::FREE_REQUESTED, block, where);
-    if (recorded_.erase(block.address) != 0) {
-      awaiting_.insert_or_assign(block.address, block);
+    add_entry(action::FREE_REQUESTED, block, stack);
+    if (stream_recorded_.erase(block.address) != 0) {
+      pending_frees_.insert_or_assign(block.address, block);
     } else {
-      write(action::FREE_COMPLETED, block, std::move(where));
+      add_entry(action::FREE_COMPLETED, block, std::move(stack));
     }
     update();
-    was_last = !wanted();
+    was_last = !is_active();
   }
-  if (was_last) changed_();
+  if (was_last) on_change_();
 }
 
-void history::recorded_stream(std::uint64_t address) {
+void allocation_history::on_stream_recorded(std::uint64_t address) {
   const std::lock_guard lock{mutex_};
-  if (enabled_) recorded_.insert(address);
+  if (enabled_) stream_recorded_.insert(address);
 }
 
-void history::out_of_memory(std::uint64_t size, std::uint64_t device_free, void* stream,
-                            MempoolId_t pool, context where) {
+void allocation_history::on_out_of_memory(std::uint64_t size, std::uint64_t device_free,
+                                          void* stream, MempoolId_t pool, context stack) {
   const std::lock_guard lock{mutex_};
-  write(action::OOM, {device_free, size, stream, pool}, std::move(where));
+  add_entry(action::OOM, {device_free, size, stream, pool}, std::move(stack));
 }
 
-void history::snapshot_taken(std::uint64_t active, MempoolId_t pool) {
+void allocation_history::on_snapshot(std::uint64_t active, MempoolId_t pool) {
   const std::lock_guard lock{mutex_};
-  write(action::SNAPSHOT, {0, active, nullptr, pool}, nullptr);
+  add_entry(action::SNAPSHOT, {0, active, nullptr, pool}, nullptr);
 }
 
-void history::complete_frees(const std::unordered_set<std::uint64_t>& pending) {
+void allocation_history::complete_frees(const std::unordered_set<std::uint64_t>& pending) {
   const std::lock_guard lock{mutex_};
-  for (auto at = awaiting_.begin(); at != awaiting_.end();) {
-    if (pending.count(at->first) != 0) {
-      ++at;
+  for (auto freed = pending_frees_.begin(); freed != pending_frees_.end();) {
+    if (pending.count(freed->first) != 0) {
+      ++freed;
       continue;
     }
-    write(action::FREE_COMPLETED, at->second, nullptr);
-    at = awaiting_.erase(at);
+    add_entry(action::FREE_COMPLETED, freed->second, nullptr);
+    freed = pending_frees_.erase(freed);
   }
 }
 
-std::vector<trace_entry> history::entries() const {
+std::vector<trace_entry> allocation_history::entries() const {
   const std::lock_guard lock{mutex_};
   return entries_.all();
 }
 
-context history::stack_of(std::uint64_t address) const {
+context allocation_history::stack_of(std::uint64_t address) const {
   const std::lock_guard lock{mutex_};
-  const auto found = live_stacks_.find(address);
-  return found == live_stacks_.end() ? nullptr : found->second;
+  const auto stack = live_stacks_.find(address);
+  return stack == live_stacks_.end() ? nullptr : stack->second;
 }
 
-void history::set_metadata(const std::string& text) {
+void allocation_history::set_metadata(const std::string& text) {
   const std::lock_guard lock{mutex_};
   metadata_ = text;
 }
 
-std::string history::metadata() const {
+std::string allocation_history::metadata() const {
   const std::lock_guard lock{mutex_};
   return metadata_;
 }
 
-void history::push_compile_context(const std::string& text) { compile_contexts().push(text); }
+void allocation_history::push_compile_context(const std::string& text) {
+  compile_contexts().push(text);
+}
 
-void history::pop_compile_context() {
+void allocation_history::pop_compile_context() {
   if (!compile_contexts().empty()) compile_contexts().pop();
 }
 
-void history::on_event(const weir::memory_event& what) noexcept try {
-  if (!writes()) return;
+void allocation_history::on_event(const weir::memory_event& event) noexcept try {
+  if (!has_readers()) return;
   const std::lock_guard lock{mutex_};
-  switch (what.kind) {
+  switch (event.kind) {
     case weir::memory_event_kind::reserve:
-      write(action::SEGMENT_MAP, {what.address, what.size, nullptr, {0, 0}}, nullptr);
+      add_entry(action::SEGMENT_MAP, {event.address, event.size, nullptr, {0, 0}}, nullptr);
       break;
     case weir::memory_event_kind::release:
-      write(action::SEGMENT_UNMAP, {what.address, what.size, nullptr, {0, 0}}, nullptr);
+      add_entry(action::SEGMENT_UNMAP, {event.address, event.size, nullptr, {0, 0}}, nullptr);
       break;
     case weir::memory_event_kind::move:
-      write(action::SEGMENT_UNMAP, {what.other_address, what.size, nullptr, {0, 0}}, nullptr);
-      write(action::SEGMENT_MAP, {what.address, what.size, nullptr, {0, 0}}, nullptr);
+      add_entry(action::SEGMENT_UNMAP, {event.other_address, event.size, nullptr, {0, 0}}, nullptr);
+      add_entry(action::SEGMENT_MAP, {event.address, event.size, nullptr, {0, 0}}, nullptr);
       break;
     default:
       break;
@@ -209,10 +210,10 @@ void history::on_event(const weir::memory_event& what) noexcept try {
 
 // --- Annotations --------------------------------------------------------------------------------
 
-void annotations::configure(bool enabled, std::size_t most, bool clear) {
+void annotations::configure(bool enabled, std::size_t max_entries, bool clear) {
   const std::lock_guard lock{mutex_};
   enabled_ = enabled;
-  entries_.set_most(most);
+  entries_.set_capacity(max_entries);
   if (!enabled || clear) entries_.clear();
 }
 

@@ -7,59 +7,60 @@
 namespace weir_torch {
 
 weir::result<std::unique_ptr<imported_block>> imported_block::open(
-    weir::device where, const ipc_handle& what, const std::vector<weir::descriptor>& memory) {
-  if (memory.size() != what.pieces.size()) return weir::errc::invalid_argument;
+    weir::device gpu, const ipc_handle& handle, const std::vector<weir::descriptor>& descriptors) {
+  if (descriptors.size() != handle.sizes.size()) return weir::errc::invalid_argument;
   weir::bytes total{};
-  for (const std::uint64_t size : what.pieces) {
+  for (const std::uint64_t size : handle.sizes) {
     if (size > weir::bytes::max().count() - total.count())
       return weir::error{.code = weir::errc::size_overflow};
     total += weir::bytes{size};
   }
-  WEIR_TRY_VALUE(range, weir::address_range::reserve(where, total));
-  std::unique_ptr<imported_block> made{new imported_block{std::move(range)}};
+  WEIR_TRY_VALUE(range, weir::address_range::reserve(gpu, total));
+  std::unique_ptr<imported_block> block{new imported_block{std::move(range)}};
   weir::bytes offset{};
-  for (std::size_t i = 0; i < memory.size(); ++i) {
-    const weir::bytes size{what.pieces[i]};
-    WEIR_TRY_VALUE(handle, weir::physical_handle::import_descriptor(where, memory[i].get(), size));
-    WEIR_TRY_VALUE(mapped, weir::mapping::create(made->range_, offset, handle));
-    WEIR_TRY(mapped.set_access(where));
-    made->mappings_.push_back(std::move(mapped));
+  for (std::size_t i = 0; i < descriptors.size(); ++i) {
+    const weir::bytes size{handle.sizes[i]};
+    WEIR_TRY_VALUE(memory,
+                   weir::physical_handle::import_descriptor(gpu, descriptors[i].get(), size));
+    WEIR_TRY_VALUE(mapping, weir::mapping::create(block->range_, offset, memory));
+    WEIR_TRY(mapping.set_access(gpu));
+    block->mappings_.push_back(std::move(mapping));
     offset += size;
   }
-  return made;
+  return block;
 }
 
-void leaving_blocks::add(std::unique_ptr<imported_block> block) noexcept {
+void unmap_queue::add(std::unique_ptr<imported_block> block) noexcept {
   try {
     const std::lock_guard lock{mutex_};
-    all_.push_back(std::move(block));
+    blocks_.push_back(std::move(block));
   } catch (const std::bad_alloc&) {
-    static_cast<void>(device_.synchronize());  // there is no room to keep it in: it goes now
+    static_cast<void>(device_.synchronize());  // the queue cannot grow: it is unmapped now
   }
 }
 
-void leaving_blocks::unmap(bool capturing) noexcept {
-  if (capturing) return;
-  std::vector<std::unique_ptr<imported_block>> going;
+void unmap_queue::drain(bool is_capturing) noexcept {
+  if (is_capturing) return;
+  std::vector<std::unique_ptr<imported_block>> unmapped;
   {
     const std::lock_guard lock{mutex_};
-    going.swap(all_);
+    unmapped.swap(blocks_);
   }
-  if (going.empty()) return;
-  const auto rested = device_.synchronize();
-  // A device that is lost or gone does no more work; one with a capture that nobody told of does.
-  if (rested || rested.code() != weir::errc::capture_forbidden) return;
+  if (unmapped.empty()) return;
+  const auto synchronized = device_.synchronize();
+  // A device that is lost or gone does no more work; one with an undeclared capture does.
+  if (synchronized || synchronized.code() != weir::errc::capture_forbidden) return;
   const std::lock_guard lock{mutex_};
-  if (all_.empty()) {
-    all_.swap(going);
+  if (blocks_.empty()) {
+    blocks_.swap(unmapped);
     return;
   }
   try {
-    all_.reserve(all_.size() + going.size());
+    blocks_.reserve(blocks_.size() + unmapped.size());
   } catch (const std::bad_alloc&) {
-    return;  // there is no room to keep them in
+    return;  // the queue cannot grow: they are unmapped now
   }
-  for (auto& each : going) all_.push_back(std::move(each));
+  for (auto& block : unmapped) blocks_.push_back(std::move(block));
 }
 
 }  // namespace weir_torch

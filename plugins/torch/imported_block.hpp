@@ -12,14 +12,14 @@
 
 namespace weir_torch {
 
-/// The physical handles that a handle string names, one behind the other in a range of their own.
+/// The physical handles that an ipc_handle names, one behind the other in a range of their own.
 ///
-/// Mapped as long as this object lives. Work that uses the memory must be done before it goes
-/// (leaving_blocks). One thread at a time.
+/// Mapped as long as this object lives. Work that uses the memory must be done before it is
+/// destroyed (unmap_queue). One thread at a time.
 class imported_block {
  public:
   [[nodiscard]] static weir::result<std::unique_ptr<imported_block>> open(
-      weir::device where, const ipc_handle& what, const std::vector<weir::descriptor>& memory);
+      weir::device gpu, const ipc_handle& handle, const std::vector<weir::descriptor>& descriptors);
 
   [[nodiscard]] void* base() const noexcept { return reinterpret_cast<void*>(range_.base()); }
 
@@ -30,23 +30,24 @@ class imported_block {
   std::vector<weir::mapping> mappings_;
 };
 
-/// Blocks of one device that nobody has any more. Unmapped when the device has done all its queued
-/// work, whatever stream it is on; not while a capture is under way, which the wait would spoil.
-/// Any thread.
-class leaving_blocks {
+/// Imported blocks of one device that nobody refers to any more. Unmapped when the device has done
+/// all its queued work, on all streams; not while a capture is under way, which the wait would
+/// invalidate. Any thread.
+class unmap_queue {
  public:
-  explicit leaving_blocks(weir::device where) : device_{where} {}
-  leaving_blocks(const leaving_blocks&) = delete;
-  leaving_blocks& operator=(const leaving_blocks&) = delete;
+  explicit unmap_queue(weir::device gpu) : device_{gpu} {}
+  unmap_queue(const unmap_queue&) = delete;
+  unmap_queue& operator=(const unmap_queue&) = delete;
 
-  /// To be unmapped with the next call.
+  /// To be unmapped with the next drain().
   void add(std::unique_ptr<imported_block> block) noexcept;
-  void unmap(bool capturing) noexcept;
+  /// Waits for the device and unmaps all of them, unless a capture is under way.
+  void drain(bool is_capturing) noexcept;
 
  private:
   const weir::device device_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<imported_block>> all_;
+  std::vector<std::unique_ptr<imported_block>> blocks_;
 };
 
 }  // namespace weir_torch

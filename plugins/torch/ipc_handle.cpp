@@ -1,6 +1,6 @@
 // Handle strings of shared memory.
 //
-//   "weir" version:u8 ticket:16 socket_length:u8 socket pieces:u32 (size:u64)*     little endian
+//   "weir" version:u8 token:16 socket_length:u8 socket handles:u32 (size:u64)*     little endian
 #include "ipc_handle.hpp"
 
 #include <cstring>
@@ -8,66 +8,68 @@
 namespace weir_torch {
 namespace {
 
-constexpr std::string_view mark = "weir";
+constexpr std::string_view magic = "weir";
 
 template <class Number>
-void put(std::string& to, Number value) {
+void put(std::string& text, Number value) {
   for (std::size_t i = 0; i < sizeof(Number); ++i)
-    to.push_back(static_cast<char>(static_cast<std::uint8_t>(value >> (8 * i))));
+    text.push_back(static_cast<char>(static_cast<std::uint8_t>(value >> (8 * i))));
 }
 
 template <class Number>
-Number take(std::string_view& from) noexcept {
+Number take(std::string_view& text) noexcept {
   Number value = 0;
   for (std::size_t i = 0; i < sizeof(Number); ++i)
-    value = static_cast<Number>(value | static_cast<Number>(static_cast<std::uint8_t>(from[i]))
+    value = static_cast<Number>(value | static_cast<Number>(static_cast<std::uint8_t>(text[i]))
                                             << (8 * i));
-  from.remove_prefix(sizeof(Number));
+  text.remove_prefix(sizeof(Number));
   return value;
 }
 
-weir::error refused(weir::errc code, const char* why) { return {.code = code, .detail = why}; }
+weir::error refusal(weir::errc code, const char* reason) {
+  return {.code = code, .detail = reason};
+}
 
 }  // namespace
 
-std::string ipc_handle::write() const {
-  std::string out{mark};
-  out.push_back(static_cast<char>(version));
-  out.append(reinterpret_cast<const char*>(ticket.data()), ticket.size());
-  out.push_back(static_cast<char>(socket.size()));
-  out.append(socket);
-  put(out, static_cast<std::uint32_t>(pieces.size()));
-  for (const std::uint64_t size : pieces) put(out, size);
-  return out;
+std::string ipc_handle::serialize() const {
+  std::string text{magic};
+  text.push_back(static_cast<char>(version));
+  text.append(reinterpret_cast<const char*>(token.data()), token.size());
+  text.push_back(static_cast<char>(socket.size()));
+  text.append(socket);
+  put(text, static_cast<std::uint32_t>(sizes.size()));
+  for (const std::uint64_t size : sizes) put(text, size);
+  return text;
 }
 
-weir::result<ipc_handle> ipc_handle::read(std::string_view text) {
-  const auto foreign = [] {
-    return refused(weir::errc::invalid_argument,
+weir::result<ipc_handle> ipc_handle::parse(std::string_view text) {
+  const auto not_ours = [] {
+    return refusal(weir::errc::invalid_argument,
                    "not a handle of weir: both processes must use weir.torch.enable()");
   };
-  if (text.size() < mark.size() + 1 || !text.starts_with(mark)) return foreign();
-  text.remove_prefix(mark.size());
+  if (text.size() < magic.size() + 1 || !text.starts_with(magic)) return not_ours();
+  text.remove_prefix(magic.size());
   if (take<std::uint8_t>(text) != version) {
-    return refused(weir::errc::bad_version, "the handle was made by another version of weir");
+    return refusal(weir::errc::bad_version, "the handle was made by another version of weir");
   }
-  ipc_handle out;
-  if (text.size() < out.ticket.size() + 1) return foreign();
-  std::memcpy(out.ticket.data(), text.data(), out.ticket.size());
-  text.remove_prefix(out.ticket.size());
+  ipc_handle handle;
+  if (text.size() < handle.token.size() + 1) return not_ours();
+  std::memcpy(handle.token.data(), text.data(), handle.token.size());
+  text.remove_prefix(handle.token.size());
   const std::size_t length = take<std::uint8_t>(text);
-  if (length == 0 || text.size() < length + 4) return foreign();
-  out.socket = text.substr(0, length);
+  if (length == 0 || text.size() < length + 4) return not_ours();
+  handle.socket = text.substr(0, length);
   text.remove_prefix(length);
   const std::uint32_t count = take<std::uint32_t>(text);
-  if (count == 0 || count > most_pieces || text.size() != count * sizeof(std::uint64_t))
-    return foreign();
-  out.pieces.reserve(count);
+  if (count == 0 || count > max_handles || text.size() != count * sizeof(std::uint64_t))
+    return not_ours();
+  handle.sizes.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
-    out.pieces.push_back(take<std::uint64_t>(text));
-    if (out.pieces.back() == 0) return foreign();
+    handle.sizes.push_back(take<std::uint64_t>(text));
+    if (handle.sizes.back() == 0) return not_ours();
   }
-  return out;
+  return handle;
 }
 
 }  // namespace weir_torch

@@ -1,4 +1,4 @@
-// What one process tells another so that it can fetch a block's memory: a handle string.
+// The string by which another process imports a block's memory.
 #pragma once
 
 #include <array>
@@ -11,22 +11,23 @@
 
 namespace weir_torch {
 
-/// Names memory of another process: where to ask, what to say, and what comes.
+/// Names memory of another process: its server's socket, a token, and the sizes of the physical
+/// handles.
 ///
-/// Travels as bytes that begin with a mark and a version, so that a handle of torch's own allocator
-/// or of a later weir is refused with a clear error. The same block gives the same bytes as long as
-/// it lives, so they can be the key of a cache.
+/// Serialized as bytes that begin with a magic and a version, so that a handle of torch's own
+/// allocator or of a later weir is refused with a clear error. The same block gives the same bytes
+/// as long as it lives, so they can be the key of a cache.
 struct ipc_handle {
   static constexpr std::uint8_t version = 1;
-  static constexpr std::size_t most_pieces = 4096;
+  static constexpr std::size_t max_handles = 4096;
 
-  std::array<std::uint8_t, 16> ticket{};  ///< random; who knows it may fetch
-  std::string socket;                     ///< where the exporter listens
-  std::vector<std::uint64_t> pieces;      ///< sizes of the physical handles, one behind the other
+  std::array<std::uint8_t, 16> token{};  ///< random; who knows it may fetch
+  std::string socket;                    ///< path that the exporter listens on
+  std::vector<std::uint64_t> sizes;      ///< of the physical handles, one behind the other
 
-  [[nodiscard]] std::string write() const;
+  [[nodiscard]] std::string serialize() const;
   /// invalid_argument: not such a string; bad_version: of a later version.
-  [[nodiscard]] static weir::result<ipc_handle> read(std::string_view text);
+  [[nodiscard]] static weir::result<ipc_handle> parse(std::string_view text);
 
   friend bool operator==(const ipc_handle&, const ipc_handle&) = default;
 };

@@ -21,157 +21,166 @@ namespace {
 
 namespace py = pybind11;
 
-/// Bytes that torch's allocator of before still holds; what it only caches goes back first.
-std::int64_t held_by(torch_cuda::CUDAAllocator& before) {
-  if (!before.initialized()) return 0;
-  before.emptyCache({0, 0});
+/// Bytes that torch's previous allocator holds once its cache is emptied.
+std::int64_t held_by(torch_cuda::CUDAAllocator& previous) {
+  if (!previous.initialized()) return 0;
+  previous.emptyCache({0, 0});
   std::int64_t held = 0;
   for (c10::DeviceIndex device = 0; device < c10::cuda::device_count(); ++device)
-    held += before.getDeviceStats(device).reserved_bytes[0].current;
+    held += previous.getDeviceStats(device).reserved_bytes[0].current;
   return held;
 }
 
 void install(const std::string& list, bool exportable_if_possible) {
   TORCH_CHECK(installed() == nullptr, "weir is this process's CUDA allocator already");
-  torch_cuda::CUDAAllocator* const before = torch_cuda::get();
-  const std::string name = before->name();
+  torch_cuda::CUDAAllocator* const previous = torch_cuda::get();
+  const std::string name = previous->name();
   TORCH_CHECK(name == "native" || name == "cudaMallocAsync",
               "the CUDA allocator was changed already: it is \"", name, "\"");
-  const std::int64_t held = held_by(*before);
+  const std::int64_t held = held_by(*previous);
   TORCH_CHECK(held == 0, "torch's own CUDA allocator holds ",
               format_size(static_cast<std::uint64_t>(held)),
               " of tensors: call weir.torch.enable() before anything is put on a GPU");
   weir::options initial;
-  // Streams that come from outside (torch.cuda.ExternalStream) are destroyed without a word, and
-  // the driver does not survive being asked about one. torch's own are watched.
+  // External streams (torch.cuda.ExternalStream) are destroyed unannounced, and the driver does not
+  // survive a query about one that is gone. torch's own are watched.
   initial.heap_unannounced_ends = true;
   weir::options settings = checked(weir::options_from_environment({}, initial));
   checked(weir::set_all(settings, list));
-  auto machine = checked(weir::runtime::open_cuda(settings.driver_path));
-  TORCH_CHECK(static_cast<std::size_t>(machine->device_count()) <= tally::most_devices,
-              "more than ", tally::most_devices, " GPUs");
-  auto* const made =
-      new weir_allocator{std::move(machine), std::move(settings), exportable_if_possible};
-  // torch initialises what it finds here together with CUDA; if that has happened, it is ours to.
-  if (before->initialized()) made->init(c10::cuda::device_count());
-  set_installed(made);
-  c10::SetAllocator(c10::kCUDA, made, 0);
-  torch_cuda::allocator.store(made);
+  auto runtime = checked(weir::runtime::open_cuda(settings.driver_path));
+  TORCH_CHECK(static_cast<std::size_t>(runtime->device_count()) <= byte_counters::max_devices,
+              "more than ", byte_counters::max_devices, " GPUs");
+  auto* const allocator =
+      new weir_allocator{std::move(runtime), std::move(settings), exportable_if_possible};
+  // torch initialises its allocator together with CUDA; if that has happened, it is done here.
+  if (previous->initialized()) allocator->init(c10::cuda::device_count());
+  set_installed(allocator);
+  c10::SetAllocator(c10::kCUDA, allocator, 0);
+  torch_cuda::allocator.store(allocator);
 }
 
-weir_allocator& ours() {
-  weir_allocator* const found = installed();
-  TORCH_CHECK(found != nullptr, "call weir.torch.enable() first");
-  return *found;
+weir_allocator& installed_or_throw() {
+  weir_allocator* const allocator = installed();
+  TORCH_CHECK(allocator != nullptr, "call weir.torch.enable() first");
+  return *allocator;
 }
 
 std::int64_t as_number(cudaStream_t stream) { return reinterpret_cast<std::int64_t>(stream); }
 
-py::dict to_dict(const weir::memory_stats& of) {
-  py::dict out;
-  const auto gauge = [&](const char* what, const weir::gauge& value) {
-    out[what] = value.current;
-    out[(std::string{what} + "_peak").c_str()] = value.peak;
+py::dict to_dict(const weir::memory_stats& stats) {
+  py::dict fields;
+  const auto gauge = [&](const char* name, const weir::gauge& value) {
+    fields[name] = value.current;
+    fields[(std::string{name} + "_peak").c_str()] = value.peak;
   };
-  gauge("requested", of.requested);
-  gauge("allocated", of.allocated);
-  gauge("active", of.active);
-  gauge("reserved", of.reserved);
-  gauge("blocks", of.blocks);
-  gauge("active_requested", of.active_requested);
-  gauge("active_blocks", of.active_blocks);
-  out["cached"] = of.cached;
-  out["thread_cached"] = of.thread_cached;
-  out["pending"] = of.pending;
-  out["stream_bound"] = of.stream_bound;
-  out["allocations"] = of.allocations;
-  out["frees"] = of.frees;
-  out["hits"] = of.hits;
-  out["failures"] = of.failures;
-  out["handles_created"] = of.handles_created;
-  out["handles_moved"] = of.handles_moved;
-  out["handles_returned"] = of.handles_returned;
-  out["handles_released"] = of.handles_released;
-  out["waits"] = of.waits;
-  out["events"] = of.events;
-  out["metadata"] = of.metadata;
-  return out;
+  const auto byte_gauge = [&](const char* name, const weir::byte_gauge& value) {
+    gauge(name, {value.current.count(), value.peak.count()});
+  };
+  byte_gauge("requested", stats.requested);
+  byte_gauge("allocated", stats.allocated);
+  byte_gauge("active", stats.active);
+  byte_gauge("reserved", stats.reserved);
+  gauge("blocks", stats.blocks);
+  byte_gauge("active_requested", stats.active_requested);
+  gauge("active_blocks", stats.active_blocks);
+  fields["cached"] = stats.cached.count();
+  fields["thread_cached"] = stats.thread_cached.count();
+  fields["pending"] = stats.pending.count();
+  fields["stream_bound"] = stats.stream_bound.count();
+  fields["allocations"] = stats.allocations;
+  fields["frees"] = stats.frees;
+  fields["hits"] = stats.hits;
+  fields["heap_hits"] = stats.heap_hits;
+  fields["misses"] = stats.misses;
+  fields["failures"] = stats.failures;
+  fields["handles_created"] = stats.handles_created;
+  fields["handles_moved"] = stats.handles_moved;
+  fields["handles_returned"] = stats.handles_returned;
+  fields["handles_released"] = stats.handles_released;
+  fields["waits"] = stats.waits;
+  fields["events"] = stats.events;
+  fields["metadata"] = stats.metadata.count();
+  return fields;
 }
 
 py::object stats(int device) {
-  const device_seat* const there = ours().seat(static_cast<c10::DeviceIndex>(device));
-  if (there == nullptr) return py::none();
-  return to_dict(there->memory.stats());
+  const device_state* const state =
+      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  if (state == nullptr) return py::none();
+  return to_dict(state->memory.stats());
 }
 
-/// Everything that report() writes about, of one moment as far as weir can.
+/// The fields of report(), of one moment as far as possible.
 py::object describe(int device, std::uint64_t size) {
-  device_seat* const there = ours().seat(static_cast<c10::DeviceIndex>(device));
-  if (there == nullptr) return py::none();
+  device_state* const state =
+      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  if (state == nullptr) return py::none();
   const auto report =
-      there->memory.explain(weir::bytes{size}, weir::stream_ref::legacy(there->gpu));
-  const weir::allocator_snapshot all = there->memory.snapshot();
-  py::dict out;
-  out["name"] = std::string{there->gpu.name()};
-  out["options"] = weir::to_string(ours().settings());
-  out["stats"] = to_dict(all.stats);
-  out["limit"] = report.limit == weir::bytes::max() ? py::object{py::none()}
-                                                    : py::object{py::int_(report.limit.count())};
-  out["device_free"] = report.device_free.count();
-  out["device_total"] = report.device_total.count();
-  out["largest_free"] = report.largest_free.count();
-  out["fragments"] = report.fragments.count();
-  out["other_pools"] = report.other_pools.count();
-  out["elsewhere"] = report.elsewhere.count();
-  out["advice"] = report.advice;
+      state->memory.explain(weir::bytes{size}, weir::stream_ref::legacy(state->gpu));
+  const weir::allocator_snapshot snapshot = state->memory.snapshot();
+  py::dict fields;
+  fields["name"] = std::string{state->gpu.name()};
+  fields["options"] = weir::to_string(installed_or_throw().settings());
+  fields["stats"] = to_dict(snapshot.stats);
+  fields["limit"] = report.limit == weir::bytes::max() ? py::object{py::none()}
+                                                       : py::object{py::int_(report.limit.count())};
+  fields["device_free"] = report.device_free.count();
+  fields["device_total"] = report.device_total.count();
+  fields["largest_free"] = report.largest_free.count();
+  fields["fragments"] = report.fragments.count();
+  fields["other_pools"] = report.other_pools.count();
+  fields["elsewhere"] = report.elsewhere.count();
+  fields["advice"] = report.advice;
   py::list tags;
-  for (const weir::tag_stats& each : report.tags)
-    tags.append(py::make_tuple(std::string{each.tag.name()}, to_dict(each.stats)));
-  out["tags"] = tags;
+  for (const weir::tag_stats& entry : report.tags)
+    tags.append(py::make_tuple(std::string{entry.tag.name()}, to_dict(entry.stats)));
+  fields["tags"] = tags;
   py::list sizes;
-  for (const auto& each : report.largest)
-    sizes.append(py::make_tuple(each.size.count(), each.blocks));
-  out["sizes"] = sizes;
+  for (const auto& largest : report.largest)
+    sizes.append(py::make_tuple(largest.size.count(), largest.blocks));
+  fields["sizes"] = sizes;
   std::map<std::int64_t, std::pair<std::uint64_t, std::uint64_t>> streams;  // live, bound
   py::list pools;
-  for (const weir::pool_snapshot& pool : all.pools) {
-    for (const weir::block_info& piece : pool.blocks) {
-      const auto stream = as_number(there->streams.handle_of(piece.stream));
-      if (piece.state == weir::block_state::live) streams[stream].first += piece.size.count();
-      if (piece.state == weir::block_state::stream_bound)
-        streams[stream].second += piece.size.count();
+  for (const weir::pool_snapshot& pool : snapshot.pools) {
+    for (const weir::block_info& block : pool.blocks) {
+      const auto stream = as_number(state->streams.handle_of(block.stream));
+      if (block.state == weir::block_state::live) streams[stream].first += block.size.count();
+      if (block.state == weir::block_state::stream_bound)
+        streams[stream].second += block.size.count();
     }
-    const MempoolId_t id = there->pools.name_of(pool.id);
+    const MempoolId_t id = state->pools.torch_id_of(pool.id);
     pools.append(
         py::make_tuple(py::make_tuple(id.first, id.second), pool.name, to_dict(pool.stats)));
   }
-  out["pools"] = pools;
+  fields["pools"] = pools;
   py::list by_stream;
   for (const auto& [stream, held] : streams)
     by_stream.append(py::make_tuple(stream, held.first, held.second));
-  out["streams"] = by_stream;
-  return out;
+  fields["streams"] = by_stream;
+  return fields;
 }
 
 std::uint64_t trim(int device, std::uint64_t keep) {
-  device_seat* const there = ours().seat(static_cast<c10::DeviceIndex>(device));
-  if (there == nullptr) return 0;
-  return checked(there->memory.trim(weir::bytes{keep})).count();
+  device_state* const state =
+      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  if (state == nullptr) return 0;
+  return checked(state->memory.trim(weir::bytes{keep})).count();
 }
 
 void watch_stream(int device, std::int64_t handle) {
-  const device_seat& there = ours().at(static_cast<c10::DeviceIndex>(device));
-  checked(weir::watch_stream({there.gpu, reinterpret_cast<cudaStream_t>(handle)}));
+  const device_state& state = installed_or_throw().state_of(static_cast<c10::DeviceIndex>(device));
+  checked(weir::watch_stream({state.gpu, reinterpret_cast<cudaStream_t>(handle)}));
 }
 
 void release_stream(int device, std::int64_t handle) {
-  device_seat* const there = ours().seat(static_cast<c10::DeviceIndex>(device));
-  if (there == nullptr) return;
-  checked(weir::unwatch_stream({there->gpu, reinterpret_cast<cudaStream_t>(handle)}));
+  device_state* const state =
+      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  if (state == nullptr) return;
+  checked(weir::unwatch_stream({state->gpu, reinterpret_cast<cudaStream_t>(handle)}));
 }
 
-void note_stream(int device, std::int64_t id) {
-  ours().note_stream(static_cast<c10::DeviceIndex>(device), id);
+void mark_stream_used(int device, std::int64_t id) {
+  installed_or_throw().mark_stream_used(static_cast<c10::DeviceIndex>(device), id);
 }
 
 /// A tag scope that Python enters and leaves, on one thread.
@@ -191,30 +200,33 @@ class tagged {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   namespace py = pybind11;
-  namespace seat = weir_torch;
-  using released = py::call_guard<py::gil_scoped_release>;
-  module.def("install", &seat::install, py::arg("options"), py::arg("exportable_if_possible"));
-  module.def("installed", [] { return seat::installed() != nullptr; });
-  module.def("stats", &seat::stats);
-  module.def("describe", &seat::describe);
-  module.def("trim", &seat::trim, released{});
-  module.def("watch_stream", &seat::watch_stream, released{});
-  module.def("release_stream", &seat::release_stream, released{});
-  module.def("note_stream", &seat::note_stream);  // a few nanoseconds: not worth a release
+  namespace plugin = weir_torch;
+  using gil_released = py::call_guard<py::gil_scoped_release>;
+  module.def("install", &plugin::install, py::arg("options"), py::arg("exportable_if_possible"));
+  module.def("installed", [] { return plugin::installed() != nullptr; });
+  module.def("stats", &plugin::stats);
+  module.def("describe", &plugin::describe);
+  module.def("trim", &plugin::trim, gil_released{});
+  module.def("watch_stream", &plugin::watch_stream, gil_released{});
+  module.def("release_stream", &plugin::release_stream, gil_released{});
+  module.def("mark_stream_used", &plugin::mark_stream_used);  // too short to release the GIL
   module.def(
       "record",
       [](int device, const std::string& path, bool stacks) {
-        seat::ours().record(static_cast<c10::DeviceIndex>(device), path, stacks);
+        plugin::installed_or_throw().record(static_cast<c10::DeviceIndex>(device), path, stacks);
       },
-      released{});
+      gil_released{});
   module.def(
       "stop_recording",
-      [](int device) { seat::ours().stop_recording(static_cast<c10::DeviceIndex>(device)); },
-      released{});
+      [](int device) {
+        plugin::installed_or_throw().stop_recording(static_cast<c10::DeviceIndex>(device));
+      },
+      gil_released{});
   module.def(
-      "mark", [](const std::string& text) { seat::ours().mark(text); }, released{});
-  py::class_<seat::tagged>(module, "Tagged")
+      "mark", [](const std::string& text) { plugin::installed_or_throw().mark(text); },
+      gil_released{});
+  py::class_<plugin::tagged>(module, "Tagged")
       .def(py::init<std::string>())
-      .def("enter", &seat::tagged::enter)
-      .def("leave", &seat::tagged::leave);
+      .def("enter", &plugin::tagged::enter)
+      .def("leave", &plugin::tagged::leave);
 }

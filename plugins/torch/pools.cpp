@@ -9,75 +9,75 @@
 
 namespace weir_torch {
 
-pool_table::entry& pool_table::known(MempoolId_t id) {
-  const auto found = pools_.find(id);
-  TORCH_CHECK(found != pools_.end(), "there is no memory pool (", id.first, ", ", id.second, ")");
-  return found->second;
+pool_table::entry& pool_table::find_or_throw(MempoolId_t id) {
+  const auto pool = pools_.find(id);
+  TORCH_CHECK(pool != pools_.end(), "there is no memory pool (", id.first, ", ", id.second, ")");
+  return pool->second;
 }
 
 void pool_table::acquire(MempoolId_t id) {
   TORCH_CHECK(id != MempoolId_t(0, 0), "(0, 0) is not a memory pool of its own");
   {
     const std::lock_guard lock{mutex_};
-    if (const auto found = pools_.find(id); found != pools_.end()) {
-      ++found->second.uses;
+    if (const auto pool = pools_.find(id); pool != pools_.end()) {
+      ++pool->second.use_count;
       return;
     }
   }
   const std::string name = "torch " + std::to_string(id.first) + "." + std::to_string(id.second);
-  weir::memory_pool made = checked(memory_.create_pool(name, {.retains = true}));
+  weir::memory_pool created = checked(memory_.create_pool(name, {.retains = true}));
   const std::lock_guard lock{mutex_};
-  names_[made.id()] = id;
-  entry& mine = pools_[id];
-  if (!mine.memory) mine.memory = std::move(made);
-  ++mine.uses;
+  torch_ids_[created.id()] = id;
+  entry& pool = pools_[id];
+  if (!pool.memory) pool.memory = std::move(created);
+  ++pool.use_count;
 }
 
 void pool_table::release(MempoolId_t id) {
-  weir::memory_pool last;  // let go outside the lock
+  weir::memory_pool released;  // destroyed outside the lock
   const std::lock_guard lock{mutex_};
-  entry& mine = known(id);
-  if (--mine.uses > 0) return;
-  last = std::move(mine.memory);
+  entry& pool = find_or_throw(id);
+  if (--pool.use_count > 0) return;
+  released = std::move(pool.memory);
   pools_.erase(id);
 }
 
-int pool_table::uses(MempoolId_t id) const {
+int pool_table::use_count(MempoolId_t id) const {
   const std::lock_guard lock{mutex_};
-  const auto found = pools_.find(id);
-  return found == pools_.end() ? 0 : found->second.uses;
+  const auto pool = pools_.find(id);
+  return pool == pools_.end() ? 0 : pool->second.use_count;
 }
 
 weir::memory_pool pool_table::find(MempoolId_t id) const {
   const std::lock_guard lock{mutex_};
-  const auto found = pools_.find(id);
-  return found == pools_.end() ? weir::memory_pool{} : found->second.memory;
+  const auto pool = pools_.find(id);
+  return pool == pools_.end() ? weir::memory_pool{} : pool->second.memory;
 }
 
 void pool_table::set_last_resort(MempoolId_t id, bool value) {
   const std::lock_guard lock{mutex_};
-  if (const auto found = pools_.find(id); found != pools_.end()) found->second.last_resort = value;
+  if (const auto pool = pools_.find(id); pool != pools_.end()) pool->second.is_last_resort = value;
 }
 
 std::vector<weir::memory_pool> pool_table::last_resorts() const {
   const std::lock_guard lock{mutex_};
-  std::vector<weir::memory_pool> out;
-  for (const auto& [id, each] : pools_)
-    if (each.last_resort) out.push_back(each.memory);
-  return out;
+  std::vector<weir::memory_pool> pools;
+  for (const auto& [id, pool] : pools_)
+    if (pool.is_last_resort) pools.push_back(pool.memory);
+  return pools;
 }
 
-MempoolId_t pool_table::name_of(weir::pool_id pool) const {
+MempoolId_t pool_table::torch_id_of(weir::pool_id pool) const {
   const std::lock_guard lock{mutex_};
-  const auto found = names_.find(pool);
-  return found == names_.end() ? MempoolId_t(0, 0) : found->second;
+  const auto id = torch_ids_.find(pool);
+  return id == torch_ids_.end() ? MempoolId_t(0, 0) : id->second;
 }
 
-void pool_table::begin(MempoolId_t id, filter takes, const weir::stream_ref& current) {
+void pool_table::begin(MempoolId_t id, stream_filter filter, const weir::stream_ref& current) {
   {
     const std::lock_guard lock{mutex_};
-    for (const scope& each : scopes_) {
-      TORCH_CHECK(each.id != id, "beginAllocateToPool: already recording to mempool_id");
+    for (const scope& open : scopes_) {
+      TORCH_CHECK(open.id != id, "beginAllocateToPool: already recording to mempool_id");
     }
   }
   acquire(id);
@@ -85,43 +85,43 @@ void pool_table::begin(MempoolId_t id, filter takes, const weir::stream_ref& cur
   {
     const std::lock_guard lock{mutex_};
     if (scopes_.empty()) std::swap(notice_, notice);
-    scopes_.push_back({id, std::move(takes), current});
+    scopes_.push_back({id, std::move(filter), current});
     update();
   }
-  changed_();
+  on_change_();
 }
 
 void pool_table::end(MempoolId_t id) {
-  weir::capture_notice over;
-  std::vector<void*> now_free;
+  weir::capture_notice ended;
+  std::vector<void*> freed;
   {
     const std::lock_guard lock{mutex_};
-    const auto found = std::find_if(scopes_.begin(), scopes_.end(),
-                                    [&](const scope& each) { return each.id == id; });
-    TORCH_CHECK(found != scopes_.end(), "endAllocatePool: not currently recording to mempool_id");
-    scopes_.erase(found);
+    const auto closed = std::find_if(scopes_.begin(), scopes_.end(),
+                                     [&](const scope& open) { return open.id == id; });
+    TORCH_CHECK(closed != scopes_.end(), "endAllocatePool: not currently recording to mempool_id");
+    scopes_.erase(closed);
     if (scopes_.empty()) {
-      std::swap(over, notice_);
-      std::swap(now_free, freed_while_held_);
+      std::swap(ended, notice_);
+      std::swap(freed, deferred_frees_);
     }
     update();
   }
-  changed_();
-  for (void* const block : now_free) memory_.deallocate(block);
+  on_change_();
+  for (void* const block : freed) memory_.deallocate(block);
 }
 
 std::optional<pool_table::route> pool_table::find_route(cudaStream_t stream) const {
   const std::lock_guard lock{mutex_};
-  for (auto each = scopes_.rbegin(); each != scopes_.rend(); ++each) {
-    if (!each->takes(stream)) continue;
-    const auto found = pools_.find(each->id);
-    if (found == pools_.end()) continue;
-    return route{each->id, found->second.memory, each->begun_on};
+  for (auto open = scopes_.rbegin(); open != scopes_.rend(); ++open) {
+    if (!open->filter(stream)) continue;
+    const auto pool = pools_.find(open->id);
+    if (pool == pools_.end()) continue;
+    return route{open->id, pool->second.memory, open->origin};
   }
   return std::nullopt;
 }
 
-bool pool_table::capturing() const {
+bool pool_table::is_capturing() const {
   const std::lock_guard lock{mutex_};
   return !scopes_.empty();
 }
@@ -129,23 +129,23 @@ bool pool_table::capturing() const {
 void pool_table::hold(void* block) {
   {
     const std::lock_guard lock{mutex_};
-    held_.insert(block);
+    held_blocks_.insert(block);
     update();
   }
-  changed_();
+  on_change_();
 }
 
-bool pool_table::keep_back(void* block) {
-  bool kept = false;
+bool pool_table::defer_free(void* block) {
+  bool is_deferred = false;
   {
     const std::lock_guard lock{mutex_};
-    if (held_.erase(block) == 0) return false;
-    kept = !scopes_.empty();
-    if (kept) freed_while_held_.push_back(block);
+    if (held_blocks_.erase(block) == 0) return false;
+    is_deferred = !scopes_.empty();
+    if (is_deferred) deferred_frees_.push_back(block);
     update();
   }
-  if (!kept) changed_();
-  return kept;
+  if (!is_deferred) on_change_();
+  return is_deferred;
 }
 
 }  // namespace weir_torch

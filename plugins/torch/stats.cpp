@@ -1,4 +1,4 @@
-// Numbers and pictures: memory_stats() and memory_snapshot().
+// memory_stats() and memory_snapshot().
 #include <c10/core/AllocatorConfig.h>
 #include <c10/util/ApproximateClock.h>
 
@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "allocator.hpp"
-#include "pictures.hpp"
+#include "torch_snapshot.hpp"
 
 namespace weir_torch {
 namespace {
@@ -19,145 +19,152 @@ using c10::CachingAllocator::StatType;
 std::int64_t as_signed(std::uint64_t value) noexcept { return static_cast<std::int64_t>(value); }
 
 /// weir knows no small and large pools; torch's sums must add up, so all of it counts as large.
-void fill(StatArray& out, weir::gauge now, std::int64_t allocated, std::int64_t freed) {
-  Stat all;
-  all.current = as_signed(now.current);
-  all.peak = as_signed(std::max(now.peak, now.current));
-  all.allocated = std::max<std::int64_t>(allocated, 0);
-  all.freed = std::max<std::int64_t>(freed, 0);
-  out[static_cast<std::size_t>(StatType::AGGREGATE)] = all;
-  out[static_cast<std::size_t>(StatType::LARGE_POOL)] = all;
+void fill(StatArray& stats, weir::gauge gauge, std::int64_t allocated, std::int64_t freed) {
+  Stat stat;
+  stat.current = as_signed(gauge.current);
+  stat.peak = as_signed(std::max(gauge.peak, gauge.current));
+  stat.allocated = std::max<std::int64_t>(allocated, 0);
+  stat.freed = std::max<std::int64_t>(freed, 0);
+  stats[static_cast<std::size_t>(StatType::AGGREGATE)] = stat;
+  stats[static_cast<std::size_t>(StatType::LARGE_POOL)] = stat;
 }
 
 /// Sums since the last reset: what was ever allocated is counted, and what was freed follows from
-/// what is left.
-void fill_sum(StatArray& out, weir::gauge now, weir::gauge then, std::uint64_t ever,
-              std::uint64_t ever_then) {
-  const std::int64_t allocated = as_signed(ever - ever_then);
-  fill(out, now, allocated, allocated - (as_signed(now.current) - as_signed(then.current)));
+/// what is live.
+void fill_sum(StatArray& stats, weir::gauge now, weir::gauge at_reset, std::uint64_t total,
+              std::uint64_t total_at_reset) {
+  const std::int64_t allocated = as_signed(total - total_at_reset);
+  fill(stats, now, allocated, allocated - (as_signed(now.current) - as_signed(at_reset.current)));
+}
+
+weir::gauge in_bytes(const weir::byte_gauge& size) {
+  return {size.current.count(), size.peak.count()};
 }
 
 }  // namespace
 
 torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) {
-  torch_cuda::DeviceStats out;
-  out.max_split_size = -1;
-  device_seat* const there = seat(device);
-  if (there == nullptr) return out;
-  const weir::memory_stats now = there->memory.stats();
-  const tally::sums ever = counted_.read(static_cast<std::size_t>(device));
-  counters_at_reset then;
+  torch_cuda::DeviceStats stats;
+  stats.max_split_size = -1;
+  device_state* const state = find_state(device);
+  if (state == nullptr) return stats;
+  const weir::memory_stats now = state->memory.stats();
+  const byte_counters::sums total = byte_counters_.read(static_cast<std::size_t>(device));
+  counters_at_reset reset;
   {
-    const std::lock_guard lock{there->watching};
-    then = there->reset;
+    const std::lock_guard lock{state->mutex};
+    reset = state->reset;
   }
   const auto since = [](std::uint64_t counter, std::uint64_t before) {
     return as_signed(counter - before);
   };
 
-  fill_sum(out.allocation, now.blocks, then.stats.blocks, now.allocations, then.stats.allocations);
-  fill_sum(out.active, now.active_blocks, then.stats.active_blocks, now.allocations,
-           then.stats.allocations);
+  fill_sum(stats.allocation, now.blocks, reset.stats.blocks, now.allocations,
+           reset.stats.allocations);
+  fill_sum(stats.active, now.active_blocks, reset.stats.active_blocks, now.allocations,
+           reset.stats.allocations);
   const std::uint64_t handles = now.handles_created - now.handles_released;
-  const std::int64_t created = since(now.handles_created, then.stats.handles_created);
-  const std::int64_t released = since(now.handles_released, then.stats.handles_released);
-  fill(out.segment, {handles, handles}, created, released);
-  fill_sum(out.allocated_bytes, now.allocated, then.stats.allocated, ever.rounded, then.rounded);
-  fill_sum(out.active_bytes, now.active, then.stats.active, ever.rounded, then.rounded);
-  // To torch, what waits for recorded streams is requested still, though not allocated.
-  fill_sum(out.requested_bytes, now.active_requested, then.stats.active_requested, ever.asked,
-           then.asked);
+  const std::int64_t created = since(now.handles_created, reset.stats.handles_created);
+  const std::int64_t released = since(now.handles_released, reset.stats.handles_released);
+  fill(stats.segment, {handles, handles}, created, released);
+  fill_sum(stats.allocated_bytes, in_bytes(now.allocated), in_bytes(reset.stats.allocated),
+           total.rounded, reset.rounded);
+  fill_sum(stats.active_bytes, in_bytes(now.active), in_bytes(reset.stats.active), total.rounded,
+           reset.rounded);
+  // To torch, memory that waits for recorded streams is requested still, though not allocated.
+  fill_sum(stats.requested_bytes, in_bytes(now.active_requested),
+           in_bytes(reset.stats.active_requested), total.requested, reset.requested);
   // Of physical memory only the net change is known.
   const std::int64_t grown =
-      as_signed(now.reserved.current) - as_signed(then.stats.reserved.current);
-  fill(out.reserved_bytes, now.reserved, grown, -grown);
-  out.num_ooms = since(there->shortages, then.shortages);
-  out.num_device_alloc = created;
-  out.num_device_free = released;
-  out.num_sync_all_streams = since(there->synchronizations, then.synchronizations);
-  return out;
+      as_signed(now.reserved.current.count()) - as_signed(reset.stats.reserved.current.count());
+  fill(stats.reserved_bytes, in_bytes(now.reserved), grown, -grown);
+  stats.num_ooms = since(state->ooms, reset.ooms);
+  stats.num_device_alloc = created;
+  stats.num_device_free = released;
+  stats.num_sync_all_streams = since(state->synchronizations, reset.synchronizations);
+  return stats;
 }
 
 void weir_allocator::resetAccumulatedStats(c10::DeviceIndex device) {
-  device_seat* const there = seat(device);
-  if (there == nullptr) return;
+  device_state* const state = find_state(device);
+  if (state == nullptr) return;
   counters_at_reset now;
-  now.stats = there->memory.stats();
-  const tally::sums ever = counted_.read(static_cast<std::size_t>(device));
-  now.asked = ever.asked;
-  now.rounded = ever.rounded;
-  now.synchronizations = there->synchronizations;
-  now.shortages = there->shortages;
-  const std::lock_guard lock{there->watching};
-  there->reset = now;
+  now.stats = state->memory.stats();
+  const byte_counters::sums total = byte_counters_.read(static_cast<std::size_t>(device));
+  now.requested = total.requested;
+  now.rounded = total.rounded;
+  now.synchronizations = state->synchronizations;
+  now.ooms = state->ooms;
+  const std::lock_guard lock{state->mutex};
+  state->reset = now;
 }
 
 void weir_allocator::resetPeakStats(c10::DeviceIndex device) {
-  if (device_seat* const there = seat(device)) there->memory.reset_peaks();
+  if (device_state* const state = find_state(device)) state->memory.reset_peaks();
 }
 
 // --- Snapshots ----------------------------------------------------------------------------------
 
-void weir_allocator::draw_device(device_seat& there, MempoolId_t only,
-                                 torch_cuda::SnapshotInfo& into) {
-  const weir::allocator_snapshot all = there.memory.snapshot();
+void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
+                                     torch_cuda::SnapshotInfo& snapshot) {
+  const weir::allocator_snapshot all = state.memory.snapshot();
   std::unordered_set<std::uint64_t> pending;
   std::uint64_t active = 0;
   for (const weir::pool_snapshot& pool : all.pools) {
-    const MempoolId_t id = there.pools.name_of(pool.id);
-    const bool shown = only == MempoolId_t(0, 0) || id == only;
-    for (const segment_picture& each : draw(pool)) {
+    const MempoolId_t id = state.pools.torch_id_of(pool.id);
+    const bool is_shown = only == MempoolId_t(0, 0) || id == only;
+    for (const snapshot_segment& range : segments_of(pool)) {
       torch_cuda::SegmentInfo segment;
-      segment.device = there.index;
-      segment.address = each.address;
-      segment.total_size = each.size;
-      segment.requested_size = each.requested;
-      segment.allocated_size = each.allocated;
-      segment.active_size = each.active;
-      segment.stream = there.streams.handle_of(each.stream);
+      segment.device = state.index;
+      segment.address = range.address;
+      segment.total_size = range.size;
+      segment.requested_size = range.requested;
+      segment.allocated_size = range.allocated;
+      segment.active_size = range.active;
+      segment.stream = state.streams.handle_of(range.stream);
       segment.is_large = true;
       segment.is_expandable = true;
       segment.owner_private_pool_id = id;
-      for (const block_picture& piece : each.blocks) {
-        if (piece.state == block_picture::kind::pending_free) pending.insert(piece.address);
-        if (!shown) continue;
+      for (const snapshot_block& piece : range.blocks) {
+        if (piece.state == snapshot_block::kind::pending_free) pending.insert(piece.address);
+        if (!is_shown) continue;
         torch_cuda::BlockInfo block;
         block.size = piece.size;
         block.requested_size = piece.requested;
-        block.allocated = piece.state == block_picture::kind::allocated;
-        block.active = piece.state != block_picture::kind::inactive;
-        if (block.allocated) block.context_when_allocated = there.past.stack_of(piece.address);
+        block.allocated = piece.state == snapshot_block::kind::allocated;
+        block.active = piece.state != snapshot_block::kind::inactive;
+        if (block.allocated) block.context_when_allocated = state.history.stack_of(piece.address);
         segment.blocks.push_back(std::move(block));
       }
-      if (!shown) continue;
-      active += each.active;
-      into.segments.push_back(std::move(segment));
+      if (!is_shown) continue;
+      active += range.active;
+      snapshot.segments.push_back(std::move(segment));
     }
   }
-  there.past.complete_frees(pending);
-  std::sort(into.segments.begin(), into.segments.end(),
+  state.history.complete_frees(pending);
+  std::sort(snapshot.segments.begin(), snapshot.segments.end(),
             [](const auto& a, const auto& b) { return a.address < b.address; });
-  if (into.device_traces.size() > static_cast<std::size_t>(there.index))
-    into.device_traces[static_cast<std::size_t>(there.index)] = there.past.entries();
-  there.past.snapshot_taken(active, only);
+  if (snapshot.device_traces.size() > static_cast<std::size_t>(state.index))
+    snapshot.device_traces[static_cast<std::size_t>(state.index)] = state.history.entries();
+  state.history.on_snapshot(active, only);
 }
 
 torch_cuda::SnapshotInfo weir_allocator::snapshot(MempoolId_t pool, bool with_traces) {
   using c10::CachingAllocator::AcceleratorAllocatorConfig;
   using torch_cuda::CUDAAllocatorConfig;
-  torch_cuda::SnapshotInfo out;
-  if (with_traces) out.device_traces.resize(static_cast<std::size_t>(devices_.load()));
-  for_each_seat([&](device_seat& each) { draw_device(each, pool, out); });
+  torch_cuda::SnapshotInfo info;
+  if (with_traces) info.device_traces.resize(static_cast<std::size_t>(devices_.load()));
+  for_each_device([&](device_state& state) { add_to_snapshot(state, pool, info); });
   if (with_traces) {
     static auto& clock = *new c10::ApproximateClockToUnixTimeConverter;
     const auto to_ns = clock.makeConverter();
-    out.external_annotations = annotations_.all();
-    for (auto& entry : out.external_annotations)
+    info.external_annotations = annotations_.all();
+    for (auto& entry : info.external_annotations)
       entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
-    for (auto& entries : out.device_traces)
+    for (auto& entries : info.device_traces)
       for (auto& entry : entries) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
   }
-  auto& config = out.config_metadata;
+  auto& config = info.config_metadata;
   config.garbage_collection_threshold = AcceleratorAllocatorConfig::garbage_collection_threshold();
   config.max_split_size = AcceleratorAllocatorConfig::max_split_size();
   config.pinned_num_register_threads = CUDAAllocatorConfig::pinned_num_register_threads();
@@ -168,7 +175,7 @@ torch_cuda::SnapshotInfo weir_allocator::snapshot(MempoolId_t pool, bool with_tr
   config.graph_capture_record_stream_reuse =
       CUDAAllocatorConfig::graph_capture_record_stream_reuse();
   config.roundup_power2_divisions = AcceleratorAllocatorConfig::roundup_power2_divisions();
-  return out;
+  return info;
 }
 
 }  // namespace weir_torch

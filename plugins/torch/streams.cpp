@@ -10,11 +10,11 @@ namespace weir_torch {
 const weir::stream_ref& stream_table::find(c10::cuda::CUDAStream stream,
                                            std::optional<weir::stream_ref>& scratch) {
   const std::int64_t id = stream.id();
-  const bool own = id == 0 || is_kept(id);
-  note(handed_, id);
+  const bool own = id == 0 || is_own(id);
+  mark_used(used_, id);
   const weir::stream_ref* ref =
-      own ? kept_[static_cast<std::size_t>(id)].load(std::memory_order_acquire) : nullptr;
-  if (own && ref == nullptr) ref = keep(id, stream.stream());
+      own ? own_by_id_[static_cast<std::size_t>(id)].load(std::memory_order_acquire) : nullptr;
+  if (own && ref == nullptr) ref = identify_own(id, stream.stream());
   if (ref == nullptr) return scratch.emplace(device_, stream.stream());
   last_ = {this, id, ref->is_legacy() ? nullptr : ref->handle(), ref};
   return *ref;
@@ -26,34 +26,35 @@ const weir::stream_ref& stream_table::find(cudaStream_t handle,
     return look_up(c10::cuda::getDefaultCUDAStream(index_), scratch);
   }
   for (const bool again : {false, true}) {
-    // A handle that was not met yet may still be one of torch's own.
-    if (again && !ask_all()) break;
+    // A handle that is not known yet may still be one of torch's own.
+    if (again && !identify_all_own()) break;
     const std::lock_guard lock{mutex_};
-    const auto found = own_by_handle_.find(handle);
-    if (found == own_by_handle_.end()) continue;
-    note(handed_, found->second.id);
-    last_ = {this, found->second.id, handle, found->second.ref};
-    return *found->second.ref;
+    const auto entry = own_by_handle_.find(handle);
+    if (entry == own_by_handle_.end()) continue;
+    const own_stream& own = entry->second;
+    mark_used(used_, own.id);
+    last_ = {this, own.id, handle, own.ref};
+    return *own.ref;
   }
   return scratch.emplace(device_, handle);
 }
 
-const weir::stream_ref* stream_table::keep(std::int64_t id, cudaStream_t handle) {
-  const auto asked = weir::stream_ref{device_, handle}.identified();
-  if (!asked) return nullptr;
+const weir::stream_ref* stream_table::identify_own(std::int64_t id, cudaStream_t handle) {
+  const auto identified = weir::stream_ref{device_, handle}.identified();
+  if (!identified) return nullptr;
   const std::lock_guard lock{mutex_};
-  auto& place = kept_[static_cast<std::size_t>(id)];
-  if (const auto* const there = place.load(std::memory_order_relaxed)) return there;
-  const weir::stream_ref* const made = remember(*asked);
-  own_by_handle_.emplace(handle, own_stream{id, made});
-  place.store(made, std::memory_order_release);
-  return made;
+  auto& slot = own_by_id_[static_cast<std::size_t>(id)];
+  if (const auto* const known = slot.load(std::memory_order_relaxed)) return known;
+  const weir::stream_ref* const ref = store(*identified);
+  own_by_handle_.emplace(handle, own_stream{id, ref});
+  slot.store(ref, std::memory_order_release);
+  return ref;
 }
 
-const weir::stream_ref* stream_table::remember(const weir::stream_ref& identified) {
-  const weir::stream_ref*& place = by_id_[identified.known_id().number()];
-  if (place == nullptr) place = &refs_.emplace_back(identified);
-  return place;
+const weir::stream_ref* stream_table::store(const weir::stream_ref& identified) {
+  const weir::stream_ref*& slot = refs_by_id_[identified.known_id().number()];
+  if (slot == nullptr) slot = &refs_.emplace_back(identified);
+  return slot;
 }
 
 int stream_table::count_priorities() {
@@ -62,87 +63,89 @@ int stream_table::count_priorities() {
 }
 
 cudaStream_t stream_table::own_handle(std::int64_t id) const {
-  const c10::Stream named{c10::Stream::UNSAFE, c10::Device{c10::kCUDA, index_}, id};
-  return c10::cuda::CUDAStream{c10::cuda::CUDAStream::UNCHECKED, named}.stream();
+  const c10::Stream stream{c10::Stream::UNSAFE, c10::Device{c10::kCUDA, index_}, id};
+  return c10::cuda::CUDAStream{c10::cuda::CUDAStream::UNCHECKED, stream}.stream();
 }
 
-bool stream_table::ask_all() {
-  if (asked_all_.load(std::memory_order_acquire)) return false;
-  bool answered = true;
+bool stream_table::identify_all_own() {
+  if (all_identified_.load(std::memory_order_acquire)) return false;
+  bool all_identified = true;
   const int priorities = count_priorities();
   for (int priority = 0; priority < priorities; ++priority) {
-    for (int index = 0; index < handed_out::streams; ++index) {
+    for (int index = 0; index < used_streams::streams_per_priority; ++index) {
       const std::int64_t id = own_id(priority, index);
-      if (kept_[static_cast<std::size_t>(id)].load(std::memory_order_relaxed) != nullptr) continue;
+      if (own_by_id_[static_cast<std::size_t>(id)].load(std::memory_order_relaxed) != nullptr)
+        continue;
       const cudaStream_t handle = own_handle(id);
-      if (handle == nullptr) return true;  // torch makes all of them at once, and has not yet
-      answered = keep(id, handle) != nullptr && answered;
+      if (handle == nullptr) return true;  // torch creates all of them at once, and has not yet
+      all_identified = identify_own(id, handle) != nullptr && all_identified;
     }
   }
-  asked_all_.store(answered, std::memory_order_release);
+  all_identified_.store(all_identified, std::memory_order_release);
   return true;
 }
 
-void stream_table::look_at_turns(int priorities) {
-  // The one that torch makes last: while it is not there, none was handed out, and to take one
-  // would make them all.
-  if (own_handle(own_id(priorities - 1, handed_out::streams - 1)) == nullptr) return;
-  handed_.look(priorities, [this](int priority) {
+void stream_table::probe_used(int priorities) {
+  // The one that torch creates last: while it does not exist, none was handed out, and to take one
+  // would create them all.
+  if (own_handle(own_id(priorities - 1, used_streams::streams_per_priority - 1)) == nullptr) return;
+  used_.probe(priorities, [this](int priority) {
     // The smaller, the more urgent: torch's priorities are 0, -1, ...
-    return index_in_turn(c10::cuda::getStreamFromPool(-priority, index_).id());
+    return index_of(c10::cuda::getStreamFromPool(-priority, index_).id());
   });
 }
 
-void stream_table::tell(std::vector<weir::stream_ref>& known) noexcept {
+void stream_table::append_used(std::vector<weir::stream_ref>& streams) noexcept {
   try {
-    const auto tell_one = [&](std::int64_t id, cudaStream_t handle) {
+    const auto append = [&](std::int64_t id, cudaStream_t handle) {
       const weir::stream_ref* ref =
-          kept_[static_cast<std::size_t>(id)].load(std::memory_order_acquire);
-      if (ref == nullptr) ref = keep(id, handle);
-      if (ref != nullptr) known.push_back(*ref);
+          own_by_id_[static_cast<std::size_t>(id)].load(std::memory_order_acquire);
+      if (ref == nullptr) ref = identify_own(id, handle);
+      if (ref != nullptr) streams.push_back(*ref);
     };
-    // By way of torch, whose streams can be asked for once it has counted its devices.
-    tell_one(0, c10::cuda::getDefaultCUDAStream(index_).stream());
+    // From torch, which has streams once it has counted its devices.
+    append(0, c10::cuda::getDefaultCUDAStream(index_).stream());
     int priorities = priorities_.load(std::memory_order_relaxed);
     if (priorities == 0) {
-      priorities = std::min(count_priorities(), handed_out::most_priorities);
+      priorities = std::min(count_priorities(), used_streams::max_priorities);
       priorities_.store(priorities, std::memory_order_relaxed);
     }
-    look_at_turns(priorities);
+    probe_used(priorities);
     for (int priority = 0; priority < priorities; ++priority) {
-      for (std::uint32_t left = handed_.of(priority); left != 0; left &= left - 1) {
-        const std::int64_t id = own_id(priority, std::countr_zero(left));
-        if (const cudaStream_t handle = own_handle(id); handle != nullptr) tell_one(id, handle);
+      for (std::uint32_t rest = used_.of(priority); rest != 0; rest &= rest - 1) {
+        const std::int64_t id = own_id(priority, std::countr_zero(rest));
+        if (const cudaStream_t handle = own_handle(id); handle != nullptr) append(id, handle);
       }
     }
   } catch (...) {
-    // Nothing may leave here. What was not told is told by the next call.
+    // No exception may leave. The streams that are missing are appended by the next call.
   }
 }
 
-void stream_table::identify_all(c10::cuda::CUDAStream also) {
-  static_cast<void>(ask_all());
-  const std::int64_t id = also.id();
-  if (id == 0 || is_kept(id)) {
-    std::optional<weir::stream_ref> unused;
-    static_cast<void>(look_up(also, unused));
-  } else if (const auto asked = weir::stream_ref{device_, also.stream()}.identified(); asked) {
+void stream_table::identify_all(c10::cuda::CUDAStream current) {
+  static_cast<void>(identify_all_own());
+  const std::int64_t id = current.id();
+  if (id == 0 || is_own(id)) {
+    std::optional<weir::stream_ref> scratch;
+    static_cast<void>(look_up(current, scratch));
+  } else if (const auto identified = weir::stream_ref{device_, current.stream()}.identified();
+             identified) {
     const std::lock_guard lock{mutex_};
-    static_cast<void>(remember(*asked));
+    static_cast<void>(store(*identified));
   }
 }
 
 std::optional<weir::stream_ref> stream_table::with_id(weir::stream_id id) const {
   const std::lock_guard lock{mutex_};
-  const auto found = by_id_.find(id.number());
-  if (found == by_id_.end()) return std::nullopt;
-  return *found->second;
+  const auto entry = refs_by_id_.find(id.number());
+  if (entry == refs_by_id_.end()) return std::nullopt;
+  return *entry->second;
 }
 
 cudaStream_t stream_table::handle_of(weir::stream_id id) const {
-  const auto known = with_id(id);
-  if (!known || known->is_legacy()) return nullptr;
-  return known->handle();
+  const auto stream = with_id(id);
+  if (!stream || stream->is_legacy()) return nullptr;
+  return stream->handle();
 }
 
 }  // namespace weir_torch

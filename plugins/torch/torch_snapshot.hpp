@@ -1,4 +1,4 @@
-// A pool's memory as torch draws it: segments, which are ranges with memory, cut into blocks.
+// A pool's snapshot in torch's terms: segments, which are ranges with memory, cut into blocks.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace weir_torch {
 
-struct block_picture {
+struct snapshot_block {
   enum class kind : std::uint8_t {
     allocated,     ///< "active_allocated"
     pending_free,  ///< "active_pending_free": freed, and another stream may still use it
-    inactive,      ///< "inactive": cached by somebody
+    inactive,      ///< "inactive": cached
   };
   std::uint64_t address = 0;
   std::uint64_t size = 0;
@@ -21,18 +21,18 @@ struct block_picture {
   weir::stream_id stream{};
 };
 
-struct segment_picture {
+struct snapshot_segment {
   std::uint64_t address = 0;
   std::uint64_t size = 0;
   std::uint64_t requested = 0;
   std::uint64_t allocated = 0;
   std::uint64_t active = 0;
   weir::stream_id stream{};  ///< of its first block that has one
-  std::vector<block_picture> blocks;
+  std::vector<snapshot_block> blocks;
 };
 
 /// The pool's contiguous ranges that have memory, by address. Their sizes add up to what the pool
 /// reserves.
-[[nodiscard]] std::vector<segment_picture> draw(const weir::pool_snapshot& pool);
+[[nodiscard]] std::vector<snapshot_segment> segments_of(const weir::pool_snapshot& pool);
 
 }  // namespace weir_torch

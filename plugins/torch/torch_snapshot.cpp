@@ -1,0 +1,48 @@
+// A pool's snapshot in torch's terms.
+#include "torch_snapshot.hpp"
+
+namespace weir_torch {
+namespace {
+
+snapshot_block::kind kind_of(weir::block_state state) noexcept {
+  switch (state) {
+    case weir::block_state::live:
+      return snapshot_block::kind::allocated;
+    case weir::block_state::pending:
+      return snapshot_block::kind::pending_free;
+    default:
+      return snapshot_block::kind::inactive;
+  }
+}
+
+}  // namespace
+
+std::vector<snapshot_segment> segments_of(const weir::pool_snapshot& pool) {
+  std::vector<snapshot_segment> segments;
+  std::uint64_t end = 0;
+  for (const weir::block_info& info : pool.blocks) {
+    if (info.state == weir::block_state::hole) continue;
+    if (segments.empty() || info.address != end) {
+      segments.emplace_back();
+      segments.back().address = info.address;
+    }
+    snapshot_segment& segment = segments.back();
+    const snapshot_block block{.address = info.address,
+                               .size = info.size.count(),
+                               .requested = info.requested.count(),
+                               .state = kind_of(info.state),
+                               .stream = info.stream};
+    segment.size += block.size;
+    if (block.state == snapshot_block::kind::allocated) segment.allocated += block.size;
+    if (block.state != snapshot_block::kind::inactive) {
+      segment.active += block.size;
+      segment.requested += block.requested;
+    }
+    if (segment.stream == weir::stream_id{}) segment.stream = block.stream;
+    segment.blocks.push_back(block);
+    end = info.address + info.size.count();
+  }
+  return segments;
+}
+
+}  // namespace weir_torch
