@@ -84,7 +84,7 @@ int main() try {
   consume(block, result, consumer);
   memory.record_stream(block, consumer).value();  // before the free: the consumer uses it, too
   memory.deallocate(block, producer);
-  expect(memory.stats().pending == size.count(), "the freed block waits for the consumer");
+  expect(memory.stats().pending == size, "the freed block waits for the consumer");
   // What the producer gets now is other memory, or the same behind a wait: never too early.
   void* next = memory.allocate(size, producer);
   produce(next, 99, producer);
@@ -92,7 +92,7 @@ int main() try {
   memory.deallocate(next, producer);
   producer.synchronize().value();
   static_cast<void>(memory.trim(weir::bytes::max()).value());  // gives nothing back, but looks
-  expect(memory.stats().pending == 0, "once the consumer has passed, the block is free");
+  expect(memory.stats().pending == 0_B, "once the consumer has passed, the block is free");
 
   std::puts("\n2. A wait: the freeing stream is behind the other");
   block = memory.allocate(size, producer);
@@ -140,7 +140,7 @@ int main() try {
   }
   memory.deallocate(result, consumer);
   static_cast<void>(memory.empty_cache().value());
-  expect(memory.stats().reserved.current == 0, "what it freed last is not lost");
+  expect(memory.stats().reserved.current == 0_B, "what it freed last is not lost");
 
   const weir::memory_stats now = memory.stats();
   std::printf("\n   %llu events were recorded and %llu waits queued for %llu allocations\n",

@@ -53,8 +53,8 @@ class spare_results {
 int main() try {
   const auto machine = weir::runtime::open().value();
   const auto gpu = machine->device(weir::device_id{0}).value();
-  weir::options settings;
-  settings.heap_limit = 256_MiB;  // of physical memory; set_limit() changes it later
+  weir::allocator_options settings;
+  settings.limit = 256_MiB;  // of physical memory; set_limit() changes it later
   auto memory = weir::caching_allocator::create(gpu, settings).value();
   const auto stream = weir::stream::create(gpu).value();
 
@@ -69,9 +69,9 @@ int main() try {
   for (int i = 0; i < 4; ++i) spare.add(30_MiB);
   for (const weir::tag_stats& each : memory.stats_by_tag()) {
     std::printf("   %-8s %s\n", std::string{each.tag.name()}.c_str(),
-                to_string(weir::bytes{each.stats.allocated.current}).c_str());
+                to_string(each.stats.allocated.current).c_str());
   }
-  expect(memory.stats(weights).allocated.current == (100_MiB).count(), "weights have 100 MiB");
+  expect(memory.stats(weights).allocated.current == 100_MiB, "weights have 100 MiB");
   expect(memory.stats(spare.tag()).blocks.current == 4, "four results are spare");
 
   std::puts("\n2. A tag can have a limit of its own");
@@ -105,7 +105,7 @@ int main() try {
   void* const activation = memory.allocate(64_MiB, stream);
   expect(activation != nullptr && asked == 1, "one question was enough");
   expect(memory.stats(spare.tag()).blocks.current == 0, "the spare results are gone");
-  expect(memory.stats().reserved.peak <= (256_MiB).count(), "the limit held all the time");
+  expect(memory.stats().reserved.peak <= 256_MiB, "the limit held all the time");
 
   std::puts("\n5. What can never fit is refused all the same");
   expect(memory.try_allocate(300_MiB, stream).code() == weir::errc::out_of_memory,

@@ -151,7 +151,7 @@ int main() try {
   show_pool(memory, stream);
   show_graph(memory, stream);
   static_cast<void>(memory.empty_cache().value());
-  expect(memory.stats().reserved.current == 0, "nothing is held any more");
+  expect(memory.stats().reserved.current == 0_B, "nothing is held any more");
 
   std::printf("\n%s\n", unexpected == 0 ? "All as it should be." : "Something is wrong.");
   return unexpected == 0 ? 0 : 1;

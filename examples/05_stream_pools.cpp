@@ -4,7 +4,7 @@
 // Runs on a GPU where there is one and on a simulated machine where there is none.
 #include <cstdio>
 #include <exception>
-#include <string>
+#include <iostream>
 
 #include "weir/device/event.hpp"
 #include "weir/device/runtime.hpp"
@@ -18,28 +18,23 @@ using namespace weir::literals;
 
 int unexpected = 0;
 
-void expect(bool holds, const char* what) {
-  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", what);
+void expect(bool holds, const char* claim) {
+  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", claim);
   unexpected += holds ? 0 : 1;
 }
 
 // Work for a stream. In a real program this is a kernel.
-void fill(const weir::stream_allocation& memory, unsigned char with, const weir::stream& on) {
-  const weir::context_scope bound{on.device()};
-  const auto address = reinterpret_cast<weir::device_address>(memory.get());
+void fill(const weir::stream_allocation& memory, unsigned char value, const weir::stream& stream) {
+  const weir::context_scope scope{stream.device()};
+  const auto address = reinterpret_cast<weir::device_address>(memory.data());
   weir::driver::check(
       weir::driver::call::memset_d8_async,
-      bound.driver().memset_d8_async(address, with, memory.size().count(), on.handle()))
+      scope.driver().memset_d8_async(address, value, memory.size().count(), stream.handle()))
       .value();
 }
 
 void print(const weir::stream_pool& pool) {
-  const auto now = pool.usage().value();
-  std::printf("   used %s (at most %s), reserved %s, %llu allocations (at most %llu)\n",
-              to_string(now.used).c_str(), to_string(now.used_high).c_str(),
-              to_string(now.reserved).c_str(),
-              static_cast<unsigned long long>(now.active_allocations),
-              static_cast<unsigned long long>(now.peak_allocations));
+  std::cout << "   " << pool.stats().value() << std::endl;
 }
 
 void show_order(weir::stream_pool& pool, const weir::stream& first, const weir::stream& second) {
@@ -47,11 +42,11 @@ void show_order(weir::stream_pool& pool, const weir::stream& first, const weir::
   void* address = nullptr;
   {
     auto scratch = pool.allocate_owned(64_MiB, first).value();
-    address = scratch.get();
+    address = scratch.data();
     fill(scratch, 1, first);
   }  // freed; the fill may still be running
   auto again = pool.allocate_owned(64_MiB, first).value();
-  expect(again.get() == address, "the same stream gets the memory at once");
+  expect(again.data() == address, "the same stream gets the memory at once");
   fill(again, 2, first);
 
   // Another stream may free it, once it waits for the work.
@@ -60,20 +55,20 @@ void show_order(weir::stream_pool& pool, const weir::stream& first, const weir::
   second.wait(done).value();
   again.free(second).value();
   expect(again.is_freed(), "freed on another stream");
-  expect(again.free().code() == weir::errc::double_free, "a second free is refused");
+  expect(again.free().code() == weir::errc::already_freed, "a second free is refused");
 }
 
 void show_figures(weir::stream_pool& pool, const weir::stream& stream) {
   std::puts("\n2. What is reserved stays, up to the threshold");
   stream.synchronize().value();
   print(pool);
-  expect(pool.usage().value().reserved >= 128_MiB, "a synchronisation takes nothing away");
+  expect(pool.stats().value().reserved >= 128_MiB, "a synchronisation takes nothing away");
   pool.set_threshold(0_B).value();  // the driver's own default
   stream.synchronize().value();
-  expect(pool.usage().value().used == 0_B, "nothing is in use");
+  expect(pool.stats().value().used == 0_B, "nothing is in use");
   static_cast<void>(pool.trim().value());
-  expect(pool.usage().value().reserved == 0_B, "everything went back to the device");
-  pool.reset_highs().value();
+  expect(pool.stats().value().reserved == 0_B, "everything went back to the device");
+  pool.reset_peaks().value();
   print(pool);
 }
 
@@ -85,8 +80,8 @@ void show_limits(const weir::device& gpu, const weir::stream& stream) {
   expect(!refused && refused.code() == weir::errc::out_of_memory, "what is above it is refused");
   std::printf("   %s\n", refused.error().message().c_str());
   memory.free().value();
-  const auto left = pool.close().value();
-  expect(left.allocations == 0, "closing the pool finds nothing left");
+  const auto remains = pool.close().value();
+  expect(remains.allocations == 0, "closing the pool finds nothing left");
 }
 
 void show_default(const weir::stream& stream) {
@@ -118,7 +113,7 @@ int main() try {
 
   std::printf("\n%s\n", unexpected == 0 ? "All as it should be." : "Something is wrong.");
   return unexpected == 0 ? 0 : 1;
-} catch (const std::exception& found) {
-  std::fprintf(stderr, "%s\n", found.what());
+} catch (const std::exception& failure) {
+  std::fprintf(stderr, "%s\n", failure.what());
   return 1;
 }

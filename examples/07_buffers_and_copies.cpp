@@ -1,7 +1,7 @@
 // Buffers and copies: device vectors, pinned memory, staging, and memory that both sides see.
 //
-// Everything happens on the stream it is given, and nothing is given back before that stream has
-// passed it. Runs on a GPU where there is one and on a simulated machine where there is none.
+// Every call queues its work on a stream, and no memory is reused before that stream has completed
+// the work. Runs on a GPU where there is one and on a simulated machine where there is none.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -22,8 +22,8 @@ namespace {
 
 int unexpected = 0;
 
-void expect(bool holds, const char* what) {
-  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", what);
+void expect(bool holds, const char* claim) {
+  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", claim);
   unexpected += holds ? 0 : 1;
 }
 
@@ -46,10 +46,14 @@ int main() try {
   }  // the buffer may go at once: the pool keeps its memory until the stream has copied it
   expect(weights.get(count - 1).value() == static_cast<float>(count - 1),
          "the last element is there");
-  weights.resize(2 * count).value();  // the new half holds anything ...
+  weights.resize(2 * count).value();  // the new half is undefined ...
   weir::fill(weights.span().part(count, count).value(), 0.5F, stream).value();  // ... until now
   expect(weights.get(0).value() == 0.0F && weights.get(2 * count - 1).value() == 0.5F,
          "growing kept the old half, the fill wrote the new one");
+
+  auto sums = weir::device_vector<float>::zeroed(memory, count, stream).value();
+  expect(sums.get(0).value() == 0.0F && sums.get(count - 1).value() == 0.0F,
+         "a vector can begin as zeros");
 
   std::puts("\n2. Pageable memory, through a staging buffer");
   auto stage = weir::staging_buffer::create(pool, stream).value();
@@ -79,13 +83,13 @@ int main() try {
     std::puts("   this device has no managed memory");
   } else {
     auto field = weir::unified_buffer<int>::zeroed(count, stream).value();
-    weir::fill(field.use_on(stream).value(), 7, stream).value();
+    weir::fill(field.record_stream(stream).value(), 7, stream).value();
     {
       auto view = field.view().value();  // waits for the stream
       expect(view[0] == 7 && view[count - 1] == 7, "the host sees what the device wrote");
       view[0] = 8;
-      expect(field.use_on(stream).code() == weir::errc::not_ready,
-             "while the host looks, no stream gets it");
+      expect(field.record_stream(stream).code() == weir::errc::not_ready,
+             "while the host has a view, no stream gets it");
     }
     if (gpu.capabilities().concurrent_managed_access) {
       field.advise_preferred(weir::managed_place::host()).value();
@@ -93,12 +97,13 @@ int main() try {
       const auto info = field.info().value();
       expect(info.preferred == weir::managed_place::host(), "it prefers the host");
       expect(info.last_prefetch == weir::managed_place{gpu}, "it was sent to the device");
+      std::printf("   %s\n", to_string(info).c_str());
     }
   }
 
   std::printf("\n%s\n", unexpected == 0 ? "All as it should be." : "Something is wrong.");
   return unexpected == 0 ? 0 : 1;
-} catch (const std::exception& found) {
-  std::fprintf(stderr, "%s\n", found.what());
+} catch (const std::exception& failure) {
+  std::fprintf(stderr, "%s\n", failure.what());
   return 1;
 }

@@ -1,4 +1,4 @@
-// Resources: adaptors stacked on an allocator, a second choice, a standard container, a leak found.
+// Resources: adaptors stacked on an allocator, a fallback, a standard container, a leak report.
 //
 // Runs on a GPU where there is one and on a simulated machine where there is none; it takes at most
 // 256 MiB of either.
@@ -20,12 +20,12 @@ using namespace weir::literals;
 
 int unexpected = 0;
 
-void expect(bool holds, const char* what) {
-  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", what);
+void expect(bool holds, const char* claim) {
+  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", claim);
   unexpected += holds ? 0 : 1;
 }
 
-// Whatever it is given, this code only knows a resource.
+// Whatever is behind it, this code only knows a resource.
 void work(const weir::any_resource& memory, const weir::stream_ref& stream) {
   void* const scratch = memory.allocate(16_MiB, stream);
   // ... launch kernels on `stream` that use it ...
@@ -42,7 +42,7 @@ int main() try {
 
   std::puts("1. Adaptors stand on each other");
   const auto counted = weir::statistics_resource::create(allocator).value();
-  auto limited = weir::limiting_resource::create(counted, 64_MiB).value();
+  const auto limited = weir::limiting_resource::create(counted, 64_MiB).value();
   std::vector<std::string> rows;
   const auto logged =
       weir::logging_resource::create(limited, [&](std::string_view row) -> weir::result<void> {
@@ -50,9 +50,10 @@ int main() try {
         return {};
       }).value();
   for (int i = 0; i < 3; ++i) work(logged, stream);
-  const auto numbers = counted.counters();
-  expect(numbers.allocations.total == 3 && numbers.bytes.peak == 16 << 20, "three were counted");
-  expect(rows.size() == 7, "and written down, each with its free, below a header");
+  const weir::resource_stats stats = counted.stats();
+  expect(stats.allocations.total == 3 && stats.bytes.peak == 16_MiB, "three were counted");
+  std::printf("   %s\n", to_string(stats).c_str());
+  expect(rows.size() == 7, "and logged, each with its free, below a header");
   std::printf("   %s   %s", rows[0].c_str(), rows[1].c_str());
   const auto refused = limited.try_allocate(65_MiB, stream);
   expect(!refused && refused.code() == weir::errc::limit_exceeded, "65 MiB are over the budget");
@@ -65,10 +66,10 @@ int main() try {
   void* const second = either.allocate(48_MiB, stream);
   expect(roomy.fallbacks() == 1, "the second went to managed memory");
   either.deallocate(first, 48_MiB, stream);
-  either.deallocate(second, 48_MiB, stream);  // each back to where it came from
+  either.deallocate(second, 48_MiB, stream);  // each with the resource it came from
   expect(limited.used() == 0_B, "the budget is whole again");
 
-  std::puts("\n3. Asked before a request fails");
+  std::puts("\n3. A callback before a request fails");
   void* spare = limited.try_allocate(40_MiB, stream).value();
   const auto patient = weir::retry_resource::create(limited, [&](weir::bytes needed, unsigned) {
                          std::printf("   somebody needs %s\n", to_string(needed).c_str());
@@ -79,10 +80,10 @@ int main() try {
                        }).value();
   work(patient, stream);
   expect(patient.recoveries() == 0, "16 MiB fit beside the spare 40");
-  const weir::any_resource asking = patient;
-  void* const large = asking.allocate(60_MiB, stream);
-  expect(patient.recoveries() == 1 && spare == nullptr, "60 do not, and the spare ones are gone");
-  asking.deallocate(large, 60_MiB, stream);
+  const weir::any_resource retrying = patient;
+  void* const large = retrying.allocate(60_MiB, stream);
+  expect(patient.recoveries() == 1 && spare == nullptr, "60 do not, and the spare ones were freed");
+  retrying.deallocate(large, 60_MiB, stream);
 
   std::puts("\n4. The current resource, and a thread's own");
   const weir::any_resource usual = weir::set_current_resource(gpu, logged).value();
@@ -105,14 +106,13 @@ int main() try {
   expect(weir::pmr_resource::create(allocator).code() == weir::errc::invalid_argument,
          "device memory is not for the host");
 
-  std::puts("\n6. A leak, and where it came from");
-  auto tracked = weir::tracking_resource::create(allocator).value();
+  std::puts("\n6. A leak, and its stack");
+  const auto tracked = weir::tracking_resource::create(allocator).value();
   void* const forgotten = tracked.try_allocate(1_MiB, stream).value();
-  const weir::live_report left = tracked.live();
-  expect(left.allocations.size() == 1 && left.size == 1_MiB, "one allocation is live");
-  std::printf("   allocated as #%llu, with a stack of %zu frames\n",
-              static_cast<unsigned long long>(left.allocations[0].number),
-              left.allocations[0].stack.size());
+  const weir::live_report live = tracked.live();
+  expect(live.allocations.size() == 1 && live.size == 1_MiB, "one allocation is live");
+  std::printf("   %s, with a stack of %zu frames\n", to_string(live.allocations[0]).c_str(),
+              live.allocations[0].stack.size());
   expect(tracked.try_deallocate(forgotten, 2_MiB, stream).code() == weir::errc::invalid_argument,
          "that was not its size, but it is freed");
   expect(tracked.try_deallocate(forgotten, 1_MiB, stream).code() == weir::errc::double_free,
@@ -120,7 +120,7 @@ int main() try {
 
   std::printf("\n%s\n", unexpected == 0 ? "All as it should be." : "Something is wrong.");
   return unexpected == 0 ? 0 : 1;
-} catch (const std::exception& found) {
-  std::fprintf(stderr, "%s\n", found.what());
+} catch (const std::exception& failure) {
+  std::fprintf(stderr, "%s\n", failure.what());
   return 1;
 }

@@ -1,7 +1,7 @@
-// Two processes and one piece of device memory: given, used in order, taken back.
+// Two processes and one piece of device memory: exported, used in order, revoked.
 //
-// The program starts itself a second time and gives that process memory and an event. Runs on a GPU
-// where there is one and on simulated machines, one a process, where there is none.
+// The program starts itself a second time and offers that process memory and an event. Runs on a
+// GPU where there is one and on simulated machines, one a process, where there is none.
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,35 +33,35 @@ constexpr int inherited_end = 100;
 
 int unexpected = 0;
 
-void expect(bool holds, const char* what) {
-  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", what);
+void expect(bool holds, const char* claim) {
+  std::printf("   %s %s\n", holds ? "yes:" : "NO: ", claim);
   std::fflush(stdout);
   unexpected += holds ? 0 : 1;
 }
 
 std::span<const std::byte> as_note(std::string_view text) { return std::as_bytes(std::span{text}); }
 
-void fill(weir::device_address where, unsigned char with, const weir::stream& on) {
+void fill(weir::device_address address, unsigned char value, const weir::stream& on) {
   const weir::context_scope bound{on.device()};
   check(call::memset_d8_async,
-        bound.driver().memset_d8_async(where, with, size.count(), on.handle()))
+        bound.driver().memset_d8_async(address, value, size.count(), on.handle()))
       .value();
 }
 
-unsigned char first_byte(weir::device_address where, const weir::stream& on) {
+unsigned char first_byte(weir::device_address address, const weir::stream& on) {
   const weir::context_scope bound{on.device()};
-  unsigned char arrived = 0;
-  check(call::memcpy_dtoh_async, bound.driver().memcpy_dtoh_async(&arrived, where, 1, on.handle()))
+  unsigned char byte = 0;
+  check(call::memcpy_dtoh_async, bound.driver().memcpy_dtoh_async(&byte, address, 1, on.handle()))
       .value();
   on.synchronize().value();
-  return arrived;
+  return byte;
 }
 
-/// The second process: takes what comes, answers, and lets go when asked to.
+/// The second process: imports, answers, and releases the memory when it is revoked.
 int second_process() {
   const auto machine = weir::runtime::open().value();
   auto channel = weir::share_channel::adopt(weir::descriptor{inherited_end}).value();
-  auto link = weir::share_link::open(machine, std::move(channel), {.limit = 60s}).value();
+  const auto link = weir::share_link::open(machine, std::move(channel), {.limit = 60s}).value();
   auto memory = link.receive().value().open_memory().value();
   auto written = link.receive().value().open_event().value();
   const auto stream = weir::stream::create(written.device()).value();
@@ -74,9 +74,10 @@ int second_process() {
   written.record(stream).value();
   link.send_note(as_note("recorded")).value();
 
-  // Taken back: nothing of ours may use it any more, so we wait for our work and let go.
+  // Revoked: no work here may use it any more, so wait for the work and close it.
   while (memory.address()) ::usleep(1000);
-  expect(memory.address().code() == weir::errc::not_permitted, "it learns that it must let go");
+  expect(memory.address().code() == weir::errc::not_permitted,
+         "it learns that the memory was revoked");
   stream.synchronize().value();
   memory.close().value();
   static_cast<void>(link.check());
@@ -90,11 +91,11 @@ pid_t start_second(const char* program, int end) {
   std::string name{program};
   std::string role{"second"};
   char* arguments[] = {name.data(), role.data(), nullptr};
-  pid_t started = -1;
+  pid_t process = -1;
   const int failed =
-      ::posix_spawn(&started, "/proc/self/exe", &actions, nullptr, arguments, environ);
+      ::posix_spawn(&process, "/proc/self/exe", &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
-  return failed == 0 ? started : -1;
+  return failed == 0 ? process : -1;
 }
 
 int first_process(const char* program) {
@@ -106,7 +107,7 @@ int first_process(const char* program) {
   auto [ours, theirs] = weir::share_channel::pair().value();
   const pid_t second = start_second(program, theirs.get());
   theirs.close();
-  auto link = weir::share_link::open(machine, std::move(ours), {.limit = 60s}).value();
+  const auto link = weir::share_link::open(machine, std::move(ours), {.limit = 60s}).value();
   expect(link.peer().process == second, "the kernel says who is at the other end");
 
   const auto memory = weir::shared_memory::create(gpu, size).value();
@@ -114,7 +115,7 @@ int first_process(const char* program) {
   const auto grant = link.offer(memory).value();
   static_cast<void>(link.offer(written).value());
 
-  // Record, then say so: a wait sees only what was recorded before.
+  // Record, then say so: a wait covers only the records before it.
   fill(memory.address(), 1, stream);
   written.record(stream).value();
   link.send_note(as_note("recorded")).value();
@@ -123,9 +124,9 @@ int first_process(const char* program) {
   stream.wait(written).value();
   expect(first_byte(memory.address(), stream) == 2, "the first process sees the answer");
 
-  expect(link.outstanding() == 1, "the memory is given");
+  expect(link.outstanding() == 1, "the memory is exported");
   link.revoke(grant).value();
-  expect(link.outstanding() == 0, "and taken back");
+  expect(link.outstanding() == 0, "and revoked");
 
   int status = 0;
   ::waitpid(second, &status, 0);
@@ -140,7 +141,7 @@ int first_process(const char* program) {
 int main(int argc, char** argv) try {
   if (argc > 1 && std::string_view{argv[1]} == "second") return second_process();
   return first_process(argv[0]);
-} catch (const std::exception& found) {
-  std::fprintf(stderr, "%s\n", found.what());
+} catch (const std::exception& failure) {
+  std::fprintf(stderr, "%s\n", failure.what());
   return 1;
 }

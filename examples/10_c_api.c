@@ -13,8 +13,8 @@
 static int unexpected = 0;
 
 /* Says what is true now, and counts what should be and is not. */
-static void expect(int holds, const char* what) {
-  printf("   %s %s\n", holds ? "yes:" : "NO: ", what);
+static void expect(int holds, const char* fact) {
+  printf("   %s %s\n", holds ? "yes:" : "NO: ", fact);
   if (!holds) {
     ++unexpected;
     printf("        %s\n", weir_last_error_message());
@@ -77,58 +77,58 @@ static void allocate_and_free(weir_runtime* machine, weir_allocator* memory) {
 typedef struct cache {
   weir_allocator* memory;
   void* block;
-  int asked;
+  int calls;
 } cache;
 
 static int32_t drop_cache(void* context, uint64_t needed) {
-  cache* const mine = context;
+  cache* const kept = context;
   printf("   (asked to make room for %" PRIu64 " MiB)\n", needed / MIB);
-  ++mine->asked;
-  if (mine->block == NULL) return 0;
-  weir_allocator_free(mine->memory, mine->block);
-  mine->block = NULL;
+  ++kept->calls;
+  if (kept->block == NULL) return 0;
+  weir_allocator_free(kept->memory, kept->block);
+  kept->block = NULL;
   return 1;
 }
 
-static int32_t last_word(void* context, weir_allocator* memory, uint64_t size, weir_error why) {
+static int32_t on_failure(void* context, weir_allocator* memory, uint64_t size, weir_error why) {
   (void)memory;
   (void)size;
   ++*(int*)context;
-  printf("   (the last word about %s)\n", weir_error_name(why));
+  printf("   (the handler is called: %s)\n", weir_error_name(why));
   return 0; /* it could also free something and answer 1, or not return at all */
 }
 
 static void run_out_of_memory(weir_allocator* memory) {
-  cache mine = {memory, NULL, 0};
+  cache kept = {memory, NULL, 0};
   weir_callback* registration = NULL;
   void* p = NULL;
   char why[600];
-  int last_words = 0;
+  int handler_calls = 0;
 
   printf("out of memory\n");
   weir_allocator_set_limit(memory, 64 * MIB);
-  weir_allocator_allocate(memory, 40 * MIB, NULL, &mine.block);
+  weir_allocator_allocate(memory, 40 * MIB, NULL, &kept.block);
   expect(
       weir_allocator_allocate(memory, 40 * MIB, NULL, &p) == weir_error_out_of_memory && p == NULL,
       "an error, and a null pointer");
   weir_allocator_explain(memory, 40 * MIB, NULL, why, sizeof why, NULL);
   printf("%s\n", why);
 
-  weir_allocator_on_out_of_memory(memory, drop_cache, &mine, &registration);
-  expect(weir_allocator_allocate(memory, 40 * MIB, NULL, &p) == weir_ok && mine.asked == 1,
+  weir_allocator_on_out_of_memory(memory, drop_cache, &kept, &registration);
+  expect(weir_allocator_allocate(memory, 40 * MIB, NULL, &p) == weir_ok && kept.calls == 1,
          "a callback made room");
   weir_callback_close(registration);
 
-  weir_allocator_set_out_of_memory_handler(memory, last_word, &last_words);
-  expect(weir_allocator_allocate(memory, 40 * MIB, NULL, &mine.block) == weir_error_out_of_memory &&
-             last_words == 1,
-         "and a handler has the last word");
+  weir_allocator_set_out_of_memory_handler(memory, on_failure, &handler_calls);
+  expect(weir_allocator_allocate(memory, 40 * MIB, NULL, &kept.block) == weir_error_out_of_memory &&
+             handler_calls == 1,
+         "and a handler is called before the request fails");
   weir_allocator_set_out_of_memory_handler(memory, NULL, NULL);
   weir_allocator_set_limit(memory, WEIR_NO_LIMIT);
   weir_allocator_deallocate(memory, p, NULL);
 }
 
-static void look_inside(weir_allocator* memory) {
+static void take_snapshot(weir_allocator* memory) {
   weir_snapshot* snapshot = NULL;
   weir_pool_info pool = {.struct_size = sizeof pool};
   weir_block_info blocks[8];
@@ -170,13 +170,13 @@ int main(void) {
 
   allocate_and_free(machine, memory);
   run_out_of_memory(memory);
-  look_inside(memory);
+  take_snapshot(memory);
 
-  printf("what goes wrong is told\n");
+  printf("errors\n");
   expect(weir_allocator_deallocate(memory, &machine, NULL) == weir_error_foreign_pointer,
          "a pointer that is not the allocator's");
   expect(weir_allocator_close(memory) == weir_ok, "closed");
-  expect(weir_allocator_allocate(memory, 1, NULL, &p) == weir_error_already_freed,
+  expect(weir_allocator_allocate(memory, 1, NULL, &p) == weir_error_closed,
          "a handle that was closed, for good");
   weir_runtime_close(machine);
   return unexpected == 0 ? 0 : 1;

@@ -75,7 +75,7 @@ struct outcome {
   int runs = 0;
   int right = 0;      // runs in which the numbers arrived
   int reported = 0;   // runs in which the machine found a hazard
-  std::string story;  // of the first hazard
+  std::string report;  // of the first hazard
 };
 
 // [test]
@@ -94,7 +94,7 @@ weir::result<outcome> test(bool repaired) {
     ++all.runs;
     all.right += last == answer ? 1 : 0;
     all.reported += hazards.empty() ? 0 : 1;
-    if (!hazards.empty() && all.story.empty()) all.story = hazards.front().story();
+    if (!hazards.empty() && all.report.empty()) all.report = hazards.front().message();
   }
   return all;
 }
@@ -103,9 +103,9 @@ weir::result<outcome> test(bool repaired) {
 void print(const outcome& what) {
   std::printf("     the numbers arrived in  %2d of %d runs\n", what.right, what.runs);
   std::printf("     a hazard was found in   %2d of %d runs\n", what.reported, what.runs);
-  if (what.story.empty()) return;
+  if (what.report.empty()) return;
   std::puts("\n   What the machine says of the first:\n");
-  std::istringstream lines{what.story};
+  std::istringstream lines{what.report};
   for (std::string line; std::getline(lines, line);) std::printf("     %s\n", line.c_str());
 }
 

@@ -28,7 +28,7 @@ std::vector<error> error_log::take() {
 
 // --- Lanes --------------------------------------------------------------------------------------
 
-lane::lane(workbench& bench, weir::device where)
+lane::lane(driver_fixture& bench, weir::device where)
     : bench_{bench},
       stream_{weir::stream::create(where).value()},
       counter_{bench.new_memory(sizeof(word))} {
@@ -96,12 +96,12 @@ void allocator_test::TearDown() {
   lanes_.clear();
   for (const error& each : heard.take()) ADD_FAILURE() << "reported: " << each.message();
   runtime_.reset();
-  settle();
-  for (const auto& story : machine->complaints()) ADD_FAILURE() << story;
+  clean_up();
+  for (const auto& story : machine->take_hazards()) ADD_FAILURE() << story;
 }
 
-void allocator_test::reopen(options settings) {
-  settings.heap_policy = policy();
+void allocator_test::reopen(allocator_options settings) {
+  settings.policy = policy();
   if (memory_) {
     EXPECT_TRUE(memory_->close());
   }
@@ -144,8 +144,9 @@ void allocator_test::expect_books() {
   EXPECT_LE(now.thread_cached + now.stream_bound, now.cached);
   EXPECT_EQ(now.allocations - now.frees, now.blocks.current);
   EXPECT_LE(now.hits, now.allocations);
-  for (const gauge& each : {now.requested, now.allocated, now.active, now.reserved, now.blocks})
+  for (const byte_gauge& each : {now.requested, now.allocated, now.active, now.reserved})
     EXPECT_LE(each.current, each.peak);
+  EXPECT_LE(now.blocks.current, now.blocks.peak);
 }
 
 void allocator_test::expect_snapshot() {
@@ -153,23 +154,24 @@ void allocator_test::expect_snapshot() {
   EXPECT_EQ(seen.device, where().id());
   memory_stats sum;
   for (const pool_snapshot& pool : seen.pools) {
-    std::uint64_t by_state[6] = {};
-    std::uint64_t requested = 0, live = 0, physical = 0;
+    bytes by_state[6] = {};
+    bytes requested, physical;
+    std::uint64_t live = 0;
     device_address end = 0;
     for (const block_info& block : pool.blocks) {
       EXPECT_LE(end, block.address) << "blocks overlap or are out of order";
       end = block.address + block.size.count();
-      by_state[static_cast<std::size_t>(block.state)] += block.size.count();
+      by_state[static_cast<std::size_t>(block.state)] += block.size;
       if (block.state == block_state::live) {
         ++live;
-        requested += block.requested.count();
+        requested += block.requested;
       }
     }
     end = 0;
     for (const physical_info& piece : pool.physical) {
       EXPECT_LE(end, piece.address);
       end = piece.address + piece.size.count();
-      physical += piece.size.count();
+      physical += piece.size;
     }
     const auto of = [&](block_state state) { return by_state[static_cast<std::size_t>(state)]; };
     EXPECT_EQ(requested, pool.stats.requested.current);

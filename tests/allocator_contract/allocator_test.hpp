@@ -42,7 +42,7 @@ class error_log {
 /// is the machine's may use it.
 class lane {
  public:
-  lane(workbench& bench, weir::device where);
+  lane(driver_fixture& bench, weir::device where);
 
   [[nodiscard]] const weir::stream& stream() const { return stream_; }
   [[nodiscard]] CUstream handle() const { return stream_.handle(); }
@@ -56,7 +56,7 @@ class lane {
   void close() { EXPECT_TRUE(stream_.close()); }
 
  private:
-  workbench& bench_;
+  driver_fixture& bench_;
   weir::stream stream_;
   CUdeviceptr counter_;
   const bytes whole_up_to_ = machine_effort().whole_up_to;
@@ -74,7 +74,7 @@ struct filled_block {
 /// At its end every lane must have found what it expected, the allocator must close without a word
 /// to the error handler, and the machine must have found no fault with the program.
 class allocator_test : public ::testing::TestWithParam<std::tuple<placement_policy, std::uint64_t>>,
-                       public workbench {
+                       public driver_fixture {
  public:
   [[nodiscard]] weir::device where() const { return *where_; }
   [[nodiscard]] caching_allocator& memory() { return *memory_; }
@@ -100,7 +100,7 @@ class allocator_test : public ::testing::TestWithParam<std::tuple<placement_poli
   void expect_snapshot();
 
   /// Replaces the allocator by one with these options, but this test's policy.
-  void reopen(options settings = {});
+  void reopen(allocator_options settings = {});
 
   error_log heard;
 

@@ -73,12 +73,12 @@ class second_view {
 TEST_P(frameworks, exported_memory_stays_under_its_block_while_all_around_it_moves) {
   if (is_classic()) {
     EXPECT_EQ(code_of(caching_allocator::create(
-                  where(), {.heap_policy = policy(), .heap_exportable = true})),
+                  where(), {.policy = policy(), .exportable = true})),
               errc::not_supported);
     return;
   }
   if (!where().capabilities().posix_descriptors) GTEST_SKIP() << "no descriptors";
-  reopen({.heap_limit = 80_MiB, .heap_exportable = true});
+  reopen({.limit = 80_MiB, .exportable = true});
   lane& on = new_lane();
   lane& other = new_lane();
   std::vector<filled_block> kept, freed;
@@ -204,7 +204,7 @@ TEST_P(frameworks, a_pool_that_retains_serves_captures_on_many_threads) {
   EXPECT_EQ(branch.mismatches(), 0U);
   for (const auto& each : lasting) finish(each, captured);
   expect_books();
-  EXPECT_EQ(pool.empty_cache().value().count(), reserved) << "no graph is replayed any more";
+  EXPECT_EQ(pool.empty_cache().value(), reserved) << "no graph is replayed any more";
 }
 
 TEST_P(frameworks, a_pool_that_retains_goes_with_its_last_handle_block_and_replay) {
@@ -222,10 +222,10 @@ TEST_P(frameworks, a_pool_that_retains_goes_with_its_last_handle_block_and_repla
   pool = {};
   EXPECT_TRUE(memory().trim());
   EXPECT_TRUE(memory().empty_cache());
-  EXPECT_GE(memory().stats().reserved.current, (32_MiB).count()) << "a block lives";
+  EXPECT_GE(memory().stats().reserved.current, 32_MiB) << "a block lives";
   finish(last, on);
   EXPECT_TRUE(memory().empty_cache());
-  EXPECT_EQ(memory().stats().reserved.current, 0U);
+  EXPECT_EQ(memory().stats().reserved.current, 0_B);
   EXPECT_EQ(memory().snapshot().pools.size(), 1U);
 }
 

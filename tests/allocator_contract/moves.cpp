@@ -36,7 +36,7 @@ TEST_P(moves_under_a_limit, free_memory_becomes_one_block_while_the_rest_is_read
     EXPECT_GT(memory().stats().handles_moved, 0U);
     EXPECT_EQ(memory().stats().handles_released, 0U);
   }
-  EXPECT_LE(memory().stats().reserved.peak, limit.count());
+  EXPECT_LE(memory().stats().reserved.peak, limit);
   expect_books();
   expect_snapshot();
   if (large) {
@@ -132,7 +132,7 @@ TEST_P(moves_under_a_limit, requests_of_whole_handles_fit_as_long_as_there_is_me
   if (must_fit) {
     EXPECT_GT(memory().stats().handles_moved, 0U);
   }
-  EXPECT_LE(memory().stats().reserved.peak, most.count());
+  EXPECT_LE(memory().stats().reserved.peak, most);
   for (const owned& each : live) finish(each.block, *each.on);
 }
 

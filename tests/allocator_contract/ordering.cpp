@@ -29,7 +29,7 @@ TEST_P(ordering, a_stream_gets_back_at_once_what_it_freed) {
     finish(make(size, on), on);  // the memory is there
     WEIR_OK(cu->ctx_synchronize());
     const auto busy = occupy(on.handle());
-    const std::uint64_t reserved = memory().stats().reserved.current;
+    const bytes reserved = memory().stats().reserved.current;
     for (int i = 0; i < 10; ++i) finish(make(size, on), on);
     EXPECT_EQ(memory().stats().reserved.current, reserved);
     EXPECT_EQ(memory().stats().waits, 0U);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "support/workbench.hpp"
+#include "support/driver_fixture.hpp"
 #include "weir/base/bytes.hpp"
 
 namespace weir::testing_support {

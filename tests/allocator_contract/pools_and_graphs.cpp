@@ -13,7 +13,7 @@ class pools_and_graphs : public allocator_test {
  protected:
   /// What the driver tells late it may tell in a second: a graph's end comes from a thread of its
   /// own.
-  [[nodiscard]] bool reserved_falls_to(std::uint64_t expected) {
+  [[nodiscard]] bool reserved_falls_to(bytes expected) {
     for (int i = 0; i < 500; ++i) {
       EXPECT_TRUE(memory().empty_cache());
       if (memory().stats().reserved.current <= expected) return true;
@@ -30,8 +30,8 @@ TEST_P(pools_and_graphs, a_pools_memory_is_its_own) {
   EXPECT_EQ(pool.name(), "contract");
   const filled_block inside{pool.allocate(8_MiB, on), 8_MiB, new_value()};
   on.fill(inside.memory, inside.size, inside.value);
-  EXPECT_EQ(pool.stats().requested.current, (8_MiB).count());
-  const std::uint64_t reserved = pool.stats().reserved.current;
+  EXPECT_EQ(pool.stats().requested.current, 8_MiB);
+  const bytes reserved = pool.stats().reserved.current;
   finish(inside, on);
   EXPECT_EQ(pool.stats().reserved.current, reserved);
 
@@ -63,9 +63,9 @@ TEST_P(pools_and_graphs, a_pool_goes_with_its_last_block) {
     on.fill(block.memory, block.size, block.value);
   }
   EXPECT_TRUE(memory().empty_cache());
-  EXPECT_GE(memory().stats().reserved.current, (32_MiB).count());
+  EXPECT_GE(memory().stats().reserved.current, 32_MiB);
   finish(block, on);
-  EXPECT_TRUE(reserved_falls_to(0));
+  EXPECT_TRUE(reserved_falls_to(0_B));
   EXPECT_EQ(memory().snapshot().pools.size(), 1U);
 }
 
@@ -95,7 +95,7 @@ TEST_P(pools_and_graphs, a_graphs_memory_stays_the_graphs) {
   WEIR_OK(cu->stream_end_capture(captured.handle(), &graph));
   claim.end();
   EXPECT_TRUE(claim.keep_with(graph));
-  EXPECT_GT(claim.pool().stats().reserved.current, 0U);
+  EXPECT_GT(claim.pool().stats().reserved.current, 0_B);
   CUgraphExec exec = nullptr;
   WEIR_OK(cu->graph_instantiate(&exec, graph, 0));
   claim = {};  // the graph holds it now
@@ -114,18 +114,18 @@ TEST_P(pools_and_graphs, a_graphs_memory_stays_the_graphs) {
   EXPECT_EQ(captured.mismatches(), 0U);
 
   EXPECT_TRUE(memory().empty_cache());
-  EXPECT_GT(memory().stats().reserved.current, (4_MiB).count()) << "a graph keeps what it freed";
+  EXPECT_GT(memory().stats().reserved.current, 4_MiB) << "a graph keeps what it freed";
   WEIR_OK(cu->graph_destroy(graph));
   WEIR_OK(cu->graph_exec_destroy(exec));
   finish(lasting, captured);
-  EXPECT_TRUE(reserved_falls_to(0)) << "memory comes back when the graph is gone";
+  EXPECT_TRUE(reserved_falls_to(0_B)) << "memory comes back when the graph is gone";
   expect_books();
 }
 
 TEST_P(pools_and_graphs, a_capture_that_nobody_declared_is_noticed) {
   WEIR_NEEDS(graph_instantiate);
   WEIR_NEEDS(user_object_create);
-  reopen({.heap_detect_captures = true});
+  reopen({.detect_captures = true});
   lane& captured = new_lane();
   lane& beside = new_lane();
   finish(make(2_MiB, captured), captured);
@@ -142,10 +142,10 @@ TEST_P(pools_and_graphs, a_capture_that_nobody_declared_is_noticed) {
   }
   WEIR_OK(cu->ctx_synchronize());
   EXPECT_TRUE(memory().empty_cache());
-  EXPECT_GT(memory().stats().reserved.current, 0U);
+  EXPECT_GT(memory().stats().reserved.current, 0_B);
   WEIR_OK(cu->graph_exec_destroy(exec));
   WEIR_OK(cu->graph_destroy(graph));
-  EXPECT_TRUE(reserved_falls_to(0));
+  EXPECT_TRUE(reserved_falls_to(0_B));
 }
 
 }  // namespace

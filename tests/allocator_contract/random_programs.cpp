@@ -62,7 +62,7 @@ class random_programs : public allocator_test {
     EXPECT_EQ(memory().stats().blocks.current, 0U);
     expect_snapshot();
     EXPECT_TRUE(memory().empty_cache());
-    EXPECT_EQ(memory().stats().reserved.current, 0U);
+    EXPECT_EQ(memory().stats().reserved.current, 0_B);
   }
 
  private:
@@ -81,7 +81,7 @@ TEST_P(random_programs, several_streams_short_of_memory) {
   ASSERT_TRUE(memory().set_limit(machine_effort().tight_limit));
   add_players(3);
   play_on_one_thread();
-  EXPECT_LE(memory().stats().reserved.peak, machine_effort().tight_limit.count());
+  EXPECT_LE(memory().stats().reserved.peak, machine_effort().tight_limit);
   finish_players();
 }
 
@@ -95,7 +95,7 @@ TEST_P(random_programs, several_threads_short_of_memory) {
   ASSERT_TRUE(memory().set_limit(machine_effort().tight_limit));
   add_players(4);
   play_on_threads();
-  EXPECT_LE(memory().stats().reserved.peak, machine_effort().tight_limit.count());
+  EXPECT_LE(memory().stats().reserved.peak, machine_effort().tight_limit);
   finish_players();
 }
 

@@ -9,7 +9,7 @@
 #include "allocator_contract/effort.hpp"
 #include "allocator_contract/pieces.hpp"
 #include "support/trace.hpp"
-#include "support/workbench.hpp"
+#include "support/driver_fixture.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 
@@ -34,7 +34,7 @@ std::vector<std::string> trace_names() {
 }
 
 class trace_replay : public ::testing::TestWithParam<std::tuple<std::string, placement_policy>>,
-                     public workbench {
+                     public driver_fixture {
  protected:
   /// A stream of the trace, with the count of words that were not as they were left.
   struct track {
@@ -58,7 +58,7 @@ class trace_replay : public ::testing::TestWithParam<std::tuple<std::string, pla
     open(std::move(*opened));
     runtime_ = runtime::open_table(*cu, "machine under test", machine).value();
     const weir::device where = runtime_->device(device_id{device}).value();
-    memory_ = caching_allocator::create(where, {.heap_policy = std::get<1>(GetParam())}).value();
+    memory_ = caching_allocator::create(where, {.policy = std::get<1>(GetParam())}).value();
     for (std::size_t i = 0; i < recorded().streams; ++i) {
       tracks_.push_back({stream::create(where).value(), new_memory(sizeof(word))});
       const track& made = tracks_.back();
@@ -74,8 +74,8 @@ class trace_replay : public ::testing::TestWithParam<std::tuple<std::string, pla
     memory_.reset();
     tracks_.clear();
     runtime_.reset();
-    settle();
-    for (const auto& story : machine->complaints()) ADD_FAILURE() << story;
+    clean_up();
+    for (const auto& story : machine->take_hazards()) ADD_FAILURE() << story;
   }
 
   [[nodiscard]] static const trace& recorded() { return the_trace(std::get<0>(GetParam())); }
@@ -115,8 +115,8 @@ class trace_replay : public ::testing::TestWithParam<std::tuple<std::string, pla
     const std::size_t count = std::min(most, all.events.size());
     for (std::size_t i = 0; i < count; ++i) {
       const trace::event& each = all.events[i];
-      if (each.what == trace::action::allocate && each.size != 0) begin(each.block, each);
-      if (each.what == trace::action::reusable && live_[each.block].memory != nullptr)
+      if (each.kind == trace::event_kind::allocate && each.size != 0) begin(each.block, each);
+      if (each.kind == trace::event_kind::reusable && live_[each.block].memory != nullptr)
         end(each.block);
       if (HasFatalFailure()) return;
     }
@@ -141,12 +141,12 @@ TEST_P(trace_replay, no_block_is_ever_overwritten) {
   EXPECT_EQ(after.blocks.current, 0U);
   EXPECT_EQ(after.allocations, after.frees);
   EXPECT_LE(after.allocated.peak, after.reserved.peak);
-  RecordProperty("requested_peak", std::to_string(after.requested.peak));
-  RecordProperty("reserved_peak", std::to_string(after.reserved.peak));
+  RecordProperty("requested_peak", std::to_string(after.requested.peak.count()));
+  RecordProperty("reserved_peak", std::to_string(after.reserved.peak.count()));
   RecordProperty("handles_created", std::to_string(after.handles_created));
   RecordProperty("handles_moved", std::to_string(after.handles_moved));
   EXPECT_TRUE(memory().empty_cache());
-  EXPECT_EQ(memory().stats().reserved.current, 0U);
+  EXPECT_EQ(memory().stats().reserved.current, 0_B);
 }
 
 INSTANTIATE_TEST_SUITE_P(

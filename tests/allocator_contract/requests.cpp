@@ -14,7 +14,7 @@ const bytes all_sizes[] = {1_B,         4_B,     511_B,         512_B,          
 
 TEST_P(requests, blocks_of_every_size_are_apart_and_come_back) {
   lane& on = new_lane();
-  std::uint64_t reserved = 0;
+  bytes reserved;
   for (int round = 0; round < 2; ++round) {
     std::vector<filled_block> live;
     for (const bytes size : all_sizes) {
@@ -71,7 +71,7 @@ TEST_P(requests, nothing_is_a_null_pointer) {
   memory().deallocate(nullptr, 0_B, on);
   EXPECT_EQ(memory().stats().allocations, 0U);
   EXPECT_EQ(memory().stats().frees, 0U);
-  EXPECT_EQ(memory().stats().reserved.peak, 0U);
+  EXPECT_EQ(memory().stats().reserved.peak, 0_B);
 }
 
 TEST_P(requests, impossible_requests_are_refused) {
@@ -86,7 +86,7 @@ TEST_P(requests, impossible_requests_are_refused) {
 
 TEST_P(requests, foreign_pointers_are_refused) {
   lane& on = new_lane();
-  auto other = caching_allocator::create(where(), {.heap_policy = policy()}).value();
+  auto other = caching_allocator::create(where(), {.policy = policy()}).value();
   const filled_block mine = make(1_MiB, on);
   void* const theirs = other.allocate(1_MiB, on);
   int local = 0;

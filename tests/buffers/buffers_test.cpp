@@ -9,8 +9,8 @@ namespace weir::testing_support {
 
 error_reports::error_reports() {
   set_error_handler(
-      [](const error& found, void* self) noexcept {
-        static_cast<error_reports*>(self)->errors_.push_back(found);
+      [](const error& failure, void* self) noexcept {
+        static_cast<error_reports*>(self)->errors_.push_back(failure);
       },
       this);
 }
@@ -20,9 +20,9 @@ error_reports::~error_reports() { set_error_handler(nullptr); }
 std::vector<error> error_reports::take() { return std::exchange(errors_, {}); }
 
 std::vector<word> counting(std::size_t count, word first) {
-  std::vector<word> made(count);
-  std::iota(made.begin(), made.end(), first);
-  return made;
+  std::vector<word> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
 }
 
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
@@ -45,8 +45,8 @@ void buffers_test::TearDown() {
   memories_.clear();
   for (const error& each : heard.take()) ADD_FAILURE() << "reported: " << each.message();
   runtime_.reset();
-  settle();
-  for (const auto& story : machine->complaints()) ADD_FAILURE() << story;
+  clean_up();
+  for (const auto& story : machine->take_hazards()) ADD_FAILURE() << story;
 }
 
 weir::device buffers_test::gpu(int index) const {
@@ -54,17 +54,17 @@ weir::device buffers_test::gpu(int index) const {
 }
 
 any_resource buffers_test::memory(int index) {
-  any_resource& of = memories_.at(static_cast<std::size_t>(index));
-  if (!of) of = caching_allocator::create(gpu(index)).value();
-  return of;
+  any_resource& allocator = memories_.at(static_cast<std::size_t>(index));
+  if (!allocator) allocator = caching_allocator::create(gpu(index)).value();
+  return allocator;
 }
 
 std::vector<word> buffers_test::words_of(const void* from, std::size_t count,
                                          const stream_ref& on) const {
-  std::vector<word> found(count);
-  EXPECT_TRUE(copy_bytes(found.data(), from, bytes{count * sizeof(word)}, on));
+  std::vector<word> values(count);
+  EXPECT_TRUE(copy_bytes(values.data(), from, bytes{count * sizeof(word)}, on));
   EXPECT_TRUE(on.synchronize());
-  return found;
+  return values;
 }
 
 }  // namespace weir::testing_support

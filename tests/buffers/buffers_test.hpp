@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "support/workbench.hpp"
+#include "support/driver_fixture.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
@@ -45,7 +45,7 @@ class error_reports {
 [[nodiscard]] CUdeviceptr address_of(const void* pointer);
 
 /// A test on the machine under test. At its end nothing may have raced or been reported.
-class buffers_test : public ::testing::TestWithParam<std::uint64_t>, public workbench {
+class buffers_test : public ::testing::TestWithParam<std::uint64_t>, public driver_fixture {
  protected:
   void SetUp() override;
   void TearDown() override;

@@ -20,9 +20,9 @@ class copies : public buffers_test {
     return device_vector<word>::create(memory(index), count, on).value();
   }
   [[nodiscard]] device_vector<word> make(const std::vector<word>& values, const stream_ref& on) {
-    auto made = device_vector<word>::copy_of(memory(), values, on).value();
+    auto vector = device_vector<word>::copy_of(memory(), values, on).value();
     EXPECT_TRUE(on.synchronize());  // the values may go
-    return made;
+    return vector;
   }
   [[nodiscard]] std::vector<word> read(const device_vector<word>& from) const {
     return words_of(from.data(), from.size(), from.stream());
@@ -30,8 +30,7 @@ class copies : public buffers_test {
 };
 WEIR_BUFFERS_TEST(copies);
 
-// --- Lines
-// ----------------------------------------------------------------------------------------
+// --- Lines ---------------------------------------------------------------------------------------
 
 TEST_P(copies, go_between_every_kind_of_memory) {
   const auto on = make_stream();
@@ -112,8 +111,7 @@ TEST_P(copies, refuse_what_cannot_be) {
   EXPECT_EQ(code_of(weir::fill(device_span<word>{crooked, 2}, value, on)), errc::bad_alignment);
 }
 
-// --- Fills
-// ----------------------------------------------------------------------------------------
+// --- Fills ---------------------------------------------------------------------------------------
 
 struct three_bytes {
   std::uint8_t a, b, c;
@@ -127,14 +125,14 @@ void expect_filled(const any_resource& from, const stream_ref& on, std::size_t c
   WEIR_DONE(fill_bytes(to.data(), 0xee, bytes{count * sizeof(T)}, on));
   // All but the ends, which must stay as they are.
   WEIR_DONE(weir::fill(to.span().part(1, count - 2).value(), value, on));
-  std::vector<T> found(count);
-  WEIR_DONE(to.copy_to(found));
+  std::vector<T> elements(count);
+  WEIR_DONE(to.copy_to(elements));
   WEIR_DONE(on.synchronize());
-  for (std::size_t i = 1; i + 1 < count; ++i) ASSERT_EQ(found[i], value) << i;
+  for (std::size_t i = 1; i + 1 < count; ++i) ASSERT_EQ(elements[i], value) << i;
   std::array<unsigned char, sizeof(T)> around{};
   around.fill(0xee);
-  EXPECT_EQ(found.front(), std::bit_cast<T>(around));
-  EXPECT_EQ(found.back(), std::bit_cast<T>(around));
+  EXPECT_EQ(elements.front(), std::bit_cast<T>(around));
+  EXPECT_EQ(elements.back(), std::bit_cast<T>(around));
 }
 
 TEST_P(copies, fills_reach_every_element_and_no_other) {
@@ -166,19 +164,18 @@ TEST_P(copies, a_captured_fill_needs_no_host_memory_later) {
   EXPECT_EQ(to.get(99).value(), 0.75);
 }
 
-// --- Boxes
-// ----------------------------------------------------------------------------------------
+// --- Boxes ---------------------------------------------------------------------------------------
 
 TEST_P(copies, of_rows_arrive_and_leave_the_gaps_alone) {
   const auto on = make_stream();
   const auto from = make(counting(16 * 8), on);  // 8 rows of 16 words
   auto to = make(std::vector<word>(20 * 8, 99), on);
   WEIR_DONE(copy_2d({to.data() + 3, 80_B}, {from.data() + 2, 64_B}, 40_B, 8, on));
-  const auto found = read(to);
+  const auto words = read(to);
   for (std::size_t row = 0; row < 8; ++row) {
     for (std::size_t column = 0; column < 20; ++column) {
-      const bool inside = column >= 3 && column < 13;
-      ASSERT_EQ(found[row * 20 + column], inside ? row * 16 + 2 + column - 3 : 99) << row << column;
+      const bool copied = column >= 3 && column < 13;
+      ASSERT_EQ(words[row * 20 + column], copied ? row * 16 + 2 + column - 3 : 99) << row << column;
     }
   }
 }
@@ -199,13 +196,13 @@ TEST_P(copies, of_planes_arrive_and_leave_the_gaps_alone) {
   const auto from = make(counting(8 * 4 * 3), on);  // 3 planes of 4 rows of 8 words
   auto to = make(std::vector<word>(10 * 6 * 3, 99), on);
   WEIR_DONE(copy_3d({to.data(), 40_B, 6}, {from.data(), 32_B, 4}, {20_B, 3, 3}, on));
-  const auto found = read(to);
+  const auto words = read(to);
   for (std::size_t plane = 0; plane < 3; ++plane) {
     for (std::size_t row = 0; row < 6; ++row) {
       for (std::size_t column = 0; column < 10; ++column) {
-        const bool inside = row < 3 && column < 5;
-        ASSERT_EQ(found[(plane * 6 + row) * 10 + column],
-                  inside ? (plane * 4 + row) * 8 + column : 99)
+        const bool copied = row < 3 && column < 5;
+        ASSERT_EQ(words[(plane * 6 + row) * 10 + column],
+                  copied ? (plane * 4 + row) * 8 + column : 99)
             << plane << row << column;
       }
     }
@@ -219,11 +216,11 @@ TEST_P(copies, of_boxes_may_interleave_but_not_overlap) {
   // The left half of each row to the right half; rows 0 to 3 of each plane of 8 to rows 4 to 7.
   WEIR_DONE(copy_2d({first + 8, 64_B}, {first, 64_B}, 32_B, 16, on));
   WEIR_DONE(copy_3d({first + 64, 64_B, 8}, {first, 64_B, 8}, {32_B, 4, 2}, on));
-  const auto found = read(in);
-  for (std::size_t i = 0; i < found.size(); ++i) {
+  const auto words = read(in);
+  for (std::size_t i = 0; i < words.size(); ++i) {
     const std::size_t plane = i / 128, row = i / 16 % 8, column = i % 16;
     const std::size_t row_from = column < 8 && row >= 4 ? row - 4 : row;
-    ASSERT_EQ(found[i], plane * 128 + row_from * 16 + column % 8) << i;
+    ASSERT_EQ(words[i], plane * 128 + row_from * 16 + column % 8) << i;
   }
   EXPECT_EQ(code_of(copy_2d({first + 7, 64_B}, {first, 64_B}, 32_B, 16, on)),
             errc::invalid_argument);
@@ -263,12 +260,11 @@ TEST_P(copies, rows_are_filled_and_the_gaps_are_not) {
   const auto on = make_stream();
   auto to = make(std::vector<word>(32, 5), on);
   WEIR_DONE(fill_2d({to.data(), 32_B}, 0, 16_B, 4, on));
-  const auto found = read(to);
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], i % 8 < 4 ? 0 : 5) << i;
+  const auto words = read(to);
+  for (std::size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], i % 8 < 4 ? 0 : 5) << i;
 }
 
-// --- Batches
-// --------------------------------------------------------------------------------------
+// --- Batches -------------------------------------------------------------------------------------
 
 TEST_P(copies, of_a_batch_all_arrive) {
   const auto on = make_stream();
@@ -329,8 +325,7 @@ TEST_P(copies, of_a_batch_are_refused_together) {
   EXPECT_EQ(refused({t + 32, f, 64_B}), std::nullopt);  // a source may be read twice
 }
 
-// --- Peers
-// ----------------------------------------------------------------------------------------
+// --- Peers ---------------------------------------------------------------------------------------
 
 TEST_P(copies, go_between_devices_and_leave_the_context_as_it_was) {
   if (!has_two()) GTEST_SKIP() << "one device";

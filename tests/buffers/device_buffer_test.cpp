@@ -27,24 +27,24 @@ TEST_P(device_buffers, own_memory_of_their_resource) {
     EXPECT_EQ(one.size(), 1000_B);
     EXPECT_EQ(one.capacity(), 1000_B);
     EXPECT_TRUE(one.resource() == from);
-    EXPECT_EQ(stats_of(from).requested.current, 1000U);
-    void* const where = one.data();
+    EXPECT_EQ(bytes{stats_of(from).requested.current}, 1000_B);
+    void* const address = one.data();
     device_buffer two = std::move(one);
     EXPECT_FALSE(one);  // NOLINT: moved from, on purpose
-    EXPECT_EQ(two.data(), where);
+    EXPECT_EQ(two.data(), address);
     one = std::move(two);
-    EXPECT_EQ(one.data(), where);
+    EXPECT_EQ(one.data(), address);
     WEIR_DONE(one.close());
-    EXPECT_EQ(stats_of(from).requested.current, 0U);
+    EXPECT_EQ(bytes{stats_of(from).requested.current}, 0_B);
     WEIR_DONE(one.close());
-    EXPECT_EQ(code_of(one.resize(1_B)), errc::already_freed);
-    EXPECT_EQ(code_of(one.hand_over(on)), errc::already_freed);
+    EXPECT_EQ(code_of(one.resize(1_B)), errc::moved_from);
+    EXPECT_EQ(code_of(one.hand_over(on)), errc::moved_from);
     one = device_buffer::create(from, 1_B, on).value();
   }
-  EXPECT_EQ(stats_of(from).requested.current, 0U);
+  EXPECT_EQ(bytes{stats_of(from).requested.current}, 0_B);
 }
 
-TEST_P(device_buffers, can_be_given_up) {
+TEST_P(device_buffers, can_be_released) {
   const auto on = make_stream();
   auto one = device_buffer::create(memory(), 1000_B, on).value();
   const auto raw = one.release();
@@ -55,15 +55,30 @@ TEST_P(device_buffers, can_be_given_up) {
 
 TEST_P(device_buffers, of_nothing_have_no_memory) {
   const auto on = make_stream();
-  auto none = device_buffer::create(memory(), 0_B, on).value();
+  auto none = device_buffer::create(memory(), 0_B, on, contents::zeroed).value();
   EXPECT_EQ(none.data(), nullptr);
   EXPECT_TRUE(none);
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(none.span().empty());
   WEIR_DONE(none.resize(64_B));
   EXPECT_NE(none.data(), nullptr);
+  EXPECT_FALSE(none.empty());
+  EXPECT_EQ(none.span().data(), none.data());
+  EXPECT_EQ(none.span().size_bytes(), 64_B);
   WEIR_DONE(none.resize(0_B));
   WEIR_DONE(none.shrink_to_fit());
   EXPECT_EQ(none.data(), nullptr);
   EXPECT_EQ(code_of(device_buffer::create({}, 1_B, on)), errc::invalid_argument);
+}
+
+TEST_P(device_buffers, begin_as_zeros_if_asked_for) {
+  const auto on = make_stream();
+  {  // the same memory, with something in it
+    auto used = device_buffer::create(memory(), 4096_B, on).value();
+    WEIR_DONE(fill_bytes(used.data(), 0xff, 4096_B, on));
+  }
+  auto zeros = device_buffer::create(memory(), 4096_B, on, contents::zeroed).value();
+  EXPECT_THAT(words_of(zeros.data(), 1024, on), Each(0U));
 }
 
 TEST_P(device_buffers, keep_their_bytes_when_they_grow_and_shrink) {
@@ -74,9 +89,9 @@ TEST_P(device_buffers, keep_their_bytes_when_they_grow_and_shrink) {
   WEIR_DONE(one.resize(1_MiB));
   EXPECT_EQ(one.capacity(), 1_MiB);
   EXPECT_EQ(words_of(one.data(), 256, on), values);
-  void* const where = one.data();
+  void* const address = one.data();
   WEIR_DONE(one.resize(512_B));
-  EXPECT_EQ(one.data(), where);
+  EXPECT_EQ(one.data(), address);
   EXPECT_EQ(one.capacity(), 1_MiB);
   WEIR_DONE(one.shrink_to_fit());
   EXPECT_EQ(one.capacity(), 512_B);
@@ -91,10 +106,10 @@ TEST_P(device_buffers, keep_their_bytes_when_they_grow_and_shrink) {
 TEST_P(device_buffers, a_request_that_cannot_be_met_changes_nothing) {
   const auto on = make_stream();
   auto one = device_buffer::create(memory(), 1024_B, on).value();
-  void* const where = one.data();
+  void* const address = one.data();
   EXPECT_FALSE(one.resize(bytes::max()));
   EXPECT_FALSE(one.reserve(bytes{std::uint64_t{1} << 60}));
-  EXPECT_EQ(one.data(), where);
+  EXPECT_EQ(one.data(), address);
   EXPECT_EQ(one.size(), 1024_B);
 }
 
@@ -112,16 +127,16 @@ TEST_P(device_buffers, are_handed_from_stream_to_stream) {
   EXPECT_THAT(words_of(one.data(), 1024, second), Each(4U));
 }
 
-TEST_P(device_buffers, go_back_behind_a_stream_that_joined) {
+TEST_P(device_buffers, are_freed_behind_a_recorded_stream) {
   const auto own = make_stream();
   const auto guest = make_stream();
   auto held = occupy(guest.handle());
   {
     auto one = device_buffer::create(memory(), 4096_B, own).value();
     ASSERT_EQ(CUDA_SUCCESS, fill(address_of(one.data()), 3, 1024, guest.handle()));
-    WEIR_DONE(one.join(guest));
+    WEIR_DONE(one.record_stream(guest));
   }
-  // The same memory again: without the join this would race with the guest.
+  // The same memory again: without record_stream() this would race with the guest.
   auto next = device_buffer::create(memory(), 4096_B, own).value();
   ASSERT_EQ(CUDA_SUCCESS, fill(address_of(next.data()), 5, 1024, own.handle()));
   held->finish();
@@ -147,8 +162,7 @@ TEST_P(device_buffers, copy_between_two_streams_without_waiting) {
   EXPECT_THAT(words_of(static_cast<std::byte*>(to.data()) + 2048, 512, second), Each(6U));
 }
 
-// --- Vectors
-// --------------------------------------------------------------------------------------
+// --- Vectors -------------------------------------------------------------------------------------
 
 TEST_P(device_buffers, vectors_count_in_elements) {
   const auto on = make_stream();
@@ -173,6 +187,22 @@ TEST_P(device_buffers, vectors_count_in_elements) {
   EXPECT_EQ(some.get(0).value(), 4U);
 }
 
+TEST_P(device_buffers, vectors_begin_as_zeros_if_asked_for) {
+  const auto on = make_stream();
+  {
+    auto used = device_vector<word>::create(memory(), 1000, on).value();
+    WEIR_DONE(used.fill(0xdead));
+  }
+  auto zeros = device_vector<word>::zeroed(memory(), 1000, on).value();
+  EXPECT_THAT(words_of(zeros.data(), zeros.size(), on), Each(0U));
+  WEIR_DONE(zeros.fill(0xdead));
+  WEIR_DONE(zeros.close());
+  EXPECT_TRUE(zeros.empty());
+  zeros = device_vector<word>::create(memory(), 1000, on, contents::zeroed).value();
+  EXPECT_THAT(words_of(zeros.data(), zeros.size(), on), Each(0U));
+  EXPECT_EQ(zeros.span().size(), 1000U);
+}
+
 TEST_P(device_buffers, vectors_refuse_what_is_outside) {
   const auto on = make_stream();
   auto some = device_vector<word>::create(memory(), 10, on).value();
@@ -187,8 +217,8 @@ TEST_P(device_buffers, vectors_refuse_what_is_outside) {
   EXPECT_EQ(code_of(device_vector<word>::create(memory(), most, on)), errc::size_overflow);
   EXPECT_EQ(some.size(), 10U);
   device_vector<word> none;
-  EXPECT_EQ(code_of(none.fill(1)), errc::already_freed);
-  EXPECT_EQ(code_of(none.get(0)), errc::already_freed);
+  EXPECT_EQ(code_of(none.fill(1)), errc::moved_from);
+  EXPECT_EQ(code_of(none.get(0)), errc::moved_from);
 }
 
 struct alignas(1024) wide {

@@ -16,11 +16,11 @@ namespace {
 
 constexpr std::size_t count = 1024;
 
-/// A simulated machine with two devices, new for every fault, so that what an earlier one left
-/// behind cannot hide what a later one loses.
-class bench {
+/// A simulated machine with two devices, new for every fault, so that the remains of an earlier one
+/// cannot hide the losses of a later one.
+class fresh_machine {
  public:
-  bench() {
+  fresh_machine() {
     sim::machine_options settings;
     settings.devices.assign(2, sim::device_spec{.capacity = 1_GiB, .context_overhead = 64_MiB});
     machine = sim::machine::create(settings).value();
@@ -31,9 +31,9 @@ class bench {
   [[nodiscard]] weir::device gpu(int index = 0) const {
     return runtime_->device(device_id{index}).value();
   }
-  /// What the allocators still have out.
-  [[nodiscard]] std::uint64_t live() const {
-    return memory->stats().requested.current + pinned->stats().requested.current;
+  /// The memory that the allocators have handed out.
+  [[nodiscard]] bytes live() const {
+    return bytes{memory->stats().requested.current} + bytes{pinned->stats().requested.current};
   }
 
   std::shared_ptr<sim::machine> machine;
@@ -42,22 +42,22 @@ class bench {
   std::optional<pinned_pool> pinned;
 };
 
-/// What the device has given out when everything that is only cached went back.
-bytes in_use(bench& on) {
+/// The memory of the device in use when all that is only cached was released.
+bytes in_use(fresh_machine& on) {
   EXPECT_TRUE(on.gpu().synchronize());
   EXPECT_TRUE(on.memory->empty_cache());
   return on.machine->used(device_id{0});
 }
 
-/// Runs `work` with its first, second, … driver call failing, until none does. `work` leaves the
-/// giving back to destructors. Afterwards nothing is live and the same memory is in use as before,
-/// unless the driver was told to give back and did not, which is reported.
-void sweep(const std::function<result<void>(bench&)>& work) {
+/// Runs `work` with its first, second, … driver call failing, until none does. `work` leaves frees
+/// to destructors. Afterwards nothing is live and the same memory is in use as before, unless the
+/// driver refused a free, which is reported.
+void sweep(const std::function<result<void>(fresh_machine&)>& work) {
   for (std::uint64_t nth = 1;; ++nth) {
     SCOPED_TRACE("failing call " + std::to_string(nth));
     ASSERT_LT(nth, 1000U) << "it never succeeds";
     error_reports heard;
-    bench on;
+    fresh_machine on;
     WEIR_DONE(work(on));  // what is cached is cached, contexts exist
     const bytes before = in_use(on);
     const std::uint64_t calls_before = on.machine->calls();
@@ -66,7 +66,7 @@ void sweep(const std::function<result<void>(bench&)>& work) {
     const bool fired = on.machine->calls() - calls_before >= nth;
     on.machine->clear_faults();
     const auto reported = heard.take();
-    EXPECT_EQ(on.live(), 0U) << (outcome ? "" : outcome.error().message());
+    EXPECT_EQ(on.live(), 0_B) << (outcome ? "" : outcome.error().message());
     if (reported.empty()) {
       EXPECT_EQ(in_use(on), before) << (outcome ? "" : outcome.error().message());
       WEIR_DONE(work(on));
@@ -75,16 +75,17 @@ void sweep(const std::function<result<void>(bench&)>& work) {
       EXPECT_TRUE(outcome) << outcome.error().message();
       EXPECT_TRUE(reported.empty());
     }
-    for (const auto& found : on.machine->hazards()) ADD_FAILURE() << found.story();
+    for (const auto& hazard : on.machine->hazards()) ADD_FAILURE() << hazard.message();
     if (!fired) return;
   }
 }
 
 TEST(buffer_faults, a_vector_grows_or_stays) {
-  sweep([](bench& on) -> result<void> {
+  sweep([](fresh_machine& on) -> result<void> {
     WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
     const auto values = counting(count);
     WEIR_TRY_VALUE(some, device_vector<word>::copy_of(*on.memory, values, stream));
+    WEIR_TRY(device_vector<word>::zeroed(*on.memory, count, stream));
     const auto grown = some.resize(2 * count);
     if (!grown) {
       EXPECT_EQ(some.size(), count);
@@ -101,7 +102,7 @@ TEST(buffer_faults, a_vector_grows_or_stays) {
 }
 
 TEST(buffer_faults, buffers_pass_between_streams_or_stay) {
-  sweep([](bench& on) -> result<void> {
+  sweep([](fresh_machine& on) -> result<void> {
     WEIR_TRY_VALUE(first, stream::create(on.gpu()));
     WEIR_TRY_VALUE(second, stream::create(on.gpu()));
     WEIR_TRY_VALUE(one, device_buffer::create(*on.memory, 4096_B, first));
@@ -111,17 +112,18 @@ TEST(buffer_faults, buffers_pass_between_streams_or_stay) {
     WEIR_TRY(fill_bytes(one.data(), 2, 4096_B, first));
     WEIR_TRY(one.hand_over(second));
     WEIR_TRY(fill_bytes(one.data(), 3, 4096_B, second));
-    WEIR_TRY(two.join(first));
+    WEIR_TRY(two.record_stream(first));
     WEIR_TRY(first.synchronize());
     return second.synchronize();
   });
 }
 
-TEST(buffer_faults, a_unified_buffer_is_made_whole_or_not_at_all) {
+TEST(buffer_faults, a_unified_buffer_is_created_whole_or_not_at_all) {
   for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
-    sweep([mode](bench& on) -> result<void> {
+    sweep([mode](fresh_machine& on) -> result<void> {
       WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
       WEIR_TRY_VALUE(zeros, unified_buffer<word>::zeroed(count, stream, mode));
+      WEIR_TRY(unified_buffer<word>::create(count, stream, contents::undefined, mode));
       WEIR_TRY_VALUE(some, unified_buffer<word>::copy_of(counting(count), stream, mode));
       if (mode != attachment::host) WEIR_TRY(some.prefetch(on.gpu(), stream));
       WEIR_TRY(some.advise_read_mostly());
@@ -137,8 +139,8 @@ TEST(buffer_faults, a_unified_buffer_is_made_whole_or_not_at_all) {
   }
 }
 
-TEST(buffer_faults, host_memory_is_given_back) {
-  sweep([](bench& on) -> result<void> {
+TEST(buffer_faults, host_memory_is_released) {
+  sweep([](fresh_machine& on) -> result<void> {
     WEIR_TRY(mapped_buffer<word>::create(on.gpu(), count));
     std::vector<word> values(count);
     WEIR_TRY(registered_memory::create(on.gpu(), std::as_writable_bytes(std::span{values})));
@@ -147,7 +149,7 @@ TEST(buffer_faults, host_memory_is_given_back) {
 }
 
 TEST(buffer_faults, a_registration_does_not_outlive_a_failed_address_query) {
-  bench on;
+  fresh_machine on;
   std::vector<word> values(count);
   const auto raw = std::as_writable_bytes(std::span{values});
   on.machine->fail(driver::call::mem_host_get_device_pointer, 1, driver::CUDA_ERROR_INVALID_VALUE);
@@ -157,7 +159,7 @@ TEST(buffer_faults, a_registration_does_not_outlive_a_failed_address_query) {
 }
 
 TEST(buffer_faults, staging_stays_usable) {
-  sweep([](bench& on) -> result<void> {
+  sweep([](fresh_machine& on) -> result<void> {
     WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
     WEIR_TRY_VALUE(there, device_vector<word>::create(*on.memory, count, stream));
     WEIR_TRY_VALUE(stage, staging_buffer::create(*on.pinned, stream, {.chunk = 1024_B}));
@@ -178,7 +180,7 @@ TEST(buffer_faults, staging_stays_usable) {
 }
 
 TEST(buffer_faults, a_batch_names_the_item_that_failed) {
-  bench on;
+  fresh_machine on;
   const auto stream = stream::create(on.gpu()).value();
   auto there = device_vector<word>::create(*on.memory, count, stream).value();
   std::vector<word> values(count);
@@ -193,7 +195,7 @@ TEST(buffer_faults, a_batch_names_the_item_that_failed) {
 
 TEST(buffer_faults, a_lost_device_is_an_error_everywhere_and_the_end_is_quiet_or_told) {
   error_reports heard;
-  bench on;
+  fresh_machine on;
   {
     const auto stream = stream::create(on.gpu()).value();
     auto there = device_vector<word>::create(*on.memory, count, stream).value();
@@ -210,7 +212,7 @@ TEST(buffer_faults, a_lost_device_is_an_error_everywhere_and_the_end_is_quiet_or
 
 TEST(buffer_faults, nothing_is_said_after_the_driver_is_gone) {
   error_reports heard;
-  bench on;
+  fresh_machine on;
   const auto stream = stream::create(on.gpu()).value();
   auto some = unified_buffer<word>::zeroed(count, stream).value();
   auto mapped = mapped_buffer<word>::create(on.gpu(), 10).value();

@@ -25,8 +25,7 @@ class host_memory : public buffers_test {
 };
 WEIR_BUFFERS_TEST(host_memory);
 
-// --- Pinned
-// ---------------------------------------------------------------------------------------
+// --- Pinned --------------------------------------------------------------------------------------
 
 TEST_P(host_memory, pinned_buffers_carry_data_both_ways) {
   const auto on = make_stream();
@@ -35,11 +34,24 @@ TEST_P(host_memory, pinned_buffers_carry_data_both_ways) {
   const auto up = pinned_buffer<word>::copy_of(pool, values, on).value();
   auto down = pinned_buffer<word>::zeroed(pool, values.size(), on).value();
   EXPECT_THAT(down.span(), Each(0U));
+  EXPECT_FALSE(down.empty());
+  EXPECT_TRUE(pinned_buffer<word>{}.empty());
   auto there = device_vector<word>::create(memory(), values.size(), on).value();
   WEIR_DONE(weir::copy(there, up, on));
   WEIR_DONE(weir::copy(down, there, on));
   WEIR_DONE(on.synchronize());
   EXPECT_TRUE(std::equal(down.begin(), down.end(), values.begin(), values.end()));
+}
+
+TEST_P(host_memory, a_pinned_buffer_is_zeroed_whatever_it_held) {
+  const auto on = make_stream();
+  const auto pool = pinned();
+  {
+    auto used = pinned_buffer<word>::create(pool, 1000, on).value();
+    std::fill(used.begin(), used.end(), word{9});
+  }
+  const auto zeros = pinned_buffer<word>::create(pool, 1000, on, contents::zeroed).value();
+  EXPECT_THAT(zeros.span(), Each(0U));
 }
 
 TEST_P(host_memory, a_pinned_buffer_may_go_while_it_is_copied) {
@@ -68,13 +80,13 @@ TEST_P(host_memory, pinned_buffers_refuse_nothing_and_too_much) {
   EXPECT_EQ(code_of(pinned_buffer<word>::copy_of(pool, {}, on)), errc::invalid_argument);
 }
 
-// --- Mapped
-// ---------------------------------------------------------------------------------------
+// --- Mapped --------------------------------------------------------------------------------------
 
 TEST_P(host_memory, mapped_buffers_are_seen_by_both_sides) {
   const auto on = make_stream();
   auto some = mapped_buffer<word>::create(gpu(), 1000).value();
   EXPECT_THAT(some.span(), Each(0U));
+  EXPECT_FALSE(some.empty());
   std::fill_n(some.data(), 1000, word{4});
   const auto there = some.on_device();
   ASSERT_EQ(CUDA_SUCCESS, increment(address_of(there.data()), there.size(), on.handle()));
@@ -84,6 +96,7 @@ TEST_P(host_memory, mapped_buffers_are_seen_by_both_sides) {
   EXPECT_FALSE(some);  // NOLINT: moved from, on purpose
   EXPECT_EQ(moved[999], 5U);
   WEIR_DONE(moved.close());
+  EXPECT_TRUE(moved.empty());
   WEIR_DONE(moved.close());
 }
 
@@ -100,20 +113,23 @@ TEST_P(host_memory, mapped_buffers_are_checked) {
   EXPECT_EQ(address_of(some.on_device().data()) % alignof(wide), 0U);
 }
 
-// --- Registered
-// -----------------------------------------------------------------------------------
+// --- Registered ----------------------------------------------------------------------------------
 
 TEST_P(host_memory, registered_memory_is_reached_in_place) {
   const auto on = make_stream();
   std::vector<word> values(4096, 7);
   auto pinned_now = registered_memory::create(gpu(), std::as_writable_bytes(std::span{values}));
   WEIR_DONE(pinned_now);
+  EXPECT_FALSE(pinned_now->empty());
+  EXPECT_EQ(static_cast<const void*>(pinned_now->span().data()), values.data());
+  EXPECT_EQ(pinned_now->span().size(), values.size() * sizeof(word));
   ASSERT_EQ(CUDA_SUCCESS, increment(pinned_now->on_device(), values.size(), on.handle()));
   WEIR_DONE(on.synchronize());
   EXPECT_THAT(values, Each(8U));
   EXPECT_EQ(code_of(registered_memory::create(gpu(), std::as_writable_bytes(std::span{values}))),
             errc::already_mapped);
   WEIR_DONE(pinned_now->close());
+  EXPECT_TRUE(pinned_now->empty());
   WEIR_DONE(registered_memory::create(gpu(), std::as_writable_bytes(std::span{values})));
 }
 
@@ -124,8 +140,7 @@ TEST_P(host_memory, registering_nothing_is_refused) {
   EXPECT_EQ(code_of(registered_memory::create(gpu(), std::span{&one, 0})), errc::invalid_argument);
 }
 
-// --- Staging
-// --------------------------------------------------------------------------------------
+// --- Staging -------------------------------------------------------------------------------------
 
 TEST_P(host_memory, staging_carries_more_than_it_holds) {
   const auto on = make_stream();
@@ -191,7 +206,7 @@ TEST_P(host_memory, staging_refuses_what_cannot_be) {
   EXPECT_EQ(code_of(stage.upload(some.data(), some)), errc::capture_forbidden);
   static_cast<void>(end_capture(on.handle()));
   const auto moved = std::move(stage);
-  EXPECT_EQ(code_of(stage.upload(some.data(), some)), errc::already_freed);  // NOLINT
+  EXPECT_EQ(code_of(stage.upload(some.data(), some)), errc::moved_from);  // NOLINT
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 
 constexpr std::size_t count = 64 * kib / sizeof(word);
 
-/// A machine of its own, whose oracle is told what the host does.
+/// A machine of its own, whose oracle knows the accesses of the host.
 class simulated : public ::testing::Test {
  protected:
   void open(sim::machine_options settings) {
@@ -26,7 +26,7 @@ class simulated : public ::testing::Test {
   }
   void TearDown() override {
     runtime_.reset();
-    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.story();
+    for (const auto& hazard : machine->hazards()) ADD_FAILURE() << hazard.message();
     for (const auto& each : heard.take()) ADD_FAILURE() << each.message();
   }
   [[nodiscard]] weir::device gpu(int index = 0) const {
@@ -53,8 +53,7 @@ class simulated : public ::testing::Test {
   std::shared_ptr<runtime> runtime_;
 };
 
-// --- The oracle's word on views
-// --------------------------------------------------------------------
+// --- The oracle's word on views ------------------------------------------------------------------
 
 class watched_views : public simulated {
  protected:
@@ -64,26 +63,26 @@ class watched_views : public simulated {
 TEST_F(watched_views, what_a_view_shows_races_with_nothing) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(count, on).value();
-  launch(some.use_on(on).value(), on);
+  launch(some.record_stream(on).value(), on);
   touch(some.view().value());
-  launch(some.use_on(on).value(), on);
+  launch(some.record_stream(on).value(), on);
   EXPECT_THAT(some.view().value().span(), Each(3U));
   EXPECT_THAT(machine->hazards(), ::testing::IsEmpty());
 }
 
-TEST_F(watched_views, what_the_unsafe_span_shows_may_race) {
+TEST_F(watched_views, the_unsafe_span_may_race) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(count, on).value();
-  launch(some.use_on(on).value(), on);
+  launch(some.record_stream(on).value(), on);
   machine->host_read(some.unsafe_span().data(), some.size_bytes().count());
   EXPECT_FALSE(machine->hazards().empty());
   machine->clear_hazards();
 }
 
-TEST_F(watched_views, a_stream_that_is_gone_is_still_waited_for) {
+TEST_F(watched_views, a_closed_stream_is_still_waited_for) {
   auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(count, on).value();
-  launch(some.use_on(on).value(), on);
+  launch(some.record_stream(on).value(), on);
   WEIR_DONE(on.close());
   touch(some.view().value());
   EXPECT_THAT(some.view().value().span(), Each(2U));
@@ -95,13 +94,13 @@ TEST_F(watched_views, threads_may_ask_at_the_same_time) {
   const auto ask = [&] {
     const auto own = make_stream();
     for (int i = 0; i < 50; ++i) {
-      const auto used = code_of(some.use_on(own));
+      const auto used = code_of(some.record_stream(own));
       EXPECT_TRUE(!used || used == errc::not_ready);
       EXPECT_EQ(some.view().value()[count - 1], 0U);
       EXPECT_TRUE(some.info());
       EXPECT_EQ(some.attached(), attachment::global);
     }
-  };  // each closes a stream that the buffer knows, while the others look
+  };  // each closes a stream that the buffer knows, while the others view
   std::vector<std::thread> all;
   for (int i = 0; i < 4; ++i) all.emplace_back(ask);
   for (auto& each : all) each.join();
@@ -119,8 +118,7 @@ TEST_F(watched_views, pages_go_where_they_are_sent) {
   EXPECT_EQ(machine->migrations(device_id{0}).to_host, 16U);
 }
 
-// --- More than a device holds
-// ----------------------------------------------------------------------
+// --- More than a device holds --------------------------------------------------------------------
 
 class small_device : public simulated {
  protected:
@@ -136,7 +134,7 @@ TEST_F(small_device, may_have_more_managed_memory_than_it_holds) {
   const std::size_t large = 16 * mib / sizeof(word);
   auto some = unified_buffer<word>::zeroed(large, on).value();
   WEIR_DONE(some.prefetch(gpu(), on));
-  launch(some.use_on(on).value(), on);
+  launch(some.record_stream(on).value(), on);
   {
     const auto view = some.view().value();
     EXPECT_EQ(view[0], 1U);
@@ -145,8 +143,7 @@ TEST_F(small_device, may_have_more_managed_memory_than_it_holds) {
   EXPECT_GT(machine->migrations(device_id{0}).evicted, 0U);
 }
 
-// --- Devices without concurrent managed access
-// -----------------------------------------------------
+// --- Devices without concurrent managed access ---------------------------------------------------
 
 class no_concurrent_access : public simulated {
  protected:
@@ -162,10 +159,10 @@ TEST_F(no_concurrent_access, a_view_waits_for_all_work_of_the_device) {
   const auto other = make_stream();
   auto some = unified_buffer<word>::zeroed(count, on).value();
   auto elsewhere = unified_buffer<word>::zeroed(count, other).value();
-  launch(elsewhere.use_on(other).value(), other);  // nothing to do with `some`
+  launch(elsewhere.record_stream(other).value(), other);  // nothing to do with `some`
   EXPECT_EQ(code_of(some.try_view()), errc::not_supported);
   touch(some.view().value());
-  EXPECT_TRUE(other.ready().value());
+  EXPECT_TRUE(other.is_complete().value());
   EXPECT_THAT(elsewhere.view().value().span(), Each(1U));
 }
 
@@ -176,22 +173,22 @@ TEST_F(no_concurrent_access, no_event_suffices_for_a_view) {
   auto behind = event::create(gpu()).value();
   WEIR_DONE(behind.record(on));
   auto elsewhere = unified_buffer<word>::zeroed(count, other).value();
-  launch(elsewhere.use_on(other).value(), other);
+  launch(elsewhere.record_stream(other).value(), other);
   touch(some.view(behind).value());
-  EXPECT_TRUE(other.ready().value());
+  EXPECT_TRUE(other.is_complete().value());
 }
 
-TEST_F(no_concurrent_access, while_the_host_looks_at_one_buffer_no_other_is_used) {
+TEST_F(no_concurrent_access, while_the_host_has_a_view_of_one_buffer_no_other_is_used) {
   const auto on = make_stream();
   auto one = unified_buffer<word>::zeroed(count, on).value();
   auto two = unified_buffer<word>::zeroed(count, on).value();
   {
     const auto first = one.view().value();
     auto second = one.view().value();
-    EXPECT_EQ(code_of(two.use_on(on)), errc::not_ready);
+    EXPECT_EQ(code_of(two.record_stream(on)), errc::not_ready);
     EXPECT_EQ(code_of(unified_buffer<word>::zeroed(count, on)), errc::not_ready);
   }
-  EXPECT_TRUE(two.use_on(on));
+  EXPECT_TRUE(two.record_stream(on));
 }
 
 TEST_F(no_concurrent_access, memory_attached_to_the_host_is_the_hosts) {
@@ -199,22 +196,22 @@ TEST_F(no_concurrent_access, memory_attached_to_the_host_is_the_hosts) {
   auto work = unified_buffer<word>::zeroed(count, on).value();
   auto some = unified_buffer<word>::zeroed(count, on, attachment::host).value();
   WEIR_DONE(on.synchronize());
-  launch(work.use_on(on).value(), on);
+  launch(work.record_stream(on).value(), on);
   touch(some.try_view().value());  // while the device works
-  EXPECT_FALSE(on.ready().value());
-  EXPECT_EQ(code_of(some.use_on(on)), errc::not_permitted);
+  EXPECT_FALSE(on.is_complete().value());
+  EXPECT_EQ(code_of(some.record_stream(on)), errc::not_permitted);
   WEIR_DONE(some.attach(attachment::global, on));
-  launch(some.use_on(on).value(), on);
+  launch(some.record_stream(on).value(), on);
   EXPECT_THAT(some.view().value().span(), Each(2U));
 }
 
-TEST_F(no_concurrent_access, memory_made_of_data_can_be_made_while_the_device_works) {
+TEST_F(no_concurrent_access, copies_of_data_can_be_created_while_the_device_works) {
   const auto on = make_stream();
   auto work = unified_buffer<word>::zeroed(count, on).value();
-  launch(work.use_on(on).value(), on);
+  launch(work.record_stream(on).value(), on);
   auto some = unified_buffer<word>::copy_of(counting(count), on).value();
-  EXPECT_FALSE(on.ready().value());
-  launch(some.use_on(on).value(), on);
+  EXPECT_FALSE(on.is_complete().value());
+  launch(some.record_stream(on).value(), on);
   EXPECT_EQ(some.view().value()[count - 1], count);
 }
 
@@ -224,15 +221,15 @@ TEST_F(no_concurrent_access, memory_attached_to_a_stream_is_that_streams) {
   auto some = unified_buffer<word>::zeroed(count, own, attachment::single).value();
   auto work = unified_buffer<word>::zeroed(count, other).value();
   WEIR_DONE(other.synchronize());
-  EXPECT_EQ(code_of(some.use_on(other)), errc::bad_stream);
-  launch(some.use_on(own).value(), own);
+  EXPECT_EQ(code_of(some.record_stream(other)), errc::bad_stream);
+  launch(some.record_stream(own).value(), own);
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
   machine->hold(other.handle());
-  launch(work.use_on(other).value(), other);
+  launch(work.record_stream(other).value(), other);
   touch(some.view().value());  // would never return if it waited for the other stream
-  EXPECT_FALSE(other.ready().value());
+  EXPECT_FALSE(other.is_complete().value());
   machine->release(other.handle());
-  // Work of the stream counts that the buffer was not told of.
+  // Work of the stream counts that was not recorded.
   launch(device_span<word>{some.unsafe_span().data(), 1}, own);
   EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
   EXPECT_EQ(some.view().value()[0], 3U);
@@ -241,13 +238,13 @@ TEST_F(no_concurrent_access, memory_attached_to_a_stream_is_that_streams) {
 TEST_F(no_concurrent_access, the_stream_of_a_single_attachment_may_go) {
   auto own = make_stream();
   auto some = unified_buffer<word>::zeroed(count, own, attachment::single).value();
-  launch(some.use_on(own).value(), own);
+  launch(some.record_stream(own).value(), own);
   WEIR_DONE(own.close());
   const auto other = make_stream();
-  EXPECT_EQ(code_of(some.use_on(other)), errc::bad_stream);
+  EXPECT_EQ(code_of(some.record_stream(other)), errc::bad_stream);
   EXPECT_THAT(some.view().value().span(), Each(1U));
   WEIR_DONE(some.attach(attachment::single, other));
-  EXPECT_TRUE(some.use_on(other));
+  EXPECT_TRUE(some.record_stream(other));
 }
 
 TEST_F(no_concurrent_access, placement_is_not_supported) {
@@ -272,8 +269,7 @@ TEST_F(no_managed_memory, is_said_so) {
   EXPECT_EQ(code_of(unified_buffer<word>::zeroed(count, make_stream())), errc::not_supported);
 }
 
-// --- Older drivers
-// ----------------------------------------------------------------------------------
+// --- Older drivers -------------------------------------------------------------------------------
 
 /// A driver from before locations and batches.
 class older_driver : public simulated {
@@ -309,7 +305,7 @@ TEST_F(older_driver, takes_device_numbers) {
 TEST_F(older_driver, copies_batches_one_by_one) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::copy_of(counting(8), on).value();
-  const auto there = some.use_on(on).value();
+  const auto there = some.record_stream(on).value();
   const std::vector<copy_item> items{{there.data() + 4, there.data(), 8_B},
                                      {there.data() + 6, there.data() + 2, 8_B}};
   WEIR_DONE(copy_batch(items, on));

@@ -24,17 +24,16 @@ class unified_buffers : public buffers_test {
       GTEST_SKIP() << "no concurrent managed access";
     }
   }
-  void queue_increment(unified_buffer<word>& what, const stream_ref& on) {
-    const auto elements = what.use_on(on).value();
+  void queue_increment(unified_buffer<word>& buffer, const stream_ref& on) {
+    const auto elements = buffer.record_stream(on).value();
     ASSERT_EQ(CUDA_SUCCESS, increment(address_of(elements.data()), elements.size(), on.handle()));
   }
 };
 WEIR_BUFFERS_TEST(unified_buffers);
 
-// --- Contents
-// -------------------------------------------------------------------------------------
+// --- Contents ------------------------------------------------------------------------------------
 
-TEST_P(unified_buffers, begin_as_zeros_or_as_what_they_are_made_of) {
+TEST_P(unified_buffers, begin_as_zeros_or_as_a_copy) {
   const auto on = make_stream();
   for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
     {
@@ -51,6 +50,40 @@ TEST_P(unified_buffers, begin_as_zeros_or_as_what_they_are_made_of) {
     const auto seen = copied.view().value();
     EXPECT_TRUE(std::equal(seen.begin(), seen.end(), values.begin(), values.end()));
   }
+}
+
+TEST_P(unified_buffers, without_contents_queue_nothing) {
+  const auto on = make_stream();
+  for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
+    auto some = unified_buffer<word>::create(count, on, contents::undefined, mode).value();
+    EXPECT_EQ(some.attached(), mode);
+    EXPECT_EQ(some.size(), count);
+  }
+  auto undefined = unified_buffer<word>::create(count, on).value();
+  auto zeros = unified_buffer<word>::create(count, on, contents::zeroed).value();
+  auto held = occupy(on.handle());
+  EXPECT_TRUE(undefined.try_view()) << "no stream uses it";
+  EXPECT_EQ(code_of(zeros.try_view()), errc::not_ready) << "the stream fills it";
+  held->finish();
+  EXPECT_THAT(zeros.view().value().span(), Each(0U));
+}
+
+TEST_P(unified_buffers, tell_address_and_size) {
+  const auto on = make_stream();
+  auto some = unified_buffer<word>::zeroed(100, on).value();
+  EXPECT_FALSE(some.empty());
+  EXPECT_EQ(some.data(), some.unsafe_span().data());
+  EXPECT_EQ(some.span().data(), some.data());
+  EXPECT_EQ(some.span().size(), 100U);
+  {
+    const auto view = some.view().value();
+    EXPECT_FALSE(view.empty());
+    EXPECT_EQ(view.data(), some.data());
+  }
+  WEIR_DONE(some.close());
+  EXPECT_TRUE(some.empty());
+  EXPECT_EQ(some.data(), nullptr);
+  EXPECT_TRUE(some.span().empty());
 }
 
 TEST_P(unified_buffers, go_from_the_host_to_the_device_and_back) {
@@ -109,8 +142,7 @@ TEST_P(unified_buffers, resize_keeps_the_old_and_zeroes_the_new) {
   }
 }
 
-// --- Views
-// ----------------------------------------------------------------------------------------
+// --- Views ---------------------------------------------------------------------------------------
 
 TEST_P(unified_buffers, a_view_waits_for_the_streams_that_use_the_memory) {
   const auto on = make_stream();
@@ -138,22 +170,22 @@ TEST_P(unified_buffers, a_view_waits_only_as_far_as_an_event) {
   }
   held->finish();
   WEIR_DONE(behind.close());
-  EXPECT_EQ(code_of(some.view(behind)), errc::already_freed);
+  EXPECT_EQ(code_of(some.view(behind)), errc::moved_from);
 }
 
-TEST_P(unified_buffers, while_the_host_looks_devices_are_refused) {
+TEST_P(unified_buffers, while_the_host_has_a_view_devices_are_refused) {
   const auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(count, on).value();
   {
     auto first = some.view().value();
-    auto second = some.view().value();  // the host may look twice
-    EXPECT_EQ(code_of(some.use_on(on)), errc::not_ready);
+    auto second = some.view().value();  // the host may have two
+    EXPECT_EQ(code_of(some.record_stream(on)), errc::not_ready);
     EXPECT_EQ(code_of(some.prefetch(gpu(), on)), errc::not_ready);
     EXPECT_EQ(code_of(some.attach(attachment::host, on)), errc::not_ready);
     first = std::move(second);
-    EXPECT_EQ(code_of(some.use_on(on)), errc::not_ready);
+    EXPECT_EQ(code_of(some.record_stream(on)), errc::not_ready);
   }
-  EXPECT_TRUE(some.use_on(on));
+  EXPECT_TRUE(some.record_stream(on));
 }
 
 TEST_P(unified_buffers, a_view_keeps_the_memory_alive) {
@@ -164,16 +196,16 @@ TEST_P(unified_buffers, a_view_keeps_the_memory_alive) {
   EXPECT_EQ(view[99], 99U);
   view[0] = 5;
   EXPECT_FALSE(some);
-  EXPECT_EQ(code_of(some.view()), errc::already_freed);
-  EXPECT_EQ(code_of(some.use_on(on)), errc::already_freed);
-  EXPECT_EQ(code_of(some.prefetch(gpu(), on)), errc::already_freed);
-  EXPECT_EQ(code_of(some.attach(attachment::host, on)), errc::already_freed);
-  EXPECT_EQ(code_of(some.info()), errc::already_freed);
-  EXPECT_EQ(code_of(some.resize(1, on)), errc::already_freed);
+  EXPECT_EQ(code_of(some.view()), errc::moved_from);
+  EXPECT_EQ(code_of(some.record_stream(on)), errc::moved_from);
+  EXPECT_EQ(code_of(some.prefetch(gpu(), on)), errc::moved_from);
+  EXPECT_EQ(code_of(some.attach(attachment::host, on)), errc::moved_from);
+  EXPECT_EQ(code_of(some.info()), errc::moved_from);
+  EXPECT_EQ(code_of(some.resize(1, on)), errc::moved_from);
   WEIR_DONE(some.close());
 }
 
-TEST_P(unified_buffers, a_stream_may_go_before_its_work_is_looked_at) {
+TEST_P(unified_buffers, a_stream_may_go_before_its_work_is_viewed) {
   auto on = make_stream();
   auto some = unified_buffer<word>::zeroed(count, on).value();
   WEIR_DONE(on.synchronize());
@@ -188,7 +220,7 @@ TEST_P(unified_buffers, are_freed_behind_the_streams_that_use_them) {
     auto some = unified_buffer<word>::zeroed(count, on).value();
     queue_increment(some, on);
   }
-  EXPECT_TRUE(on.ready().value());
+  EXPECT_TRUE(on.is_complete().value());
 }
 
 TEST_P(unified_buffers, a_capture_is_not_broken) {
@@ -208,8 +240,7 @@ TEST_P(unified_buffers, a_capture_is_not_broken) {
   EXPECT_THAT(some.view().value().span(), Each(1U));
 }
 
-// --- Placement
-// ------------------------------------------------------------------------------------
+// --- Placement -----------------------------------------------------------------------------------
 
 TEST_P(unified_buffers, prefetches_are_remembered_and_change_nothing) {
   const auto on = make_stream();
@@ -290,6 +321,21 @@ TEST_P(unified_buffers, attachment_can_change) {
             errc::invalid_argument);
 }
 
+TEST(managed_memory_text, is_exact) {
+  const managed_place first{device_id{0}};
+  EXPECT_EQ(to_string(first), "device 0");
+  EXPECT_EQ(to_string(managed_place::host()), "host");
+  EXPECT_EQ(to_string(managed_place::host_node(3)), "host node 3");
+  EXPECT_EQ(to_string(attachment::global), "global");
+  EXPECT_EQ(to_string(attachment::host), "host");
+  EXPECT_EQ(to_string(attachment::single), "single");
+  EXPECT_EQ(to_string(managed_range_info{}),
+            "read_mostly: no, preferred: none, accessed_by: none, last_prefetch: none");
+  EXPECT_EQ(to_string(managed_range_info{true, first, {managed_place::host(), first}, first}),
+            "read_mostly: yes, preferred: device 0, accessed_by: host and device 0, last_prefetch: "
+            "device 0");
+}
+
 TEST_P(unified_buffers, two_devices_take_turns) {
   if (!has_two()) GTEST_SKIP() << "one device";
   const auto first = make_stream(0);
@@ -297,7 +343,7 @@ TEST_P(unified_buffers, two_devices_take_turns) {
   auto some = unified_buffer<word>::copy_of(counting(1000), first).value();
   queue_increment(some, first);
   WEIR_DONE(first.synchronize());
-  const auto there = some.use_on(second).value();
+  const auto there = some.record_stream(second).value();
   WEIR_DONE(copy_bytes(there.data(), there.data() + 500, 2000_B, second));
   const auto view = some.view().value();  // waits for both
   EXPECT_EQ(view[0], 501U);

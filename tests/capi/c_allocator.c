@@ -9,14 +9,14 @@
 enum { mib = 1 << 20 };
 
 /* A machine, an allocator and two streams. */
-typedef struct bench {
+typedef struct fixture {
   weir_runtime* runtime;
   weir_allocator* memory;
   weir_stream* stream;
   weir_stream* other;
-} bench;
+} fixture;
 
-static const char* set_up(bench* on) {
+static const char* set_up(fixture* on) {
   memset(on, 0, sizeof(*on));
   REQUIRE_OK(weir_runtime_open(SMALL_MACHINE, &on->runtime));
   REQUIRE_OK(weir_allocator_create(on->runtime, 0, "heap_policy=balanced", &on->memory));
@@ -25,11 +25,11 @@ static const char* set_up(bench* on) {
   return NULL;
 }
 
-static const char* tear_down(bench* on) {
+static const char* tear_down(fixture* on) {
   const uint64_t reported = weir_reported_errors();
   REQUIRE_OK(weir_runtime_close(on->runtime));
   REQUIRE_OK(weir_allocator_close(on->memory));
-  REQUIRE(weir_allocator_close(on->memory) == weir_error_already_freed);
+  REQUIRE(weir_allocator_close(on->memory) == weir_error_closed);
   REQUIRE_OK(weir_stream_close(on->stream));
   REQUIRE_OK(weir_stream_close(on->other));
   REQUIRE(weir_reported_errors() == reported); /* nothing was left behind */
@@ -43,7 +43,7 @@ static const char* tear_down(bench* on) {
   } while (0)
 
 const char* weir_test_memory(void) {
-  bench on;
+  fixture on;
   void* p = NULL;
   void* q = NULL;
   void* native = NULL;
@@ -86,7 +86,7 @@ const char* weir_test_memory(void) {
 }
 
 const char* weir_test_memory_bad_input(void) {
-  bench on;
+  fixture on;
   weir_stream* elsewhere = NULL;
   weir_allocator* none = NULL;
   void* p = NULL;
@@ -127,19 +127,19 @@ const char* weir_test_memory_bad_input(void) {
 
   /* A stream that was closed, and an allocator that was. */
   REQUIRE_OK(weir_stream_close(elsewhere));
-  REQUIRE(weir_allocator_allocate(on.memory, 100, elsewhere, &p) == weir_error_already_freed);
-  REQUIRE(weir_allocator_deallocate(on.memory, NULL, elsewhere) == weir_error_already_freed);
+  REQUIRE(weir_allocator_allocate(on.memory, 100, elsewhere, &p) == weir_error_closed);
+  REQUIRE(weir_allocator_deallocate(on.memory, NULL, elsewhere) == weir_error_closed);
   none = on.memory;
   REQUIRE_DONE(tear_down(&on));
   p = &on;
-  REQUIRE(weir_allocator_allocate(none, 100, NULL, &p) == weir_error_already_freed);
+  REQUIRE(weir_allocator_allocate(none, 100, NULL, &p) == weir_error_closed);
   REQUIRE(p == NULL);
-  REQUIRE(weir_allocator_deallocate(none, &on, NULL) == weir_error_already_freed);
+  REQUIRE(weir_allocator_deallocate(none, &on, NULL) == weir_error_closed);
   return NULL;
 }
 
 const char* weir_test_blocks_and_counters(void) {
-  bench on;
+  fixture on;
   weir_memory_stats stats;
   weir_block_info block;
   weir_tag_stats tags[4];
@@ -166,6 +166,9 @@ const char* weir_test_blocks_and_counters(void) {
   REQUIRE_OK(weir_allocator_get_stats(on.memory, &stats));
   REQUIRE(stats.requested.current == 3 * mib + 1000 && stats.blocks.current == 2);
   REQUIRE(stats.allocated.current == 3 * mib + 1024 && stats.allocations == 2);
+  REQUIRE(stats.hits + stats.heap_hits + stats.misses == 2 && stats.misses >= 1);
+  REQUIRE(stats.active_blocks.current == 2);
+  REQUIRE(stats.active_requested.current == 3 * mib + 1000);
   REQUIRE(stats.reserved.current >= stats.active.current);
   REQUIRE_OK(weir_allocator_get_tag_stats(on.memory, tag, &stats));
   REQUIRE(stats.requested.current == 3 * mib && stats.blocks.current == 1);
@@ -215,8 +218,8 @@ const char* weir_test_blocks_and_counters(void) {
   return NULL;
 }
 
-const char* weir_test_limits_and_giving_back(void) {
-  bench on;
+const char* weir_test_limits_and_release(void) {
+  fixture on;
   void* p = NULL;
   uint64_t released = 0;
   uint64_t most = 0;
@@ -255,7 +258,7 @@ const char* weir_test_limits_and_giving_back(void) {
 }
 
 const char* weir_test_pools(void) {
-  bench on;
+  fixture on;
   weir_pool* pool = NULL;
   weir_pool* second = NULL;
   weir_memory_stats stats;
@@ -309,16 +312,16 @@ const char* weir_test_pools(void) {
   REQUIRE(weir_pool_get_id(pool, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_pool_get_stats(pool, NULL) == weir_error_invalid_argument);
   REQUIRE_OK(weir_pool_close(pool));
-  REQUIRE(weir_pool_close(pool) == weir_error_already_freed);
-  REQUIRE(weir_pool_allocate(pool, 1, 0, on.stream, &p) == weir_error_already_freed);
+  REQUIRE(weir_pool_close(pool) == weir_error_closed);
+  REQUIRE(weir_pool_allocate(pool, 1, 0, on.stream, &p) == weir_error_closed);
   REQUIRE_DONE(tear_down(&on));
-  REQUIRE(weir_pool_allocate(second, 1, 0, NULL, &p) == weir_error_already_freed);
+  REQUIRE(weir_pool_allocate(second, 1, 0, NULL, &p) == weir_error_closed);
   REQUIRE_OK(weir_pool_close(second));
   return NULL;
 }
 
 const char* weir_test_captures(void) {
-  bench on;
+  fixture on;
   weir_capture* capture = NULL;
   weir_capture* none = NULL;
   weir_capture_notice* notice = NULL;
@@ -346,18 +349,18 @@ const char* weir_test_captures(void) {
   REQUIRE(weir_capture_begin(NULL, on.stream, &none) == weir_error_invalid_argument);
   REQUIRE_OK(weir_pool_close(pool));
   REQUIRE_OK(weir_capture_close(capture));
-  REQUIRE(weir_capture_end(capture) == weir_error_already_freed);
+  REQUIRE(weir_capture_end(capture) == weir_error_closed);
 
   REQUIRE_OK(weir_capture_notice_open(on.memory, &notice));
   REQUIRE(weir_capture_notice_open(on.memory, NULL) == weir_error_invalid_argument);
   REQUIRE_OK(weir_capture_notice_close(notice));
-  REQUIRE(weir_capture_notice_close(notice) == weir_error_already_freed);
+  REQUIRE(weir_capture_notice_close(notice) == weir_error_closed);
   REQUIRE_DONE(tear_down(&on));
   return NULL;
 }
 
 const char* weir_test_snapshots(void) {
-  bench on;
+  fixture on;
   weir_snapshot* snapshot = NULL;
   weir_snapshot* of_pool = NULL;
   weir_pool* pool = NULL;
@@ -442,59 +445,66 @@ const char* weir_test_snapshots(void) {
   REQUIRE_OK(weir_snapshot_get_info(snapshot, &info)); /* it does not change */
   REQUIRE_OK(weir_snapshot_close(snapshot));
   REQUIRE_OK(weir_snapshot_close(of_pool));
-  REQUIRE(weir_snapshot_get_info(snapshot, &info) == weir_error_already_freed);
+  REQUIRE(weir_snapshot_get_info(snapshot, &info) == weir_error_closed);
   return NULL;
 }
 
 const char* weir_test_recording(void) {
-  bench on;
-  weir_recorder* tape = NULL;
+  fixture on;
+  weir_recorder* recorder = NULL;
   weir_recorder* second = NULL;
-  weir_recorder_options how;
+  weir_recorder_options options;
   weir_recorder_stats stats;
   void* p = NULL;
   FILE* file = NULL;
   char path[512];
   char other[512];
+  uint64_t written = 0;
 
-  memset(&how, 0, sizeof(how));
-  how.struct_size = sizeof(how);
-  how.program = "c test";
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  options.program = "c test";
   memset(&stats, 0, sizeof(stats));
   stats.struct_size = sizeof(stats);
   snprintf(path, sizeof(path), "%s/1.weirtrace", weir_test_folder());
   snprintf(other, sizeof(other), "%s/2.weirtrace", weir_test_folder());
   REQUIRE_DONE(set_up(&on));
-  REQUIRE_OK(weir_recorder_start(on.memory, path, &how, &tape));
-  REQUIRE_OK(weir_recorder_marker(tape, "here"));
+  REQUIRE_OK(weir_recorder_start(on.memory, path, &options, &recorder));
+  REQUIRE_OK(weir_recorder_marker(recorder, "here"));
   REQUIRE_OK(weir_allocator_allocate(on.memory, 1000, on.stream, &p));
   REQUIRE_OK(weir_allocator_deallocate(on.memory, p, on.stream));
-  REQUIRE_OK(weir_recorder_flush(tape));
-  REQUIRE_OK(weir_recorder_get_stats(tape, &stats));
-  REQUIRE(stats.written >= 3 && stats.dropped == 0 && stats.file_bytes > 0);
+  REQUIRE_OK(weir_recorder_flush(recorder));
+  REQUIRE_OK(weir_recorder_get_stats(recorder, &stats));
+  REQUIRE(stats.written >= 3 && stats.dropped == 0 && stats.file_size > 0);
 
-  /* Another takes its place; stopping the first leaves that alone. */
+  /* Two record at once; stopping one leaves the other alone. */
   REQUIRE_OK(weir_recorder_start(on.memory, other, NULL, &second));
-  REQUIRE_OK(weir_recorder_stop(tape));
-  REQUIRE(weir_recorder_stop(tape) == weir_error_already_freed);
-  REQUIRE(weir_recorder_marker(tape, "late") == weir_error_already_freed);
+  REQUIRE_OK(weir_allocator_allocate(on.memory, 1000, on.stream, &p));
+  REQUIRE_OK(weir_allocator_deallocate(on.memory, p, on.stream));
+  REQUIRE_OK(weir_recorder_flush(recorder));
+  written = stats.written;
+  REQUIRE_OK(weir_recorder_get_stats(recorder, &stats));
+  REQUIRE(stats.written >= written + 2);
+  REQUIRE_OK(weir_recorder_stop(recorder));
+  REQUIRE(weir_recorder_stop(recorder) == weir_error_closed);
+  REQUIRE(weir_recorder_marker(recorder, "late") == weir_error_closed);
   REQUIRE_OK(weir_allocator_allocate(on.memory, 1000, on.stream, &p));
   REQUIRE_OK(weir_recorder_flush(second));
   REQUIRE_OK(weir_recorder_get_stats(second, &stats));
-  REQUIRE(stats.written >= 1);
+  REQUIRE(stats.written >= 3);
   REQUIRE_OK(weir_allocator_deallocate(on.memory, p, on.stream));
   file = fopen(path, "rb");
   REQUIRE(file != NULL);
   fclose(file);
 
-  how.flags = 1u << 9;
-  REQUIRE(weir_recorder_start(on.memory, path, &how, &tape) == weir_error_invalid_argument);
-  how.flags = 0;
-  how.struct_size = 3;
-  REQUIRE(weir_recorder_start(on.memory, path, &how, &tape) == weir_error_bad_version);
-  REQUIRE(weir_recorder_start(on.memory, NULL, NULL, &tape) == weir_error_invalid_argument);
+  options.flags = 1u << 9;
+  REQUIRE(weir_recorder_start(on.memory, path, &options, &recorder) == weir_error_invalid_argument);
+  options.flags = 0;
+  options.struct_size = 3;
+  REQUIRE(weir_recorder_start(on.memory, path, &options, &recorder) == weir_error_bad_version);
+  REQUIRE(weir_recorder_start(on.memory, NULL, NULL, &recorder) == weir_error_invalid_argument);
   REQUIRE(weir_recorder_start(on.memory, path, NULL, NULL) == weir_error_invalid_argument);
-  REQUIRE(weir_recorder_start(on.memory, "/no/such/folder/x.weirtrace", NULL, &tape) ==
+  REQUIRE(weir_recorder_start(on.memory, "/no/such/folder/x.weirtrace", NULL, &recorder) ==
           weir_error_system);
   REQUIRE(weir_recorder_marker(second, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_recorder_get_stats(second, NULL) == weir_error_invalid_argument);

@@ -7,18 +7,18 @@
 
 enum { mib = 1 << 20 };
 
-typedef struct bench {
+typedef struct fixture {
   weir_runtime* runtime;
   weir_allocator* memory;
   weir_stream* stream;
   void* ballast;
-  int asked;
+  int calls;
   uint64_t needed;
   weir_error why;
   jmp_buf way_out;
-} bench;
+} fixture;
 
-static const char* set_up(bench* on) {
+static const char* set_up(fixture* on) {
   memset(on, 0, sizeof(*on));
   REQUIRE_OK(weir_runtime_open(SMALL_MACHINE, &on->runtime));
   REQUIRE_OK(weir_allocator_create(on->runtime, 0, "heap_limit=64MiB", &on->memory));
@@ -27,7 +27,7 @@ static const char* set_up(bench* on) {
   return NULL;
 }
 
-static const char* tear_down(bench* on) {
+static const char* tear_down(fixture* on) {
   const uint64_t reported = weir_reported_errors();
   if (on->ballast != NULL) REQUIRE_OK(weir_allocator_free(on->memory, on->ballast));
   REQUIRE_OK(weir_allocator_close(on->memory));
@@ -44,7 +44,7 @@ static const char* tear_down(bench* on) {
   } while (0)
 
 const char* weir_test_out_of_memory_null(void) {
-  bench on;
+  fixture on;
   void* p = &on;
 
   REQUIRE_DONE(set_up(&on));
@@ -65,8 +65,8 @@ const char* weir_test_out_of_memory_null(void) {
 }
 
 static int32_t give_up_ballast(void* context, uint64_t needed) {
-  bench* const on = context;
-  ++on->asked;
+  fixture* const on = context;
+  ++on->calls;
   on->needed = needed;
   if (on->ballast == NULL) return 0;
   weir_allocator_free(on->memory, on->ballast);
@@ -75,23 +75,23 @@ static int32_t give_up_ballast(void* context, uint64_t needed) {
 }
 
 const char* weir_test_out_of_memory_reclaim(void) {
-  bench on;
+  fixture on;
   weir_callback* registration = NULL;
   void* p = NULL;
 
   REQUIRE_DONE(set_up(&on));
   REQUIRE_OK(weir_allocator_on_out_of_memory(on.memory, give_up_ballast, &on, &registration));
   REQUIRE_OK(weir_allocator_allocate(on.memory, 32 * mib, on.stream, &p));
-  REQUIRE(on.asked == 1 && on.needed == 32 * mib && on.ballast == NULL);
+  REQUIRE(on.calls == 1 && on.needed == 32 * mib && on.ballast == NULL);
   /* It has nothing left to give. */
   REQUIRE(weir_allocator_allocate(on.memory, 48 * mib, on.stream, &on.ballast) ==
           weir_error_out_of_memory);
-  REQUIRE(on.asked == 2);
+  REQUIRE(on.calls == 2);
   REQUIRE_OK(weir_callback_close(registration));
-  REQUIRE(weir_callback_close(registration) == weir_error_already_freed);
+  REQUIRE(weir_callback_close(registration) == weir_error_closed);
   REQUIRE(weir_allocator_allocate(on.memory, 48 * mib, on.stream, &on.ballast) ==
           weir_error_out_of_memory);
-  REQUIRE(on.asked == 2);
+  REQUIRE(on.calls == 2);
   REQUIRE(weir_allocator_on_out_of_memory(on.memory, NULL, &on, &registration) ==
           weir_error_invalid_argument);
   REQUIRE(weir_allocator_on_out_of_memory(on.memory, give_up_ballast, &on, NULL) ==
@@ -102,9 +102,9 @@ const char* weir_test_out_of_memory_reclaim(void) {
 }
 
 /* Frees something the first time, and gives up the second. */
-static int32_t last_word(void* context, weir_allocator* memory, uint64_t size, weir_error why) {
-  bench* const on = context;
-  ++on->asked;
+static int32_t on_failure(void* context, weir_allocator* memory, uint64_t size, weir_error why) {
+  fixture* const on = context;
+  ++on->calls;
   on->needed = size;
   on->why = why;
   if (memory != on->memory || strstr(weir_last_error_message(), "out_of_memory") == NULL) return 0;
@@ -115,28 +115,28 @@ static int32_t last_word(void* context, weir_allocator* memory, uint64_t size, w
 }
 
 const char* weir_test_out_of_memory_handler(void) {
-  bench on;
+  fixture on;
   weir_pool* pool = NULL;
   void* p = NULL;
   void* q = &on;
 
   REQUIRE_DONE(set_up(&on));
   REQUIRE_OK(weir_pool_create(on.memory, "apart", 0, &pool));
-  REQUIRE_OK(weir_allocator_set_out_of_memory_handler(on.memory, last_word, &on));
+  REQUIRE_OK(weir_allocator_set_out_of_memory_handler(on.memory, on_failure, &on));
   REQUIRE_OK(weir_allocator_allocate(on.memory, 32 * mib, on.stream, &p));
-  REQUIRE(on.asked == 1 && on.needed == 32 * mib && on.why == weir_error_out_of_memory);
+  REQUIRE(on.calls == 1 && on.needed == 32 * mib && on.why == weir_error_out_of_memory);
   REQUIRE(weir_allocator_allocate(on.memory, 48 * mib, on.stream, &q) == weir_error_out_of_memory);
-  REQUIRE(on.asked == 2 && q == NULL);
+  REQUIRE(on.calls == 2 && q == NULL);
   REQUIRE(weir_pool_allocate(pool, 48 * mib, 0, on.stream, &q) == weir_error_out_of_memory);
-  REQUIRE(on.asked == 3);
+  REQUIRE(on.calls == 3);
   /* Nothing but a lack of memory is its business. */
   REQUIRE(weir_allocator_allocate_aligned(on.memory, 1, 3, on.stream, &q) ==
           weir_error_bad_alignment);
-  REQUIRE(on.asked == 3);
+  REQUIRE(on.calls == 3);
   REQUIRE_OK(weir_allocator_set_out_of_memory_handler(on.memory, NULL, NULL));
   REQUIRE(weir_allocator_allocate(on.memory, 48 * mib, on.stream, &q) == weir_error_out_of_memory);
-  REQUIRE(on.asked == 3);
-  REQUIRE(weir_allocator_set_out_of_memory_handler(NULL, last_word, &on) ==
+  REQUIRE(on.calls == 3);
+  REQUIRE(weir_allocator_set_out_of_memory_handler(NULL, on_failure, &on) ==
           weir_error_invalid_argument);
   REQUIRE_OK(weir_allocator_deallocate(on.memory, p, on.stream));
   REQUIRE_OK(weir_pool_close(pool));
@@ -145,7 +145,7 @@ const char* weir_test_out_of_memory_handler(void) {
 }
 
 static int32_t jump_away(void* context, weir_allocator* memory, uint64_t size, weir_error why) {
-  bench* const on = context;
+  fixture* const on = context;
   (void)memory;
   (void)size;
   on->why = why;
@@ -153,7 +153,7 @@ static int32_t jump_away(void* context, weir_allocator* memory, uint64_t size, w
 }
 
 const char* weir_test_out_of_memory_jump(void) {
-  static bench on; /* what changes between setjmp and longjmp is not in registers */
+  static fixture on; /* what changes between setjmp and longjmp is not in registers */
   static int round;
   void* p = NULL;
 

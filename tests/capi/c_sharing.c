@@ -58,13 +58,13 @@ const char* weir_test_descriptors(void) {
   REQUIRE(host[0] == 6 && host[15] == 6);
   REQUIRE_OK(weir_allocator_allocate(memory, mib, stream, &q));
   REQUIRE_OK(weir_copy(q, (void*)(uintptr_t)info.address, mib, stream));
-  REQUIRE_OK(weir_stream_query(stream, &done));
+  REQUIRE_OK(weir_stream_is_complete(stream, &done));
   REQUIRE(done == 0);
   REQUIRE_OK(weir_imported_close(imported)); /* waits for the copy */
-  REQUIRE_OK(weir_stream_query(stream, &done));
+  REQUIRE_OK(weir_stream_is_complete(stream, &done));
   REQUIRE(done == 1);
-  REQUIRE(weir_imported_get_info(imported, &info) == weir_error_already_freed);
-  REQUIRE(weir_imported_close(imported) == weir_error_already_freed);
+  REQUIRE(weir_imported_get_info(imported, &info) == weir_error_closed);
+  REQUIRE(weir_imported_close(imported) == weir_error_closed);
   REQUIRE_OK(weir_allocator_deallocate(memory, q, stream));
 
   REQUIRE(weir_import_pieces(runtime, 0, pieces, 0, 0, 1, weir_read, &imported) ==
@@ -147,7 +147,7 @@ static const char* give_memory(weir_runtime* runtime, weir_link* giver, weir_lin
   REQUIRE(count == 1);
   REQUIRE_DONE(receive(taker, weir_offer_memory, &offer));
   REQUIRE_OK(weir_offer_open_memory(offer, &imported));
-  REQUIRE(weir_offer_open_memory(offer, &imported) == weir_error_already_freed);
+  REQUIRE(weir_offer_open_memory(offer, &imported) == weir_error_moved_from);
   REQUIRE_OK(weir_offer_close(offer));
   REQUIRE_OK(weir_imported_get_info(imported, &info));
   REQUIRE(info.size == 4 * mib && info.rights == weir_read);
@@ -186,7 +186,7 @@ const char* weir_test_link(weir_runtime* runtime, weir_link* giver, weir_link* t
   REQUIRE_OK(weir_shared_create(runtime, 0, 4 * mib, 0, &shared));
   REQUIRE_DONE(give_memory(runtime, giver, taker, shared));
   REQUIRE_OK(weir_shared_close(shared));
-  REQUIRE(weir_shared_close(shared) == weir_error_already_freed);
+  REQUIRE(weir_shared_close(shared) == weir_error_closed);
 
   REQUIRE_OK(weir_allocator_create(runtime, 0, NULL, &memory));
   REQUIRE_OK(weir_pool_create(memory, "to give", weir_pool_exportable, &pool));
@@ -202,7 +202,7 @@ const char* weir_test_link(weir_runtime* runtime, weir_link* giver, weir_link* t
   REQUIRE(weir_offer_get_note(offer, NULL, 1) == weir_error_invalid_argument);
   REQUIRE(weir_offer_open_memory(offer, &imported) == weir_error_invalid_argument);
   REQUIRE_OK(weir_offer_close(offer));
-  REQUIRE(weir_offer_close(offer) == weir_error_already_freed);
+  REQUIRE(weir_offer_close(offer) == weir_error_closed);
   REQUIRE(weir_link_send_note(giver, NULL, 1) == weir_error_invalid_argument);
 
   REQUIRE_OK(weir_event_create(runtime, 0, weir_event_interprocess, &event));
@@ -231,7 +231,7 @@ const char* weir_test_link(weir_runtime* runtime, weir_link* giver, weir_link* t
   REQUIRE_OK(weir_link_close(taker));
   REQUIRE(weir_link_check(giver) == weir_error_peer_closed);
   REQUIRE_OK(weir_link_close(giver));
-  REQUIRE(weir_link_check(giver) == weir_error_already_freed);
+  REQUIRE(weir_link_check(giver) == weir_error_closed);
   REQUIRE_OK(weir_pool_close(pool));
   REQUIRE_OK(weir_allocator_close(memory));
   return NULL;

@@ -8,7 +8,7 @@ const char* weir_test_options(void) {
   weir_option_info info;
   char text[32];
   uint64_t length = 0;
-  int seen = 0;
+  int has_policy = 0;
   uint32_t i;
 
   memset(&info, 0, sizeof(info));
@@ -19,12 +19,12 @@ const char* weir_test_options(void) {
     REQUIRE(info.name[0] != '\0' && info.type[0] != '\0' && info.meaning[0] != '\0');
     REQUIRE(strncmp(info.environment, "WEIR_", 5) == 0);
     if (strcmp(info.name, "heap_policy") == 0) {
-      seen = 1;
+      has_policy = 1;
       REQUIRE(strcmp(info.initial, "balanced") == 0);
       REQUIRE(strstr(info.values, "compact") != NULL);
     }
   }
-  REQUIRE(seen);
+  REQUIRE(has_policy);
   REQUIRE(weir_option_get_info(weir_option_count(), &info) == weir_error_not_found);
   REQUIRE(weir_option_get_info(0, NULL) == weir_error_invalid_argument);
   info.struct_size = 8;
@@ -85,7 +85,7 @@ const char* weir_test_streams(void) {
   REQUIRE(native != NULL);
   REQUIRE_OK(weir_stream_get_id(stream, &id));
   REQUIRE_OK(weir_stream_synchronize(stream));
-  REQUIRE_OK(weir_stream_query(stream, &answer));
+  REQUIRE_OK(weir_stream_is_complete(stream, &answer));
   REQUIRE(answer == 1);
   REQUIRE_OK(weir_stream_get_capture(stream, &answer, &capture));
   REQUIRE(answer == weir_capture_none && capture == 0);
@@ -118,15 +118,15 @@ const char* weir_test_streams(void) {
   REQUIRE(weir_stream_wrap(runtime, 0, NULL, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_stream_get_native(stream, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_stream_get_id(stream, NULL) == weir_error_invalid_argument);
-  REQUIRE(weir_stream_query(stream, NULL) == weir_error_invalid_argument);
+  REQUIRE(weir_stream_is_complete(stream, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_stream_get_capture(stream, NULL, NULL) == weir_error_invalid_argument);
 
   /* Its runtime's handle may go first. */
   REQUIRE_OK(weir_runtime_close(runtime));
   REQUIRE_OK(weir_stream_synchronize(stream));
   REQUIRE_OK(weir_stream_close(stream));
-  REQUIRE(weir_stream_close(stream) == weir_error_already_freed);
-  REQUIRE(weir_stream_synchronize(stream) == weir_error_already_freed);
+  REQUIRE(weir_stream_close(stream) == weir_error_closed);
+  REQUIRE(weir_stream_synchronize(stream) == weir_error_closed);
   REQUIRE(strstr(weir_last_error_message(), "stream was closed") != NULL);
   REQUIRE(weir_stream_close(NULL) == weir_ok);
   return NULL;
@@ -186,7 +186,7 @@ const char* weir_test_watching(void) {
   REQUIRE(weir_watch_stream(own) == weir_error_bad_stream);
   REQUIRE(weir_unwatch_stream(own) == weir_error_bad_stream);
   REQUIRE_OK(weir_stream_close(own));
-  REQUIRE(weir_watch_stream(own) == weir_error_already_freed);
+  REQUIRE(weir_watch_stream(own) == weir_error_closed);
   REQUIRE(weir_watch_stream(NULL) == weir_error_invalid_argument);
   REQUIRE(weir_unwatch_stream(NULL) == weir_error_invalid_argument);
   REQUIRE(weir_watch_stream((weir_stream*)runtime) == weir_error_invalid_argument);
@@ -223,7 +223,7 @@ const char* weir_test_events(void) {
   REQUIRE_OK(weir_stream_wait(elsewhere, end));
   REQUIRE_OK(weir_stream_wait(NULL, end));
   REQUIRE_OK(weir_event_synchronize(end));
-  REQUIRE_OK(weir_event_query(end, &answer));
+  REQUIRE_OK(weir_event_is_complete(end, &answer));
   REQUIRE(answer == 1);
   REQUIRE_OK(weir_event_get_elapsed(begin, end, &time));
   REQUIRE(time >= 0);
@@ -235,13 +235,13 @@ const char* weir_test_events(void) {
           weir_error_invalid_argument);
   REQUIRE(weir_event_create(runtime, 0, 8, &plain) == weir_error_invalid_argument);
   REQUIRE(weir_event_create(runtime, 0, 0, NULL) == weir_error_invalid_argument);
-  REQUIRE(weir_event_query(end, NULL) == weir_error_invalid_argument);
+  REQUIRE(weir_event_is_complete(end, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_event_get_native(end, NULL) == weir_error_invalid_argument);
   REQUIRE(weir_event_get_elapsed(begin, end, NULL) == weir_error_invalid_argument);
 
   REQUIRE_OK(weir_event_close(begin));
-  REQUIRE(weir_event_close(begin) == weir_error_already_freed);
-  REQUIRE(weir_event_get_elapsed(begin, end, &time) == weir_error_already_freed);
+  REQUIRE(weir_event_close(begin) == weir_error_closed);
+  REQUIRE(weir_event_get_elapsed(begin, end, &time) == weir_error_closed);
   REQUIRE_OK(weir_event_close(end));
   REQUIRE_OK(weir_event_close(plain));
   REQUIRE_OK(weir_stream_close(elsewhere));
@@ -270,13 +270,13 @@ const char* weir_test_closed_and_null(void) {
   REQUIRE(weir_stream_close((weir_stream*)(uintptr_t)3) == invalid);
 
   REQUIRE(weir_stream_synchronize(NULL) == invalid);
-  REQUIRE(weir_stream_query(NULL, &number) == invalid);
+  REQUIRE(weir_stream_is_complete(NULL, &number) == invalid);
   REQUIRE(weir_stream_get_id(NULL, &word) == invalid);
   REQUIRE(weir_stream_get_native(NULL, &pointer) == invalid);
   REQUIRE(weir_stream_get_capture(NULL, &number, &word) == invalid);
   REQUIRE(weir_stream_wait(NULL, NULL) == invalid);
   REQUIRE(weir_event_record(NULL, NULL) == invalid);
-  REQUIRE(weir_event_query(NULL, &number) == invalid);
+  REQUIRE(weir_event_is_complete(NULL, &number) == invalid);
   REQUIRE(weir_event_synchronize(NULL) == invalid);
   REQUIRE(weir_event_get_native(NULL, &pointer) == invalid);
   REQUIRE(weir_allocator_get_device(NULL, &number) == invalid);

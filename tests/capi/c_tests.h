@@ -11,11 +11,12 @@ extern "C" {
 #define WEIR_C_TESTS(test)                                                                         \
   test(version) test(errors) test(runtime) test(bad_input) test(options) test(tags) test(streams)  \
       test(watching) test(events) test(closed_and_null) test(memory) test(memory_bad_input)        \
-          test(blocks_and_counters) test(limits_and_giving_back) test(pools) test(captures)        \
+          test(blocks_and_counters) test(limits_and_release) test(pools) test(captures)            \
               test(snapshots) test(recording) test(out_of_memory_null) test(out_of_memory_reclaim) \
                   test(out_of_memory_handler) test(out_of_memory_jump) test(stream_pools)          \
                       test(stream_pools_bad_input) test(block_pools) test(buffers)                 \
-                          test(managed_buffers) test(pinned_buffers) test(descriptors)
+                          test(managed_buffers) test(managed_placement) test(pinned_buffers)       \
+                              test(buffer_pools) test(descriptors)
 
 #define WEIR_DECLARE(name) const char* weir_test_##name(void);
 WEIR_C_TESTS(WEIR_DECLARE)

@@ -13,16 +13,16 @@ def declared(header):
 
 def main():
     library, headers = sys.argv[1], sys.argv[2:]
-    wanted = set().union(*map(declared, headers))
+    expected = set().union(*map(declared, headers))
     listing = subprocess.run(["nm", "--dynamic", "--defined-only", library], capture_output=True,
                              text=True, check=True).stdout
     shown = {name.partition("@")[0] for name in re.findall(r"\b(weir_\S+)$", listing, re.M)}
-    wrong = [f"{name} is declared and not exported" for name in sorted(wanted - shown)]
-    wrong += [f"{name} is exported and not declared" for name in sorted(shown - wanted)]
-    for line in wrong:
+    problems = [f"{name} is declared and not exported" for name in sorted(expected - shown)]
+    problems += [f"{name} is exported and not declared" for name in sorted(shown - expected)]
+    for line in problems:
         print(line)
-    print(f"{len(wanted)} functions declared, {len(shown)} exported")
-    return 1 if wrong or not wanted else 0
+    print(f"{len(expected)} functions declared, {len(shown)} exported")
+    return 1 if problems or not expected else 0
 
 
 if __name__ == "__main__":

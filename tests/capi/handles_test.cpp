@@ -59,89 +59,89 @@ class c_handles : public ::testing::Test {
 // Each call either finishes or finds the handle closed.
 TEST_F(c_handles, of_a_runtime_may_be_closed_while_in_use) {
   for (int round = 0; round < 10; ++round) {
-    weir_runtime* mine = nullptr;
-    ASSERT_EQ(weir_runtime_open(SMALL_MACHINE, &mine), weir_ok);
+    weir_runtime* shared = nullptr;
+    ASSERT_EQ(weir_runtime_open(SMALL_MACHINE, &shared), weir_ok);
     race(
         [&](int) {
           weir_device_info info{};
           info.struct_size = sizeof(info);
-          const weir_error answer = weir_device_get_info(mine, 0, &info);
-          if (answer != weir_ok) {
-            EXPECT_EQ(answer, weir_error_already_freed);
+          const weir_error code = weir_device_get_info(shared, 0, &info);
+          if (code != weir_ok) {
+            EXPECT_EQ(code, weir_error_closed);
             return false;
           }
           EXPECT_EQ(info.total_memory, std::uint64_t{1} << 30);
           return true;
         },
-        [&] { EXPECT_EQ(weir_runtime_close(mine), weir_ok); });
+        [&] { EXPECT_EQ(weir_runtime_close(shared), weir_ok); });
   }
 }
 
 TEST_F(c_handles, of_an_allocator_may_be_closed_while_in_use) {
   weir_set_error_handler([](void*, weir_error, const char*) {}, nullptr);  // live blocks
   for (int round = 0; round < 10; ++round) {
-    weir_allocator* mine = nullptr;
-    ASSERT_EQ(weir_allocator_create(machine, 0, nullptr, &mine), weir_ok);
+    weir_allocator* shared = nullptr;
+    ASSERT_EQ(weir_allocator_create(machine, 0, nullptr, &shared), weir_ok);
     race(
         [&](int) {
           void* p = nullptr;
-          weir_error answer = weir_allocator_allocate(mine, 4096, stream, &p);
-          EXPECT_EQ(p == nullptr, answer != weir_ok);
-          if (answer == weir_ok) answer = weir_allocator_deallocate(mine, p, stream);
-          if (answer == weir_ok) return true;
-          EXPECT_EQ(answer, weir_error_already_freed);
+          weir_error code = weir_allocator_allocate(shared, 4096, stream, &p);
+          EXPECT_EQ(p == nullptr, code != weir_ok);
+          if (code == weir_ok) code = weir_allocator_deallocate(shared, p, stream);
+          if (code == weir_ok) return true;
+          EXPECT_EQ(code, weir_error_closed);
           return false;
         },
-        [&] { EXPECT_EQ(weir_allocator_close(mine), weir_ok) << weir_last_error_message(); });
+        [&] { EXPECT_EQ(weir_allocator_close(shared), weir_ok) << weir_last_error_message(); });
   }
 }
 
 TEST_F(c_handles, of_a_stream_may_be_closed_while_in_use) {
   for (int round = 0; round < 20; ++round) {
-    weir_stream* mine = nullptr;
-    ASSERT_EQ(weir_stream_create(machine, 0, 0, 0, &mine), weir_ok);
+    weir_stream* shared = nullptr;
+    ASSERT_EQ(weir_stream_create(machine, 0, 0, 0, &shared), weir_ok);
     race(
         [&](int) {
           void* p = nullptr;
-          const weir_error answer = weir_allocator_allocate(memory, 4096, mine, &p);
-          if (answer != weir_ok) {
-            EXPECT_EQ(answer, weir_error_already_freed);
+          const weir_error code = weir_allocator_allocate(memory, 4096, shared, &p);
+          if (code != weir_ok) {
+            EXPECT_EQ(code, weir_error_closed);
             return false;
           }
           EXPECT_EQ(weir_allocator_deallocate(memory, p, stream), weir_ok);
           return true;
         },
-        [&] { EXPECT_EQ(weir_stream_close(mine), weir_ok) << weir_last_error_message(); });
+        [&] { EXPECT_EQ(weir_stream_close(shared), weir_ok) << weir_last_error_message(); });
   }
 }
 
 TEST_F(c_handles, are_never_used_twice) {
-  std::set<weir_event*> seen;
+  std::set<weir_event*> events;
   for (int round = 0; round < 300; ++round) {
     weir_event* event = nullptr;
     ASSERT_EQ(weir_event_create(machine, 0, 0, &event), weir_ok);
-    EXPECT_TRUE(seen.insert(event).second);
+    EXPECT_TRUE(events.insert(event).second);
     ASSERT_EQ(weir_event_close(event), weir_ok);
   }
-  for (weir_event* each : seen) EXPECT_EQ(weir_event_synchronize(each), weir_error_already_freed);
+  for (weir_event* each : events) EXPECT_EQ(weir_event_synchronize(each), weir_error_closed);
 }
 
 TEST_F(c_handles, are_found_without_a_lock_as_long_as_they_are_open) {
   weir_stream* second = nullptr;
   ASSERT_EQ(weir_stream_create(machine, 0, 0, 0, &second), weir_ok);
-  capi::table::reader* const mine = capi::look::reader();
-  if (mine == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
+  capi::table::reader* const reader = capi::read_section::reader();
+  if (reader == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
   {
-    const capi::look here{*mine};
-    EXPECT_NE(capi::peek(here, second), nullptr);
-    EXPECT_NE(capi::peek(here, memory), nullptr);
-    EXPECT_EQ(capi::peek(here, reinterpret_cast<weir_stream*>(memory)), nullptr);
-    EXPECT_EQ(capi::peek<weir_stream>(here, nullptr), nullptr);
-    EXPECT_EQ(capi::peek(here, reinterpret_cast<weir_stream*>(std::uintptr_t{0xffffff03})),
+    const capi::read_section section{*reader};
+    EXPECT_NE(capi::peek(section, second), nullptr);
+    EXPECT_NE(capi::peek(section, memory), nullptr);
+    EXPECT_EQ(capi::peek(section, reinterpret_cast<weir_stream*>(memory)), nullptr);
+    EXPECT_EQ(capi::peek<weir_stream>(section, nullptr), nullptr);
+    EXPECT_EQ(capi::peek(section, reinterpret_cast<weir_stream*>(std::uintptr_t{0xffffff03})),
               nullptr);
   }
   ASSERT_EQ(weir_stream_close(second), weir_ok);
-  const capi::look later{*mine};
+  const capi::read_section later{*reader};
   EXPECT_EQ(capi::peek(later, second), nullptr);
 }
 
@@ -222,15 +222,15 @@ TEST_F(c_handles, of_callbacks_stop_exceptions) {
 }
 
 TEST(c_error_handler, is_told_what_nobody_could_be) {
-  static std::vector<std::string> told;
-  told.clear();
+  static std::vector<std::string> messages;
+  messages.clear();
   weir_set_error_handler(
       [](void* context, weir_error code, const char* message) {
-        EXPECT_EQ(context, &told);
-        EXPECT_EQ(code, weir_error_already_freed);
-        told.emplace_back(message);
+        EXPECT_EQ(context, &messages);
+        EXPECT_EQ(code, weir_error_still_live);
+        messages.emplace_back(message);
       },
-      &told);
+      &messages);
   weir_runtime* machine = nullptr;
   weir_allocator* memory = nullptr;
   void* p = nullptr;
@@ -239,8 +239,8 @@ TEST(c_error_handler, is_told_what_nobody_could_be) {
   ASSERT_EQ(weir_allocator_allocate(memory, 4096, nullptr, &p), weir_ok);
   EXPECT_EQ(weir_allocator_close(memory), weir_ok);
   weir_set_error_handler(nullptr, nullptr);
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_THAT(told[0], ::testing::HasSubstr("1 live block"));
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_THAT(messages[0], ::testing::HasSubstr("1 live block"));
   EXPECT_EQ(weir_runtime_close(machine), weir_ok);
 }
 
@@ -250,9 +250,9 @@ TEST_F(c_handles, keep_a_graph_s_memory_with_the_graph) {
   ASSERT_EQ(weir_stream_get_native(stream, &native), weir_ok);
   ASSERT_EQ(weir_capture_begin(memory, stream, &capture), weir_ok);
   const auto object = capi::find(memory).value();
-  const device where = object->legacy.device();
-  const context_scope bound{where};
-  const auto& calls = where.driver();
+  const device home = object->legacy.device();
+  const context_scope bound{home};
+  const auto& calls = home.driver();
   auto* const raw = static_cast<driver::CUstream>(native);
   ASSERT_EQ(calls.stream_begin_capture(raw, driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
             driver::CUDA_SUCCESS);

@@ -75,15 +75,15 @@ class plugins : public ::testing::Test {
   /// A stream that weir did not make and hears nothing of.
   struct foreign_stream {
     foreign_stream() {
-      const context_scope bound{where()};
+      const context_scope bound{home()};
       EXPECT_EQ(bound.driver().stream_create(&handle, driver::CU_STREAM_NON_BLOCKING),
                 driver::CUDA_SUCCESS);
     }
     void destroy() const {
-      const context_scope bound{where()};
+      const context_scope bound{home()};
       EXPECT_EQ(bound.driver().stream_destroy(handle), driver::CUDA_SUCCESS);
     }
-    [[nodiscard]] static device where() {
+    [[nodiscard]] static device home() {
       return capi::default_allocator_of(0).value().object->legacy.device();
     }
     driver::CUstream handle = nullptr;
@@ -225,6 +225,42 @@ TEST_F(plugins, without_a_stream_use_the_threads_own) {
   EXPECT_EQ(weir_plugin_set_stream(0, nullptr), weir_ok);
 }
 
+TEST_F(plugins, of_onnx_runtime_use_the_current_device) {
+  const auto reserved = [](int device) {
+    weir_allocator* memory = nullptr;
+    weir_memory_stats stats{};
+    stats.struct_size = sizeof(stats);
+    EXPECT_EQ(weir_default_allocator(device, &memory), weir_ok);
+    EXPECT_EQ(weir_allocator_get_stats(memory, &stats), weir_ok) << weir_last_error_message();
+    return stats.reserved.current;
+  };
+  const raw_stream stream{1};
+  ASSERT_EQ(weir_plugin_set_stream(1, stream.native), weir_ok) << weir_last_error_message();
+  void* p = nullptr;
+  {
+    const context_scope bound{capi::default_allocator_of(1).value().object->legacy.device()};
+    p = weir_ort_alloc(3 * mib);
+    ASSERT_NE(p, nullptr) << weir_last_error_message();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 512, 0u);
+    EXPECT_EQ(block_of(p, 1).stream, stream.id);
+    EXPECT_EQ(block_of(p, 1).requested, 3 * mib);
+    EXPECT_THROW(static_cast<void>(weir_ort_alloc_or_throw(100 * mib)), out_of_memory);
+    EXPECT_EQ(weir_ort_alloc(0), nullptr);
+  }
+  weir_ort_free(p);  // of whatever device is current
+  EXPECT_EQ(weir_plugin_set_stream(1, nullptr), weir_ok);
+
+  void* const q = weir_ort_alloc(3 * mib);
+  ASSERT_NE(q, nullptr) << weir_last_error_message();
+  EXPECT_EQ(block_of(q, 0).state, weir_block_live);
+  weir_ort_empty_cache();
+  EXPECT_GE(reserved(0), 3 * mib);  // what is live stays
+  EXPECT_EQ(reserved(1), 0u);
+  weir_ort_free(q);
+  weir_ort_empty_cache();
+  EXPECT_LT(reserved(0), 3 * mib);
+}
+
 TEST_F(plugins, let_streams_end_without_notice) {
   const raw_stream one;
   const raw_stream two;
@@ -278,15 +314,15 @@ TEST_F(plugins, answer_questions_about_memory) {
 TEST_F(plugins, report_what_is_wrong_with_a_free) {
   int foreign = 0;
   weir_torch_free(&foreign, 4, 0, nullptr);
-  auto found = reported.take();
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].code, errc::foreign_pointer);
+  auto errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code, errc::foreign_pointer);
   void* const p = weir_torch_malloc(100, 0, nullptr);
   weir_cupy_free(nullptr, p, 0);
   weir_ort_free(p);
-  found = reported.take();
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].code, errc::double_free);
+  errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code, errc::double_free);
   weir_torch_record_stream(&foreign, nullptr);
   EXPECT_EQ(reported.take().size(), 1u);
 }

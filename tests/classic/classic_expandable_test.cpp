@@ -6,7 +6,7 @@
 namespace weir::testing_support {
 namespace {
 
-using heap::no_block;
+using placement::no_block;
 
 class classic_expandable : public classic_rules {
  protected:

@@ -7,7 +7,7 @@ namespace weir::testing_support {
 namespace {
 
 using driver::call;
-using heap::no_block;
+using placement::no_block;
 
 /// What the machine holds for the store alone.
 class memory_held {
@@ -138,13 +138,13 @@ TEST(classic_faults, any_call_may_fail_once) {
       const memory_held held{bench};
       const std::uint64_t before = bench.machine->calls();
       bench.machine->fail_any(nth, driver::CUDA_ERROR_ILLEGAL_STATE);
-      std::vector<heap::block_index> live;
+      std::vector<placement::block_index> live;
       for (const std::uint64_t size : {mib, 70 * mib, 3 * mib, 30 * mib}) {
         if (const auto made = bench.try_allocate(size); made && *made != no_block) {
           live.push_back(*made);
         }
       }
-      for (const auto each : live) bench.store->give_back(each, {});
+      for (const auto each : live) bench.store->free(each, {});
       static_cast<void>(bench.store->release(bytes{30 * mib}, bench.bound));
       static_cast<void>(bench.try_allocate(90 * mib));
       failed = bench.machine->calls() - before >= nth;

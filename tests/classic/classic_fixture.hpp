@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "heap/classic.hpp"
+#include "placement/torch_segments.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -17,8 +17,8 @@ constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 /// Plays the allocator's part: fit, then growth; frees stamped with the stream's open epoch.
 class classic_bench {
  public:
-  using block_index = heap::block_index;
-  using stream_slot = heap::stream_slot;
+  using block_index = placement::block_index;
+  using stream_slot = placement::stream_slot;
 
   explicit classic_bench(bool expandable, std::size_t streams = 2,
                          sim::machine_options machine_settings = quiet())
@@ -32,7 +32,7 @@ class classic_bench {
       own.push_back(stream::create(device).value());
       slots.push_back(known.slot_of(own.back(), bound).value());
     }
-    store = heap::make_classic_store(shared, pool_id{}, expandable, bound).value();
+    store = placement::make_torch_segments(shared, pool_id{}, expandable, bound).value();
   }
 
   /// A machine that costs no time to simulate.
@@ -43,16 +43,17 @@ class classic_bench {
     return settings;
   }
 
-  static heap::request asks(std::uint64_t size, stream_slot stream, std::uint64_t alignment = 512) {
-    return {static_cast<std::uint32_t>((size + heap::unit - 1) / heap::unit),
-            static_cast<std::uint32_t>(alignment / heap::unit), stream};
+  static placement::request asks(std::uint64_t size, stream_slot stream,
+                                 std::uint64_t alignment = 512) {
+    return {static_cast<std::uint32_t>((size + placement::unit - 1) / placement::unit),
+            static_cast<std::uint32_t>(alignment / placement::unit), stream};
   }
 
   /// no_block where neither what is free nor the driver has room.
   result<block_index> try_allocate(std::uint64_t size, std::size_t stream = 0,
                                    std::uint64_t alignment = 512) {
-    const heap::request wanted = asks(size, slots[stream], alignment);
-    if (const block_index found = store->fit(wanted); found != heap::no_block) return found;
+    const placement::request wanted = asks(size, slots[stream], alignment);
+    if (const block_index found = store->fit(wanted); found != placement::no_block) return found;
     return store->grow(wanted, bound);
   }
   block_index allocate(std::uint64_t size, std::size_t stream = 0, std::uint64_t alignment = 512) {
@@ -60,7 +61,7 @@ class classic_bench {
   }
   /// On the stream, whose work may still use it.
   void free(block_index which, std::size_t stream = 0) {
-    store->give_back(which, known.now(slots[stream]));
+    store->free(which, known.now(slots[stream]));
   }
   /// The stream is known to have come this far.
   void pass(std::size_t stream) {
@@ -79,12 +80,12 @@ class classic_bench {
   std::shared_ptr<weir::runtime> runtime;
   weir::device device;
   context_scope bound;
-  heap::block_store blocks;
+  placement::block_store blocks;
   order::stream_order known;
-  heap::core shared;
+  placement::placement_context shared;
   std::vector<stream> own;
   std::vector<stream_slot> slots;
-  std::unique_ptr<heap::store> store;
+  std::unique_ptr<placement::backing_store> store;
 };
 
 /// Every test ends with books that agree.
@@ -98,8 +99,8 @@ class classic_rules : public ::testing::Test {
   /// Whether the next request of this size is served without the driver.
   bool fits(std::uint64_t size, std::size_t stream = 0) {
     const auto found = bench.store->fit(classic_bench::asks(size, bench.slots[stream]));
-    if (found != heap::no_block) bench.free(found, stream);
-    return found != heap::no_block;
+    if (found != placement::no_block) bench.free(found, stream);
+    return found != placement::no_block;
   }
 
   classic_bench bench;

@@ -10,8 +10,8 @@
 namespace weir::testing_support {
 namespace {
 
-using heap::block_kind;
-using heap::no_block;
+using placement::block_kind;
+using placement::no_block;
 
 class classic_programs : public ::testing::TestWithParam<std::tuple<bool, unsigned>> {};
 
@@ -20,7 +20,7 @@ TEST_P(classic_programs, keep_the_books) {
   classic_bench bench{expandable, 3};
   std::mt19937 random{seed};
   const auto below = [&](std::uint64_t limit) { return random() % limit; };
-  std::vector<heap::block_index> live;
+  std::vector<placement::block_index> live;
   for (int step = 0; step < 3'000; ++step) {
     const std::size_t stream = below(3);
     const auto what = below(100);
@@ -38,7 +38,7 @@ TEST_P(classic_programs, keep_the_books) {
       std::swap(live[below(live.size())], live.back());
       const bool home = below(4) != 0;
       const auto slot = bench.blocks[live.back()].stream;
-      bench.store->give_back(live.back(), bench.known.now(home ? slot : bench.slots[stream]));
+      bench.store->free(live.back(), bench.known.now(home ? slot : bench.slots[stream]));
       live.pop_back();
     } else if (what < 99) {
       bench.known.device_synchronized();
@@ -52,7 +52,7 @@ TEST_P(classic_programs, keep_the_books) {
     ASSERT_LE(bench.store->handed_out(), bench.reserved());
     ASSERT_LE(bench.store->fragments(), bench.reserved() - bench.store->handed_out());
   }
-  for (const auto each : live) bench.store->give_back(each, {});
+  for (const auto each : live) bench.store->free(each, {});
   bench.known.device_synchronized();
   for (const auto slot : bench.slots) bench.store->retire(slot);
   EXPECT_EQ(bench.store->check(), "");
@@ -66,16 +66,16 @@ TEST_P(classic_programs, keep_the_books) {
 INSTANTIATE_TEST_SUITE_P(seeds, classic_programs,
                          ::testing::Combine(::testing::Bool(), ::testing::Range(1U, 6U)));
 
-TEST(classic_store, expandable_segments_need_virtual_memory) {
+TEST(torch_segments, expandable_segments_need_virtual_memory) {
   auto settings = classic_bench::quiet();
   settings.devices[0].virtual_memory = false;
   classic_bench bench{false, 1, settings};
   EXPECT_NE(bench.allocate(30 * mib), no_block);
-  EXPECT_EQ(heap::make_classic_store(bench.shared, pool_id{}, true, bench.bound).code(),
+  EXPECT_EQ(placement::make_torch_segments(bench.shared, pool_id{}, true, bench.bound).code(),
             errc::not_supported);
 }
 
-TEST(classic_store, tells_what_it_takes_and_gives_back) {
+TEST(torch_segments, tells_what_it_takes_and_gives_back) {
   struct sink : event_sink {
     void on_event(const memory_event& what) noexcept override { seen.push_back(what); }
     std::vector<memory_event> seen;

@@ -9,7 +9,7 @@
 namespace weir::testing_support {
 namespace {
 
-using heap::no_block;
+using placement::no_block;
 
 constexpr std::uint64_t kib = 1024;
 
@@ -77,7 +77,7 @@ TEST_F(classic_fixed, of_equal_runs_the_one_in_the_newest_segment_is_taken) {
 }
 
 TEST_F(classic_fixed, of_equal_runs_in_one_segment_the_lowest_is_taken) {
-  std::array<heap::block_index, 4> row{};
+  std::array<placement::block_index, 4> row{};
   for (auto& each : row) each = bench.allocate(512 * kib);
   const std::uint64_t expected = bench.address(row[0]);
   bench.free(row[2]);
@@ -131,7 +131,7 @@ TEST_F(classic_fixed, neighbours_that_are_free_become_one) {
 TEST_F(classic_fixed, records_are_recycled) {
   const std::size_t before = bench.blocks.in_use();
   for (int round = 0; round < 3; ++round) {
-    std::array<heap::block_index, 100> row{};
+    std::array<placement::block_index, 100> row{};
     for (auto& each : row) each = bench.allocate(4 * kib);
     for (const auto each : row) bench.free(each);
   }
@@ -168,7 +168,7 @@ TEST_F(classic_fixed, a_guest_that_goes_home_joins_its_neighbours) {
 
 TEST_F(classic_fixed, what_nobody_uses_any_more_goes_home_at_once) {
   const auto block = bench.allocate(30 * mib, 0);
-  bench.store->give_back(block, {});
+  bench.store->free(block, {});
   EXPECT_EQ(bench.store->bound_to(bench.slots[0]), 30 * mib);
   EXPECT_EQ(bench.release().count(), 30 * mib) << "nor need release wait for anybody";
 }
@@ -259,7 +259,7 @@ TEST_F(classic_fixed, what_does_not_fit_a_device_is_no_block) {
   EXPECT_EQ(bench.allocate(std::uint64_t{1} << 40), no_block);
   EXPECT_EQ(
       bench.store
-          ->grow({static_cast<std::uint32_t>(heap::most_units), 4096, bench.slots[0]}, bench.bound)
+          ->grow({static_cast<std::uint32_t>(placement::most_units), 4096, bench.slots[0]}, bench.bound)
           .value(),
       no_block);
 }
@@ -269,7 +269,8 @@ TEST_F(classic_fixed, nothing_is_rearranged) {
   bench.pass(0);
   const auto wanted = classic_bench::asks(30 * mib, bench.slots[1]);
   EXPECT_TRUE(bench.store->prefers_growth(wanted));
-  for (const auto whose : {heap::store::reach::usable, heap::store::reach::behind_wait}) {
+  for (const auto whose :
+       {placement::backing_store::reach::usable, placement::backing_store::reach::behind_wait}) {
     EXPECT_EQ(bench.store->rearrange(wanted, whose, bench.bound).value(), no_block);
   }
 }

@@ -14,13 +14,13 @@ namespace {
 /// What a replay had reserved at most. Blocks are free for their stream at their `reusable` event.
 std::uint64_t reserved_peak(const trace& recorded, bool expandable) {
   classic_bench bench{expandable, recorded.streams};
-  std::vector<heap::block_index> live(recorded.blocks, heap::no_block);
+  std::vector<placement::block_index> live(recorded.blocks, placement::no_block);
   for (const trace::event& each : recorded.events) {
-    heap::block_index& block = live[each.block];
-    if (each.what == trace::action::allocate && each.size != 0) {
+    placement::block_index& block = live[each.block];
+    if (each.kind == trace::event_kind::allocate && each.size != 0) {
       block = bench.allocate(each.size, each.stream);
     }
-    if (each.what == trace::action::reusable && block != heap::no_block) {
+    if (each.kind == trace::event_kind::reusable && block != placement::no_block) {
       bench.free(block, each.stream);
     }
   }

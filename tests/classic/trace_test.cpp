@@ -26,16 +26,16 @@ TEST(trace, numbers_blocks_and_streams_without_gaps) {
   EXPECT_EQ(read.blocks, 2U);
   EXPECT_EQ(read.streams, 2U);
   ASSERT_EQ(read.events.size(), 4U);
-  EXPECT_EQ(read.events[0].what, trace::action::allocate);
+  EXPECT_EQ(read.events[0].kind, trace::event_kind::allocate);
   EXPECT_EQ(read.events[0].block, 0U);
   EXPECT_EQ(read.events[0].stream, 0U);
   EXPECT_EQ(read.events[0].size, 1000U);
   EXPECT_EQ(read.events[0].time, 5U);
   EXPECT_EQ(read.events[1].block, 1U);
   EXPECT_EQ(read.events[1].stream, 1U);
-  EXPECT_EQ(read.events[2].what, trace::action::give_up);
+  EXPECT_EQ(read.events[2].kind, trace::event_kind::free);
   EXPECT_EQ(read.events[2].size, 1000U) << "a free has the size of its block";
-  EXPECT_EQ(read.events[3].what, trace::action::reusable);
+  EXPECT_EQ(read.events[3].kind, trace::event_kind::reusable);
   EXPECT_EQ(read.events[3].block, 0U);
 }
 

@@ -49,7 +49,7 @@ WEIR_CONTRACT(capture);
 /// What `call` answers while a new stream is being captured; the capture is ended whatever became
 /// of it.
 template <class Call>
-CUresult during_capture(workbench& b, CUstreamCaptureMode mode, Call call,
+CUresult during_capture(driver_fixture& b, CUstreamCaptureMode mode, Call call,
                         unsigned stream_flags = CU_STREAM_NON_BLOCKING) {
   const CUstream stream = b.new_stream(stream_flags);
   if (const CUresult begun = b.cu->stream_begin_capture(stream, mode); begun != CUDA_SUCCESS)
@@ -65,54 +65,54 @@ const refusal_list refusals{
     "capture",
     {
         {"stream_begin_capture of the null stream", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) { return b.cu->stream_begin_capture(nullptr, relaxed); }},
+         [](driver_fixture& b) { return b.cu->stream_begin_capture(nullptr, relaxed); }},
         {"stream_begin_capture of the legacy stream", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) { return b.cu->stream_begin_capture(legacy_stream(), relaxed); }},
+         [](driver_fixture& b) { return b.cu->stream_begin_capture(legacy_stream(), relaxed); }},
         {"stream_begin_capture in no mode", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_begin_capture(b.new_stream(), static_cast<CUstreamCaptureMode>(9));
          }},
         {"stream_begin_capture twice", CUDA_ERROR_ILLEGAL_STATE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, relaxed, [&](CUstream stream) {
              return b.cu->stream_begin_capture(stream, relaxed);
            });
          }},
         {"stream_end_capture without a beginning", CUDA_ERROR_ILLEGAL_STATE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraph graph = nullptr;
            return b.cu->stream_end_capture(b.new_stream(), &graph);
          }},
         {"stream_is_capturing into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_is_capturing(b.new_stream(), nullptr); }},
+         [](driver_fixture& b) { return b.cu->stream_is_capturing(b.new_stream(), nullptr); }},
         {"stream_get_capture_info into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_get_capture_info(b.new_stream(), nullptr, nullptr, nullptr, nullptr,
                                                 nullptr);
          }},
         {"stream_update_capture_dependencies without a capture", CUDA_ERROR_ILLEGAL_STATE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_update_capture_dependencies(b.new_stream(), nullptr, 0,
                                                            CU_STREAM_SET_CAPTURE_DEPENDENCIES);
          }},
         {"stream_update_capture_dependencies with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, relaxed, [&](CUstream stream) {
              return b.cu->stream_update_capture_dependencies(stream, nullptr, 0, 0x80);
            });
          }},
         {"stream_synchronize of a stream in capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, relaxed,
                                  [&](CUstream stream) { return b.cu->stream_synchronize(stream); });
          }},
         {"stream_query of a stream in capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, relaxed,
                                  [&](CUstream stream) { return b.cu->stream_query(stream); });
          }},
         {"event_query of an event recorded in a capture", CUDA_ERROR_CAPTURED_EVENT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent event = b.new_event();
            return during_capture(b, relaxed, [&](CUstream stream) {
              b.cu->event_record(event, stream);
@@ -120,7 +120,7 @@ const refusal_list refusals{
            });
          }},
         {"event_synchronize on an event recorded in a capture", CUDA_ERROR_CAPTURED_EVENT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent event = b.new_event();
            return during_capture(b, relaxed, [&](CUstream stream) {
              b.cu->event_record(event, stream);
@@ -128,37 +128,37 @@ const refusal_list refusals{
            });
          }},
         {"event_query while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent event = b.new_event();
            return during_capture(b, global, [&](CUstream) { return b.cu->event_query(event); });
          }},
         {"mem_alloc while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, global, [&](CUstream) {
              CUdeviceptr memory = 0;
              return b.cu->mem_alloc(&memory, 4096);
            });
          }},
         {"mem_alloc while this thread's capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, thread_local_mode, [&](CUstream) {
              CUdeviceptr memory = 0;
              return b.cu->mem_alloc(&memory, 4096);
            });
          }},
         {"mem_free of null while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, global, [&](CUstream) { return b.cu->mem_free(0); });
          }},
         {"mem_host_alloc while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, global, [&](CUstream) {
              void* pointer = nullptr;
              return b.cu->mem_host_alloc(&pointer, 4096, 0);
            });
          }},
         {"mem_alloc_managed while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, global, [&](CUstream) {
              CUdeviceptr memory = 0;
              return b.cu->mem_alloc_managed(&memory, 4096, CU_MEM_ATTACH_GLOBAL);
@@ -166,19 +166,19 @@ const refusal_list refusals{
          }},
         {"stream_query of another stream while a global capture runs",
          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUstream other = b.new_stream();
            return during_capture(b, global, [&](CUstream) { return b.cu->stream_query(other); });
          }},
         {"stream_query of the legacy stream while a blocking stream is captured",
          CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(
                b, relaxed, [&](CUstream) { return b.cu->stream_query(nullptr); },
                CU_STREAM_DEFAULT);
          }},
         {"stream_get_id of a stream in capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, relaxed, [&](CUstream stream) {
              unsigned long long id = 0;
              return b.cu->stream_get_id(stream, &id);
@@ -186,7 +186,7 @@ const refusal_list refusals{
          }},
         {"mem_alloc_async on another stream while a global capture runs",
          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUstream other = b.new_stream();
            return during_capture(b, global, [&](CUstream) {
              CUdeviceptr memory = 0;
@@ -195,7 +195,7 @@ const refusal_list refusals{
          }},
         {"mem_free_async on another stream while a global capture runs",
          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUstream other = b.new_stream();
            CUdeviceptr memory = 0;
            b.cu->mem_alloc_async(&memory, 4096, other);
@@ -206,7 +206,7 @@ const refusal_list refusals{
          }},
         {"mem_pool_get_attribute while a global capture runs",
          CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemoryPool pool = b.new_pool();
            return during_capture(b, global, [&](CUstream) {
              std::uint64_t value = 0;
@@ -214,13 +214,13 @@ const refusal_list refusals{
            });
          }},
         {"mem_pool_trim_to while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemoryPool pool = b.new_pool();
            return during_capture(b, global,
                                  [&](CUstream) { return b.cu->mem_pool_trim_to(pool, 0); });
          }},
         {"graph_instantiate while a global capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraph graph = nullptr;
            b.cu->graph_create(&graph, 0);
            b.defer([&b, graph] { b.cu->graph_destroy(graph); });
@@ -230,21 +230,21 @@ const refusal_list refusals{
            });
          }},
         {"mem_prefetch_async in a capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUdeviceptr managed = b.new_managed(4096);
            return during_capture(b, relaxed, [&](CUstream stream) {
              return b.cu->mem_prefetch_async(managed, 4096, b.here(), 0, stream);
            });
          }},
         {"stream_attach_mem_async in a capture", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUdeviceptr managed = b.new_managed(4096);
            return during_capture(b, relaxed, [&](CUstream stream) {
              return b.cu->stream_attach_mem_async(stream, managed, 0, CU_MEM_ATTACH_GLOBAL);
            });
          }},
         {"a blocking copy while a blocking stream is captured", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUdeviceptr memory = b.new_memory(64);
            return during_capture(
                b, relaxed,
@@ -255,11 +255,11 @@ const refusal_list refusals{
                CU_STREAM_DEFAULT);
          }},
         {"ctx_synchronize while a relaxed capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, relaxed, [&](CUstream) { return b.cu->ctx_synchronize(); });
          }},
         {"event_query of a captured event while a global capture runs", CUDA_ERROR_CAPTURED_EVENT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent event = b.new_event();
            return during_capture(b, global, [&](CUstream stream) {
              b.cu->event_record(event, stream);
@@ -267,12 +267,12 @@ const refusal_list refusals{
            });
          }},
         {"ctx_synchronize while a capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(b, global, [&](CUstream) { return b.cu->ctx_synchronize(); });
          }},
         {"work in the legacy stream while a blocking stream is captured",
          CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUdeviceptr memory = b.new_memory(4096);
            return during_capture(
                b, relaxed, [&](CUstream) { return b.fill(memory, 1, 16, nullptr); },
@@ -280,7 +280,7 @@ const refusal_list refusals{
          }},
         {"stream_is_capturing of the legacy stream while a blocking stream is captured",
          CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return during_capture(
                b, relaxed,
                [&](CUstream) {
@@ -290,7 +290,7 @@ const refusal_list refusals{
                CU_STREAM_DEFAULT);
          }},
         {"a wait in a capture for a record outside it", CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent event = b.new_event();
            b.cu->event_record(event, b.new_stream());
            return during_capture(b, relaxed, [&](CUstream stream) {
@@ -298,7 +298,7 @@ const refusal_list refusals{
            });
          }},
         {"mem_free_async in a capture of memory from outside it", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr memory = 0;
            b.cu->mem_alloc_async(&memory, 4096, nullptr);
            b.cu->ctx_synchronize();
@@ -308,7 +308,7 @@ const refusal_list refusals{
            return answer;
          }},
         {"joining two captures", CUDA_ERROR_STREAM_CAPTURE_MERGE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent event = b.new_event();
            return during_capture(b, relaxed, [&](CUstream first) {
              return during_capture(b, relaxed, [&](CUstream second) {
@@ -498,11 +498,11 @@ TEST_P(capture, what_never_spoils_it) {
     std::size_t total = 0;
     EXPECT_EQ(CUDA_SUCCESS, cu->mem_get_info(&free, &total));
     // Virtual memory, from the handle to the rights.
-    const auto wanted = properties();
+    const auto request = properties();
     CUmemGenericAllocationHandle handle = 0;
     CUdeviceptr more = 0;
     EXPECT_EQ(CUDA_SUCCESS, cu->mem_address_reserve(&more, unit, 0, 0, 0));
-    EXPECT_EQ(CUDA_SUCCESS, cu->mem_create(&handle, unit, &wanted, 0));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_create(&handle, unit, &request, 0));
     EXPECT_EQ(CUDA_SUCCESS, cu->mem_map(range, unit, 0, handle, 0));
     const CUmemAccessDesc access{here(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     EXPECT_EQ(CUDA_SUCCESS, cu->mem_set_access(range, unit, &access, 1));
@@ -529,11 +529,11 @@ TEST_P(capture, a_relaxed_thread_may_allocate) {
   for (const auto mode : {global, thread_local_mode}) {
     const CUstream stream = new_stream();
     WEIR_OK(cu->stream_begin_capture(stream, mode));
-    CUstreamCaptureMode mine = relaxed;
-    WEIR_OK(cu->thread_exchange_stream_capture_mode(&mine));
+    CUstreamCaptureMode thread_mode = relaxed;
+    WEIR_OK(cu->thread_exchange_stream_capture_mode(&thread_mode));
     CUdeviceptr memory = 0;
     WEIR_OK(cu->mem_alloc(&memory, 4096));
-    WEIR_OK(cu->thread_exchange_stream_capture_mode(&mine));
+    WEIR_OK(cu->thread_exchange_stream_capture_mode(&thread_mode));
     EXPECT_NE(nullptr, end_capture(stream));
     WEIR_OK(cu->mem_free(memory));
   }

@@ -22,46 +22,48 @@ const refusal_list refusals{
     "contexts",
     {
         {"device_primary_ctx_retain into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_primary_ctx_retain(nullptr, b.device); }},
+         [](driver_fixture& b) { return b.cu->device_primary_ctx_retain(nullptr, b.device); }},
         {"device_primary_ctx_retain of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUcontext context = nullptr;
            return b.cu->device_primary_ctx_retain(&context, 1000);
          }},
         {"device_primary_ctx_release of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) { return b.cu->device_primary_ctx_release(1000); }},
+         [](driver_fixture& b) { return b.cu->device_primary_ctx_release(1000); }},
         {"device_primary_ctx_get_state of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            unsigned flags = 0;
            int active = 0;
            return b.cu->device_primary_ctx_get_state(1000, &flags, &active);
          }},
         {"device_primary_ctx_reset of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) { return b.cu->device_primary_ctx_reset(1000); }},
+         [](driver_fixture& b) { return b.cu->device_primary_ctx_reset(1000); }},
         {"ctx_get_current into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->ctx_get_current(nullptr); }},
+         [](driver_fixture& b) { return b.cu->ctx_get_current(nullptr); }},
         {"ctx_push_current(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->ctx_push_current(nullptr); }},
+         [](driver_fixture& b) { return b.cu->ctx_push_current(nullptr); }},
         {"ctx_pop_current from an empty stack", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              CUcontext context = nullptr;
              return b.cu->ctx_pop_current(&context);
            });
          }},
         {"ctx_get_device into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->ctx_get_device(nullptr); }},
+         [](driver_fixture& b) { return b.cu->ctx_get_device(nullptr); }},
         {"ctx_get_device without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              CUdevice device = -1;
              return b.cu->ctx_get_device(&device);
            });
          }},
         {"ctx_synchronize without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) { return without_context([&] { return b.cu->ctx_synchronize(); }); }},
+         [](driver_fixture& b) {
+           return without_context([&] { return b.cu->ctx_synchronize(); });
+         }},
         {"ctx_get_stream_priority_range without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              int least = 0;
              int greatest = 0;
@@ -69,14 +71,14 @@ const refusal_list refusals{
            });
          }},
         {"mem_alloc without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              CUdeviceptr address = 0;
              return b.cu->mem_alloc(&address, 16);
            });
          }},
         {"mem_get_info without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              std::size_t free = 0;
              std::size_t total = 0;
@@ -84,35 +86,35 @@ const refusal_list refusals{
            });
          }},
         {"stream_create without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              CUstream stream = nullptr;
              return b.cu->stream_create(&stream, 0);
            });
          }},
         {"event_create without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              CUevent event = nullptr;
              return b.cu->event_create(&event, 0);
            });
          }},
         {"mem_host_alloc without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              void* pointer = nullptr;
              return b.cu->mem_host_alloc(&pointer, 16, 0);
            });
          }},
         {"mem_alloc_managed without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              CUdeviceptr address = 0;
              return b.cu->mem_alloc_managed(&address, 16, CU_MEM_ATTACH_GLOBAL);
            });
          }},
         {"mem_alloc_async on the null stream without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return without_context([&] {
              CUdeviceptr address = 0;
              return b.cu->mem_alloc_async(&address, 16, nullptr);
@@ -170,9 +172,9 @@ TEST_P(contexts, push_and_pop_are_a_stack) {
 }
 
 TEST_P(contexts, the_device_is_that_of_the_current_context) {
-  CUdevice found = -1;
-  WEIR_OK(cu->ctx_get_device(&found));
-  EXPECT_EQ(device, found);
+  CUdevice current_device = -1;
+  WEIR_OK(cu->ctx_get_device(&current_device));
+  EXPECT_EQ(device, current_device);
 }
 
 TEST_P(contexts, a_smaller_number_is_a_higher_priority) {

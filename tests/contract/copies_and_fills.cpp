@@ -33,71 +33,73 @@ const refusal_list refusals{
     "copies_and_fills",
     {
         {"memcpy_sync to null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_sync(0, b.new_memory(64), 64); }},
+         [](driver_fixture& b) { return b.cu->memcpy_sync(0, b.new_memory(64), 64); }},
         {"memcpy_async to null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_async(0, b.new_memory(64), 64, b.new_stream()); }},
+         [](driver_fixture& b) {
+           return b.cu->memcpy_async(0, b.new_memory(64), 64, b.new_stream());
+         }},
         {"memcpy_htod to null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_htod(0, some_bytes.data(), 64); }},
+         [](driver_fixture& b) { return b.cu->memcpy_htod(0, some_bytes.data(), 64); }},
         {"memcpy_htod from null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_htod(b.new_memory(64), nullptr, 64); }},
+         [](driver_fixture& b) { return b.cu->memcpy_htod(b.new_memory(64), nullptr, 64); }},
         {"memcpy_htod past the end", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            static const std::vector<char> much(8 * mib);
            return b.cu->memcpy_htod(b.new_memory(4 * mib), much.data(), much.size());
          }},
         {"memcpy_dtoh from null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_dtoh(some_bytes.data(), 0, 64); }},
+         [](driver_fixture& b) { return b.cu->memcpy_dtoh(some_bytes.data(), 0, 64); }},
         {"memcpy_dtoh to null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_dtoh(nullptr, b.new_memory(64), 64); }},
+         [](driver_fixture& b) { return b.cu->memcpy_dtoh(nullptr, b.new_memory(64), 64); }},
         {"memcpy_dtod from null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_dtod(b.new_memory(64), 0, 64); }},
+         [](driver_fixture& b) { return b.cu->memcpy_dtod(b.new_memory(64), 0, 64); }},
         {"memcpy_htod_async from null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->memcpy_htod_async(b.new_memory(64), nullptr, 64, b.new_stream());
          }},
         {"memcpy_dtoh_async from null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->memcpy_dtoh_async(some_bytes.data(), 0, 64, b.new_stream());
          }},
         {"memcpy_dtod_async from null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->memcpy_dtod_async(b.new_memory(64), 0, 64, b.new_stream());
          }},
         {"memcpy_peer_async from null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->memcpy_peer_async(b.new_memory(64), b.context, 0, b.context, 64,
                                           b.new_stream());
          }},
         {"memcpy_2d_async of nothing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_2d_async(nullptr, b.new_stream()); }},
+         [](driver_fixture& b) { return b.cu->memcpy_2d_async(nullptr, b.new_stream()); }},
         {"memcpy_2d_async with a pitch below the width", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const auto copy = rows(b.new_memory(4096), 32, b.new_memory(4096), 64, 64, 4);
            return b.cu->memcpy_2d_async(&copy, b.new_stream());
          }},
         {"memcpy_3d_async of nothing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memcpy_3d_async(nullptr, b.new_stream()); }},
+         [](driver_fixture& b) { return b.cu->memcpy_3d_async(nullptr, b.new_stream()); }},
         {"memcpy_batch_async of nothing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->memcpy_batch_async(nullptr, nullptr, nullptr, 1, nullptr, nullptr, 0,
                                            nullptr, b.new_stream());
          }},
         {"memset_d8 of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memset_d8(0, 1, 64); }},
+         [](driver_fixture& b) { return b.cu->memset_d8(0, 1, 64); }},
         {"memset_d8 past the end", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memset_d8(b.new_memory(4 * mib), 1, 64 * mib); }},
+         [](driver_fixture& b) { return b.cu->memset_d8(b.new_memory(4 * mib), 1, 64 * mib); }},
         {"memset_d32 of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memset_d32(0, 1, 16); }},
+         [](driver_fixture& b) { return b.cu->memset_d32(0, 1, 16); }},
         {"memset_d32 at an odd address", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memset_d32(b.new_memory(4096) + 2, 1, 16); }},
+         [](driver_fixture& b) { return b.cu->memset_d32(b.new_memory(4096) + 2, 1, 16); }},
         {"memset_d8_async of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->memset_d8_async(0, 1, 64, b.new_stream()); }},
+         [](driver_fixture& b) { return b.cu->memset_d8_async(0, 1, 64, b.new_stream()); }},
         {"memset_d32_async at an odd address", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->memset_d32_async(b.new_memory(4096) + 2, 1, 16, b.new_stream());
          }},
         {"memset_d2d8_async with a pitch below the width", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->memset_d2d8_async(b.new_memory(4096), 32, 1, 64, 4, b.new_stream());
          }},
     }};

@@ -15,56 +15,58 @@ const refusal_list refusals{
     "events",
     {
         {"event_create into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->event_create(nullptr, 0); }},
+         [](driver_fixture& b) { return b.cu->event_create(nullptr, 0); }},
         {"event_create with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUevent event = nullptr;
            return b.cu->event_create(&event, 0x80);
          }},
         {"event_create, interprocess with timing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUevent event = nullptr;
            return b.cu->event_create(&event, CU_EVENT_INTERPROCESS);
          }},
         {"event_destroy(null)", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->event_destroy(nullptr); }},
+         [](driver_fixture& b) { return b.cu->event_destroy(nullptr); }},
         {"event_record(null)", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->event_record(nullptr, b.new_stream()); }},
+         [](driver_fixture& b) { return b.cu->event_record(nullptr, b.new_stream()); }},
         {"event_record_with_flags(null)", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->event_record_with_flags(nullptr, b.new_stream(), 0); }},
+         [](driver_fixture& b) {
+           return b.cu->event_record_with_flags(nullptr, b.new_stream(), 0);
+         }},
         {"event_record_with_flags with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->event_record_with_flags(b.new_event(), b.new_stream(), 0x80);
          }},
         {"event_record_with_flags, external, outside a capture", CUDA_ERROR_ILLEGAL_STATE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->event_record_with_flags(b.new_event(), b.new_stream(),
                                                 CU_EVENT_RECORD_EXTERNAL);
          }},
         {"event_query(null)", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->event_query(nullptr); }},
+         [](driver_fixture& b) { return b.cu->event_query(nullptr); }},
         {"event_synchronize(null)", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->event_synchronize(nullptr); }},
+         [](driver_fixture& b) { return b.cu->event_synchronize(nullptr); }},
         {"event_elapsed_time into null", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent event = b.new_event(CU_EVENT_DEFAULT);
            b.cu->event_record(event, nullptr);
            b.cu->event_synchronize(event);
            return b.cu->event_elapsed_time(nullptr, event, event);
          }},
         {"event_elapsed_time of no events", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            float time = 0;
            return b.cu->event_elapsed_time(&time, nullptr, nullptr);
          }},
         {"event_elapsed_time of events never recorded", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            float time = 0;
            return b.cu->event_elapsed_time(&time, b.new_event(CU_EVENT_DEFAULT),
                                            b.new_event(CU_EVENT_DEFAULT));
          }},
         {"event_elapsed_time of events without timing", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUevent first = b.new_event(CU_EVENT_DISABLE_TIMING);
            const CUevent second = b.new_event(CU_EVENT_DISABLE_TIMING);
            b.cu->event_record(first, nullptr);

@@ -12,16 +12,16 @@ class graphs : public contract_test {
     defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->graph_destroy(graph)); });
     return graph;
   }
-  std::uint64_t graph_memory(CUgraphMem_attribute which) {
+  std::uint64_t graph_memory(CUgraphMem_attribute attribute) {
     std::uint64_t bytes = ~std::uint64_t{0};
-    EXPECT_EQ(CUDA_SUCCESS, cu->device_get_graph_mem_attribute(device, which, &bytes));
+    EXPECT_EQ(CUDA_SUCCESS, cu->device_get_graph_mem_attribute(device, attribute, &bytes));
     return bytes;
   }
   CUDA_MEM_ALLOC_NODE_PARAMS allocation(std::size_t bytes) {
-    CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
-    wanted.poolProps = pool_properties();
-    wanted.bytesize = bytes;
-    return wanted;
+    CUDA_MEM_ALLOC_NODE_PARAMS request{};
+    request.poolProps = pool_properties();
+    request.bytesize = bytes;
+    return request;
   }
   /// A graph that increments `words` once.
   CUgraph counting_graph(CUdeviceptr memory, std::size_t count) {
@@ -33,7 +33,7 @@ class graphs : public contract_test {
 };
 WEIR_CONTRACT(graphs);
 
-CUgraph deferred_graph(workbench& b) {
+CUgraph deferred_graph(driver_fixture& b) {
   CUgraph graph = nullptr;
   b.cu->graph_create(&graph, 0);
   b.defer([&b, graph] { b.cu->graph_destroy(graph); });
@@ -44,42 +44,44 @@ const refusal_list refusals{
     "graphs",
     {
         {"graph_create into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->graph_create(nullptr, 0); }},
+         [](driver_fixture& b) { return b.cu->graph_create(nullptr, 0); }},
         {"graph_create with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraph graph = nullptr;
            return b.cu->graph_create(&graph, 1);
          }},
         {"graph_destroy(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->graph_destroy(nullptr); }},
+         [](driver_fixture& b) { return b.cu->graph_destroy(nullptr); }},
         {"graph_get_nodes of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::size_t count = 0;
            return b.cu->graph_get_nodes(nullptr, nullptr, &count);
          }},
         {"graph_get_nodes without a count", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->graph_get_nodes(deferred_graph(b), nullptr, nullptr); }},
+         [](driver_fixture& b) {
+           return b.cu->graph_get_nodes(deferred_graph(b), nullptr, nullptr);
+         }},
         {"graph_get_edges of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::size_t count = 0;
            return b.cu->graph_get_edges(nullptr, nullptr, nullptr, &count);
          }},
         {"graph_node_get_type of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraphNodeType type{};
            return b.cu->graph_node_get_type(nullptr, &type);
          }},
         {"graph_add_empty_node into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->graph_add_empty_node(nullptr, deferred_graph(b), nullptr, 0);
          }},
         {"graph_add_empty_node to null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraphNode node = nullptr;
            return b.cu->graph_add_empty_node(&node, nullptr, nullptr, 0);
          }},
         {"graph_add_empty_node with the same dependency twice", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUgraph graph = deferred_graph(b);
            CUgraphNode first = nullptr;
            CUgraphNode second = nullptr;
@@ -88,58 +90,58 @@ const refusal_list refusals{
            return b.cu->graph_add_empty_node(&second, graph, twice, 2);
          }},
         {"graph_add_empty_node behind another graph's node", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraphNode first = nullptr;
            CUgraphNode second = nullptr;
            b.cu->graph_add_empty_node(&first, deferred_graph(b), nullptr, 0);
            return b.cu->graph_add_empty_node(&second, deferred_graph(b), &first, 1);
          }},
         {"graph_add_mem_alloc_node without parameters", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraphNode node = nullptr;
            return b.cu->graph_add_mem_alloc_node(&node, deferred_graph(b), nullptr, 0, nullptr);
          }},
         {"graph_add_mem_alloc_node of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
-           wanted.poolProps = b.pool_properties();
+         [](driver_fixture& b) {
+           CUDA_MEM_ALLOC_NODE_PARAMS request{};
+           request.poolProps = b.pool_properties();
            CUgraphNode node = nullptr;
-           return b.cu->graph_add_mem_alloc_node(&node, deferred_graph(b), nullptr, 0, &wanted);
+           return b.cu->graph_add_mem_alloc_node(&node, deferred_graph(b), nullptr, 0, &request);
          }},
         {"graph_add_mem_free_node of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraphNode node = nullptr;
            return b.cu->graph_add_mem_free_node(&node, deferred_graph(b), nullptr, 0,
                                                 b.new_memory(4096));
          }},
         {"graph_instantiate into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->graph_instantiate(nullptr, deferred_graph(b), 0); }},
+         [](driver_fixture& b) { return b.cu->graph_instantiate(nullptr, deferred_graph(b), 0); }},
         {"graph_instantiate of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraphExec exec = nullptr;
            return b.cu->graph_instantiate(&exec, nullptr, 0);
          }},
         {"graph_instantiate with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraphExec exec = nullptr;
            return b.cu->graph_instantiate(&exec, deferred_graph(b), 0x8000);
          }},
         {"graph_exec_destroy(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->graph_exec_destroy(nullptr); }},
+         [](driver_fixture& b) { return b.cu->graph_exec_destroy(nullptr); }},
         {"graph_upload of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->graph_upload(nullptr, b.new_stream()); }},
+         [](driver_fixture& b) { return b.cu->graph_upload(nullptr, b.new_stream()); }},
         {"graph_launch of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->graph_launch(nullptr, b.new_stream()); }},
+         [](driver_fixture& b) { return b.cu->graph_launch(nullptr, b.new_stream()); }},
         {"device_graph_mem_trim of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) { return b.cu->device_graph_mem_trim(1000); }},
+         [](driver_fixture& b) { return b.cu->device_graph_mem_trim(1000); }},
         {"device_get_graph_mem_attribute of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t bytes = 0;
            return b.cu->device_get_graph_mem_attribute(1000, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
                                                        &bytes);
          }},
         {"device_set_graph_mem_attribute of the memory in use", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t bytes = 0;
            return b.cu->device_set_graph_mem_attribute(b.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
                                                        &bytes);
@@ -171,9 +173,9 @@ TEST_P(graphs, nodes_and_edges_can_be_listed) {
   CUgraphNode from[3] = {};
   CUgraphNode to[3] = {};
   WEIR_OK(cu->graph_get_edges(graph, from, to, &count));
-  bool found = false;
-  for (int i = 0; i < 3; ++i) found |= from[i] == second && to[i] == third;
-  EXPECT_TRUE(found);
+  bool has_edge = false;
+  for (int i = 0; i < 3; ++i) has_edge |= from[i] == second && to[i] == third;
+  EXPECT_TRUE(has_edge);
   CUgraphNodeType type{};
   WEIR_OK(cu->graph_node_get_type(first, &type));
   EXPECT_EQ(CU_GRAPH_NODE_TYPE_EMPTY, type);
@@ -246,12 +248,12 @@ TEST_P(graphs, branches_meet_again) {
 TEST_P(graphs, memory_of_a_graph_keeps_its_address) {
   WEIR_NEEDS(graph_add_mem_alloc_node);
   const CUgraph graph = new_graph();
-  auto wanted = allocation(4 * mib);
+  auto request = allocation(4 * mib);
   CUgraphNode allocated = nullptr;
   CUgraphNode freed = nullptr;
-  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &wanted));
-  ASSERT_NE(0u, wanted.dptr);
-  WEIR_OK(cu->graph_add_mem_free_node(&freed, graph, &allocated, 1, wanted.dptr));
+  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &request));
+  ASSERT_NE(0u, request.dptr);
+  WEIR_OK(cu->graph_add_mem_free_node(&freed, graph, &allocated, 1, request.dptr));
   CUgraphNodeType type{};
   WEIR_OK(cu->graph_node_get_type(allocated, &type));
   EXPECT_EQ(CU_GRAPH_NODE_TYPE_MEM_ALLOC, type);
@@ -266,33 +268,33 @@ TEST_P(graphs, memory_of_a_graph_keeps_its_address) {
 TEST_P(graphs, memory_left_by_a_graph_is_used_and_freed_outside) {
   WEIR_NEEDS(graph_add_mem_alloc_node);
   const CUgraph graph = new_graph();
-  auto wanted = allocation(4 * mib);
+  auto request = allocation(4 * mib);
   CUgraphNode allocated = nullptr;
-  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &wanted));
+  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &request));
   const CUstream stream = new_stream();
   const CUgraphExec exec = new_exec(graph);
   WEIR_OK(cu->graph_launch(exec, stream));
-  WEIR_OK(fill(wanted.dptr, 8, mib, stream));
-  EXPECT_EQ(0u, mismatches(wanted.dptr, 8, mib));
+  WEIR_OK(fill(request.dptr, 8, mib, stream));
+  EXPECT_EQ(0u, mismatches(request.dptr, 8, mib));
   EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cu->graph_launch(exec, stream));
-  WEIR_OK(cu->mem_free_async(wanted.dptr, stream));
+  WEIR_OK(cu->mem_free_async(request.dptr, stream));
   WEIR_OK(cu->graph_launch(exec, stream));
-  WEIR_OK(cu->mem_free_async(wanted.dptr, stream));
+  WEIR_OK(cu->mem_free_async(request.dptr, stream));
   WEIR_OK(cu->stream_synchronize(stream));
 }
 
 TEST_P(graphs, auto_free_lets_a_graph_be_launched_again) {
   WEIR_NEEDS(graph_add_mem_alloc_node);
   const CUgraph graph = new_graph();
-  auto wanted = allocation(4 * mib);
+  auto request = allocation(4 * mib);
   CUgraphNode allocated = nullptr;
-  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &wanted));
+  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &request));
   const CUstream stream = new_stream();
   CUgraphExec exec = nullptr;
   WEIR_OK(cu->graph_instantiate(&exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
   WEIR_OK(cu->graph_launch(exec, stream));
   WEIR_OK(cu->graph_launch(exec, stream));
-  WEIR_OK(cu->mem_free_async(wanted.dptr, stream));
+  WEIR_OK(cu->mem_free_async(request.dptr, stream));
   WEIR_OK(cu->stream_synchronize(stream));
   WEIR_OK(cu->graph_exec_destroy(exec));
 }
@@ -302,9 +304,9 @@ TEST_P(graphs, graph_memory_is_counted_and_trimmed) {
   WEIR_OK(cu->device_graph_mem_trim(device));
   const std::uint64_t reserved_before = graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
   const CUgraph graph = new_graph();
-  auto wanted = allocation(64 * mib);
+  auto request = allocation(64 * mib);
   CUgraphNode allocated = nullptr;
-  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &wanted));
+  WEIR_OK(cu->graph_add_mem_alloc_node(&allocated, graph, nullptr, 0, &request));
   const CUstream stream = new_stream();
   CUgraphExec exec = nullptr;
   WEIR_OK(cu->graph_instantiate(&exec, graph, 0));
@@ -313,7 +315,7 @@ TEST_P(graphs, graph_memory_is_counted_and_trimmed) {
   EXPECT_EQ(64 * mib, graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT));
   EXPECT_GE(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), 64 * mib);
   EXPECT_GE(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 64 * mib);
-  WEIR_OK(cu->mem_free_async(wanted.dptr, stream));
+  WEIR_OK(cu->mem_free_async(request.dptr, stream));
   WEIR_OK(cu->stream_synchronize(stream));
   // Freed memory counts as used until it is trimmed.
   EXPECT_EQ(64 * mib, graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT));

@@ -16,19 +16,19 @@ const refusal_list refusals{
     "legacy_ipc",
     {
         {"ipc_get_mem_handle into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->ipc_get_mem_handle(nullptr, b.new_memory(4096)); }},
+         [](driver_fixture& b) { return b.cu->ipc_get_mem_handle(nullptr, b.new_memory(4096)); }},
         {"ipc_get_mem_handle of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcMemHandle handle{};
            return b.cu->ipc_get_mem_handle(&handle, 0);
          }},
         {"ipc_get_mem_handle of mapped memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcMemHandle handle{};
            return b.cu->ipc_get_mem_handle(&handle, b.new_mapping(b.granularity()));
          }},
         {"ipc_get_mem_handle of pool memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr memory = 0;
            b.cu->mem_alloc_async(&memory, 4096, nullptr);
            CUipcMemHandle handle{};
@@ -37,55 +37,55 @@ const refusal_list refusals{
            return answer;
          }},
         {"ipc_get_mem_handle of managed memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcMemHandle handle{};
            return b.cu->ipc_get_mem_handle(&handle, b.new_managed(4096));
          }},
         {"ipc_open_mem_handle in the process it came from", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcMemHandle handle{};
            b.cu->ipc_get_mem_handle(&handle, b.new_memory(4096));
            CUdeviceptr memory = 0;
            return b.cu->ipc_open_mem_handle(&memory, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
          }},
         {"ipc_open_mem_handle into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcMemHandle handle{};
            b.cu->ipc_get_mem_handle(&handle, b.new_memory(4096));
            return b.cu->ipc_open_mem_handle(nullptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
          }},
         {"ipc_close_mem_handle of memory that was not opened", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->ipc_close_mem_handle(b.new_memory(4096)); }},
+         [](driver_fixture& b) { return b.cu->ipc_close_mem_handle(b.new_memory(4096)); }},
         {"ipc_get_event_handle into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->ipc_get_event_handle(nullptr, b.new_event(shared_event));
          }},
         {"ipc_get_event_handle of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcEventHandle handle{};
            return b.cu->ipc_get_event_handle(&handle, nullptr);
          }},
         {"ipc_get_event_handle of an event not made for it", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcEventHandle handle{};
            return b.cu->ipc_get_event_handle(&handle, b.new_event());
          }},
         {"ipc_open_event_handle in the process it came from", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcEventHandle handle{};
            b.cu->ipc_get_event_handle(&handle, b.new_event(shared_event));
            CUevent event = nullptr;
            return b.cu->ipc_open_event_handle(&event, handle);
          }},
         {"ipc_open_mem_handle without its flag", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcMemHandle handle{};
            b.cu->ipc_get_mem_handle(&handle, b.new_memory(4096));
            CUdeviceptr memory = 0;
            return b.cu->ipc_open_mem_handle(&memory, handle, 0);
          }},
         {"ipc_open_event_handle into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUipcEventHandle handle{};
            b.cu->ipc_get_event_handle(&handle, b.new_event(shared_event));
            return b.cu->ipc_open_event_handle(nullptr, handle);

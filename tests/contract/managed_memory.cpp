@@ -10,10 +10,10 @@ constexpr CUmemLocation host{CU_MEM_LOCATION_TYPE_HOST, 0};
 
 class managed_memory : public contract_test {
  protected:
-  int range_number(CUmem_range_attribute which, CUdeviceptr address, std::size_t bytes) {
+  int range_number(CUmem_range_attribute attribute, CUdeviceptr address, std::size_t bytes) {
     int value = -99;
     EXPECT_EQ(CUDA_SUCCESS,
-              cu->mem_range_get_attribute(&value, sizeof(value), which, address, bytes));
+              cu->mem_range_get_attribute(&value, sizeof(value), attribute, address, bytes));
     return value;
   }
   static word* words_at(CUdeviceptr address) {
@@ -26,100 +26,102 @@ const refusal_list refusals{
     "managed_memory",
     {
         {"mem_alloc_managed into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_alloc_managed(nullptr, 16, CU_MEM_ATTACH_GLOBAL); }},
+         [](driver_fixture& b) {
+           return b.cu->mem_alloc_managed(nullptr, 16, CU_MEM_ATTACH_GLOBAL);
+         }},
         {"mem_alloc_managed of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc_managed(&address, 0, CU_MEM_ATTACH_GLOBAL);
          }},
         {"mem_alloc_managed without flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc_managed(&address, 16, 0);
          }},
         {"mem_alloc_managed attached to one stream", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc_managed(&address, 16, CU_MEM_ATTACH_SINGLE);
          }},
         {"mem_prefetch_async of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_prefetch_async(b.new_memory(4096), 4096, b.here(), 0, nullptr);
          }},
         {"mem_prefetch_async of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_prefetch_async(b.new_managed(4096), 0, b.here(), 0, nullptr);
          }},
         {"mem_prefetch_async past the end", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_prefetch_async(b.new_managed(4096), 64 * mib, b.here(), 0, nullptr);
          }},
         {"mem_prefetch_async to no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemLocation nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 1000};
            return b.cu->mem_prefetch_async(b.new_managed(4096), 4096, nowhere, 0, nullptr);
          }},
         {"mem_prefetch_async with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_prefetch_async(b.new_managed(4096), 4096, b.here(), 1, nullptr);
          }},
         {"mem_prefetch_async_v1 of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_prefetch_async_v1(b.new_memory(4096), 4096, b.device, nullptr);
          }},
         {"mem_prefetch_async_v1 to no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_prefetch_async_v1(b.new_managed(4096), 4096, 1000, nullptr);
          }},
         {"mem_advise of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_advise(b.new_memory(4096), 4096, CU_MEM_ADVISE_SET_READ_MOSTLY,
                                    b.here());
          }},
         {"mem_advise of no advice", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_advise(b.new_managed(4096), 4096, static_cast<CUmem_advise>(99),
                                    b.here());
          }},
         {"mem_advise of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_advise(b.new_managed(4096), 0, CU_MEM_ADVISE_SET_READ_MOSTLY, b.here());
          }},
         {"mem_advise with no device", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemLocation nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 1000};
            return b.cu->mem_advise(b.new_managed(4096), 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
                                    nowhere);
          }},
         {"mem_advise_v1 of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_advise_v1(b.new_memory(4096), 4096, CU_MEM_ADVISE_SET_READ_MOSTLY,
                                       b.device);
          }},
         {"mem_advise_v1 with no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_advise_v1(b.new_managed(4096), 4096,
                                       CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 1000);
          }},
         {"mem_range_get_attribute into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_range_get_attribute(nullptr, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY,
                                                 b.new_managed(4096), 4096);
          }},
         {"mem_range_get_attribute with a wrong size", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            char value[16];
            return b.cu->mem_range_get_attribute(value, 3, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY,
                                                 b.new_managed(4096), 4096);
          }},
         {"mem_range_get_attribute of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->mem_range_get_attribute(
                &value, sizeof(value), CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, b.new_memory(4096), 4096);
          }},
         {"mem_range_get_attribute of no attribute", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->mem_range_get_attribute(&value, sizeof(value),
                                                 static_cast<CUmem_range_attribute>(99),

@@ -11,7 +11,7 @@ namespace {
 class modules_and_launch : public contract_test {};
 WEIR_CONTRACT(modules_and_launch);
 
-CUresult launch_fill(workbench& b, CUfunction function, unsigned grid, unsigned block,
+CUresult launch_fill(driver_fixture& b, CUfunction function, unsigned grid, unsigned block,
                      unsigned shared = 0) {
   CUdeviceptr memory = b.new_memory(16);
   word value = 0;
@@ -25,32 +25,32 @@ const refusal_list refusals{
     "modules_and_launch",
     {
         {"module_load_data into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->module_load_data(nullptr, kernel_text); }},
+         [](driver_fixture& b) { return b.cu->module_load_data(nullptr, kernel_text); }},
         {"module_load_data of nothing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmodule module = nullptr;
            return b.cu->module_load_data(&module, nullptr);
          }},
         {"module_load_data of text that is no PTX", CUDA_ERROR_INVALID_IMAGE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmodule module = nullptr;
            return b.cu->module_load_data(&module, "this is not a module");
          }},
         {"module_load_data of PTX with an error", CUDA_ERROR_INVALID_PTX,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmodule module = nullptr;
            return b.cu->module_load_data(
                &module, ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry f( { }\n");
          }},
         {"module_unload(null)", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->module_unload(nullptr); }},
+         [](driver_fixture& b) { return b.cu->module_unload(nullptr); }},
         {"module_get_function of no module", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUfunction function = nullptr;
            return b.cu->module_get_function(&function, nullptr, "weir_fill");
          }},
         {"module_get_function of no such name", CUDA_ERROR_NOT_FOUND,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmodule module = nullptr;
            b.cu->module_load_data(&module, kernel_text);
            CUfunction function = nullptr;
@@ -59,7 +59,7 @@ const refusal_list refusals{
            return answer;
          }},
         {"module_get_function into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmodule module = nullptr;
            b.cu->module_load_data(&module, kernel_text);
            const CUresult answer = b.cu->module_get_function(nullptr, module, "weir_fill");
@@ -67,15 +67,17 @@ const refusal_list refusals{
            return answer;
          }},
         {"launch_kernel of no function", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return launch_fill(b, nullptr, 1, 1); }},
+         [](driver_fixture& b) { return launch_fill(b, nullptr, 1, 1); }},
         {"launch_kernel with an empty grid", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return launch_fill(b, b.machine->kernels().fill, 0, 1); }},
+         [](driver_fixture& b) { return launch_fill(b, b.machine->kernels().fill, 0, 1); }},
         {"launch_kernel with an empty block", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return launch_fill(b, b.machine->kernels().fill, 1, 0); }},
+         [](driver_fixture& b) { return launch_fill(b, b.machine->kernels().fill, 1, 0); }},
         {"launch_kernel with a block of 1025 threads", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return launch_fill(b, b.machine->kernels().fill, 1, 1025); }},
+         [](driver_fixture& b) { return launch_fill(b, b.machine->kernels().fill, 1, 1025); }},
         {"launch_kernel with 1 MiB of shared memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return launch_fill(b, b.machine->kernels().fill, 1, 1, 1 << 20); }},
+         [](driver_fixture& b) {
+           return launch_fill(b, b.machine->kernels().fill, 1, 1, 1 << 20);
+         }},
     }};
 
 TEST_P(modules_and_launch, refuses) { expect_refusals(refusals, machine); }

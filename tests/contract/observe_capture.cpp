@@ -10,12 +10,12 @@ namespace weir::testing_support {
 namespace {
 
 struct probe {
-  const char* what;
-  CUresult (*call)(workbench& bench, CUstream captured);
+  const char* description;
+  CUresult (*call)(driver_fixture& fixture, CUstream captured);
 };
 
 /// Things made before the capture begins.
-struct prepared {
+struct prepared_objects {
   CUstream other = nullptr;
   CUevent recorded = nullptr;
   CUdeviceptr plain = 0;
@@ -27,265 +27,276 @@ struct prepared {
   CUmemoryPool pool = nullptr;
   word* pinned = nullptr;
   word pageable[64] = {};
-} made;
+} prepared;
 
-void destroy(workbench& b, CUgraph graph) {
+void destroy(driver_fixture& b, CUgraph graph) {
   if (graph != nullptr) b.cu->graph_destroy(graph);
 }
 
 const probe probes[] = {
     {"ctx_get_current",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUcontext c = nullptr;
        return b.cu->ctx_get_current(&c);
      }},
-    {"ctx_synchronize", [](workbench& b, CUstream) { return b.cu->ctx_synchronize(); }},
+    {"ctx_synchronize", [](driver_fixture& b, CUstream) { return b.cu->ctx_synchronize(); }},
     {"mem_get_info",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        std::size_t f = 0, t = 0;
        return b.cu->mem_get_info(&f, &t);
      }},
     {"mem_alloc",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUdeviceptr p = 0;
        const CUresult r = b.cu->mem_alloc(&p, 4096);
        if (p != 0) b.defer([&b, p] { b.cu->mem_free(p); });
        return r;
      }},
-    {"mem_free(0)", [](workbench& b, CUstream) { return b.cu->mem_free(0); }},
+    {"mem_free(0)", [](driver_fixture& b, CUstream) { return b.cu->mem_free(0); }},
     {"mem_free",
-     [](workbench& b, CUstream) {
-       const CUresult r = b.cu->mem_free(made.plain);
-       if (r == CUDA_SUCCESS) made.plain = 0;
+     [](driver_fixture& b, CUstream) {
+       const CUresult r = b.cu->mem_free(prepared.plain);
+       if (r == CUDA_SUCCESS) prepared.plain = 0;
        return r;
      }},
     {"mem_host_alloc",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        void* p = nullptr;
        const CUresult r = b.cu->mem_host_alloc(&p, 4096, 0);
        if (p != nullptr) b.defer([&b, p] { b.cu->mem_free_host(p); });
        return r;
      }},
     {"mem_host_register",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        static void* const host = std::aligned_alloc(4096, 4096);
        const CUresult r = b.cu->mem_host_register(host, 4096, 0);
        if (r == CUDA_SUCCESS) b.defer([&b] { b.cu->mem_host_unregister(host); });
        return r;
      }},
     {"mem_alloc_managed",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUdeviceptr p = 0;
        const CUresult r = b.cu->mem_alloc_managed(&p, 4096, CU_MEM_ATTACH_GLOBAL);
        if (p != 0) b.defer([&b, p] { b.cu->mem_free(p); });
        return r;
      }},
     {"mem_address_reserve",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUdeviceptr p = 0;
        const CUresult r = b.cu->mem_address_reserve(&p, 2 * mib, 0, 0, 0);
        if (p != 0) b.cu->mem_address_free(p, 2 * mib);
        return r;
      }},
     {"mem_create",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUmemGenericAllocationHandle h = 0;
-       const auto wanted = b.properties();
-       const CUresult r = b.cu->mem_create(&h, 2 * mib, &wanted, 0);
+       const auto request = b.properties();
+       const CUresult r = b.cu->mem_create(&h, 2 * mib, &request, 0);
        if (h != 0) b.defer([&b, h] { b.cu->mem_release(h); });
        return r;
      }},
     {"mem_map",
-     [](workbench& b, CUstream) {
-       const CUresult r = b.cu->mem_map(made.range, 2 * mib, 0, made.handle, 0);
-       if (r == CUDA_SUCCESS) b.defer([&b] { b.cu->mem_unmap(made.range, 2 * mib); });
+     [](driver_fixture& b, CUstream) {
+       const CUresult r = b.cu->mem_map(prepared.range, 2 * mib, 0, prepared.handle, 0);
+       if (r == CUDA_SUCCESS) b.defer([&b] { b.cu->mem_unmap(prepared.range, 2 * mib); });
        return r;
      }},
     {"mem_set_access",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        const CUmemAccessDesc access{b.here(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-       return b.cu->mem_set_access(made.mapped, 2 * mib, &access, 1);
+       return b.cu->mem_set_access(prepared.mapped, 2 * mib, &access, 1);
      }},
     {"pointer_get_attribute",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        int type = 0;
-       return b.cu->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, made.pooled);
+       return b.cu->pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, prepared.pooled);
      }},
     {"stream_create",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUstream s = nullptr;
        const CUresult r = b.cu->stream_create(&s, CU_STREAM_NON_BLOCKING);
        if (s != nullptr) b.defer([&b, s] { b.cu->stream_destroy(s); });
        return r;
      }},
     {"event_create",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUevent e = nullptr;
        const CUresult r = b.cu->event_create(&e, CU_EVENT_DISABLE_TIMING);
        if (e != nullptr) b.defer([&b, e] { b.cu->event_destroy(e); });
        return r;
      }},
     {"event_query of an event recorded before",
-     [](workbench& b, CUstream) { return b.cu->event_query(made.recorded); }},
+     [](driver_fixture& b, CUstream) { return b.cu->event_query(prepared.recorded); }},
     {"event_synchronize of an event recorded before",
-     [](workbench& b, CUstream) { return b.cu->event_synchronize(made.recorded); }},
+     [](driver_fixture& b, CUstream) { return b.cu->event_synchronize(prepared.recorded); }},
     {"event_record on another stream",
-     [](workbench& b, CUstream) { return b.cu->event_record(made.recorded, made.other); }},
+     [](driver_fixture& b, CUstream) {
+       return b.cu->event_record(prepared.recorded, prepared.other);
+     }},
     {"event_query of an event recorded in the capture",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        const CUevent e = b.new_event();
        b.cu->event_record(e, s);
        return b.cu->event_query(e);
      }},
     {"event_synchronize of an event recorded in the capture",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        const CUevent e = b.new_event();
        b.cu->event_record(e, s);
        return b.cu->event_synchronize(e);
      }},
     {"event_destroy of an event recorded in the capture",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        CUevent e = nullptr;
        b.cu->event_create(&e, CU_EVENT_DISABLE_TIMING);
        b.cu->event_record(e, s);
        return b.cu->event_destroy(e);
      }},
     {"wait in the capture for a record before it",
-     [](workbench& b, CUstream s) { return b.cu->stream_wait_event(s, made.recorded, 0); }},
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->stream_wait_event(s, prepared.recorded, 0);
+     }},
     {"wait in the capture for an event never recorded",
-     [](workbench& b, CUstream s) { return b.cu->stream_wait_event(s, b.new_event(), 0); }},
+     [](driver_fixture& b, CUstream s) { return b.cu->stream_wait_event(s, b.new_event(), 0); }},
     {"wait, external, in the capture",
-     [](workbench& b, CUstream s) {
-       return b.cu->stream_wait_event(s, made.recorded, CU_EVENT_WAIT_EXTERNAL);
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->stream_wait_event(s, prepared.recorded, CU_EVENT_WAIT_EXTERNAL);
      }},
     {"wait on the captured stream's event from the legacy stream",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        const CUevent e = b.new_event();
        b.cu->event_record(e, s);
        return b.cu->stream_wait_event(nullptr, e, 0);
      }},
     {"stream_query of the captured stream",
-     [](workbench& b, CUstream s) { return b.cu->stream_query(s); }},
+     [](driver_fixture& b, CUstream s) { return b.cu->stream_query(s); }},
     {"stream_synchronize of the captured stream",
-     [](workbench& b, CUstream s) { return b.cu->stream_synchronize(s); }},
+     [](driver_fixture& b, CUstream s) { return b.cu->stream_synchronize(s); }},
     {"stream_query of another stream",
-     [](workbench& b, CUstream) { return b.cu->stream_query(made.other); }},
+     [](driver_fixture& b, CUstream) { return b.cu->stream_query(prepared.other); }},
     {"stream_synchronize of another stream",
-     [](workbench& b, CUstream) { return b.cu->stream_synchronize(made.other); }},
+     [](driver_fixture& b, CUstream) { return b.cu->stream_synchronize(prepared.other); }},
     {"stream_query of the legacy stream",
-     [](workbench& b, CUstream) { return b.cu->stream_query(nullptr); }},
+     [](driver_fixture& b, CUstream) { return b.cu->stream_query(nullptr); }},
     {"stream_synchronize of the legacy stream",
-     [](workbench& b, CUstream) { return b.cu->stream_synchronize(nullptr); }},
+     [](driver_fixture& b, CUstream) { return b.cu->stream_synchronize(nullptr); }},
     {"stream_get_id of the captured stream",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        unsigned long long id = 0;
        return b.cu->stream_get_id(s, &id);
      }},
     {"stream_is_capturing of the legacy stream",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUstreamCaptureStatus st{};
        return b.cu->stream_is_capturing(nullptr, &st);
      }},
     {"stream_begin_capture again",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        return b.cu->stream_begin_capture(s, CU_STREAM_CAPTURE_MODE_RELAXED);
      }},
     {"stream_end_capture into null",
-     [](workbench& b, CUstream s) { return b.cu->stream_end_capture(s, nullptr); }},
+     [](driver_fixture& b, CUstream s) { return b.cu->stream_end_capture(s, nullptr); }},
     {"stream_end_capture of another stream",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUgraph g = nullptr;
-       return b.cu->stream_end_capture(made.other, &g);
+       return b.cu->stream_end_capture(prepared.other, &g);
      }},
     {"kernel in the captured stream",
-     [](workbench& b, CUstream s) { return b.fill(made.mapped, 1, 16, s); }},
+     [](driver_fixture& b, CUstream s) { return b.fill(prepared.mapped, 1, 16, s); }},
     {"kernel in another stream",
-     [](workbench& b, CUstream) { return b.fill(made.mapped, 1, 16, made.other); }},
+     [](driver_fixture& b, CUstream) { return b.fill(prepared.mapped, 1, 16, prepared.other); }},
     {"kernel in the legacy stream",
-     [](workbench& b, CUstream) { return b.fill(made.mapped, 1, 16, nullptr); }},
+     [](driver_fixture& b, CUstream) { return b.fill(prepared.mapped, 1, 16, nullptr); }},
     {"memcpy_htod",
-     [](workbench& b, CUstream) { return b.cu->memcpy_htod(made.mapped, made.pageable, 64); }},
+     [](driver_fixture& b, CUstream) {
+       return b.cu->memcpy_htod(prepared.mapped, prepared.pageable, 64);
+     }},
     {"memcpy_dtoh",
-     [](workbench& b, CUstream) { return b.cu->memcpy_dtoh(made.pageable, made.mapped, 64); }},
-    {"memset_d8", [](workbench& b, CUstream) { return b.cu->memset_d8(made.mapped, 1, 64); }},
+     [](driver_fixture& b, CUstream) {
+       return b.cu->memcpy_dtoh(prepared.pageable, prepared.mapped, 64);
+     }},
+    {"memset_d8",
+     [](driver_fixture& b, CUstream) { return b.cu->memset_d8(prepared.mapped, 1, 64); }},
     {"memcpy_htod_async, pinned, captured",
-     [](workbench& b, CUstream s) {
-       return b.cu->memcpy_htod_async(made.mapped, made.pinned, 64, s);
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->memcpy_htod_async(prepared.mapped, prepared.pinned, 64, s);
      }},
     {"memcpy_htod_async, pageable, captured",
-     [](workbench& b, CUstream s) {
-       return b.cu->memcpy_htod_async(made.mapped, made.pageable, 64, s);
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->memcpy_htod_async(prepared.mapped, prepared.pageable, 64, s);
      }},
     {"memcpy_dtoh_async, pageable, captured",
-     [](workbench& b, CUstream s) {
-       return b.cu->memcpy_dtoh_async(made.pageable, made.mapped, 64, s);
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->memcpy_dtoh_async(prepared.pageable, prepared.mapped, 64, s);
      }},
     {"launch_host_func, captured",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        return b.cu->launch_host_func(
            s, [](void*) {}, nullptr);
      }},
     {"mem_prefetch_async, captured",
-     [](workbench& b, CUstream s) {
-       return b.cu->mem_prefetch_async(made.managed, 4096, b.here(), 0, s);
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->mem_prefetch_async(prepared.managed, 4096, b.here(), 0, s);
      }},
     {"stream_attach_mem_async, captured",
-     [](workbench& b, CUstream s) {
-       return b.cu->stream_attach_mem_async(s, made.managed, 0, CU_MEM_ATTACH_GLOBAL);
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->stream_attach_mem_async(s, prepared.managed, 0, CU_MEM_ATTACH_GLOBAL);
      }},
     {"stream_write_value32, captured",
-     [](workbench& b, CUstream s) { return b.cu->stream_write_value32(s, made.mapped, 1, 0); }},
+     [](driver_fixture& b, CUstream s) {
+       return b.cu->stream_write_value32(s, prepared.mapped, 1, 0);
+     }},
     {"memcpy_batch_async, captured",
-     [](workbench& b, CUstream s) {
-       CUdeviceptr to = made.mapped, from = made.mapped + 4096;
+     [](driver_fixture& b, CUstream s) {
+       CUdeviceptr to = prepared.mapped, from = prepared.mapped + 4096;
        std::size_t bytes = 64, first = 0, failed = 0;
-       CUmemcpyAttributes how{};
-       how.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-       return b.cu->memcpy_batch_async(&to, &from, &bytes, 1, &how, &first, 1, &failed, s);
+       CUmemcpyAttributes attributes{};
+       attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+       return b.cu->memcpy_batch_async(&to, &from, &bytes, 1, &attributes, &first, 1, &failed, s);
      }},
     {"mem_alloc_async, captured",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        CUdeviceptr p = 0;
        return b.cu->mem_alloc_async(&p, 4096, s);
      }},
     {"mem_alloc_from_pool_async, captured",
-     [](workbench& b, CUstream s) {
+     [](driver_fixture& b, CUstream s) {
        CUdeviceptr p = 0;
-       return b.cu->mem_alloc_from_pool_async(&p, 4096, made.pool, s);
+       return b.cu->mem_alloc_from_pool_async(&p, 4096, prepared.pool, s);
      }},
     {"mem_free_async of outside memory, captured",
-     [](workbench& b, CUstream s) { return b.cu->mem_free_async(made.pooled, s); }},
+     [](driver_fixture& b, CUstream s) { return b.cu->mem_free_async(prepared.pooled, s); }},
     {"mem_alloc_async on another stream",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUdeviceptr p = 0;
-       const CUresult r = b.cu->mem_alloc_async(&p, 4096, made.other);
-       if (p != 0) b.defer([&b, p] { b.cu->mem_free_async(p, made.other); });
+       const CUresult r = b.cu->mem_alloc_async(&p, 4096, prepared.other);
+       if (p != 0) b.defer([&b, p] { b.cu->mem_free_async(p, prepared.other); });
        return r;
      }},
     {"mem_pool_create",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUmemoryPool pool = nullptr;
-       const auto wanted = b.pool_properties();
-       const CUresult r = b.cu->mem_pool_create(&pool, &wanted);
+       const auto request = b.pool_properties();
+       const CUresult r = b.cu->mem_pool_create(&pool, &request);
        if (pool != nullptr) b.defer([&b, pool] { b.cu->mem_pool_destroy(pool); });
        return r;
      }},
     {"mem_pool_trim_to",
-     [](workbench& b, CUstream) { return b.cu->mem_pool_trim_to(made.pool, 0); }},
+     [](driver_fixture& b, CUstream) { return b.cu->mem_pool_trim_to(prepared.pool, 0); }},
     {"mem_pool_get_attribute",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        std::uint64_t v = 0;
-       return b.cu->mem_pool_get_attribute(made.pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &v);
+       return b.cu->mem_pool_get_attribute(prepared.pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &v);
      }},
     {"module_load_data",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUmodule m = nullptr;
        const CUresult r = b.cu->module_load_data(&m, kernel_text);
        if (m != nullptr) b.defer([&b, m] { b.cu->module_unload(m); });
        return r;
      }},
     {"graph_create and graph_instantiate",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUgraph g = nullptr;
        CUgraphExec e = nullptr;
        b.cu->graph_create(&g, 0);
@@ -295,34 +306,34 @@ const probe probes[] = {
        return r;
      }},
     {"ipc_get_mem_handle",
-     [](workbench& b, CUstream) {
+     [](driver_fixture& b, CUstream) {
        CUipcMemHandle h{};
-       return b.cu->ipc_get_mem_handle(&h, made.plain);
+       return b.cu->ipc_get_mem_handle(&h, prepared.plain);
      }},
 };
 
-void prepare(workbench& b) {
+void prepare(driver_fixture& b) {
   const table& cu = *b.cu;
-  made.other = b.new_stream();
-  made.recorded = b.new_event();
-  cu.mem_alloc(&made.plain, 4096);
+  prepared.other = b.new_stream();
+  prepared.recorded = b.new_event();
+  cu.mem_alloc(&prepared.plain, 4096);
   b.defer([&b] {
-    if (made.plain != 0) b.cu->mem_free(made.plain);
+    if (prepared.plain != 0) b.cu->mem_free(prepared.plain);
   });
-  made.pool = b.new_pool();
-  cu.mem_alloc_from_pool_async(&made.pooled, 4096, made.pool, nullptr);
-  b.defer([&b] { b.cu->mem_free_async(made.pooled, nullptr); });
-  made.mapped = b.new_mapping(2 * mib);
-  made.managed = b.new_managed(4096);
-  made.range = b.new_range(2 * mib);
-  made.handle = b.new_handle(2 * mib);
-  made.pinned = b.new_pinned(4096);
-  cu.event_record(made.recorded, made.other);
+  prepared.pool = b.new_pool();
+  cu.mem_alloc_from_pool_async(&prepared.pooled, 4096, prepared.pool, nullptr);
+  b.defer([&b] { b.cu->mem_free_async(prepared.pooled, nullptr); });
+  prepared.mapped = b.new_mapping(2 * mib);
+  prepared.managed = b.new_managed(4096);
+  prepared.range = b.new_range(2 * mib);
+  prepared.handle = b.new_handle(2 * mib);
+  prepared.pinned = b.new_pinned(4096);
+  cu.event_record(prepared.recorded, prepared.other);
   cu.ctx_synchronize();
 }
 
 /// One probe under one kind of capture: its answer, and how the capture ended.
-std::string under_capture(workbench& b, const probe& one, CUstreamCaptureMode mode,
+std::string under_capture(driver_fixture& b, const probe& probed, CUstreamCaptureMode mode,
                           unsigned stream_flags, bool from_other_thread) {
   const CUstream captured = b.new_stream(stream_flags);
   if (b.cu->stream_begin_capture(captured, mode) != CUDA_SUCCESS) return "no capture";
@@ -330,10 +341,10 @@ std::string under_capture(workbench& b, const probe& one, CUstreamCaptureMode mo
   if (from_other_thread)
     std::thread{[&] {
       b.cu->ctx_set_current(b.context);
-      answer = one.call(b, captured);
+      answer = probed.call(b, captured);
     }}.join();
   else
-    answer = one.call(b, captured);
+    answer = probed.call(b, captured);
   CUgraph graph = nullptr;
   const CUresult ended = b.cu->stream_end_capture(captured, &graph);
   destroy(b, graph);
@@ -342,17 +353,17 @@ std::string under_capture(workbench& b, const probe& one, CUstreamCaptureMode mo
 }
 
 WEIR_OBSERVE(capture_calls) {
-  prepare(bench);
-  for (const probe& one : probes) {
+  prepare(fixture);
+  for (const probe& probed : probes) {
     for (int mode = 0; mode < 3; ++mode) {
       const auto row = [&](unsigned flags, bool elsewhere) {
-        workbench b;
-        b.open(bench.machine);
+        driver_fixture b;
+        b.open(fixture.machine);
         // A probe may have freed it.
-        if (made.plain == 0) b.cu->mem_alloc(&made.plain, 4096);
-        return under_capture(b, one, static_cast<CUstreamCaptureMode>(mode), flags, elsewhere);
+        if (prepared.plain == 0) b.cu->mem_alloc(&prepared.plain, 4096);
+        return under_capture(b, probed, static_cast<CUstreamCaptureMode>(mode), flags, elsewhere);
       };
-      facts.text(std::string{one.what} + ", mode " + std::to_string(mode),
+      facts.text(std::string{probed.description} + ", mode " + std::to_string(mode),
                  "non-blocking " + row(CU_STREAM_NON_BLOCKING, false) + " | blocking " +
                      row(CU_STREAM_DEFAULT, false) + " | other thread " +
                      row(CU_STREAM_NON_BLOCKING, true));
@@ -361,29 +372,29 @@ WEIR_OBSERVE(capture_calls) {
 }
 
 WEIR_OBSERVE(graph_memory) {
-  const table& cu = *bench.cu;
+  const table& cu = *fixture.cu;
   const auto figures = [&](const std::string& when) {
     std::string all;
-    for (int which = 0; which < 4; ++which) {
+    for (int attribute = 0; attribute < 4; ++attribute) {
       std::uint64_t bytes = 0;
-      cu.device_get_graph_mem_attribute(bench.device, static_cast<CUgraphMem_attribute>(which),
-                                        &bytes);
+      cu.device_get_graph_mem_attribute(fixture.device,
+                                        static_cast<CUgraphMem_attribute>(attribute), &bytes);
       all += std::to_string(bytes) + " ";
     }
     facts.text("used, high, reserved, high " + when, all);
   };
   figures("at first");
-  const CUstream stream = bench.new_stream();
+  const CUstream stream = fixture.new_stream();
   CUgraph graph = nullptr;
   cu.graph_create(&graph, 0);
-  CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
-  wanted.poolProps = bench.pool_properties();
-  wanted.bytesize = 10 * mib;
+  CUDA_MEM_ALLOC_NODE_PARAMS request{};
+  request.poolProps = fixture.pool_properties();
+  request.bytesize = 10 * mib;
   CUgraphNode node = nullptr;
   CUgraphNode freeing = nullptr;
-  facts.result("add alloc node", cu.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &wanted));
+  facts.result("add alloc node", cu.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &request));
   facts.number("alignment of its address",
-               static_cast<std::int64_t>(wanted.dptr & (~wanted.dptr + 1)));
+               static_cast<std::int64_t>(request.dptr & (~request.dptr + 1)));
   figures("after the alloc node");
   CUgraphExec exec = nullptr;
   facts.result("instantiate", cu.graph_instantiate(&exec, graph, 0));
@@ -395,32 +406,32 @@ WEIR_OBSERVE(graph_memory) {
   cu.stream_synchronize(stream);
   figures("after launch");
   facts.result("launch again without a free", cu.graph_launch(exec, stream));
-  facts.result("mem_free of graph memory", cu.mem_free(wanted.dptr));
+  facts.result("mem_free of graph memory", cu.mem_free(request.dptr));
   figures("after mem_free");
   facts.result("launch again", cu.graph_launch(exec, stream));
-  facts.result("mem_free_async of graph memory", cu.mem_free_async(wanted.dptr, stream));
-  facts.result("mem_free_async of it twice", cu.mem_free_async(wanted.dptr, stream));
+  facts.result("mem_free_async of graph memory", cu.mem_free_async(request.dptr, stream));
+  facts.result("mem_free_async of it twice", cu.mem_free_async(request.dptr, stream));
   cu.stream_synchronize(stream);
   figures("after mem_free_async and synchronize");
   facts.result("free node added afterwards",
-               cu.graph_add_mem_free_node(&freeing, graph, &node, 1, wanted.dptr));
+               cu.graph_add_mem_free_node(&freeing, graph, &node, 1, request.dptr));
   facts.result("a second free node",
-               cu.graph_add_mem_free_node(&freeing, graph, &node, 1, wanted.dptr));
+               cu.graph_add_mem_free_node(&freeing, graph, &node, 1, request.dptr));
   facts.result("exec destroy", cu.graph_exec_destroy(exec));
   figures("after exec destroy");
   facts.result("graph destroy", cu.graph_destroy(graph));
   figures("after graph destroy");
-  facts.result("trim", cu.device_graph_mem_trim(bench.device));
+  facts.result("trim", cu.device_graph_mem_trim(fixture.device));
   figures("after trim");
   std::uint64_t value = 5;
   facts.result("set used high to 5", cu.device_set_graph_mem_attribute(
-                                         bench.device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value));
+                                         fixture.device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value));
   value = 0;
   facts.result("set used high to 0", cu.device_set_graph_mem_attribute(
-                                         bench.device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value));
-  facts.result(
-      "set reserved high to 0",
-      cu.device_set_graph_mem_attribute(bench.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value));
+                                         fixture.device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value));
+  facts.result("set reserved high to 0",
+               cu.device_set_graph_mem_attribute(fixture.device,
+                                                 CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value));
   figures("after the marks were reset");
 }
 

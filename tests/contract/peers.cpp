@@ -39,13 +39,13 @@ const refusal_list refusals{
     "peers",
     {
         {"ctx_enable_peer_access to null", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) { return b.cu->ctx_enable_peer_access(nullptr, 0); }},
+         [](driver_fixture& b) { return b.cu->ctx_enable_peer_access(nullptr, 0); }},
         {"ctx_enable_peer_access to itself", CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
-         [](workbench& b) { return b.cu->ctx_enable_peer_access(b.context, 0); }},
+         [](driver_fixture& b) { return b.cu->ctx_enable_peer_access(b.context, 0); }},
         {"ctx_disable_peer_access to null", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) { return b.cu->ctx_disable_peer_access(nullptr); }},
+         [](driver_fixture& b) { return b.cu->ctx_disable_peer_access(nullptr); }},
         {"ctx_disable_peer_access to itself", CUDA_ERROR_PEER_ACCESS_NOT_ENABLED,
-         [](workbench& b) { return b.cu->ctx_disable_peer_access(b.context); }},
+         [](driver_fixture& b) { return b.cu->ctx_disable_peer_access(b.context); }},
     }};
 
 TEST_P(one_device, refuses_to_be_its_own_peer) { expect_refusals(refusals, machine); }

@@ -19,68 +19,68 @@ const refusal_list refusals{
     "pinned_memory",
     {
         {"mem_host_alloc into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_host_alloc(nullptr, 16, 0); }},
+         [](driver_fixture& b) { return b.cu->mem_host_alloc(nullptr, 16, 0); }},
         {"mem_host_alloc with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            void* pointer = nullptr;
            return b.cu->mem_host_alloc(&pointer, 16, 0x80);
          }},
         {"mem_free_host of what was freed", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            void* pointer = nullptr;
            b.cu->mem_host_alloc(&pointer, 4096, 0);
            b.cu->mem_free_host(pointer);
            return b.cu->mem_free_host(pointer);
          }},
         {"mem_free_host inside an allocation", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_free_host(b.new_pinned(4096) + 16); }},
+         [](driver_fixture& b) { return b.cu->mem_free_host(b.new_pinned(4096) + 16); }},
         {"mem_free_host of other host memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            static char host = 0;
            return b.cu->mem_free_host(&host);
          }},
         {"mem_free_host of device memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_free_host(
                reinterpret_cast<void*>(static_cast<std::uintptr_t>(b.new_memory(4096))));
          }},
         {"mem_host_get_device_pointer into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_host_get_device_pointer(nullptr, b.new_pinned(4096), 0);
          }},
         {"mem_host_get_device_pointer with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_host_get_device_pointer(&address, b.new_pinned(4096), 1);
          }},
         {"mem_host_get_device_pointer of other host memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            static char host = 0;
            CUdeviceptr address = 0;
            return b.cu->mem_host_get_device_pointer(&address, &host, 0);
          }},
         {"mem_host_get_flags into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_host_get_flags(nullptr, b.new_pinned(4096)); }},
+         [](driver_fixture& b) { return b.cu->mem_host_get_flags(nullptr, b.new_pinned(4096)); }},
         {"mem_host_get_flags of other host memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            static char host = 0;
            unsigned flags = 0;
            return b.cu->mem_host_get_flags(&flags, &host);
          }},
         {"mem_host_register of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_host_register(nullptr, 4096, 0); }},
+         [](driver_fixture& b) { return b.cu->mem_host_register(nullptr, 4096, 0); }},
         {"mem_host_register of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const auto host = pages(4096);
            return b.cu->mem_host_register(host.get(), 0, 0);
          }},
         {"mem_host_register with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const auto host = pages(4096);
            return b.cu->mem_host_register(host.get(), 4096, 0x80);
          }},
         {"mem_host_register twice", CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const auto host = pages(8192);
            b.cu->mem_host_register(host.get(), 8192, 0);
            const CUresult answer = b.cu->mem_host_register(host.get(), 8192, 0);
@@ -88,16 +88,16 @@ const refusal_list refusals{
            return answer;
          }},
         {"mem_host_register of pinned memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_host_register(b.new_pinned(8192), 4096, 0); }},
+         [](driver_fixture& b) { return b.cu->mem_host_register(b.new_pinned(8192), 4096, 0); }},
         {"mem_host_unregister of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_host_unregister(nullptr); }},
+         [](driver_fixture& b) { return b.cu->mem_host_unregister(nullptr); }},
         {"mem_host_unregister of what was not registered", CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const auto host = pages(4096);
            return b.cu->mem_host_unregister(host.get());
          }},
         {"mem_host_unregister inside a registration", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const auto host = pages(8192);
            b.cu->mem_host_register(host.get(), 8192, 0);
            const CUresult answer = b.cu->mem_host_unregister(static_cast<char*>(host.get()) + 4096);

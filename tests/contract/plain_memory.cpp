@@ -14,64 +14,64 @@ const refusal_list refusals{
     "plain_memory",
     {
         {"mem_alloc of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc(&address, 0);
          }},
         {"mem_alloc into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_alloc(nullptr, 16); }},
+         [](driver_fixture& b) { return b.cu->mem_alloc(nullptr, 16); }},
         {"mem_alloc of more than there is", CUDA_ERROR_OUT_OF_MEMORY,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc(&address, std::size_t{1} << 44);
          }},
         {"mem_alloc of all the address space", CUDA_ERROR_OUT_OF_MEMORY,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc(&address, ~std::size_t{0});
          }},
         {"mem_alloc_pitch into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_alloc_pitch(nullptr, nullptr, 100, 10, 4); }},
+         [](driver_fixture& b) { return b.cu->mem_alloc_pitch(nullptr, nullptr, 100, 10, 4); }},
         {"mem_alloc_pitch with elements of 3 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            std::size_t pitch = 0;
            return b.cu->mem_alloc_pitch(&address, &pitch, 99, 10, 3);
          }},
         {"mem_alloc_pitch of no width", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            std::size_t pitch = 0;
            return b.cu->mem_alloc_pitch(&address, &pitch, 0, 10, 4);
          }},
         {"mem_alloc_pitch of no height", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            std::size_t pitch = 0;
            return b.cu->mem_alloc_pitch(&address, &pitch, 100, 0, 4);
          }},
         {"mem_free of what was freed", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            b.cu->mem_alloc(&address, 4096);
            b.cu->mem_free(address);
            return b.cu->mem_free(address);
          }},
         {"mem_free inside an allocation", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_free(b.new_memory(4096) + 512); }},
+         [](driver_fixture& b) { return b.cu->mem_free(b.new_memory(4096) + 512); }},
         {"mem_free of a host address", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            static char host = 0;
            return b.cu->mem_free(reinterpret_cast<std::uintptr_t>(&host));
          }},
         {"mem_free of mapped memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_free(b.new_mapping(b.granularity())); }},
+         [](driver_fixture& b) { return b.cu->mem_free(b.new_mapping(b.granularity())); }},
         {"mem_free of pinned memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_free(reinterpret_cast<std::uintptr_t>(b.new_pinned(4096)));
          }},
         {"mem_get_address_range of no allocation", CUDA_ERROR_NOT_FOUND,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr base = 0;
            std::size_t bytes = 0;
            static char host = 0;
@@ -79,7 +79,7 @@ const refusal_list refusals{
                                               reinterpret_cast<std::uintptr_t>(&host));
          }},
         {"mem_get_address_range of null", CUDA_ERROR_NOT_FOUND,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr base = 0;
            std::size_t bytes = 0;
            return b.cu->mem_get_address_range(&base, &bytes, 0);

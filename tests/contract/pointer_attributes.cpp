@@ -9,9 +9,9 @@ namespace {
 class pointer_attributes : public contract_test {
  protected:
   template <class T>
-  T attribute(CUpointer_attribute which, CUdeviceptr address) {
+  T attribute(CUpointer_attribute name, CUdeviceptr address) {
     T value{};
-    EXPECT_EQ(CUDA_SUCCESS, cu->pointer_get_attribute(&value, which, address)) << which;
+    EXPECT_EQ(CUDA_SUCCESS, cu->pointer_get_attribute(&value, name, address)) << name;
     return value;
   }
   int kind(CUdeviceptr address) {
@@ -33,30 +33,30 @@ const refusal_list refusals{
     "pointer_attributes",
     {
         {"pointer_get_attribute into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->pointer_get_attribute(nullptr, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                               b.new_memory(64));
          }},
         {"pointer_get_attribute of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->pointer_get_attribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 0);
          }},
         {"pointer_get_attribute of a host address", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            static char host = 0;
            int value = 0;
            return b.cu->pointer_get_attribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                               reinterpret_cast<std::uintptr_t>(&host));
          }},
         {"pointer_get_attribute of no attribute", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t value = 0;
            return b.cu->pointer_get_attribute(&value, static_cast<CUpointer_attribute>(999),
                                               b.new_memory(64));
          }},
         {"pointer_get_attribute of freed memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr memory = 0;
            b.cu->mem_alloc(&memory, 4 * mib);
            b.cu->mem_free(memory);
@@ -64,15 +64,15 @@ const refusal_list refusals{
            return b.cu->pointer_get_attribute(&value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory);
          }},
         {"pointer_get_attributes of none", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->pointer_get_attributes(0, nullptr, nullptr, b.new_memory(64));
          }},
         {"pointer_get_attributes of no attribute", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t value = 0;
            void* data[] = {&value};
-           CUpointer_attribute which[] = {static_cast<CUpointer_attribute>(999)};
-           return b.cu->pointer_get_attributes(1, which, data, b.new_memory(64));
+           CUpointer_attribute names[] = {static_cast<CUpointer_attribute>(999)};
+           return b.cu->pointer_get_attributes(1, names, data, b.new_memory(64));
          }},
     }};
 
@@ -167,11 +167,11 @@ TEST_P(pointer_attributes, several_at_once) {
   int memory_type = 0;
   int its_ordinal = -1;
   std::size_t size = 0;
-  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* data[] = {&memory_type, &its_ordinal, &size};
-  WEIR_OK(cu->pointer_get_attributes(3, which, data, memory));
+  WEIR_OK(cu->pointer_get_attributes(3, names, data, memory));
   EXPECT_EQ(CU_MEMORYTYPE_DEVICE, memory_type);
   EXPECT_EQ(device, its_ordinal);
   EXPECT_EQ(10000u, size);
@@ -181,9 +181,9 @@ TEST_P(pointer_attributes, several_at_once_of_a_foreign_pointer_are_empty) {
   static char host = 0;
   int memory_type = 99;
   int is_managed = 99;
-  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED};
   void* data[] = {&memory_type, &is_managed};
-  WEIR_OK(cu->pointer_get_attributes(2, which, data, reinterpret_cast<std::uintptr_t>(&host)));
+  WEIR_OK(cu->pointer_get_attributes(2, names, data, reinterpret_cast<std::uintptr_t>(&host)));
   EXPECT_EQ(0, memory_type);
   EXPECT_EQ(0, is_managed);
 }

@@ -20,42 +20,44 @@ const refusal_list refusals{
     "pool_sharing",
     {
         {"mem_pool_export_to_shareable_handle of a pool not made for it", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int descriptor = -1;
            return b.cu->mem_pool_export_to_shareable_handle(&descriptor, b.new_pool(), posix_fd, 0);
          }},
         {"mem_pool_export_to_shareable_handle of the default pool", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemoryPool pool = nullptr;
            b.cu->device_get_default_mem_pool(&pool, b.device);
            int descriptor = -1;
            return b.cu->mem_pool_export_to_shareable_handle(&descriptor, pool, posix_fd, 0);
          }},
         {"mem_pool_export_to_shareable_handle into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_pool_export_to_shareable_handle(nullptr, b.new_pool(posix_fd), posix_fd,
                                                             0);
          }},
         {"mem_pool_export_to_shareable_handle with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int descriptor = -1;
            return b.cu->mem_pool_export_to_shareable_handle(&descriptor, b.new_pool(posix_fd),
                                                             posix_fd, 1);
          }},
         {"mem_pool_import_from_shareable_handle of no descriptor", CUDA_ERROR_UNKNOWN,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemoryPool pool = nullptr;
            return b.cu->mem_pool_import_from_shareable_handle(&pool, as_shareable(-1), posix_fd, 0);
          }},
         {"mem_pool_export_pointer into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_pool_export_pointer(nullptr, b.new_memory(4096)); }},
+         [](driver_fixture& b) {
+           return b.cu->mem_pool_export_pointer(nullptr, b.new_memory(4096));
+         }},
         {"mem_pool_export_pointer of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemPoolPtrExportData data{};
            return b.cu->mem_pool_export_pointer(&data, b.new_memory(4096));
          }},
         {"mem_pool_export_pointer from a pool that is not shared", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemoryPool pool = b.new_pool();
            CUdeviceptr memory = 0;
            b.cu->mem_alloc_from_pool_async(&memory, 4096, pool, nullptr);
@@ -66,7 +68,7 @@ const refusal_list refusals{
          }},
         {"mem_pool_export_pointer from a pool that was not exported itself",
          CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemoryPool pool = b.new_pool(posix_fd);
            CUdeviceptr memory = 0;
            b.cu->mem_alloc_from_pool_async(&memory, 4096, pool, nullptr);
@@ -77,7 +79,7 @@ const refusal_list refusals{
          }},
         {"mem_alloc_from_pool_async in a capture, from a pool that can be exported",
          CUDA_ERROR_NOT_SUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemoryPool pool = b.new_pool(posix_fd);
            const CUstream stream = b.new_stream();
            b.cu->stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -89,12 +91,12 @@ const refusal_list refusals{
            return answer;
          }},
         {"mem_pool_import_pointer into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemPoolPtrExportData data{};
            return b.cu->mem_pool_import_pointer(nullptr, b.new_pool(posix_fd), &data);
          }},
         {"mem_pool_import_pointer into a pool that was not imported", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemPoolPtrExportData data{};
            CUdeviceptr memory = 0;
            return b.cu->mem_pool_import_pointer(&memory, b.new_pool(posix_fd), &data);

@@ -11,25 +11,25 @@ using std::chrono::milliseconds;
 
 class pools : public contract_test {
  protected:
-  std::uint64_t number(CUmemoryPool pool, CUmemPool_attribute which) {
+  std::uint64_t number(CUmemoryPool pool, CUmemPool_attribute attribute) {
     std::uint64_t value = ~std::uint64_t{0};
-    EXPECT_EQ(CUDA_SUCCESS, cu->mem_pool_get_attribute(pool, which, &value));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_pool_get_attribute(pool, attribute, &value));
     return value;
   }
-  int flag(CUmemoryPool pool, CUmemPool_attribute which) {
+  int flag(CUmemoryPool pool, CUmemPool_attribute attribute) {
     int value = -1;
-    EXPECT_EQ(CUDA_SUCCESS, cu->mem_pool_get_attribute(pool, which, &value));
+    EXPECT_EQ(CUDA_SUCCESS, cu->mem_pool_get_attribute(pool, attribute, &value));
     return value;
   }
   std::uint64_t used(CUmemoryPool pool) { return number(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT); }
   std::uint64_t reserved(CUmemoryPool pool) {
     return number(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
   }
-  CUresult set_number(CUmemoryPool pool, CUmemPool_attribute which, std::uint64_t value) {
-    return cu->mem_pool_set_attribute(pool, which, &value);
+  CUresult set_number(CUmemoryPool pool, CUmemPool_attribute attribute, std::uint64_t value) {
+    return cu->mem_pool_set_attribute(pool, attribute, &value);
   }
-  CUresult set_flag(CUmemoryPool pool, CUmemPool_attribute which, int value) {
-    return cu->mem_pool_set_attribute(pool, which, &value);
+  CUresult set_flag(CUmemoryPool pool, CUmemPool_attribute attribute, int value) {
+    return cu->mem_pool_set_attribute(pool, attribute, &value);
   }
   /// A pool that keeps all its memory.
   CUmemoryPool new_keeping_pool() {
@@ -45,133 +45,133 @@ const refusal_list refusals{
     "pools",
     {
         {"device_get_default_mem_pool into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_get_default_mem_pool(nullptr, b.device); }},
+         [](driver_fixture& b) { return b.cu->device_get_default_mem_pool(nullptr, b.device); }},
         {"device_get_default_mem_pool of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemoryPool pool = nullptr;
            return b.cu->device_get_default_mem_pool(&pool, 1000);
          }},
         {"device_get_mem_pool into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_get_mem_pool(nullptr, b.device); }},
+         [](driver_fixture& b) { return b.cu->device_get_mem_pool(nullptr, b.device); }},
         {"device_get_mem_pool of no device", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemoryPool pool = nullptr;
            return b.cu->device_get_mem_pool(&pool, 1000);
          }},
         {"device_set_mem_pool(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_set_mem_pool(b.device, nullptr); }},
+         [](driver_fixture& b) { return b.cu->device_set_mem_pool(b.device, nullptr); }},
         {"device_set_mem_pool of no device", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_set_mem_pool(1000, b.new_pool()); }},
+         [](driver_fixture& b) { return b.cu->device_set_mem_pool(1000, b.new_pool()); }},
         {"mem_pool_create into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           const auto wanted = b.pool_properties();
-           return b.cu->mem_pool_create(nullptr, &wanted);
+         [](driver_fixture& b) {
+           const auto request = b.pool_properties();
+           return b.cu->mem_pool_create(nullptr, &request);
          }},
         {"mem_pool_create of nothing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemoryPool pool = nullptr;
            return b.cu->mem_pool_create(&pool, nullptr);
          }},
         {"mem_pool_create without a type", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           auto wanted = b.pool_properties();
-           wanted.allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
+         [](driver_fixture& b) {
+           auto request = b.pool_properties();
+           request.allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
            CUmemoryPool pool = nullptr;
-           return b.cu->mem_pool_create(&pool, &wanted);
+           return b.cu->mem_pool_create(&pool, &request);
          }},
         {"mem_pool_create on no device", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           auto wanted = b.pool_properties();
-           wanted.location.id = 1000;
+         [](driver_fixture& b) {
+           auto request = b.pool_properties();
+           request.location.id = 1000;
            CUmemoryPool pool = nullptr;
-           return b.cu->mem_pool_create(&pool, &wanted);
+           return b.cu->mem_pool_create(&pool, &request);
          }},
         {"mem_pool_create with a reserved byte set", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           auto wanted = b.pool_properties();
-           wanted.reserved[5] = 1;
+         [](driver_fixture& b) {
+           auto request = b.pool_properties();
+           request.reserved[5] = 1;
            CUmemoryPool pool = nullptr;
-           return b.cu->mem_pool_create(&pool, &wanted);
+           return b.cu->mem_pool_create(&pool, &request);
          }},
         {"mem_pool_destroy(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_pool_destroy(nullptr); }},
+         [](driver_fixture& b) { return b.cu->mem_pool_destroy(nullptr); }},
         {"mem_pool_destroy of the default pool", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemoryPool pool = nullptr;
            b.cu->device_get_default_mem_pool(&pool, b.device);
            return b.cu->mem_pool_destroy(pool);
          }},
         {"mem_pool_get_attribute(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t value = 0;
            return b.cu->mem_pool_get_attribute(nullptr, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
          }},
         {"mem_pool_get_attribute into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_pool_get_attribute(b.new_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
                                                nullptr);
          }},
         {"mem_pool_get_attribute of no attribute", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t value = 0;
            return b.cu->mem_pool_get_attribute(b.new_pool(), static_cast<CUmemPool_attribute>(99),
                                                &value);
          }},
         {"mem_pool_set_attribute of the memory in use", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t value = 0;
            return b.cu->mem_pool_set_attribute(b.new_pool(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
                                                &value);
          }},
         {"mem_pool_set_attribute of the memory reserved", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t value = 0;
            return b.cu->mem_pool_set_attribute(b.new_pool(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                                &value);
          }},
         {"mem_pool_set_attribute of a high mark to 1", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::uint64_t value = 1;
            return b.cu->mem_pool_set_attribute(b.new_pool(), CU_MEMPOOL_ATTR_USED_MEM_HIGH, &value);
          }},
         {"mem_pool_trim_to(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_pool_trim_to(nullptr, 0); }},
+         [](driver_fixture& b) { return b.cu->mem_pool_trim_to(nullptr, 0); }},
         {"mem_pool_set_access without a list", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_pool_set_access(b.new_pool(), nullptr, 1); }},
+         [](driver_fixture& b) { return b.cu->mem_pool_set_access(b.new_pool(), nullptr, 1); }},
         {"mem_pool_set_access for no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1000},
                                         CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
            return b.cu->mem_pool_set_access(b.new_pool(), &access, 1);
          }},
         {"mem_pool_set_access that shuts the owner out", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemAccessDesc access{b.here(), CU_MEM_ACCESS_FLAGS_PROT_NONE};
            return b.cu->mem_pool_set_access(b.new_pool(), &access, 1);
          }},
         {"mem_pool_get_access into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemLocation here = b.here();
            return b.cu->mem_pool_get_access(nullptr, b.new_pool(), &here);
          }},
         {"mem_alloc_async into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_alloc_async(nullptr, 16, b.new_stream()); }},
+         [](driver_fixture& b) { return b.cu->mem_alloc_async(nullptr, 16, b.new_stream()); }},
         {"mem_alloc_async of more than there is", CUDA_ERROR_OUT_OF_MEMORY,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc_async(&address, std::size_t{1} << 43, b.new_stream());
          }},
         {"mem_alloc_from_pool_async from no pool", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_alloc_from_pool_async(&address, 16, nullptr, b.new_stream());
          }},
         {"mem_alloc_from_pool_async past the pool's limit", CUDA_ERROR_OUT_OF_MEMORY,
-         [](workbench& b) {
-           auto wanted = b.pool_properties();
-           wanted.maxSize = 64 * mib;
+         [](driver_fixture& b) {
+           auto request = b.pool_properties();
+           request.maxSize = 64 * mib;
            CUmemoryPool pool = nullptr;
-           b.cu->mem_pool_create(&pool, &wanted);
+           b.cu->mem_pool_create(&pool, &request);
            CUdeviceptr address = 0;
            const CUresult answer =
                b.cu->mem_alloc_from_pool_async(&address, 128 * mib, pool, b.new_stream());
@@ -179,7 +179,7 @@ const refusal_list refusals{
            return answer;
          }},
         {"mem_free_async of what was freed", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUstream stream = b.new_stream();
            CUdeviceptr address = 0;
            b.cu->mem_alloc_async(&address, 4096, stream);
@@ -188,7 +188,7 @@ const refusal_list refusals{
            return b.cu->mem_free_async(address, stream);
          }},
         {"mem_free_async inside an allocation", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUstream stream = b.new_stream();
            CUdeviceptr address = 0;
            b.cu->mem_alloc_async(&address, 4096, stream);
@@ -197,13 +197,15 @@ const refusal_list refusals{
            return answer;
          }},
         {"mem_free_async of managed memory", CUDA_ERROR_NOT_SUPPORTED,
-         [](workbench& b) { return b.cu->mem_free_async(b.new_managed(4096), b.new_stream()); }},
+         [](driver_fixture& b) {
+           return b.cu->mem_free_async(b.new_managed(4096), b.new_stream());
+         }},
         {"mem_free_async of mapped memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_free_async(b.new_mapping(b.granularity()), b.new_stream());
          }},
         {"mem_free_async of a host address", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            static char host = 0;
            return b.cu->mem_free_async(reinterpret_cast<std::uintptr_t>(&host), b.new_stream());
          }},
@@ -217,14 +219,14 @@ TEST_P(pools, the_default_pool_is_current_until_another_is_set) {
   WEIR_OK(cu->device_get_default_mem_pool(&standard, device));
   WEIR_OK(cu->device_get_mem_pool(&current, device));
   EXPECT_EQ(standard, current);
-  const CUmemoryPool mine = new_pool();
-  WEIR_OK(cu->device_set_mem_pool(device, mine));
+  const CUmemoryPool own_pool = new_pool();
+  WEIR_OK(cu->device_set_mem_pool(device, own_pool));
   WEIR_OK(cu->device_get_mem_pool(&current, device));
-  EXPECT_EQ(mine, current);
+  EXPECT_EQ(own_pool, current);
   const CUstream stream = new_stream();
   CUdeviceptr address = 0;
   WEIR_OK(cu->mem_alloc_async(&address, mib, stream));
-  EXPECT_EQ(mib, used(mine));
+  EXPECT_EQ(mib, used(own_pool));
   WEIR_OK(cu->mem_free_async(address, stream));
   WEIR_OK(cu->device_set_mem_pool(device, standard));
 }
@@ -233,11 +235,11 @@ TEST_P(pools, destroying_the_current_pool_makes_the_default_one_current) {
   CUmemoryPool standard = nullptr;
   CUmemoryPool current = nullptr;
   WEIR_OK(cu->device_get_default_mem_pool(&standard, device));
-  const auto wanted = pool_properties();
-  CUmemoryPool mine = nullptr;
-  WEIR_OK(cu->mem_pool_create(&mine, &wanted));
-  WEIR_OK(cu->device_set_mem_pool(device, mine));
-  WEIR_OK(cu->mem_pool_destroy(mine));
+  const auto request = pool_properties();
+  CUmemoryPool own_pool = nullptr;
+  WEIR_OK(cu->mem_pool_create(&own_pool, &request));
+  WEIR_OK(cu->device_set_mem_pool(device, own_pool));
+  WEIR_OK(cu->mem_pool_destroy(own_pool));
   WEIR_OK(cu->device_get_mem_pool(&current, device));
   EXPECT_EQ(standard, current);
   WEIR_OK(cu->device_set_mem_pool(device, standard));
@@ -257,13 +259,13 @@ TEST_P(pools, a_new_pool_has_the_documented_attributes) {
 
 TEST_P(pools, attributes_can_be_set_and_read_back) {
   const CUmemoryPool pool = new_pool();
-  for (const auto which :
+  for (const auto attribute :
        {CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC,
         CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES}) {
-    WEIR_OK(set_flag(pool, which, 0));
-    EXPECT_EQ(0, flag(pool, which));
-    WEIR_OK(set_flag(pool, which, 1));
-    EXPECT_EQ(1, flag(pool, which));
+    WEIR_OK(set_flag(pool, attribute, 0));
+    EXPECT_EQ(0, flag(pool, attribute));
+    WEIR_OK(set_flag(pool, attribute, 1));
+    EXPECT_EQ(1, flag(pool, attribute));
   }
   WEIR_OK(set_number(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 123456789));
   EXPECT_EQ(123456789u, number(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD));
@@ -398,17 +400,17 @@ TEST_P(pools, memory_moving_between_streams_is_never_torn) {
   WEIR_OK(cu->ctx_synchronize());
   CUstream some[4] = {new_stream(), new_stream(), new_stream(CU_STREAM_DEFAULT), new_stream()};
   for (word round = 0; round < 60; ++round) {
-    const std::size_t which = (round * 7 + round / 4) % 4;
-    const CUstream stream = some[which];
+    const std::size_t index = (round * 7 + round / 4) % 4;
+    const CUstream stream = some[index];
     CUdeviceptr memory = 0;
     WEIR_OK(cu->mem_alloc_from_pool_async(&memory, count * sizeof(word), pool, stream));
     WEIR_OK(fill(memory, round + 1, count, stream));
     const std::chrono::microseconds pause{round % 3 == 0 ? 100 : 0};
     WEIR_OK(spin(pause, stream));
-    WEIR_OK(check(memory, round + 1, count, wrong + which * sizeof(word), stream));
+    WEIR_OK(check(memory, round + 1, count, wrong + index * sizeof(word), stream));
     WEIR_OK(cu->mem_free_async(memory, stream));
   }
-  for (const word found : words(wrong, 4)) EXPECT_EQ(0u, found);
+  for (const word count_wrong : words(wrong, 4)) EXPECT_EQ(0u, count_wrong);
 }
 
 TEST_P(pools, an_allocation_may_be_freed_on_another_stream_after_a_wait) {
@@ -522,9 +524,9 @@ TEST_P(pools, a_pool_takes_device_memory) {
 }
 
 TEST_P(pools, a_destroyed_pool_lives_until_its_last_allocation_is_freed) {
-  const auto wanted = pool_properties();
+  const auto request = pool_properties();
   CUmemoryPool pool = nullptr;
-  WEIR_OK(cu->mem_pool_create(&pool, &wanted));
+  WEIR_OK(cu->mem_pool_create(&pool, &request));
   const CUstream stream = new_stream();
   CUdeviceptr memory = 0;
   WEIR_OK(cu->mem_alloc_from_pool_async(&memory, 4 * mib, pool, stream));

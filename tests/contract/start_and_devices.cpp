@@ -15,97 +15,100 @@ WEIR_CONTRACT(start_and_devices);
 const refusal_list refusals{
     "start_and_devices",
     {
-        {"init with flags", CUDA_ERROR_INVALID_VALUE, [](workbench& b) { return b.cu->init(1); }},
+        {"init with flags", CUDA_ERROR_INVALID_VALUE,
+         [](driver_fixture& b) { return b.cu->init(1); }},
         {"driver_get_version(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->driver_get_version(nullptr); }},
+         [](driver_fixture& b) { return b.cu->driver_get_version(nullptr); }},
         {"get_error_name of no error", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const char* name = nullptr;
            return b.cu->get_error_name(static_cast<CUresult>(12345), &name);
          }},
         {"get_error_string of no error", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const char* text = nullptr;
            return b.cu->get_error_string(static_cast<CUresult>(12345), &text);
          }},
         {"device_get_count(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_get_count(nullptr); }},
+         [](driver_fixture& b) { return b.cu->device_get_count(nullptr); }},
         {"device_get(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_get(nullptr, 0); }},
+         [](driver_fixture& b) { return b.cu->device_get(nullptr, 0); }},
         {"device_get of ordinal -1", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
-           CUdevice found = 0;
-           return b.cu->device_get(&found, -1);
+         [](driver_fixture& b) {
+           CUdevice opened = 0;
+           return b.cu->device_get(&opened, -1);
          }},
         {"device_get of ordinal 1000", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
-           CUdevice found = 0;
-           return b.cu->device_get(&found, 1000);
+         [](driver_fixture& b) {
+           CUdevice opened = 0;
+           return b.cu->device_get(&opened, 1000);
          }},
         {"device_get_name into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_get_name(nullptr, 16, b.device); }},
+         [](driver_fixture& b) { return b.cu->device_get_name(nullptr, 16, b.device); }},
         {"device_get_name of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            char name[64];
            return b.cu->device_get_name(name, sizeof(name), 1000);
          }},
         {"device_get_uuid into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_get_uuid(nullptr, b.device); }},
+         [](driver_fixture& b) { return b.cu->device_get_uuid(nullptr, b.device); }},
         {"device_get_uuid of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUuuid uuid;
            return b.cu->device_get_uuid(&uuid, 1000);
          }},
         {"device_get_pci_bus_id into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_get_pci_bus_id(nullptr, 16, b.device); }},
+         [](driver_fixture& b) { return b.cu->device_get_pci_bus_id(nullptr, 16, b.device); }},
         {"device_get_pci_bus_id of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            char id[64];
            return b.cu->device_get_pci_bus_id(id, sizeof(id), 1000);
          }},
         {"device_total_mem into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_total_mem(nullptr, b.device); }},
+         [](driver_fixture& b) { return b.cu->device_total_mem(nullptr, b.device); }},
         {"device_total_mem of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::size_t bytes = 0;
            return b.cu->device_total_mem(&bytes, 1000);
          }},
         {"device_get_attribute into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->device_get_attribute(nullptr, CU_DEVICE_ATTRIBUTE_WARP_SIZE, b.device);
          }},
         {"device_get_attribute of no attribute", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->device_get_attribute(&value, static_cast<CUdevice_attribute>(9999),
                                              b.device);
          }},
         {"device_get_attribute of attribute 0", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->device_get_attribute(&value, static_cast<CUdevice_attribute>(0), b.device);
          }},
         {"device_get_attribute of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->device_get_attribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 1000);
          }},
         {"device_get_p2p_attribute of a device with itself", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->device_get_p2p_attribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
                                                  b.device, b.device);
          }},
         {"device_get_p2p_attribute of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int value = 0;
            return b.cu->device_get_p2p_attribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
                                                  b.device, 1000);
          }},
         {"device_can_access_peer into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->device_can_access_peer(nullptr, b.device, b.device); }},
+         [](driver_fixture& b) {
+           return b.cu->device_can_access_peer(nullptr, b.device, b.device);
+         }},
         {"device_can_access_peer of no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int can = 0;
            return b.cu->device_can_access_peer(&can, b.device, 1000);
          }},
@@ -151,13 +154,13 @@ TEST_P(start_and_devices, devices_are_counted_from_zero) {
   int count = 0;
   WEIR_OK(cu->device_get_count(&count));
   ASSERT_GE(count, 1);
-  std::set<CUdevice> found;
+  std::set<CUdevice> devices;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
-    CUdevice one = -1;
-    WEIR_OK(cu->device_get(&one, ordinal));
-    found.insert(one);
+    CUdevice opened = -1;
+    WEIR_OK(cu->device_get(&opened, ordinal));
+    devices.insert(opened);
   }
-  EXPECT_EQ(static_cast<std::size_t>(count), found.size());
+  EXPECT_EQ(static_cast<std::size_t>(count), devices.size());
   CUdevice beyond = -1;
   EXPECT_EQ(CUDA_ERROR_INVALID_DEVICE, cu->device_get(&beyond, count));
 }
@@ -202,9 +205,9 @@ TEST_P(start_and_devices, total_memory_is_what_mem_get_info_says) {
 }
 
 TEST_P(start_and_devices, attributes_say_what_weir_relies_on) {
-  const auto attribute = [&](CUdevice_attribute which) {
+  const auto attribute = [&](CUdevice_attribute name) {
     int value = -1;
-    EXPECT_EQ(CUDA_SUCCESS, cu->device_get_attribute(&value, which, device));
+    EXPECT_EQ(CUDA_SUCCESS, cu->device_get_attribute(&value, name, device));
     return value;
   };
   EXPECT_EQ(32, attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));

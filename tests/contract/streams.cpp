@@ -20,76 +20,80 @@ const refusal_list refusals{
     "streams",
     {
         {"stream_create into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_create(nullptr, 0); }},
+         [](driver_fixture& b) { return b.cu->stream_create(nullptr, 0); }},
         {"stream_create with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUstream stream = nullptr;
            return b.cu->stream_create(&stream, 0x80);
          }},
         {"stream_create_with_priority into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_create_with_priority(nullptr, 0, 0); }},
+         [](driver_fixture& b) { return b.cu->stream_create_with_priority(nullptr, 0, 0); }},
         {"stream_create_with_priority with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUstream stream = nullptr;
            return b.cu->stream_create_with_priority(&stream, 0x80, 0);
          }},
         {"stream_destroy(null)", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->stream_destroy(nullptr); }},
+         [](driver_fixture& b) { return b.cu->stream_destroy(nullptr); }},
         {"stream_destroy of the legacy stream", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->stream_destroy(legacy_stream()); }},
+         [](driver_fixture& b) { return b.cu->stream_destroy(legacy_stream()); }},
         {"stream_destroy of the per-thread stream", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->stream_destroy(per_thread_stream()); }},
+         [](driver_fixture& b) { return b.cu->stream_destroy(per_thread_stream()); }},
         {"stream_wait_event on no event", CUDA_ERROR_INVALID_HANDLE,
-         [](workbench& b) { return b.cu->stream_wait_event(b.new_stream(), nullptr, 0); }},
+         [](driver_fixture& b) { return b.cu->stream_wait_event(b.new_stream(), nullptr, 0); }},
         {"stream_wait_event with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_wait_event(b.new_stream(), b.new_event(), 0x80); }},
+         [](driver_fixture& b) {
+           return b.cu->stream_wait_event(b.new_stream(), b.new_event(), 0x80);
+         }},
         {"stream_wait_event, external, outside a capture", CUDA_ERROR_ILLEGAL_STATE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_wait_event(b.new_stream(), b.new_event(), CU_EVENT_WAIT_EXTERNAL);
          }},
         {"stream_get_priority into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_get_priority(b.new_stream(), nullptr); }},
+         [](driver_fixture& b) { return b.cu->stream_get_priority(b.new_stream(), nullptr); }},
         {"stream_get_flags into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_get_flags(b.new_stream(), nullptr); }},
+         [](driver_fixture& b) { return b.cu->stream_get_flags(b.new_stream(), nullptr); }},
         {"stream_get_ctx into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_get_ctx(b.new_stream(), nullptr); }},
+         [](driver_fixture& b) { return b.cu->stream_get_ctx(b.new_stream(), nullptr); }},
         {"stream_get_id into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_get_id(b.new_stream(), nullptr); }},
+         [](driver_fixture& b) { return b.cu->stream_get_id(b.new_stream(), nullptr); }},
         {"launch_host_func(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->launch_host_func(b.new_stream(), nullptr, nullptr); }},
+         [](driver_fixture& b) {
+           return b.cu->launch_host_func(b.new_stream(), nullptr, nullptr);
+         }},
         {"stream_query without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUresult answer = CUDA_ERROR_UNKNOWN;
            std::thread{[&] { answer = b.cu->stream_query(nullptr); }}.join();
            return answer;
          }},
         {"stream_synchronize without a context", CUDA_ERROR_INVALID_CONTEXT,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUresult answer = CUDA_ERROR_UNKNOWN;
            std::thread{[&] { answer = b.cu->stream_synchronize(nullptr); }}.join();
            return answer;
          }},
         {"stream_wait_value32 at an odd address", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_wait_value32(b.new_stream(), b.new_memory(16) + 1, 0, 0);
          }},
         {"stream_wait_value32 with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_wait_value32(b.new_stream(), b.new_memory(16), 0, 0x80);
          }},
         {"stream_write_value32 at an odd address", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_write_value32(b.new_stream(), b.new_memory(16) + 1, 0, 0);
          }},
         {"stream_write_value32 to no memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->stream_write_value32(b.new_stream(), 0, 0, 0); }},
+         [](driver_fixture& b) { return b.cu->stream_write_value32(b.new_stream(), 0, 0, 0); }},
         {"stream_attach_mem_async of memory that is not managed", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_attach_mem_async(b.new_stream(), b.new_memory(4096), 0,
                                                 CU_MEM_ATTACH_GLOBAL);
          }},
         {"stream_attach_mem_async with unknown flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->stream_attach_mem_async(b.new_stream(), b.new_managed(4096), 0, 0x80);
          }},
     }};
@@ -122,12 +126,12 @@ TEST_P(streams, priorities_out_of_range_are_clamped) {
   int least = 0;
   int greatest = 0;
   WEIR_OK(cu->ctx_get_stream_priority_range(&least, &greatest));
-  for (const auto& [asked, got] : {std::pair{-1000, greatest}, std::pair{1000, least}}) {
+  for (const auto& [priority, clamped] : {std::pair{-1000, greatest}, std::pair{1000, least}}) {
     CUstream stream = nullptr;
-    WEIR_OK(cu->stream_create_with_priority(&stream, CU_STREAM_NON_BLOCKING, asked));
+    WEIR_OK(cu->stream_create_with_priority(&stream, CU_STREAM_NON_BLOCKING, priority));
     int its_priority = 99;
     EXPECT_EQ(CUDA_SUCCESS, cu->stream_get_priority(stream, &its_priority));
-    EXPECT_EQ(got, its_priority);
+    EXPECT_EQ(clamped, its_priority);
     WEIR_OK(cu->stream_destroy(stream));
   }
 }
@@ -363,13 +367,13 @@ TEST_P(streams, each_way_of_comparing_a_value) {
   WEIR_NEEDS(stream_wait_value32);
   const CUstream stream = new_stream();
   const CUdeviceptr flag = new_memory(16);
-  const auto passes = [&](word held, word asked, unsigned how) {
+  const auto passes = [&](word held, word expected, unsigned flags) {
     EXPECT_EQ(CUDA_SUCCESS, cu->memset_d32(flag, held, 1));
     EXPECT_EQ(CUDA_SUCCESS, cu->ctx_synchronize());
-    EXPECT_EQ(CUDA_SUCCESS, cu->stream_wait_value32(stream, flag, asked, how));
+    EXPECT_EQ(CUDA_SUCCESS, cu->stream_wait_value32(stream, flag, expected, flags));
     const bool through = !stays_busy(stream);
     // Whatever is waited for, one of these lets it through.
-    for (const word value : {asked, word{0xffffffff}, word{0}}) {
+    for (const word value : {expected, word{0xffffffff}, word{0}}) {
       if (cu->stream_query(stream) == CUDA_SUCCESS) break;
       const CUstream writing = new_stream();
       EXPECT_EQ(CUDA_SUCCESS, cu->stream_write_value32(writing, flag, value, 0));

@@ -40,30 +40,30 @@ const refusal_list refusals{
     "user_objects",
     {
         {"user_object_create into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->user_object_create(nullptr, nullptr, &nothing, 1, no_destructor_sync);
          }},
         {"user_object_create without a destroy function", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUuserObject object = nullptr;
            return b.cu->user_object_create(&object, nullptr, nullptr, 1, no_destructor_sync);
          }},
         {"user_object_create without references", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUuserObject object = nullptr;
            return b.cu->user_object_create(&object, nullptr, &nothing, 0, no_destructor_sync);
          }},
         {"user_object_create without its flag", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUuserObject object = nullptr;
            return b.cu->user_object_create(&object, nullptr, &nothing, 1, 0);
          }},
         {"user_object_retain(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->user_object_retain(nullptr, 1); }},
+         [](driver_fixture& b) { return b.cu->user_object_retain(nullptr, 1); }},
         {"user_object_release(null)", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->user_object_release(nullptr, 1); }},
+         [](driver_fixture& b) { return b.cu->user_object_release(nullptr, 1); }},
         {"graph_retain_user_object of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraph graph = nullptr;
            b.cu->graph_create(&graph, 0);
            const CUresult answer = b.cu->graph_retain_user_object(graph, nullptr, 1, 0);
@@ -71,7 +71,7 @@ const refusal_list refusals{
            return answer;
          }},
         {"graph_release_user_object of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUgraph graph = nullptr;
            b.cu->graph_create(&graph, 0);
            const CUresult answer = b.cu->graph_release_user_object(graph, nullptr, 1);

@@ -36,158 +36,158 @@ const refusal_list refusals{
     "virtual_memory",
     {
         {"mem_get_allocation_granularity into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           const auto wanted = b.properties();
-           return b.cu->mem_get_allocation_granularity(nullptr, &wanted,
+         [](driver_fixture& b) {
+           const auto request = b.properties();
+           return b.cu->mem_get_allocation_granularity(nullptr, &request,
                                                        CU_MEM_ALLOC_GRANULARITY_MINIMUM);
          }},
         {"mem_get_allocation_granularity of nothing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            std::size_t bytes = 0;
            return b.cu->mem_get_allocation_granularity(&bytes, nullptr,
                                                        CU_MEM_ALLOC_GRANULARITY_MINIMUM);
          }},
         {"mem_get_allocation_granularity with no option", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           const auto wanted = b.properties();
+         [](driver_fixture& b) {
+           const auto request = b.properties();
            std::size_t bytes = 0;
            return b.cu->mem_get_allocation_granularity(
-               &bytes, &wanted, static_cast<CUmemAllocationGranularity_flags>(9));
+               &bytes, &request, static_cast<CUmemAllocationGranularity_flags>(9));
          }},
         {"mem_address_reserve into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_address_reserve(nullptr, 2 * mib, 0, 0, 0); }},
+         [](driver_fixture& b) { return b.cu->mem_address_reserve(nullptr, 2 * mib, 0, 0, 0); }},
         {"mem_address_reserve of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_address_reserve(&address, 0, 0, 0, 0);
          }},
         {"mem_address_reserve of an odd size", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_address_reserve(&address, 2 * mib + 1, 0, 0, 0);
          }},
         {"mem_address_reserve with an alignment of 3", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_address_reserve(&address, 2 * mib, 3, 0, 0);
          }},
         {"mem_address_reserve with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_address_reserve(&address, 2 * mib, 0, 0, 1);
          }},
         {"mem_address_reserve of more than there is", CUDA_ERROR_OUT_OF_MEMORY,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUdeviceptr address = 0;
            return b.cu->mem_address_reserve(&address, std::size_t{1} << 60, 0, 0, 0);
          }},
         {"mem_address_free of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_address_free(0, 2 * mib); }},
+         [](driver_fixture& b) { return b.cu->mem_address_free(0, 2 * mib); }},
         {"mem_address_free of half a range", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_address_free(b.new_range(4 * mib), 2 * mib); }},
+         [](driver_fixture& b) { return b.cu->mem_address_free(b.new_range(4 * mib), 2 * mib); }},
         {"mem_address_free inside a range", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_address_free(b.new_range(4 * mib) + 2 * mib, 2 * mib);
          }},
         {"mem_address_free of a mapped range", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_address_free(b.new_mapping(2 * mib), 2 * mib); }},
+         [](driver_fixture& b) { return b.cu->mem_address_free(b.new_mapping(2 * mib), 2 * mib); }},
         {"mem_create into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           const auto wanted = b.properties();
-           return b.cu->mem_create(nullptr, 2 * mib, &wanted, 0);
+         [](driver_fixture& b) {
+           const auto request = b.properties();
+           return b.cu->mem_create(nullptr, 2 * mib, &request, 0);
          }},
         {"mem_create of nothing", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemGenericAllocationHandle handle = 0;
            return b.cu->mem_create(&handle, 2 * mib, nullptr, 0);
          }},
         {"mem_create of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           const auto wanted = b.properties();
+         [](driver_fixture& b) {
+           const auto request = b.properties();
            CUmemGenericAllocationHandle handle = 0;
-           return b.cu->mem_create(&handle, 0, &wanted, 0);
+           return b.cu->mem_create(&handle, 0, &request, 0);
          }},
         {"mem_create of less than the granularity", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           const auto wanted = b.properties();
+         [](driver_fixture& b) {
+           const auto request = b.properties();
            CUmemGenericAllocationHandle handle = 0;
-           return b.cu->mem_create(&handle, b.granularity() + 4096, &wanted, 0);
+           return b.cu->mem_create(&handle, b.granularity() + 4096, &request, 0);
          }},
         {"mem_create with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           const auto wanted = b.properties();
+         [](driver_fixture& b) {
+           const auto request = b.properties();
            CUmemGenericAllocationHandle handle = 0;
-           return b.cu->mem_create(&handle, 2 * mib, &wanted, 1);
+           return b.cu->mem_create(&handle, 2 * mib, &request, 1);
          }},
         {"mem_create without a type", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           auto wanted = b.properties();
-           wanted.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+         [](driver_fixture& b) {
+           auto request = b.properties();
+           request.type = CU_MEM_ALLOCATION_TYPE_INVALID;
            CUmemGenericAllocationHandle handle = 0;
-           return b.cu->mem_create(&handle, 2 * mib, &wanted, 0);
+           return b.cu->mem_create(&handle, 2 * mib, &request, 0);
          }},
         {"mem_create on no device", CUDA_ERROR_INVALID_DEVICE,
-         [](workbench& b) {
-           auto wanted = b.properties();
-           wanted.location.id = 1000;
+         [](driver_fixture& b) {
+           auto request = b.properties();
+           request.location.id = 1000;
            CUmemGenericAllocationHandle handle = 0;
-           return b.cu->mem_create(&handle, 2 * mib, &wanted, 0);
+           return b.cu->mem_create(&handle, 2 * mib, &request, 0);
          }},
         {"mem_create of more than there is", CUDA_ERROR_OUT_OF_MEMORY,
-         [](workbench& b) {
-           const auto wanted = b.properties();
+         [](driver_fixture& b) {
+           const auto request = b.properties();
            CUmemGenericAllocationHandle handle = 0;
-           return b.cu->mem_create(&handle, std::size_t{1} << 43, &wanted, 0);
+           return b.cu->mem_create(&handle, std::size_t{1} << 43, &request, 0);
          }},
         {"mem_release of no handle", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_release(0); }},
+         [](driver_fixture& b) { return b.cu->mem_release(0); }},
         {"mem_map of no handle", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_map(b.new_range(2 * mib), 2 * mib, 0, 0, 0); }},
+         [](driver_fixture& b) { return b.cu->mem_map(b.new_range(2 * mib), 2 * mib, 0, 0, 0); }},
         {"mem_map where nothing is reserved", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(0x10000000, 2 * mib, 0, b.new_handle(2 * mib), 0);
          }},
         {"mem_map of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(b.new_range(2 * mib), 0, 0, b.new_handle(2 * mib), 0);
          }},
         {"mem_map with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(b.new_range(2 * mib), 2 * mib, 0, b.new_handle(2 * mib), 1);
          }},
         {"mem_map of more than the handle", CUDA_ERROR_NOT_SUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(b.new_range(4 * mib), 4 * mib, 0, b.new_handle(2 * mib), 0);
          }},
         {"mem_map of part of a handle", CUDA_ERROR_NOT_SUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(b.new_range(4 * mib), 2 * mib, 0, b.new_handle(4 * mib), 0);
          }},
         {"mem_map from the middle of a handle", CUDA_ERROR_NOT_SUPPORTED,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(b.new_range(4 * mib), 2 * mib, 2 * mib, b.new_handle(4 * mib), 0);
          }},
         {"mem_map over a mapping", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(b.new_mapping(2 * mib), 2 * mib, 0, b.new_handle(2 * mib), 0);
          }},
         {"mem_map at an address that is not aligned", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_map(b.new_range(4 * mib) + 4096, 2 * mib, 0, b.new_handle(2 * mib), 0);
          }},
         {"mem_unmap where nothing is reserved", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_unmap(0x10000000, 2 * mib); }},
+         [](driver_fixture& b) { return b.cu->mem_unmap(0x10000000, 2 * mib); }},
         {"mem_unmap of half a mapping", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_unmap(b.new_mapping(4 * mib), 2 * mib); }},
+         [](driver_fixture& b) { return b.cu->mem_unmap(b.new_mapping(4 * mib), 2 * mib); }},
         {"mem_unmap of 0 bytes", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) { return b.cu->mem_unmap(b.new_mapping(2 * mib), 0); }},
+         [](driver_fixture& b) { return b.cu->mem_unmap(b.new_mapping(2 * mib), 0); }},
         {"mem_set_access of nothing mapped", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemAccessDesc access{b.here(), read_write};
            return b.cu->mem_set_access(b.new_range(2 * mib), 2 * mib, &access, 1);
          }},
         {"mem_set_access of a range that is half mapped", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUdeviceptr range = b.new_range(4 * mib);
            b.cu->mem_map(range, 2 * mib, 0, b.new_handle(2 * mib), 0);
            b.defer([&b, range] { b.cu->mem_unmap(range, 2 * mib); });
@@ -195,75 +195,75 @@ const refusal_list refusals{
            return b.cu->mem_set_access(range, 4 * mib, &access, 1);
          }},
         {"mem_set_access without a list", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_set_access(b.new_mapping(2 * mib), 2 * mib, nullptr, 1);
          }},
         {"mem_set_access for no device", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1000}, read_write};
            return b.cu->mem_set_access(b.new_mapping(2 * mib), 2 * mib, &access, 1);
          }},
         {"mem_set_access with unknown rights", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemAccessDesc access{b.here(), static_cast<CUmemAccess_flags>(2)};
            return b.cu->mem_set_access(b.new_mapping(2 * mib), 2 * mib, &access, 1);
          }},
         {"mem_get_access into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemLocation here = b.here();
            return b.cu->mem_get_access(nullptr, &here, b.new_mapping(2 * mib));
          }},
         {"mem_get_access of nothing reserved", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            const CUmemLocation here = b.here();
            unsigned long long flags = 0;
            return b.cu->mem_get_access(&flags, &here, 0x10000000);
          }},
         {"mem_get_allocation_properties of no handle", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
-           CUmemAllocationProp its{};
-           return b.cu->mem_get_allocation_properties(&its, 0);
+         [](driver_fixture& b) {
+           CUmemAllocationProp stored{};
+           return b.cu->mem_get_allocation_properties(&stored, 0);
          }},
         {"mem_get_allocation_properties into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_get_allocation_properties(nullptr, b.new_handle(2 * mib));
          }},
         {"mem_retain_allocation_handle of plain memory", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemGenericAllocationHandle handle = 0;
            return b.cu->mem_retain_allocation_handle(
                &handle, reinterpret_cast<void*>(static_cast<std::uintptr_t>(b.new_memory(4096))));
          }},
         {"mem_retain_allocation_handle of null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemGenericAllocationHandle handle = 0;
            return b.cu->mem_retain_allocation_handle(&handle, nullptr);
          }},
         {"mem_export_to_shareable_handle of a handle not made for it", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int descriptor = -1;
            return b.cu->mem_export_to_shareable_handle(&descriptor, b.new_handle(2 * mib), posix_fd,
                                                        0);
          }},
         {"mem_export_to_shareable_handle into null", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            return b.cu->mem_export_to_shareable_handle(nullptr, b.new_handle(2 * mib, posix_fd),
                                                        posix_fd, 0);
          }},
         {"mem_export_to_shareable_handle with flags", CUDA_ERROR_INVALID_VALUE,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int descriptor = -1;
            return b.cu->mem_export_to_shareable_handle(&descriptor, b.new_handle(2 * mib, posix_fd),
                                                        posix_fd, 1);
          }},
         {"mem_import_from_shareable_handle of no descriptor", CUDA_ERROR_UNKNOWN,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            CUmemGenericAllocationHandle handle = 0;
            return b.cu->mem_import_from_shareable_handle(
                &handle, reinterpret_cast<void*>(std::intptr_t{-1}), posix_fd);
          }},
         {"mem_import_from_shareable_handle of a pipe", CUDA_ERROR_UNKNOWN,
-         [](workbench& b) {
+         [](driver_fixture& b) {
            int ends[2] = {-1, -1};
            if (::pipe(ends) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
            CUmemGenericAllocationHandle handle = 0;
@@ -279,12 +279,12 @@ TEST_P(virtual_memory, refuses) { expect_refusals(refusals, machine); }
 
 TEST_P(virtual_memory, the_unit_is_a_power_of_two_for_every_kind_of_handle) {
   for (const auto type : {CU_MEM_HANDLE_TYPE_NONE, posix_fd}) {
-    const auto wanted = properties(type);
+    const auto request = properties(type);
     std::size_t least = 0;
     std::size_t best = 0;
-    WEIR_OK(cu->mem_get_allocation_granularity(&least, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    WEIR_OK(cu->mem_get_allocation_granularity(&least, &request, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     WEIR_OK(
-        cu->mem_get_allocation_granularity(&best, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+        cu->mem_get_allocation_granularity(&best, &request, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     EXPECT_EQ(2 * mib, least);
     EXPECT_EQ(0u, best % least);
   }
@@ -326,10 +326,10 @@ TEST_P(virtual_memory, memory_is_taken_at_create_and_given_back_at_release) {
   std::size_t during = 0;
   std::size_t after = 0;
   std::size_t total = 0;
-  const auto wanted = properties();
+  const auto request = properties();
   WEIR_OK(cu->mem_get_info(&before, &total));
   CUmemGenericAllocationHandle handle = 0;
-  WEIR_OK(cu->mem_create(&handle, 32 * mib, &wanted, 0));
+  WEIR_OK(cu->mem_create(&handle, 32 * mib, &request, 0));
   WEIR_OK(cu->mem_get_info(&during, &total));
   WEIR_OK(cu->mem_release(handle));
   WEIR_OK(cu->mem_get_info(&after, &total));
@@ -339,14 +339,14 @@ TEST_P(virtual_memory, memory_is_taken_at_create_and_given_back_at_release) {
 
 TEST_P(virtual_memory, a_handle_released_while_mapped_lives_until_it_is_unmapped) {
   const CUdeviceptr range = new_range(unit);
-  const auto wanted = properties();
+  const auto request = properties();
   CUmemGenericAllocationHandle handle = 0;
   std::size_t before = 0;
   std::size_t mapped = 0;
   std::size_t after = 0;
   std::size_t total = 0;
   WEIR_OK(cu->mem_get_info(&before, &total));
-  WEIR_OK(cu->mem_create(&handle, unit, &wanted, 0));
+  WEIR_OK(cu->mem_create(&handle, unit, &request, 0));
   WEIR_OK(cu->mem_map(range, unit, 0, handle, 0));
   WEIR_OK(cu->mem_release(handle));
   WEIR_OK(grant(range, unit));
@@ -376,12 +376,12 @@ TEST_P(virtual_memory, a_mapping_has_no_rights_until_they_are_set) {
 /// A kernel that writes where access was never granted loses the context.
 WEIR_CHILD(access_before_rights) {
   const table& cu = machine.driver();
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, machine.device()};
+  CUmemAllocationProp request{};
+  request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  request.location = {CU_MEM_LOCATION_TYPE_DEVICE, machine.device()};
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr range = 0;
-  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_create(&handle, 2 * mib, &wanted, 0));
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_create(&handle, 2 * mib, &request, 0));
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_address_reserve(&range, 2 * mib, 0, 0, 0));
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_map(range, 2 * mib, 0, handle, 0));
   word value = 1;
@@ -505,33 +505,33 @@ TEST_P(virtual_memory, mapping_goes_on_while_a_kernel_runs_elsewhere) {
 
 TEST_P(virtual_memory, a_handle_knows_how_it_was_made) {
   const auto handle = new_handle(unit, posix_fd);
-  CUmemAllocationProp its{};
-  WEIR_OK(cu->mem_get_allocation_properties(&its, handle));
-  EXPECT_EQ(CU_MEM_ALLOCATION_TYPE_PINNED, its.type);
-  EXPECT_EQ(posix_fd, its.requestedHandleTypes);
-  EXPECT_EQ(CU_MEM_LOCATION_TYPE_DEVICE, its.location.type);
-  EXPECT_EQ(device, its.location.id);
+  CUmemAllocationProp stored{};
+  WEIR_OK(cu->mem_get_allocation_properties(&stored, handle));
+  EXPECT_EQ(CU_MEM_ALLOCATION_TYPE_PINNED, stored.type);
+  EXPECT_EQ(posix_fd, stored.requestedHandleTypes);
+  EXPECT_EQ(CU_MEM_LOCATION_TYPE_DEVICE, stored.location.type);
+  EXPECT_EQ(device, stored.location.id);
 }
 
 TEST_P(virtual_memory, a_mapped_address_leads_back_to_its_handle) {
   const CUdeviceptr range = new_range(unit);
-  const auto wanted = properties();
+  const auto request = properties();
   CUmemGenericAllocationHandle handle = 0;
-  WEIR_OK(cu->mem_create(&handle, unit, &wanted, 0));
+  WEIR_OK(cu->mem_create(&handle, unit, &request, 0));
   WEIR_OK(cu->mem_map(range, unit, 0, handle, 0));
-  CUmemGenericAllocationHandle found = 0;
+  CUmemGenericAllocationHandle retained = 0;
   WEIR_OK(cu->mem_retain_allocation_handle(
-      &found, reinterpret_cast<void*>(static_cast<std::uintptr_t>(range + 4096))));
+      &retained, reinterpret_cast<void*>(static_cast<std::uintptr_t>(range + 4096))));
   // The same memory: mapping what was found shows the same bytes.
   const CUdeviceptr other = new_range(unit);
-  WEIR_OK(cu->mem_map(other, unit, 0, found, 0));
+  WEIR_OK(cu->mem_map(other, unit, 0, retained, 0));
   WEIR_OK(grant(range, unit));
   WEIR_OK(grant(other, unit));
   WEIR_OK(fill(range, 77, 16, nullptr));
   EXPECT_EQ(0u, mismatches(other, 77, 16));
   WEIR_OK(cu->mem_unmap(other, unit));
   WEIR_OK(cu->mem_unmap(range, unit));
-  WEIR_OK(cu->mem_release(found));
+  WEIR_OK(cu->mem_release(retained));
   WEIR_OK(cu->mem_release(handle));
 }
 
@@ -565,9 +565,9 @@ WEIR_CHILD(import_handle) {
                     cu.mem_import_from_shareable_handle(
                         &handle, reinterpret_cast<void*>(std::intptr_t{descriptor}), posix_fd));
   ::close(descriptor);
-  CUmemAllocationProp its{};
-  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_get_allocation_properties(&its, handle));
-  WEIR_CHILD_EXPECT(machine.device(), its.location.id);
+  CUmemAllocationProp stored{};
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_get_allocation_properties(&stored, handle));
+  WEIR_CHILD_EXPECT(machine.device(), stored.location.id);
   CUdeviceptr range = 0;
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_address_reserve(&range, 2 * mib, 0, 0, 0));
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_map(range, 2 * mib, 0, handle, 0));
@@ -605,9 +605,9 @@ TEST_P(virtual_memory, two_processes_share_a_handle) {
 }
 
 TEST_P(virtual_memory, a_descriptor_keeps_the_memory_alive) {
-  const auto wanted = properties(posix_fd);
+  const auto request = properties(posix_fd);
   CUmemGenericAllocationHandle handle = 0;
-  WEIR_OK(cu->mem_create(&handle, unit, &wanted, 0));
+  WEIR_OK(cu->mem_create(&handle, unit, &request, 0));
   int descriptor = -1;
   WEIR_OK(cu->mem_export_to_shareable_handle(&descriptor, handle, posix_fd, 0));
   WEIR_OK(cu->mem_release(handle));

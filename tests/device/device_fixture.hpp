@@ -52,8 +52,8 @@ struct possessions {
     early.record(stream).value();
     late.record(stream).value();
     stream.synchronize().value();
-    auto idle = pool.take().value();
-    pool.give_back(std::move(idle)).value();
+    auto idle = pool.acquire().value();
+    pool.release(std::move(idle)).value();
   }
 
   weir::stream stream;

@@ -36,11 +36,11 @@ TEST_F(event_test, SettingsReachTheDriver) {
 
 TEST_F(event_test, NotReachedIsNoError) {
   const auto mark = event::create(device_at(0)).value();
-  EXPECT_TRUE(mark.reached().value());
+  EXPECT_TRUE(mark.is_complete().value());
   fake.always[call::event_query] = driver::CUDA_ERROR_NOT_READY;
-  EXPECT_FALSE(mark.reached().value());
+  EXPECT_FALSE(mark.is_complete().value());
   fake.always[call::event_query] = driver::CUDA_ERROR_CAPTURED_EVENT;
-  const auto refused = mark.reached();
+  const auto refused = mark.is_complete();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().native, 907);
   EXPECT_EQ(code_of(refused), errc::capture_forbidden);
@@ -53,19 +53,35 @@ TEST_F(event_test, AStreamOfAnotherDeviceIsRefusedBeforeTheDriverSeesIt) {
   EXPECT_TRUE(stream_ref::legacy(device_at(1)).wait(mark)) << "waiting across devices is allowed";
 }
 
-TEST_F(event_test, AnEmptyEventRefusesEverything) {
+TEST_F(event_test, AClosedEventRefusesEverything) {
   auto mark = event::create(device_at(0)).value();
   const auto other = event::create(device_at(0), {.timing = true}).value();
   ASSERT_TRUE(mark.close());
   EXPECT_EQ(mark.handle(), nullptr);
   fake.clear_log();
-  EXPECT_EQ(code_of(mark.record(stream_ref::legacy(device_at(0)))), errc::already_freed);
-  EXPECT_EQ(code_of(mark.reached()), errc::already_freed);
-  EXPECT_EQ(code_of(mark.synchronize()), errc::already_freed);
-  EXPECT_EQ(code_of(mark.export_handle()), errc::already_freed);
-  EXPECT_EQ(code_of(event::elapsed(mark, other)), errc::already_freed);
+  EXPECT_EQ(code_of(mark.record(stream_ref::legacy(device_at(0)))), errc::closed);
+  EXPECT_EQ(code_of(mark.is_complete()), errc::closed);
+  EXPECT_EQ(code_of(mark.synchronize()), errc::closed);
+  EXPECT_EQ(code_of(mark.export_handle()), errc::closed);
+  EXPECT_EQ(code_of(event::elapsed(mark, other)), errc::closed);
   EXPECT_TRUE(mark.close());
   EXPECT_EQ(fake.count(call::event_destroy), 0u);
+}
+
+TEST_F(event_test, AnEmptyEventSaysWhetherItWasMovedFromOrClosed) {
+  auto mark = event::create(device_at(0)).value();
+  event moved{std::move(mark)};
+  EXPECT_EQ(code_of(mark.is_complete()), errc::moved_from);  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(mark.empty());
+  EXPECT_FALSE(moved.empty());
+  ASSERT_TRUE(moved.close());
+  EXPECT_TRUE(moved.empty());
+  EXPECT_EQ(code_of(moved.is_complete()), errc::closed);
+  mark = std::move(moved);
+  EXPECT_EQ(code_of(mark.is_complete()), errc::closed);
+  EXPECT_EQ(code_of(moved.is_complete()), errc::moved_from);  // NOLINT(bugprone-use-after-move)
+  mark = event::create(device_at(0)).value();
+  EXPECT_TRUE(mark.is_complete().value());
 }
 
 TEST_F(event_test, ElapsedNeedsTiming) {
@@ -95,14 +111,14 @@ TEST_F(event_test, MovesAndClosesOnce) {
 
 TEST_F(event_test, ThePoolGivesBackWhatItGot) {
   event_pool pool{device_at(0)};
-  auto first = pool.take().value();
+  auto first = pool.acquire().value();
   auto* const handle = first.handle();
   EXPECT_EQ(fake.last_event_flags, unsigned{driver::CU_EVENT_DISABLE_TIMING});
-  ASSERT_TRUE(pool.give_back(std::move(first)));
+  ASSERT_TRUE(pool.release(std::move(first)));
   EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(pool.idle(), 1u);
   fake.clear_log();
-  const auto again = pool.take().value();
+  const auto again = pool.acquire().value();
   EXPECT_EQ(again.handle(), handle);
   EXPECT_THAT(fake.calls(), IsEmpty());
 }
@@ -110,8 +126,8 @@ TEST_F(event_test, ThePoolGivesBackWhatItGot) {
 TEST_F(event_test, ThePoolKeepsNoMoreThanItMay) {
   event_pool pool{device_at(0), 2};
   std::vector<event> taken;
-  for (int i = 0; i < 5; ++i) taken.push_back(pool.take().value());
-  for (auto& each : taken) ASSERT_TRUE(pool.give_back(std::move(each)));
+  for (int i = 0; i < 5; ++i) taken.push_back(pool.acquire().value());
+  for (auto& each : taken) ASSERT_TRUE(pool.release(std::move(each)));
   EXPECT_EQ(pool.idle(), 2u);
   EXPECT_EQ(fake.live(), 2u);
   ASSERT_TRUE(pool.trim());
@@ -123,12 +139,12 @@ TEST_F(event_test, ThePoolTakesOnlyItsOwnKind) {
   event_pool pool{device_at(0)};
   auto timed = event::create(device_at(0), {.timing = true}).value();
   auto elsewhere = event::create(device_at(1)).value();
-  EXPECT_EQ(code_of(pool.give_back(std::move(timed))), errc::foreign_pointer);
-  EXPECT_EQ(code_of(pool.give_back(std::move(elsewhere))), errc::foreign_pointer);
+  EXPECT_EQ(code_of(pool.release(std::move(timed))), errc::foreign_pointer);
+  EXPECT_EQ(code_of(pool.release(std::move(elsewhere))), errc::foreign_pointer);
   EXPECT_TRUE(timed);      // NOLINT(bugprone-use-after-move)
   EXPECT_TRUE(elsewhere);  // NOLINT(bugprone-use-after-move)
   ASSERT_TRUE(timed.close());
-  EXPECT_EQ(code_of(pool.give_back(std::move(timed))), errc::already_freed);
+  EXPECT_EQ(code_of(pool.release(std::move(timed))), errc::closed);
   EXPECT_EQ(pool.idle(), 0u);
 }
 
@@ -136,19 +152,19 @@ TEST_F(event_test, TheIdleEventsGoWithThePoolAndTheTakenOnesDoNot) {
   std::optional<event> taken;
   {
     event_pool pool{device_at(0)};
-    auto idle = pool.take().value();
-    taken = pool.take().value();
-    ASSERT_TRUE(pool.give_back(std::move(idle)));
+    auto idle = pool.acquire().value();
+    taken = pool.acquire().value();
+    ASSERT_TRUE(pool.release(std::move(idle)));
   }
   EXPECT_EQ(fake.live(), 1u);
-  EXPECT_TRUE(taken->reached());
+  EXPECT_TRUE(taken->is_complete());
 }
 
 TEST_F(event_test, TrimDestroysAllAndTellsTheFirstFailure) {
   event_pool pool{device_at(0)};
   std::vector<event> taken;
-  for (int i = 0; i < 3; ++i) taken.push_back(pool.take().value());
-  for (auto& each : taken) ASSERT_TRUE(pool.give_back(std::move(each)));
+  for (int i = 0; i < 3; ++i) taken.push_back(pool.acquire().value());
+  for (auto& each : taken) ASSERT_TRUE(pool.release(std::move(each)));
   make_current();
   fake.clear_log();
   fake.fail_nth(3, driver::CUDA_ERROR_UNKNOWN);
@@ -163,11 +179,11 @@ TEST_F(event_test, ThePoolServesManyThreads) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&pool] {
       for (int i = 0; i < 500; ++i) {
-        auto a = pool.take().value();
-        auto b = pool.take().value();
+        auto a = pool.acquire().value();
+        auto b = pool.acquire().value();
         ASSERT_NE(a.handle(), b.handle());
-        ASSERT_TRUE(pool.give_back(std::move(a)));
-        ASSERT_TRUE(pool.give_back(std::move(b)));
+        ASSERT_TRUE(pool.release(std::move(a)));
+        ASSERT_TRUE(pool.release(std::move(b)));
       }
     });
   }

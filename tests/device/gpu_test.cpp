@@ -99,7 +99,7 @@ TEST_F(gpu_test, TheGuardKeepsACaptureWhole) {
   {
     const thread_capture_mode_guard relaxed{where()};
     ASSERT_TRUE(relaxed);
-    EXPECT_TRUE(mark.reached());
+    EXPECT_TRUE(mark.is_complete());
     const auto plain = allocate_plain(bound, 2_MiB).value();
     EXPECT_TRUE(free_plain(bound, plain));
     const auto range = address_range::reserve(where(), 8_MiB).value();
@@ -151,7 +151,7 @@ TEST_F(gpu_test, AForkedChildIsSafe) {
     return code_of(runtime::open(options{})) == errc::driver_gone ? 0 : 101;
   });
   EXPECT_EQ(found, 0);
-  EXPECT_TRUE(own->event.reached()) << "the parent goes on";
+  EXPECT_TRUE(own->event.is_complete()) << "the parent goes on";
 }
 
 TEST_F(gpu_test, SomeThingsOutliveTheDriver) { survivors.own.emplace(where()); }

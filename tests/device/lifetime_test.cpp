@@ -121,7 +121,7 @@ TEST_F(lifetime_test, AForkedChildTouchesNoDriver) {
       }
       ++number;
     }
-    if (own->pool.take() || own->pool.trim() || own->pool.idle() != 0) return 100;
+    if (own->pool.acquire() || own->pool.trim() || own->pool.idle() != 0) return 100;
     if (device_at(0).context() || device_at(0).can_access_peer(device_at(1))) return 101;
     if (const thread_capture_mode_guard relaxed{device_at(0)};
         relaxed || relaxed.error().code != errc::driver_gone) {
@@ -133,7 +133,7 @@ TEST_F(lifetime_test, AForkedChildTouchesNoDriver) {
     return reported_errors() == reports ? 0 : 104;
   });
   EXPECT_EQ(found, 0);
-  EXPECT_TRUE(own->event.reached()) << "the parent goes on";
+  EXPECT_TRUE(own->event.is_complete()) << "the parent goes on";
 }
 
 TEST_F(lifetime_test, AForkedChildMayOpenARuntimeOfItsOwn) {

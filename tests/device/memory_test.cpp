@@ -157,7 +157,7 @@ TEST_F(memory_test, AMappingMustFitIntoItsRange) {
   EXPECT_EQ(code_of(mapping::create(range, unit / 2, handle)), errc::bad_alignment);
   EXPECT_EQ(fake.count(call::mem_map), 0u);
   ASSERT_TRUE(handle.close());
-  EXPECT_EQ(code_of(mapping::create(range, unit, handle)), errc::already_freed);
+  EXPECT_EQ(code_of(mapping::create(range, unit, handle)), errc::closed);
 }
 
 TEST_F(memory_test, ManyHandlesTakeOneGrant) {
@@ -200,11 +200,13 @@ TEST_F(memory_test, OwnersMoveAndGiveBackOnce) {
     address_range range_again{std::move(range)};
     physical_handle handle_again{std::move(handle)};
     mapping mapped_again{std::move(mapped)};
-    EXPECT_FALSE(range);   // NOLINT(bugprone-use-after-move)
+    EXPECT_FALSE(range);  // NOLINT(bugprone-use-after-move)
+    EXPECT_TRUE(range.empty() && handle.empty() && mapped.empty());
+    EXPECT_FALSE(range_again.empty() || handle_again.empty() || mapped_again.empty());
     EXPECT_FALSE(handle);  // NOLINT(bugprone-use-after-move)
     EXPECT_FALSE(mapped);  // NOLINT(bugprone-use-after-move)
-    EXPECT_EQ(code_of(mapped.set_access(device_at(0))), errc::already_freed);
-    EXPECT_EQ(code_of(handle.export_descriptor()), errc::already_freed);
+    EXPECT_EQ(code_of(mapped.set_access(device_at(0))), errc::moved_from);
+    EXPECT_EQ(code_of(handle.export_descriptor()), errc::moved_from);
     EXPECT_EQ(fake.live(), 3u);
     handle_again = physical_handle::create(device_at(0), unit).value();
     mapped_again = mapping::create(range_again, unit, handle_again).value();
@@ -223,6 +225,8 @@ TEST_F(memory_test, AHandleMayGoBeforeItsMapping) {
   EXPECT_TRUE(handle.close());
   EXPECT_TRUE(mapped.set_access(device_at(0)));
   EXPECT_TRUE(mapped.close());
+  EXPECT_EQ(code_of(mapped.set_access(device_at(0))), errc::closed);
+  EXPECT_EQ(code_of(handle.export_descriptor()), errc::closed);
 }
 
 TEST(descriptor, ClosesWhatItOwnsAndNothingElse) {

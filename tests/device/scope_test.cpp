@@ -50,7 +50,7 @@ TEST_F(scope_test, ACurrentContextCostsOneCall) {
   possessions own{device_at(0)};
   make_current();
   fake.clear_log();
-  EXPECT_TRUE(own.event.reached().value());
+  EXPECT_TRUE(own.event.is_complete().value());
   EXPECT_THAT(fake.calls(), ElementsAre(call::ctx_get_current, call::event_query));
   fake.clear_log();
   ASSERT_TRUE(own.event.record(own.stream));
@@ -65,10 +65,10 @@ TEST_F(scope_test, CallsWithAScopeAddNothing) {
   fake.clear_log();
   const stream_ref foreign{device_at(0), own.stream.handle()};
   ASSERT_TRUE(own.event.record(own.stream, bound));
-  ASSERT_TRUE(own.event.reached(bound));
+  ASSERT_TRUE(own.event.is_complete(bound));
   ASSERT_TRUE(foreign.wait(own.event, bound));
   ASSERT_TRUE(foreign.id(bound));
-  ASSERT_TRUE(foreign.ready(bound));
+  ASSERT_TRUE(foreign.is_complete(bound));
   ASSERT_TRUE(foreign.capture(bound));
   ASSERT_TRUE(foreign.is_capturing(bound));
   EXPECT_THAT(fake.calls(),
@@ -82,7 +82,7 @@ TEST_F(scope_test, AScopeOfAnotherDeviceIsRefusedBeforeTheDriverSeesIt) {
   const context_scope wrong{device_at(1)};
   ASSERT_TRUE(wrong);
   fake.clear_log();
-  EXPECT_EQ(code_of(own.event.reached(wrong)), errc::invalid_argument);
+  EXPECT_EQ(code_of(own.event.is_complete(wrong)), errc::invalid_argument);
   EXPECT_EQ(code_of(own.event.record(own.stream, wrong)), errc::invalid_argument);
   EXPECT_EQ(code_of(stream_ref(device_at(0), own.stream.handle()).id(wrong)),
             errc::invalid_argument);

@@ -28,7 +28,7 @@ class simulated_test : public ::testing::Test {
     runtime_ = runtime::open_simulated(machine).value();
   }
   void TearDown() override {
-    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.story();
+    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.message();
     EXPECT_THAT(heard.errors, IsEmpty());
   }
   [[nodiscard]] device device_at(int index) const {
@@ -160,14 +160,14 @@ TEST_F(simulated_test, StreamsKnowTheirDevice) {
 TEST_F(stepped_test, AnEventIsReachedWhenTheWorkBeforeItIsDone) {
   const auto own = stream::create(device_at(0)).value();
   auto mark = event::create(device_at(0)).value();
-  EXPECT_TRUE(mark.reached().value()) << "never recorded";
+  EXPECT_TRUE(mark.is_complete().value()) << "never recorded";
   queue(own);
   ASSERT_TRUE(mark.record(own));
-  EXPECT_FALSE(mark.reached().value());
-  EXPECT_FALSE(own.ready().value());
+  EXPECT_FALSE(mark.is_complete().value());
+  EXPECT_FALSE(own.is_complete().value());
   machine->run_until_idle();
-  EXPECT_TRUE(mark.reached().value());
-  EXPECT_TRUE(own.ready().value());
+  EXPECT_TRUE(mark.is_complete().value());
+  EXPECT_TRUE(own.is_complete().value());
 }
 
 TEST_F(stepped_test, SynchronizingMakesItHappen) {
@@ -206,13 +206,13 @@ TEST_F(stepped_test, AnEventGivenBackBeforeItIsReachedStillHoldsBackWhoWaits) {
   event_pool pool{device_at(0)};
   std::string order;
   queue(first, [&] { order += 'a'; });
-  auto mark = pool.take().value();
+  auto mark = pool.acquire().value();
   ASSERT_TRUE(mark.record(first));
   ASSERT_TRUE(second.wait(mark));
   auto* const handle = mark.handle();
-  ASSERT_TRUE(pool.give_back(std::move(mark)));
+  ASSERT_TRUE(pool.release(std::move(mark)));
 
-  auto again = pool.take().value();
+  auto again = pool.acquire().value();
   ASSERT_EQ(again.handle(), handle);
   ASSERT_TRUE(again.record(third));
   queue(second, [&] { order += 'b'; });
@@ -240,11 +240,11 @@ TEST_F(simulated_test, ThePoolServesThreadsWhileEventsArePending) {
       const auto own = stream::create(device_at(0)).value();
       for (int i = 0; i < 200; ++i) {
         queue(own);
-        auto mark = pool.take().value();
+        auto mark = pool.acquire().value();
         ASSERT_TRUE(mark.record(own));
         ASSERT_TRUE(own.wait(mark));
-        ASSERT_TRUE(mark.reached());
-        ASSERT_TRUE(pool.give_back(std::move(mark)));
+        ASSERT_TRUE(mark.is_complete());
+        ASSERT_TRUE(pool.release(std::move(mark)));
       }
       ASSERT_TRUE(own.synchronize());
     });
@@ -380,14 +380,14 @@ TEST_F(capture_test, IsBrokenByAQueryAndKeptWholeByTheGuard) {
   {
     const thread_capture_mode_guard relaxed{device_at(0)};
     ASSERT_TRUE(relaxed);
-    EXPECT_TRUE(mark.reached());
+    EXPECT_TRUE(mark.is_complete());
     const context_scope bound{device_at(0)};
     const auto plain = allocate_plain(bound, 2_MiB);
     ASSERT_TRUE(plain);
     EXPECT_TRUE(free_plain(bound, *plain));
   }
   EXPECT_EQ(own.ref().capture().value().status, capture_status::active);
-  EXPECT_EQ(code_of(mark.reached()), errc::capture_forbidden) << "the mode was put back";
+  EXPECT_EQ(code_of(mark.is_complete()), errc::capture_forbidden) << "the mode was put back";
   EXPECT_EQ(own.ref().capture().value().status, capture_status::invalidated);
   EXPECT_EQ(end(own), driver::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }

@@ -90,18 +90,18 @@ TEST_F(stream_test, AssigningToItselfKeepsTheStream) {
 
 TEST_F(stream_test, BusyIsNoError) {
   const auto own = stream::create(device_at(0)).value();
-  EXPECT_TRUE(own.ready().value());
+  EXPECT_TRUE(own.is_complete().value());
   fake.always[call::stream_query] = driver::CUDA_ERROR_NOT_READY;
-  EXPECT_FALSE(own.ready().value());
+  EXPECT_FALSE(own.is_complete().value());
   fake.always[call::stream_query] = driver::CUDA_ERROR_LAUNCH_FAILED;
-  EXPECT_EQ(code_of(own.ready()), errc::device_lost);
+  EXPECT_EQ(code_of(own.is_complete()), errc::device_lost);
 }
 
 TEST_F(stream_test, WaitingForAnEmptyEventIsRefused) {
   const auto own = stream::create(device_at(0)).value();
   auto gone = event::create(device_at(0)).value();
   ASSERT_TRUE(gone.close());
-  EXPECT_EQ(code_of(own.wait(gone)), errc::already_freed);
+  EXPECT_EQ(code_of(own.wait(gone)), errc::closed);
   EXPECT_EQ(fake.count(call::stream_wait_event), 0u);
 }
 

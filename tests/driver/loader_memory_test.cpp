@@ -45,7 +45,7 @@ long failures_until_enough(const char* path) {
     allocations_left = -1;
     if (!one_failed) return enough;
     EXPECT_FALSE(loaded) << enough;
-    EXPECT_EQ(loaded.error(), (error{.code = errc::system, .detail = "no host memory"})) << enough;
+    EXPECT_EQ(loaded.error(), error{.code = errc::no_host_memory}) << enough;
   }
   return -1;
 }

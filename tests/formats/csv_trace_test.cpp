@@ -55,8 +55,8 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
 
 TEST(csv_trace, reads_the_peaks_of_its_row) {
   const std::string text = "trace,…,,,,,,\none,1,2,3,4,5,6,7\ntwo,1,2,30,4,50,60,70\n";
-  const std::vector<recorded_peak> expected = {{"torch-default", 30, 50},
-                                               {"torch-expandable", 60, 70}};
+  const std::vector<recorded_peak> expected = {{"torch-default", bytes{30}, bytes{50}},
+                                               {"torch-expandable", bytes{60}, bytes{70}}};
   EXPECT_EQ(formats::read_csv_peaks(text, "p", "two").value(), expected);
   EXPECT_TRUE(formats::read_csv_peaks(text, "p", "three").value().empty());
   EXPECT_FALSE(formats::read_csv_peaks("a,b\n", "p", "a"));

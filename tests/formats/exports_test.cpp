@@ -1,10 +1,10 @@
-// What is written for other programs, compared with what it was when a person looked at it.
+// The files for other programs, compared with those that a person checked.
 #include <cstdlib>
 #include <fstream>
 
 #include "formats/chrome_trace.hpp"
 #include "formats/csv_trace.hpp"
-#include "formats/final_state.hpp"
+#include "formats/memory_map.hpp"
 #include "formats/output.hpp"
 #include "formats/torch_snapshot.hpp"
 #include "gtest/gtest.h"
@@ -14,16 +14,16 @@ namespace weir::testing_support {
 namespace {
 
 recording sample() {
-  recording made;
-  made.program = "a \"program\"";
-  made.tags = {"", "weights"};
-  made.streams = {0, 7};
-  made.threads = {4000};
-  made.texts = {"step 1\n"};
-  made.frames = {"run at run.cpp:70", "0x1234"};
-  made.stacks = {{0, 1}};
+  recording recorded;
+  recorded.program = "a \"program\"";
+  recorded.tags = {"", "weights"};
+  recorded.streams = {0, 7};
+  recorded.threads = {4000};
+  recorded.texts = {"step 1\n"};
+  recorded.frames = {"run at run.cpp:70", "0x1234"};
+  recorded.stacks = {{0, 1}};
   using enum trace_kind;
-  made.events = {
+  recorded.events = {
       {.time = 1000, .address = 0x200000, .size = 0x200000, .kind = reserve},
       {.time = 2000,
        .address = 0x200000,
@@ -39,14 +39,14 @@ recording sample() {
       {.time = 6000, .size = 1 << 30, .stream = 1, .kind = out_of_memory},
       {.time = 7000, .stream = 1, .other = 0, .kind = wait},
   };
-  return made;
+  return recorded;
 }
 
 /// Written anew with WEIR_WRITE_DOCUMENTS set.
-void expect_golden(const std::string& made, const std::string& file) {
+void expect_golden(const std::string& text, const std::string& file) {
   const std::string path = std::string{WEIR_DATA_FOLDER} + "/formats/" + file;
-  if (std::getenv("WEIR_WRITE_DOCUMENTS") != nullptr) write_bytes(path, made);
-  EXPECT_EQ(made, read_bytes(path)) << file;
+  if (std::getenv("WEIR_WRITE_DOCUMENTS") != nullptr) write_bytes(path, text);
+  EXPECT_EQ(text, read_bytes(path)) << file;
 }
 
 TEST(exports, chrome_trace) {
@@ -82,11 +82,11 @@ TEST(exports, csv_traces_are_read_back_as_they_were) {
 using change = std::pair<std::uint64_t, std::int64_t>;
 
 /// What each event did to reserved memory: addresses, and sizes with their sign.
-std::vector<std::vector<change>> changes_in(const recording& what) {
-  formats::memory_map map{what};
+std::vector<std::vector<change>> changes_in(const recording& recorded) {
+  formats::memory_map map{recorded};
   std::vector<std::vector<change>> all;
-  for (const trace_event& each : what.events) {
-    map.take(each);
+  for (const trace_event& each : recorded.events) {
+    map.apply(each);
     all.emplace_back();
     for (const auto& one : map.changes()) {
       const auto size = static_cast<std::int64_t>(one.size);
@@ -98,9 +98,9 @@ std::vector<std::vector<change>> changes_in(const recording& what) {
 
 TEST(exports, memory_that_was_reserved_before_the_recording_appears_with_its_first_block) {
   using enum trace_kind;
-  recording made;
-  made.streams = {0};
-  made.events = {
+  recording recorded;
+  recorded.streams = {0};
+  recorded.events = {
       {.address = 0x1000, .size = 0x1000, .kind = reserve},
       {.address = 0x800, .size = 0x1800, .extra = 0x2000, .kind = allocate},  // both sides missing
       {.address = 0x800, .size = 0x1800, .kind = deallocate},
@@ -110,32 +110,33 @@ TEST(exports, memory_that_was_reserved_before_the_recording_appears_with_its_fir
       {.address = 0x9000, .size = 0x1000, .extra = 0x1000, .kind = move},
   };
   using list = std::vector<std::vector<change>>;
-  EXPECT_EQ(changes_in(made), (list{{{0x1000, 0x1000}},
-                                    {{0x800, 0x800}, {0x2000, 0x800}},
-                                    {},
-                                    {},
-                                    {{0x0, 0x800}},
-                                    {{0x2400, -0x400}},
-                                    {{0x1000, -0x1000}, {0x9000, 0x1000}}}));
+  EXPECT_EQ(changes_in(recorded), (list{{{0x1000, 0x1000}},
+                                        {{0x800, 0x800}, {0x2000, 0x800}},
+                                        {},
+                                        {},
+                                        {{0x0, 0x800}},
+                                        {{0x2400, -0x400}},
+                                        {{0x1000, -0x1000}, {0x9000, 0x1000}}}));
 }
 
-TEST(exports, memory_comes_and_goes_with_blocks_where_nothing_tells_of_it) {
+TEST(exports, memory_comes_and_goes_with_blocks_where_no_reservation_is_recorded) {
   using enum trace_kind;
-  recording made;
-  made.streams = {0};
-  made.events = {{.address = 0x1000, .size = 100, .kind = allocate},
-                 {.address = 0x1200, .size = 513, .kind = allocate},
-                 {.address = 0x1000, .size = 100, .kind = deallocate},
-                 {.address = 0x1200, .size = 513, .kind = deallocate}};
+  recording recorded;
+  recorded.streams = {0};
+  recorded.events = {{.address = 0x1000, .size = 100, .kind = allocate},
+                     {.address = 0x1200, .size = 513, .kind = allocate},
+                     {.address = 0x1000, .size = 100, .kind = deallocate},
+                     {.address = 0x1200, .size = 513, .kind = deallocate}};
   using list = std::vector<std::vector<change>>;
-  EXPECT_EQ(changes_in(made),
+  EXPECT_EQ(changes_in(recorded),
             (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1000, -512}}, {{0x1200, -1024}}}));
-  // Told in two steps, it stays until the second.
-  made.real_addresses = false;
-  made.events[2].kind = deallocate;
-  made.events[3] = {.address = 0x1000, .size = 100, .kind = reusable};
+  // Freed in two steps, it stays until the second.
+  recorded.real_addresses = false;
+  recorded.events[2].kind = deallocate;
+  recorded.events[3] = {.address = 0x1000, .size = 100, .kind = reusable};
   const std::uint64_t first = std::uint64_t{1} << 40;
-  EXPECT_EQ(changes_in(made), (list{{{first, 512}}, {{first + 512, 1024}}, {}, {{first, -512}}}));
+  EXPECT_EQ(changes_in(recorded),
+            (list{{{first, 512}}, {{first + 512, 1024}}, {}, {{first, -512}}}));
 }
 
 TEST(exports, files_appear_whole_or_not_at_all) {

@@ -39,9 +39,9 @@ const std::string csv = "# op,id,bytes,stream,t_us\na,1,100,0,3\nr,1,,0,5\n";
 
 TEST(open, tells_files_apart_by_their_content) {
   const scratch_folder folder;
-  recording made;
-  made.events = {{.address = 1, .size = 2, .kind = trace_kind::allocate}};
-  ASSERT_TRUE(write_trace(made, folder.path("t")));
+  recording recorded;
+  recorded.events = {{.address = 1, .size = 2, .kind = trace_kind::allocate}};
+  ASSERT_TRUE(write_trace(recorded, folder.path("t")));
   const std::string trace = read_bytes(folder.path("t"));
   const std::string log =
       "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.000001,allocate,0x10,4,0x0\n";
@@ -67,7 +67,7 @@ TEST(open, takes_peaks_from_beside_the_trace) {
   const auto read = read_recording(folder.path("run.trace.gz")).value();
   EXPECT_EQ(read.program, "run");
   ASSERT_EQ(read.peaks.size(), 2u);
-  EXPECT_EQ(read.peaks[0], (recorded_peak{"torch-default", 30, 50}));
+  EXPECT_EQ(read.peaks[0], (recorded_peak{"torch-default", bytes{30}, bytes{50}}));
   write_bytes(folder.path("peaks.csv"), "something else\n");
   EXPECT_TRUE(read_recording(folder.path("run.trace.gz")).value().peaks.empty());
 }

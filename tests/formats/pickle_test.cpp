@@ -39,7 +39,7 @@ TEST(pickle, reads_numbers_and_texts) {
   EXPECT_EQ(read.integer(all[5]), -2);
   EXPECT_EQ(read.text(all[8]), "hi");
   EXPECT_EQ(read.text(all[9]), "you");
-  EXPECT_EQ(all[10].is, formats::pickle_value::type::real);
+  EXPECT_EQ(all[10].type, formats::pickle_value::value_type::real);
   EXPECT_FALSE(read.natural(all[10]));
 }
 

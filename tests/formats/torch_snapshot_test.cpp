@@ -25,19 +25,20 @@ struct step {
   std::uint64_t stream;
   friend bool operator==(const step&, const step&) = default;
 };
-std::vector<step> steps(const recording& of) {
-  std::vector<step> found;
+std::vector<step> steps(const recording& recorded) {
+  std::vector<step> steps_read;
   std::map<std::uint64_t, std::uint64_t> numbers;
   std::uint64_t next = 0;
-  for (const trace_event& each : of.events) {
+  for (const trace_event& each : recorded.events) {
     if (each.kind == trace_kind::allocate) {
       numbers[each.address] = next++;
     } else if (each.kind != trace_kind::deallocate && each.kind != trace_kind::reusable) {
       continue;
     }
-    found.push_back({each.kind, numbers.at(each.address), each.size, of.streams[each.stream]});
+    steps_read.push_back(
+        {each.kind, numbers.at(each.address), each.size, recorded.streams[each.stream]});
   }
-  return found;
+  return steps_read;
 }
 
 TEST(torch_snapshot, says_the_same_as_the_trace_of_the_same_run) {

@@ -17,27 +17,27 @@
 namespace weir::fuzz {
 
 /// The bytes of an input, one after the other; 0 behind its end.
-class script {
+class fuzz_input {
  public:
-  explicit script(std::span<const std::uint8_t> text) noexcept : text_{text} {}
-  [[nodiscard]] bool over() const noexcept { return at_ >= text_.size(); }
-  [[nodiscard]] std::uint8_t next() noexcept { return over() ? std::uint8_t{0} : text_[at_++]; }
+  explicit fuzz_input(std::span<const std::uint8_t> data) noexcept : data_{data} {}
+  [[nodiscard]] bool at_end() const noexcept { return next_ >= data_.size(); }
+  [[nodiscard]] std::uint8_t next() noexcept { return at_end() ? std::uint8_t{0} : data_[next_++]; }
   [[nodiscard]] std::size_t below(std::size_t end) noexcept { return next() % end; }
 
  private:
-  std::span<const std::uint8_t> text_;
-  std::size_t at_ = 0;
+  std::span<const std::uint8_t> data_;
+  std::size_t next_ = 0;
 };
 
 /// The machine that programs run on, one after the other: making one costs more than most of them.
 ///
 /// Work happens only when a program says so, so that an input does the same every time. One thread.
-class world {
+class fuzz_fixture {
  public:
-  world();
-  ~world();
-  world(const world&) = delete;
-  world& operator=(const world&) = delete;
+  fuzz_fixture();
+  ~fuzz_fixture();
+  fuzz_fixture(const fuzz_fixture&) = delete;
+  fuzz_fixture& operator=(const fuzz_fixture&) = delete;
 
   [[nodiscard]] sim::machine& machine() const noexcept { return *machine_; }
   [[nodiscard]] device gpu() const noexcept { return *gpu_; }
@@ -63,29 +63,29 @@ class world {
 /// Stops the process at the first thing that is wrong.
 class program {
  public:
-  program(world& at, script text);
+  program(fuzz_fixture& fixture, fuzz_input input);
   ~program();
   program(const program&) = delete;
   program& operator=(const program&) = delete;
 
-  /// To the end of the text, then gives everything back. False: the machine is not what it was,
-  /// because driver calls failed that should have given memory back.
+  /// To the end of the input, then frees everything. False: the machine is not what it was, because
+  /// driver calls failed that should have released memory.
   [[nodiscard]] bool run();
 
  private:
-  static constexpr std::size_t lane_count = 5;  // the legacy stream, the thread's own, three more
+  static constexpr std::size_t stream_count = 5;  // the legacy stream, the thread's own, three more
   static constexpr std::size_t most_live = 64;
-  using lane_set = unsigned;
+  using stream_set = unsigned;
 
-  struct piece {
+  struct tracked_block {
     device_address address = 0;
     std::uint64_t size = 0;
     weir::tag tag{};
     std::size_t home = 0;
-    lane_set used = 0;      // streams that may be using it
-    lane_set recorded = 0;  // those the allocator was told of
-    bool orphan = false;    // the stream of its allocation is gone; `home` is that stream's place
-    bool captured = false;  // of the capture that is under way
+    stream_set users = 0;     // streams that may be using it
+    stream_set recorded = 0;  // those of them that were recorded
+    bool orphan = false;      // the stream of its allocation is gone; `home` is that stream's place
+    bool captured = false;    // of the capture that is under way
   };
   struct graph {
     graph_memory memory;
@@ -96,41 +96,41 @@ class program {
   // Memory
   void allocate();
   [[nodiscard]] std::uint64_t read_size();
-  void adopt(void* made, std::uint64_t size, std::size_t on);
+  void add_live(void* pointer, std::uint64_t size, std::size_t on);
   void free_one();
-  bool free_on(std::size_t which, std::size_t on, unsigned form);
-  void forget(std::size_t which);
+  bool free_on(std::size_t index, std::size_t on, unsigned form);
+  void remove_live(std::size_t index);
   void free_wrongly();
   void use();
   void record();
   // Around it
-  bool order(piece& what, std::size_t on, lane_set but);
-  void synchronize(std::size_t which);
+  bool order(tracked_block& block, std::size_t on, stream_set excluded);
+  void synchronize(std::size_t stream);
   void change_stream();
   void change_limits();
   void change_pools();
-  void give_back();
+  void trim();
   void begin_capture(std::size_t on);
   void end_capture();
   void drop_graph();
-  void look();
+  void inspect();
   // Checks
   void check(bool everything);
-  void check_books();
+  void check_metadata();
   [[nodiscard]] bool end();
 
-  /// Makes a call to the allocator, with the driver failure that the text asked for.
+  /// Makes a call to the allocator, with the driver failure that the input asked for.
   template <class Call>
-  auto call(const Call& made);
-  [[nodiscard]] stream_ref ref(std::size_t which) const;
-  [[nodiscard]] bool captures(std::size_t which) const { return capturing_ == which; }
+  auto call(const Call& function);
+  [[nodiscard]] stream_ref ref(std::size_t stream) const;
+  [[nodiscard]] bool captures(std::size_t stream) const { return capturing_ == stream; }
 
-  world& at_;
-  script text_;
+  fuzz_fixture& fixture_;
+  fuzz_input input_;
   caching_allocator memory_;
-  std::array<std::optional<stream>, lane_count> owned_;  // nothing for the default streams
-  lane_set released_ = 0;  // streams said to be used no more, until a call names them again
-  std::vector<piece> live_;
+  std::array<std::optional<stream>, stream_count> owned_;  // nothing for the default streams
+  stream_set released_ = 0;  // streams said to be used no more, until a call names them again
+  std::vector<tracked_block> live_;
   std::map<device_address, device_address> extents_;  // of all live blocks, rounded
   std::vector<device_address> dead_;
   std::uint64_t live_bytes_ = 0;

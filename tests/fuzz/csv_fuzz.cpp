@@ -24,9 +24,9 @@ void check(const weir::result<weir::recording>& read) {
     return;
   }
   weir::trace::event_encoder encoder;
-  std::string wrong;
-  static_cast<void>(encoder.encode(read->events, weir::trace::table_sizes::of(*read), wrong));
-  require(wrong.empty());
+  std::string violation;
+  static_cast<void>(encoder.encode(read->events, weir::trace::table_sizes::of(*read), violation));
+  require(violation.empty());
   require(!weir::formats::chrome_trace_of(*read).empty());
 }
 

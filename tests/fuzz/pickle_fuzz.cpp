@@ -25,9 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   weir::trace::event_encoder encoder;
-  std::string wrong;
-  static_cast<void>(encoder.encode(read->events, weir::trace::table_sizes::of(*read), wrong));
-  require(wrong.empty());
+  std::string violation;
+  static_cast<void>(encoder.encode(read->events, weir::trace::table_sizes::of(*read), violation));
+  require(violation.empty());
   require(weir::formats::read_torch_snapshot(weir::formats::torch_snapshot_of(*read), "again")
               .has_value());
   return 0;

@@ -23,11 +23,11 @@ void check(std::string_view bytes) {
   }
   if (read->damage) require(read->damage->offset <= bytes.size() && !read->damage->reason.empty());
   weir::trace::event_encoder encoder;
-  std::string wrong;
+  std::string violation;
   const auto tables = weir::trace::table_sizes::of(*read);
   if (read->events.size() <= weir::trace::most_records) {
-    static_cast<void>(encoder.encode(read->events, tables, wrong));
-    require(wrong.empty());
+    static_cast<void>(encoder.encode(read->events, tables, violation));
+    require(violation.empty());
   }
 }
 

@@ -20,7 +20,7 @@ class program {
  public:
   explicit program(std::uint64_t seed = 1);
 
-  // --- What a program is made of -----------------------------------------------------------------
+  // --- Objects -----------------------------------------------------------------------------------
   CUstream stream(unsigned flags = CU_STREAM_NON_BLOCKING);
   CUevent event();
   /// Plain device memory.
@@ -28,7 +28,7 @@ class program {
   /// Host memory that devices see.
   unsigned char* pinned(std::size_t size = 4096);
   CUdeviceptr managed(std::size_t size = 4096);
-  /// A 2 MiB handle mapped at `addresses.size()` places.
+  /// A 2 MiB handle mapped at two addresses.
   struct mapped_twice {
     CUdeviceptr first;
     CUdeviceptr second;
@@ -36,11 +36,11 @@ class program {
   };
   mapped_twice alias();
 
-  // --- What it does ------------------------------------------------------------------------------
-  void write(CUstream on, CUdeviceptr where, std::size_t size = 4096);
-  void read(CUstream on, CUdeviceptr where, std::size_t size = 4096);
+  // --- Operations --------------------------------------------------------------------------------
+  void write(CUstream on, CUdeviceptr address, std::size_t size = 4096);
+  void read(CUstream on, CUdeviceptr address, std::size_t size = 4096);
   void copy(CUstream on, CUdeviceptr to, CUdeviceptr from, std::size_t size = 4096);
-  void fill(CUstream on, CUdeviceptr where, std::size_t size = 4096);
+  void fill(CUstream on, CUdeviceptr address, std::size_t size = 4096);
   void record(CUevent event, CUstream on);
   void wait(CUstream on, CUevent event);
   /// `second` continues after everything that is in `first` now.
@@ -52,16 +52,16 @@ class program {
   void poll(CUevent event);
   void poll(CUstream on);
   CUdeviceptr allocate(CUstream on, std::size_t size = 4096);
-  void free(CUstream on, CUdeviceptr where);
-  void unmap(CUdeviceptr where);
-  void host_read(const void* where, std::size_t size = 4096);
-  void host_write(void* where, std::size_t size = 4096);
+  void free(CUstream on, CUdeviceptr address);
+  void unmap(CUdeviceptr address);
+  void host_read(const void* pointer, std::size_t size = 4096);
+  void host_write(void* pointer, std::size_t size = 4096);
   void check(CUresult answer) const { ASSERT_EQ(answer, CUDA_SUCCESS); }
 
   [[nodiscard]] sim::machine& machine() { return *machine_; }
   [[nodiscard]] const table& cuda() const { return machine_->driver(); }
-  /// What the oracle found, as text for a failing test.
-  [[nodiscard]] std::string stories() const;
+  /// The hazards that the oracle reported, as text for a failing test.
+  [[nodiscard]] std::string describe_hazards() const;
 
  private:
   std::shared_ptr<sim::machine> machine_;

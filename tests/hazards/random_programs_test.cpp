@@ -3,7 +3,7 @@
 //
 // The generator keeps its own model of order, made of nothing the oracle uses: an explicit graph of
 // operations with the set of all predecessors of each. Before an access it adds what keeps it apart
-// from earlier ones (an event, a host wait); in a racy program it forgets to, once.
+// from earlier ones (an event, a host wait); in a racy program it omits that, once.
 #include <bitset>
 #include <cstdlib>
 #include <map>
@@ -44,25 +44,25 @@ class order_model {
   std::vector<std::bitset<most_nodes>> before_;
 };
 
-class random_source {
+class rng {
  public:
-  explicit random_source(std::uint64_t seed) : state_{seed * 2 + 1} {}
+  explicit rng(std::uint64_t seed) : state_{seed * 2 + 1} {}
   std::size_t below(std::size_t n) {
     state_ = state_ * 6364136223846793005ULL + 1442695040888963407ULL;
     return static_cast<std::size_t>((state_ >> 33) % n);
   }
-  bool chance(std::size_t in) { return below(in) == 0; }
+  bool one_in(std::size_t n) { return below(n) == 0; }
 
  private:
   std::uint64_t state_;
 };
 
 /// Things that many programs share, so that 100,000 programs do not create 100,000 machines.
-struct workplace {
+struct shared_objects {
   static constexpr std::size_t stream_count = 5;
   static constexpr std::size_t buffer_size = 4096;
 
-  explicit workplace(std::uint64_t seed) : p{seed} {
+  explicit shared_objects(std::uint64_t seed) : p{seed} {
     for (std::size_t i = 0; i < stream_count; ++i) {
       const bool blocking = i < 2;
       streams.push_back(p.stream(blocking ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
@@ -93,15 +93,15 @@ struct workplace {
   std::size_t pinned_buffer = 0;
 };
 
-/// One random program: queues operations on the workplace and mirrors them in the model.
+/// One random program: queues operations on the shared objects and mirrors them in the model.
 class generator {
  public:
-  generator(workplace& at, std::uint64_t seed, bool racy)
-      : at_{at}, random_{seed}, racy_{racy}, buffers_{at.buffers} {
+  generator(shared_objects& shared, std::uint64_t seed, bool racy)
+      : shared_{shared}, random_{seed}, racy_{racy}, buffers_{shared.buffers} {
     host_ = model_.add({});
-    last_of_.assign(at_.streams.size(), host_);
+    last_of_.assign(shared_.streams.size(), host_);
     history_.resize(buffers_.size());
-    forget_at_ = 1 + random_.below(4);
+    omit_at_ = 1 + random_.below(4);
   }
 
   /// Returns whether the program contains a race.
@@ -113,8 +113,8 @@ class generator {
   }
 
  private:
-  struct past_access {
-    node who;
+  struct earlier_access {
+    node operation;
     std::size_t stream;  // host_side for the host
     std::size_t from;
     std::size_t to;
@@ -125,19 +125,19 @@ class generator {
   void step() {
     switch (random_.below(12)) {
       case 0:
-        return record(random_.below(at_.events.size()), random_stream());
+        return record(random_.below(shared_.events.size()), random_stream());
       case 1:
-        return wait(random_stream(), random_.below(at_.events.size()));
+        return wait(random_stream(), random_.below(shared_.events.size()));
       case 2:
-        return random_.chance(3) ? synchronize_stream(random_stream()) : copy();
+        return random_.one_in(3) ? synchronize_stream(random_stream()) : copy();
       case 3:
-        return random_.chance(6) ? synchronize_device() : fill();
+        return random_.one_in(6) ? synchronize_device() : fill();
       case 4:
-        return poll(random_.below(at_.events.size()));
+        return poll(random_.below(shared_.events.size()));
       case 5:
         return host_touch();
       case 6:
-        return random_.chance(2) ? allocate() : release();
+        return random_.one_in(2) ? allocate() : release();
       default:
         return touch();
     }
@@ -146,78 +146,80 @@ class generator {
   // --- Operations and their order ---------------------------------------------------------------
 
   [[nodiscard]] bool blocking(std::size_t stream) const { return stream < 2 || stream == legacy(); }
-  [[nodiscard]] std::size_t legacy() const { return at_.streams.size() - 1; }
-  std::size_t random_stream() { return random_.below(at_.streams.size()); }
+  [[nodiscard]] std::size_t legacy() const { return shared_.streams.size() - 1; }
+  std::size_t random_stream() { return random_.below(shared_.streams.size()); }
 
   /// A new operation at the end of a stream.
   node append(std::size_t stream) {
-    const node made = model_.add({last_of_[stream], host_});
+    const node added = model_.add({last_of_[stream], host_});
     if (stream == legacy()) {
       for (std::size_t other = 0; other < legacy(); ++other) {
-        if (blocking(other)) model_.also_after(made, last_of_[other]);
+        if (blocking(other)) model_.also_after(added, last_of_[other]);
       }
     } else if (blocking(stream)) {
-      model_.also_after(made, last_of_[legacy()]);
+      model_.also_after(added, last_of_[legacy()]);
     }
-    return last_of_[stream] = made;
+    return last_of_[stream] = added;
   }
   void host_after(node done) { host_ = model_.add({host_, done}); }
 
   void record(std::size_t event, std::size_t stream) {
-    at_.p.record(at_.events[event], at_.streams[stream]);
+    shared_.p.record(shared_.events[event], shared_.streams[stream]);
     recorded_[event] = append(stream);
-    at_.ever_recorded.insert(event);
+    shared_.ever_recorded.insert(event);
   }
   void wait(std::size_t stream, std::size_t event) {
-    at_.p.wait(at_.streams[stream], at_.events[event]);
-    if (!at_.ever_recorded.contains(event)) return;
+    shared_.p.wait(shared_.streams[stream], shared_.events[event]);
+    if (!shared_.ever_recorded.contains(event)) return;
     // What an earlier program recorded is over, but the wait is an operation of the stream still.
-    const node made = append(stream);
+    const node added = append(stream);
     if (const auto known = recorded_.find(event); known != recorded_.end()) {
-      model_.also_after(made, known->second);
+      model_.also_after(added, known->second);
     }
   }
   void poll(std::size_t event) {
-    at_.p.poll(at_.events[event]);
+    shared_.p.poll(shared_.events[event]);
     if (const auto known = recorded_.find(event); known != recorded_.end()) {
       host_after(known->second);
     }
   }
   void synchronize_stream(std::size_t stream) {
-    at_.p.synchronize(at_.streams[stream]);
+    shared_.p.synchronize(shared_.streams[stream]);
     host_after(last_of_[stream]);
   }
   void synchronize_device() {
-    at_.p.synchronize();
+    shared_.p.synchronize();
     for (const node last : last_of_) host_after(last);
   }
 
   // --- Accesses ----------------------------------------------------------------------------------
 
   /// What `later` would conflict with, that does not come before it.
-  [[nodiscard]] std::vector<past_access> conflicts(std::size_t buffer, std::size_t from,
-                                                   std::size_t to, bool writes, node before) const {
-    std::vector<past_access> found;
-    for (const past_access& old : history_[buffer]) {
+  [[nodiscard]] std::vector<earlier_access> conflicts(std::size_t buffer, std::size_t from,
+                                                      std::size_t to, bool writes,
+                                                      node before) const {
+    std::vector<earlier_access> unordered;
+    for (const earlier_access& old : history_[buffer]) {
       if (old.from >= to || from >= old.to || (!old.writes && !writes)) continue;
-      if (old.who != before && !model_.ordered(old.who, before)) found.push_back(old);
+      if (old.operation != before && !model_.ordered(old.operation, before))
+        unordered.push_back(old);
     }
-    return found;
+    return unordered;
   }
 
   /// Makes the next operation of `stream` come after `old`, in one of the ways a program can.
-  void come_after(std::size_t stream, const past_access& old) {
+  void order_after(std::size_t stream, const earlier_access& old) {
     if (old.stream == host_side) return;  // whatever is queued now comes after the host's deeds
     switch (stream == host_side ? 1 + random_.below(3) : random_.below(4)) {
       case 0: {
-        const std::size_t event = random_.below(at_.events.size());
+        const std::size_t event = random_.below(shared_.events.size());
         record(event, old.stream);
         return wait(stream, event);
       }
       case 1:
         return synchronize_stream(old.stream);
       case 2: {
-        const std::size_t event = random_.below(at_.events.size());
+        const std::size_t event = random_.below(shared_.events.size());
         record(event, old.stream);
         return poll(event);
       }
@@ -231,73 +233,74 @@ class generator {
                bool writes) {
     // What the access would know if it were queued now: its stream, the host, the default streams.
     const auto now = [&] { return stream == host_side ? host_ : probe(stream); };
-    std::vector<past_access> missing = conflicts(buffer, from, to, writes, now());
+    std::vector<earlier_access> missing = conflicts(buffer, from, to, writes, now());
     if (missing.empty()) return;
-    if (racy_ && !forgot_ && ++chances_ >= forget_at_) {
-      forgot_ = true;
+    if (racy_ && !omitted_ && ++omittable_ >= omit_at_) {
+      omitted_ = true;
       return;
     }
     while (!missing.empty()) {
-      come_after(stream, missing.front());
+      order_after(stream, missing.front());
       missing = conflicts(buffer, from, to, writes, now());
     }
   }
   /// A node with the order an operation queued on `stream` would have. It stands for nothing.
   node probe(std::size_t stream) {
     const node last = last_of_[stream];
-    const node made = append(stream);
+    const node probed = append(stream);
     last_of_[stream] = last;
-    return made;
+    return probed;
   }
 
-  struct place {
+  struct byte_range {
     std::size_t buffer;
     std::size_t from;
     std::size_t to;
     CUdeviceptr address;
   };
-  place random_place() {
-    place where{};
-    where.buffer = random_.below(buffers_.size());
-    where.from = random_.below(8) * 512;
-    where.to = where.from + (1 + random_.below(2)) * 512;
-    where.to = std::min(where.to, workplace::buffer_size);
-    const auto& addresses = buffers_[where.buffer];
-    where.address = addresses[random_.below(addresses.size())] + where.from;
-    return where;
+  byte_range random_range() {
+    byte_range range{};
+    range.buffer = random_.below(buffers_.size());
+    range.from = random_.below(8) * 512;
+    range.to = range.from + (1 + random_.below(2)) * 512;
+    range.to = std::min(range.to, shared_objects::buffer_size);
+    const auto& addresses = buffers_[range.buffer];
+    range.address = addresses[random_.below(addresses.size())] + range.from;
+    return range;
   }
-  void note(const place& where, std::size_t stream, node who, bool writes) {
-    look_for_race(where.buffer, where.from, where.to, writes, who);
-    history_[where.buffer].push_back({who, stream, where.from, where.to, writes});
+  void add_access(const byte_range& range, std::size_t stream, node operation, bool writes) {
+    check_race(range.buffer, range.from, range.to, writes, operation);
+    history_[range.buffer].push_back({operation, stream, range.from, range.to, writes});
   }
 
-  /// What was forgotten may have been made good by something queued since, for another reason.
-  void look_for_race(std::size_t buffer, std::size_t from, std::size_t to, bool writes, node who) {
-    if (!conflicts(buffer, from, to, writes, who).empty()) raced_ = true;
+  /// The omitted wait may have been made up for by something queued since, for another reason.
+  void check_race(std::size_t buffer, std::size_t from, std::size_t to, bool writes,
+                  node operation) {
+    if (!conflicts(buffer, from, to, writes, operation).empty()) raced_ = true;
   }
 
   void touch() {
-    const place where = random_place();
+    const byte_range range = random_range();
     const std::size_t stream = random_stream();
-    const bool writes = random_.chance(2);
-    prepare(stream, where.buffer, where.from, where.to, writes);
+    const bool writes = random_.one_in(2);
+    prepare(stream, range.buffer, range.from, range.to, writes);
     if (writes) {
-      at_.p.write(at_.streams[stream], where.address, where.to - where.from);
+      shared_.p.write(shared_.streams[stream], range.address, range.to - range.from);
     } else {
-      at_.p.read(at_.streams[stream], where.address, where.to - where.from);
+      shared_.p.read(shared_.streams[stream], range.address, range.to - range.from);
     }
-    note(where, stream, append(stream), writes);
+    add_access(range, stream, append(stream), writes);
   }
   void fill() {
-    const place where = random_place();
+    const byte_range range = random_range();
     const std::size_t stream = random_stream();
-    prepare(stream, where.buffer, where.from, where.to, true);
-    at_.p.fill(at_.streams[stream], where.address, where.to - where.from);
-    note(where, stream, append(stream), true);
+    prepare(stream, range.buffer, range.from, range.to, true);
+    shared_.p.fill(shared_.streams[stream], range.address, range.to - range.from);
+    add_access(range, stream, append(stream), true);
   }
   void copy() {
-    place to = random_place();
-    place from = random_place();
+    byte_range to = random_range();
+    byte_range from = random_range();
     if (to.buffer == from.buffer) return touch();
     const std::size_t length = std::min(to.to - to.from, from.to - from.from);
     to.to = to.from + length;
@@ -305,86 +308,88 @@ class generator {
     const std::size_t stream = random_stream();
     prepare(stream, to.buffer, to.from, to.to, true);
     prepare(stream, from.buffer, from.from, from.to, false);
-    at_.p.copy(at_.streams[stream], to.address, from.address, length);
-    const node made = append(stream);
-    note(to, stream, made, true);
-    note(from, stream, made, false);
+    shared_.p.copy(shared_.streams[stream], to.address, from.address, length);
+    const node copied = append(stream);
+    add_access(to, stream, copied, true);
+    add_access(from, stream, copied, false);
   }
   void host_touch() {
-    place where = random_place();
-    where.buffer = at_.pinned_buffer;
-    where.address = buffers_[where.buffer].front() + where.from;
-    const bool writes = random_.chance(2);
-    prepare(host_side, where.buffer, where.from, where.to, writes);
-    auto* const address = reinterpret_cast<void*>(where.address);
+    byte_range range = random_range();
+    range.buffer = shared_.pinned_buffer;
+    range.address = buffers_[range.buffer].front() + range.from;
+    const bool writes = random_.one_in(2);
+    prepare(host_side, range.buffer, range.from, range.to, writes);
+    auto* const address = reinterpret_cast<void*>(range.address);
     if (writes) {
-      at_.p.host_write(address, where.to - where.from);
+      shared_.p.host_write(address, range.to - range.from);
     } else {
-      at_.p.host_read(address, where.to - where.from);
+      shared_.p.host_read(address, range.to - range.from);
     }
     host_ = model_.add({host_});
-    note(where, host_side, host_, writes);
+    add_access(range, host_side, host_, writes);
   }
 
   // --- Stream-ordered memory --------------------------------------------------------------------
 
   void allocate() {
     const std::size_t stream = random_stream();
-    const CUdeviceptr made = at_.p.allocate(at_.streams[stream], workplace::buffer_size);
-    buffers_.push_back({made});
-    history_.push_back({{append(stream), stream, 0, workplace::buffer_size, true}});
+    const CUdeviceptr address =
+        shared_.p.allocate(shared_.streams[stream], shared_objects::buffer_size);
+    buffers_.push_back({address});
+    history_.push_back({{append(stream), stream, 0, shared_objects::buffer_size, true}});
   }
   void release() {
-    if (buffers_.size() == at_.buffers.size()) return;
+    if (buffers_.size() == shared_.buffers.size()) return;
     const std::size_t stream = random_stream();
     const std::size_t buffer = buffers_.size() - 1;
-    prepare(stream, buffer, 0, workplace::buffer_size, true);
-    at_.p.free(at_.streams[stream], buffers_[buffer].front());
-    look_for_race(buffer, 0, workplace::buffer_size, true, append(stream));
+    prepare(stream, buffer, 0, shared_objects::buffer_size, true);
+    shared_.p.free(shared_.streams[stream], buffers_[buffer].front());
+    check_race(buffer, 0, shared_objects::buffer_size, true, append(stream));
     buffers_.pop_back();
     history_.pop_back();
   }
   void release_pool_memory() {
-    while (buffers_.size() > at_.buffers.size()) release();
+    while (buffers_.size() > shared_.buffers.size()) release();
   }
 
-  workplace& at_;
-  random_source random_;
+  shared_objects& shared_;
+  rng random_;
   bool racy_;
-  bool forgot_ = false;
+  bool omitted_ = false;
   bool raced_ = false;
-  std::size_t chances_ = 0;
-  std::size_t forget_at_ = 0;
+  std::size_t omittable_ = 0;
+  std::size_t omit_at_ = 0;
   order_model model_;
   node host_ = 0;
   std::vector<node> last_of_;
   std::map<std::size_t, node> recorded_;
   std::vector<std::vector<CUdeviceptr>> buffers_;
-  std::vector<std::vector<past_access>> history_;
+  std::vector<std::vector<earlier_access>> history_;
 };
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const wanted = std::getenv(variable);
-  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : otherwise;
+  const char* const value = std::getenv(variable);
+  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
 }
 
 TEST(RandomPrograms, TheOracleAgreesWithTheGenerator) {
-  constexpr std::uint64_t programs_a_workplace = 500;
+  constexpr std::uint64_t programs_a_machine = 500;
   const std::uint64_t count = number_from("WEIR_HAZARD_PROGRAMS", 100'000);
   const std::uint64_t first = number_from("WEIR_HAZARD_FIRST_SEED", 1);
   std::uint64_t races = 0;
-  std::unique_ptr<workplace> at;
+  std::unique_ptr<shared_objects> shared;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
-    if ((seed - first) % programs_a_workplace == 0) {
-      at.reset();
-      at = std::make_unique<workplace>(seed);
+    if ((seed - first) % programs_a_machine == 0) {
+      shared.reset();
+      shared = std::make_unique<shared_objects>(seed);
     }
-    const bool expected = generator{*at, seed, seed % 2 == 0}.run();
-    const auto found = at->p.machine().hazards();
-    ASSERT_EQ(!found.empty(), expected) << "program " << seed << "\n" << at->p.stories();
+    const bool expected = generator{*shared, seed, seed % 2 == 0}.run();
+    const auto hazards = shared->p.machine().hazards();
+    ASSERT_EQ(!hazards.empty(), expected) << "program " << seed << "\n"
+                                          << shared->p.describe_hazards();
     races += expected ? 1 : 0;
-    at->p.synchronize();
-    at->p.machine().clear_hazards();
+    shared->p.synchronize();
+    shared->p.machine().clear_hazards();
   }
   // A generator that never races, or always does, would prove nothing.
   EXPECT_GT(races, count / 5);

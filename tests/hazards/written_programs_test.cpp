@@ -6,16 +6,16 @@
 namespace weir::hazards {
 namespace {
 
-struct written {
+struct scenario {
   const char* name;
   std::function<void(program&)> run;
 };
 
-void PrintTo(const written& which, std::ostream* out) { *out << which.name; }
+void PrintTo(const scenario& tested, std::ostream* out) { *out << tested.name; }
 
 // --- Racy ---------------------------------------------------------------------------------------
 
-const std::vector<written> racy = {
+const std::vector<scenario> racy = {
     {"write_write_on_two_streams",
      [](program& p) {
        const auto a = p.stream(), b = p.stream();
@@ -215,7 +215,7 @@ const std::vector<written> racy = {
 
 // --- Correct ------------------------------------------------------------------------------------
 
-const std::vector<written> correct = {
+const std::vector<scenario> correct = {
     {"one_stream_many_uses",
      [](program& p) {
        const auto a = p.stream();
@@ -444,8 +444,8 @@ const std::vector<written> correct = {
      }},
 };
 
-class RacyProgram : public testing::TestWithParam<written> {};
-class CorrectProgram : public testing::TestWithParam<written> {};
+class RacyProgram : public testing::TestWithParam<scenario> {};
+class CorrectProgram : public testing::TestWithParam<scenario> {};
 
 /// The verdict follows from what was queued, not from when it happened to run: every seed agrees.
 constexpr std::uint64_t seeds = 16;
@@ -454,11 +454,11 @@ TEST_P(RacyProgram, IsReportedWithBothSides) {
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     program p{seed};
     GetParam().run(p);
-    const auto found = p.machine().hazards();
-    ASSERT_FALSE(found.empty()) << "seed " << seed;
-    EXPECT_FALSE(found.front().second.what.empty());
-    EXPECT_FALSE(found.front().first.what.empty());
-    EXPECT_GT(found.front().shared.size, 0U);
+    const auto hazards = p.machine().hazards();
+    ASSERT_FALSE(hazards.empty()) << "seed " << seed;
+    EXPECT_FALSE(hazards.front().second.label.empty());
+    EXPECT_FALSE(hazards.front().first.label.empty());
+    EXPECT_GT(hazards.front().shared.size, 0U);
   }
 }
 
@@ -467,11 +467,11 @@ TEST_P(CorrectProgram, IsNotReported) {
     program p{seed};
     GetParam().run(p);
     p.synchronize();
-    ASSERT_EQ(p.stories(), "") << "seed " << seed;
+    ASSERT_EQ(p.describe_hazards(), "") << "seed " << seed;
   }
 }
 
-std::string name_of(const testing::TestParamInfo<written>& info) { return info.param.name; }
+std::string name_of(const testing::TestParamInfo<scenario>& info) { return info.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Written, RacyProgram, testing::ValuesIn(racy), name_of);
 INSTANTIATE_TEST_SUITE_P(Written, CorrectProgram, testing::ValuesIn(correct), name_of);
@@ -487,26 +487,26 @@ TEST(Hazard, NamesBothSidesAndTheBytesInCommon) {
   const auto x = p.buffer();
   p.fill(a, x, 1024);
   p.read(b, x + 1000, 100);
-  const auto found = p.machine().hazards();
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].kind, sim::hazard_kind::race);
-  EXPECT_EQ(found[0].first.what, "fill");
-  EXPECT_EQ(found[0].second.what, "read");
-  EXPECT_TRUE(found[0].first.writes);
-  EXPECT_FALSE(found[0].second.writes);
-  EXPECT_NE(found[0].first.stream, found[0].second.stream);
-  EXPECT_EQ(found[0].shared.address, x + 1000);
-  EXPECT_EQ(found[0].shared.size, 24U);
-  EXPECT_NE(found[0].story().find("fill"), std::string::npos);
+  const auto hazards = p.machine().hazards();
+  ASSERT_EQ(hazards.size(), 1U);
+  EXPECT_EQ(hazards[0].kind, sim::hazard_kind::race);
+  EXPECT_EQ(hazards[0].first.label, "fill");
+  EXPECT_EQ(hazards[0].second.label, "read");
+  EXPECT_TRUE(hazards[0].first.writes);
+  EXPECT_FALSE(hazards[0].second.writes);
+  EXPECT_NE(hazards[0].first.stream, hazards[0].second.stream);
+  EXPECT_EQ(hazards[0].shared.address, x + 1000);
+  EXPECT_EQ(hazards[0].shared.size, 24U);
+  EXPECT_NE(hazards[0].message().find("fill"), std::string::npos);
 }
 
 TEST(Hazard, KindsTellRaceFromLifetime) {
   const auto kind_of = [](const std::function<void(program&)>& run) {
     program p;
     run(p);
-    const auto found = p.machine().hazards();
-    EXPECT_FALSE(found.empty());
-    return found.empty() ? sim::hazard_kind::race : found.front().kind;
+    const auto hazards = p.machine().hazards();
+    EXPECT_FALSE(hazards.empty());
+    return hazards.empty() ? sim::hazard_kind::race : hazards.front().kind;
   };
   EXPECT_EQ(kind_of([](program& p) {
               const auto a = p.stream();

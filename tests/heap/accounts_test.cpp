@@ -8,6 +8,8 @@
 namespace weir::inline v0::heap {
 namespace {
 
+using namespace weir::literals;
+
 const tag first = tag::named("accounts test: first").value();
 const tag second = tag::named("accounts test: second").value();
 
@@ -38,18 +40,18 @@ TEST(accounts_test, every_block_is_in_its_tag_its_pool_and_the_total) {
   books.pending(other, 1000, 1024);
   memory_stats sums;
   books.total().fill(sums);
-  EXPECT_EQ(sums.allocated, (gauge{1024, 2048}));
-  EXPECT_EQ(sums.active.current, 2048u);
-  EXPECT_EQ(sums.pending, 1024u);
-  EXPECT_EQ(sums.requested, (gauge{101, 1101}));
-  EXPECT_EQ(sums.active_requested, (gauge{1101, 1101}));
+  EXPECT_EQ(sums.allocated, (byte_gauge{1024_B, 2048_B}));
+  EXPECT_EQ(sums.active.current, 2048_B);
+  EXPECT_EQ(sums.pending, 1024_B);
+  EXPECT_EQ(sums.requested, (byte_gauge{101_B, 1101_B}));
+  EXPECT_EQ(sums.active_requested, (byte_gauge{1101_B, 1101_B}));
   EXPECT_EQ(sums.active_blocks, (gauge{3, 3}));
   EXPECT_EQ(sums.allocations, 3u);
   EXPECT_EQ(sums.frees, 1u);
   books.waited(other, 1000, 1024);
   books.of(first)->fill(sums);
-  EXPECT_EQ(sums.active.current, 512u);
-  EXPECT_EQ(sums.active_requested.current, 100u);
+  EXPECT_EQ(sums.active.current, 512_B);
+  EXPECT_EQ(sums.active_requested.current, 100_B);
   EXPECT_EQ(sums.active_blocks.current, 1u);
 }
 

@@ -174,7 +174,7 @@ TEST_F(caching_allocator_test, another_stream_gets_it_once_its_owner_has_passed)
   machine->run_until_idle();
   void* const q = memory.allocate(512_MiB, two);
   write(two, q, 512_MiB);
-  EXPECT_EQ(memory.stats().reserved.current, (512_MiB).count()) << "no new memory was needed";
+  EXPECT_EQ(memory.stats().reserved.current, 512_MiB) << "no new memory was needed";
   memory.deallocate(q, two);
 }
 
@@ -219,10 +219,10 @@ TEST_F(caching_allocator_test, recorded_streams_are_waited_for) {
     ASSERT_TRUE(memory.record_stream(p, two));
     memory.deallocate(p, one);
     EXPECT_EQ(code_of(memory.try_deallocate(p, one)), errc::double_free);
-    EXPECT_EQ(memory.stats().pending, rounded);
-    EXPECT_EQ(memory.stats().active.current, rounded);
-    EXPECT_EQ(memory.stats().requested.current, 0u);
-    EXPECT_EQ(memory.stats().active_requested.current, size.count());
+    EXPECT_EQ(memory.stats().pending, bytes{rounded});
+    EXPECT_EQ(memory.stats().active.current, bytes{rounded});
+    EXPECT_EQ(memory.stats().requested.current, 0_B);
+    EXPECT_EQ(memory.stats().active_requested.current, size);
     EXPECT_EQ(memory.stats().active_blocks.current, 1u);
     const auto waits = memory.stats().waits;
     void* const q = memory.allocate(size, one);
@@ -231,8 +231,8 @@ TEST_F(caching_allocator_test, recorded_streams_are_waited_for) {
     memory.deallocate(q, one);
     machine->run_until_idle();
     ASSERT_TRUE(memory.trim(bytes::max()));
-    EXPECT_EQ(memory.stats().pending, 0u);
-    EXPECT_EQ(memory.stats().active_requested.current, 0u);
+    EXPECT_EQ(memory.stats().pending, 0_B);
+    EXPECT_EQ(memory.stats().active_requested.current, 0_B);
     EXPECT_EQ(memory.stats().active_blocks.current, 0u);
     EXPECT_EQ(check(memory), "");
   }
@@ -320,17 +320,83 @@ TEST_F(caching_allocator_test, a_destroyed_stream_is_refused_and_its_memory_not_
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(caching_allocator_test, any_number_of_observers_hear_the_same_each_for_its_time) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pair = [&] { memory.deallocate(memory.allocate(1000_B, stream), stream); };
+  pair();
+  listener first;
+  listener second;
+  listener third;
+  auto one = memory.add_observer(first);
+  pair();
+  {
+    auto two = memory.add_observer(second);
+    const auto three = memory.add_observer(third);
+    pair();
+    auto moved = std::move(two);
+    pair();
+    EXPECT_FALSE(two);
+    EXPECT_TRUE(moved);
+  }
+  pair();
+  one.end();
+  one.end();
+  pair();
+  EXPECT_EQ(first.count(memory_event_kind::allocate), 4u);
+  EXPECT_EQ(second.count(memory_event_kind::allocate), 2u);
+  EXPECT_EQ(third.count(memory_event_kind::deallocate), 2u);
+  EXPECT_EQ(first.count(memory_event_kind::deallocate), 4u);
+}
+
+TEST_F(caching_allocator_test, an_observation_may_outlive_its_allocator) {
+  listener ear;
+  observer_registration observation;
+  {
+    auto memory = make();
+    observation = memory.add_observer(ear);
+    ASSERT_TRUE(memory.close());
+    EXPECT_FALSE(memory.add_observer(ear));  // closed
+  }
+  observation.end();
+}
+
+TEST_F(caching_allocator_test, a_handle_that_was_moved_from_is_told_from_a_closed_allocator) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto copy = memory;
+  auto moved = std::move(memory);
+  EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.trim()), errc::moved_from);
+  ASSERT_TRUE(moved.close());
+  EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::closed);
+  EXPECT_EQ(code_of(copy.trim()), errc::closed);
+}
+
+TEST_F(caching_allocator_test, its_options_are_those_of_the_process_under_shorter_names) {
+  EXPECT_EQ(allocator_options::from(options{}), allocator_options{});
+  options all;
+  all.heap_policy = placement_policy::compact;
+  all.heap_limit = 5_MiB;
+  all.heap_queued_waits = false;
+  const auto own = allocator_options::from(all);
+  EXPECT_EQ(to_string(own),
+            "policy=compact,limit=5MiB,limit_percent=100,thread_cache=64MiB,crossing=all_work,"
+            "unannounced_ends=off,queued_waits=off,detect_captures=off,debug_unmap=off,"
+            "exportable=off,record=off,record_stacks=off,live=off");
+}
+
 TEST_F(caching_allocator_test, the_observer_sees_everything_in_order) {
   auto memory = make();
   const auto stream = new_stream();
   listener ear;
-  memory.set_observer(&ear);
+  auto observation = memory.add_observer(ear);
   void* const p = memory.allocate(1000_B, stream);
   memory.deallocate(p, stream);
   EXPECT_EQ(memory.allocate(1001_B, stream), p);  // a hit
   ASSERT_TRUE(memory.record_stream(p, stream));
   memory.deallocate(p, stream);
-  memory.set_observer(nullptr);
+  observation.end();
   memory.deallocate(memory.allocate(1000_B, stream), stream);
   std::vector<memory_event_kind> kinds;
   for (const auto& each : ear.take()) {
@@ -351,9 +417,9 @@ TEST_F(caching_allocator_test, works_without_thread_caches_and_with_every_policy
                             placement_policy::compact, placement_policy::never_move,
                             placement_policy::classic, placement_policy::classic_expandable}) {
     for (const bytes cache : {0_B, 1_MiB}) {
-      options settings;
-      settings.heap_policy = policy;
-      settings.heap_thread_cache = cache;
+      allocator_options settings;
+      settings.policy = policy;
+      settings.thread_cache = cache;
       auto memory = make(settings);
       const auto one = new_stream();
       const auto two = new_stream();
@@ -378,7 +444,7 @@ TEST_F(caching_allocator_test, works_without_thread_caches_and_with_every_policy
       }
       for (const auto& [p, which] : live) memory.deallocate(p, which ? one : two);
       ASSERT_TRUE(memory.empty_cache());
-      EXPECT_EQ(memory.stats().reserved.current, 0u) << static_cast<int>(policy);
+      EXPECT_EQ(memory.stats().reserved.current, 0_B) << static_cast<int>(policy);
       EXPECT_EQ(check(memory), "");
       ASSERT_THAT(machine->hazards(), IsEmpty()) << static_cast<int>(policy);
     }
@@ -405,7 +471,7 @@ TEST_F(caching_allocator_test, what_was_held_before_memory_was_given_back_is_no_
   for (void* const p : before) used.deallocate(p, on);
   ASSERT_TRUE(on.synchronize());
   ASSERT_TRUE(used.empty_cache());
-  ASSERT_EQ(used.stats().reserved.current, 0u);
+  ASSERT_EQ(used.stats().reserved.current, 0_B);
   EXPECT_LE(most_reserved(used), most_reserved(fresh));
 }
 

@@ -47,14 +47,14 @@ TEST_F(graph_memory_test, a_declared_capture_has_a_pool_of_its_own) {
     ASSERT_TRUE(memory.empty_cache());
   }
   EXPECT_THAT(machine->hazards(), IsEmpty());
-  EXPECT_GE(memory.stats().reserved.current, (4_MiB).count());
+  EXPECT_GE(memory.stats().reserved.current, 4_MiB);
   machine->run_until_idle();
   destroy(replay);
   destroy(graph);
   memory.deallocate(outside, other);
   own = {};
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(check(memory), "");
 }
 
@@ -70,16 +70,16 @@ TEST_F(graph_memory_test, a_declared_stream_is_not_asked_before_its_capture_begi
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(machine->calls(driver::call::stream_get_id), asked);
   EXPECT_EQ(machine->calls(driver::call::event_record), marks);
-  EXPECT_GE(memory.stats().reserved.current, (32_MiB).count());
+  EXPECT_GE(memory.stats().reserved.current, 32_MiB);
   own.end();
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   own = memory.begin_capture(stream).value();
   memory.deallocate(memory.allocate(1_MiB, stream), stream);
   ASSERT_TRUE(stream.close()) << "its end is marked all the same";
   own = {};
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
 }
 
 TEST_F(graph_memory_test, forked_streams_belong_to_the_capture) {
@@ -130,12 +130,12 @@ TEST_F(graph_memory_test, tied_to_the_graph_it_lives_as_long_as_that) {
   const auto replay = instantiate(graph);
   destroy(graph);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, (8_MiB).count()) << "the executable still needs it";
+  EXPECT_EQ(memory.stats().reserved.current, 8_MiB) << "the executable still needs it";
   launch(replay, stream);
   machine->run_until_idle();
   destroy(replay);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
 }
 
@@ -154,16 +154,16 @@ TEST_F(graph_memory_test, an_undeclared_capture_is_noticed_by_a_miss) {
   launch(replay, stream);
   machine->run_until_idle();
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_GE(memory.stats().reserved.current, (64_MiB).count());
+  EXPECT_GE(memory.stats().reserved.current, 64_MiB);
   destroy(replay);
   memory.deallocate(outside, stream);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
 }
 
 TEST_F(graph_memory_test, every_request_asks_where_detection_is_on) {
-  options settings;
-  settings.heap_detect_captures = true;
+  allocator_options settings;
+  settings.detect_captures = true;
   auto memory = make(settings);
   const auto stream = new_stream();
   memory.deallocate(memory.allocate(64_KiB, stream), stream);
@@ -185,9 +185,9 @@ TEST_F(graph_memory_test, no_call_ends_a_capture) {
         driver::CU_STREAM_CAPTURE_MODE_RELAXED}) {
     for (const auto policy : {placement_policy::balanced, placement_policy::classic,
                               placement_policy::classic_expandable}) {
-      options settings;
-      settings.heap_policy = policy;
-      settings.heap_limit = 512_MiB;
+      allocator_options settings;
+      settings.policy = policy;
+      settings.limit = 512_MiB;
       auto memory = make(settings);
       const auto stream = new_stream();
       const auto other = new_stream();
@@ -240,10 +240,10 @@ TEST_F(graph_memory_test, blocks_that_leave_the_capture_keep_its_memory) {
   own = {};
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().blocks.current, 1u);
-  EXPECT_GE(memory.stats().reserved.current, (16_MiB).count());
+  EXPECT_GE(memory.stats().reserved.current, 16_MiB);
   memory.deallocate(a, stream);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(check(memory), "");
 }
 
@@ -277,7 +277,7 @@ class capture_race_test : public graph_test {
 TEST_F(capture_race_test, an_event_that_went_into_a_capture_is_not_used) {
   for (const bool at_once : {false, true}) {
     SCOPED_TRACE(at_once);
-    auto memory = make({.heap_limit = 16_MiB});
+    auto memory = make({.limit = 16_MiB});
     const auto one = new_stream();
     const auto two = new_stream();
     void* const p = memory.allocate(16_MiB, one);

@@ -14,10 +14,10 @@ class driver_trouble_test : public heap_test {
   static constexpr int blocks = 16;
 
   caching_allocator make_full(bytes limit) {
-    options settings;
-    settings.heap_policy = placement_policy::compact;
-    settings.heap_thread_cache = {};
-    settings.heap_limit = limit;
+    allocator_options settings;
+    settings.policy = placement_policy::compact;
+    settings.thread_cache = {};
+    settings.limit = limit;
     auto memory = make(settings);
     for (int i = 0; i < blocks; ++i) live.push_back(memory.allocate(8_MiB, home));
     for (std::size_t i = 0; i < live.size(); i += 2) {
@@ -39,7 +39,7 @@ TEST_F(driver_trouble_test, a_move_without_memory_for_page_tables_is_no_end) {
   machine->fail(call::mem_map, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   void* const served = memory.allocate(32_MiB, home);  // by a later rung, which moves as well
   write(home, served, 32_MiB);
-  EXPECT_EQ(memory.stats().reserved.current, (8_MiB * blocks).count());
+  EXPECT_EQ(memory.stats().reserved.current, 8_MiB * blocks);
   EXPECT_EQ(check(memory), "");
   memory.deallocate(served, home);
   free_all(memory);
@@ -78,7 +78,7 @@ TEST_F(driver_trouble_test, a_mapping_that_cannot_be_undone_blocks_nobody) {
   }
   free_all(memory);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   ASSERT_TRUE(memory.close());
   EXPECT_EQ(machine->used(device_id{0}), 64_MiB);  // what the context takes
 }

@@ -6,9 +6,9 @@ namespace {
 
 class block_questions : public heap_test {
  protected:
-  [[nodiscard]] static options exportable() {
-    options settings;
-    settings.heap_exportable = true;
+  [[nodiscard]] static allocator_options exportable() {
+    allocator_options settings;
+    settings.exportable = true;
     return settings;
   }
   [[nodiscard]] static void* inside(void* block, bytes offset) {
@@ -30,8 +30,8 @@ class block_questions : public heap_test {
 TEST_F(block_questions, know_a_block_from_any_address_inside) {
   for (const auto policy : {placement_policy::balanced, placement_policy::classic,
                             placement_policy::classic_expandable}) {
-    options settings;
-    settings.heap_policy = policy;
+    allocator_options settings;
+    settings.policy = policy;
     auto memory = make(settings);
     const auto one = new_stream();
     const auto two = new_stream();
@@ -153,8 +153,8 @@ TEST_F(block_questions, no_export_where_nothing_was_said) {
 
 TEST_F(block_questions, no_exportable_allocator_where_it_cannot_be) {
   for (const auto policy : {placement_policy::classic, placement_policy::classic_expandable}) {
-    options settings = exportable();
-    settings.heap_policy = policy;
+    allocator_options settings = exportable();
+    settings.policy = policy;
     EXPECT_EQ(code_of(caching_allocator::create(gpu(), settings)), errc::not_supported);
   }
   sim::machine_options other;

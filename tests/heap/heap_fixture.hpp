@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "heap/allocator_state.hpp"
+#include "heap/central_heap.hpp"
 #include "support/reports.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
@@ -27,9 +27,9 @@ using namespace weir::literals;
 /// Counts what an allocator tells.
 class listener final : public event_sink {
  public:
-  void on_event(const memory_event& what) noexcept override {
+  void on_event(const memory_event& event) noexcept override {
     const std::lock_guard lock{mutex_};
-    events_.push_back(what);
+    events_.push_back(event);
   }
   [[nodiscard]] std::vector<memory_event> take() {
     const std::lock_guard lock{mutex_};
@@ -58,14 +58,14 @@ class heap_test : public ::testing::Test {
     runtime_ = runtime::open_simulated(machine).value();
   }
   void TearDown() override {
-    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.story();
+    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.message();
     for (const auto& each : heard.take()) ADD_FAILURE() << each.message();
   }
 
   [[nodiscard]] device gpu(int index = 0) const {
     return runtime_->device(device_id{index}).value();
   }
-  [[nodiscard]] caching_allocator make(const options& settings = {}) const {
+  [[nodiscard]] caching_allocator make(const allocator_options& settings = {}) const {
     return caching_allocator::create(gpu(), settings).value();
   }
   [[nodiscard]] stream new_stream() const { return stream::create(gpu()).value(); }
@@ -78,14 +78,14 @@ class heap_test : public ::testing::Test {
   }
   /// Says what contradicts itself inside; empty if nothing.
   [[nodiscard]] static std::string check(caching_allocator& memory) {
-    return heap::allocator_state::of(memory).check();
+    return heap::central_heap::of(memory).check();
   }
 
   /// Plays the scenario on fresh allocators, with each of its driver calls failing in turn.
   /// Whatever it leaves, once `settle` has seen to it, is exact and can be emptied; then `most` can
   /// be had.
   using play_on = std::function<void(caching_allocator&, const stream&, const stream&)>;
-  void fail_each_call(const options& settings, bytes most, const play_on& play,
+  void fail_each_call(const allocator_options& settings, bytes most, const play_on& play,
                       const play_on& settle = {}) {
     std::uint64_t calls = 0;
     {
@@ -110,7 +110,7 @@ class heap_test : public ::testing::Test {
         ASSERT_EQ(check(fresh), "");
         ASSERT_TRUE(fresh.empty_cache());
         ASSERT_EQ(fresh.stats().blocks.current, 0u);
-        ASSERT_EQ(fresh.stats().reserved.current, 0u);
+        ASSERT_EQ(fresh.stats().reserved.current, 0_B);
         ASSERT_EQ(fresh.snapshot().pools.size(), 1u);
         void* const p = fresh.allocate(most, one);
         fresh.deallocate(p, one);

@@ -81,9 +81,9 @@ TEST_F(heap_lifetime_test, a_threads_cache_goes_back_with_the_thread) {
     for (int i = 0; i < 10; ++i) all.push_back(memory.allocate(64_KiB, stream));
     for (void* const p : all) memory.deallocate(p, stream);
     memory.deallocate(large, stream);
-    EXPECT_EQ(memory.stats().thread_cached, (640_KiB).count() + (32_MiB).count());
+    EXPECT_EQ(memory.stats().thread_cached, 640_KiB + 32_MiB);
   }}.join();
-  EXPECT_EQ(memory.stats().thread_cached, 0u);
+  EXPECT_EQ(memory.stats().thread_cached, 0_B);
   EXPECT_EQ(memory.stats().blocks.current, 0u);
   EXPECT_EQ(check(memory), "");
 }

@@ -18,9 +18,9 @@ TEST_F(pools_test, keep_their_memory_to_themselves) {
   void* const q = memory.allocate(10_MiB, stream);
   EXPECT_NE(q, p);
   EXPECT_EQ(pool.allocate(10_MiB, stream), p);
-  EXPECT_EQ(pool.stats().allocated.current, (10_MiB).count());
-  EXPECT_EQ(pool.stats().thread_cached, 0u);
-  EXPECT_EQ(memory.stats().allocated.current, (20_MiB).count());
+  EXPECT_EQ(pool.stats().allocated.current, 10_MiB);
+  EXPECT_EQ(pool.stats().thread_cached, 0_B);
+  EXPECT_EQ(memory.stats().allocated.current, 20_MiB);
   EXPECT_EQ(memory.snapshot().pools.size(), 2u);
   memory.deallocate(p, stream);
   memory.deallocate(q, stream);
@@ -71,7 +71,7 @@ TEST_F(pools_test, a_forsaken_pool_goes_with_its_last_block) {
   auto memory = make();
   const auto stream = new_stream();
   listener ear;
-  memory.set_observer(&ear);
+  auto observation = memory.add_observer(ear);
   auto pool = memory.create_pool("short").value();
   auto copy = pool;
   void* const p = pool.allocate(100_MiB, stream);
@@ -82,15 +82,15 @@ TEST_F(pools_test, a_forsaken_pool_goes_with_its_last_block) {
   copy = {};
   EXPECT_EQ(ear.count(memory_event_kind::pool_released), 1u);
   memory.deallocate(p, stream);
-  EXPECT_GE(memory.stats().reserved.current, (200_MiB).count());
+  EXPECT_GE(memory.stats().reserved.current, 200_MiB);
   machine->run_until_idle();
   memory.deallocate(q, stream);
   machine->run_until_idle();
   ASSERT_TRUE(memory.trim());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
   EXPECT_EQ(check(memory), "");
-  memory.set_observer(nullptr);
+  observation.end();
 }
 
 TEST_F(pools_test, outlive_their_allocator_harmlessly) {

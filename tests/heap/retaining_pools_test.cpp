@@ -80,8 +80,8 @@ TEST_F(retaining_pools, what_a_stream_freed_is_its_own_and_at_once) {
 }
 
 TEST_F(retaining_pools, neither_move_nor_give_back_while_held) {
-  options settings;
-  settings.heap_limit = 256_MiB;
+  allocator_options settings;
+  settings.limit = 256_MiB;
   auto memory = make(settings);
   const auto stream = new_stream();
   auto pool = make_pool(memory);
@@ -109,7 +109,7 @@ TEST_F(retaining_pools, neither_move_nor_give_back_while_held) {
   EXPECT_EQ(memory.stats().reserved.current, reserved) << "a block of it lives";
   memory.deallocate(last);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
   EXPECT_EQ(check(memory), "");
 }
@@ -117,8 +117,8 @@ TEST_F(retaining_pools, neither_move_nor_give_back_while_held) {
 TEST_F(retaining_pools, serve_captures_of_any_mode_without_a_question) {
   for (const auto policy : {placement_policy::balanced, placement_policy::classic}) {
     for (const auto mode : all_modes) {
-      options settings;
-      settings.heap_policy = policy;
+      allocator_options settings;
+      settings.policy = policy;
       auto memory = make(settings);
       const auto stream = new_stream();  // that the allocator has never met
       const auto beside = new_stream();
@@ -315,7 +315,7 @@ TEST_F(retaining_pools, empty_cache_is_the_owners_word) {
   const auto went = pool.empty_cache();  // waits for it
   ASSERT_TRUE(went);
   EXPECT_GE(*went, 80_MiB);
-  EXPECT_EQ(pool.stats().reserved.current, reserved - went->count());
+  EXPECT_EQ(pool.stats().reserved.current, reserved - *went);
   EXPECT_THAT(machine->hazards(), IsEmpty());
   write(stream, kept, 16_MiB);
   void* const again = pool.allocate(64_MiB, other);  // holes are filled
@@ -328,7 +328,7 @@ TEST_F(retaining_pools, empty_cache_is_the_owners_word) {
   memory.deallocate(plain.allocate(20_MiB, stream), stream);
   memory.deallocate(memory.allocate(20_MiB, stream), stream);
   EXPECT_EQ(plain.empty_cache().value(), 20_MiB);
-  EXPECT_GE(memory.stats().reserved.current, (20_MiB).count());
+  EXPECT_GE(memory.stats().reserved.current, 20_MiB);
   auto claim = memory.begin_capture(stream).value();
   begin(stream);
   memory.deallocate(memory.allocate(20_MiB, stream), stream);
@@ -442,13 +442,13 @@ TEST_F(retaining_pools, a_notice_keeps_everybody_quiet) {
   ASSERT_TRUE(memory.trim());
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(questions(), before);
-  EXPECT_GE(memory.stats().reserved.current, (112_MiB).count());
+  EXPECT_GE(memory.stats().reserved.current, 112_MiB);
   EXPECT_EQ(memory.stats().blocks.current, 1u);
   notice = {};
   second = std::move(notice);
   EXPECT_EQ(check(memory), "");
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, (48_MiB).count());
+  EXPECT_EQ(memory.stats().reserved.current, 48_MiB);
   write(two, c, 48_MiB);
   memory.deallocate(c, two);
   auto left = memory.notice_captures();
@@ -467,7 +467,7 @@ TEST_F(retaining_pools, a_stream_that_ends_under_a_notice_is_not_asked_later) {
   EXPECT_EQ(machine->calls(driver::call::event_record), marks + 1);
   notice = {};
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
 }
 
 TEST_F(retaining_pools, captures_on_one_thread_beside_misses_on_others) {
@@ -506,8 +506,8 @@ TEST_F(retaining_pools, captures_on_one_thread_beside_misses_on_others) {
 }
 
 TEST_F(retaining_pools, any_driver_call_may_fail) {
-  options settings;
-  settings.heap_limit = 512_MiB;
+  allocator_options settings;
+  settings.limit = 512_MiB;
   const auto scenario = [&](caching_allocator& of, const stream& one, const stream& two) {
     std::vector<void*> live;
     auto made = of.create_pool("graphs", {.retains = true});

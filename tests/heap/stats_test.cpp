@@ -17,8 +17,8 @@ TEST_F(stats_test, are_exact_through_caches_and_stores) {
   void* const a = memory.allocate(1000_B, stream);
   void* const b = memory.allocate(3_MiB, stream);
   auto now = memory.stats();
-  EXPECT_EQ(now.requested.current, 1000 + (3_MiB).count());
-  EXPECT_EQ(now.allocated.current, 1024 + (3_MiB).count());
+  EXPECT_EQ(now.requested.current, 1000_B + 3_MiB);
+  EXPECT_EQ(now.allocated.current, 1024_B + 3_MiB);
   EXPECT_EQ(now.active, now.allocated);
   EXPECT_GE(now.reserved.current, now.active.current);
   EXPECT_EQ(now.blocks.current, 2u);
@@ -27,12 +27,12 @@ TEST_F(stats_test, are_exact_through_caches_and_stores) {
   memory.deallocate(a, stream);
   memory.deallocate(b, stream);
   now = memory.stats();
-  EXPECT_EQ(now.requested.current, 0u);
-  EXPECT_EQ(now.allocated.current, 0u);
-  EXPECT_EQ(now.allocated.peak, 1024 + (3_MiB).count());
+  EXPECT_EQ(now.requested.current, 0_B);
+  EXPECT_EQ(now.allocated.current, 0_B);
+  EXPECT_EQ(now.allocated.peak, 1024_B + 3_MiB);
   EXPECT_EQ(now.blocks.current, 0u);
   EXPECT_EQ(now.frees, 2u);
-  EXPECT_EQ(now.thread_cached, 1024 + (3_MiB).count());
+  EXPECT_EQ(now.thread_cached, 1024_B + 3_MiB);
   EXPECT_EQ(now.hits, 0u);
   memory.deallocate(memory.allocate(1000_B, stream), stream);
   memory.deallocate(memory.allocate(3_MiB, stream), stream);
@@ -42,9 +42,97 @@ TEST_F(stats_test, are_exact_through_caches_and_stores) {
   EXPECT_EQ(now.frees, 4u);
   memory.reset_peaks();
   now = memory.stats();
-  EXPECT_EQ(now.allocated.peak, 0u);
+  EXPECT_EQ(now.allocated.peak, 0_B);
   EXPECT_EQ(now.reserved.peak, now.reserved.current);
-  EXPECT_GT(now.metadata, 0u);
+  EXPECT_GT(now.metadata, 0_B);
+}
+
+TEST_F(stats_test, every_allocation_is_a_hit_a_heap_hit_or_a_miss) {
+  auto memory = make({.thread_cache = {}});
+  const auto stream = new_stream();
+  const auto expect = [&](std::uint64_t heap_hits, std::uint64_t misses) {
+    const auto now = memory.stats();
+    EXPECT_EQ(now.hits, 0u);  // there are no thread caches
+    EXPECT_EQ(now.heap_hits, heap_hits);
+    EXPECT_EQ(now.misses, misses);
+    EXPECT_EQ(now.allocations, heap_hits + misses);
+  };
+  void* const first = memory.allocate(64_MiB, stream);
+  expect(0, 1);  // taken from the driver
+  memory.deallocate(first, stream);
+  void* const again = memory.allocate(64_MiB, stream);
+  expect(1, 1);  // free as it lay
+  void* const more = memory.allocate(64_MiB, stream);
+  expect(1, 2);
+  memory.deallocate(again, stream);
+  memory.deallocate(more, stream);
+}
+
+TEST_F(stats_test, counters_begin_anew_and_amounts_stay) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const tag_scope named{weights};
+  void* const kept = memory.allocate(64_MiB, stream);
+  memory.deallocate(memory.allocate(1000_B, stream), stream);
+  memory.deallocate(memory.allocate(1000_B, stream), stream);  // a hit
+  EXPECT_EQ(code_of(memory.try_allocate(100_GiB, stream)), errc::out_of_memory);
+  const auto before = memory.stats();
+  EXPECT_EQ(before.allocations, 3u);
+  EXPECT_EQ(before.hits, 1u);
+  EXPECT_EQ(before.failures, 1u);
+  EXPECT_GT(before.handles_created, 0u);
+  memory.reset_counters();
+  for (const auto& now : {memory.stats(), memory.stats(weights)}) {
+    EXPECT_EQ(now.allocations, 0u);
+    EXPECT_EQ(now.frees, 0u);
+    EXPECT_EQ(now.hits, 0u);
+    EXPECT_EQ(now.heap_hits, 0u);
+    EXPECT_EQ(now.misses, 0u);
+    EXPECT_EQ(now.failures, 0u);
+    EXPECT_EQ(now.handles_created, 0u);
+    EXPECT_EQ(now.waits, 0u);
+    EXPECT_EQ(now.events, 0u);
+    EXPECT_EQ(now.allocated.current, 64_MiB);
+    EXPECT_EQ(now.blocks.current, 1u);
+  }
+  memory.deallocate(kept, stream);
+  EXPECT_EQ(memory.stats().frees, 1u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(stats_test, a_pending_block_names_the_streams_it_waits_for) {
+  auto memory = make({.limit = 256_MiB});
+  const auto own = new_stream();
+  const auto reader = new_stream();
+  const auto idle = new_stream();
+  void* const p = memory.allocate(128_MiB, own);
+  write(reader, p, 128_MiB);
+  ASSERT_TRUE(memory.record_stream(p, reader));
+  ASSERT_TRUE(memory.record_stream(p, idle));
+  memory.deallocate(p, own);
+  const auto snapshot = memory.snapshot();
+  const auto& blocks = snapshot.pools.front().blocks;
+  const auto pending = std::find_if(blocks.begin(), blocks.end(), [](const block_info& each) {
+    return each.state == block_state::pending;
+  });
+  ASSERT_NE(pending, blocks.end());
+  EXPECT_THAT(pending->waits_for, ::testing::Contains(reader.id()));
+  EXPECT_THAT(to_string(*pending), HasSubstr("waits for stream"));
+  const auto report = memory.explain(200_MiB, own);
+  ASSERT_FALSE(report.awaited.empty());
+  EXPECT_EQ(report.awaited.front().size, 128_MiB);
+  EXPECT_THAT(report.text(), HasSubstr("waiting for stream " +
+                                       std::to_string(reader.id().number()) + ": 128 MiB"));
+  machine->run_until_idle();
+  ASSERT_TRUE(memory.empty_cache());
+}
+
+TEST_F(stats_test, the_rounding_rule_is_public) {
+  EXPECT_EQ(caching_allocator::rounded_size(0_B).value(), 0_B);
+  EXPECT_EQ(caching_allocator::rounded_size(1_B).value(), 512_B);
+  EXPECT_EQ(caching_allocator::rounded_size(512_B).value(), 512_B);
+  EXPECT_EQ(caching_allocator::rounded_size(513_B).value(), 1024_B);
+  EXPECT_EQ(code_of(caching_allocator::rounded_size(bytes::max())), errc::size_overflow);
 }
 
 TEST_F(stats_test, a_peak_counts_what_was_live_together_only) {
@@ -53,8 +141,8 @@ TEST_F(stats_test, a_peak_counts_what_was_live_together_only) {
   memory.deallocate(memory.allocate(100_MiB, stream), stream);
   memory.deallocate(memory.allocate(200_MiB, stream), stream);
   memory.deallocate(memory.allocate(150_MiB, stream), stream);
-  EXPECT_EQ(memory.stats().allocated.peak, (200_MiB).count());
-  EXPECT_EQ(memory.stats().requested.peak, (200_MiB).count());
+  EXPECT_EQ(memory.stats().allocated.peak, 200_MiB);
+  EXPECT_EQ(memory.stats().requested.peak, 200_MiB);
   EXPECT_EQ(check(memory), "");
 }
 
@@ -74,13 +162,13 @@ TEST_F(stats_test, tags_follow_the_scope_and_add_up) {
     memory.deallocate(untagged, stream);
     untagged = memory.allocate(512_B, stream);  // a hit, with a tag now
   }
-  EXPECT_EQ(memory.stats(weights).allocated.current, (1_MiB).count() + 512);
-  EXPECT_EQ(memory.stats(scratch).allocated.current, (2_MiB).count());
-  EXPECT_EQ(memory.stats(tag{}).allocated.current, 0u);
+  EXPECT_EQ(memory.stats(weights).allocated.current, 1_MiB + 512_B);
+  EXPECT_EQ(memory.stats(scratch).allocated.current, 2_MiB);
+  EXPECT_EQ(memory.stats(tag{}).allocated.current, 0_B);
   const auto all = memory.stats_by_tag();
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0].tag, scratch);
-  std::uint64_t sum = 0;
+  bytes sum;
   for (const auto& each : all) sum += each.stats.allocated.current;
   EXPECT_EQ(sum, memory.stats().allocated.current);
   EXPECT_EQ(memory.stats(weights).reserved, memory.stats(weights).active);
@@ -114,15 +202,15 @@ TEST_F(stats_test, a_tags_limit_holds_through_the_caches) {
 }
 
 TEST_F(stats_test, limits_bound_what_is_reserved) {
-  options settings;
-  settings.heap_limit = 256_MiB;
+  allocator_options settings;
+  settings.limit = 256_MiB;
   auto memory = make(settings);
   const auto stream = new_stream();
   EXPECT_EQ(memory.limit(), 256_MiB);
   EXPECT_EQ(code_of(memory.try_allocate(300_MiB, stream)), errc::out_of_memory);
   void* const p = memory.allocate(200_MiB, stream);
   EXPECT_EQ(code_of(memory.try_allocate(100_MiB, stream)), errc::out_of_memory);
-  EXPECT_LE(memory.stats().reserved.peak, (256_MiB).count());
+  EXPECT_LE(memory.stats().reserved.peak, 256_MiB);
   ASSERT_TRUE(memory.set_limit_fraction(0.5));
   EXPECT_EQ(memory.limit(), 1_GiB);
   void* const q = memory.allocate(700_MiB, stream);
@@ -132,8 +220,8 @@ TEST_F(stats_test, limits_bound_what_is_reserved) {
             errc::invalid_argument);
   memory.deallocate(p, stream);
   memory.deallocate(q, stream);
-  settings.heap_limit = {};
-  settings.heap_limit_percent = 25;
+  settings.limit = {};
+  settings.limit_percent = 25;
   EXPECT_EQ(make(settings).limit(), 512_MiB);
 }
 
@@ -163,20 +251,20 @@ TEST_F(stats_test, a_snapshot_covers_everything) {
     next = each.address + each.size.count();
     if (each.state != block_state::hole) in_memory += each.size.count();
   }
-  EXPECT_EQ(in_memory, picture.stats.reserved.current);
+  EXPECT_EQ(bytes{in_memory}, picture.stats.reserved.current);
   EXPECT_EQ(state_of(live).state, block_state::live);
   EXPECT_EQ(state_of(live).requested, 1000_B);
   EXPECT_EQ(state_of(live).tag, weights);
   EXPECT_EQ(state_of(live).stream, one.id());
   EXPECT_EQ(state_of(cached).state, block_state::thread_cached);
   EXPECT_EQ(state_of(pending).state, block_state::pending);
-  EXPECT_EQ(picture.stats.allocated.current, 1024u);
+  EXPECT_EQ(picture.stats.allocated.current, 1024_B);
   memory.deallocate(live, one);
 }
 
 TEST_F(stats_test, a_report_says_where_the_memory_is_and_what_helps) {
-  options settings;
-  settings.heap_limit = 512_MiB;
+  allocator_options settings;
+  settings.limit = 512_MiB;
   auto memory = make(settings);
   const auto one = new_stream();
   const auto two = new_stream();
@@ -230,10 +318,10 @@ TEST_F(stats_test, a_hit_that_another_thread_frees_raises_no_peak) {
   }}.join();
   const memory_stats now = memory.stats();
   EXPECT_EQ(now.hits, 1u);
-  EXPECT_EQ(now.requested.current, 0u);
-  EXPECT_LE(now.requested.peak, (65_KiB).count());
-  EXPECT_LE(now.allocated.peak, (65_KiB).count());
-  EXPECT_LE(now.active.peak, (65_KiB).count());
+  EXPECT_EQ(now.requested.current, 0_B);
+  EXPECT_LE(now.requested.peak, 65_KiB);
+  EXPECT_LE(now.allocated.peak, 65_KiB);
+  EXPECT_LE(now.active.peak, 65_KiB);
   EXPECT_LE(now.blocks.peak, 2u);
 }
 
@@ -263,7 +351,7 @@ TEST_F(stats_test, a_block_that_changes_its_tag_in_a_cache_is_never_counted_twic
     const tag_scope tagged{second};
     large = memory.allocate(32_MiB, stream);              // from the cache
     void* const other = memory.allocate(64_KiB, stream);  // from the store, which is told
-    constexpr std::uint64_t most = (32_MiB + 65_KiB).count();
+    constexpr bytes most = 32_MiB + 65_KiB;
     EXPECT_EQ(memory.stats().active.peak, most);
     EXPECT_EQ(memory.stats().allocated.peak, most);
     memory.deallocate(other, stream);

@@ -135,10 +135,10 @@ TEST_F(cache_test, takes_no_more_than_its_bound_from_others) {
 
 TEST_F(cache_test, reasons_keep_the_owner_out) {
   thread_cache& mine = *all.open();
-  EXPECT_EQ(mine.enter_quickly() & ~thread_cache::fenced, 0u);
+  EXPECT_EQ(mine.enter_fast() & ~thread_cache::fenced, 0u);
   mine.leave();
   all.set_reason(thread_cache::capturing, true);
-  EXPECT_NE(mine.enter_quickly(), 0u);
+  EXPECT_NE(mine.enter_fast(), 0u);
   mine.leave();
   EXPECT_FALSE(mine.enter(thread_cache::closer_look));
   EXPECT_TRUE(mine.enter(thread_cache::closer_look | thread_cache::capturing));
@@ -169,7 +169,7 @@ TEST_F(cache_test, a_stopped_owner_is_outside_and_stays_there) {
   std::uint64_t wrong = 0;
   std::thread owner{[&] {
     while (!over.load(std::memory_order_relaxed)) {
-      if (mine.enter_quickly() != 0) {
+      if (mine.enter_fast() != 0) {
         mine.leave();
         ++refused;
         continue;

@@ -70,13 +70,13 @@ TEST_F(threads_test, what_is_freed_for_a_thread_that_is_gone_is_hidden_from_nobo
   EXPECT_EQ(memory.stats().blocks.current, 0u);
   EXPECT_EQ(check(memory), "");
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   seen = true;
   other.join();
 }
 
 TEST_F(threads_test, what_one_thread_gave_back_and_another_took_counts_once) {
-  auto memory = make({.heap_thread_cache = 64_KiB});  // keeps no block of this size
+  auto memory = make({.thread_cache = 64_KiB});  // keeps no block of this size
   const auto stream = new_stream();
   const auto take_and_free = [&] {
     std::vector<void*> both{memory.allocate(1_MiB, stream), memory.allocate(1_MiB, stream)};
@@ -88,7 +88,7 @@ TEST_F(threads_test, what_one_thread_gave_back_and_another_took_counts_once) {
   };
   take_and_free();
   std::thread{take_and_free}.join();
-  EXPECT_EQ(memory.stats().allocated.peak, (2_MiB).count());
+  EXPECT_EQ(memory.stats().allocated.peak, 2_MiB);
   EXPECT_EQ(check(memory), "");
 }
 
@@ -122,8 +122,8 @@ TEST_F(threads_test, a_free_for_another_thread_keeps_its_stream) {
 /// Threads with streams of their own and of others pass blocks around, while one keeps looking,
 /// trimming, listening and limiting.
 TEST_F(threads_test, everything_at_once) {
-  options settings;
-  settings.heap_thread_cache = 1_MiB;
+  allocator_options settings;
+  settings.thread_cache = 1_MiB;
   auto memory = make(settings);
   constexpr int threads = 4;
   constexpr int steps = 20000;
@@ -177,14 +177,15 @@ TEST_F(threads_test, everything_at_once) {
   std::vector<std::thread> all;
   for (int i = 0; i < threads; ++i) all.emplace_back(work, i);
   listener ear;
+  observer_registration observation;
   for (int round = 0; running != 0; ++round) {
     ASSERT_EQ(check(memory), "");
     switch (round % 6) {
       case 0:
-        memory.set_observer(&ear);
+        observation = memory.add_observer(ear);
         break;
       case 1:
-        memory.set_observer(nullptr);
+        observation.end();
         break;
       case 2:
         EXPECT_TRUE(memory.trim());
@@ -201,13 +202,13 @@ TEST_F(threads_test, everything_at_once) {
     std::this_thread::yield();
   }
   for (auto& each : all) each.join();
-  memory.set_observer(nullptr);
+  observation.end();
   for (const auto& [p, size] : passed) memory.deallocate(p);
   machine->run_until_idle();
   EXPECT_EQ(check(memory), "");
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().blocks.current, 0u);
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(check(memory), "");
 }
 

@@ -36,25 +36,25 @@ namespace weir::testing_support {
 namespace {
 
 using heap::address_table;
-using heap::allocator_state;
+using heap::central_heap;
 using heap::block;
 using heap::block_index;
 using heap::block_store;
 
 // The way to what is private: an explicit instantiation may name it.
-std::mutex& lock_of(allocator_state& of);
-address_table& table_of(allocator_state& of);
-block_store& records_of(allocator_state& of);
+detail::mutex& lock_of(central_heap& of);
+address_table& table_of(central_heap& of);
+block_store& records_of(central_heap& of);
 const void* entries_of(const address_table& of);
-template <std::mutex allocator_state::*Lock, address_table allocator_state::*Table,
-          block_store allocator_state::*Records>
+template <detail::mutex central_heap::*Lock, address_table central_heap::*Table,
+          block_store central_heap::*Records>
 struct state_door {
-  friend std::mutex& lock_of(allocator_state& of) { return of.*Lock; }
-  friend address_table& table_of(allocator_state& of) { return of.*Table; }
-  friend block_store& records_of(allocator_state& of) { return of.*Records; }
+  friend detail::mutex& lock_of(central_heap& of) { return of.*Lock; }
+  friend address_table& table_of(central_heap& of) { return of.*Table; }
+  friend block_store& records_of(central_heap& of) { return of.*Records; }
 };
-template struct state_door<&allocator_state::mutex_, &allocator_state::table_,
-                           &allocator_state::blocks_>;
+template struct state_door<&central_heap::mutex_, &central_heap::table_,
+                           &central_heap::blocks_>;
 template <std::unique_ptr<std::atomic<std::uint64_t>[]> address_table::*Entries>
 struct table_door {
   friend const void* entries_of(const address_table& of) { return (of.*Entries).get(); }
@@ -66,7 +66,7 @@ const tag somebody = tag::named("hit test").value();
 
 class hit_test : public heap_test {
  protected:
-  hit_test() : memory{make()}, on{new_stream()}, inside{allocator_state::of(memory)} { fill(); }
+  hit_test() : memory{make()}, on{new_stream()}, inside{central_heap::of(memory)} { fill(); }
 
   /// The thread's cache then holds one of each size.
   void fill() {
@@ -95,7 +95,7 @@ class hit_test : public heap_test {
 
   caching_allocator memory;
   stream on;
-  allocator_state& inside;
+  central_heap& inside;
 };
 
 TEST_F(hit_test, makes_no_driver_call) {
@@ -135,11 +135,11 @@ TEST_F(hit_test, leaves_everything_that_is_shared_as_it_was) {
   std::promise<heap::thread_cache*> theirs;
   std::thread other{[&] {
     fill();
-    theirs.set_value(heap::here.cache);
+    theirs.set_value(heap::this_thread.cache);
     over.get_future().wait();
   }};
   const heap::thread_cache* const foreign = theirs.get_future().get();
-  ASSERT_NE(foreign, heap::here.cache);
+  ASSERT_NE(foreign, heap::this_thread.cache);
   fill();  // once more: the other thread's misses took from this one's cache
   const std::array own{record_for(4_KiB), record_for(1_MiB), record_for(64_MiB)};
   block_store& records = records_of(inside);
@@ -161,12 +161,12 @@ TEST_F(hit_test, leaves_everything_that_is_shared_as_it_was) {
     return all;
   };
   const auto before = look();
-  const auto own_before = bytes_of(heap::here.cache->deltas,
-                                   sizeof(heap::account_delta) * heap::here.cache->delta_count);
+  const auto own_before = bytes_of(heap::this_thread.cache->deltas,
+                                   sizeof(heap::account_delta) * heap::this_thread.cache->delta_count);
   hit(1000);
   EXPECT_TRUE(look() == before);
   // The look can tell: what a hit does write has changed.
-  EXPECT_NE(bytes_of(heap::here.cache->deltas, own_before.size()), own_before);
+  EXPECT_NE(bytes_of(heap::this_thread.cache->deltas, own_before.size()), own_before);
   over.set_value();
   other.join();
 }
@@ -177,7 +177,7 @@ TEST_F(hit_test, works_while_all_that_is_shared_cannot_be_written) {
   GTEST_SKIP() << "a sanitizer has its own operator new";
 #else
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  allocator_state& shared = inside;
+  central_heap& shared = inside;
   const auto record_of = [&](bytes size) {
     const tag_scope tagged{somebody};
     void* const p = memory.allocate(size, on);

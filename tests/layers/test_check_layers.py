@@ -9,9 +9,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cmake"))
 import check_layers  # noqa: E402
 
 ROOMS = """
-weir_room(low PUBLIC_HEADERS weir/low.hpp weir/low.def)  # weir_room(not_this)
+weir_room(low PUBLIC_HEADERS weir/low/low.hpp weir/low/low.def)  # weir_room(not_this)
 weir_room(high
-  PUBLIC_HEADERS weir/high.hpp weir.h
+  PUBLIC_HEADERS weir/high/high.hpp weir.h
   DEPENDS low
   LIBRARIES dl)
 """
@@ -23,12 +23,12 @@ class CheckLayers(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         self.write("src/CMakeLists.txt", ROOMS)
-        self.write("include/weir/low.hpp", "#pragma once\n#include <vector>\n")
-        self.write("include/weir/low.def", "WEIR_LOW(a)\n")
-        self.write("include/weir/high.hpp", '#include "weir/low.hpp"\n')
+        self.write("include/weir/low/low.hpp", "#pragma once\n#include <vector>\n")
+        self.write("include/weir/low/low.def", "WEIR_LOW(a)\n")
+        self.write("include/weir/high/high.hpp", '#include "weir/low/low.hpp"\n')
         self.write("include/weir.h", "#include <stdint.h>\n")
-        self.write("src/low/a.cpp", '#include "low/a.hpp"\n#include "weir/low.def"\n')
-        self.write("src/low/a.hpp", '#include "weir/low.hpp"\n')
+        self.write("src/low/a.cpp", '#include "low/a.hpp"\n#include "weir/low/low.def"\n')
+        self.write("src/low/a.hpp", '#include "weir/low/low.hpp"\n')
         self.write("src/high/b.cpp", '#include "low/a.hpp"\n#include "weir.h"\n#include <sys/mman.h>\n')
 
     def write(self, name, text):
@@ -47,8 +47,8 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(check_layers.check(self.root), [])
 
     def test_public_header_of_a_higher_room(self):
-        self.write("src/low/a.cpp", '#include "low/a.hpp"\n\n#  include <weir/high.hpp>\n')
-        self.expect("src/low/a.cpp:3", "room low may not use weir/high.hpp of high")
+        self.write("src/low/a.cpp", '#include "low/a.hpp"\n\n#  include <weir/high/high.hpp>\n')
+        self.expect("src/low/a.cpp:3", "room low may not use weir/high/high.hpp of high")
 
     def test_c_header_of_a_higher_room(self):
         self.write("src/low/a.cpp", '#include "weir.h"\n')
@@ -59,12 +59,12 @@ class CheckLayers(unittest.TestCase):
         self.expect("src/low/a.cpp:1", "may not use high/b.hpp")
 
     def test_public_header_with_a_private_one(self):
-        self.write("include/weir/high.hpp", '#include "low/a.hpp"\n')
-        self.expect("include/weir/high.hpp:1", "private low/a.hpp")
+        self.write("include/weir/high/high.hpp", '#include "low/a.hpp"\n')
+        self.expect("include/weir/high/high.hpp:1", "private low/a.hpp")
 
     def test_public_header_of_a_lower_room_with_a_higher_one(self):
-        self.write("include/weir/low.hpp", '#include "weir/high.hpp"\n')
-        self.expect("include/weir/low.hpp:1", "room low may not use weir/high.hpp")
+        self.write("include/weir/low/low.hpp", '#include "weir/high/high.hpp"\n')
+        self.expect("include/weir/low/low.hpp:1", "room low may not use weir/high/high.hpp")
 
     def test_path_that_leaves_its_folder(self):
         self.write("src/low/a.cpp", '#include "../high/b.hpp"\n')
@@ -75,12 +75,20 @@ class CheckLayers(unittest.TestCase):
         self.expect("src/low/a.cpp:1", '"low/a.hpp"')
 
     def test_header_that_no_room_owns(self):
+        self.write("include/weir/low/stray.hpp", "")
+        self.expect("include/weir/low/stray.hpp", "no room")
+
+    def test_header_outside_a_folder(self):
         self.write("include/weir/stray.hpp", "")
         self.expect("include/weir/stray.hpp", "no room")
 
+    def test_header_that_does_not_exist_in_that_folder(self):
+        self.write("include/weir/high/high.hpp", '#include "weir/low.hpp"\n')
+        self.expect("include/weir/high/high.hpp:1", "weir/low.hpp belongs to no room")
+
     def test_header_that_two_rooms_own(self):
-        self.write("src/CMakeLists.txt", ROOMS.replace("weir.h", "weir.h weir/low.hpp"))
-        self.assertIn("include/weir/low.hpp: belongs to low and high",
+        self.write("src/CMakeLists.txt", ROOMS.replace("weir.h", "weir.h weir/low/low.hpp"))
+        self.assertIn("include/weir/low/low.hpp: belongs to low and high",
                       check_layers.check(self.root))
 
     def test_folder_that_is_no_room(self):

@@ -1,5 +1,5 @@
-// Random programs that are ordered as they should be, with every use declared or natively right: no
-// hazard, no wrong byte, no wrong book.
+// Random programs that are ordered as they should be, with every use declared or none: no hazard,
+// no wrong byte, no wrong statistic.
 //
 // WEIR_ORDER_OPERATIONS chooses how many steps are made in all, WEIR_ORDER_SEED runs the one
 // program with that seed, WEIR_ORDER_FIRST_SEED begins with another than 1.
@@ -16,8 +16,8 @@ namespace {
 constexpr std::uint64_t steps_a_program = 1000;
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const wanted = std::getenv(variable);
-  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : otherwise;
+  const char* const value = std::getenv(variable);
+  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
 }
 
 template <class Run>
@@ -32,20 +32,20 @@ void run_all(const Run& run, std::uint64_t operations) {
     ASSERT_EQ(run(seed, steps_a_program), "") << "WEIR_ORDER_SEED=" << seed << " runs it again";
 }
 
-TEST(random_order, threads_that_take_turns) {
-  run_all(run_in_turns, number_from("WEIR_ORDER_OPERATIONS", 200'000));
+TEST(random_order, declared_uses_serialized) {
+  run_all(run_serialized, number_from("WEIR_ORDER_OPERATIONS", 200'000));
 }
 
-TEST(random_order, threads_at_once) {
-  run_all(run_at_once, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 4);
+TEST(random_order, declared_uses_concurrent) {
+  run_all(run_concurrent, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 4);
 }
 
-TEST(random_order, natively_right_threads_that_take_turns) {
-  run_all(run_natively_right, number_from("WEIR_ORDER_OPERATIONS", 200'000));
+TEST(random_order, undeclared_uses_serialized) {
+  run_all(run_undeclared_serialized, number_from("WEIR_ORDER_OPERATIONS", 200'000));
 }
 
-TEST(random_order, natively_right_threads_at_once) {
-  run_all(run_natively_right_at_once, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 4);
+TEST(random_order, undeclared_uses_concurrent) {
+  run_all(run_undeclared_concurrent, number_from("WEIR_ORDER_OPERATIONS", 200'000) / 4);
 }
 
 TEST(random_order, every_policy_gives_what_the_classic_one_gives) {

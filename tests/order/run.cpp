@@ -1,4 +1,4 @@
-// Whole programs: who plays, in which turns, and what must be true in the end.
+// Whole programs: how their threads are scheduled, and what must be true in the end.
 #include "run.hpp"
 
 #include <algorithm>
@@ -7,92 +7,95 @@
 #include <thread>
 #include <vector>
 
-#include "crew.hpp"
+#include "order_fixture.hpp"
 #include "program.hpp"
-#include "world.hpp"
+#include "serialized_threads.hpp"
 
 namespace weir::order_test {
 namespace {
 
-std::string outcome(const world& at, std::uint64_t seed) {
-  if (!at.faults()->found()) return {};
-  return "seed " + std::to_string(seed) + " (" + at.describe() + "): " + at.faults()->first();
+std::string outcome(const order_fixture& fixture, std::uint64_t seed) {
+  if (!fixture.failure()->occurred()) return {};
+  return "seed " + std::to_string(seed) + " (" + fixture.describe() +
+         "): " + fixture.failure()->message();
 }
 
-void play_in_turns(world& at, std::uint64_t seed, std::uint64_t steps) {
-  chance turns{seed + 1};
+void run_with_turns(order_fixture& fixture, std::uint64_t seed, std::uint64_t steps) {
+  rng turns{seed + 1};
   {
-    program played{at, seed};
-    crew threads{3};
+    program random_program{fixture, seed};
+    serialized_threads threads{3};
     // A thread that is replaced comes back as another: every number is one thread's alone.
     std::vector<std::size_t> numbers{0, 1, 2};
     std::size_t next_number = 3;
-    std::size_t who = 0;
-    for (std::uint64_t done = 0; done < steps && !at.faults()->found();) {
-      if (!played.keeps_thread()) who = turns.below(threads.size());
-      const std::uint64_t turn = std::min(steps - done, 1 + turns.below(40));
-      threads.run(who, [&] { played.play(turn, numbers[who]); });
-      done += turn;
-      if (turns.one_in(40) && !played.keeps_thread()) {
-        threads.run(who, [&] { played.end_thread(numbers[who]); });
-        threads.replace(who);
-        numbers[who] = next_number++;
+    std::size_t current = 0;
+    for (std::uint64_t steps_done = 0; steps_done < steps && !fixture.failure()->occurred();) {
+      if (!random_program.keeps_thread()) current = turns.below(threads.size());
+      const std::uint64_t turn = std::min(steps - steps_done, 1 + turns.below(40));
+      threads.run(current, [&] { random_program.run(turn, numbers[current]); });
+      steps_done += turn;
+      if (turns.one_in(40) && !random_program.keeps_thread()) {
+        threads.run(current, [&] { random_program.end_thread(numbers[current]); });
+        threads.replace(current);
+        numbers[current] = next_number++;
       }
     }
-    threads.run(who, [&] { played.finish(numbers[who]); });
+    threads.run(current, [&] { random_program.finish(numbers[current]); });
   }
-  at.check_end();
+  fixture.check_end();
 }
 
-void play_at_once(world& at, std::uint64_t seed, std::uint64_t steps) {
-  constexpr std::size_t players = 3;
+void run_on_threads(order_fixture& fixture, std::uint64_t seed, std::uint64_t steps) {
+  constexpr std::size_t count = 3;
   mailbox shared;
   {
-    std::vector<std::unique_ptr<program>> played;
-    for (std::size_t i = 0; i < players; ++i)
-      played.push_back(std::make_unique<program>(at, seed * players + i, &shared));
+    std::vector<std::unique_ptr<program>> programs;
+    for (std::size_t i = 0; i < count; ++i)
+      programs.push_back(std::make_unique<program>(fixture, seed * count + i, &shared));
     std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < players; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       threads.emplace_back([&, i] {
-        played[i]->play(steps / players, i);
-        played[i]->finish(i);
+        programs[i]->run(steps / count, i);
+        programs[i]->finish(i);
       });
     }
     for (std::thread& each : threads) each.join();
-    while (const auto left = shared.take()) {
+    while (const auto unclaimed = shared.take()) {
       // Nobody took it: its event says when its sender was done with it.
-      const stream_ref legacy = stream_ref::legacy(at.gpu());
-      if (!at.done(legacy.wait(*left->ready), "wait")) break;
-      at.done(at.memory().try_deallocate(reinterpret_cast<void*>(left->address), legacy), "free");
+      const stream_ref legacy = stream_ref::legacy(fixture.gpu());
+      if (!fixture.expect_ok(legacy.wait(*unclaimed->ready), "wait")) break;
+      fixture.expect_ok(
+          fixture.memory().try_deallocate(reinterpret_cast<void*>(unclaimed->address), legacy),
+          "free");
     }
   }
-  at.check_end();
+  fixture.check_end();
 }
 
 }  // namespace
 
-std::string run_in_turns(std::uint64_t seed, std::uint64_t steps) {
-  world at{seed};
-  play_in_turns(at, seed, steps);
-  return outcome(at, seed);
+std::string run_serialized(std::uint64_t seed, std::uint64_t steps) {
+  order_fixture fixture{seed};
+  run_with_turns(fixture, seed, steps);
+  return outcome(fixture, seed);
 }
 
-std::string run_at_once(std::uint64_t seed, std::uint64_t steps) {
-  world at{seed};
-  play_at_once(at, seed, steps);
-  return outcome(at, seed);
+std::string run_concurrent(std::uint64_t seed, std::uint64_t steps) {
+  order_fixture fixture{seed};
+  run_on_threads(fixture, seed, steps);
+  return outcome(fixture, seed);
 }
 
-std::string run_natively_right(std::uint64_t seed, std::uint64_t steps) {
-  world at{seed, {.discipline = discipline::native}};
-  play_in_turns(at, seed, steps);
-  return outcome(at, seed);
+std::string run_undeclared_serialized(std::uint64_t seed, std::uint64_t steps) {
+  order_fixture fixture{seed, {.discipline = discipline::undeclared}};
+  run_with_turns(fixture, seed, steps);
+  return outcome(fixture, seed);
 }
 
-std::string run_natively_right_at_once(std::uint64_t seed, std::uint64_t steps) {
-  world at{seed, {.discipline = discipline::native}};
-  play_at_once(at, seed, steps);
-  return outcome(at, seed);
+std::string run_undeclared_concurrent(std::uint64_t seed, std::uint64_t steps) {
+  order_fixture fixture{seed, {.discipline = discipline::undeclared}};
+  run_on_threads(fixture, seed, steps);
+  return outcome(fixture, seed);
 }
 
 std::string run_under_two_policies(std::uint64_t seed, std::uint64_t steps) {
@@ -100,12 +103,14 @@ std::string run_under_two_policies(std::uint64_t seed, std::uint64_t steps) {
   const std::array others{balanced, throughput, compact, never_move, classic_expandable};
   std::optional<std::uint64_t> expected;
   for (const placement_policy policy : {classic, others[seed % others.size()]}) {
-    world at{seed, {.discipline = discipline::native, .policy = policy, .ample = true}};
-    play_in_turns(at, seed, steps);
-    if (at.faults()->found()) return outcome(at, seed);
-    const std::uint64_t read = at.contents()->sum();
+    order_fixture fixture{seed,
+                          {.discipline = discipline::undeclared, .policy = policy, .ample = true}};
+    run_with_turns(fixture, seed, steps);
+    if (fixture.failure()->occurred()) return outcome(fixture, seed);
+    const std::uint64_t read = fixture.checksum()->sum();
     if (expected && *expected != read)
-      return "seed " + std::to_string(seed) + " (" + at.describe() + "): other contents were read";
+      return "seed " + std::to_string(seed) + " (" + fixture.describe() +
+             "): other contents were read";
     expected = read;
   }
   return {};

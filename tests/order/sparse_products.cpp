@@ -5,7 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "heap/allocator_state.hpp"
+#include "heap/central_heap.hpp"
 
 namespace weir::order_test {
 namespace {
@@ -17,9 +17,9 @@ constexpr std::uint64_t overhead = 32 * mib;
 /// A token in every 64 KiB: enough to notice a stranger.
 constexpr std::size_t stride = 64 * kib / sizeof(std::uint64_t);
 
-constexpr std::size_t words(const tensor_view& of) { return of.size / sizeof(std::uint64_t); }
+constexpr std::size_t words(const tensor_view& view) { return view.size / sizeof(std::uint64_t); }
 
-sim::machine_options choose_machine(chance& random, std::uint64_t seed, std::uint64_t capacity) {
+sim::machine_options choose_machine(rng& random, std::uint64_t seed, std::uint64_t capacity) {
   sim::machine_options chosen;
   chosen.seed = seed;
   chosen.mode = random.one_in(2) ? sim::progress::manual : sim::progress::seeded;
@@ -30,52 +30,54 @@ sim::machine_options choose_machine(chance& random, std::uint64_t seed, std::uin
 
 }  // namespace
 
-// --- The scene -----------------------------------------------------------------------------------
+// --- The fixture ---------------------------------------------------------------------------------
 
-scene::scene(std::uint64_t seed, std::size_t threads) : capacity_{threads * 100 * mib + overhead} {
-  chance random{seed};
+stress_fixture::stress_fixture(std::uint64_t seed, std::size_t threads)
+    : capacity_{threads * 100 * mib + overhead} {
+  rng random{seed};
   machine_ = sim::machine::create(choose_machine(random, seed, capacity_)).value();
-  machine_->on_hazard(
-      [faults = faults_](const sim::hazard& found) { faults->report("hazard: " + found.story()); });
+  machine_->on_hazard([failure = failure_](const sim::hazard& hazard) {
+    failure->report("hazard: " + hazard.message());
+  });
   runtime_ = runtime::open_simulated(machine_).value();
   gpu_ = runtime_->device(device_id{0}).value();
   using enum placement_policy;
-  options settings;
-  settings.heap_policy =
+  allocator_options settings;
+  settings.policy =
       random.any_of({balanced, balanced, compact, throughput, classic, classic_expandable});
   memory_ = caching_allocator::create(*gpu_, settings).value();
 }
 
-void scene::free(void* block) {
+void stress_fixture::free(void* block) {
   if (frees_.fetch_add(1, std::memory_order_relaxed) % 3 != 0) {
     memory_->deallocate(block);
     return;
   }
   const std::lock_guard lock{mutex_};
-  left_.push_back(block);
+  deferred_frees_.push_back(block);
 }
 
-void scene::free_left() {
-  std::vector<void*> all;
+void stress_fixture::free_deferred() {
+  std::vector<void*> blocks;
   {
     const std::lock_guard lock{mutex_};
-    all.swap(left_);
+    blocks.swap(deferred_frees_);
   }
-  for (void* const each : all) memory_->deallocate(each);
+  for (void* const each : blocks) memory_->deallocate(each);
 }
 
-void scene::check_end() {
+void stress_fixture::check_end() {
   machine_->clear_faults();
   machine_->set_capacity(device_id{0}, bytes{capacity_});
   machine_->run_until_idle();
-  free_left();
-  if (faults_->found()) return;
-  const std::string wrong = heap::allocator_state::of(*memory_).check();
-  if (!wrong.empty()) faults_->report(wrong);
+  free_deferred();
+  if (failure_->occurred()) return;
+  const std::string violation = heap::central_heap::of(*memory_).check();
+  if (!violation.empty()) failure_->report(violation);
   if (const auto emptied = memory_->empty_cache(); !emptied)
-    faults_->report("empty_cache: " + emptied.error().message());
-  if (memory_->stats().reserved.current != 0)
-    faults_->report("all is freed, but memory stays reserved");
+    failure_->report("empty_cache: " + emptied.error().message());
+  if (memory_->stats().reserved.current != bytes{})
+    failure_->report("all is freed, but memory stays reserved");
 }
 
 // --- Tensors -------------------------------------------------------------------------------------
@@ -103,43 +105,44 @@ bool tensor_view::has(std::uint64_t token) const {
 
 tensor multiplier::take(std::uint64_t size) {
   constexpr int most_attempts = 50;
-  for (int attempts = 0; attempts < most_attempts && !in_.faults()->found(); ++attempts) {
-    const auto made = in_.memory().try_allocate(bytes{size}, on_);
-    if (made) return {in_, {static_cast<std::uint64_t*>(*made), size}};
-    if (made.code() != errc::out_of_memory)
-      in_.faults()->report("allocate: " + made.error().message());
-    ++all_.shortages;
+  for (int attempts = 0; attempts < most_attempts && !fixture_.failure()->occurred(); ++attempts) {
+    const auto allocation = fixture_.memory().try_allocate(bytes{size}, on_);
+    if (allocation) return {fixture_, {static_cast<std::uint64_t*>(*allocation), size}};
+    if (allocation.code() != errc::out_of_memory)
+      fixture_.failure()->report("allocate: " + allocation.error().message());
+    ++counts_.shortages;
     std::this_thread::yield();
   }
-  throw no_room{};
+  throw out_of_attempts{};
 }
 
 void multiplier::launch(const char* name, std::vector<sim::access> touched,
                         std::function<bool()> inputs_are_right) {
-  auto body = [faults = in_.faults(), run = std::move(inputs_are_right), name] {
-    if (faults->found()) return;  // the memory may be gone
-    if (!run()) faults->report(std::string{"wrong input: "} + name);
+  auto body = [failure = fixture_.failure(), run = std::move(inputs_are_right), name] {
+    if (failure->occurred()) return;  // the memory may be gone
+    if (!run()) failure->report(std::string{"wrong input: "} + name);
   };
-  const context_scope bound{in_.gpu()};
-  const auto queued = in_.machine().launch(on_.handle(), name, std::move(touched), std::move(body),
-                                           sim::duration{5'000 + random_.below(200'000)});
-  if (!queued) in_.faults()->report("launch: " + queued.error().message());
+  const context_scope bound{fixture_.gpu()};
+  const auto queued =
+      fixture_.machine().launch(on_.handle(), name, std::move(touched), std::move(body),
+                                sim::duration{5'000 + random_.below(200'000)});
+  if (!queued) fixture_.failure()->report("launch: " + queued.error().message());
 }
 
-void multiplier::fill(const tensor_view& what, std::uint64_t token) {
-  launch("fill", {what.written()}, [=] {
-    what.put(token);
+void multiplier::fill(const tensor_view& tensor, std::uint64_t token) {
+  launch("fill", {tensor.written()}, [=] {
+    tensor.put(token);
     return true;
   });
 }
 
-void multiplier::look_at(const tensor_view& what, std::uint64_t token) {
-  launch("look", {what.read()}, [=] { return what.has(token); });
+void multiplier::verify(const tensor_view& tensor, std::uint64_t token) {
+  launch("verify", {tensor.read()}, [=] { return tensor.has(token); });
 }
 
 void multiplier::synchronize() {
   const auto done = on_.synchronize();
-  if (!done) in_.faults()->report("synchronize: " + done.error().message());
+  if (!done) fixture_.failure()->report("synchronize: " + done.error().message());
 }
 
 tensor multiplier::multiply(const tensor_view& weight, const tensor_view& in,
@@ -151,10 +154,10 @@ tensor multiplier::multiply(const tensor_view& weight, const tensor_view& in,
   const tensor columns = take(4 * mib);
   const tensor offsets = take(4 * kib + 4);
   launch("to csr",
-         {from.indices.where().read(), rows.where().written(), columns.where().written(),
-          offsets.where().written()},
-         [indices = from.indices.where(), row = rows.where(), column = columns.where(),
-          offset = offsets.where(), token] {
+         {from.indices.view().read(), rows.view().written(), columns.view().written(),
+          offsets.view().written()},
+         [indices = from.indices.view(), row = rows.view(), column = columns.view(),
+          offset = offsets.view(), token] {
            row.put(token + 7);
            column.put(token + 8);
            offset.put(token + 9);
@@ -163,15 +166,15 @@ tensor multiplier::multiply(const tensor_view& weight, const tensor_view& in,
   tensor out = take(matrix_size);
   const tensor scratch = take(512 + random_.below(20 * kib));
   launch("multiply",
-         {offsets.where().read(), columns.where().read(), from.values.where().read(), in.read(),
-          out.where().written(), scratch.where().written()},
-         [offset = offsets.where(), column = columns.where(), values = from.values.where(), in,
-          into = out.where(), token, in_token, out_token] {
+         {offsets.view().read(), columns.view().read(), from.values.view().read(), in.read(),
+          out.view().written(), scratch.view().written()},
+         [offset = offsets.view(), column = columns.view(), values = from.values.view(), in,
+          into = out.view(), token, in_token, out_token] {
            into.put(out_token);
            return offset.has(token + 9) && column.has(token + 8) && values.has(token + 5) &&
                   in.has(in_token);
          });
-  ++all_.products;
+  ++counts_.products;
   return out;
 }
 
@@ -179,25 +182,25 @@ multiplier::coalesced multiplier::coalesce(const tensor_view& weight, std::uint6
   const tensor keys = take(8 * mib);
   const tensor origins = take(8 * mib);
   const tensor offsets = take(8 * mib);
-  launch("flatten", {weight.read(), keys.where().written()}, [weight, into = keys.where(), token] {
+  launch("flatten", {weight.read(), keys.view().written()}, [weight, into = keys.view(), token] {
     into.put(token);
     return weight.has(weight_token);
   });
-  fill(origins.where(), token + 1);
-  fill(offsets.where(), token + 2);
-  run_with_scratch("sort", 16 * mib + 3 * kib,
-                   {{keys.where(), token}, {origins.where(), token + 1}}, token + 3);
-  run_with_scratch("unique", 16 * kib + 388 + random_.below(4 * kib),
-                   {{offsets.where(), token + 2}}, token + 4);
+  fill(origins.view(), token + 1);
+  fill(offsets.view(), token + 2);
+  run_with_scratch("sort", 16 * mib + 3 * kib, {{keys.view(), token}, {origins.view(), token + 1}},
+                   token + 3);
+  run_with_scratch("unique", 16 * kib + 388 + random_.below(4 * kib), {{offsets.view(), token + 2}},
+                   token + 4);
   tensor values = take(4 * mib);
-  launch("coalesce", {origins.where().read(), weight.read(), values.where().written()},
-         [from = origins.where(), into = values.where(), token] {
+  launch("coalesce", {origins.view().read(), weight.read(), values.view().written()},
+         [from = origins.view(), into = values.view(), token] {
            into.put(token + 5);
            return from.has(token + 1);
          });
   tensor indices = take(16 * mib);
-  launch("unflatten", {keys.where().read(), indices.where().written()},
-         [from = keys.where(), into = indices.where(), token] {
+  launch("unflatten", {keys.view().read(), indices.view().written()},
+         [from = keys.view(), into = indices.view(), token] {
            into.put(token + 6);
            return from.has(token);
          });
@@ -209,14 +212,14 @@ multiplier::coalesced multiplier::coalesce(const tensor_view& weight, std::uint6
 void multiplier::run_with_scratch(const char* name, std::uint64_t size,
                                   const std::vector<input>& inputs, std::uint64_t token) {
   const tensor scratch = take(size);
-  std::vector<sim::access> touched{scratch.where().written()};
-  for (const input& each : inputs) touched.push_back(each.what.written());  // in place
-  launch(name, touched, [inputs, into = scratch.where(), token] {
+  std::vector<sim::access> touched{scratch.view().written()};
+  for (const input& each : inputs) touched.push_back(each.view.written());  // in place
+  launch(name, touched, [inputs, into = scratch.view(), token] {
     into.put(token);
     return std::all_of(inputs.begin(), inputs.end(),
-                       [](const input& each) { return each.what.has(each.token); });
+                       [](const input& each) { return each.view.has(each.token); });
   });
-  look_at(scratch.where(), token);
+  verify(scratch.view(), token);
   if (!random_.one_in(4)) synchronize();
 }
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "chance.hpp"
-#include "evidence.hpp"
+#include "first_failure.hpp"
+#include "rng.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -26,32 +26,32 @@ struct stress_counts {
   std::atomic<std::uint64_t> replays{0};
 };
 
-/// There was no room, however often it was asked for: the program at hand gives up.
-struct no_room {};
+/// No memory, after many attempts: the thread at hand gives up.
+struct out_of_attempts {};
 
 /// A machine and an allocator, both chosen by the seed, that several threads share. What goes wrong
-/// becomes evidence. Any thread.
-class scene {
+/// counts as a failure. Any thread.
+class stress_fixture {
  public:
   /// With room for what so many threads need at a time, or hardly.
-  scene(std::uint64_t seed, std::size_t threads);
+  stress_fixture(std::uint64_t seed, std::size_t threads);
 
   [[nodiscard]] sim::machine& machine() { return *machine_; }
   [[nodiscard]] const driver::table& cuda() { return machine_->driver(); }
   [[nodiscard]] device gpu() const { return *gpu_; }
   [[nodiscard]] caching_allocator& memory() { return *memory_; }
-  [[nodiscard]] const std::shared_ptr<evidence>& faults() const { return faults_; }
+  [[nodiscard]] const std::shared_ptr<first_failure>& failure() const { return failure_; }
   [[nodiscard]] std::uint64_t capacity() const { return capacity_; }
 
-  /// Now, or by the thread that calls free_left().
+  /// Now, or by the thread that calls free_deferred().
   void free(void* block);
-  void free_left();
+  void free_deferred();
 
-  /// Everybody is done: all is freed, and the device gets everything back.
+  /// Every thread has ended: all is freed, and everything is released to the device.
   void check_end();
 
  private:
-  std::shared_ptr<evidence> faults_ = std::make_shared<evidence>();
+  std::shared_ptr<first_failure> failure_ = std::make_shared<first_failure>();
   std::uint64_t capacity_;
   std::shared_ptr<sim::machine> machine_;
   std::shared_ptr<runtime> runtime_;
@@ -59,7 +59,7 @@ class scene {
   std::optional<caching_allocator> memory_;
   std::atomic<std::uint64_t> frees_{0};
   std::mutex mutex_;
-  std::vector<void*> left_;
+  std::vector<void*> deferred_frees_;
 };
 
 /// What kernels know of a tensor, which may be freed before they run: its place, and how to leave
@@ -79,37 +79,39 @@ struct tensor_view {
 class tensor {
  public:
   tensor() = default;
-  tensor(scene& in, tensor_view where) : in_{&in}, where_{where} {}
+  tensor(stress_fixture& fixture, tensor_view view) : fixture_{&fixture}, view_{view} {}
   ~tensor() {
-    if (in_ != nullptr) in_->free(where_.data);
+    if (fixture_ != nullptr) fixture_->free(view_.data);
   }
-  tensor(tensor&& other) noexcept : in_{std::exchange(other.in_, nullptr)}, where_{other.where_} {}
+  tensor(tensor&& other) noexcept
+      : fixture_{std::exchange(other.fixture_, nullptr)}, view_{other.view_} {}
   tensor& operator=(tensor&& other) noexcept {
-    std::swap(in_, other.in_);
-    std::swap(where_, other.where_);
+    std::swap(fixture_, other.fixture_);
+    std::swap(view_, other.view_);
     return *this;
   }
-  [[nodiscard]] const tensor_view& where() const { return where_; }
+  [[nodiscard]] const tensor_view& view() const { return view_; }
 
  private:
-  scene* in_ = nullptr;
-  tensor_view where_;
+  stress_fixture* fixture_ = nullptr;
+  tensor_view view_;
 };
 
 /// The work of one thread on one stream. Declares nothing: what it is given may be of any stream.
 class multiplier {
  public:
-  multiplier(scene& in, stress_counts& all, stream_ref on, std::uint64_t seed)
-      : in_{in}, all_{all}, on_{on}, random_{seed}, token_{seed << 32} {}
+  multiplier(stress_fixture& fixture, stress_counts& counts, stream_ref on, std::uint64_t seed)
+      : fixture_{fixture}, counts_{counts}, on_{on}, random_{seed}, token_{seed << 32} {}
 
-  /// Throws no_room.
+  /// Throws out_of_attempts.
   [[nodiscard]] tensor take(std::uint64_t size);
   /// Makes the tensor hold the token.
-  void fill(const tensor_view& what, std::uint64_t token);
+  void fill(const tensor_view& tensor, std::uint64_t token);
   /// Verifies it.
-  void look_at(const tensor_view& what, std::uint64_t token);
+  void verify(const tensor_view& tensor, std::uint64_t token);
   /// A new matrix that holds `out_token`, by way of all that it takes to coalesce the weight and
-  /// multiply it with `in`, which must hold `in_token` when the last kernel runs. Throws no_room.
+  /// multiply it with `in`, which must hold `in_token` when the last kernel runs. Throws
+  /// out_of_attempts.
   [[nodiscard]] tensor multiply(const tensor_view& weight, const tensor_view& in,
                                 std::uint64_t in_token, std::uint64_t out_token);
   void synchronize();
@@ -124,7 +126,7 @@ class multiplier {
     tensor indices;
   };
   struct input {
-    tensor_view what;
+    tensor_view view;
     std::uint64_t token = 0;
   };
 
@@ -134,10 +136,10 @@ class multiplier {
   void run_with_scratch(const char* name, std::uint64_t size, const std::vector<input>& inputs,
                         std::uint64_t token);
 
-  scene& in_;
-  stress_counts& all_;
+  stress_fixture& fixture_;
+  stress_counts& counts_;
   stream_ref on_;
-  chance random_;
+  rng random_;
   std::uint64_t token_;
 };
 

@@ -25,23 +25,23 @@ using testing_support::reports;
 class StreamOrder : public ::testing::Test {
  protected:
   static std::shared_ptr<sim::machine> make_machine() {
-    sim::machine_options wanted;
-    wanted.mode = sim::progress::manual;
-    return sim::machine::create(wanted).value();
+    sim::machine_options chosen;
+    chosen.mode = sim::progress::manual;
+    return sim::machine::create(chosen).value();
   }
   stream make_stream() { return stream::create(gpu).value(); }
   /// Work that is not done before somebody waits for it.
   void give_work(driver::CUstream to) { ASSERT_TRUE(machine->launch(to, "work", {})); }
   driver::CUstream make_driver_stream() {
-    driver::CUstream made = nullptr;
-    EXPECT_EQ(bound.driver().stream_create(&made, driver::CU_STREAM_NON_BLOCKING),
+    driver::CUstream handle = nullptr;
+    EXPECT_EQ(bound.driver().stream_create(&handle, driver::CU_STREAM_NON_BLOCKING),
               driver::CUDA_SUCCESS);
-    return made;
+    return handle;
   }
-  void destroy(driver::CUstream gone) {
-    EXPECT_EQ(bound.driver().stream_destroy(gone), driver::CUDA_SUCCESS);
+  void destroy(driver::CUstream handle) {
+    EXPECT_EQ(bound.driver().stream_destroy(handle), driver::CUDA_SUCCESS);
   }
-  /// Closes what the stream freed and looks whether it is completed.
+  /// Closes the epoch of the free and asks whether it is completed.
   bool completes(stream_order& order, stamp freed) {
     EXPECT_TRUE(order.close(freed.stream, bound));
     EXPECT_TRUE(order.poll(bound));
@@ -49,8 +49,8 @@ class StreamOrder : public ::testing::Test {
   }
 
   std::shared_ptr<sim::machine> machine = make_machine();
-  std::shared_ptr<runtime> at = runtime::open_simulated(machine).value();
-  device gpu = at->device(device_id{0}).value();
+  std::shared_ptr<runtime> sim_runtime = runtime::open_simulated(machine).value();
+  device gpu = sim_runtime->device(device_id{0}).value();
   context_scope bound{gpu};
 };
 
@@ -62,7 +62,7 @@ TEST_F(StreamOrder, is_completed_when_every_stream_is_done) {
   give_work(two.handle());
   const stamp freed = order.now(slot);
   EXPECT_FALSE(completes(order, freed));
-  EXPECT_TRUE(order.passed(freed)) << "its own stream had nothing to do";
+  EXPECT_TRUE(order.stream_completed(freed)) << "its own stream had nothing to do";
   machine->run_until_idle();
   EXPECT_TRUE(completes(order, freed));
   EXPECT_FALSE(order.any_behind());
@@ -116,7 +116,7 @@ TEST_F(StreamOrder, a_stream_met_late_holds_up_what_is_not_completed) {
   ASSERT_TRUE(order.poll(bound));
   EXPECT_FALSE(order.completed(freed));
   ASSERT_TRUE(stream_ref(gpu, late).synchronize());
-  ASSERT_TRUE(order.close_others(order::nobody, bound));
+  ASSERT_TRUE(order.close_others(order::no_stream, bound));
   ASSERT_TRUE(order.poll(bound));
   EXPECT_TRUE(order.completed(freed));
   destroy(late);
@@ -133,7 +133,7 @@ TEST_F(StreamOrder, a_watched_stream_counts_until_it_is_unwatched) {
   EXPECT_FALSE(completes(order, held_up));
   machine->run_until_idle();
   EXPECT_TRUE(completes(order, held_up));
-  // No allocator listens here, so that its end must be told by hand.
+  // No allocator listens here, so that its end must be announced by hand.
   ASSERT_TRUE(order.end_stream(order.known(stream_ref(gpu, silent).id().value()), bound));
   ASSERT_TRUE(unwatch_stream({gpu, silent}));
   destroy(silent);
@@ -164,9 +164,9 @@ TEST_F(StreamOrder, sources_are_asked_when_memory_is_about_to_leave_its_stream) 
   const driver::CUstream silent = make_driver_stream();
   const stream_ref known = stream_ref(gpu, silent).identified().value();
   int questions = 0;
-  auto source = watch_streams(gpu, [&](std::vector<stream_ref>& told) {
+  auto source = watch_streams(gpu, [&](std::vector<stream_ref>& streams) {
                   ++questions;
-                  told.push_back(known);
+                  streams.push_back(known);
                 }).value();
   const stream_slot slot = order.slot_of(one, bound).value();
   EXPECT_EQ(questions, 0);
@@ -241,7 +241,7 @@ TEST_F(StreamOrder, a_lost_stream_counts_until_the_device_was_seen_to_rest) {
   const driver::CUstream foreign = make_driver_stream();
   const stream_slot lost = order.slot_of({gpu, foreign}, bound).value();
   give_work(foreign);
-  destroy(foreign);  // nobody told
+  destroy(foreign);  // unannounced
   const stamp freed = order.now(slot);
   EXPECT_FALSE(completes(order, freed));
   EXPECT_TRUE(order.gone(lost));
@@ -265,7 +265,7 @@ TEST_F(StreamOrder, a_stranger_is_asked_only_when_it_is_named) {
   EXPECT_EQ(machine->calls(driver::call::event_record) - before, 1u) << "a weir::stream lasts";
   {
     const order::named_stream named{order, order.slot_of({gpu, foreign}, bound).value()};
-    ASSERT_TRUE(order.close_others(order::nobody, bound));
+    ASSERT_TRUE(order.close_others(order::no_stream, bound));
   }
   ASSERT_TRUE(order.poll(bound));
   EXPECT_TRUE(order.completed(freed));
@@ -366,7 +366,7 @@ TEST_F(StreamOrder, an_event_that_cannot_be_returned_holds_nobody_up) {
   ASSERT_TRUE(order.poll(bound));
   EXPECT_TRUE(order.completed(*last));
   EXPECT_FALSE(order.any_behind());
-  EXPECT_EQ(heard.take().size(), 1u) << "the failure is told";
+  EXPECT_EQ(heard.take().size(), 1u) << "the failure is reported";
 }
 
 }  // namespace

@@ -36,52 +36,52 @@ class Undeclared : public ::testing::TestWithParam<variant> {
   static constexpr std::uint64_t size = 4 * mib;
 
   static std::shared_ptr<sim::machine> make_machine() {
-    sim::machine_options wanted;
-    wanted.mode = sim::progress::manual;
-    wanted.devices.front().capacity = bytes{256 * mib};
-    wanted.devices.front().context_overhead = bytes{32 * mib};
-    return sim::machine::create(wanted).value();
+    sim::machine_options machine_settings;
+    machine_settings.mode = sim::progress::manual;
+    machine_settings.devices.front().capacity = bytes{256 * mib};
+    machine_settings.devices.front().context_overhead = bytes{32 * mib};
+    return sim::machine::create(machine_settings).value();
   }
-  static options settings() {
-    options wanted;
-    wanted.heap_crossing = GetParam().rule;
-    wanted.heap_policy = GetParam().policy;
-    return wanted;
+  static allocator_options settings() {
+    allocator_options chosen;
+    chosen.crossing = GetParam().rule;
+    chosen.policy = GetParam().policy;
+    return chosen;
   }
   /// A stream of which weir knows nothing.
   stream_ref make_driver_stream() {
-    driver::CUstream made = nullptr;
-    EXPECT_EQ(machine->driver().stream_create(&made, driver::CU_STREAM_NON_BLOCKING),
+    driver::CUstream handle = nullptr;
+    EXPECT_EQ(machine->driver().stream_create(&handle, driver::CU_STREAM_NON_BLOCKING),
               driver::CUDA_SUCCESS);
-    return {gpu, made};
+    return {gpu, handle};
   }
-  void destroy(const stream_ref& made) {
-    EXPECT_EQ(machine->driver().stream_destroy(made.handle()), driver::CUDA_SUCCESS);
+  void destroy(const stream_ref& stream) {
+    EXPECT_EQ(machine->driver().stream_destroy(stream.handle()), driver::CUDA_SUCCESS);
   }
 
-  void write(const stream_ref& on, void* where, std::uint64_t length) {
+  void write(const stream_ref& on, void* pointer, std::uint64_t length) {
     ASSERT_TRUE(machine->launch(on.handle(), "write",
-                                {sim::writes(reinterpret_cast<device_address>(where), length)}));
+                                {sim::writes(reinterpret_cast<device_address>(pointer), length)}));
   }
-  void read(const stream_ref& on, void* where, std::uint64_t length) {
+  void read(const stream_ref& on, void* pointer, std::uint64_t length) {
     ASSERT_TRUE(machine->launch(on.handle(), "undeclared read",
-                                {sim::reads(reinterpret_cast<device_address>(where), length)}));
+                                {sim::reads(reinterpret_cast<device_address>(pointer), length)}));
   }
   /// A block of the home stream that was written, and the host knows it.
   void* make_block(std::uint64_t length = size) { return make_block_of(memory, length); }
   template <class Source>
   void* make_block_of(Source& from, std::uint64_t length = size) {
-    void* const made = from.try_allocate(bytes{length}, home).value();
-    write(home, made, length);
+    void* const block = from.try_allocate(bytes{length}, home).value();
+    write(home, block, length);
     EXPECT_TRUE(home.synchronize());
-    return made;
+    return block;
   }
   /// Another stream asks, uses what it gets, and frees it.
   void use_elsewhere(std::uint64_t length) {
-    const auto got = memory.try_allocate(bytes{length}, other);
-    if (!got) return;  // no room is no wrong answer
-    write(other, *got, length);
-    memory.deallocate(*got, other);
+    const auto block = memory.try_allocate(bytes{length}, other);
+    if (!block) return;  // out of memory is no wrong answer
+    write(other, *block, length);
+    memory.deallocate(*block, other);
   }
   /// The device has room for nothing more, as if another process had taken the rest.
   void fill_device() { machine->set_capacity(device_id{0}, machine->used(device_id{0})); }
@@ -89,17 +89,17 @@ class Undeclared : public ::testing::TestWithParam<variant> {
   /// No hazard; under the weaker rule, the one that the test is about.
   void expect_order() {
     machine->run_until_idle();
-    const std::vector<sim::hazard> found = machine->hazards();
+    const std::vector<sim::hazard> hazards = machine->hazards();
     if (GetParam().rule == crossing_rule::declared_uses) {
-      EXPECT_FALSE(found.empty()) << "the test would not notice";
+      EXPECT_FALSE(hazards.empty()) << "the test would not notice";
       return;
     }
-    for (const sim::hazard& each : found) ADD_FAILURE() << each.story();
+    for (const sim::hazard& each : hazards) ADD_FAILURE() << each.message();
   }
 
   std::shared_ptr<sim::machine> machine = make_machine();
-  std::shared_ptr<runtime> at = runtime::open_simulated(machine).value();
-  device gpu = at->device(device_id{0}).value();
+  std::shared_ptr<runtime> sim_runtime = runtime::open_simulated(machine).value();
+  device gpu = sim_runtime->device(device_id{0}).value();
   context_scope bound{gpu};
   caching_allocator memory = caching_allocator::create(gpu, settings()).value();
   stream home = stream::create(gpu).value();
@@ -164,9 +164,9 @@ TEST_P(UndeclaredShared, the_hole_it_left_is_filled) {
   expect_order();
 }
 
-using UndeclaredGivenBack = Undeclared;
+using UndeclaredReleased = Undeclared;
 
-TEST_P(UndeclaredGivenBack, the_allocator_is_trimmed) {
+TEST_P(UndeclaredReleased, the_allocator_is_trimmed) {
   void* const block = make_block(24 * mib);
   read(user, block, 24 * mib);
   memory.deallocate(block);
@@ -174,7 +174,7 @@ TEST_P(UndeclaredGivenBack, the_allocator_is_trimmed) {
   expect_order();
 }
 
-TEST_P(UndeclaredGivenBack, another_stream_finds_the_device_full) {
+TEST_P(UndeclaredReleased, another_stream_finds_the_device_full) {
   void* const block = make_block(24 * mib);
   read(user, block, 24 * mib);
   memory.deallocate(block);
@@ -183,7 +183,7 @@ TEST_P(UndeclaredGivenBack, another_stream_finds_the_device_full) {
   expect_order();
 }
 
-TEST_P(UndeclaredGivenBack, a_private_pool_gives_back_what_it_caches) {
+TEST_P(UndeclaredReleased, a_private_pool_releases_what_it_caches) {
   const memory_pool pool = memory.create_pool("undeclared").value();
   void* const block = make_block_of(pool, 24 * mib);
   read(user, block, 24 * mib);
@@ -193,7 +193,7 @@ TEST_P(UndeclaredGivenBack, a_private_pool_gives_back_what_it_caches) {
   expect_order();
 }
 
-TEST_P(UndeclaredGivenBack, a_private_pool_ends) {
+TEST_P(UndeclaredReleased, a_private_pool_ends) {
   std::optional<memory_pool> pool = memory.create_pool("undeclared").value();
   void* const block = make_block_of(*pool, 24 * mib);
   read(user, block, 24 * mib);
@@ -221,17 +221,17 @@ TEST_P(UndeclaredUser, a_driver_stream_that_is_watched) {
   destroy(watched);
 }
 
-TEST_P(UndeclaredUser, a_driver_stream_that_a_source_tells_of) {
-  const stream_ref told = make_driver_stream().identified().value();
+TEST_P(UndeclaredUser, a_driver_stream_that_a_source_names) {
+  const stream_ref sourced = make_driver_stream().identified().value();
   const auto source =
-      watch_streams(gpu, [told](std::vector<stream_ref>& known) { known.push_back(told); });
+      watch_streams(gpu, [sourced](std::vector<stream_ref>& known) { known.push_back(sourced); });
   ASSERT_TRUE(source);
   void* const block = make_block();
-  read(told, block, size);
+  read(sourced, block, size);
   memory.deallocate(block);
   use_elsewhere(size);
   expect_order();
-  ASSERT_TRUE(unwatch_stream(told));
+  ASSERT_TRUE(unwatch_stream(sourced));
 }
 
 TEST_P(UndeclaredUser, a_driver_stream_that_is_unwatched_and_destroyed) {
@@ -338,8 +338,8 @@ TEST_P(UndeclaredUser, a_stream_that_is_captured_meanwhile) {
 // Every allocator is told of a stream's end, one after the other. In between, one that was not told
 // yet looks which streams there are.
 TEST_P(UndeclaredUser, a_stream_of_ours_that_is_being_destroyed) {
-  options uncached = settings();
-  uncached.heap_thread_cache = {};
+  allocator_options uncached = settings();
+  uncached.thread_cache = {};
   caching_allocator later = caching_allocator::create(gpu, uncached).value();
   void* const block = make_block_of(later);
   read(user, block, size);
@@ -376,7 +376,7 @@ INSTANTIATE_TEST_SUITE_P(Rule, UndeclaredShared,
                          ::testing::Values(all_work_balanced, all_work_compact, declared_balanced,
                                            declared_compact),
                          named);
-INSTANTIATE_TEST_SUITE_P(Rule, UndeclaredGivenBack,
+INSTANTIATE_TEST_SUITE_P(Rule, UndeclaredReleased,
                          ::testing::Values(all_work_balanced, all_work_throughput, all_work_compact,
                                            all_work_never_move, all_work_classic,
                                            all_work_expandable, declared_balanced,

@@ -25,7 +25,7 @@ def main():
         wrong.append("has no versioned soname")
 
     # What is loaded while a program runs, by Python for instance, shares 512 bytes of such storage
-    # with everything else that is: the quick paths reach theirs by a fixed offset.
+    # with everything else that is: the fast paths reach theirs by a fixed offset.
     segment = re.search(r"^\s*TLS(?:\s+0x[0-9a-f]+){4}\s+0x([0-9a-f]+)",
                         output("readelf", "--segments", "--wide", library), re.M)
     if segment and int(segment[1], 16) > 384:

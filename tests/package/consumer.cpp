@@ -1,9 +1,8 @@
 // A program outside weir that uses it: a simulated machine, its driver table, and a thrown error.
+// It includes all of weir, so that a header which is not installed is missed.
 #include <cstdio>
-#include <cstring>
 
-#include "weir/base/version.hpp"
-#include "weir/sim/machine.hpp"
+#include "weir/weir.hpp"
 
 int main() {
   auto machine = weir::sim::machine::create();

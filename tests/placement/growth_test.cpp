@@ -1,11 +1,11 @@
 // The rules of growth by themselves.
-#include "heap/growth.hpp"
+#include "placement/growth.hpp"
 
 #include <gtest/gtest.h>
 
-#include "heap/fit_index.hpp"
+#include "placement/fit_index.hpp"
 
-namespace weir::heap {
+namespace weir::placement {
 namespace {
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
@@ -79,4 +79,4 @@ TEST(growth, only_never_move_never_moves) {
 }
 
 }  // namespace
-}  // namespace weir::heap
+}  // namespace weir::placement

@@ -1,4 +1,4 @@
-// The torch plug-in's own parts: rings, tallies, page owners, and pictures of an allocator.
+// The torch plug-in's own parts: rings, counters, devices by page, snapshots in torch's terms.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <thread>
 #include <vector>
 
-#include "torch/page_owners.hpp"
-#include "torch/pictures.hpp"
+#include "torch/byte_counters.hpp"
+#include "torch/device_by_page.hpp"
 #include "torch/ring.hpp"
-#include "torch/tally.hpp"
+#include "torch/torch_snapshot.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
@@ -24,18 +24,18 @@ using namespace weir::literals;
 
 TEST(ring, keeps_the_last_entries_oldest_first) {
   ring<int> last;
-  last.set_most(3);
+  last.set_capacity(3);
   for (int i = 1; i <= 5; ++i) last.add(i);
   EXPECT_THAT(last.all(), ElementsAre(3, 4, 5));
 }
 
 TEST(ring, keeps_its_newest_when_it_becomes_smaller_and_goes_on_when_larger) {
   ring<int> last;
-  last.set_most(4);
+  last.set_capacity(4);
   for (int i = 1; i <= 6; ++i) last.add(i);
-  last.set_most(2);
+  last.set_capacity(2);
   EXPECT_THAT(last.all(), ElementsAre(5, 6));
-  last.set_most(3);
+  last.set_capacity(3);
   last.add(7);
   last.add(8);
   EXPECT_THAT(last.all(), ElementsAre(6, 7, 8));
@@ -45,40 +45,40 @@ TEST(ring, keeps_its_newest_when_it_becomes_smaller_and_goes_on_when_larger) {
 
 TEST(ring, has_room_for_one_entry_at_least) {
   ring<int> last;
-  last.set_most(0);
+  last.set_capacity(0);
   last.add(1);
   last.add(2);
   EXPECT_THAT(last.all(), ElementsAre(2));
 }
 
-TEST(tally, adds_up_threads_also_those_that_ended) {
-  static tally& counted = *new tally;  // as it is used: never destroyed
-  counted.add(1, 100);
+TEST(byte_counters, adds_up_threads_also_those_that_ended) {
+  static byte_counters& counters = *new byte_counters;  // as it is used: never destroyed
+  counters.add(1, 100);
   std::thread{[&] {
-    counted.add(1, 1000);
-    counted.add(2, 5);
+    counters.add(1, 1000);
+    counters.add(2, 5);
   }}.join();
-  std::thread{[&] { counted.add(1, 512); }}.join();
-  EXPECT_EQ(counted.read(1).asked, 1612U);
-  EXPECT_EQ(counted.read(1).rounded, 512U + 1024U + 512U);
-  EXPECT_EQ(counted.read(2).asked, 5U);
-  EXPECT_EQ(counted.read(0).asked, 0U);
+  std::thread{[&] { counters.add(1, 512); }}.join();
+  EXPECT_EQ(counters.read(1).requested, 1612U);
+  EXPECT_EQ(counters.read(1).rounded, 512U + 1024U + 512U);
+  EXPECT_EQ(counters.read(2).requested, 5U);
+  EXPECT_EQ(counters.read(0).requested, 0U);
 }
 
-TEST(page_owners, knows_the_device_noted_last) {
-  page_owners owners;
+TEST(device_by_page, finds_the_device_that_was_set_last) {
+  device_by_page devices;
   auto* const address = reinterpret_cast<void*>(0x7f00'0020'0000);
-  EXPECT_EQ(owners.of(address), page_owners::none);
-  owners.note(address, 3);
-  EXPECT_EQ(owners.of(address), 3);
-  EXPECT_EQ(owners.of(reinterpret_cast<void*>(0x7f00'003f'ffff)), 3);
-  EXPECT_EQ(owners.of(reinterpret_cast<void*>(0x7f00'0040'0000)), page_owners::none);
-  owners.note(address, 0);
-  EXPECT_EQ(owners.of(address), 0);
-  EXPECT_EQ(owners.of(reinterpret_cast<void*>(~std::uintptr_t{0})), page_owners::none);
+  EXPECT_EQ(devices.find(address), device_by_page::none);
+  devices.set(address, 3);
+  EXPECT_EQ(devices.find(address), 3);
+  EXPECT_EQ(devices.find(reinterpret_cast<void*>(0x7f00'003f'ffff)), 3);
+  EXPECT_EQ(devices.find(reinterpret_cast<void*>(0x7f00'0040'0000)), device_by_page::none);
+  devices.set(address, 0);
+  EXPECT_EQ(devices.find(address), 0);
+  EXPECT_EQ(devices.find(reinterpret_cast<void*>(~std::uintptr_t{0})), device_by_page::none);
 }
 
-class picture : public testing::Test {
+class torch_snapshot : public testing::Test {
  protected:
   /// Queued work is done when somebody waits for it.
   static std::shared_ptr<weir::runtime> open() {
@@ -96,56 +96,56 @@ class picture : public testing::Test {
   weir::stream second = weir::stream::create(gpu).value();
 
   struct totals {
-    std::uint64_t size = 0, allocated = 0, active = 0, requested = 0, live = 0, waiting = 0;
+    std::uint64_t size = 0, allocated = 0, active = 0, requested = 0, live = 0, pending = 0;
   };
   totals add_up() const {
-    totals out;
+    totals sums;
     for (const auto& pool : memory.snapshot().pools) {
-      for (const segment_picture& segment : draw(pool)) {
-        out.size += segment.size;
-        out.allocated += segment.allocated;
-        out.active += segment.active;
-        out.requested += segment.requested;
-        std::uint64_t at = segment.address;
-        for (const block_picture& block : segment.blocks) {
-          EXPECT_EQ(block.address, at);
-          at += block.size;
-          if (block.state == block_picture::kind::allocated) ++out.live;
-          if (block.state == block_picture::kind::pending_free) ++out.waiting;
+      for (const snapshot_segment& segment : segments_of(pool)) {
+        sums.size += segment.size;
+        sums.allocated += segment.allocated;
+        sums.active += segment.active;
+        sums.requested += segment.requested;
+        std::uint64_t end = segment.address;
+        for (const snapshot_block& block : segment.blocks) {
+          EXPECT_EQ(block.address, end);
+          end += block.size;
+          if (block.state == snapshot_block::kind::allocated) ++sums.live;
+          if (block.state == snapshot_block::kind::pending_free) ++sums.pending;
         }
-        EXPECT_EQ(at, segment.address + segment.size);
+        EXPECT_EQ(end, segment.address + segment.size);
       }
     }
-    return out;
+    return sums;
   }
-  void expect_books_to_agree() const {
+  void expect_counters_to_agree() const {
     const auto stats = memory.stats();
-    const totals seen = add_up();
-    EXPECT_EQ(seen.size, stats.reserved.current);
-    EXPECT_EQ(seen.allocated, stats.allocated.current);
-    EXPECT_EQ(seen.active, stats.active.current);
-    EXPECT_EQ(seen.requested, stats.requested.current);
-    EXPECT_EQ(seen.live, stats.blocks.current);
-    EXPECT_EQ(seen.live + seen.waiting, stats.active_blocks.current);
+    const totals sums = add_up();
+    EXPECT_EQ(weir::bytes{sums.size}, stats.reserved.current);
+    EXPECT_EQ(weir::bytes{sums.allocated}, stats.allocated.current);
+    EXPECT_EQ(weir::bytes{sums.active}, stats.active.current);
+    EXPECT_EQ(weir::bytes{sums.requested}, stats.requested.current);
+    EXPECT_EQ(sums.live, stats.blocks.current);
+    EXPECT_EQ(sums.live + sums.pending, stats.active_blocks.current);
   }
 };
 
-TEST_F(picture, of_an_allocator_agrees_with_its_counters) {
+TEST_F(torch_snapshot, of_an_allocator_agrees_with_its_counters) {
   std::vector<void*> blocks;
   for (std::uint64_t size : {100U, 3000U, 700'000U, 5'000'000U, 33'000'000U})
     for (int i = 0; i < 3; ++i) blocks.push_back(memory.allocate(weir::bytes{size}, first));
-  expect_books_to_agree();
+  expect_counters_to_agree();
   for (std::size_t i = 0; i < blocks.size(); i += 2) memory.deallocate(blocks[i], first);
-  expect_books_to_agree();
+  expect_counters_to_agree();
   auto pool = memory.create_pool("apart").value();
   void* const apart = pool.allocate(3_MiB, second);
-  expect_books_to_agree();
+  expect_counters_to_agree();
   for (std::size_t i = 1; i < blocks.size(); i += 2) memory.deallocate(blocks[i], first);
   memory.deallocate(apart, second);
-  expect_books_to_agree();
+  expect_counters_to_agree();
 }
 
-TEST_F(picture, shows_what_waits_for_a_recorded_stream) {
+TEST_F(torch_snapshot, shows_blocks_that_wait_for_a_recorded_stream) {
   void* const block = memory.allocate(3_MiB, first);
   const weir::context_scope bound{gpu};
   ASSERT_EQ(gpu.driver().memset_d8_async(reinterpret_cast<weir::device_address>(block), 1, 1 << 20,
@@ -153,12 +153,12 @@ TEST_F(picture, shows_what_waits_for_a_recorded_stream) {
             weir::driver::CUDA_SUCCESS);
   memory.record_stream(block, second).value();
   memory.deallocate(block, first);
-  EXPECT_EQ(add_up().waiting, 1U);
-  expect_books_to_agree();
+  EXPECT_EQ(add_up().pending, 1U);
+  expect_counters_to_agree();
   second.synchronize().value();
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(add_up().waiting, 0U);
-  expect_books_to_agree();
+  EXPECT_EQ(add_up().pending, 0U);
+  expect_counters_to_agree();
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // bin_pool: sizes, reuse, order, limits, and what it says to bad input.
 #include "weir/pool/bin_pool.hpp"
 
+#include <sstream>
 #include <thread>
 
 #include "pools/pool_fixture.hpp"
@@ -17,26 +18,25 @@ static_assert(host_accessible(memory_kind::managed) && !host_accessible(memory_k
 
 class bin_pool_test : public block_pool_test {};
 
-// --- Sizes
-// ----------------------------------------------------------------------------------------
+// --- Sizes --------------------------------------------------------------------------------------
 
 TEST_F(bin_pool_test, rounding_wastes_less_than_an_eighth_and_512_bytes) {
   std::uint64_t size = 1;
   while (size < std::uint64_t{1} << 50) {
     for (const std::uint64_t each : {size - 1, size, size + 1, size + size / 3}) {
       if (each == 0) continue;
-      const auto rounded = block_pool::rounded(bytes{each}).value().count();
+      const auto rounded = block_pool::rounded_size(bytes{each}).value().count();
       ASSERT_GE(rounded, each);
       ASSERT_LT(rounded - each, std::max<std::uint64_t>(each / 8, 512)) << each;
       ASSERT_EQ(rounded % 512, 0u);
-      ASSERT_EQ(block_pool::rounded(bytes{rounded}).value().count(), rounded);
+      ASSERT_EQ(block_pool::rounded_size(bytes{rounded}).value().count(), rounded);
     }
     size = size * 5 / 4 + 1;
   }
 }
 
 TEST_F(bin_pool_test, a_size_that_cannot_be_rounded_is_refused) {
-  EXPECT_EQ(code_of(block_pool::rounded(bytes::max())), errc::size_overflow);
+  EXPECT_EQ(code_of(block_pool::rounded_size(bytes::max())), errc::size_overflow);
   const auto stream = new_stream();
   const auto pool = make_bins();
   EXPECT_EQ(code_of(pool.try_allocate(bytes::max() - 1_B, stream)), errc::size_overflow);
@@ -78,8 +78,7 @@ TEST_F(bin_pool_test, alignments_are_kept) {
   EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream, 4_MiB)), errc::bad_alignment);
 }
 
-// --- Reuse and order
-// ------------------------------------------------------------------------------
+// --- Reuse and order ----------------------------------------------------------------------------
 
 TEST_F(bin_pool_test, the_default_configuration_caches) {
   const auto stream = new_stream();
@@ -155,14 +154,14 @@ TEST_F(bin_pool_test, a_recorded_stream_is_waited_for) {
   ASSERT_TRUE(pool.record_stream(p, two));  // no more than once
   read(two, p, 1_MiB);
   pool.deallocate(p, one);
-  EXPECT_EQ(pool.stats().pending, (1_MiB).count());
+  EXPECT_EQ(pool.stats().pending, 1_MiB);
   void* const q = pool.allocate(1_MiB, one);
   EXPECT_NE(q, p);
   machine->run_until_idle();
   void* const r = pool.allocate(1_MiB, one);
   EXPECT_EQ(r, p);
   write(one, r, 1_MiB);
-  EXPECT_EQ(pool.stats().pending, 0u);
+  EXPECT_EQ(pool.stats().pending, 0_B);
   pool.deallocate(q);
   pool.deallocate(r);
 }
@@ -197,7 +196,7 @@ TEST_F(bin_pool_test, a_block_outlives_its_stream) {
   pool.deallocate(r);
 }
 
-TEST_F(bin_pool_test, what_is_freed_on_a_stream_long_gone_is_everybodys) {
+TEST_F(bin_pool_test, what_is_freed_on_a_stream_long_gone_is_for_all) {
   const auto pool = make_bins();
   const auto two = new_stream();
   auto one = new_stream();
@@ -222,15 +221,15 @@ TEST_F(bin_pool_test, what_is_freed_on_a_stream_long_gone_is_everybodys) {
 
 TEST_F(bin_pool_test, a_stream_of_the_driver_is_released_before_it_goes) {
   const auto pool = make_bins();
-  const context_scope bound{gpu()};
+  const context_scope scope{gpu()};
   driver::CUstream raw = nullptr;
-  ASSERT_EQ(bound.driver().stream_create(&raw, driver::CU_STREAM_NON_BLOCKING),
+  ASSERT_EQ(scope.driver().stream_create(&raw, driver::CU_STREAM_NON_BLOCKING),
             driver::CUDA_SUCCESS);
   void* const p = pool.allocate(1_MiB, stream_ref{gpu(), raw});
   write({gpu(), raw}, p, 1_MiB);
   pool.deallocate(p, stream_ref{gpu(), raw});
   ASSERT_TRUE(pool.release_stream({gpu(), raw}));
-  ASSERT_EQ(bound.driver().stream_destroy(raw), driver::CUDA_SUCCESS);
+  ASSERT_EQ(scope.driver().stream_destroy(raw), driver::CUDA_SUCCESS);
   const auto two = new_stream();
   machine->run_until_idle();
   void* const q = pool.allocate(1_MiB, two);
@@ -258,8 +257,8 @@ TEST_F(bin_pool_test, a_capture_is_not_broken) {
   const auto pool = make_bins();
   void* const kept = pool.allocate(1_MiB, one);
   pool.deallocate(kept, one);
-  const context_scope bound{gpu()};
-  const auto& cu = bound.driver();
+  const context_scope scope{gpu()};
+  const auto& cu = scope.driver();
   ASSERT_EQ(cu.stream_begin_capture(one.handle(), driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
             driver::CUDA_SUCCESS);
   const auto two = new_stream();
@@ -274,8 +273,7 @@ TEST_F(bin_pool_test, a_capture_is_not_broken) {
   pool.deallocate(other, two);
 }
 
-// --- Devices and contexts
-// ---------------------------------------------------------------------------
+// --- Devices and contexts -----------------------------------------------------------------------
 
 TEST_F(bin_pool_test, memory_is_of_the_pools_device_whatever_is_current) {
   EXPECT_EQ(code_of(runtime_->device(device_id{99})), errc::no_device);
@@ -300,8 +298,7 @@ TEST_F(bin_pool_test, memory_is_of_the_pools_device_whatever_is_current) {
   EXPECT_EQ(code_of(pool.try_allocate(1_KiB, foreign)), errc::bad_stream);
 }
 
-// --- Giving back
-// ------------------------------------------------------------------------------------
+// --- Giving back --------------------------------------------------------------------------------
 
 TEST_F(bin_pool_test, the_longest_unused_goes_first) {
   const auto stream = new_stream();
@@ -309,26 +306,71 @@ TEST_F(bin_pool_test, the_longest_unused_goes_first) {
   std::vector<void*> all;
   for (std::uint64_t i = 1; i <= 4; ++i) all.push_back(pool.allocate(i * 1_MiB, stream));
   for (const int each : {2, 0, 3, 1}) pool.deallocate(all[each], stream);
-  EXPECT_EQ(pool.stats().cached, (10_MiB).count());
+  EXPECT_EQ(pool.stats().cached, 10_MiB);
   EXPECT_EQ(pool.trim(7_MiB).value(), 3_MiB);  // freed first
   EXPECT_EQ(pool.trim(6_MiB).value(), 1_MiB);
   EXPECT_EQ(pool.trim(6_MiB).value(), 0_MiB);
   EXPECT_EQ(pool.trim(5_MiB).value(), 4_MiB);
   EXPECT_EQ(pool.trim().value(), 2_MiB);
-  EXPECT_EQ(pool.stats().reserved.current, 0u);
+  EXPECT_EQ(pool.stats().reserved.current, 0_B);
 }
 
-TEST_F(bin_pool_test, trim_waits_for_the_streams) {
+TEST_F(bin_pool_test, trim_keeps_at_most_so_much_reserved_live_blocks_included) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  void* const live = pool.allocate(4_MiB, stream);
+  std::vector<void*> all;
+  for (std::uint64_t i = 1; i <= 3; ++i) all.push_back(pool.allocate(i * 1_MiB, stream));
+  for (void* const each : all) pool.deallocate(each, stream);
+  EXPECT_EQ(pool.stats().reserved.current, 10_MiB);
+  EXPECT_EQ(pool.trim(10_MiB).value(), 0_MiB);
+  EXPECT_EQ(pool.trim(8_MiB).value(), 3_MiB);  // the first two
+  EXPECT_EQ(pool.stats().reserved.current, 7_MiB);
+  EXPECT_EQ(pool.trim(1_MiB).value(), 3_MiB) << "what is live stays";
+  EXPECT_EQ(pool.stats().reserved.current, 4_MiB);
+  pool.deallocate(live, stream);
+}
+
+TEST_F(bin_pool_test, trim_waits_for_nothing) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const busy = pool.allocate(4_MiB, one);
+  void* const idle = pool.allocate(1_MiB, two);
+  pool.deallocate(idle, two);
+  machine->run_until_idle();
+  ASSERT_EQ(pool.trim(5_MiB).value(), 0_MiB);
+  write(one, busy, 4_MiB);
+  pool.deallocate(busy, one);
+  EXPECT_EQ(pool.trim().value(), 0_MiB) << "all work counts that was queued before it looked";
+  EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
+  EXPECT_EQ(machine->calls(call::mem_free), 0u);
+  machine->run_until_idle();
+  EXPECT_EQ(pool.trim().value(), 5_MiB);
+}
+
+TEST_F(bin_pool_test, trim_enforces_the_threshold_in_any_case) {
+  const auto stream = new_stream();
+  const auto pool = make_bins(1_MiB);
+  std::vector<void*> all;
+  for (int i = 0; i < 4; ++i) all.push_back(pool.allocate(1_MiB, stream));
+  for (void* const each : all) pool.deallocate(each, stream);
+  EXPECT_EQ(pool.trim(bytes::max()).value(), 3_MiB);
+  EXPECT_EQ(pool.stats().cached, 1_MiB);
+}
+
+TEST_F(bin_pool_test, emptying_the_cache_waits_for_the_streams) {
   const auto one = new_stream();
   const auto pool = make_bins();
   void* const p = pool.allocate(4_MiB, one);
   write(one, p, 4_MiB);
   pool.deallocate(p, one);
-  EXPECT_EQ(pool.trim().value(), 4_MiB);
-  EXPECT_EQ(pool.stats().cached, 0u);
+  EXPECT_EQ(pool.trim().value(), 0_MiB);
+  EXPECT_EQ(pool.empty_cache().value(), 4_MiB);
+  EXPECT_EQ(pool.stats().cached, 0_B);
 }
 
-TEST_F(bin_pool_test, trim_waits_for_nobody_else) {
+TEST_F(bin_pool_test, emptying_the_cache_waits_for_nobody_else) {
   const auto one = new_stream();
   const auto pool = make_bins();
   void* const p = pool.allocate(4_MiB, one);
@@ -336,7 +378,7 @@ TEST_F(bin_pool_test, trim_waits_for_nobody_else) {
   // mem_free itself waits for the device; what the pool waits for shows in the calls.
   pool.deallocate(p, one);
   machine->fail(call::ctx_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(pool.trim().value(), 4_MiB);
+  EXPECT_EQ(pool.empty_cache().value(), 4_MiB);
   EXPECT_EQ(machine->calls(call::event_synchronize), 1u);
   machine->clear_faults();
 }
@@ -351,20 +393,20 @@ TEST_F(bin_pool_test, the_threshold_is_observed_with_requests_and_never_with_fre
   const auto before = machine->calls();
   for (void* const each : all) pool.deallocate(each, stream);
   EXPECT_EQ(machine->calls(), before);
-  EXPECT_EQ(pool.stats().cached, (8_MiB).count());
+  EXPECT_EQ(pool.stats().cached, 8_MiB);
   void* const hit = pool.allocate(1_MiB, stream);  // finds that the stream is not there yet
   EXPECT_EQ(hit, all.back());
-  EXPECT_EQ(pool.stats().cached, (7_MiB).count());
+  EXPECT_EQ(pool.stats().cached, 7_MiB);
   machine->run_until_idle();
   void* const next = pool.allocate(1_MiB, stream);
-  EXPECT_EQ(pool.stats().cached, (2_MiB).count());
+  EXPECT_EQ(pool.stats().cached, 2_MiB);
   EXPECT_EQ(machine->calls(call::mem_free), 4u);
   void* const miss = pool.allocate(3_MiB, stream);
   for (void* const each : {hit, next, miss}) pool.deallocate(each, stream);
   ASSERT_TRUE(pool.set_threshold({}));
-  EXPECT_EQ(pool.stats().cached, 0u);
+  EXPECT_EQ(pool.stats().cached, 0_B);
   pool.deallocate(pool.allocate(3_MiB, stream), stream);
-  pool.deallocate(pool.allocate(3_MiB, stream), stream);  // kept until the next request
+  pool.deallocate(pool.allocate(3_MiB, stream), stream);  // cached until the next request
   EXPECT_EQ(pool.stats().hits, 3u);
 }
 
@@ -376,10 +418,10 @@ TEST_F(bin_pool_test, work_in_flight_is_not_waited_for_by_a_request) {
   write(one, p, 1_MiB);
   pool.deallocate(p, one);
   void* const q = pool.allocate(2_MiB, two);
-  EXPECT_EQ(pool.stats().cached, (1_MiB).count());
+  EXPECT_EQ(pool.stats().cached, 1_MiB);
   machine->run_until_idle();
   void* const r = pool.allocate(2_MiB, two);
-  EXPECT_EQ(pool.stats().cached, 0u);
+  EXPECT_EQ(pool.stats().cached, 0_B);
   pool.deallocate(q, two);
   pool.deallocate(r, two);
 }
@@ -395,17 +437,16 @@ TEST_F(bin_pool_test, a_free_that_the_driver_refuses_loses_nothing) {
   const auto failed = pool.trim();
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(pool.stats().cached, (4_MiB).count());
-  EXPECT_EQ(pool.stats().reserved.current, (4_MiB).count());
+  EXPECT_EQ(pool.stats().cached, 4_MiB);
+  EXPECT_EQ(pool.stats().reserved.current, 4_MiB);
   EXPECT_EQ(contradiction(pool.stats()), "");
   EXPECT_EQ(pool.trim().value(), 4_MiB);
   EXPECT_EQ(used(), before);
 }
 
-// --- Running out
-// --------------------------------------------------------------------------------------
+// --- Running out --------------------------------------------------------------------------------
 
-TEST_F(bin_pool_test, a_full_device_gives_back_what_is_kept) {
+TEST_F(bin_pool_test, a_full_device_releases_what_is_cached) {
   const auto stream = new_stream();
   const auto pool = make_bins();
   std::vector<void*> all;
@@ -413,11 +454,11 @@ TEST_F(bin_pool_test, a_full_device_gives_back_what_is_kept) {
   for (void* const each : all) pool.deallocate(each, stream);
   void* const p = pool.allocate(1536_MiB, stream);
   ASSERT_NE(p, nullptr);
-  EXPECT_EQ(pool.stats().reserved.current, (1536_MiB).count());
+  EXPECT_EQ(pool.stats().reserved.current, 1536_MiB);
   pool.deallocate(p, stream);
 }
 
-TEST_F(bin_pool_test, a_full_device_gives_back_before_anybody_is_waited_for) {
+TEST_F(bin_pool_test, a_full_device_releases_before_anybody_is_waited_for) {
   const auto one = new_stream();
   const auto two = new_stream();
   const auto pool = make_bins();
@@ -432,7 +473,7 @@ TEST_F(bin_pool_test, a_full_device_gives_back_before_anybody_is_waited_for) {
   pool.deallocate(busy, one);
   void* const p = pool.allocate(768_MiB, two);
   EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
-  EXPECT_EQ(pool.stats().cached, (256_MiB).count());
+  EXPECT_EQ(pool.stats().cached, 256_MiB);
   pool.deallocate(held, one);
   pool.deallocate(p, two);
 }
@@ -444,8 +485,8 @@ TEST_F(bin_pool_test, on_a_full_device_no_wait_becomes_part_of_a_graph) {
   void* const p = pool.allocate(1536_MiB, one);
   write(one, p, 1_KiB);
   pool.deallocate(p, one);
-  const context_scope bound{gpu()};
-  const auto& cu = bound.driver();
+  const context_scope scope{gpu()};
+  const auto& cu = scope.driver();
   ASSERT_EQ(cu.stream_begin_capture(two.handle(), driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
             driver::CUDA_SUCCESS);
   // Nobody can ask what the captured stream had been given before: it might use the block.
@@ -497,7 +538,7 @@ TEST_F(bin_pool_test, out_of_memory_comes_with_numbers_and_harms_nothing) {
   const auto refused = pool.try_allocate(1536_MiB, stream);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
   EXPECT_EQ(refused.error().requested, 1536_MiB);
-  EXPECT_EQ(refused.error().detail, "the pool holds 1 GiB in 1 live blocks and keeps 0 B");
+  EXPECT_EQ(refused.error().detail, "the pool holds 1 GiB in 1 live blocks and caches 0 B");
   EXPECT_THROW(static_cast<void>(pool.allocate(1536_MiB, stream)), out_of_memory);
   EXPECT_EQ(pool.stats().failures, 2u);
   EXPECT_EQ(contradiction(pool.stats()), "");
@@ -505,8 +546,7 @@ TEST_F(bin_pool_test, out_of_memory_comes_with_numbers_and_harms_nothing) {
   pool.deallocate(pool.allocate(1536_MiB, stream), stream);
 }
 
-// --- Bad input
-// ------------------------------------------------------------------------------------------
+// --- Bad input ----------------------------------------------------------------------------------
 
 TEST_F(bin_pool_test, bad_input_gets_a_typed_error) {
   const auto stream = new_stream();
@@ -514,11 +554,11 @@ TEST_F(bin_pool_test, bad_input_gets_a_typed_error) {
   EXPECT_EQ(pool.try_allocate(0_B, stream).value(), nullptr);
   EXPECT_TRUE(pool.try_deallocate(nullptr, stream));
   void* const p = pool.allocate(1_MiB, stream);
-  int mine = 0;
-  EXPECT_EQ(code_of(pool.try_deallocate(&mine, stream)), errc::foreign_pointer);
+  int host = 0;
+  EXPECT_EQ(code_of(pool.try_deallocate(&host, stream)), errc::foreign_pointer);
   EXPECT_EQ(code_of(pool.try_deallocate(static_cast<char*>(p) + 256, stream)),
             errc::foreign_pointer);
-  EXPECT_EQ(code_of(pool.record_stream(&mine, stream)), errc::foreign_pointer);
+  EXPECT_EQ(code_of(pool.record_stream(&host, stream)), errc::foreign_pointer);
   const auto elsewhere = weir::stream::create(gpu(1)).value();
   EXPECT_EQ(code_of(pool.try_deallocate(p, elsewhere)), errc::bad_stream);
   EXPECT_EQ(code_of(pool.record_stream(p, elsewhere)), errc::bad_stream);
@@ -541,27 +581,75 @@ TEST_F(bin_pool_test, bad_input_gets_a_typed_error) {
   EXPECT_EQ(pool, bin_pool{pool});
 }
 
-TEST_F(bin_pool_test, the_books_are_exact) {
+TEST_F(bin_pool_test, the_counters_are_exact) {
   const auto stream = new_stream();
   const auto pool = make_bins();
   void* const p = pool.allocate(1000_B, stream);
   void* const q = pool.allocate(5000_B, stream);
   auto now = pool.stats();
-  EXPECT_EQ(now.requested, (gauge{6000, 6000}));
-  EXPECT_EQ(now.allocated, (gauge{1024 + 5120, 1024 + 5120}));
+  EXPECT_EQ(now.requested, (byte_gauge{6000_B, 6000_B}));
+  EXPECT_EQ(now.allocated, (byte_gauge{6_KiB, 6_KiB}));
   EXPECT_EQ(now.reserved, now.allocated);
   EXPECT_EQ(now.blocks, (gauge{2, 2}));
   pool.deallocate(p, stream);
   pool.reset_peaks();
   now = pool.stats();
-  EXPECT_EQ(now.requested, (gauge{5000, 5000}));
-  EXPECT_EQ(now.allocated, (gauge{5120, 5120}));
-  EXPECT_EQ(now.reserved, (gauge{6144, 6144}));
-  EXPECT_EQ(now.cached, 1024u);
+  EXPECT_EQ(now.requested, (byte_gauge{5000_B, 5000_B}));
+  EXPECT_EQ(now.allocated, (byte_gauge{5_KiB, 5_KiB}));
+  EXPECT_EQ(now.reserved, (byte_gauge{6_KiB, 6_KiB}));
+  EXPECT_EQ(now.cached, 1024_B);
   EXPECT_EQ(now.allocations, 2u);
   EXPECT_EQ(now.frees, 1u);
   EXPECT_EQ(contradiction(now), "");
   pool.deallocate(q, stream);
+}
+
+TEST_F(bin_pool_test, counters_begin_anew_and_amounts_stay) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const live = pool.allocate(1_MiB, one);
+  void* const large = pool.allocate(1536_MiB, one);
+  write(one, large, 1_KiB);
+  pool.deallocate(large, one);
+  void* const crossed = pool.allocate(1536_MiB, two);  // behind a wait
+  ASSERT_EQ(crossed, large);
+  EXPECT_EQ(code_of(pool.try_allocate(1_GiB, two)), errc::out_of_memory);
+  const auto before = pool.stats();
+  EXPECT_EQ(before.waits, 1u);
+  EXPECT_GT(before.events, 0u);
+  EXPECT_EQ(before.failures, 1u);
+  pool.reset_counters();
+  auto expected = before;
+  expected.allocations = expected.frees = expected.hits = expected.misses = 0;
+  expected.failures = expected.waits = expected.events = 0;
+  EXPECT_EQ(pool.stats(), expected);
+  // blocks is what it was, 2, + allocations - frees.
+  pool.deallocate(crossed, two);
+  pool.deallocate(pool.allocate(1536_MiB, two), two);
+  pool.deallocate(live, one);
+  const auto after = pool.stats();
+  EXPECT_EQ(after.allocations, 1u);
+  EXPECT_EQ(after.hits, 1u);
+  EXPECT_EQ(after.misses, 0u);
+  EXPECT_EQ(after.frees, 3u);
+  EXPECT_EQ(after.blocks.current, 2 + after.allocations - after.frees);
+  EXPECT_EQ(after.blocks.peak, 2u);
+}
+
+TEST_F(bin_pool_test, a_reported_free_names_the_memory) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  void* const memory = pool.allocate(1_MiB, stream);
+  pool.deallocate(memory, stream);
+  pool.deallocate(memory, 1_MiB, stream);
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].code, errc::double_free);
+  EXPECT_EQ(reports[0].requested, 1_MiB);
+  std::ostringstream address;
+  address << memory;
+  EXPECT_EQ(reports[0].detail, "freeing " + address.str() + " of 1 MiB");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the pools that keep freed blocks promise, checked by what streams read; for any machine.
+// What the pools that cache freed blocks promise, checked by what streams read; for any machine.
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -38,7 +38,7 @@ class block_pool_contract : public contract_test {
     contract_test::TearDown();
   }
 
-  [[nodiscard]] stream new_lane() const { return stream::create(*gpu).value(); }
+  [[nodiscard]] stream make_stream() const { return stream::create(*gpu).value(); }
   [[nodiscard]] static CUdeviceptr at(const void* memory) {
     return reinterpret_cast<std::uintptr_t>(memory);
   }
@@ -51,56 +51,56 @@ constexpr std::size_t words_in(bytes size) { return size.count() / sizeof(word);
 
 TEST_P(block_pool_contract, patterns_survive_random_traffic_of_many_streams) {
   const auto pool = bin_pool::create(*gpu).value();
-  struct held {
+  struct live_block {
     void* memory;
     bytes size;
     word value;
-    std::size_t lane;
+    std::size_t stream_index;
   };
-  std::array<stream, 3> lanes{new_lane(), new_lane(), new_lane()};
-  std::array<CUdeviceptr, 3> wrong{};  // how many words, as each lane counts them
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
+  std::array<stream, 3> streams{make_stream(), make_stream(), make_stream()};
+  std::array<CUdeviceptr, 3> wrong{};  // how many words, as each stream counts them
+  for (std::size_t i = 0; i < streams.size(); ++i) {
     wrong[i] = new_memory(sizeof(word));
-    WEIR_OK(cu->memset_d32_async(wrong[i], 0, 1, lanes[i].handle()));
+    WEIR_OK(cu->memset_d32_async(wrong[i], 0, 1, streams[i].handle()));
   }
-  std::minstd_rand chance(static_cast<unsigned>(GetParam()) + 7);
-  std::vector<held> live;
+  std::minstd_rand rng(static_cast<unsigned>(GetParam()) + 7);
+  std::vector<live_block> live;
   for (word i = 1; i <= 400; ++i) {
-    const std::size_t on = chance() % lanes.size();
-    const bytes size{(4_KiB).count() << chance() % 4};
-    held made{pool.allocate(size, lanes[on]), size, i * 0x9e3779b9U, on};
-    WEIR_OK(fill(at(made.memory), made.value, words_in(size), lanes[on].handle()));
-    live.push_back(made);
-    while (live.size() > chance() % 12) {
-      std::swap(live[chance() % live.size()], live.back());
-      const held last = live.back();
+    const std::size_t index = rng() % streams.size();
+    const bytes size{(4_KiB).count() << rng() % 4};
+    live_block block{pool.allocate(size, streams[index]), size, i * 0x9e3779b9U, index};
+    WEIR_OK(fill(at(block.memory), block.value, words_in(size), streams[index].handle()));
+    live.push_back(block);
+    while (live.size() > rng() % 12) {
+      std::swap(live[rng() % live.size()], live.back());
+      const live_block last = live.back();
       live.pop_back();
-      const stream& home = lanes[last.lane];
-      const std::size_t reads = chance() % 3 == 0 ? chance() % lanes.size() : last.lane;
-      const stream& reader = lanes[reads];
-      if (reads != last.lane) {  // somebody else reads it last
+      const stream& home = streams[last.stream_index];
+      const std::size_t reader_index = rng() % 3 == 0 ? rng() % streams.size() : last.stream_index;
+      const stream& reader = streams[reader_index];
+      if (reader_index != last.stream_index) {  // somebody else reads it last
         auto mark = event::create(*gpu).value();
         ASSERT_TRUE(mark.record(home));
         ASSERT_TRUE(reader.wait(mark));
         ASSERT_TRUE(pool.record_stream(last.memory, reader));
       }
-      WEIR_OK(
-          check(at(last.memory), last.value, words_in(last.size), wrong[reads], reader.handle()));
+      WEIR_OK(check(at(last.memory), last.value, words_in(last.size), wrong[reader_index],
+                    reader.handle()));
       ASSERT_TRUE(pool.try_deallocate(last.memory, last.size, home));
     }
   }
-  for (const held& each : live) ASSERT_TRUE(pool.try_deallocate(each.memory));
-  for (const stream& each : lanes) ASSERT_TRUE(each.synchronize());
+  for (const live_block& each : live) ASSERT_TRUE(pool.try_deallocate(each.memory));
+  for (const stream& each : streams) ASSERT_TRUE(each.synchronize());
   for (const CUdeviceptr each : wrong) EXPECT_EQ(words(each, 1)[0], 0u);
   EXPECT_GT(pool.stats().hits, 0u);
-  ASSERT_TRUE(pool.trim());
-  EXPECT_EQ(pool.stats().reserved.current, 0u);
+  ASSERT_TRUE(pool.empty_cache());
+  EXPECT_EQ(pool.stats().reserved.current, 0_B);
 }
 
 TEST_P(block_pool_contract, memory_behind_a_busy_stream_is_nobody_elses) {
   const auto pool = bin_pool::create(*gpu).value();
-  const auto one = new_lane();
-  const auto two = new_lane();
+  const auto one = make_stream();
+  const auto two = make_stream();
   void* const p = pool.allocate(1_MiB, one);
   const auto busy = occupy(one.handle());
   WEIR_OK(fill(at(p), 1, words_in(1_MiB), one.handle()));
@@ -119,15 +119,15 @@ TEST_P(block_pool_contract, memory_behind_a_busy_stream_is_nobody_elses) {
 
 TEST_P(block_pool_contract, the_host_never_overwrites_what_a_copy_still_reads) {
   const auto pool = pinned_pool::create(*gpu).value();
-  const auto lane = new_lane();
+  const auto stream = make_stream();
   constexpr std::size_t pieces = 32;
   constexpr std::size_t count = 4096;
   const CUdeviceptr all = new_memory(pieces * count * sizeof(word));
   for (std::size_t i = 0; i < pieces; ++i) {
-    const auto staging = pooled_buffer<word>::create(pool, count, lane).value();
+    const auto staging = pooled_buffer<word>::create(pool, count, stream).value();
     std::fill_n(staging.data(), count, static_cast<word>(i + 1));
     WEIR_OK(cu->memcpy_htod_async(all + i * count * sizeof(word), staging.data(),
-                                  staging.size_bytes().count(), lane.handle()));
+                                  staging.size_bytes().count(), stream.handle()));
   }
   for (std::size_t i = 0; i < pieces; ++i)
     EXPECT_EQ(mismatches(all + i * count * sizeof(word), static_cast<word>(i + 1), count), 0u);
@@ -135,37 +135,37 @@ TEST_P(block_pool_contract, the_host_never_overwrites_what_a_copy_still_reads) {
 
 TEST_P(block_pool_contract, a_zeroed_hit_costs_one_fill) {
   const auto pool = buffer_pool::create().value();
-  const auto lane = new_lane();
+  const auto stream = make_stream();
   {
-    const auto first = pool.take<word>(4096, lane).value();
-    WEIR_OK(fill(at(first.data()), 0xffffffff, 4096, lane.handle()));
+    const auto first = pool.take<word>(4096, stream).value();
+    WEIR_OK(fill(at(first.data()), 0xffffffff, 4096, stream.handle()));
   }
   auto before = calls_so_far();
-  { const auto plain = pool.take<word>(4096, lane).value(); }
+  { const auto plain = pool.take<word>(4096, stream).value(); }
   EXPECT_EQ(calls_so_far(), before);
   const auto fills = [] {
     return counted().succeeded[static_cast<std::size_t>(driver::call::memset_d8_async)];
   };
-  const auto looks = [] {
+  const auto context_queries = [] {
     return counted().succeeded[static_cast<std::size_t>(driver::call::ctx_get_current)];
   };
   const auto fills_before = fills();
-  const auto looks_before = looks();
-  const auto zeros = pool.take<word>(4096, lane, contents::zeroed).value();
+  const auto context_queries_before = context_queries();
+  const auto zeros = pool.take<word>(4096, stream, contents::zeroed).value();
   EXPECT_EQ(fills(), fills_before + 1);
-  EXPECT_EQ(calls_so_far() - before, 1 + looks() - looks_before);
+  EXPECT_EQ(calls_so_far() - before, 1 + context_queries() - context_queries_before);
   EXPECT_EQ(mismatches(at(zeros.data()), 0, 4096), 0u);
   EXPECT_EQ(pool.stats().hits, 2u);
 }
 
-TEST_P(block_pool_contract, what_is_given_back_is_free_on_the_device) {
+TEST_P(block_pool_contract, what_is_released_is_free_on_the_device) {
   const auto pool = buffer_pool::create().value();
-  const auto lane = new_lane();
+  const auto stream = make_stream();
   ASSERT_TRUE(gpu->synchronize());
   const bytes before = gpu->memory_info().value().free;
-  { const auto large = pool.take<word>(words_in(256_MiB), lane).value(); }
+  { const auto large = pool.take<word>(words_in(256_MiB), stream).value(); }
   EXPECT_LE(gpu->memory_info().value().free, before - 256_MiB);
-  EXPECT_EQ(pool.empty(*gpu).value(), 256_MiB);
+  EXPECT_EQ(pool.empty_cache(*gpu).value(), 256_MiB);
   EXPECT_GE(gpu->memory_info().value().free + 4_MiB, before);
 }
 

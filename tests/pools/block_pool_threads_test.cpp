@@ -1,4 +1,4 @@
-// Pools that keep freed blocks, with many threads at once and with every driver call failing once.
+// Pools that cache freed blocks, with many threads at once and with every driver call failing once.
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -31,13 +31,13 @@ class block_pool_threads_test : public block_pool_test {
 /// A place where threads leave blocks for others to free.
 class exchange {
  public:
-  [[nodiscard]] void* swap(void* mine, std::size_t place) {
-    return places_[place % places_.size()].exchange(mine);
+  [[nodiscard]] void* swap(void* block, std::size_t place) {
+    return places_[place % places_.size()].exchange(block);
   }
   [[nodiscard]] std::vector<void*> take_all() {
     std::vector<void*> all;
     for (auto& each : places_)
-      if (void* const left = each.exchange(nullptr); left != nullptr) all.push_back(left);
+      if (void* const other = each.exchange(nullptr); other != nullptr) all.push_back(other);
     return all;
   }
 
@@ -48,18 +48,18 @@ class exchange {
 template <class Pool>
 void play(const Pool& pool, int seed, const stream_ref& stream, exchange& others,
           std::atomic<std::uint64_t>& allocations, const std::function<void(void*, bytes)>& use) {
-  std::minstd_rand chance(static_cast<unsigned>(seed) + 1);
+  std::minstd_rand rng(static_cast<unsigned>(seed) + 1);
   for (int i = 0; i < rounds; ++i) {
-    const bytes size{512u << chance() % 4};
+    const bytes size{512u << rng() % 4};
     void* const p = pool.allocate(size, stream);
     ++allocations;
     use(p, size);
-    if (chance() % 16 == 0) static_cast<void>(pool.trim(8_KiB).value());
-    if (chance() % 8 == 0) static_cast<void>(pool.stats());
+    if (rng() % 16 == 0) static_cast<void>(pool.trim(8_KiB).value());
+    if (rng() % 8 == 0) static_cast<void>(pool.stats());
     // What another thread left was used on its stream: recorded there, so it may be freed on ours.
     EXPECT_TRUE(pool.record_stream(p, stream));
-    if (void* const left = others.swap(p, chance()); left != nullptr) {
-      EXPECT_TRUE(pool.try_deallocate(left, stream));
+    if (void* const other = others.swap(p, rng()); other != nullptr) {
+      EXPECT_TRUE(pool.try_deallocate(other, stream));
     }
   }
 }
@@ -73,8 +73,8 @@ void finish(const Pool& pool, const stream_ref& stream, exchange& others,
   EXPECT_EQ(now.frees, allocations);
   EXPECT_GT(now.hits, 0u);
   EXPECT_EQ(contradiction(now), "");
-  EXPECT_TRUE(pool.trim());
-  EXPECT_EQ(pool.stats().reserved.current, 0u);
+  EXPECT_TRUE(pool.empty_cache());
+  EXPECT_EQ(pool.stats().reserved.current, 0_B);
 }
 
 TEST_F(block_pool_threads_test, threads_share_a_bin_pool) {
@@ -106,16 +106,16 @@ TEST_F(block_pool_threads_test, threads_share_a_pinned_pool) {
 }
 
 TEST_F(block_pool_threads_test, counters_of_a_buffer_pool_are_exact) {
-  const auto pool = buffer_pool::create({.most_kept = 64_KiB}).value();
+  const auto pool = buffer_pool::create({.max_cached = 64_KiB}).value();
   on_all([&](int number) {
     const auto stream = weir::stream::create(gpu(number % 2)).value();
     for (int i = 0; i < rounds; ++i) {
       const auto buffer = pool.take<char>(std::size_t{256} << i % 4, stream).value();
-      const context_scope bound{stream.device()};
+      const context_scope scope{stream.device()};
       EXPECT_TRUE(machine->launch(
           stream.handle(), "kernel write",
           {sim::writes(reinterpret_cast<std::uintptr_t>(buffer.data()), buffer.size())}));
-      if (i % 32 == 0) static_cast<void>(pool.empty(stream.device()).value());
+      if (i % 32 == 0) static_cast<void>(pool.empty_cache(stream.device()).value());
     }
   });
   for (const int device : {0, 1}) {
@@ -124,7 +124,7 @@ TEST_F(block_pool_threads_test, counters_of_a_buffer_pool_are_exact) {
     EXPECT_EQ(now.returns, threads / 2 * std::uint64_t{rounds});
     EXPECT_EQ(now.taken, 0_B);
   }
-  EXPECT_TRUE(pool.shutdown());
+  EXPECT_TRUE(pool.close());
 }
 
 TEST_F(block_pool_threads_test, running_out_together_is_nobodys_ruin) {
@@ -145,22 +145,21 @@ TEST_F(block_pool_threads_test, running_out_together_is_nobodys_ruin) {
   EXPECT_EQ(pool.stats().allocations, 80u);
 }
 
-// --- Faults
-// ---------------------------------------------------------------------------------------
+// --- Faults -------------------------------------------------------------------------------------
 
 class block_pool_faults_test : public block_pool_test {
  protected:
   /// Does it once for each driver call that it makes, with that call failing. `scenario` takes
   /// errors as they come; afterwards nothing may be lost.
-  void sweep(driver::CUresult with, const std::function<void()>& scenario) {
+  void sweep(driver::CUresult failure, const std::function<void()>& scenario) {
     const std::uint64_t first = machine->calls();
     scenario();
-    const std::uint64_t made = machine->calls() - first;
-    EXPECT_GT(made, 50u);
+    const std::uint64_t calls = machine->calls() - first;
+    EXPECT_GT(calls, 50u);
     const bytes before = used();
-    for (std::uint64_t nth = 1; nth <= made; ++nth) {
+    for (std::uint64_t nth = 1; nth <= calls; ++nth) {
       SCOPED_TRACE("call " + std::to_string(nth));
-      machine->fail_any(nth, with);
+      machine->fail_any(nth, failure);
       scenario();
       machine->clear_faults();
       static_cast<void>(heard.take());
@@ -173,17 +172,17 @@ class block_pool_faults_test : public block_pool_test {
   void play(const Pool& pool) {
     const auto one = weir::stream::create(gpu());
     auto two = weir::stream::create(gpu());
-    struct held {
+    struct live_block {
       void* memory;
       stream_ref stream;
     };
-    std::vector<held> live;
+    std::vector<live_block> live;
     const auto get = [&](bytes size, const auto& stream) {
       if (!stream || !*stream) return;
-      const auto got = pool.try_allocate(size, *stream);
-      if (!got) return;
-      write(*stream, *got, size);
-      live.push_back({*got, *stream});
+      const auto memory = pool.try_allocate(size, *stream);
+      if (!memory) return;
+      write(*stream, *memory, size);
+      live.push_back({*memory, *stream});
     };
     const auto free = [&] {
       if (!live.empty() && pool.try_deallocate(live.back().memory, live.back().stream))
@@ -198,37 +197,38 @@ class block_pool_faults_test : public block_pool_test {
     get(16_KiB, two);
     if (!live.empty() && one) static_cast<void>(pool.record_stream(live.back().memory, *one));
     free();
-    static_cast<void>(pool.trim(16_KiB));
+    static_cast<void>(pool.trim(48_KiB));
+    static_cast<void>(pool.empty_cache());
     get(48_KiB, two);
     if (two) static_cast<void>(two->close());
     static_cast<void>(pool.set_threshold(16_KiB));
     get(16_KiB, one);
     free();
     machine->clear_faults();
-    for (const held& each : live) EXPECT_TRUE(pool.try_deallocate(each.memory));
+    for (const live_block& each : live) EXPECT_TRUE(pool.try_deallocate(each.memory));
     EXPECT_EQ(contradiction(pool.stats()), "");
-    EXPECT_TRUE(pool.trim());
-    EXPECT_EQ(pool.stats().reserved.current, 0u);
+    EXPECT_TRUE(pool.empty_cache());
+    EXPECT_EQ(pool.stats().reserved.current, 0_B);
   }
 };
 
 TEST_F(block_pool_faults_test, bin_pool_loses_nothing) {
-  for (const auto with : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY})
-    sweep(with, [&] {
+  for (const auto failure : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY})
+    sweep(failure, [&] {
       if (const auto pool = bin_pool::create(gpu(), {.threshold = 32_KiB}); pool) play(*pool);
     });
 }
 
 TEST_F(block_pool_faults_test, pinned_pool_loses_nothing) {
-  for (const auto with : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY})
-    sweep(with, [&] {
+  for (const auto failure : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_OUT_OF_MEMORY})
+    sweep(failure, [&] {
       if (const auto pool = pinned_pool::create(gpu(), {.threshold = 32_KiB}); pool) play(*pool);
     });
 }
 
 TEST_F(block_pool_faults_test, buffer_pool_loses_nothing) {
   sweep(driver::CUDA_ERROR_UNKNOWN, [&] {
-    const auto pool = buffer_pool::create({.most_kept = 16_KiB}).value();
+    const auto pool = buffer_pool::create({.max_cached = 16_KiB}).value();
     const auto one = weir::stream::create(gpu());
     const auto two = weir::stream::create(gpu());
     if (!one || !two) return;
@@ -236,13 +236,13 @@ TEST_F(block_pool_faults_test, buffer_pool_loses_nothing) {
       auto first = pool.take(size, *one, contents::zeroed);
       auto second = pool.take(size, *two, contents::zeroed);
       if (first) static_cast<void>(first->record_stream(*two));
-      if (second && second->record_stream(*two)) static_cast<void>(second->give_back(*one));
+      if (second && second->record_stream(*two)) static_cast<void>(second->free(*one));
     }
-    static_cast<void>(pool.trim());
+    static_cast<void>(pool.empty_cache());
     machine->clear_faults();
     EXPECT_EQ(pool.stats().taken, 0_B);
-    EXPECT_TRUE(pool.shutdown());
-    EXPECT_EQ(pool.stats().kept, 0_B);
+    EXPECT_TRUE(pool.close());
+    EXPECT_EQ(pool.stats().cached, 0_B);
   });
 }
 

@@ -1,4 +1,4 @@
-// What must be done before a kept block leaves its stream: the rule that a pool was made with.
+// What must be done before a cached block leaves its stream: the rule that a pool was made with.
 #include "pools/pool_fixture.hpp"
 #include "weir/device/stream_watch.hpp"
 #include "weir/pool/buffer_pool.hpp"
@@ -60,13 +60,13 @@ TEST_F(crossing_test, a_buffer_waits_for_all_work_or_for_declared_uses_alone) {
     auto elsewhere = pool.take<char>(4 << 20, busy).value();
     write(busy, elsewhere.data(), elsewhere.size_bytes());
     auto first = pool.take<char>(1 << 20, idle).value();
-    const char* const where = first.data();
-    ASSERT_TRUE(first.give_back());
+    const char* const address = first.data();
+    ASSERT_TRUE(first.free());
     const auto second = pool.take<char>(1 << 20, third).value();
-    EXPECT_EQ(second.data() != where, waits);
+    EXPECT_EQ(second.data() != address, waits);
     machine->run_until_idle();
     if (waits) {
-      EXPECT_EQ(pool.take<char>(1 << 20, third).value().data(), where);
+      EXPECT_EQ(pool.take<char>(1 << 20, third).value().data(), address);
     }
   }
 }
@@ -78,7 +78,8 @@ TEST_F(crossing_test, a_use_that_nobody_declared_stays_right) {
   pool.deallocate(first, idle);
   void* const second = pool.allocate(1_MiB, third);
   write(third, second, 1_MiB);
-  EXPECT_EQ(pool.trim().value(), 1_MiB);  // waits for the reader: nothing is unmapped below it
+  EXPECT_EQ(pool.empty_cache().value(),
+            1_MiB);  // waits for the reader: nothing is unmapped below it
   pool.deallocate(second, third);
 }
 
@@ -98,8 +99,8 @@ TEST_F(crossing_test, a_recorded_use_counts_under_either_rule) {
 }
 
 TEST_F(crossing_test, a_watched_stream_counts_though_no_request_names_it) {
-  const context_scope bound{gpu()};
-  const auto& cu = bound.driver();
+  const context_scope scope{gpu()};
+  const auto& cu = scope.driver();
   driver::CUstream handle = nullptr;
   ASSERT_EQ(cu.stream_create(&handle, driver::CU_STREAM_NON_BLOCKING), driver::CUDA_SUCCESS);
   const stream_ref foreign{gpu(), handle};
@@ -114,7 +115,7 @@ TEST_F(crossing_test, a_watched_stream_counts_though_no_request_names_it) {
   pool.deallocate(second, third);
   ASSERT_TRUE(unwatch_stream(foreign));  // its last work still counts, and it is not asked again
   ASSERT_EQ(cu.stream_destroy(handle), driver::CUDA_SUCCESS);
-  EXPECT_EQ(pool.trim().value(), 2_MiB);
+  EXPECT_EQ(pool.empty_cache().value(), 2_MiB);
 }
 
 }  // namespace

@@ -14,13 +14,13 @@ static_assert(pinned_pool::kind == memory_kind::pinned);
 
 class pinned_pool_test : public block_pool_test {
  protected:
-  [[nodiscard]] pinned_pool make(block_pool_options settings = {}) const {
-    return pinned_pool::create(gpu(), settings).value();
+  [[nodiscard]] pinned_pool make(block_pool_options options = {}) const {
+    return pinned_pool::create(gpu(), options).value();
   }
   /// The host writes; the machine is told, since it cannot see plain stores.
-  void host_writes(void* where, bytes size) {
-    machine->host_write(where, size.count());
-    std::memset(where, 7, size.count());
+  void host_writes(void* memory, bytes size) {
+    machine->host_write(memory, size.count());
+    std::memset(memory, 7, size.count());
   }
 };
 
@@ -80,7 +80,7 @@ TEST_F(pinned_pool_test, no_power_of_two_is_wasted) {
   const auto pool = make();
   const bytes size = 4_MiB + 1_B;
   void* const p = pool.allocate(size, stream);
-  EXPECT_EQ(pool.stats().reserved.current, (4608_KiB).count());
+  EXPECT_EQ(pool.stats().reserved.current, 4608_KiB);
   pool.deallocate(p, size, stream);
 }
 
@@ -94,7 +94,7 @@ TEST_F(pinned_pool_test, memory_the_host_does_not_have_is_given_back_and_asked_f
   machine->fail(call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   void* const q = pool.allocate(2_MiB, stream);
   EXPECT_EQ(machine->calls(call::mem_free_host), 1u);
-  EXPECT_EQ(pool.stats().reserved.current, (2_MiB).count());
+  EXPECT_EQ(pool.stats().reserved.current, 2_MiB);
   pool.deallocate(q, 2_MiB, stream);
 }
 

@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "pools/pool_fixture.hpp"
@@ -20,7 +21,7 @@ using ::testing::SizeIs;
 class pooled_buffer_test : public block_pool_test {};
 
 struct alignas(1024) wide {
-  char inside[3000];
+  char data[3000];
 };
 
 TEST_F(pooled_buffer_test, is_an_array_of_its_type) {
@@ -32,11 +33,56 @@ TEST_F(pooled_buffer_test, is_an_array_of_its_type) {
   EXPECT_EQ(floats.size(), 1000u);
   EXPECT_EQ(floats.size_bytes(), 4000_B);
   EXPECT_EQ(floats.stream(), stream.ref());
-  EXPECT_EQ(pool.stats().requested.current, 4000u);
+  EXPECT_EQ(pool.stats().requested.current, 4000_B);
   write(stream, floats.data(), floats.size_bytes());
   const auto wides = pooled_buffer<wide>::create(pool, 3, stream).value();
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(wides.data()) % alignof(wide), 0u);
   EXPECT_EQ(wides.size_bytes().count(), 3 * sizeof(wide));
+}
+
+TEST_F(pooled_buffer_test, its_span_is_its_elements) {
+  const auto stream = new_stream();
+  const auto pool = pinned_pool::create(gpu()).value();
+  auto buffer = pooled_buffer<int>::create(pool, 64, stream).value();
+  EXPECT_EQ(buffer.span().data(), buffer.data());
+  EXPECT_EQ(buffer.span().size(), 64u);
+  std::fill(buffer.span().begin(), buffer.span().end(), 7);
+  EXPECT_EQ(buffer.data()[63], 7);
+  ASSERT_TRUE(buffer.free());
+  EXPECT_TRUE(buffer.empty());
+  EXPECT_TRUE(buffer.span().empty());
+  EXPECT_EQ(buffer.data(), nullptr);
+  const pooled_buffer<int> none;
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(none.span().empty());
+}
+
+TEST_F(pooled_buffer_test, what_was_released_is_the_callers_to_free) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  auto memory = pooled_memory::create(pool, 4_KiB, stream).value();
+  void* const address = memory.release();
+  EXPECT_TRUE(memory.empty());
+  EXPECT_FALSE(memory.is_freed());
+  EXPECT_EQ(code_of(memory.free()), errc::already_freed);
+  EXPECT_EQ(pool.stats().blocks.current, 1u);
+  EXPECT_TRUE(pool.try_deallocate(address, 4_KiB, stream));
+}
+
+TEST_F(pooled_buffer_test, a_destructor_that_cannot_free_names_the_memory) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  std::ostringstream address;
+  {
+    const auto memory = pooled_memory::create(pool, 4_KiB, stream).value();
+    address << memory.data();
+    ASSERT_TRUE(pool.try_deallocate(memory.data()));  // behind its back
+  }
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].code, errc::double_free);
+  EXPECT_EQ(reports[0].requested, 4_KiB);
+  EXPECT_EQ(reports[0].detail, "freeing " + address.str() + " of 4 KiB");
 }
 
 TEST_F(pooled_buffer_test, no_elements_or_too_many_are_refused) {
@@ -58,15 +104,17 @@ TEST_F(pooled_buffer_test, goes_back_once) {
     auto second = std::move(first);
     EXPECT_FALSE(first);  // NOLINT: what moving leaves is promised
     EXPECT_EQ(first.size(), 0u);
+    EXPECT_EQ(code_of(first.free()), errc::moved_from);
+    EXPECT_EQ(code_of(first.record_stream(other)), errc::moved_from);
     first = std::move(second);
     EXPECT_EQ(pool.stats().blocks.current, 1u);
     second = pooled_buffer<int>::create(pool, 200, stream).value();
     first = std::move(second);  // the old one goes back
     EXPECT_EQ(pool.stats().blocks.current, 1u);
     EXPECT_EQ(pool.stats().frees, 1u);
-    EXPECT_TRUE(first.give_back(other));
+    EXPECT_TRUE(first.free(other));
     EXPECT_FALSE(first);
-    EXPECT_EQ(code_of(first.give_back()), errc::already_freed);
+    EXPECT_EQ(code_of(first.free()), errc::already_freed);
     EXPECT_EQ(code_of(first.record_stream(other)), errc::already_freed);
   }
   EXPECT_EQ(pool.stats().frees, 2u);
@@ -77,7 +125,7 @@ TEST_F(pooled_buffer_test, giving_back_to_a_stream_of_another_device_changes_not
   const auto elsewhere = weir::stream::create(gpu(1)).value();
   const auto pool = make_bins();
   auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
-  EXPECT_EQ(code_of(buffer.give_back(elsewhere)), errc::bad_stream);
+  EXPECT_EQ(code_of(buffer.free(elsewhere)), errc::bad_stream);
   EXPECT_TRUE(buffer);
   EXPECT_EQ(pool.stats().blocks.current, 1u);
 }
@@ -116,18 +164,18 @@ TEST_F(pooled_buffer_test, its_memory_is_not_reused_before_its_work_is_done) {
 TEST_F(pooled_buffer_test, is_zeroed_only_if_asked) {
   const auto stream = new_stream();
   const auto pool = pinned_pool::create(gpu()).value();
-  const int* where = nullptr;
+  const int* address = nullptr;
   {
     const auto plain = pooled_buffer<int>::create(pool, 64, stream).value();
-    where = plain.data();
+    address = plain.data();
     std::fill_n(plain.data(), 64, 1);
   }
   EXPECT_EQ(machine->calls(call::memset_d8_async), 0u);
   machine->run_until_idle();
   const auto zeros = pooled_buffer<int>::create(pool, 64, stream, contents::zeroed).value();
-  ASSERT_EQ(zeros.data(), where);
+  ASSERT_EQ(zeros.data(), address);
   ASSERT_TRUE(stream.synchronize());
-  EXPECT_EQ(std::count(where, where + 64, 0), 64);
+  EXPECT_EQ(std::count(address, address + 64, 0), 64);
   EXPECT_EQ(machine->calls(call::memset_d8_async), 1u);
 }
 
@@ -137,7 +185,7 @@ TEST_F(pooled_buffer_test, a_fill_that_fails_gives_the_block_back) {
   machine->fail(call::memset_d8_async, 1, driver::CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_FALSE(pooled_buffer<int>::create(pool, 64, stream, contents::zeroed));
   EXPECT_EQ(pool.stats().blocks.current, 0u);
-  EXPECT_EQ(pool.stats().cached, 512u);
+  EXPECT_EQ(pool.stats().cached, 512_B);
 }
 
 TEST_F(pooled_buffer_test, a_closed_pool_serves_nobody_and_takes_back_what_is_out) {
@@ -148,8 +196,8 @@ TEST_F(pooled_buffer_test, a_closed_pool_serves_nobody_and_takes_back_what_is_ou
   auto buffer = std::make_optional(pooled_buffer<char>::create(pool, 4 << 20, stream).value());
   ASSERT_TRUE(pool.close());
   ASSERT_TRUE(pool.close());
-  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream)), errc::already_freed);
-  EXPECT_EQ(code_of(pooled_buffer<int>::create(pool, 1, stream)), errc::already_freed);
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream)), errc::closed);
+  EXPECT_EQ(code_of(pooled_buffer<int>::create(pool, 1, stream)), errc::closed);
   EXPECT_EQ(used() - before, 4_MiB);
   write(stream, buffer->data(), buffer->size_bytes());
   buffer.reset();
@@ -157,8 +205,8 @@ TEST_F(pooled_buffer_test, a_closed_pool_serves_nobody_and_takes_back_what_is_ou
   EXPECT_EQ(contradiction(pool.stats()), "");
   auto copy = pool;
   const auto moved = std::move(copy);
-  EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::already_freed);  // NOLINT
-  EXPECT_EQ(code_of(copy.trim()), errc::already_freed);
+  EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::moved_from);  // NOLINT
+  EXPECT_EQ(code_of(copy.trim()), errc::moved_from);
   EXPECT_EQ(copy.stats(), block_pool_stats{});
 }
 
@@ -169,10 +217,10 @@ TEST_F(pooled_buffer_test, what_is_live_at_the_pools_end_is_reported) {
     const auto pool = make_bins();
     static_cast<void>(pool.allocate(3_MiB, stream));
   }
-  const auto found = heard.take();
-  ASSERT_THAT(found, SizeIs(1));
-  EXPECT_EQ(found[0].code, errc::already_freed);
-  EXPECT_EQ(found[0].requested, 3_MiB);
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].code, errc::still_live);
+  EXPECT_EQ(reports[0].requested, 3_MiB);
   EXPECT_EQ(used(), before);
 }
 
@@ -183,7 +231,7 @@ TEST_F(pooled_buffer_test, a_driver_that_is_gone_is_no_trouble) {
     auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
     const auto kept = pooled_buffer<int>::create(pool, 100, stream).value();
     static_cast<void>(pool.allocate(1_MiB, stream));
-    ASSERT_TRUE(buffer.give_back());
+    ASSERT_TRUE(buffer.free());
     machine->shut_down();
     EXPECT_EQ(code_of(pool.try_allocate(64_MiB, stream)), errc::driver_gone);
   }
@@ -197,9 +245,9 @@ TEST_F(pooled_buffer_test, a_lost_device_is_an_error_and_no_more) {
     auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
     machine->lose_device(device_id{0});
     EXPECT_FALSE(pool.try_allocate(64_MiB, stream));
-    EXPECT_TRUE(buffer.give_back());
-    EXPECT_FALSE(pool.trim());
-    EXPECT_EQ(pool.stats().cached, 512u);
+    EXPECT_TRUE(buffer.free());
+    EXPECT_FALSE(pool.empty_cache());
+    EXPECT_EQ(pool.stats().cached, 512_B);
   }
   static_cast<void>(heard.take());  // what went with the device may be reported
 }
@@ -213,16 +261,17 @@ TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {
   const pid_t child = ::fork();
   if (child == 0) {
     int wrong = 0;
-    const auto gone = [&](const auto& outcome, int number) {
+    const auto expect_gone = [&](const auto& outcome, int number) {
       if (wrong == 0 && (outcome || outcome.code() != errc::driver_gone)) wrong = number;
     };
-    gone(pool->try_allocate(128_KiB, stream), 1);  // a hit in the parent
-    gone(pool->try_deallocate(p, stream), 2);
-    gone(pool->record_stream(p, stream), 3);
-    gone(pool->trim(), 4);
-    gone(pool->set_threshold({}), 5);
-    gone(pool->close(), 6);
-    gone(buffer->give_back(), 7);
+    expect_gone(pool->try_allocate(128_KiB, stream), 1);  // a hit in the parent
+    expect_gone(pool->try_deallocate(p, stream), 2);
+    expect_gone(pool->record_stream(p, stream), 3);
+    expect_gone(pool->trim(), 4);
+    expect_gone(pool->empty_cache(), 10);
+    expect_gone(pool->set_threshold({}), 5);
+    expect_gone(pool->close(), 6);
+    expect_gone(buffer->free(), 7);
     if (pool->stats().allocations != 0) wrong = 8;
     buffer.reset();
     pool.reset();

@@ -9,11 +9,11 @@ constexpr bytes size = 64_KiB;
 class stream_pool_capture_test : public stream_pool_contract {
  protected:
   /// Whether the capture of `on` is still whole.
-  [[nodiscard]] bool whole(const stream_ref& on) const {
-    return on.capture().value().status == capture_status::active;
+  [[nodiscard]] bool whole(const stream_ref& stream) const {
+    return stream.capture().value().status == capture_status::active;
   }
-  void launch(CUgraphExec graph, const stream_ref& on) {
-    ASSERT_EQ(CUDA_SUCCESS, cu->graph_launch(graph, on.handle()));
+  void launch(CUgraphExec graph, const stream_ref& stream) {
+    ASSERT_EQ(CUDA_SUCCESS, cu->graph_launch(graph, stream.handle()));
   }
 };
 WEIR_CONTRACT(stream_pool_capture_test);
@@ -35,9 +35,9 @@ TEST_P(stream_pool_capture_test, memory_freed_inside_is_the_graphs_own) {
     WEIR_OK(cu->memset_d32_async(result, 0, size.count() / sizeof(word), stream.handle()));
     launch(graph, stream);
     EXPECT_EQ(mismatches(result, 5, size.count() / sizeof(word)), 0u);
-    const auto now = pool.usage().value();
+    const auto now = pool.stats().value();
     EXPECT_EQ(now.active_allocations, 0u);
-    EXPECT_EQ(now.peak_allocations, 0u) << "replays are nobody's allocations";
+    EXPECT_EQ(now.active_allocations_peak, 0u) << "replays are nobody's allocations";
     EXPECT_EQ(now.used, 0_B);
   }
   EXPECT_EQ(code_of(pool.try_deallocate(scratch, size, stream)), errc::double_free);
@@ -47,18 +47,18 @@ TEST_P(stream_pool_capture_test, memory_left_by_a_graph_is_freed_after_each_laun
   auto pool = make();
   const auto stream = make_stream();
   begin_capture(stream);
-  void* const left = pool.allocate(size, stream);
-  write(stream, left, size, 6);
+  void* const remaining = pool.allocate(size, stream);
+  write(stream, remaining, size, 6);
   const auto graph = new_exec(end_capture(stream.handle()));
-  EXPECT_EQ(code_of(pool.try_deallocate(left, size, stream)), errc::double_free)
+  EXPECT_EQ(code_of(pool.try_deallocate(remaining, size, stream)), errc::double_free)
       << "not launched yet";
   for (int i = 0; i < 3; ++i) {
     launch(graph, stream);
-    EXPECT_EQ(wrong(left, size, 6), 0u);
-    EXPECT_TRUE(pool.try_deallocate(left, size, stream)) << "launch " << i;
-    EXPECT_EQ(code_of(pool.try_deallocate(left, size, stream)), errc::double_free);
+    EXPECT_EQ(wrong(remaining, size, 6), 0u);
+    EXPECT_TRUE(pool.try_deallocate(remaining, size, stream)) << "launch " << i;
+    EXPECT_EQ(code_of(pool.try_deallocate(remaining, size, stream)), errc::double_free);
   }
-  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
+  EXPECT_EQ(pool.stats().value().active_allocations, 0u);
 }
 
 TEST_P(stream_pool_capture_test, owners_free_inside_and_only_let_go_outside) {
@@ -68,11 +68,11 @@ TEST_P(stream_pool_capture_test, owners_free_inside_and_only_let_go_outside) {
   begin_capture(stream);
   {
     auto inside = pool.allocate_owned(size, stream).value();
-    write(stream, inside.get(), size, 1);
+    write(stream, inside.data(), size, 1);
   }
   late = pool.allocate_owned(size, stream).value();
-  write(stream, late.get(), size, 2);
-  void* const address = late.get();
+  write(stream, late.data(), size, 2);
+  void* const address = late.data();
   const auto graph = new_exec(end_capture(stream.handle()));
   late = {};  // nothing to free yet, and nothing to report
   launch(graph, stream);
@@ -103,14 +103,14 @@ TEST_P(stream_pool_capture_test, nothing_else_breaks_a_capture) {
     auto memory = pool.allocate_owned(size, other).value();
     EXPECT_TRUE(memory.free());
     EXPECT_TRUE(before.free());
-    EXPECT_TRUE(pool.usage());
+    EXPECT_TRUE(pool.stats());
     EXPECT_TRUE(pool.set_threshold(1_GiB));
     EXPECT_TRUE(pool.set_reuse(stream_pool_attribute::reuse_opportunistic, false));
-    EXPECT_TRUE(pool.reset_highs());
+    EXPECT_TRUE(pool.reset_peaks());
     EXPECT_TRUE(pool.trim());
-    EXPECT_TRUE(pool.peer_access(where()));
-    auto made = make({.initial = 32_MiB});
-    EXPECT_TRUE(made.close());
+    EXPECT_TRUE(pool.peer_access(gpu()));
+    auto other_pool = make({.initial = 32_MiB});
+    EXPECT_TRUE(other_pool.close());
     EXPECT_TRUE(stream_alloc(size, other));
     auto most = small.allocate_owned(48_MiB, other).value();
     EXPECT_EQ(code_of(small.try_allocate(48_MiB, other)), errc::out_of_memory)
@@ -129,8 +129,8 @@ TEST_P(stream_pool_capture_test, nothing_else_breaks_a_capture) {
 
 TEST_P(stream_pool_capture_test, the_legacy_stream_is_refused_beside_a_capture_it_would_break) {
   auto pool = make();
-  const auto blocking = weir::stream::create(where(), {.non_blocking = false}).value();
-  const auto legacy = stream_ref::legacy(where());
+  const auto blocking = weir::stream::create(gpu(), {.non_blocking = false}).value();
+  const auto legacy = stream_ref::legacy(gpu());
   void* const before = pool.allocate(size, legacy);
   begin_capture(blocking);
   EXPECT_EQ(code_of(pool.try_allocate(size, legacy)), errc::capture_forbidden);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <sstream>
 #include <thread>
 
 #include "pools/stream_pool_fixture.hpp"
@@ -20,30 +21,30 @@ using ::testing::IsEmpty;
 /// it.
 class stream_pool_faults_test : public ::testing::Test {
  protected:
-  explicit stream_pool_faults_test(sim::machine_options settings = {}) {
+  explicit stream_pool_faults_test(sim::machine_options options = {}) {
     const sim::device_spec spec{.capacity = 2_GiB, .context_overhead = 64_MiB};
-    if (settings.devices.size() == 1) settings.devices.assign(2, spec);
-    machine = sim::machine::create(settings).value();
+    if (options.devices.size() == 1) options.devices.assign(2, spec);
+    machine = sim::machine::create(options).value();
     runtime_ = runtime::open_simulated(machine).value();
   }
   void TearDown() override {
-    for (const auto& found : machine->hazards()) ADD_FAILURE() << found.story();
+    for (const auto& hazard : machine->hazards()) ADD_FAILURE() << hazard.message();
     for (const auto& each : heard.take()) ADD_FAILURE() << "reported: " << each.message();
   }
 
   [[nodiscard]] device gpu(int index = 0) const {
     return runtime_->device(device_id{index}).value();
   }
-  [[nodiscard]] stream_pool make(const stream_pool_config& wanted = {}) const {
-    return stream_pool::create(gpu(), wanted).value();
+  [[nodiscard]] stream_pool make(const stream_pool_config& config = {}) const {
+    return stream_pool::create(gpu(), config).value();
   }
   [[nodiscard]] weir::stream make_stream() const { return weir::stream::create(gpu()).value(); }
   [[nodiscard]] bytes used() const { return machine->used(device_id{0}); }
   /// A kernel that writes the memory.
-  void write(const stream_ref& on, const void* where, bytes size) {
-    const context_scope bound{gpu()};
-    ASSERT_TRUE(machine->launch(on.handle(), "kernel write",
-                                {sim::writes(address_of(where), size.count())}));
+  void write(const stream_ref& stream, const void* memory, bytes size) {
+    const context_scope scope{gpu()};
+    ASSERT_TRUE(machine->launch(stream.handle(), "kernel write",
+                                {sim::writes(address_of(memory), size.count())}));
   }
 
   reports heard;
@@ -65,7 +66,7 @@ TEST_F(stream_pool_faults_test, whatever_call_fails_is_told_and_nothing_is_left_
     if (!freed) pool.deallocate(raw, 2_MiB, stream);  // the second attempt meets no fault
     WEIR_TRY(freed);
     WEIR_TRY(pool.set_threshold(64_MiB));
-    WEIR_TRY(pool.usage());
+    WEIR_TRY(pool.stats());
     WEIR_TRY(pool.trim());
     WEIR_TRY(pool.enable_peer(gpu(1)));
     WEIR_TRY(owned.free());
@@ -112,9 +113,9 @@ TEST_F(stream_pool_faults_test, a_destructor_reports_what_it_could_not_destroy) 
     auto pool = make();
     machine->fail(call::mem_pool_destroy, 1, CUDA_ERROR_UNKNOWN);
   }
-  const auto told = heard.take();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].call, "cuMemPoolDestroy");
+  const auto reports = heard.take();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].call, "cuMemPoolDestroy");
 }
 
 TEST_F(stream_pool_faults_test, a_free_that_fails_leaves_the_memory_owned_and_counted) {
@@ -125,11 +126,37 @@ TEST_F(stream_pool_faults_test, a_free_that_fails_leaves_the_memory_owned_and_co
   EXPECT_EQ(code_of(memory.free()), errc::driver_error);
   EXPECT_TRUE(memory);
   EXPECT_FALSE(memory.is_freed());
-  EXPECT_EQ(pool.usage().value().active_allocations, 1u);
-  EXPECT_EQ(pool.usage().value().active_bytes, 1_MiB);
+  EXPECT_EQ(pool.stats().value().active_allocations, 1u);
+  EXPECT_EQ(pool.stats().value().active_bytes, 1_MiB);
   EXPECT_TRUE(memory.free());
-  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
-  EXPECT_EQ(pool.usage().value().peak_allocations, 1u);
+  EXPECT_EQ(pool.stats().value().active_allocations, 0u);
+  EXPECT_EQ(pool.stats().value().active_allocations_peak, 1u);
+}
+
+TEST_F(stream_pool_faults_test, a_free_that_fails_in_a_destructor_is_reported_with_the_memory) {
+  auto pool = make();
+  const auto stream = make_stream();
+  std::ostringstream address;
+  void* memory = nullptr;
+  {
+    const auto owner = pool.allocate_owned(3_MiB, stream).value();
+    memory = owner.data();
+    address << memory;
+    machine->fail(call::mem_free_async, 1, CUDA_ERROR_UNKNOWN);
+  }
+  const auto reports = heard.take();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].code, errc::driver_error);
+  EXPECT_EQ(reports[0].call, "cuMemFreeAsync");
+  EXPECT_EQ(reports[0].requested, 3_MiB);
+  EXPECT_EQ(reports[0].detail, "freeing " + address.str() + " of 3 MiB");
+  machine->fail(call::mem_free_async, 1, CUDA_ERROR_UNKNOWN);
+  pool.deallocate(memory, stream);
+  const auto again = heard.take();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].requested, 3_MiB) << "the table knows it";
+  EXPECT_EQ(again[0].detail, "freeing " + address.str() + " of 3 MiB");
+  EXPECT_TRUE(pool.try_deallocate(memory, stream));
 }
 
 TEST_F(stream_pool_faults_test, an_attribute_that_the_driver_refuses_stays) {
@@ -143,18 +170,18 @@ TEST_F(stream_pool_faults_test, memory_freed_behind_our_back_is_not_counted_twic
   auto pool = make();
   const auto stream = make_stream();
   void* const first = pool.allocate(1_MiB, stream);
-  const context_scope bound{gpu()};
-  ASSERT_EQ(bound.driver().mem_free_async(address_of(first), stream.handle()), CUDA_SUCCESS);
+  const context_scope scope{gpu()};
+  ASSERT_EQ(scope.driver().mem_free_async(address_of(first), stream.handle()), CUDA_SUCCESS);
   void* const again = pool.allocate(1_MiB, stream);
   ASSERT_EQ(again, first);
-  EXPECT_EQ(pool.usage().value().active_allocations, 1u);
+  EXPECT_EQ(pool.stats().value().active_allocations, 1u);
   EXPECT_TRUE(pool.try_deallocate(again, 1_MiB, stream));
 }
 
 TEST_F(stream_pool_faults_test, an_allocation_and_its_free_cost_ten_driver_calls) {
   auto pool = make({.initial = 32_MiB});
   const auto stream = make_stream();
-  const context_scope bound{gpu()};
+  const context_scope scope{gpu()};
   const auto before = machine->calls();
   void* const memory = pool.allocate(1_MiB, stream);
   EXPECT_TRUE(pool.try_deallocate(memory, 1_MiB, stream));
@@ -193,8 +220,8 @@ TEST_F(stream_pool_faults_test, old_frees_are_forgotten_but_never_mistaken) {
   std::size_t refused = 0;
   for (void* const each : all) refused += pool.try_deallocate(each, 512_B, stream) ? 0 : 1;
   EXPECT_EQ(refused, all.size());
-  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
-  EXPECT_EQ(pool.usage().value().peak_allocations, 10'000u);
+  EXPECT_EQ(pool.stats().value().active_allocations, 0u);
+  EXPECT_EQ(pool.stats().value().active_allocations_peak, 10'000u);
 }
 
 // --- Threads ------------------------------------------------------------------------------------
@@ -202,14 +229,14 @@ TEST_F(stream_pool_faults_test, old_frees_are_forgotten_but_never_mistaken) {
 TEST_F(stream_pool_faults_test, a_pool_may_be_closed_while_others_allocate) {
   auto pool = make();
   std::atomic<int> served{0};
-  std::vector<std::thread> crew;
+  std::vector<std::thread> workers;
   for (int t = 0; t < 3; ++t) {
-    crew.emplace_back([&] {
+    workers.emplace_back([&] {
       const auto stream = make_stream();
       for (;;) {
         auto memory = pool.try_allocate(64_KiB, stream);
         if (!memory) {
-          EXPECT_EQ(memory.code(), errc::already_freed);
+          EXPECT_EQ(memory.code(), errc::closed);
           return;
         }
         EXPECT_TRUE(pool.try_deallocate(*memory, 64_KiB, stream));
@@ -219,7 +246,7 @@ TEST_F(stream_pool_faults_test, a_pool_may_be_closed_while_others_allocate) {
   }
   while (served < 100) std::this_thread::yield();
   EXPECT_TRUE(pool.close());
-  for (auto& each : crew) each.join();
+  for (auto& each : workers) each.join();
 }
 
 TEST_F(stream_pool_faults_test, of_many_threads_that_free_one_pointer_one_succeeds) {
@@ -228,21 +255,21 @@ TEST_F(stream_pool_faults_test, of_many_threads_that_free_one_pointer_one_succee
   for (int round = 0; round < 20; ++round) {
     void* const memory = pool.allocate(64_KiB, stream);
     std::atomic<int> freed{0};
-    std::vector<std::thread> crew;
+    std::vector<std::thread> workers;
     for (int t = 0; t < 4; ++t) {
-      crew.emplace_back([&] { freed += pool.try_deallocate(memory, 64_KiB, stream) ? 1 : 0; });
+      workers.emplace_back([&] { freed += pool.try_deallocate(memory, 64_KiB, stream) ? 1 : 0; });
     }
-    for (auto& each : crew) each.join();
+    for (auto& each : workers) each.join();
     EXPECT_EQ(freed, 1);
   }
-  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
+  EXPECT_EQ(pool.stats().value().active_allocations, 0u);
 }
 
 TEST_F(stream_pool_faults_test, streams_may_close_while_owners_live) {
   auto pool = make();
-  std::vector<std::thread> crew;
+  std::vector<std::thread> workers;
   for (int t = 0; t < 3; ++t) {
-    crew.emplace_back([&] {
+    workers.emplace_back([&] {
       for (int i = 0; i < 20; ++i) {
         auto stream = make_stream();
         auto memory = pool.allocate_owned(64_KiB, stream).value();
@@ -252,8 +279,8 @@ TEST_F(stream_pool_faults_test, streams_may_close_while_owners_live) {
       }
     });
   }
-  for (auto& each : crew) each.join();
-  EXPECT_EQ(pool.usage().value().active_allocations, 0u);
+  for (auto& each : workers) each.join();
+  EXPECT_EQ(pool.stats().value().active_allocations, 0u);
 }
 
 // --- The end of things --------------------------------------------------------------------------
@@ -270,7 +297,7 @@ TEST_F(stream_pool_faults_test, is_silent_when_the_driver_is_gone) {
     machine->shut_down();
     EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::driver_gone);
     EXPECT_EQ(code_of(memory.free()), errc::driver_gone);
-    EXPECT_EQ(code_of(pool.usage()), errc::driver_gone);
+    EXPECT_EQ(code_of(pool.stats()), errc::driver_gone);
     EXPECT_EQ(code_of(pool.close()), errc::driver_gone);
     EXPECT_EQ(code_of(stream_pool::create(gpu())), errc::driver_gone);
   }
@@ -287,21 +314,21 @@ TEST_F(stream_pool_faults_test, a_forked_child_is_told_and_touches_nothing) {
   const pid_t child = ::fork();
   if (child == 0) {
     int wrong = 0;
-    const auto gone = [&](const auto& outcome, int number) {
+    const auto expect_gone = [&](const auto& outcome, int number) {
       if (wrong == 0 && (outcome || outcome.code() != errc::driver_gone)) wrong = number;
     };
-    gone(pool->try_allocate(1_MiB, stream), 1);
-    gone(pool->try_deallocate(raw, 1_MiB, stream), 2);
-    gone(memory->free(), 3);
-    gone(memory->free(stream), 4);
-    gone(pool->usage(), 5);
-    gone(pool->trim(), 6);
-    gone(pool->set_threshold(1_MiB), 7);
-    gone(pool->enable_peer(gpu(1)), 8);
-    gone(pool->close(), 9);
-    gone(stream_pool::create(gpu()), 10);
-    gone(stream_pool::default_of(gpu()), 11);
-    gone(stream_alloc(1_MiB, stream), 12);
+    expect_gone(pool->try_allocate(1_MiB, stream), 1);
+    expect_gone(pool->try_deallocate(raw, 1_MiB, stream), 2);
+    expect_gone(memory->free(), 3);
+    expect_gone(memory->free(stream), 4);
+    expect_gone(pool->stats(), 5);
+    expect_gone(pool->trim(), 6);
+    expect_gone(pool->set_threshold(1_MiB), 7);
+    expect_gone(pool->enable_peer(gpu(1)), 8);
+    expect_gone(pool->close(), 9);
+    expect_gone(stream_pool::create(gpu()), 10);
+    expect_gone(stream_pool::default_of(gpu()), 11);
+    expect_gone(stream_alloc(1_MiB, stream), 12);
     if (pool->handle() != nullptr) wrong = 13;
     pool->deallocate(raw, 1_MiB, stream);
     memory.reset();
@@ -328,9 +355,9 @@ TEST_F(stream_pool_faults_test, a_lost_device_is_said_to_be_lost) {
 }
 
 TEST_F(stream_pool_faults_test, pools_and_owners_keep_the_runtime) {
-  const auto where = gpu();
+  const auto home = gpu();
   {
-    auto own = weir::stream::create(where).value();
+    auto own = weir::stream::create(home).value();
     auto memory = stream_alloc(1_MiB, own).value();
     auto pool = make();
     runtime_.reset();
@@ -347,18 +374,19 @@ TEST_F(stream_pool_faults_test, raw_memory_of_the_default_pool_is_reported_with_
     EXPECT_THAT(heard.take(), IsEmpty());
   }
   runtime_.reset();
-  const auto told = heard.take();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].code, errc::already_freed);
+  const auto reports = heard.take();
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].code, errc::still_live);
+  EXPECT_EQ(reports[0].requested, 2_MiB);
 }
 
 TEST_F(stream_pool_faults_test, each_runtime_has_default_pools_of_its_own) {
   const auto other = runtime::open_simulated(machine).value();
-  const auto mine = stream_pool::default_of(gpu()).value();
+  const auto own = stream_pool::default_of(gpu()).value();
   const auto theirs = stream_pool::default_of(other->device(device_id{0}).value()).value();
-  EXPECT_NE(mine, theirs);
-  EXPECT_EQ(mine.handle(), theirs.handle()) << "the driver has one";
-  EXPECT_NE(mine, stream_pool::default_of(gpu(1)).value());
+  EXPECT_NE(own, theirs);
+  EXPECT_EQ(own.handle(), theirs.handle()) << "the driver has one";
+  EXPECT_NE(own, stream_pool::default_of(gpu(1)).value());
 }
 
 // --- Abilities ----------------------------------------------------------------------------------
@@ -369,11 +397,11 @@ TEST(stream_pool_abilities, a_device_without_pools_has_none) {
           {.devices = {sim::device_spec{.capacity = 2_GiB, .memory_pools = false}}})
           .value();
   const auto opened = runtime::open_simulated(machine).value();
-  const auto where = opened->device(device_id{0}).value();
-  const auto stream = weir::stream::create(where).value();
-  EXPECT_EQ(code_of(stream_pool::create(where)), errc::not_supported);
-  EXPECT_EQ(code_of(stream_pool::default_of(where)), errc::not_supported);
-  EXPECT_EQ(code_of(stream_pool::import_descriptor(where, 0)), errc::not_supported);
+  const auto home = opened->device(device_id{0}).value();
+  const auto stream = weir::stream::create(home).value();
+  EXPECT_EQ(code_of(stream_pool::create(home)), errc::not_supported);
+  EXPECT_EQ(code_of(stream_pool::default_of(home)), errc::not_supported);
+  EXPECT_EQ(code_of(stream_pool::import_descriptor(home, 0)), errc::not_supported);
   EXPECT_EQ(code_of(stream_alloc(1_MiB, stream)), errc::not_supported);
 }
 
@@ -383,9 +411,9 @@ TEST(stream_pool_abilities, a_device_without_descriptors_shares_no_pools) {
           {.devices = {sim::device_spec{.capacity = 2_GiB, .posix_handles = false}}})
           .value();
   const auto opened = runtime::open_simulated(machine).value();
-  const auto where = opened->device(device_id{0}).value();
-  EXPECT_TRUE(stream_pool::create(where));
-  EXPECT_EQ(code_of(stream_pool::create(where, {.handles = stream_pool_handles::posix_descriptor})),
+  const auto home = opened->device(device_id{0}).value();
+  EXPECT_TRUE(stream_pool::create(home));
+  EXPECT_EQ(code_of(stream_pool::create(home, {.handles = stream_pool_handles::posix_descriptor})),
             errc::not_supported);
 }
 
@@ -401,14 +429,14 @@ TEST_F(stream_pool_old_driver_test, the_pool_keeps_to_its_maximum_itself) {
   const auto other = make_stream();
   auto first = pool.allocate_owned(48_MiB, stream).value();
   EXPECT_EQ(code_of(pool.try_allocate(48_MiB, stream)), errc::out_of_memory);
-  EXPECT_EQ(pool.usage().value().active_allocations, 1u);
-  EXPECT_EQ(pool.usage().value().used, 48_MiB) << "what was too much went back";
-  EXPECT_LE(pool.usage().value().reserved, 96_MiB);
-  write(stream, first.get(), 48_MiB);
+  EXPECT_EQ(pool.stats().value().active_allocations, 1u);
+  EXPECT_EQ(pool.stats().value().used, 48_MiB) << "what was too much went back";
+  EXPECT_LE(pool.stats().value().reserved, 96_MiB);
+  write(stream, first.data(), 48_MiB);
   ASSERT_TRUE(first.free());
   auto second = pool.allocate_owned(64_MiB, other);
   ASSERT_TRUE(second) << second.error().message();
-  EXPECT_EQ(pool.usage().value().reserved, 64_MiB);
+  EXPECT_EQ(pool.stats().value().reserved, 64_MiB);
   auto free_of_limits = make();
   EXPECT_TRUE(free_of_limits.allocate_owned(512_MiB, stream));
 }
@@ -417,8 +445,8 @@ TEST_F(stream_pool_old_driver_test, the_maximum_says_nothing_of_a_graphs_memory)
   auto pool = make({.max = 64_MiB});
   const auto stream = make_stream();
   auto full = pool.allocate_owned(64_MiB, stream).value();
-  const context_scope bound{gpu()};
-  const auto& calls = bound.driver();
+  const context_scope scope{gpu()};
+  const auto& calls = scope.driver();
   ASSERT_EQ(calls.stream_begin_capture(stream.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
   auto node = pool.allocate_owned(128_MiB, stream);
   EXPECT_TRUE(node && node->free());

@@ -35,7 +35,7 @@ class stream_pool_contract : public contract_test {
     contract_test::SetUp();
     if (machine == nullptr) return;
     runtime_ = runtime::open_table(*cu, "machine under test", machine).value();
-    if (!where().capabilities().memory_pools) GTEST_SKIP() << "the device has no pools";
+    if (!gpu().capabilities().memory_pools) GTEST_SKIP() << "the device has no pools";
   }
   void TearDown() override {
     if (machine != nullptr) {
@@ -47,27 +47,28 @@ class stream_pool_contract : public contract_test {
     contract_test::TearDown();
   }
 
-  [[nodiscard]] weir::device where(int index = 0) const {
+  [[nodiscard]] weir::device gpu(int index = 0) const {
     return runtime_->device(device_id{index}).value();
   }
-  [[nodiscard]] stream_pool make(const stream_pool_config& wanted = {}) const {
-    return stream_pool::create(where(), wanted).value();
+  [[nodiscard]] stream_pool make(const stream_pool_config& config = {}) const {
+    return stream_pool::create(gpu(), config).value();
   }
-  [[nodiscard]] weir::stream make_stream() const { return weir::stream::create(where()).value(); }
+  [[nodiscard]] weir::stream make_stream() const { return weir::stream::create(gpu()).value(); }
   /// Fills with `value`, in the stream's order.
-  void write(const stream_ref& on, const void* memory, bytes size, word value) {
+  void write(const stream_ref& stream, const void* memory, bytes size, word value) {
     ASSERT_EQ(CUDA_SUCCESS,
-              fill(address_of(memory), value, size.count() / sizeof(word), on.handle()));
+              fill(address_of(memory), value, size.count() / sizeof(word), stream.handle()));
   }
   /// How many words are not `value`, once the device has come to rest.
   [[nodiscard]] std::size_t wrong(const void* memory, bytes size, word value) {
     return mismatches(address_of(memory), value, size.count() / sizeof(word));
   }
-  void begin_capture(const stream_ref& on) {
-    ASSERT_EQ(CUDA_SUCCESS, cu->stream_begin_capture(on.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
+  void begin_capture(const stream_ref& stream) {
+    ASSERT_EQ(CUDA_SUCCESS,
+              cu->stream_begin_capture(stream.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
   }
   void order(const stream_ref& first, const stream_ref& then) {
-    auto mark = event::create(where()).value();
+    auto mark = event::create(gpu()).value();
     ASSERT_TRUE(mark.record(first));
     ASSERT_TRUE(then.wait(mark));
   }

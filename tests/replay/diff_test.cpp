@@ -15,34 +15,34 @@ recording tagged(std::uint64_t cache_size) {
   trace_event cache = allocate(2, 200, cache_size);
   cache.tag = 2;
   cache.other = 2;
-  recording made =
-      made_of({weights, cache, allocate(3, 300, 600), event_at(4, trace_kind::deallocate, 200),
-               allocate(5, 400, 100), event_at(6, trace_kind::out_of_memory, 0)});
-  made.tags = {"", "weights", "kv cache"};
-  made.frames = {"load at model.cpp:7", "grow at cache.cpp:9", "main at main.cpp:1"};
-  made.stacks = {{0, 2}, {1, 2}};
-  return made;
+  recording recorded_run =
+      recording_of({weights, cache, allocate(3, 300, 600), event_at(4, trace_kind::deallocate, 200),
+                    allocate(5, 400, 100), event_at(6, trace_kind::out_of_memory, 0)});
+  recorded_run.tags = {"", "weights", "kv cache"};
+  recorded_run.frames = {"load at model.cpp:7", "grow at cache.cpp:9", "main at main.cpp:1"};
+  recorded_run.stacks = {{0, 2}, {1, 2}};
+  return recorded_run;
 }
 
 TEST(summary, is_of_the_moment_at_which_most_was_held) {
-  const peak_summary found = summarize(tagged(8192));
-  EXPECT_EQ((holding{11'792, 3}), found.live);
-  EXPECT_EQ(3u, found.time);
-  EXPECT_EQ((holding{8192, 1}), found.by_tag.at("kv cache"));
-  EXPECT_EQ((holding{600, 1}), found.by_tag.at("(no tag)"));
-  EXPECT_EQ((holding{3000, 1}), found.by_size.at("2 KiB to 4 KiB"));
-  EXPECT_EQ((holding{8192, 1}), found.by_site.at("grow at cache.cpp:9"));
-  EXPECT_EQ((holding{600, 1}), found.by_site.at("(no stack)"));
-  EXPECT_EQ(4u, found.allocations);
-  EXPECT_EQ(11'892u, found.allocated_bytes);
-  EXPECT_EQ(1u, found.out_of_memory);
-  EXPECT_EQ(0u, found.reserved_peak);
+  const peak_summary summary = summarize(tagged(8192));
+  EXPECT_EQ((holding{11'792, 3}), summary.live);
+  EXPECT_EQ(3u, summary.time);
+  EXPECT_EQ((holding{8192, 1}), summary.by_tag.at("kv cache"));
+  EXPECT_EQ((holding{600, 1}), summary.by_tag.at("(no tag)"));
+  EXPECT_EQ((holding{3000, 1}), summary.by_size.at("2 KiB to 4 KiB"));
+  EXPECT_EQ((holding{8192, 1}), summary.by_site.at("grow at cache.cpp:9"));
+  EXPECT_EQ((holding{600, 1}), summary.by_site.at("(no stack)"));
+  EXPECT_EQ(4u, summary.allocations);
+  EXPECT_EQ(11'892u, summary.allocated_bytes);
+  EXPECT_EQ(1u, summary.out_of_memory);
+  EXPECT_EQ(0u, summary.reserved_peak);
 }
 
 TEST(summary, of_nothing_is_nothing) {
-  const peak_summary found = summarize(recording{});
-  EXPECT_EQ(holding{}, found.live);
-  EXPECT_TRUE(found.by_tag.empty());
+  const peak_summary summary = summarize(recording{});
+  EXPECT_EQ(holding{}, summary.live);
+  EXPECT_TRUE(summary.by_tag.empty());
 }
 
 TEST(summary, takes_what_was_reserved_from_the_recording) {
@@ -50,7 +50,7 @@ TEST(summary, takes_what_was_reserved_from_the_recording) {
   more.size = 100;
   trace_event less = event_at(2, trace_kind::release, 1);
   less.size = 60;
-  EXPECT_EQ(140u, summarize(made_of({more, less, more, less})).reserved_peak);
+  EXPECT_EQ(140u, summarize(recording_of({more, less, more, less})).reserved_peak);
 }
 
 TEST(changes, begin_with_what_grew_most) {
@@ -68,9 +68,9 @@ TEST(changes, begin_with_what_grew_most) {
 }
 
 TEST(changes, between_equals_are_none) {
-  const peak_summary found = summarize(recorded("gpt2_two_steps"));
-  EXPECT_TRUE(changes(found.by_size, found.by_size).empty());
-  EXPECT_EQ(13'594'206'920u, found.live.bytes);
+  const peak_summary summary = summarize(recorded("gpt2_two_steps"));
+  EXPECT_TRUE(changes(summary.by_size, summary.by_size).empty());
+  EXPECT_EQ(13'594'206'920u, summary.live.bytes);
 }
 
 }  // namespace

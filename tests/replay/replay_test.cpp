@@ -9,16 +9,16 @@ namespace weir::replay {
 namespace {
 
 const script& script_of(const std::string& name) {
-  static std::map<std::string, script> made;
-  const auto found = made.find(name);
-  if (found != made.end()) return found->second;
-  return made.emplace(name, make_script(recorded(name))).first->second;
+  static std::map<std::string, script> scripts;
+  const auto known = scripts.find(name);
+  if (known != scripts.end()) return known->second;
+  return scripts.emplace(name, make_script(recorded(name))).first->second;
 }
 
-outcome played(const std::string& name, policy how) {
-  auto came = play(script_of(name), {.how = how});
-  EXPECT_TRUE(came) << came.error().message();
-  return came ? *came : outcome{};
+outcome played(const std::string& name, replay::policy policy) {
+  auto outcome = play(script_of(name), {.policy = policy});
+  EXPECT_TRUE(outcome) << outcome.error().message();
+  return outcome ? *outcome : replay::outcome{};
 }
 
 // --- Figures ------------------------------------------------------------------------------------
@@ -32,18 +32,18 @@ TEST(figures, pytorchs_policies_reserve_what_pytorch_reserved) {
 }
 
 TEST(figures, the_program_is_the_same_under_every_policy) {
-  for (const policy how : all_policies) {
-    const outcome came = played("gpt2_two_steps", how);
-    EXPECT_EQ(how, came.how);
-    EXPECT_EQ(13'594'206'920u, came.requested_peak);
-    EXPECT_EQ(3313u, came.allocations);
-    EXPECT_EQ(1u, came.streams);
-    EXPECT_GE(came.reserved_peak, came.requested_peak);
-    EXPECT_GT(came.driver_calls, 0u);
-    EXPECT_GT(came.driver_time.count(), 0);
-    EXPECT_LE(came.steady_driver_time, came.driver_time);
-    EXPECT_GT(came.events_per_second(), 0);
-    EXPECT_TRUE(came.whole());
+  for (const replay::policy policy : all_policies) {
+    const replay::outcome outcome = played("gpt2_two_steps", policy);
+    EXPECT_EQ(policy, outcome.policy);
+    EXPECT_EQ(13'594'206'920u, outcome.requested_peak);
+    EXPECT_EQ(3313u, outcome.allocations);
+    EXPECT_EQ(1u, outcome.streams);
+    EXPECT_GE(outcome.reserved_peak, outcome.requested_peak);
+    EXPECT_GT(outcome.driver_calls, 0u);
+    EXPECT_GT(outcome.driver_time.count(), 0);
+    EXPECT_LE(outcome.steady_driver_time, outcome.driver_time);
+    EXPECT_GT(outcome.events_per_second(), 0);
+    EXPECT_TRUE(outcome.is_complete());
   }
 }
 
@@ -62,9 +62,10 @@ TEST(figures, weirs_policies_hold_what_they_are_known_for) {
 }
 
 TEST(figures, the_drivers_pool_makes_two_calls_or_more_a_block) {
-  const outcome came = played("gpt2_two_steps", policy::driver_pool);
-  EXPECT_GE(came.driver_calls, 2 * came.allocations - 200);  // some live to the end
-  EXPECT_EQ(0u, came.reserved_peak % (32 << 20));            // the unit in which it grows
+  const replay::outcome outcome = played("gpt2_two_steps", policy::driver_pool);
+  EXPECT_GE(outcome.driver_calls,
+            2 * outcome.allocations - 200);           // some live to the end
+  EXPECT_EQ(0u, outcome.reserved_peak % (32 << 20));  // the unit in which it grows
 }
 
 // --- What a replay promises ---------------------------------------------------------------------
@@ -81,7 +82,7 @@ TEST(replay, comes_out_the_same_every_time) {
 TEST(replay, samples_change_nothing_and_show_the_peaks) {
   const outcome plain = played("gpt2_two_steps", policy::balanced);
   const auto sampled =
-      play(script_of("gpt2_two_steps"), {.how = policy::balanced, .samples = 100}).value();
+      play(script_of("gpt2_two_steps"), {.policy = policy::balanced, .samples = 100}).value();
   EXPECT_EQ(plain.reserved_peak, sampled.reserved_peak);
   EXPECT_EQ(plain.driver_calls, sampled.driver_calls);
   ASSERT_GE(sampled.samples.size(), 90u);
@@ -100,63 +101,63 @@ TEST(replay, samples_change_nothing_and_show_the_peaks) {
 }
 
 TEST(replay, blocks_keep_what_was_written_to_them) {
-  const auto came =
-      play(script_of("multistream_prefetch"), {.how = policy::balanced, .verify = true});
-  ASSERT_TRUE(came) << came.error().message();
-  EXPECT_EQ(0u, came->mismatches);
-  EXPECT_EQ(0u, came->ooms);
+  const auto outcome =
+      play(script_of("multistream_prefetch"), {.policy = policy::balanced, .verify = true});
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_EQ(0u, outcome->mismatches);
+  EXPECT_EQ(0u, outcome->ooms);
 }
 
 TEST(replay, what_does_not_fit_is_counted_and_left_out) {
-  const settings small{.how = policy::balanced, .capacity = bytes{std::uint64_t{8} << 30}};
-  const outcome came = play(script_of("gpt2_two_steps"), small).value();
-  EXPECT_GT(came.ooms, 0u);
-  EXPECT_FALSE(came.whole());
-  EXPECT_LE(came.reserved_peak, std::uint64_t{8} << 30);
+  const settings small{.policy = policy::balanced, .capacity = bytes{std::uint64_t{8} << 30}};
+  const replay::outcome outcome = play(script_of("gpt2_two_steps"), small).value();
+  EXPECT_GT(outcome.ooms, 0u);
+  EXPECT_FALSE(outcome.is_complete());
+  EXPECT_LE(outcome.reserved_peak, std::uint64_t{8} << 30);
 }
 
 TEST(replay, tells_how_far_it_is) {
   std::vector<std::size_t> seen;
-  settings how;
-  how.progress = [&](std::size_t done) { seen.push_back(done); };
-  const script& what = script_of("gpt2_two_steps");
-  ASSERT_TRUE(play(what, how));
+  settings settings;
+  settings.progress = [&](std::size_t done) { seen.push_back(done); };
+  const script& steps = script_of("gpt2_two_steps");
+  ASSERT_TRUE(play(steps, settings));
   ASSERT_FALSE(seen.empty());
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
-  EXPECT_EQ(what.steps.size(), seen.back());
+  EXPECT_EQ(steps.steps.size(), seen.back());
 }
 
 TEST(replay, an_empty_script_is_played) {
-  for (const policy how : all_policies) {
-    const auto came = play(script{}, {.how = how});
-    ASSERT_TRUE(came) << came.error().message();
-    EXPECT_EQ(0u, came->reserved_peak);
-    EXPECT_EQ(0.0, came->ratio());
-    EXPECT_EQ(0.0, came->steady_driver_percent());
+  for (const replay::policy policy : all_policies) {
+    const auto outcome = play(script{}, {.policy = policy});
+    ASSERT_TRUE(outcome) << outcome.error().message();
+    EXPECT_EQ(0u, outcome->reserved_peak);
+    EXPECT_EQ(0.0, outcome->ratio());
+    EXPECT_EQ(0.0, outcome->steady_driver_percent());
   }
 }
 
 TEST(replay, recorded_streams_pools_and_blocks_of_no_bytes_are_played) {
   trace_event pooled = allocate(4, 300, 4 << 20, 1);
   pooled.pool = 3;
-  const script what = make_script(made_of(
+  const script steps = make_script(recording_of(
       {allocate(1, 100, 1 << 20, 0), event_at(2, trace_kind::record_stream, 100, 1),
        allocate(3, 200, 0, 0), pooled, event_at(5, trace_kind::deallocate, 100, 0),
        event_at(6, trace_kind::deallocate, 200, 0), event_at(7, trace_kind::deallocate, 300, 0)}));
-  for (const policy how : all_policies) {
-    const auto came = play(what, {.how = how, .verify = true});
-    ASSERT_TRUE(came) << came.error().message();
-    EXPECT_TRUE(came->whole()) << name(how);
-    EXPECT_EQ(std::uint64_t{5} << 20, came->requested_peak);
+  for (const replay::policy policy : all_policies) {
+    const auto outcome = play(steps, {.policy = policy, .verify = true});
+    ASSERT_TRUE(outcome) << outcome.error().message();
+    EXPECT_TRUE(outcome->is_complete()) << name(policy);
+    EXPECT_EQ(std::uint64_t{5} << 20, outcome->requested_peak);
   }
 }
 
 TEST(replay, without_the_device_it_says_so) {
-  const auto came =
-      play(script{}, {.where = {.simulated = false}, .driver = "/nonexistent/libcuda.so.1"});
-  ASSERT_FALSE(came);
-  EXPECT_EQ(errc::driver_unavailable, came.error().code);
-  const auto second = play(script{}, {.where = {.simulated = true, .device = 7}});
+  const auto outcome =
+      play(script{}, {.target = {.simulated = false}, .driver = "/nonexistent/libcuda.so.1"});
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(errc::driver_unavailable, outcome.error().code);
+  const auto second = play(script{}, {.target = {.simulated = true, .device = 7}});
   ASSERT_FALSE(second);
   EXPECT_EQ(errc::no_device, second.error().code);
 }
@@ -165,28 +166,28 @@ TEST(replay, without_the_device_it_says_so) {
 
 TEST(names, policies_are_read_from_a_list) {
   EXPECT_EQ((std::vector{policy::compact, policy::driver_pool}),
-            policies_named("compact,driver-pool,compact").value());
-  EXPECT_EQ(6u, policies_named("all").value().size());
-  EXPECT_EQ(7u, policies_named("never-move,all").value().size());
+            parse_policies("compact,driver-pool,compact").value());
+  EXPECT_EQ(6u, parse_policies("all").value().size());
+  EXPECT_EQ(7u, parse_policies("never-move,all").value().size());
 }
 
 TEST(names, a_wrong_policy_gets_a_suggestion) {
-  const auto wrong = policies_named("balanced,trougput");
+  const auto wrong = parse_policies("balanced,trougput");
   ASSERT_FALSE(wrong);
   EXPECT_EQ(errc::bad_option, wrong.error().code);
   EXPECT_NE(std::string::npos, wrong.error().detail.find("did you mean \"throughput\"?"));
-  EXPECT_FALSE(policies_named(""));
-  EXPECT_FALSE(policies_named("balanced,"));
-  EXPECT_FALSE(policies_named(std::string(100'000, 'x')));
+  EXPECT_FALSE(parse_policies(""));
+  EXPECT_FALSE(parse_policies("balanced,"));
+  EXPECT_FALSE(parse_policies(std::string(100'000, 'x')));
 }
 
 TEST(names, devices_are_read) {
-  EXPECT_EQ((target{}), target_named("sim").value());
-  EXPECT_EQ((target{.simulated = false, .device = 0}), target_named("cuda").value());
-  EXPECT_EQ((target{.simulated = false, .device = 12}), target_named("cuda:12").value());
+  EXPECT_EQ((target{}), parse_target("sim").value());
+  EXPECT_EQ((target{.simulated = false, .device = 0}), parse_target("cuda").value());
+  EXPECT_EQ((target{.simulated = false, .device = 12}), parse_target("cuda:12").value());
   EXPECT_EQ("cuda:12", to_string(target{.simulated = false, .device = 12}));
   for (const char* wrong : {"", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999", "sim:0"})
-    EXPECT_FALSE(target_named(wrong)) << wrong;
+    EXPECT_FALSE(parse_target(wrong)) << wrong;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace weir::replay {
 [[nodiscard]] const recording& recorded(const std::string& name);
 
 /// A recording of these events; streams, threads, pools and tags are as many as they name.
-[[nodiscard]] recording made_of(std::initializer_list<trace_event> events);
+[[nodiscard]] recording recording_of(std::initializer_list<trace_event> events);
 
 /// Events at one nanosecond after the other.
 [[nodiscard]] trace_event allocate(std::uint64_t time, std::uint64_t address, std::uint64_t size,

@@ -14,7 +14,7 @@ import torch_report  # noqa: E402
 
 MACHINE = {"gpus": [{"name": "a GPU", "driver": "1.2", "memory_mib": 3}]}
 
-# Answers as worker.py does. What it is to do wrong is in a file: "name allocator command how".
+# Answers as worker.py does. What it is to do wrong is in a file: "name allocator command fault".
 WORKER = """
 import json, os, sys, time
 allocator = sys.argv[sys.argv.index("--allocator") + 1]
@@ -31,17 +31,17 @@ for line in sys.stdin:
     if do == "stop":
         sys.exit(5 if wrong("any", "stop") else 0)
     name = command.get("name", name)
-    how = wrong(name, do)
-    if how == "die":
+    fault = wrong(name, do)
+    if fault == "die":
         os.abort()
-    if how == "hang":
+    if fault == "hang":
         time.sleep(100)
-    if how == "fail":
+    if fault == "fail":
         print(json.dumps({{"ok": False, "error": "Traceback\\nValueError: on purpose"}}), flush=True)
         continue
     answer = {{"start": {{"seconds": 0}}, "round": {{"units": 10, "seconds": 0.01}},
               "finish": {{"requested_bytes.peak": 1 << 30, "reserved_bytes.peak": 1100 << 20}},
-              "check": {{"fingerprint": "other" if how == "differ" else "same"}},
+              "check": {{"fingerprint": "other" if fault == "differ" else "same"}},
               "record": {{"allocations": 4, "steps": 2}},
               "play": {{"ns": 8000, "operations": 8}}}}[do]
     if do == "record":
@@ -163,9 +163,9 @@ class Tests(unittest.TestCase):
             (root / "test_sample.py").write_text(textwrap.dedent("""
                 import json, os, sys, time
                 left_out = os.environ["WEIR_TORCH_LEAVE_OUT"].split(",")
-                def say(**what):
+                def say(**line):
                     with open(os.environ["WEIR_TORCH_RECORD"], "a") as file:
-                        file.write(json.dumps(what) + "\\n")
+                        file.write(json.dumps(line) + "\\n")
                 def test(name, state="passed", why="", then=lambda: None):
                     if name in left_out: return
                     say(state="begun", test=name); then()

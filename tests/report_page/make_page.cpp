@@ -1,4 +1,4 @@
-// Writes the report of a made-up recording, for the browser to look at:
+// Writes the report of a made-up recording, for tests in a browser:
 //   report_page_maker KIND EVENTS FILE
 #include <cstdio>
 #include <fstream>
@@ -14,25 +14,25 @@ int main(int argc, char** argv) {
     return 64;
   }
   const std::string kind = argv[1];
-  const weir::recording made = weir::report_test::sample_named(kind, std::stoul(argv[2]));
-  weir::report::page_source source{made, kind + ".weirtrace"};
-  std::optional<weir::report::placement> where;
+  const weir::recording recorded = weir::report_test::sample_named(kind, std::stoul(argv[2]));
+  weir::report::page_source source{recorded, kind + ".weirtrace"};
+  std::optional<weir::report::placement> placement;
   if (kind == "unplaced" || kind == "training") {
-    // The policies of a short piece are enough to look at.
-    weir::recording piece = made;
+    // The policies of a short piece are enough to show.
+    weir::recording piece = recorded;
     if (kind == "training" && piece.events.size() > 100'000) piece.events.resize(100'000);
     const auto script = weir::replay::make_script(piece);
     for (const auto policy :
          {weir::replay::policy::torch_default, weir::replay::policy::balanced}) {
-      auto came = weir::report::place(script, {.how = policy, .samples = 500});
-      if (!came) {
-        std::fprintf(stderr, "%s\n", came.error().message().c_str());
+      auto placed = weir::report::place(script, {.policy = policy, .samples = 500});
+      if (!placed) {
+        std::fprintf(stderr, "%s\n", placed.error().message().c_str());
         return 1;
       }
-      source.policies.push_back(came->second);
-      if (kind == "unplaced") where = std::move(came->first);
+      source.policies.push_back(placed->second);
+      if (kind == "unplaced") placement = std::move(placed->first);
     }
-    if (where) source.where = &*where;
+    if (placement) source.placement = &*placement;
   }
   std::ofstream out{argv[3], std::ios::binary};
   out << weir::report::make_page(source);

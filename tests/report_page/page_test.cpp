@@ -1,6 +1,9 @@
 // The page as a whole: what it carries, what it keeps out, how large it may get.
 #include "report/page.hpp"
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "report/pack.hpp"
 #include "samples.hpp"
 #include "unpacker.hpp"
@@ -12,8 +15,8 @@ using namespace weir::report;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string page_of(const recording& what, const page_limits& most = {}) {
-  return make_page({what, "a.weirtrace"}, most);
+std::string page_of(const recording& recorded, const page_limits& limits = {}) {
+  return make_page({recorded, "a.weirtrace"}, limits);
 }
 
 unpacker index_of(const std::string& page) {
@@ -75,16 +78,17 @@ TEST(report_page, is_one_file_that_names_no_other) {
 }
 
 TEST(report_page, nothing_of_the_recording_stands_in_it_as_text) {
-  const recording what = sample_named("hostile", 0);
-  const std::string page = page_of(what);
+  const recording recorded = sample_named("hostile", 0);
+  const std::string page = page_of(recorded);
   EXPECT_THAT(page, Not(HasSubstr("hacked")));
   const std::string same_without = page_of(recording{});
-  const auto count = [](const std::string& text, std::string_view of) {
-    std::size_t found = 0;
-    for (std::size_t at = text.find(of); at != std::string::npos; at = text.find(of, at + 1)) {
-      ++found;
+  const auto count = [](const std::string& text, std::string_view word) {
+    std::size_t occurrences = 0;
+    for (std::size_t position = text.find(word); position != std::string::npos;
+         position = text.find(word, position + 1)) {
+      ++occurrences;
     }
-    return found;
+    return occurrences;
   };
   EXPECT_EQ(count(page, "<"), count(same_without, "<"));
   EXPECT_EQ(about{index_of(page)}.program, hostile_text);
@@ -102,27 +106,27 @@ TEST(report_page, odd_recordings_have_pages_too) {
 }
 
 TEST(report_page, damage_and_drops_are_said) {
-  const about found{index_of(page_of(sample_named("damaged", 2000)))};
-  EXPECT_EQ(found.damage_offset, 123'456U);
-  EXPECT_EQ(found.damage, "a frame's checksum is wrong");
-  EXPECT_EQ(found.dropped, 42U);
+  const about index{index_of(page_of(sample_named("damaged", 2000)))};
+  EXPECT_EQ(index.damage_offset, 123'456U);
+  EXPECT_EQ(index.damage, "a frame's checksum is wrong");
+  EXPECT_EQ(index.dropped, 42U);
 }
 
 TEST(report_page, keeps_to_the_size_it_was_given) {
-  const recording what = training_run(60'000);
-  const std::size_t whole = page_of(what).size();
+  const recording recorded = training_run(60'000);
+  const std::size_t whole = page_of(recorded).size();
   page_limits most;
   most.bytes = whole * 2 / 3;
-  const std::string smaller = page_of(what, most);
+  const std::string smaller = page_of(recorded, most);
   EXPECT_LE(smaller.size(), most.bytes);
-  EXPECT_EQ(about{index_of(smaller)}.events, what.events.size());
+  EXPECT_EQ(about{index_of(smaller)}.events, recorded.events.size());
   most.bytes = 1;  // cannot be: the smallest page there is
-  EXPECT_LT(page_of(what, most).size(), whole);
+  EXPECT_LT(page_of(recorded, most).size(), whole);
 }
 
 TEST(report_page, is_the_same_every_time) {
-  const recording what = training_run(3000);
-  EXPECT_EQ(page_of(what), page_of(what));
+  const recording recorded = training_run(3000);
+  EXPECT_EQ(page_of(recorded), page_of(recorded));
 }
 
 }  // namespace

@@ -48,18 +48,18 @@ namespace {
 /// Hands out addresses by size class from segments and never merges: it fragments as real ones do.
 class simple_allocator {
  public:
-  explicit simple_allocator(recording_writer& into) : into_{into} {}
+  explicit simple_allocator(recording_writer& writer) : writer_{writer} {}
 
-  std::uint64_t take(std::uint64_t size) {
+  std::uint64_t allocate(std::uint64_t size) {
     const std::uint64_t rounded = class_of(size);
-    auto& free = free_[rounded];
-    if (free.empty()) grow(rounded, free);
-    const std::uint64_t address = free.back();
-    free.pop_back();
+    auto& addresses = free_[rounded];
+    if (addresses.empty()) grow(rounded, addresses);
+    const std::uint64_t address = addresses.back();
+    addresses.pop_back();
     return address;
   }
 
-  void give(std::uint64_t address, std::uint64_t size) { free_[class_of(size)].push_back(address); }
+  void free(std::uint64_t address, std::uint64_t size) { free_[class_of(size)].push_back(address); }
 
  private:
   static std::uint64_t class_of(std::uint64_t size) {
@@ -68,17 +68,17 @@ class simple_allocator {
     return (size + unit - 1) / unit * unit;
   }
 
-  void grow(std::uint64_t rounded, std::vector<std::uint64_t>& free) {
+  void grow(std::uint64_t rounded, std::vector<std::uint64_t>& addresses) {
     constexpr std::uint64_t page = 2 << 20;
     const std::uint64_t segment = rounded <= page / 4 ? page : (rounded + page - 1) / page * page;
-    trace_event& event = into_.add(trace_kind::reserve);
+    trace_event& event = writer_.add(trace_kind::reserve);
     event.address = next_;
     event.size = segment;
-    for (std::uint64_t at = segment / rounded; at-- > 0;) free.push_back(next_ + at * rounded);
+    for (std::uint64_t at = segment / rounded; at-- > 0;) addresses.push_back(next_ + at * rounded);
     next_ += segment;
   }
 
-  recording_writer& into_;
+  recording_writer& writer_;
   std::map<std::uint64_t, std::vector<std::uint64_t>> free_;
   std::uint64_t next_ = 0x7f40'0000'0000;
 };
@@ -114,7 +114,7 @@ class training {
     recording& out = writer_.out;
     out.program = "train.py --layers 24";
     out.device = "a made-up GPU";
-    out.device_capacity = std::uint64_t{24} << 30;
+    out.device_capacity = bytes{std::uint64_t{24} << 30};
     out.tags = {"", "weights", "optimizer", "activations", "temporaries", "caches"};
     out.frames = {"weir::caching_allocator::allocate", "Linear.__init__ at model.py:41",
                   "Adam.step at optim.py:88",          "Attention.forward at model.py:120",
@@ -123,15 +123,15 @@ class training {
     out.stacks = {{0, 1, 7}, {0, 2, 7}, {0, 3, 7}, {0, 4, 7}, {0, 5, 3, 7}, {0, 6, 7}};
   }
 
-  block get(std::uint64_t size, std::uint32_t stream, tag what, std::uint32_t stack) {
-    const block out{memory_.take(size), size};
-    writer_.allocate(out.address, size, stream, what, stack);
+  block get(std::uint64_t size, std::uint32_t stream, tag owner, std::uint32_t stack) {
+    const block out{memory_.allocate(size), size};
+    writer_.allocate(out.address, size, stream, owner, stack);
     return out;
   }
 
-  void drop(const block& what) {
-    writer_.deallocate(what.address);
-    memory_.give(what.address, what.size);
+  void drop(const block& dropped) {
+    writer_.deallocate(dropped.address);
+    memory_.free(dropped.address, dropped.size);
   }
 
   void one_step(int step) {
@@ -159,8 +159,8 @@ class training {
   void cache() {
     caches_.push_back(get(512 + random_() % 40'000, 1, caches, 6));
     if (caches_.size() < 4000) return;
-    const std::size_t which = random_() % 4 == 0 ? random_() % caches_.size() : caches_.size() - 1;
-    std::swap(caches_[which], caches_.back());
+    const std::size_t victim = random_() % 4 == 0 ? random_() % caches_.size() : caches_.size() - 1;
+    std::swap(caches_[victim], caches_.back());
     drop(caches_.back());
     caches_.pop_back();
   }
@@ -183,7 +183,7 @@ recording hostile() {
   out.frames = {hostile_text, "x at " + hostile_text};
   out.stacks = {{0, 1}, {77}, {}};
   out.pools = {"", hostile_text};
-  out.peaks = {{hostile_text, 1, 2}};
+  out.peaks = {{hostile_text, bytes{1}, bytes{2}}};
   out.damage = trace_damage{17, hostile_text};
   writer.marker(hostile_text);
   writer.allocate(0x1000, 1000, 0, 1, 1);

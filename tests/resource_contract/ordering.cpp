@@ -41,19 +41,19 @@ TEST_P(resource_ordering, streams_hand_memory_to_each_other) {
 TEST_P(resource_ordering, memory_of_a_busy_stream_is_not_used_early) {
   if (about().free_waits) GTEST_SKIP() << "a free would wait for the busy stream";
   lane& busy = new_lane();
-  lane& quick = new_lane();
+  lane& idle = new_lane();
   finish(make(1_MiB, busy), busy);  // so that something can be reused
   ASSERT_TRUE(busy.stream().synchronize());
-  finish(make(1_MiB, quick), quick);
-  ASSERT_TRUE(quick.stream().synchronize());
+  finish(make(1_MiB, idle), idle);
+  ASSERT_TRUE(idle.stream().synchronize());
   const auto held = occupy(busy.handle());
   std::vector<filled_block> behind;
   for (int i = 0; i < 4; ++i) behind.push_back(make(1_MiB, busy));
   for (const auto& each : behind) finish(each, busy);
   std::vector<filled_block> ahead;
-  for (int i = 0; i < 4; ++i) ahead.push_back(make(1_MiB, quick));
+  for (int i = 0; i < 4; ++i) ahead.push_back(make(1_MiB, idle));
   held->finish();
-  for (const auto& each : ahead) finish(each, quick);
+  for (const auto& each : ahead) finish(each, idle);
 }
 
 TEST_P(resource_ordering, threads_do_not_meet) {
@@ -64,16 +64,16 @@ TEST_P(resource_ordering, threads_do_not_meet) {
   for (int t = 0; t < threads; ++t) {
     crowd.emplace_back([&, t] {
       ASSERT_EQ(CUDA_SUCCESS, cu->ctx_set_current(context));
-      lane& mine = *lanes[static_cast<std::size_t>(t)];
+      lane& own = *lanes[static_cast<std::size_t>(t)];
       std::mt19937_64 random{static_cast<std::uint64_t>(t) + 1};
       std::vector<filled_block> live;
       for (int i = 0; i < 40; ++i) {
-        live.push_back(make(sizes[random() % std::size(sizes)], mine));
+        live.push_back(make(sizes[random() % std::size(sizes)], own));
         if (live.size() < 4) continue;
-        finish(live.front(), mine);
+        finish(live.front(), own);
         live.erase(live.begin());
       }
-      for (const auto& each : live) finish(each, mine);
+      for (const auto& each : live) finish(each, own);
     });
   }
   for (std::thread& each : crowd) each.join();
@@ -119,9 +119,9 @@ TEST_P(resource_captures, requests_of_other_streams_do_not_break_a_capture) {
   begin(captured);
   WEIR_OK(fill(scratch, 1, 1024, captured.handle()));
   for (const bytes size : {4_KiB, 64_KiB, 3_MiB}) {
-    const auto made = memory().try_allocate(size, other);
-    ASSERT_TRUE(made) << made.error().message();
-    const auto freed = memory().try_deallocate(*made, size, other);
+    const auto pointer = memory().try_allocate(size, other);
+    ASSERT_TRUE(pointer) << pointer.error().message();
+    const auto freed = memory().try_deallocate(*pointer, size, other);
     EXPECT_TRUE(freed) << freed.error().message();
   }
   end_and_launch(captured);
@@ -132,25 +132,25 @@ TEST_P(resource_captures, what_a_captured_stream_asks_for_is_defined) {
   finish(make(64_KiB, captured), captured);
   ASSERT_TRUE(captured.stream().synchronize());
   begin(captured);
-  const auto made = memory().try_allocate(64_KiB, captured);
-  bool still_live = made.has_value();
-  if (made) {
-    const auto at = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(*made));
+  const auto pointer = memory().try_allocate(64_KiB, captured);
+  bool still_live = pointer.has_value();
+  if (pointer) {
+    const auto at = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(*pointer));
     WEIR_OK(fill(at, 7, 64 * kib / sizeof(word), captured.handle()));
     if (about().frees_in_captures) {
-      const auto freed = memory().try_deallocate(*made, 64_KiB, captured);
+      const auto freed = memory().try_deallocate(*pointer, 64_KiB, captured);
       still_live = !freed;
       if (!freed) {
         EXPECT_EQ(freed.code(), errc::capture_forbidden);
       }
     }
   } else {
-    EXPECT_EQ(made.code(), errc::capture_forbidden);
+    EXPECT_EQ(pointer.code(), errc::capture_forbidden);
     WEIR_OK(fill(new_memory(4096), 1, 1024, captured.handle()));
   }
   end_and_launch(captured);
   if (still_live) {
-    EXPECT_TRUE(memory().try_deallocate(*made, 64_KiB, captured));
+    EXPECT_TRUE(memory().try_deallocate(*pointer, 64_KiB, captured));
   }
 }
 

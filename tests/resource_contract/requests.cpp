@@ -31,10 +31,10 @@ TEST_P(resource_requests, alignments_up_to_256_are_kept) {
   lane& on = new_lane();
   std::vector<filled_block> live;
   for (bytes alignment = 1_B; alignment <= 256_B; alignment = alignment * 2) {
-    const filled_block made{memory().allocate(700_B, on, alignment), 700_B, new_value()};
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made.memory) % alignment.count(), 0U);
-    on.fill(made.memory, made.size, made.value);
-    live.push_back(made);
+    const filled_block block{memory().allocate(700_B, on, alignment), 700_B, new_value()};
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block.memory) % alignment.count(), 0U);
+    on.fill(block.memory, block.size, block.value);
+    live.push_back(block);
   }
   for (const auto& each : live) finish(each, on);
 }
@@ -63,19 +63,19 @@ TEST_P(resource_requests, what_no_machine_has_is_refused_and_no_harm_done) {
 
 TEST_P(resource_requests, foreign_pointers_are_refused) {
   lane& on = new_lane();
-  const filled_block mine = make(1_MiB, on);
+  const filled_block own = make(1_MiB, on);
   any_resource other = another();
   void* const theirs = other.allocate(1_MiB, on);
   int local = 0;
   for (void* const wrong : {static_cast<void*>(&local),
-                            static_cast<void*>(static_cast<char*>(mine.memory) + 512), theirs})
+                            static_cast<void*>(static_cast<char*>(own.memory) + 512), theirs})
     EXPECT_EQ(code_of(memory().try_deallocate(wrong, 1_MiB, on)), errc::foreign_pointer);
   memory().deallocate(&local, 4_B, on);
   const auto reported = heard.take();
   ASSERT_EQ(reported.size(), 1U);
   EXPECT_EQ(reported.front().code, errc::foreign_pointer);
   EXPECT_TRUE(other.try_deallocate(theirs, 1_MiB, on));
-  finish(mine, on);
+  finish(own, on);
 }
 
 TEST_P(resource_requests, a_second_free_is_refused) {
@@ -110,12 +110,12 @@ TEST_P(resource_requests, a_stream_of_another_device_is_refused) {
 
 TEST_P(resource_requests, every_kind_of_stream_is_served) {
   lane& own = new_lane();
-  const stream_ref bare{where(), own.handle()};
+  const stream_ref bare{gpu(), own.handle()};
   const CUdeviceptr wrong = new_memory(sizeof(word));
   WEIR_OK(cu->memset_d32(wrong, 0, 1));
   WEIR_OK(cu->ctx_synchronize());
   for (const stream_ref& stream : {stream_ref{own}, bare, bare.identified().value(),
-                                   stream_ref::legacy(where()), stream_ref::per_thread(where())}) {
+                                   stream_ref::legacy(gpu()), stream_ref::per_thread(gpu())}) {
     for (int round = 0; round < 2; ++round) {
       void* const block = memory().allocate(4_KiB, stream);
       const auto at = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(block));
@@ -133,9 +133,9 @@ TEST_P(resource_requests, copies_are_equal_and_others_are_not) {
   lane& on = new_lane();
   const any_resource copy = memory();
   EXPECT_EQ(copy, memory());
-  EXPECT_EQ(copy.device(), where());
+  EXPECT_EQ(copy.device(), gpu());
   EXPECT_NE(another(), memory());
-  EXPECT_NE(memory(), any_resource{plain_resource::create(where()).value()});
+  EXPECT_NE(memory(), any_resource{plain_resource::create(gpu()).value()});
   const filled_block block = make(64_KiB, on);
   EXPECT_TRUE(copy.try_deallocate(block.memory, block.size, on));
 }
@@ -144,18 +144,18 @@ TEST_P(resource_requests, shortage_passes) {
   if (!about().bounded_by_device) GTEST_SKIP() << "the device is not what bounds it";
   lane& on = new_lane();
   finish(make(1_MiB, on), on);
-  const bytes free = where().memory_info().value().free;
+  const bytes free = gpu().memory_info().value().free;
   ASSERT_GT(free, 1_GiB);
   static_cast<void>(new_memory((free - 512_MiB).count()));  // somebody else's, until the end
   for (int round = 0; round < 2; ++round) {
     std::vector<void*> held;
     std::optional<errc> refused;
     while (held.size() < 64 && !refused) {
-      const auto made = memory().try_allocate(64_MiB, on);
-      if (made)
-        held.push_back(*made);
+      const auto pointer = memory().try_allocate(64_MiB, on);
+      if (pointer)
+        held.push_back(*pointer);
       else
-        refused = made.code();
+        refused = pointer.code();
     }
     EXPECT_EQ(refused, errc::out_of_memory);
     EXPECT_GE(held.size(), 5U) << "round " << round;

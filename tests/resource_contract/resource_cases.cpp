@@ -12,50 +12,45 @@ namespace {
 
 using namespace weir::literals;
 
-any_resource caching(device where) { return caching_allocator::create(where).value(); }
+any_resource caching(device home) { return caching_allocator::create(home).value(); }
 
-any_resource classic(device where) {
-  options settings;
-  settings.heap_policy = placement_policy::classic;
-  return caching_allocator::create(where, settings).value();
+any_resource classic(device home) {
+  return caching_allocator::create(home, {.policy = placement_policy::classic}).value();
 }
 
-any_resource plain(device where) { return plain_resource::create(where).value(); }
-any_resource managed(device where) { return managed_resource::create(where).value(); }
-any_resource driver_pool(device where) { return stream_pool::create(where).value(); }
-any_resource bins(device where) { return bin_pool::create(where).value(); }
-any_resource pinned(device where) { return pinned_pool::create(where).value(); }
+any_resource plain(device home) { return plain_resource::create(home).value(); }
+any_resource managed(device home) { return managed_resource::create(home).value(); }
+any_resource driver_pool(device home) { return stream_pool::create(home).value(); }
+any_resource bins(device home) { return bin_pool::create(home).value(); }
+any_resource pinned(device home) { return pinned_pool::create(home).value(); }
 
-any_resource limiting(device where) {
-  return limiting_resource::create(caching(where), 64_GiB).value();
+any_resource limiting(device home) {
+  return limiting_resource::create(caching(home), 64_GiB).value();
 }
-any_resource statistics(device where) {
-  return statistics_resource::create(caching(where)).value();
+any_resource statistics(device home) { return statistics_resource::create(caching(home)).value(); }
+any_resource tracking(device home) {
+  return tracking_resource::create(caching(home), {.stacks = true, .depth = 8}).value();
 }
-any_resource tracking(device where) {
-  return tracking_resource::create(caching(where), {.stacks = true, .depth = 8}).value();
-}
-any_resource logging(device where) {
-  return logging_resource::create(caching(where),
+any_resource logging(device home) {
+  return logging_resource::create(caching(home),
                                   [](std::string_view) -> result<void> { return {}; })
       .value();
 }
-any_resource aligned(device where) {
-  return aligned_resource::create(plain(where), 64_KiB).value();  // padded: plain memory cannot
+any_resource aligned(device home) {
+  return aligned_resource::create(plain(home), 64_KiB).value();  // padded: plain memory cannot
 }
-any_resource fallback(device where) {
+any_resource fallback(device home) {
   // The first has room for little, so that both serve.
-  const any_resource little = limiting_resource::create(caching(where), 1_MiB).value();
-  return fallback_resource::create(little, bins(where)).value();
+  const any_resource little = limiting_resource::create(caching(home), 1_MiB).value();
+  return fallback_resource::create(little, bins(home)).value();
 }
-any_resource retry(device where) {
-  return retry_resource::create(caching(where), [](bytes, unsigned attempt) { return attempt < 2; })
+any_resource retry(device home) {
+  return retry_resource::create(caching(home), [](bytes, unsigned attempt) { return attempt < 2; })
       .value();
 }
-any_resource prefetch(device where) { return prefetch_resource::create(managed(where)).value(); }
 
-any_resource stacked(device where) {
-  any_resource memory = statistics(where);
+any_resource stacked(device home) {
+  any_resource memory = statistics(home);
   memory = limiting_resource::create(memory, 64_GiB).value();
   memory = aligned_resource::create(memory, 4_KiB).value();
   return tracking_resource::create(memory, {.stacks = false}).value();
@@ -84,11 +79,6 @@ const resource_case cases[] = {
     {.name = "aligned", .make = &aligned, .free_waits = true, .frees_in_captures = true},
     {.name = "fallback", .make = &fallback},
     {.name = "retry", .make = &retry},
-    {.name = "prefetch",
-     .make = &prefetch,
-     .free_waits = true,
-     .bounded_by_device = false,
-     .frees_in_captures = true},
     {.name = "stacked", .make = &stacked, .no_such_size = errc::limit_exceeded},
 };
 

@@ -9,7 +9,7 @@ std::string case_name(const std::tuple<resource_case, std::uint64_t>& of) {
   return std::string{std::get<0>(of).name} + "_seed" + std::to_string(std::get<1>(of));
 }
 
-void PrintTo(const resource_case& which, std::ostream* out) { *out << which.name; }
+void PrintTo(const resource_case& tested, std::ostream* out) { *out << tested.name; }
 
 void resource_test::SetUp() {
   auto opened = open_machine(std::get<1>(GetParam()));
@@ -21,7 +21,7 @@ void resource_test::SetUp() {
   }
   open(std::move(*opened));
   runtime_ = weir::runtime::open_table(*cu, "machine under test", machine).value();
-  where_ = runtime_->device(device_id{device}).value();
+  gpu_ = runtime_->device(device_id{device}).value();
   memory_ = another();
 }
 
@@ -34,19 +34,19 @@ void resource_test::TearDown() {
   lanes_.clear();
   for (const error& each : heard.take()) ADD_FAILURE() << "reported: " << each.message();
   runtime_.reset();
-  settle();
-  for (const auto& story : machine->complaints()) ADD_FAILURE() << story;
+  clean_up();
+  for (const auto& story : machine->take_hazards()) ADD_FAILURE() << story;
 }
 
 lane& resource_test::new_lane() {
-  lanes_.push_back(std::make_unique<lane>(*this, where()));
+  lanes_.push_back(std::make_unique<lane>(*this, gpu()));
   return *lanes_.back();
 }
 
 filled_block resource_test::make(bytes size, const lane& on) {
-  const filled_block made{memory().allocate(size, on), size, new_value()};
-  on.fill(made.memory, made.size, made.value);
-  return made;
+  const filled_block block{memory().allocate(size, on), size, new_value()};
+  on.fill(block.memory, block.size, block.value);
+  return block;
 }
 
 void resource_test::finish(const filled_block& block, const lane& on) {

@@ -19,12 +19,12 @@ namespace weir::testing_support {
 /// At its end every lane must have found what it expected, the error handler must have heard
 /// nothing, and the machine must have found no fault with the program.
 class resource_test : public ::testing::TestWithParam<std::tuple<resource_case, std::uint64_t>>,
-                      public workbench {
+                      public driver_fixture {
  public:
-  [[nodiscard]] weir::device where() const { return *where_; }
+  [[nodiscard]] weir::device gpu() const { return *gpu_; }
   [[nodiscard]] const resource_case& about() const { return std::get<0>(GetParam()); }
   [[nodiscard]] any_resource& memory() { return memory_; }
-  [[nodiscard]] any_resource another() const { return about().make(where()); }
+  [[nodiscard]] any_resource another() const { return about().make(gpu()); }
   [[nodiscard]] const std::shared_ptr<weir::runtime>& runtime() const { return runtime_; }
 
   [[nodiscard]] lane& new_lane();
@@ -42,14 +42,14 @@ class resource_test : public ::testing::TestWithParam<std::tuple<resource_case, 
 
  private:
   std::shared_ptr<weir::runtime> runtime_;
-  std::optional<weir::device> where_;
+  std::optional<weir::device> gpu_;
   any_resource memory_;
   std::vector<std::unique_ptr<lane>> lanes_;
   std::atomic<word> next_value_{1};
 };
 
 [[nodiscard]] std::string case_name(const std::tuple<resource_case, std::uint64_t>& of);
-void PrintTo(const resource_case& which, std::ostream* out);
+void PrintTo(const resource_case& tested, std::ostream* out);
 
 }  // namespace weir::testing_support
 

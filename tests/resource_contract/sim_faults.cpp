@@ -65,11 +65,11 @@ TEST_P(resource_faults, any_call_may_fail_once) {
     const std::uint64_t calls_before = at.machine->calls();
     at.machine->fail_any(nth, driver::CUDA_ERROR_OUT_OF_MEMORY);
     for (const bytes size : sizes) {
-      const auto made = at.memory.try_allocate(size, at.stream);
-      if (!made) continue;
-      if (at.memory.try_deallocate(*made, size, at.stream)) continue;
+      const auto pointer = at.memory.try_allocate(size, at.stream);
+      if (!pointer) continue;
+      if (at.memory.try_deallocate(*pointer, size, at.stream)) continue;
       at.machine->clear_faults();
-      const auto again = at.memory.try_deallocate(*made, size, at.stream);
+      const auto again = at.memory.try_deallocate(*pointer, size, at.stream);
       if (!again) {
         EXPECT_EQ(again.code(), errc::double_free) << again.error().message();
       }
@@ -78,9 +78,9 @@ TEST_P(resource_faults, any_call_may_fail_once) {
     at.machine->clear_faults();
     static_cast<void>(heard.take());
     for (const bytes size : sizes) {
-      const auto made = at.memory.try_allocate(size, at.stream);
-      ASSERT_TRUE(made) << made.error().message();
-      EXPECT_TRUE(at.memory.try_deallocate(*made, size, at.stream));
+      const auto pointer = at.memory.try_allocate(size, at.stream);
+      ASSERT_TRUE(pointer) << pointer.error().message();
+      EXPECT_TRUE(at.memory.try_deallocate(*pointer, size, at.stream));
     }
     EXPECT_TRUE(at.stream.synchronize());
     at.memory = {};

@@ -21,10 +21,10 @@ using aligned_test = resources_test;
 TEST_F(aligned_test, aligns_beyond_the_upstream_and_gives_back_what_it_got) {
   auto aligned = aligned_resource::create(ledger, 4_KiB).value();
   std::vector<std::pair<void*, bytes>> live;
-  for (const bytes asked : {1_B, 256_B, 4_KiB, 64_KiB, 1_MiB}) {
+  for (const bytes alignment : {1_B, 256_B, 4_KiB, 64_KiB, 1_MiB}) {
     for (const bytes size : {1_B, 700_B, 4_KiB, 100_KiB}) {
-      void* const p = aligned.try_allocate(size, stream, asked).value();
-      EXPECT_EQ(address(p) % std::max(asked, 4_KiB).count(), 0U);
+      void* const p = aligned.try_allocate(size, stream, alignment).value();
+      EXPECT_EQ(address(p) % std::max(alignment, 4_KiB).count(), 0U);
       live.emplace_back(p, size);
     }
   }
@@ -47,7 +47,7 @@ TEST_F(aligned_test, an_upstream_that_can_is_not_asked_for_more) {
   auto aligned = aligned_resource::create(allocator, 64_KiB).value();
   void* const p = aligned.try_allocate(1_MiB, stream).value();
   EXPECT_EQ(address(p) % (64_KiB).count(), 0U);
-  EXPECT_EQ(allocator.stats().requested.current, (1_MiB).count());
+  EXPECT_EQ(bytes{allocator.stats().requested.current}, 1_MiB);
   EXPECT_TRUE(aligned.try_deallocate(p, 1_MiB, stream));
 }
 
@@ -88,6 +88,8 @@ TEST_F(fallback_test, each_block_goes_back_where_it_came_from) {
   EXPECT_EQ(ledger.live(), 1U);
   EXPECT_EQ(second.live(), 2U);
   EXPECT_EQ(both.fallbacks(), 2U);
+  both.reset_stats();
+  EXPECT_EQ(both.fallbacks(), 0U);
   EXPECT_TRUE(both.try_deallocate(q, 2_KiB, stream));
   EXPECT_TRUE(both.try_deallocate(p, 1_KiB, stream));
   EXPECT_TRUE(both.try_deallocate(r, 3_KiB, stream));
@@ -101,7 +103,7 @@ TEST_F(fallback_test, only_a_shortage_leads_to_the_second) {
     ledger.refuse({code});
     EXPECT_EQ(code_of(both.try_allocate(1_KiB, stream)), code);
   }
-  EXPECT_EQ(second.asked(), 0);
+  EXPECT_EQ(second.requests(), 0);
   ledger.refuse({errc::out_of_memory});
   second.refuse({errc::limit_exceeded});
   EXPECT_EQ(code_of(both.try_allocate(1_KiB, stream)), errc::limit_exceeded);
@@ -131,6 +133,8 @@ TEST_F(retry_test, asks_until_there_is_room) {
   void* const p = patient.try_allocate(1_KiB, stream).value();
   EXPECT_THAT(attempts, ::testing::ElementsAre(1U, 2U, 3U));
   EXPECT_EQ(patient.recoveries(), 1U) << "one request recovered, not three retries";
+  patient.reset_stats();
+  EXPECT_EQ(patient.recoveries(), 0U);
   EXPECT_TRUE(patient.try_deallocate(p, 1_KiB, stream));
 }
 
@@ -144,7 +148,7 @@ TEST_F(retry_test, counts_only_real_recoveries) {
   EXPECT_TRUE(patient.try_deallocate(p, 1_KiB, stream));
   ledger.refuse({errc::out_of_memory, errc::out_of_memory, errc::out_of_memory});
   EXPECT_EQ(code_of(patient.try_allocate(1_KiB, stream)), errc::out_of_memory);
-  EXPECT_EQ(ledger.asked(), 1 + 3) << "two retries at most";
+  EXPECT_EQ(ledger.requests(), 1 + 3) << "two retries at most";
   EXPECT_EQ(patient.recoveries(), 0U);
   helps = false;
   ledger.refuse({errc::out_of_memory});
@@ -163,12 +167,12 @@ TEST_F(retry_test, asks_for_shortages_only) {
 }
 
 TEST_F(retry_test, an_error_of_another_kind_ends_it) {
-  int asked = 0;
+  int calls = 0;
   auto patient =
-      retry_resource::create(ledger, [&](bytes, unsigned) { return ++asked > 0; }).value();
+      retry_resource::create(ledger, [&](bytes, unsigned) { return ++calls > 0; }).value();
   ledger.refuse({errc::out_of_memory, errc::device_lost, errc::out_of_memory});
   EXPECT_EQ(code_of(patient.try_allocate(1_KiB, stream)), errc::device_lost);
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(calls, 1);
 }
 
 // A retry is a whole request: the budget below is checked again each time.
@@ -183,27 +187,27 @@ TEST_F(retry_test, does_not_go_around_a_budget) {
                    return true;
                  }).value();
   EXPECT_EQ(code_of(patient.try_allocate(2_MiB, stream)), errc::limit_exceeded);
-  EXPECT_EQ(ledger.asked(), 1) << "never asked for what is over the budget";
+  EXPECT_EQ(ledger.requests(), 1) << "never asked for what is over the budget";
   spare = limited.try_allocate(768_KiB, stream).value();
   void* const p = patient.try_allocate(512_KiB, stream).value();
   EXPECT_EQ(spare, nullptr);
-  EXPECT_LE(ledger.most(), 1_MiB);
+  EXPECT_LE(ledger.peak(), 1_MiB);
   EXPECT_EQ(patient.recoveries(), 1U);
   EXPECT_TRUE(patient.try_deallocate(p, 512_KiB, stream));
 }
 
 TEST_F(retry_test, a_callback_may_use_the_resource_and_is_not_asked_from_inside) {
   std::optional<retry_resource> patient;
-  int asked = 0;
+  int calls = 0;
   patient = retry_resource::create(ledger, [&](bytes, unsigned) {
-              ++asked;
+              ++calls;
               ledger.refuse({errc::out_of_memory});
               EXPECT_FALSE(patient->try_allocate(1_B, stream));
               return true;
             }).value();
   ledger.refuse({errc::out_of_memory});
   void* const p = patient->try_allocate(1_KiB, stream).value();
-  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(calls, 1);
   EXPECT_TRUE(patient->try_deallocate(p, 1_KiB, stream));
   patient.reset();
 }

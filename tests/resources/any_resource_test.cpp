@@ -11,10 +11,12 @@ using any_resource_test = resources_test;
 TEST_F(any_resource_test, an_empty_one_refuses_everything) {
   const any_resource nothing;
   EXPECT_FALSE(nothing);
-  EXPECT_EQ(code_of(nothing.try_allocate(1_KiB, stream)), errc::already_freed);
-  EXPECT_EQ(code_of(nothing.try_deallocate(&machine, 1_KiB, stream)), errc::already_freed);
+  EXPECT_EQ(code_of(nothing.try_allocate(1_KiB, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(nothing.try_deallocate(&machine, 1_KiB, stream)), errc::moved_from);
   nothing.deallocate(&machine, 1_KiB, stream);
-  EXPECT_EQ(take_reports().size(), 1U);
+  const auto reported = take_reports();
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_EQ(reported.front().code, errc::moved_from);
 }
 
 TEST_F(any_resource_test, holds_a_handle_and_compares_what_it_holds) {
@@ -70,8 +72,16 @@ TEST_F(any_resource_test, no_adaptor_stands_on_nothing) {
   EXPECT_EQ(code_of(fallback_resource::create(ledger, nothing)), errc::invalid_argument);
   EXPECT_EQ(code_of(retry_resource::create(nothing, [](bytes, unsigned) { return true; })),
             errc::invalid_argument);
-  EXPECT_EQ(code_of(prefetch_resource::create(nothing)), errc::invalid_argument);
   EXPECT_EQ(code_of(synchronous_resource::create(nothing)), errc::invalid_argument);
+}
+
+TEST_F(any_resource_test, constant_handles_do_all_that_handles_do) {
+  const auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  const auto counted = statistics_resource::create(limited).value();
+  void* const p = counted.try_allocate(1_KiB, stream).value();
+  limited.set_limit(2_KiB);
+  EXPECT_EQ(code_of(counted.try_allocate(2_KiB, stream)), errc::limit_exceeded);
+  EXPECT_TRUE(counted.try_deallocate(p, 1_KiB, stream));
 }
 
 TEST_F(any_resource_test, a_handle_that_was_moved_from_still_works) {

@@ -51,7 +51,7 @@ class cccl : public ::testing::Test {
       values[i] = static_cast<std::uint32_t>((i * 2654435761U) % count);
   }
   void TearDown() override {
-    if (counted) EXPECT_EQ(counted->counters().allocations.current, 0);
+    if (counted) EXPECT_EQ(counted->stats().allocations.current, 0);
   }
 
   [[nodiscard]] std::uint32_t* upload() {
@@ -85,10 +85,10 @@ TEST_F(cccl, thrust_sorts_and_reduces_with_temporaries_of_weir) {
   const auto policy = thrust::cuda::par(temporaries).on(stream->handle());
   const thrust::device_ptr<std::uint32_t> first{numbers};
   for (int round = 0; round < 3; ++round) {
-    const auto before = counted->counters().allocations.total;
+    const auto before = counted->stats().allocations.total;
     thrust::sort(policy, first, first + count);
     EXPECT_EQ(thrust::reduce(policy, first, first + count, std::uint64_t{0}), sum);
-    EXPECT_GE(counted->counters().allocations.total - before, 2)
+    EXPECT_GE(counted->stats().allocations.total - before, 2)
         << "the temporaries came from elsewhere";
   }
   expect_sorted(numbers);

@@ -42,7 +42,7 @@ TEST_F(current_resource_test, can_be_replaced_for_one_device) {
 }
 
 TEST_F(current_resource_test, a_scope_is_its_threads_own_and_nests) {
-  const any_resource everybodys = current_resource(gpu).value();
+  const any_resource process_wide = current_resource(gpu).value();
   const any_resource outer = ledger;
   const any_resource inner = ledger_resource{gpu};
   {
@@ -53,11 +53,11 @@ TEST_F(current_resource_test, a_scope_is_its_threads_own_and_nests) {
       const resource_scope second{inner};
       const resource_scope nothing{any_resource{}};
       EXPECT_EQ(current_resource(gpu).value(), inner);
-      std::thread{[&] { EXPECT_EQ(current_resource(gpu).value(), everybodys); }}.join();
+      std::thread{[&] { EXPECT_EQ(current_resource(gpu).value(), process_wide); }}.join();
     }
     EXPECT_EQ(current_resource(gpu).value(), outer);
   }
-  EXPECT_EQ(current_resource(gpu).value(), everybodys);
+  EXPECT_EQ(current_resource(gpu).value(), process_wide);
 }
 
 TEST_F(current_resource_test, threads_agree_on_the_first_default) {

@@ -1,8 +1,7 @@
-// plain_resource, managed_resource and prefetch_resource: the driver's own memory.
+// plain_resource and managed_resource: the driver's own memory.
 #include "resources/resources_fixture.hpp"
 #include "weir/resource/managed_resource.hpp"
 #include "weir/resource/plain_resource.hpp"
-#include "weir/resource/prefetch_resource.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -49,7 +48,7 @@ TEST_F(driver_memory_test, a_free_that_fails_leaves_the_block_live) {
   EXPECT_TRUE(plain.try_deallocate(p, 4_KiB, stream));
 }
 
-TEST_F(driver_memory_test, what_is_left_is_given_back_and_reported) {
+TEST_F(driver_memory_test, live_memory_is_freed_and_reported_at_the_end) {
   const bytes before = machine->used(device_id{0});
   {
     auto plain = plain_resource::create(gpu).value();
@@ -59,7 +58,7 @@ TEST_F(driver_memory_test, what_is_left_is_given_back_and_reported) {
   EXPECT_EQ(machine->used(device_id{0}), before);
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 1U);
-  EXPECT_EQ(reported.front().code, errc::already_freed);
+  EXPECT_EQ(reported.front().code, errc::still_live);
   EXPECT_EQ(reported.front().requested, 8_MiB);
 }
 
@@ -79,7 +78,7 @@ TEST_F(driver_memory_test, captures_are_neither_broken_nor_lied_to) {
   ASSERT_EQ(driver::CUDA_SUCCESS,
             cu.stream_begin_capture(stream.handle(), driver::CU_STREAM_CAPTURE_MODE_GLOBAL));
   EXPECT_EQ(code_of(plain.try_deallocate(before, 4_KiB, stream)), errc::capture_forbidden);
-  void* const inside = plain.try_allocate(4_KiB, stream).value();
+  void* const captured = plain.try_allocate(4_KiB, stream).value();
   const auto other = stream::create(gpu).value();
   void* const beside = plain.try_allocate(4_KiB, other).value();
   EXPECT_TRUE(plain.try_deallocate(beside, 4_KiB, other)) << "another stream's memory may go";
@@ -87,7 +86,7 @@ TEST_F(driver_memory_test, captures_are_neither_broken_nor_lied_to) {
   ASSERT_EQ(driver::CUDA_SUCCESS, cu.stream_end_capture(stream.handle(), &graph));
   EXPECT_EQ(driver::CUDA_SUCCESS, cu.graph_destroy(graph));
   EXPECT_TRUE(plain.try_deallocate(before, 4_KiB, stream));
-  EXPECT_TRUE(plain.try_deallocate(inside, 4_KiB, stream));
+  EXPECT_TRUE(plain.try_deallocate(captured, 4_KiB, stream));
 }
 
 TEST_F(driver_memory_test, a_device_without_managed_memory_is_told_at_once) {
@@ -97,67 +96,6 @@ TEST_F(driver_memory_test, a_device_without_managed_memory_is_told_at_once) {
       runtime::open_simulated(sim::machine::create({.devices = {without}}).value()).value();
   EXPECT_EQ(code_of(managed_resource::create(poor->device(device_id{0}).value())),
             errc::not_supported);
-}
-
-// --- prefetch -----------------------------------------------------------------------------------
-
-TEST_F(driver_memory_test, what_is_prefetched_is_on_the_device_when_work_begins) {
-  auto memory = prefetch_resource::create(managed_resource::create(gpu).value()).value();
-  EXPECT_EQ(memory.kind(), memory_kind::managed);
-  void* const p = memory.try_allocate(4_MiB, stream).value();
-  EXPECT_EQ(machine->calls(call::mem_prefetch_async), 1U);
-  ASSERT_TRUE(stream.synchronize());
-  int last = -2;
-  const context_scope bound{gpu};
-  ASSERT_EQ(driver::CUDA_SUCCESS,
-            machine->driver().mem_range_get_attribute(
-                &last, sizeof last, driver::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
-                static_cast<driver::CUdeviceptr>(reinterpret_cast<std::uintptr_t>(p)), 4 << 20));
-  EXPECT_EQ(last, gpu.id().number());
-  EXPECT_EQ(memory.prefetches(), 1U);
-  EXPECT_TRUE(memory.try_deallocate(p, 4_MiB, stream));
-}
-
-TEST_F(driver_memory_test, a_prefetch_that_fails_costs_nobody_the_memory) {
-  auto memory = prefetch_resource::create(managed_resource::create(gpu).value()).value();
-  machine->fail(call::mem_prefetch_async, 1, driver::CUDA_ERROR_INVALID_VALUE);
-  void* const p = memory.try_allocate(4_MiB, stream).value();
-  EXPECT_NE(p, nullptr);
-  EXPECT_EQ(memory.refused(), 1U);
-  EXPECT_EQ(memory.prefetches(), 0U);
-  ASSERT_TRUE(memory.last_error());
-  EXPECT_EQ(memory.last_error()->code, errc::invalid_argument);
-  EXPECT_TRUE(memory.try_deallocate(p, 4_MiB, stream));
-}
-
-TEST_F(driver_memory_test, a_captured_stream_gets_no_prefetch) {
-  auto memory = prefetch_resource::create(managed_resource::create(gpu).value()).value();
-  const driver::table& cu = machine->driver();
-  const context_scope bound{gpu};
-  ASSERT_EQ(driver::CUDA_SUCCESS,
-            cu.stream_begin_capture(stream.handle(), driver::CU_STREAM_CAPTURE_MODE_GLOBAL));
-  void* const p = memory.try_allocate(4_KiB, stream).value();
-  driver::CUgraph graph = nullptr;
-  ASSERT_EQ(driver::CUDA_SUCCESS, cu.stream_end_capture(stream.handle(), &graph));
-  EXPECT_EQ(driver::CUDA_SUCCESS, cu.graph_destroy(graph));
-  EXPECT_EQ(memory.prefetches() + memory.refused(), 0U);
-  EXPECT_TRUE(memory.try_deallocate(p, 4_KiB, stream));
-}
-
-TEST_F(driver_memory_test, only_managed_memory_is_prefetched) {
-  EXPECT_EQ(code_of(prefetch_resource::create(plain_resource::create(gpu).value())),
-            errc::invalid_argument);
-  sim::device_spec slow;
-  slow.concurrent_managed_access = false;
-  const auto other = sim::machine::create({.devices = {slow}}).value();
-  const auto its_runtime = runtime::open_simulated(other).value();
-  const auto its_gpu = its_runtime->device(device_id{0}).value();
-  const auto its_stream = stream::create(its_gpu).value();
-  auto memory = prefetch_resource::create(managed_resource::create(its_gpu).value()).value();
-  void* const p = memory.try_allocate(4_KiB, its_stream).value();
-  EXPECT_EQ(other->calls(call::mem_prefetch_async), 0U);
-  EXPECT_EQ(memory.refused(), 0U);
-  EXPECT_TRUE(memory.try_deallocate(p, 4_KiB, its_stream));
 }
 
 }  // namespace

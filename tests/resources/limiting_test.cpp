@@ -16,7 +16,7 @@ TEST_F(limiting_test, refuses_what_is_over_the_budget_and_takes_what_is_not) {
   const auto refused = limited.try_allocate(4_KiB + 1_B, stream);
   ASSERT_EQ(code_of(refused), errc::limit_exceeded);
   EXPECT_EQ(refused.error().requested, 4_KiB + 1_B);
-  EXPECT_EQ(ledger.asked(), 1) << "the upstream is not asked for what is over the budget";
+  EXPECT_EQ(ledger.requests(), 1) << "the upstream is not asked for what is over the budget";
   void* const four = limited.try_allocate(4_KiB, stream).value();
   EXPECT_EQ(limited.used(), limited.limit());
   EXPECT_TRUE(limited.try_deallocate(six, 6_KiB, stream));
@@ -94,7 +94,7 @@ TEST_F(limiting_test, threads_cannot_pass_together) {
     });
   }
   for (std::thread& each : crowd) each.join();
-  EXPECT_LE(ledger.most(), 3_KiB);
+  EXPECT_LE(ledger.peak(), 3_KiB);
   EXPECT_EQ(limited.used(), 0_B);
   EXPECT_EQ(granted + refused, threads * rounds);
 }

@@ -39,9 +39,9 @@ TEST_F(logging_test, rows_are_those_of_rmm) {
   ASSERT_EQ(rows.size(), 4U);
   EXPECT_EQ(rows[0], "Thread,Time,Action,Pointer,Size,Stream\n");
   const std::string begin = std::to_string(::gettid()) + R"(,\d\d:\d\d:\d\d\.\d{6},)";
-  const std::string where = text_of(p) + ",1024," + text_of(stream.handle()) + "\n";
-  EXPECT_TRUE(std::regex_match(rows[1], std::regex{begin + "allocate," + where})) << rows[1];
-  EXPECT_TRUE(std::regex_match(rows[2], std::regex{begin + "free," + where})) << rows[2];
+  const std::string columns = text_of(p) + ",1024," + text_of(stream.handle()) + "\n";
+  EXPECT_TRUE(std::regex_match(rows[1], std::regex{begin + "allocate," + columns})) << rows[1];
+  EXPECT_TRUE(std::regex_match(rows[2], std::regex{begin + "free," + columns})) << rows[2];
   EXPECT_TRUE(std::regex_match(rows[3], std::regex{begin + R"(allocate failure,\(nil\),3072,0x1)"
                                                            "\n"}))
       << rows[3];
@@ -88,6 +88,9 @@ TEST_F(logging_test, a_sink_that_fails_harms_only_the_log) {
   EXPECT_EQ(logged.lost_rows(), 2U);
   ASSERT_FALSE(logged.log_state());
   EXPECT_EQ(logged.log_state().error().detail, "no") << "the first reason is kept";
+  logged.reset_stats();
+  EXPECT_EQ(logged.lost_rows(), 0U);
+  EXPECT_TRUE(logged.log_state());
 }
 
 TEST_F(logging_test, a_full_disk_is_the_state_of_the_log) {

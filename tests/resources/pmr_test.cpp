@@ -60,7 +60,7 @@ TEST_F(pmr_test, what_cannot_be_had_is_thrown) {
   EXPECT_EQ(pinned.live(), 0U);
 }
 
-// Memory of a stream's past is everybody's at once when it comes without a stream.
+// Memory that a stream used before may be used by all streams when it comes without a stream.
 TEST_F(pmr_test, memory_without_a_stream_is_safe_on_all) {
   auto allocator = caching_allocator::create(gpu).value();
   auto memory = synchronous_resource::create(allocator).value();

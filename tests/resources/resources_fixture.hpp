@@ -1,4 +1,5 @@
-// A simulated GPU with a stream, a resource that keeps a ledger, and what was reported meanwhile.
+// A simulated GPU with a stream, a resource that checks its users, and the errors reported
+// meanwhile.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -30,72 +31,72 @@ template <class Result>
   return outcome.code();
 }
 
-/// A resource without memory: it hands out addresses, refuses when told to, and knows whether what
-/// comes back is what went out.
+/// A resource without memory: it hands out addresses, refuses requests on demand, and checks that
+/// each free names an allocation and its size.
 class ledger_resource {
  public:
-  ledger_resource(weir::device where, memory_kind kind = memory_kind::device)
-      : inside_{std::make_shared<books>(where, kind)} {}
+  ledger_resource(weir::device home, memory_kind kind = memory_kind::device)
+      : state_{std::make_shared<state>(home, kind)} {}
 
   result<void*> try_allocate(bytes size, const stream_ref&, bytes alignment) {
-    const std::lock_guard lock{inside_->mutex};
-    ++inside_->asked;
-    if (!inside_->refusals.empty()) {
-      const errc code = inside_->refusals.front();
-      inside_->refusals.pop_front();
+    const std::lock_guard lock{state_->mutex};
+    ++state_->requests;
+    if (!state_->refusals.empty()) {
+      const errc code = state_->refusals.front();
+      state_->refusals.pop_front();
       return error{.code = code, .requested = size, .detail = "the ledger says so"};
     }
-    if (alignment > bytes{256}) return errc::bad_alignment;
+    if (alignment > resource_alignment) return errc::bad_alignment;
     if (size == bytes{}) return nullptr;
     // Odd multiples of 256, so that nothing is aligned to more by accident.
-    inside_->next = (inside_->next + size.count() + 511) / 512 * 512;
-    auto* const pointer = reinterpret_cast<void*>(inside_->next + 256);
-    inside_->live[pointer] = size;
-    inside_->used += size;
-    inside_->most = std::max(inside_->most, inside_->used);
+    state_->next = (state_->next + size.count() + 511) / 512 * 512;
+    auto* const pointer = reinterpret_cast<void*>(state_->next + 256);
+    state_->live[pointer] = size;
+    state_->used += size;
+    state_->peak = std::max(state_->peak, state_->used);
     return pointer;
   }
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref&) {
     if (pointer == nullptr) return {};
-    const std::lock_guard lock{inside_->mutex};
-    if (!inside_->free_refusals.empty()) {
-      const errc code = inside_->free_refusals.front();
-      inside_->free_refusals.pop_front();
+    const std::lock_guard lock{state_->mutex};
+    if (!state_->free_refusals.empty()) {
+      const errc code = state_->free_refusals.front();
+      state_->free_refusals.pop_front();
       return code;
     }
-    const auto found = inside_->live.find(pointer);
-    EXPECT_TRUE(found != inside_->live.end()) << "this never came from here";
-    if (found == inside_->live.end()) return errc::foreign_pointer;
-    EXPECT_EQ(found->second, size) << "this is not the size that went out";
-    inside_->used -= found->second;
-    inside_->live.erase(found);
+    const auto entry = state_->live.find(pointer);
+    EXPECT_TRUE(entry != state_->live.end()) << "this never came from here";
+    if (entry == state_->live.end()) return errc::foreign_pointer;
+    EXPECT_EQ(entry->second, size) << "this is not the size that went out";
+    state_->used -= entry->second;
+    state_->live.erase(entry);
     return {};
   }
-  [[nodiscard]] weir::device device() const { return inside_->where; }
-  [[nodiscard]] memory_kind kind() const noexcept { return inside_->kind; }
+  [[nodiscard]] weir::device device() const { return state_->home; }
+  [[nodiscard]] memory_kind kind() const noexcept { return state_->kind; }
   friend bool operator==(const ledger_resource&, const ledger_resource&) = default;
 
   /// The next requests, or frees, are answered so.
-  void refuse(std::initializer_list<errc> codes) { inside_->refusals.assign(codes); }
-  void refuse_free(std::initializer_list<errc> codes) { inside_->free_refusals.assign(codes); }
-  [[nodiscard]] std::size_t live() const { return inside_->live.size(); }
-  [[nodiscard]] bytes used() const { return inside_->used; }
-  [[nodiscard]] bytes most() const { return inside_->most; }
-  [[nodiscard]] int asked() const { return inside_->asked; }
+  void refuse(std::initializer_list<errc> codes) { state_->refusals.assign(codes); }
+  void refuse_free(std::initializer_list<errc> codes) { state_->free_refusals.assign(codes); }
+  [[nodiscard]] std::size_t live() const { return state_->live.size(); }
+  [[nodiscard]] bytes used() const { return state_->used; }
+  [[nodiscard]] bytes peak() const { return state_->peak; }
+  [[nodiscard]] int requests() const { return state_->requests; }
 
  private:
-  struct books {
-    books(weir::device at, memory_kind of) : where{at}, kind{of} {}
-    weir::device where;
+  struct state {
+    state(weir::device of, memory_kind memory) : home{of}, kind{memory} {}
+    weir::device home;
     memory_kind kind;
     std::mutex mutex;
     std::uint64_t next = std::uint64_t{1} << 40;
     std::map<void*, bytes> live;
-    bytes used{}, most{};
-    int asked = 0;
+    bytes used{}, peak{};
+    int requests = 0;
     std::deque<errc> refusals, free_refusals;
   };
-  std::shared_ptr<books> inside_;
+  std::shared_ptr<state> state_;
 };
 
 static_assert(stream_resource<ledger_resource>);
@@ -120,17 +121,17 @@ class resources_test : public ::testing::Test {
  protected:
   void SetUp() override {
     set_error_handler(
-        [](const error& found, void* self) noexcept {
-          auto& me = *static_cast<resources_test*>(self);
-          const std::lock_guard lock{me.mutex_};
-          me.reported_.push_back(found);
+        [](const error& failure, void* self) noexcept {
+          auto& fixture = *static_cast<resources_test*>(self);
+          const std::lock_guard lock{fixture.mutex_};
+          fixture.reported_.push_back(failure);
         },
         this);
   }
   void TearDown() override {
     for (const error& each : take_reports()) ADD_FAILURE() << "reported: " << each.message();
     set_error_handler(nullptr);
-    for (const auto& each : machine->hazards()) ADD_FAILURE() << each.story();
+    for (const auto& each : machine->hazards()) ADD_FAILURE() << each.message();
   }
 
  private:

@@ -1,4 +1,5 @@
 // statistics_resource: exact numbers, in sections.
+#include <limits>
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
@@ -9,7 +10,11 @@ namespace {
 
 using statistics_test = resources_test;
 
-constexpr running_count count(std::int64_t current, std::int64_t peak, std::int64_t total) {
+constexpr running_count<bytes> size(std::int64_t current, std::uint64_t peak, std::uint64_t total) {
+  return {current, bytes{peak}, bytes{total}};
+}
+constexpr running_count<std::uint64_t> count(std::int64_t current, std::uint64_t peak,
+                                             std::uint64_t total) {
   return {current, peak, total};
 }
 
@@ -19,11 +24,11 @@ TEST_F(statistics_test, counts_what_is_now_what_was_and_what_all_was) {
   void* const q = counted.try_allocate(50_B, stream).value();
   EXPECT_TRUE(counted.try_deallocate(p, 100_B, stream));
   void* const r = counted.try_allocate(10_B, stream).value();
-  EXPECT_EQ(counted.counters().bytes, count(60, 150, 160));
-  EXPECT_EQ(counted.counters().allocations, count(2, 2, 3));
+  EXPECT_EQ(counted.stats().bytes, size(60, 150, 160));
+  EXPECT_EQ(counted.stats().allocations, count(2, 2, 3));
   EXPECT_TRUE(counted.try_deallocate(q, 50_B, stream));
   EXPECT_TRUE(counted.try_deallocate(r, 10_B, stream));
-  EXPECT_EQ(counted.counters().bytes, count(0, 150, 160));
+  EXPECT_EQ(counted.stats().bytes, size(0, 150, 160));
 }
 
 TEST_F(statistics_test, only_what_happened_is_counted) {
@@ -32,29 +37,54 @@ TEST_F(statistics_test, only_what_happened_is_counted) {
   EXPECT_FALSE(counted.try_allocate(1_KiB, stream));
   EXPECT_EQ(counted.try_allocate(0_B, stream).value(), nullptr);
   EXPECT_TRUE(counted.try_deallocate(nullptr, 0_B, stream));
-  EXPECT_EQ(counted.counters(), resource_statistics{});
+  EXPECT_EQ(counted.stats(), resource_stats{});
   void* const p = counted.try_allocate(8_B, stream).value();
   ledger.refuse_free({errc::device_lost});
   EXPECT_EQ(code_of(counted.try_deallocate(p, 8_B, stream)), errc::device_lost);
-  EXPECT_EQ(counted.counters().bytes.current, 8);
+  EXPECT_EQ(counted.stats().bytes.current, 8);
   EXPECT_EQ(code_of(counted.try_deallocate(p, 9_B, stream)), errc::invalid_argument);
-  EXPECT_EQ(counted.counters().bytes.current, 0);
+  EXPECT_EQ(counted.stats().bytes.current, 0);
   EXPECT_EQ(code_of(counted.try_deallocate(p, 8_B, stream)), errc::double_free);
-  EXPECT_EQ(counted.counters().bytes.current, 0);
+  EXPECT_EQ(counted.stats().bytes.current, 0);
 }
 
 TEST_F(statistics_test, sections_nest_and_add_up) {
   auto counted = statistics_resource::create(ledger).value();
   void* const before = counted.try_allocate(10_B, stream).value();
-  EXPECT_EQ(counted.push().bytes, count(10, 10, 10));
+  EXPECT_EQ(counted.push().bytes, size(10, 10, 10));
   void* const in = counted.try_allocate(100_B, stream).value();
   EXPECT_TRUE(counted.try_deallocate(in, 100_B, stream));
   EXPECT_TRUE(counted.try_deallocate(before, 10_B, stream));
-  EXPECT_EQ(counted.counters().bytes, count(-10, 100, 100)) << "the section gave more than it took";
-  EXPECT_EQ(counted.pop().value().bytes, count(-10, 100, 100));
-  EXPECT_EQ(counted.counters().bytes, count(0, 110, 110));
-  EXPECT_EQ(counted.counters().allocations, count(0, 2, 2));
+  EXPECT_EQ(counted.stats().bytes, size(-10, 100, 100))
+      << "the section freed more than it allocated";
+  EXPECT_EQ(counted.pop().value().bytes, size(-10, 100, 100));
+  EXPECT_EQ(counted.stats().bytes, size(0, 110, 110));
+  EXPECT_EQ(counted.stats().allocations, count(0, 2, 2));
   EXPECT_EQ(code_of(counted.pop()), errc::invalid_argument);
+}
+
+TEST_F(statistics_test, a_reset_leaves_only_what_is_live) {
+  auto counted = statistics_resource::create(ledger).value();
+  void* const p = counted.try_allocate(100_B, stream).value();
+  void* const q = counted.try_allocate(50_B, stream).value();
+  EXPECT_TRUE(counted.try_deallocate(q, 50_B, stream));
+  counted.reset_stats();
+  EXPECT_EQ(counted.stats(), (resource_stats{size(100, 100, 0), count(1, 1, 0)}));
+  counted.push();
+  EXPECT_TRUE(counted.try_deallocate(p, 100_B, stream));
+  counted.reset_stats();
+  EXPECT_EQ(counted.stats(), (resource_stats{size(-100, 0, 0), count(-1, 0, 0)}));
+  EXPECT_TRUE(counted.pop());
+  EXPECT_EQ(counted.stats(), (resource_stats{size(0, 100, 0), count(0, 1, 0)}));
+}
+
+TEST_F(statistics_test, texts_are_exact) {
+  EXPECT_EQ(to_string(resource_stats{size(3072, 5120, 12288), count(2, 3, 9)}),
+            "3 KiB in 2 allocations, at most 5 KiB in 3, in total 12 KiB in 9");
+  EXPECT_EQ(to_string(resource_stats{size(-10, 0, 100), count(-1, 0, 1)}),
+            "-10 B in -1 allocations, at most 0 B in 0, in total 100 B in 1");
+  EXPECT_EQ(to_string(resource_stats{size(std::numeric_limits<std::int64_t>::min(), 0, 0), {}}),
+            "-8 EiB in 0 allocations, at most 0 B in 0, in total 0 B in 0");
 }
 
 TEST_F(statistics_test, threads_lose_nothing) {
@@ -69,10 +99,10 @@ TEST_F(statistics_test, threads_lose_nothing) {
     });
   }
   for (std::thread& each : crowd) each.join();
-  EXPECT_EQ(counted.counters().bytes.current, 0);
-  EXPECT_EQ(counted.counters().bytes.total, 64'000);
-  EXPECT_EQ(counted.counters().allocations.total, 4'000);
-  EXPECT_LE(counted.counters().allocations.peak, 4);
+  EXPECT_EQ(counted.stats().bytes.current, 0);
+  EXPECT_EQ(counted.stats().bytes.total, bytes{64'000});
+  EXPECT_EQ(counted.stats().allocations.total, 4'000U);
+  EXPECT_LE(counted.stats().allocations.peak, 4U);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ TEST(channels, carry_whole_messages_and_say_who_wrote_them) {
   const auto second = two.receive(1s).value();
   EXPECT_EQ(second.content, some_bytes(share_channel::most_content));
   EXPECT_EQ(second.from, (share_peer{::getpid(), ::geteuid()}));
+  EXPECT_EQ(to_string(share_peer{4711, 1000}), "process 4711 of user 1000");
   EXPECT_EQ(code_of(one.send({}, {}, 1s)), errc::invalid_argument);
   EXPECT_EQ(code_of(one.send(some_bytes(share_channel::most_content + 1), {}, 1s)),
             errc::invalid_argument);
@@ -72,8 +73,8 @@ TEST(channels, tell_of_a_closed_end_after_what_it_sent) {
   EXPECT_EQ(code_of(two.receive(1s)), std::nullopt);
   EXPECT_EQ(code_of(two.receive(1s)), errc::peer_closed);
   EXPECT_EQ(code_of(two.send(some_bytes(1), {}, 1s)), errc::peer_closed);
-  EXPECT_EQ(code_of(one.receive(1s)), errc::already_freed);
-  EXPECT_EQ(code_of(one.send(some_bytes(1), {}, 1s)), errc::already_freed);
+  EXPECT_EQ(code_of(one.receive(1s)), errc::moved_from);
+  EXPECT_EQ(code_of(one.send(some_bytes(1), {}, 1s)), errc::moved_from);
 }
 
 TEST(channels, refuse_what_is_too_large_and_go_on) {
@@ -101,10 +102,10 @@ TEST(channels, refuse_what_is_too_large_and_go_on) {
     ASSERT_EQ(::sendmsg(one.get(), &message, 0), 1);
     EXPECT_TRUE(one.send(some_bytes(1), {}, 1s));
 
-    const std::size_t inside = open_descriptors();
+    const std::size_t held = open_descriptors();
     EXPECT_EQ(code_of(two.receive(1s)), errc::invalid_argument);
     EXPECT_EQ(code_of(two.receive(1s)), errc::invalid_argument);
-    EXPECT_EQ(open_descriptors(), inside);
+    EXPECT_EQ(open_descriptors(), held);
     EXPECT_EQ(two.receive(1s).value().content, some_bytes(1));
   }
   EXPECT_EQ(open_descriptors(), before);

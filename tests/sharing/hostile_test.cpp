@@ -27,8 +27,8 @@ class hostile_peer : public sharing_test {
     other->say(encode_number(packet_kind::hello, other->number));
     link.emplace(share_link::open(machine_runtime, std::move(ours), {.limit = 100ms}).value());
     EXPECT_TRUE(other->end.receive(1s));
-    memory = shared_memory::create(where(), unit()).value();
-    const context_scope bound{where()};
+    memory = shared_memory::create(gpu(), unit()).value();
+    const context_scope bound{gpu()};
     CUmemGenericAllocationHandle handle = 0;
     EXPECT_EQ(cu->mem_retain_allocation_handle(
                   &handle, reinterpret_cast<void*>(static_cast<std::uintptr_t>(memory.address()))),
@@ -49,9 +49,9 @@ class hostile_peer : public sharing_test {
   }
 
   [[nodiscard]] share_ticket ticket(std::uint64_t grant = 1) const {
-    auto made = ticket_of(other->number, where(), unit());
-    made.grant = grant;
-    return made;
+    auto forged = ticket_of(other->number, gpu(), unit());
+    forged.grant = grant;
+    return forged;
   }
   [[nodiscard]] std::span<const int> one(const descriptor& number) {
     passed_ = number.get();
@@ -90,12 +90,12 @@ class hostile_greeting : public sharing_test {
 WEIR_CONTRACT(hostile_greeting);
 
 TEST_P(hostile_greeting, of_another_version) {
-  const auto found = open_after([](share_channel& end) {
+  const auto opened = open_after([](share_channel& end) {
     auto raw = encode_number(packet_kind::hello, 1);
     raw[4] = std::byte{2};
     EXPECT_TRUE(end.send(raw, {}, 1s));
   });
-  EXPECT_EQ(code_of(found), errc::bad_version);
+  EXPECT_EQ(code_of(opened), errc::bad_version);
 }
 
 TEST_P(hostile_greeting, that_is_none) {
@@ -159,12 +159,12 @@ TEST_P(hostile_peer, lies_about_sizes) {
   other->offer(lie, one(good));
   EXPECT_EQ(code_of(opened()), errc::invalid_argument);
 
-  const auto larger = shared_memory::create(where(), unit() * 2).value();
+  const auto larger = shared_memory::create(gpu(), unit() * 2).value();
   CUmemGenericAllocationHandle handle = 0;
   ASSERT_EQ(cu->mem_retain_allocation_handle(
                 &handle, reinterpret_cast<void*>(static_cast<std::uintptr_t>(larger.address()))),
             CUDA_SUCCESS);
-  const auto number = vmm::export_descriptor(context_scope{where()}, {handle, unit() * 2}).value();
+  const auto number = vmm::export_descriptor(context_scope{gpu()}, {handle, unit() * 2}).value();
   ASSERT_EQ(cu->mem_release(handle), CUDA_SUCCESS);
   other->offer(ticket(4), one(number));  // half of what the handle is
   EXPECT_TRUE(code_of(opened()).has_value());
@@ -257,7 +257,7 @@ TEST_P(hostile_peer, sends_descriptors_of_other_things) {
     EXPECT_TRUE(code_of(opened()).has_value()) << grant;
   }
   other->offer({.kind = share_kind::pool,
-                .device = where().uuid().value(),
+                .device = gpu().uuid().value(),
                 .exporter = other->number,
                 .object = 1,
                 .grant = ++grant,
@@ -269,13 +269,13 @@ TEST_P(hostile_peer, sends_descriptors_of_other_things) {
 
 TEST_P(hostile_peer, sends_handles_that_the_driver_did_not_make) {
   const auto nonsense = [&](share_kind kind, bytes size, std::uint64_t grant) {
-    share_ticket made{.kind = kind,
-                      .device = where().uuid().value(),
-                      .exporter = other->number,
-                      .object = 1,
-                      .grant = grant,
-                      .size = size};
-    other->offer(made);
+    share_ticket forged{.kind = kind,
+                        .device = gpu().uuid().value(),
+                        .exporter = other->number,
+                        .object = 1,
+                        .grant = grant,
+                        .size = size};
+    other->offer(forged);
     return link->receive(1s).value();
   };
   EXPECT_TRUE(code_of(nonsense(share_kind::legacy_memory, unit(), 1).open_memory()).has_value());
@@ -293,9 +293,9 @@ TEST_P(hostile_peer, floods_with_offers) {
   EXPECT_EQ(sent.code(), errc::not_ready);
   EXPECT_TRUE(link->check());  // looks, and takes in no more than it may
   EXPECT_LE(open_descriptors(), before + 64);
-  std::size_t came = 0;
-  while (link->receive(0ms)) ++came;
-  EXPECT_EQ(came, grant - 1);
+  std::size_t received = 0;
+  while (link->receive(0ms)) ++received;
+  EXPECT_EQ(received, grant - 1);
 }
 
 TEST_P(hostile_peer, does_not_read) {
@@ -309,7 +309,7 @@ TEST_P(hostile_peer, does_not_read) {
   }
   EXPECT_EQ(code_of(sent), errc::not_ready);
   EXPECT_EQ(code_of(link->offer(memory)), errc::not_ready);
-  EXPECT_EQ(link->outstanding(), 0u);  // nothing was given
+  EXPECT_EQ(link->outstanding(), 0u);  // nothing was offered
   EXPECT_LT(timer::now() - begin, 30s);
   while (other->end.receive(0ms)) {
   }

@@ -1,4 +1,4 @@
-// What can be given and taken over a link, with both ends in one process.
+// Offers and imports over a link, with both ends in one process.
 #include <unistd.h>
 
 #include <thread>
@@ -15,22 +15,22 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 
 TEST_P(shared_memory_test, is_one_handle_or_many) {
-  const auto whole = shared_memory::create(where(), 5_MiB).value();
+  const auto whole = shared_memory::create(gpu(), 5_MiB).value();
   EXPECT_EQ(whole.size(), 5_MiB);
-  EXPECT_EQ(whole.unit(), round_to_granularity(where(), 5_MiB).value());
-  const auto pieces = shared_memory::create(where(), 5_MiB, {.unit = 1_B}).value();
+  EXPECT_EQ(whole.unit(), round_to_granularity(gpu(), 5_MiB).value());
+  const auto pieces = shared_memory::create(gpu(), 5_MiB, {.unit = 1_B}).value();
   EXPECT_EQ(pieces.unit(), unit());
   EXPECT_EQ(fill(pieces.address(), 7, 5 * mib / 4, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(mismatches(pieces.address(), 7, 5 * mib / 4), 0u);
-  EXPECT_EQ(code_of(shared_memory::create(where(), bytes{})), errc::invalid_argument);
-  EXPECT_EQ(code_of(shared_memory::create(where(), bytes::max())), errc::size_overflow);
-  EXPECT_EQ(code_of(shared_memory::create(where(), unit() * 241, {.unit = unit()})),
+  EXPECT_EQ(code_of(shared_memory::create(gpu(), bytes{})), errc::invalid_argument);
+  EXPECT_EQ(code_of(shared_memory::create(gpu(), bytes::max())), errc::size_overflow);
+  EXPECT_EQ(code_of(shared_memory::create(gpu(), unit() * 241, {.unit = unit()})),
             errc::limit_exceeded);
 }
 
 TEST_P(shared_memory_test, is_seen_at_the_other_end) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), 5_MiB).value();
+  const auto memory = shared_memory::create(gpu(), 5_MiB).value();
   ASSERT_EQ(fill(memory.address(), 7, 16, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cu->ctx_synchronize(), CUDA_SUCCESS);
   const auto grant = here.offer(memory).value();
@@ -40,22 +40,25 @@ TEST_P(shared_memory_test, is_seen_at_the_other_end) {
   EXPECT_EQ(offer.ticket().size, 5_MiB);
   EXPECT_EQ(code_of(offer.open_event()), errc::invalid_argument);  // and it is still there
   auto taken = offer.open_memory().value();
-  EXPECT_EQ(code_of(offer.open_memory()), errc::already_freed);
+  EXPECT_EQ(code_of(offer.open_memory()), errc::moved_from);
   EXPECT_EQ(taken.size(), 5_MiB);
   EXPECT_NE(taken.address().value(), memory.address());
   EXPECT_EQ(taken.address().value(), taken.mapped_at());
   EXPECT_EQ(words(taken.mapped_at(), 16), words(memory.address(), 16));
   EXPECT_EQ(here.outstanding(), 1u);
   EXPECT_TRUE(taken.close());
-  EXPECT_EQ(code_of(taken.address()), errc::already_freed);
+  EXPECT_EQ(code_of(taken.address()), errc::closed);
+  EXPECT_EQ(code_of(taken.allow(gpu())), errc::closed);
+  EXPECT_EQ(code_of(imported_memory{}.address()), errc::moved_from);
+  EXPECT_EQ(code_of(imported_memory{}.close()), errc::moved_from);
   EXPECT_EQ(taken.mapped_at(), 0u);
   EXPECT_EQ(here.outstanding(), 0u);
   EXPECT_TRUE(taken.close());
 }
 
-TEST_P(shared_memory_test, gives_away_the_handles_of_a_part_and_no_others) {
+TEST_P(shared_memory_test, exports_the_handles_of_a_part_and_no_others) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit() * 4, {.unit = unit()}).value();
+  const auto memory = shared_memory::create(gpu(), unit() * 4, {.unit = unit()}).value();
   const bytes offset = unit() + 4_KiB;
   ASSERT_EQ(fill(memory.address() + offset.count(), 9, unit().count() / 4, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(cu->ctx_synchronize(), CUDA_SUCCESS);
@@ -83,9 +86,9 @@ TEST_P(shared_memory_test, gives_away_the_handles_of_a_part_and_no_others) {
   EXPECT_EQ(code_of(there.receive(0ms)), errc::not_ready);
 }
 
-TEST_P(shared_memory_test, is_mapped_once_and_with_the_rights_given) {
+TEST_P(shared_memory_test, is_mapped_once_and_with_the_granted_rights) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   const auto take = [&, &from = here, &to = there](access_rights rights) {
     static_cast<void>(from.offer(memory, {.rights = rights}).value());
     return to.receive(1s).value().open_memory().value();
@@ -109,11 +112,11 @@ TEST_P(shared_memory_test, is_mapped_once_and_with_the_rights_given) {
   EXPECT_EQ(here.outstanding(), 2u);
 }
 
-TEST_P(shared_memory_test, goes_when_the_last_has_let_go) {
+TEST_P(shared_memory_test, is_freed_when_the_last_has_released_it) {
   auto [here, there] = link_to_itself();
-  const auto free_now = [&] { return where().memory_info().value().free; };
+  const auto free_now = [&] { return gpu().memory_info().value().free; };
   const bytes before = free_now();
-  auto memory = shared_memory::create(where(), unit() * 16).value();
+  auto memory = shared_memory::create(gpu(), unit() * 16).value();
   static_cast<void>(here.offer(memory).value());
   auto taken = there.receive(1s).value().open_memory().value();
   memory = {};
@@ -125,9 +128,9 @@ TEST_P(shared_memory_test, goes_when_the_last_has_let_go) {
   EXPECT_GE(free_now(), before);
 }
 
-TEST_P(shared_memory_test, can_be_taken_back) {
+TEST_P(shared_memory_test, can_be_revoked) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   const auto grant = here.offer(memory).value();
   auto taken = there.receive(1s).value().open_memory().value();
   EXPECT_EQ(code_of(here.revoke(grant, 30ms)), errc::not_ready);  // nobody listens yet
@@ -153,7 +156,7 @@ TEST_P(shared_memory_test, can_be_taken_back) {
 
 TEST_P(shared_memory_test, an_offer_that_nobody_opens_goes_back) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   static_cast<void>(here.offer(memory).value());
   { const auto dropped = there.receive(1s).value(); }
   EXPECT_EQ(here.outstanding(), 0u);
@@ -161,7 +164,7 @@ TEST_P(shared_memory_test, an_offer_that_nobody_opens_goes_back) {
 
 TEST_P(shared_memory_test, links_carry_notes_in_order) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   EXPECT_TRUE(here.send_note(as_note("before")));
   static_cast<void>(here.offer(memory).value());
   EXPECT_TRUE(here.send_note({}));
@@ -173,8 +176,8 @@ TEST_P(shared_memory_test, links_carry_notes_in_order) {
 }
 
 TEST_P(shared_memory_test, of_an_allocator_is_a_block_in_handles_of_its_own) {
-  auto heap = caching_allocator::create(where()).value();
-  const auto stream = weir::stream::create(where()).value();
+  auto heap = caching_allocator::create(gpu()).value();
+  const auto stream = weir::stream::create(gpu()).value();
   {
     auto pool = heap.create_pool("shared", {.exportable = true}).value();
     auto [here, there] = link_to_itself();
@@ -203,8 +206,8 @@ TEST_P(shared_memory_test, of_an_allocator_is_a_block_in_handles_of_its_own) {
 }
 
 TEST_P(shared_memory_test, of_an_allocator_needs_an_exportable_pool) {
-  auto heap = caching_allocator::create(where()).value();
-  const auto stream = weir::stream::create(where()).value();
+  auto heap = caching_allocator::create(gpu()).value();
+  const auto stream = weir::stream::create(gpu()).value();
   {
     const auto plain = heap.create_pool("plain").value();
     const auto pool = heap.create_pool("shared", {.exportable = true}).value();
@@ -218,19 +221,19 @@ TEST_P(shared_memory_test, of_an_allocator_needs_an_exportable_pool) {
     void* const block = pool.allocate(3_MiB, stream);
     const auto under = pool.handles_under(block).value();
     EXPECT_EQ(under.offset, bytes{});
-    EXPECT_EQ(under.handles.size(), (round_to_granularity(where(), 3_MiB).value() / unit()));
+    EXPECT_EQ(under.handles.size(), (round_to_granularity(gpu(), 3_MiB).value() / unit()));
     EXPECT_EQ(code_of(plain.handles_under(block)), errc::foreign_pointer);
     EXPECT_EQ(code_of(pool.handles_under(&heap)), errc::foreign_pointer);
     heap.deallocate(block, stream);
     EXPECT_EQ(code_of(pool.handles_under(block)), errc::double_free);
-    EXPECT_EQ(code_of(memory_pool{}.handles_under(block)), errc::already_freed);
+    EXPECT_EQ(code_of(memory_pool{}.handles_under(block)), errc::moved_from);
   }
   EXPECT_TRUE(heap.close());
 }
 
 TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_let_go) {
-  auto heap = caching_allocator::create(where()).value();
-  const auto stream = weir::stream::create(where()).value();
+  auto heap = caching_allocator::create(gpu()).value();
+  const auto stream = weir::stream::create(gpu()).value();
   {
     const auto pool = heap.create_pool("shared", {.exportable = true}).value();
     auto memory = shared_memory::allocate(heap, pool, unit(), stream).value();
@@ -250,11 +253,10 @@ TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_
     EXPECT_EQ(pool.stats().blocks.current, 1u);
   }
   EXPECT_TRUE(heap.close());
-  EXPECT_THAT(take_reports(), ElementsAre(Field(&error::code, errc::already_freed)));
+  EXPECT_THAT(take_reports(), ElementsAre(Field(&error::code, errc::still_live)));
 }
 
-// --- The end of memory that is in use
-// -------------------------------------------------------------
+// --- The end of memory that is in use ------------------------------------------------------------
 
 class shared_memory_end_test : public sharing_test {
  protected:
@@ -284,7 +286,7 @@ WEIR_CONTRACT(shared_memory_end_test);
 
 TEST_P(shared_memory_end_test, of_an_import_waits_for_the_work_that_uses_it) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   write(memory.address());
   for (const bool closes : {true, false}) {
     static_cast<void>(here.offer(memory).value());
@@ -302,7 +304,7 @@ TEST_P(shared_memory_end_test, of_an_import_waits_for_the_work_that_uses_it) {
 
 TEST_P(shared_memory_end_test, of_an_import_waits_though_others_share_its_mapping) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   write(memory.address());
   static_cast<void>(here.offer(memory).value());
   static_cast<void>(here.offer(memory).value());
@@ -311,20 +313,20 @@ TEST_P(shared_memory_end_test, of_an_import_waits_though_others_share_its_mappin
   ASSERT_EQ(first.mapped_at(), second.mapped_at());
   read_later(first.mapped_at());
   EXPECT_TRUE(first.close());
-  ASSERT_EQ(fill(memory.address(), 9, count, new_stream()), CUDA_SUCCESS);  // it was let go
+  ASSERT_EQ(fill(memory.address(), 9, count, new_stream()), CUDA_SUCCESS);  // it was released
   expect_to_be_read();
 }
 
 TEST_P(shared_memory_end_test, of_the_exporters_own_waits_for_the_work_that_uses_it) {
   auto [here, there] = link_to_itself();
-  for (const bool given : {false, true}) {
-    auto memory = shared_memory::create(where(), unit()).value();
+  for (const bool is_offered : {false, true}) {
+    auto memory = shared_memory::create(gpu(), unit()).value();
     write(memory.address());
     read_later(memory.address());
-    if (given) static_cast<void>(here.offer(memory).value());
+    if (is_offered) static_cast<void>(here.offer(memory).value());
     memory = {};
-    // One that was given away goes when the other side lets go, with a call that looks.
-    if (given) static_cast<void>(there.receive(1s).value());
+    // Offered memory is freed when the other side has released it, by a call that reads messages.
+    if (is_offered) static_cast<void>(there.receive(1s).value());
     EXPECT_EQ(here.outstanding(), 0u);
     expect_to_be_read();
   }
@@ -332,8 +334,8 @@ TEST_P(shared_memory_end_test, of_the_exporters_own_waits_for_the_work_that_uses
 
 TEST_P(shared_memory_end_test, comes_after_a_capture_which_it_leaves_alone) {
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
-  auto own = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
+  auto own = shared_memory::create(gpu(), unit()).value();
   write(memory.address());
   write(own.address());
   const auto offered = [&, &from = here, &to = there] {
@@ -342,7 +344,7 @@ TEST_P(shared_memory_end_test, comes_after_a_capture_which_it_leaves_alone) {
   };
   auto closed = offered();
   auto dropped = offered();
-  const auto captured = weir::stream::create(where()).value();
+  const auto captured = weir::stream::create(gpu()).value();
   read_later(dropped.mapped_at());
   read_later(own.address());
   ASSERT_EQ(cu->stream_begin_capture(captured.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
@@ -364,7 +366,7 @@ TEST_P(shared_memory_end_test, comes_after_a_capture_which_it_leaves_alone) {
 TEST_P(shared_memory_test, can_be_reached_by_other_devices_with_the_same_rights) {
   if (machine_runtime->device_count() < 2) GTEST_SKIP() << "there is one device";
   auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   static_cast<void>(here.offer(memory, {.rights = access_rights::read}).value());
   const auto taken = there.receive(1s).value().open_memory().value();
   const auto second = machine_runtime->device(device_id{1}).value();
@@ -377,7 +379,7 @@ TEST_P(shared_memory_test, can_be_reached_by_other_devices_with_the_same_rights)
 
 TEST_P(shared_memory_test, threads_may_give_and_take_over_one_link) {
   auto [here, there] = link_to_itself({.limit = 20s});
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   constexpr int each = 40;
   std::vector<std::thread> givers;
   givers.reserve(2);

@@ -32,9 +32,9 @@ std::array<word, 16> read_words(const table& cu, CUdeviceptr address) {
 }
 
 std::array<word, 16> all(word value) {
-  std::array<word, 16> made{};
-  made.fill(value);
-  return made;
+  std::array<word, 16> words{};
+  words.fill(value);
+  return words;
 }
 
 // --- Memory --------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ WEIR_CHILD(answer_in_memory) {
   for (int i = 0; i < 100; ++i)
     WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.memset_d32_async(address, value + 1, 16, stream));
   WEIR_CHILD_EXPECT(0, number_of(memory->close()));
-  WEIR_CHILD_EXPECT(true, machine.complaints().empty());
+  WEIR_CHILD_EXPECT(true, machine.take_hazards().empty());
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.stream_destroy(stream));
   WEIR_CHILD_EXPECT(0, number_of(link->send_note(as_note("done"))));
   WEIR_CHILD_EXPECT(true, parent.meet());
@@ -68,7 +68,7 @@ WEIR_CHILD(answer_in_memory) {
 }
 
 TEST_P(processes, share_memory) {
-  const auto memory = shared_memory::create(where(), 5_MiB).value();
+  const auto memory = shared_memory::create(gpu(), 5_MiB).value();
   WEIR_OK(fill(memory.address(), 71, 5 * mib / 4, nullptr));
   WEIR_OK(cu->ctx_synchronize());
   child_process child{"answer_in_memory", GetParam()};
@@ -77,7 +77,7 @@ TEST_P(processes, share_memory) {
   ASSERT_EQ(code_of(link.offer(memory)), std::nullopt);
   ASSERT_TRUE(link.send_note(as_note("71")));
   EXPECT_EQ(text_of(link.receive(20s).value()), "done");
-  EXPECT_EQ(link.outstanding(), 0u);  // it let go before it said so
+  EXPECT_EQ(link.outstanding(), 0u);  // it was released before the note
   EXPECT_EQ(mismatches(memory.address(), 72, 16), 0u);
   EXPECT_EQ(mismatches(memory.address() + 64, 71, mib), 0u);
   EXPECT_TRUE(child.link().meet());
@@ -86,7 +86,7 @@ TEST_P(processes, share_memory) {
 }
 
 TEST_P(processes, share_a_part_of_memory) {
-  const auto memory = shared_memory::create(where(), unit() * 3, {.unit = unit()}).value();
+  const auto memory = shared_memory::create(gpu(), unit() * 3, {.unit = unit()}).value();
   const std::size_t count = unit().count() / 4;
   WEIR_OK(fill(memory.address(), 1, 3 * count, nullptr));
   WEIR_OK(fill(memory.address() + unit().count(), 81, 16, nullptr));
@@ -104,8 +104,8 @@ TEST_P(processes, share_a_part_of_memory) {
 }
 
 TEST_P(processes, share_a_block_of_an_allocator) {
-  auto heap = caching_allocator::create(where()).value();
-  const auto stream = weir::stream::create(where()).value();
+  auto heap = caching_allocator::create(gpu()).value();
+  const auto stream = weir::stream::create(gpu()).value();
   {
     const auto pool = heap.create_pool("shared", {.exportable = true}).value();
     auto memory = shared_memory::allocate(heap, pool, 5_MiB, stream).value();
@@ -132,12 +132,12 @@ TEST_P(processes, share_legacy_memory) {
   WEIR_OK(cu->ctx_synchronize());
   child_process child{"answer_in_memory", GetParam()};
   auto link = link_to(child);
-  EXPECT_EQ(code_of(link.offer_legacy(where(), new_memory(4096))), errc::not_permitted);
-  EXPECT_EQ(code_of(link.offer_legacy(where(), memory + 512)), errc::invalid_argument);
-  EXPECT_TRUE(code_of(link.offer_legacy(where(), 0)).has_value());
-  const auto mapped = shared_memory::create(where(), unit()).value();
-  EXPECT_TRUE(code_of(link.offer_legacy(where(), mapped.address())).has_value());
-  ASSERT_EQ(code_of(link.offer_legacy(where(), memory)), std::nullopt);
+  EXPECT_EQ(code_of(link.offer_legacy(gpu(), new_memory(4096))), errc::not_permitted);
+  EXPECT_EQ(code_of(link.offer_legacy(gpu(), memory + 512)), errc::invalid_argument);
+  EXPECT_TRUE(code_of(link.offer_legacy(gpu(), 0)).has_value());
+  const auto mapped = shared_memory::create(gpu(), unit()).value();
+  EXPECT_TRUE(code_of(link.offer_legacy(gpu(), mapped.address())).has_value());
+  ASSERT_EQ(code_of(link.offer_legacy(gpu(), memory)), std::nullopt);
   EXPECT_EQ(link.outstanding(), 1u);
   ASSERT_TRUE(link.send_note(as_note("61")));
   EXPECT_EQ(text_of(link.receive(20s).value()), "done");
@@ -148,7 +148,7 @@ TEST_P(processes, share_legacy_memory) {
 }
 
 TEST_P(processes, three_share_the_same_memory) {
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   WEIR_OK(fill(memory.address(), 10, 16, nullptr));
   WEIR_OK(cu->ctx_synchronize());
   child_process first{"answer_in_memory", GetParam()};
@@ -194,7 +194,7 @@ WEIR_CHILD(keep_until_revoked) {
 }
 
 TEST_P(processes, take_back_what_they_gave) {
-  const auto memory = shared_memory::create(where(), unit()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
   child_process child{"keep_until_revoked", GetParam()};
   auto link = link_to(child);
   const auto grant = link.offer(memory).value();
@@ -219,8 +219,8 @@ WEIR_CHILD(hold_forever) {
 }
 
 TEST_P(processes, notice_that_an_importer_died) {
-  auto heap = caching_allocator::create(where()).value();
-  const auto stream = weir::stream::create(where()).value();
+  auto heap = caching_allocator::create(gpu()).value();
+  const auto stream = weir::stream::create(gpu()).value();
   {
     const auto pool = heap.create_pool("shared", {.exportable = true}).value();
     auto memory = shared_memory::allocate(heap, pool, unit(), stream).value();
@@ -245,8 +245,8 @@ WEIR_CHILD(give_and_die) {
   auto link = link_from_parent(machine, parent);
   WEIR_CHILD_EXPECT(0, number_of(link));
   const auto own = runtime_over(machine);
-  const auto where = own->device(device_id{0}).value();
-  auto memory = shared_memory::create(where, where.capabilities().granularity);
+  const auto home = own->device(device_id{0}).value();
+  auto memory = shared_memory::create(home, home.capabilities().granularity);
   WEIR_CHILD_EXPECT(0, number_of(memory));
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.memset_d32(memory->address(), 33, 16));
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.ctx_synchronize());
@@ -284,7 +284,7 @@ WEIR_CHILD(follow_an_event) {
   const auto stream = weir::stream::create(written->device()).value();
   WEIR_CHILD_EXPECT(true, link->receive(20s).value().is_note());  // it is recorded
   WEIR_CHILD_EXPECT(0, number_of(stream.wait(*written)));
-  WEIR_CHILD_EXPECT(false, stream.ready().value());
+  WEIR_CHILD_EXPECT(false, stream.is_complete().value());
   WEIR_CHILD_EXPECT(true, parent.meet());  // now the parent lets it happen
   WEIR_CHILD_EXPECT(0, number_of(stream.synchronize()));
   WEIR_CHILD_EXPECT(true, read_words(cu, memory->mapped_at()) == all(51));
@@ -299,10 +299,10 @@ WEIR_CHILD(follow_an_event) {
 }
 
 TEST_P(processes, order_their_work_by_events) {
-  const auto memory = shared_memory::create(where(), unit()).value();
-  const auto stream = weir::stream::create(where()).value();
-  auto written = event::create(where(), {.interprocess = true}).value();
-  const auto local = event::create(where()).value();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
+  const auto stream = weir::stream::create(gpu()).value();
+  auto written = event::create(gpu(), {.interprocess = true}).value();
+  const auto local = event::create(gpu()).value();
   child_process child{"follow_an_event", GetParam()};
   auto link = link_to(child);
   EXPECT_EQ(code_of(link.offer(local)), errc::invalid_argument);
@@ -346,7 +346,7 @@ WEIR_CHILD(answer_in_a_pool) {
   WEIR_CHILD_EXPECT(object, pointer_offer->ticket().object);
   auto memory = pointer_offer->open_allocation(*pool, stream);
   WEIR_CHILD_EXPECT(0, number_of(memory));
-  const auto address = reinterpret_cast<CUdeviceptr>(memory->get());
+  const auto address = reinterpret_cast<CUdeviceptr>(memory->data());
   WEIR_CHILD_EXPECT(true, read_words(cu, address) == all(41));
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.memset_d32_async(address, 42, 16, stream.handle()));
   WEIR_CHILD_EXPECT(0, number_of(memory->free()));
@@ -356,18 +356,18 @@ WEIR_CHILD(answer_in_a_pool) {
 }
 
 TEST_P(processes, share_a_driver_pool) {
-  const auto stream = weir::stream::create(where()).value();
+  const auto stream = weir::stream::create(gpu()).value();
   auto pool =
-      stream_pool::create(where(), {.handles = stream_pool_handles::posix_descriptor}).value();
+      stream_pool::create(gpu(), {.handles = stream_pool_handles::posix_descriptor}).value();
   auto memory = pool.allocate_owned(1_MiB, stream).value();
-  const auto address = reinterpret_cast<CUdeviceptr>(memory.get());
+  const auto address = reinterpret_cast<CUdeviceptr>(memory.data());
   WEIR_OK(fill(address, 41, 16, stream.handle()));
   ASSERT_TRUE(stream.synchronize());
   child_process child{"answer_in_a_pool", GetParam()};
   auto link = link_to(child);
-  const auto local = stream_pool::create(where()).value();
+  const auto local = stream_pool::create(gpu()).value();
   EXPECT_EQ(code_of(link.offer(local)), errc::not_supported);
-  EXPECT_EQ(code_of(link.offer(stream_allocation{})), errc::already_freed);
+  EXPECT_EQ(code_of(link.offer(stream_allocation{})), errc::moved_from);
   ASSERT_EQ(code_of(link.offer(pool)), std::nullopt);
   ASSERT_EQ(code_of(link.offer(memory)), std::nullopt);
   EXPECT_TRUE(child.link().meet());

@@ -29,13 +29,13 @@ result<share_link> link_from_parent(const machine_under_test& machine, process_l
   return share_link::open(runtime_over(machine), std::move(channel));
 }
 
-share_ticket ticket_of(std::uint64_t exporter, device where, bytes size) {
-  return {.device = where.uuid().value(),
+share_ticket ticket_of(std::uint64_t exporter, device home, bytes size) {
+  return {.device = home.uuid().value(),
           .exporter = exporter,
           .object = 1,
           .grant = 1,
           .size = size,
-          .piece = where.capabilities().granularity,
+          .piece = home.capabilities().granularity,
           .pieces = 1};
 }
 
@@ -44,8 +44,8 @@ void sharing_test::SetUp() {
   if (machine == nullptr) return;
   machine_runtime = runtime_over(*machine);
   set_error_handler(
-      [](const error& found, void* self) noexcept {
-        static_cast<sharing_test*>(self)->reports_.push_back(found);
+      [](const error& failure, void* self) noexcept {
+        static_cast<sharing_test*>(self)->reports_.push_back(failure);
       },
       this);
 }

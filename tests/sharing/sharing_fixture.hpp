@@ -44,14 +44,14 @@ template <class Result>
 /// How many descriptors this process has open.
 [[nodiscard]] std::size_t open_descriptors();
 
-/// The runtime over a machine under test. What a child works with, too.
+/// The runtime over a machine under test; a child's, too.
 [[nodiscard]] std::shared_ptr<runtime> runtime_over(const machine_under_test& machine);
 /// The child's end of the link that its parent opened with sharing_test::link_to().
 [[nodiscard]] result<share_link> link_from_parent(const machine_under_test& machine,
                                                   process_link& parent);
 
 /// A ticket for one handle of 2 MiB, as `exporter` would write it.
-[[nodiscard]] share_ticket ticket_of(std::uint64_t exporter, device where, bytes size);
+[[nodiscard]] share_ticket ticket_of(std::uint64_t exporter, device home, bytes size);
 
 /// A test for one seed of the machine. At its end nothing may have been reported that the test did
 /// not take, and the machine must have found no fault.
@@ -60,8 +60,8 @@ class sharing_test : public contract_test {
   void SetUp() override;
   void TearDown() override;
 
-  [[nodiscard]] weir::device where() const { return machine_runtime->device(device_id{0}).value(); }
-  [[nodiscard]] bytes unit() const { return where().capabilities().granularity; }
+  [[nodiscard]] weir::device gpu() const { return machine_runtime->device(device_id{0}).value(); }
+  [[nodiscard]] bytes unit() const { return gpu().capabilities().granularity; }
   /// Opens a link to a child, which calls link_from_parent().
   [[nodiscard]] share_link link_to(child_process& child);
   /// Both ends in this process.

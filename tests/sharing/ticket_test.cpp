@@ -53,9 +53,21 @@ TEST(tickets, have_a_fixed_layout) {
   EXPECT_EQ(at(80), 4);   // first
 }
 
+TEST(tickets, have_a_text) {
+  EXPECT_EQ(to_string(good()),
+            "grant 6 of object 5: memory, read, 3 MiB at 1 MiB in 2 handles of 2 MiB");
+  EXPECT_EQ(to_string(plain(share_kind::legacy_memory, 1_MiB, 0)),
+            "grant 1 of object 1: legacy_memory, 1 MiB");
+  EXPECT_EQ(to_string(plain(share_kind::pool, {}, 1)), "grant 1 of object 1: pool");
+  EXPECT_EQ(to_string(plain(share_kind::pool_pointer, 1_B, 0)),
+            "grant 1 of object 1: pool_pointer, 1 B");
+  EXPECT_EQ(to_string(plain(share_kind::event, {}, 0)), "grant 1 of object 1: event");
+  EXPECT_EQ(to_string(static_cast<share_kind>(0)), "unknown");
+}
+
 TEST(tickets, of_another_version_are_told_apart_from_damage) {
   auto raw = encode(good());
-  raw[8] = std::byte{2};  // nothing else is looked at, not even the checksum
+  raw[8] = std::byte{2};  // nothing else is read, not even the checksum
   EXPECT_EQ(code_of(decode_share_ticket(raw)), errc::bad_version);
   EXPECT_EQ(code_of(decode_share_ticket(std::span{raw}.first(12))), errc::bad_version);
 }

@@ -291,7 +291,7 @@ TEST_F(modules_test, a_race_names_the_kernel) {
   ASSERT_EQ(launch(fill, parameters), CUDA_SUCCESS);
   work(stream(), {reads(where, 4)});
   ASSERT_THAT(hazards(), ElementsAre(sim::hazard_kind::race));
-  EXPECT_EQ(machine->hazards().front().first.what, "kernel weir_fill");
+  EXPECT_EQ(machine->hazards().front().first.label, "kernel weir_fill");
 }
 
 TEST_F(modules_test, a_kernel_can_be_captured_and_replayed) {

@@ -20,7 +20,7 @@ class inside_machine {
  public:
   explicit inside_machine(sim::machine_options options) : machine{std::move(options)} {
     machine.slot = sim::take_slot(&machine);
-    here = std::make_unique<sim::entered>(machine);
+    here = std::make_unique<sim::machine_lock>(machine);
     CUcontext context = nullptr;
     EXPECT_EQ(machine.init(0), CUDA_SUCCESS);
     EXPECT_EQ(machine.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
@@ -31,7 +31,7 @@ class inside_machine {
     sim::leave_slot(machine.slot);
   }
   sim::state machine;
-  std::unique_ptr<sim::entered> here;
+  std::unique_ptr<sim::machine_lock> here;
 };
 
 /// Random allocations, frees, kernels, waits and releases over several streams, all of them
@@ -127,7 +127,7 @@ class random_program {
       }
       return CUDA_SUCCESS;
     };
-    EXPECT_EQ(machine().submit(machine().stream(stream), std::move(kernel)), CUDA_SUCCESS);
+    EXPECT_EQ(machine().submit(machine().find_stream(stream), std::move(kernel)), CUDA_SUCCESS);
   }
   void allocate() {
     if (live.size() > 60) return;
@@ -183,7 +183,7 @@ void run(std::uint64_t seed, bool check_hazards) {
   program.finish();
   EXPECT_TRUE(program.intact) << "seed " << seed;
   for (const auto& found : program.machine().hazards.all()) {
-    FAIL() << "seed " << seed << "\n" << found.story();
+    FAIL() << "seed " << seed << "\n" << found.message();
   }
   EXPECT_EQ(program.machine().pools->inconsistency(), "");
 }

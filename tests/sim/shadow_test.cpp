@@ -8,9 +8,9 @@ namespace {
 
 class shadow_test : public testing::Test {
  protected:
-  void touch(actor_clock& who, std::uint64_t from, std::uint64_t size, deed what) {
-    const moment when = who.tick();
-    history.touch(from, size, what, when, std::make_shared<const party>(party{.what = "deed"}),
+  void touch(actor_clock& clock, std::uint64_t from, std::uint64_t size, access_kind kind) {
+    const moment when = clock.tick();
+    history.touch(from, size, kind, when, std::make_shared<const party>(party{.label = "access"}),
                   1000 + from, log);
   }
   void join(const actor_clock& from, actor_clock& to) { to.learn(from.now()); }
@@ -24,8 +24,8 @@ class shadow_test : public testing::Test {
 };
 
 TEST_F(shadow_test, UnorderedWritesOfTheSameByteRace) {
-  touch(a, 0, 10, deed::write);
-  touch(b, 9, 10, deed::write);
+  touch(a, 0, 10, access_kind::write);
+  touch(b, 9, 10, access_kind::write);
   ASSERT_EQ(found(), 1U);
   EXPECT_EQ(log.all()[0].kind, hazard_kind::race);
   EXPECT_EQ(log.all()[0].shared.address, 1009U);
@@ -33,75 +33,75 @@ TEST_F(shadow_test, UnorderedWritesOfTheSameByteRace) {
 }
 
 TEST_F(shadow_test, NeighboursDoNot) {
-  touch(a, 0, 10, deed::write);
-  touch(b, 10, 10, deed::write);
+  touch(a, 0, 10, access_kind::write);
+  touch(b, 10, 10, access_kind::write);
   EXPECT_EQ(found(), 0U);
 }
 
 TEST_F(shadow_test, ReadersDoNotDisturbEachOther) {
-  touch(a, 0, 10, deed::read);
-  touch(b, 0, 10, deed::read);
+  touch(a, 0, 10, access_kind::read);
+  touch(b, 0, 10, access_kind::read);
   EXPECT_EQ(found(), 0U);
 }
 
 TEST_F(shadow_test, AWriterMustComeAfterEveryReader) {
-  touch(a, 0, 10, deed::read);
-  touch(b, 0, 10, deed::read);
+  touch(a, 0, 10, access_kind::read);
+  touch(b, 0, 10, access_kind::read);
   join(a, c);
-  touch(c, 0, 10, deed::write);
+  touch(c, 0, 10, access_kind::write);
   EXPECT_EQ(found(), 1U) << "b was forgotten";
 }
 
 TEST_F(shadow_test, OrderKeepsThemApart) {
-  touch(a, 0, 10, deed::write);
+  touch(a, 0, 10, access_kind::write);
   join(a, b);
-  touch(b, 0, 10, deed::write);
+  touch(b, 0, 10, access_kind::write);
   join(b, c);
-  touch(c, 5, 1, deed::read);
+  touch(c, 5, 1, access_kind::read);
   EXPECT_EQ(found(), 0U);
 }
 
 TEST_F(shadow_test, AWriteInsideALargerOneLeavesTheRestAlone) {
-  touch(a, 0, 100, deed::write);
+  touch(a, 0, 100, access_kind::write);
   join(a, b);
-  touch(b, 40, 20, deed::write);
-  touch(a, 0, 40, deed::read);
-  touch(a, 60, 40, deed::read);
+  touch(b, 40, 20, access_kind::write);
+  touch(a, 0, 40, access_kind::read);
+  touch(a, 60, 40, access_kind::read);
   EXPECT_EQ(found(), 0U);
-  touch(a, 59, 1, deed::read);
+  touch(a, 59, 1, access_kind::read);
   EXPECT_EQ(found(), 1U);
 }
 
 TEST_F(shadow_test, OneReportAnAccess) {
-  for (std::uint64_t at = 0; at < 100; at += 10) touch(a, at, 5, deed::write);
-  touch(b, 0, 100, deed::write);
+  for (std::uint64_t at = 0; at < 100; at += 10) touch(a, at, 5, access_kind::write);
+  touch(b, 0, 100, access_kind::write);
   EXPECT_EQ(found(), 1U);
 }
 
 TEST_F(shadow_test, FreedMemoryIsNotToBeUsedUntilItIsAllocatedAgain) {
-  touch(a, 0, 10, deed::allocate);
-  touch(a, 0, 10, deed::free);
-  touch(a, 0, 10, deed::read);
+  touch(a, 0, 10, access_kind::allocate);
+  touch(a, 0, 10, access_kind::free);
+  touch(a, 0, 10, access_kind::read);
   ASSERT_EQ(found(), 1U);
   EXPECT_EQ(log.all()[0].kind, hazard_kind::use_after_free);
-  touch(a, 0, 10, deed::allocate);
-  touch(a, 0, 10, deed::write);
+  touch(a, 0, 10, access_kind::allocate);
+  touch(a, 0, 10, access_kind::write);
   EXPECT_EQ(found(), 1U);
 }
 
 TEST_F(shadow_test, AFreeMustComeAfterEveryUse) {
-  touch(a, 0, 10, deed::allocate);
+  touch(a, 0, 10, access_kind::allocate);
   join(a, b);
-  touch(b, 0, 10, deed::read);
-  touch(a, 0, 10, deed::free);
+  touch(b, 0, 10, access_kind::read);
+  touch(a, 0, 10, access_kind::free);
   ASSERT_EQ(found(), 1U);
   EXPECT_EQ(log.all()[0].kind, hazard_kind::freed_in_use);
 }
 
 TEST_F(shadow_test, ForgottenHistoryIsClean) {
-  touch(a, 0, 10, deed::write);
+  touch(a, 0, 10, access_kind::write);
   history.forget(0, 10);
-  touch(b, 0, 10, deed::write);
+  touch(b, 0, 10, access_kind::write);
   EXPECT_EQ(found(), 0U);
 }
 
@@ -109,9 +109,9 @@ TEST(UseLog, TellsTheFirstUseThatIsStillOut) {
   actor_clock a{1};
   actor_clock host{host_actor};
   use_log uses;
-  uses.add(a.tick(), std::make_shared<const party>(party{.what = "use"}));
+  uses.add(a.tick(), std::make_shared<const party>(party{.label = "use"}));
   ASSERT_NE(uses.not_before(host.now()), nullptr);
-  EXPECT_EQ(uses.not_before(host.now())->story->what, "use");
+  EXPECT_EQ(uses.not_before(host.now())->accessor->label, "use");
   host.learn(a.now());
   host.tick();
   EXPECT_EQ(uses.not_before(host.now()), nullptr);

@@ -106,9 +106,9 @@ int process_link::receive_descriptor() {
 }
 
 bool process_link::meet() {
-  char mine = 'm';
-  char theirs = 0;
-  return send(mine) && receive(theirs) && theirs == 'm';
+  char sent = 'm';
+  char received = 0;
+  return send(sent) && receive(received) && received == 'm';
 }
 
 child_registration::child_registration(const char* name, child_function function) {
@@ -194,8 +194,8 @@ int run_as_child(int argc, char** argv) {
       seed = std::strtoull(text.data(), nullptr, 10);
   }
   if (name.empty()) return -1;
-  const auto found = children().find(name);
-  if (found == children().end()) {
+  const auto registered = children().find(name);
+  if (registered == children().end()) {
     std::fprintf(stderr, "no child function is called %s\n", std::string{name}.c_str());
     return 2;
   }
@@ -205,7 +205,7 @@ int run_as_child(int argc, char** argv) {
     std::fprintf(stderr, "child: %s\n", machine.error().message().c_str());
     return 3;
   }
-  const int status = found->second(**machine, parent);
+  const int status = registered->second(**machine, parent);
   parent.send(counted());
   return status;
 }

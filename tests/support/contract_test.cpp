@@ -23,9 +23,9 @@ void contract_test::SetUp() {
 }
 
 void contract_test::TearDown() {
-  settle();
+  clean_up();
   if (machine == nullptr) return;
-  for (const auto& story : machine->complaints()) ADD_FAILURE() << story;
+  for (const auto& hazard : machine->take_hazards()) ADD_FAILURE() << hazard;
 }
 
 refusal_list::refusal_list(const char* name, std::vector<refusal> wrong_uses)
@@ -37,10 +37,10 @@ const std::vector<const refusal_list*>& all_refusals() { return registered(); }
 
 void expect_refusals(const refusal_list& list, const std::shared_ptr<machine_under_test>& machine) {
   for (const refusal& row : list.rows) {
-    SCOPED_TRACE(list.concept_name + ": " + row.what);
-    workbench bench;
-    bench.open(machine);
-    EXPECT_EQ(row.answer, row.misuse(bench));
+    SCOPED_TRACE(list.concept_name + ": " + row.description);
+    driver_fixture fixture;
+    fixture.open(machine);
+    EXPECT_EQ(row.answer, row.misuse(fixture));
   }
 }
 

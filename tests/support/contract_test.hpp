@@ -6,24 +6,24 @@
 #include <string>
 #include <vector>
 
-#include "support/workbench.hpp"
+#include "support/driver_fixture.hpp"
 
 namespace weir::testing_support {
 
 /// A test on the machine under test, for one seed. At its end the device must come to rest without
 /// an error and the machine must have found no fault with the program.
-class contract_test : public ::testing::TestWithParam<std::uint64_t>, public workbench {
+class contract_test : public ::testing::TestWithParam<std::uint64_t>, public driver_fixture {
  protected:
   void SetUp() override;
   void TearDown() override;
 };
 
 /// One wrong use of a call, with the answer it must get. `misuse` may prepare what it needs; it
-/// returns what the call under scrutiny answered.
+/// returns the answer of the call under test.
 struct refusal {
-  const char* what;
+  const char* description;
   CUresult answer;
-  CUresult (*misuse)(workbench& bench);
+  CUresult (*misuse)(driver_fixture& fixture);
 };
 
 /// Registers the refusals of one concept, so that both the suite and the table of observations
@@ -36,7 +36,7 @@ struct refusal_list {
 
 [[nodiscard]] const std::vector<const refusal_list*>& all_refusals();
 
-/// Runs every row of `list` on a bench of its own and expects its answer.
+/// Runs every row of `list` on a fixture of its own and expects its answer.
 void expect_refusals(const refusal_list& list, const std::shared_ptr<machine_under_test>& machine);
 
 }  // namespace weir::testing_support

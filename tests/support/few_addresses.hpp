@@ -15,12 +15,12 @@ inline constexpr bool few_addresses = false;
 
 /// A device as large as the addresses allow.
 [[nodiscard]] inline sim::device_spec device_with_room() {
-  sim::device_spec made;
+  sim::device_spec spec;
   if (few_addresses) {
-    made.capacity = bytes{std::uint64_t{512} << 20};
-    made.context_overhead = bytes{16 << 20};
+    spec.capacity = bytes{std::uint64_t{512} << 20};
+    spec.context_overhead = bytes{16 << 20};
   }
-  return made;
+  return spec;
 }
 
 }  // namespace weir::testing_support

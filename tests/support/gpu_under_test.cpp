@@ -66,7 +66,7 @@ class gpu_under_test final : public machine_under_test {
   std::unique_ptr<occupation> occupy(driver::CUstream stream) override {
     return std::make_unique<gpu_occupation>(driver(), kernels().hold, stream);
   }
-  std::vector<std::string> complaints() override { return {}; }
+  std::vector<std::string> take_hazards() override { return {}; }
 
  private:
   /// Makes the driver load what it loads lazily: fills and copies are kernels too.

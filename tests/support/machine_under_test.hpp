@@ -53,8 +53,8 @@ class machine_under_test {
 
   /// The stream must be idle.
   [[nodiscard]] virtual std::unique_ptr<occupation> occupy(driver::CUstream stream) = 0;
-  /// What the machine itself found wrong with the program so far; reading empties it.
-  [[nodiscard]] virtual std::vector<std::string> complaints() = 0;
+  /// Descriptions of the hazards that the machine has reported since the last call; none on a GPU.
+  [[nodiscard]] virtual std::vector<std::string> take_hazards() = 0;
 
  protected:
   explicit machine_under_test(std::uint64_t seed) : seed_{seed} {}

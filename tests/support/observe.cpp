@@ -38,12 +38,12 @@ void observe_refusals(const refusal_list& list,
                       const std::shared_ptr<machine_under_test>& machine) {
   fact_sheet facts{"refuses " + list.concept_name};
   for (const refusal& row : list.rows) {
-    std::printf("[trying] %s: %s\n", list.concept_name.c_str(), row.what);
+    std::printf("[trying] %s: %s\n", list.concept_name.c_str(), row.description);
     std::fflush(stdout);
-    workbench bench;
-    bench.open(machine);
-    const CUresult answer = row.misuse(bench);
-    facts.text(row.what,
+    driver_fixture fixture;
+    fixture.open(machine);
+    const CUresult answer = row.misuse(fixture);
+    facts.text(row.description,
                name_of(answer) +
                    (answer == row.answer ? "" : "   [expected " + name_of(row.answer) + "]"));
   }
@@ -61,15 +61,15 @@ int observe_subject(const std::string& subject) {
       observe_refusals(*list, *machine);
       return 0;
     }
-  const auto found = observations().find(subject);
-  if (found == observations().end()) {
+  const auto observed = observations().find(subject);
+  if (observed == observations().end()) {
     std::printf("nothing is observed under %s\n", subject.c_str());
     return 2;
   }
-  workbench bench;
-  bench.open(*machine);
+  driver_fixture fixture;
+  fixture.open(*machine);
   fact_sheet facts{subject};
-  found->second(bench, facts);
+  observed->second(fixture, facts);
   return 0;
 }
 

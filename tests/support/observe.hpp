@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <string>
 
-#include "support/workbench.hpp"
+#include "support/driver_fixture.hpp"
 
 namespace weir::testing_support {
 
-/// Where an observation writes: one line a fact.
+/// Prints the facts of one observation, one a line.
 class fact_sheet {
  public:
   explicit fact_sheet(std::string subject) : subject_{std::move(subject)} {}
@@ -26,7 +26,7 @@ class fact_sheet {
   std::string subject_;
 };
 
-using observation = void (*)(workbench& bench, fact_sheet& facts);
+using observation = void (*)(driver_fixture& fixture, fact_sheet& facts);
 
 struct observation_registration {
   observation_registration(const char* subject, observation function);
@@ -39,10 +39,11 @@ int run_as_observer(int argc, char** argv);
 }  // namespace weir::testing_support
 
 /// Defines and registers an observation: WEIR_OBSERVE(subject) { facts.number(...); }
-#define WEIR_OBSERVE(subject)                                                                    \
-  static void weir_observe_##subject(::weir::testing_support::workbench& bench,                  \
-                                     ::weir::testing_support::fact_sheet& facts);                \
-  static const ::weir::testing_support::observation_registration weir_observation_##subject{     \
-      #subject, &weir_observe_##subject};                                                        \
-  static void weir_observe_##subject([[maybe_unused]] ::weir::testing_support::workbench& bench, \
-                                     [[maybe_unused]] ::weir::testing_support::fact_sheet& facts)
+#define WEIR_OBSERVE(subject)                                                                \
+  static void weir_observe_##subject(::weir::testing_support::driver_fixture& fixture,       \
+                                     ::weir::testing_support::fact_sheet& facts);            \
+  static const ::weir::testing_support::observation_registration weir_observation_##subject{ \
+      #subject, &weir_observe_##subject};                                                    \
+  static void weir_observe_##subject(                                                        \
+      [[maybe_unused]] ::weir::testing_support::driver_fixture& fixture,                     \
+      [[maybe_unused]] ::weir::testing_support::fact_sheet& facts)

@@ -9,7 +9,7 @@
 
 namespace weir::testing_support {
 
-replay_outcome replay(const trace& what, const replay_settings& settings) {
+replay_outcome replay(const trace& recorded, const replay_settings& settings) {
   sim::machine_options description;
   description.mode = sim::progress::timed;
   description.lag = settings.lag;
@@ -19,20 +19,20 @@ replay_outcome replay(const trace& what, const replay_settings& settings) {
   const device gpu = opened->device(device_id{0}).value();
   auto memory = caching_allocator::create(gpu, settings.heap).value();
   std::vector<stream> streams;
-  for (std::size_t i = 0; i < what.streams; ++i) streams.push_back(stream::create(gpu).value());
+  for (std::size_t i = 0; i < recorded.streams; ++i) streams.push_back(stream::create(gpu).value());
 
   replay_outcome outcome;
-  std::vector<void*> blocks(what.blocks);
+  std::vector<void*> blocks(recorded.blocks);
   std::uint64_t requested = 0;
-  const std::size_t warm = what.events.size() / 5;
+  const std::size_t warm = recorded.events.size() / 5;
   const sim::duration start = machine->driver_time();
-  for (std::size_t i = 0; i < what.events.size(); ++i) {
+  for (std::size_t i = 0; i < recorded.events.size(); ++i) {
     if (i == warm) outcome.warm_up = machine->driver_time() - start;
-    const trace::event& now = what.events[i];
-    if (now.what == trace::action::give_up) continue;
+    const trace::event& now = recorded.events[i];
+    if (now.kind == trace::event_kind::free) continue;
     machine->set_time(std::chrono::microseconds{now.time});
     const stream& on = streams[now.stream];
-    if (now.what == trace::action::allocate) {
+    if (now.kind == trace::event_kind::allocate) {
       blocks[now.block] = memory.allocate(bytes{now.size}, on);
       requested += now.size;
       outcome.requested_peak = std::max(outcome.requested_peak, requested);
@@ -42,12 +42,13 @@ replay_outcome replay(const trace& what, const replay_settings& settings) {
     }
   }
   outcome.steady = machine->driver_time() - start - outcome.warm_up;
-  outcome.steady_wall = std::chrono::microseconds{what.events.back().time - what.events[warm].time};
+  outcome.steady_wall =
+      std::chrono::microseconds{recorded.events.back().time - recorded.events[warm].time};
   outcome.stats = memory.stats();
-  outcome.reserved_peak = outcome.stats.reserved.peak;
-  for (const trace::event& each : what.events)
-    if (each.what == trace::action::reusable) blocks[each.block] = nullptr;
-  for (void* left : blocks) memory.deallocate(left);
+  outcome.reserved_peak = outcome.stats.reserved.peak.count();
+  for (const trace::event& each : recorded.events)
+    if (each.kind == trace::event_kind::reusable) blocks[each.block] = nullptr;
+  for (void* block : blocks) memory.deallocate(block);
   return outcome;
 }
 

@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "support/trace.hpp"
-#include "weir/base/options.hpp"
+#include "weir/allocator/allocator_options.hpp"
 #include "weir/observe/stats.hpp"
 
 namespace weir::testing_support {
 
 struct replay_settings {
-  options heap;
+  allocator_options heap;
   /// How long work takes from being queued to being complete.
   std::chrono::nanoseconds lag = std::chrono::milliseconds{1};
 };
@@ -37,6 +37,6 @@ struct replay_outcome {
 };
 
 /// Every block is freed on its stream when the recorded program could have reused it.
-[[nodiscard]] replay_outcome replay(const trace& what, const replay_settings& settings);
+[[nodiscard]] replay_outcome replay(const trace& recorded, const replay_settings& settings);
 
 }  // namespace weir::testing_support

@@ -22,10 +22,10 @@ class reports {
  public:
   reports() {
     set_error_handler(
-        [](const error& found, void* self) noexcept {
-          auto& me = *static_cast<reports*>(self);
-          const std::lock_guard lock{me.mutex_};
-          me.errors_.push_back(found);
+        [](const error& reported, void* self) noexcept {
+          auto& collector = *static_cast<reports*>(self);
+          const std::lock_guard lock{collector.mutex_};
+          collector.errors_.push_back(reported);
         },
         this);
   }

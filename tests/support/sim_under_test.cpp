@@ -101,10 +101,10 @@ class sim_under_test final : public machine_under_test {
   explicit sim_under_test(std::uint64_t seed) : machine_under_test{seed} {}
 
   result<void> open() {
-    auto made =
+    auto created =
         sim::machine::create({.devices = {device_with_room(), device_with_room()}, .seed = seed()});
-    if (!made) return std::move(made).error();
-    machine_ = std::move(*made);
+    if (!created) return std::move(created).error();
+    machine_ = std::move(*created);
     add_kernels(*machine_);
     return start(machine_->driver());
   }
@@ -113,11 +113,11 @@ class sim_under_test final : public machine_under_test {
     return std::make_unique<sim_occupation>(*machine_, stream);
   }
 
-  std::vector<std::string> complaints() override {
-    std::vector<std::string> stories;
-    for (const auto& found : machine_->hazards()) stories.push_back(found.story());
+  std::vector<std::string> take_hazards() override {
+    std::vector<std::string> descriptions;
+    for (const auto& hazard : machine_->hazards()) descriptions.push_back(hazard.message());
     machine_->clear_hazards();
-    return stories;
+    return descriptions;
   }
 
  private:

@@ -13,9 +13,9 @@
 namespace weir::testing_support {
 namespace {
 
-error bad_line(std::string_view name, std::size_t line, std::string_view why) {
+error bad_line(std::string_view name, std::size_t line, std::string_view reason) {
   return {.code = errc::invalid_argument,
-          .detail = std::string{name} + ":" + std::to_string(line) + ": " + std::string{why}};
+          .detail = std::string{name} + ":" + std::to_string(line) + ": " + std::string{reason}};
 }
 
 /// The whole of a file, inflated if it is compressed.
@@ -26,17 +26,17 @@ result<std::string> read_all(const std::string& path) {
     return error{.code = errno == ENOENT ? errc::not_found : errc::system, .detail = path};
   }
   std::string text;
-  std::vector<char> piece(std::size_t{1} << 18);
+  std::vector<char> chunk(std::size_t{1} << 18);
   for (;;) {
-    const int got = gzread(file.get(), piece.data(), static_cast<unsigned>(piece.size()));
+    const int length = gzread(file.get(), chunk.data(), static_cast<unsigned>(chunk.size()));
     int state = Z_OK;
-    const char* const why = gzerror(file.get(), &state);
+    const char* const reason = gzerror(file.get(), &state);
     // A file that ends too early is no error of gzread's.
-    if (got < 0 || (got == 0 && state != Z_OK && state != Z_STREAM_END)) {
-      return error{.code = errc::system, .detail = path + ": " + why};
+    if (length < 0 || (length == 0 && state != Z_OK && state != Z_STREAM_END)) {
+      return error{.code = errc::system, .detail = path + ": " + reason};
     }
-    if (got == 0) return text;
-    text.append(piece.data(), static_cast<std::size_t>(got));
+    if (length == 0) return text;
+    text.append(chunk.data(), static_cast<std::size_t>(length));
   }
 }
 
@@ -51,14 +51,14 @@ std::optional<std::uint64_t> number(std::string_view text) {
 /// The comma-separated fields of a line; empty unless there are exactly Count.
 template <std::size_t Count>
 std::optional<std::array<std::string_view, Count>> fields(std::string_view line) {
-  std::array<std::string_view, Count> found;
+  std::array<std::string_view, Count> columns;
   for (std::size_t i = 0; i < Count; ++i) {
     const auto comma = line.find(',');
     if ((comma == std::string_view::npos) != (i == Count - 1)) return std::nullopt;
-    found[i] = line.substr(0, comma);
+    columns[i] = line.substr(0, comma);
     line.remove_prefix(i == Count - 1 ? line.size() : comma + 1);
   }
-  return found;
+  return columns;
 }
 
 /// Calls `see(line, number)` for each line; stops at the first error.
@@ -89,8 +89,8 @@ class trace_builder {
         streams_.try_emplace(*stream, static_cast<std::uint32_t>(streams_.size())).first->second;
     if (op == "a") return allocate(*id, size_text, next);
     if (!size_text.empty()) return "only an allocation has a size";
-    if (op == "r") return go_on(*id, trace::action::allocate, trace::action::give_up, next);
-    if (op == "f") return go_on(*id, trace::action::give_up, trace::action::reusable, next);
+    if (op == "r") return advance(*id, trace::event_kind::allocate, trace::event_kind::free, next);
+    if (op == "f") return advance(*id, trace::event_kind::free, trace::event_kind::reusable, next);
     return "the operation is none of a, r, f";
   }
 
@@ -101,10 +101,10 @@ class trace_builder {
   }
 
  private:
-  struct known {
+  struct block_state {
     std::uint32_t block;
     std::uint64_t size;
-    trace::action stage;
+    trace::event_kind stage;
   };
 
   const char* allocate(std::uint64_t id, std::string_view size_text, trace::event next) {
@@ -112,27 +112,29 @@ class trace_builder {
     if (!size) return "not a number";
     next.size = *size;
     next.block = static_cast<std::uint32_t>(blocks_.size());
-    if (!blocks_.try_emplace(id, known{next.block, next.size, trace::action::allocate}).second) {
+    if (!blocks_.try_emplace(id, block_state{next.block, next.size, trace::event_kind::allocate})
+             .second) {
       return "the block is allocated twice";
     }
     built_.events.push_back(next);
     return nullptr;
   }
 
-  const char* go_on(std::uint64_t id, trace::action from, trace::action to, trace::event next) {
-    const auto found = blocks_.find(id);
-    if (found == blocks_.end()) return "the block was not allocated before";
-    if (found->second.stage != from) return "the block is freed out of turn";
-    found->second.stage = to;
-    next.what = to;
-    next.block = found->second.block;
-    next.size = found->second.size;
+  const char* advance(std::uint64_t id, trace::event_kind from, trace::event_kind to,
+                      trace::event next) {
+    const auto block = blocks_.find(id);
+    if (block == blocks_.end()) return "the block was not allocated before";
+    if (block->second.stage != from) return "the block is freed out of turn";
+    block->second.stage = to;
+    next.kind = to;
+    next.block = block->second.block;
+    next.size = block->second.size;
     built_.events.push_back(next);
     return nullptr;
   }
 
   trace built_;
-  std::unordered_map<std::uint64_t, known> blocks_;
+  std::unordered_map<std::uint64_t, block_state> blocks_;
   std::unordered_map<std::uint64_t, std::uint32_t> streams_;
 };
 

@@ -14,16 +14,16 @@ namespace weir::testing_support {
 /// Events of one program in the order in which its allocator saw them.
 ///
 /// Blocks and streams are numbered from 0 without gaps, in the order of their first event. Every
-/// block is allocated once and before anything else happens to it; it is given up once and reusable
+/// block is allocated once and before anything else happens to it; it is freed once and reusable
 /// once, in this order, or stays alive.
 struct trace {
-  enum class action : std::uint8_t {
+  enum class event_kind : std::uint8_t {
     allocate,
-    give_up,  ///< the program freed the block
+    free,     ///< the program freed the block
     reusable  ///< its memory could be used again, which is later if another stream used it
   };
   struct event {
-    action what{};
+    event_kind kind{};
     std::uint32_t stream = 0;
     std::uint32_t block = 0;
     std::uint64_t size = 0;  ///< of the block, as asked for

@@ -1,4 +1,4 @@
-// A program that uses weir and waits until its input ends: for weir record and weir top to look at.
+// A program that uses weir and waits until its input ends: for weir record and weir top.
 #include <cstdio>
 
 #include "weir/allocator/caching_allocator.hpp"

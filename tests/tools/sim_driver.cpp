@@ -1,10 +1,11 @@
 // A library that the loader takes for libcuda, with a simulated machine inside. The environment
 // says what kind of driver it is:
 //
-//   FAKE_VERSION  what cuDriverGetVersion says, and up to which calls are there (13000 is
-//   CUDA 13.0) FAKE_DEVICES  how many devices the machine has FAKE_PLAIN    set: they can do
-//   nothing but plain memory FAKE_LACKS    a call that is not there FAKE_REFUSES  a call that fails
-//   the first time, with CUDA_ERROR_NOT_PERMITTED
+// - FAKE_VERSION: what cuDriverGetVersion says, and up to which calls are there (13000 is 13.0)
+// - FAKE_DEVICES: how many devices the machine has
+// - FAKE_PLAIN: set, they can do nothing but plain memory
+// - FAKE_LACKS: a call that is not there
+// - FAKE_REFUSES: a call that fails the first time, with CUDA_ERROR_NOT_PERMITTED
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,13 +18,13 @@
 namespace {
 
 std::string_view text(const char* variable) {
-  const char* const found = std::getenv(variable);
-  return found != nullptr ? found : "";
+  const char* const value = std::getenv(variable);
+  return value != nullptr ? value : "";
 }
 
 int number(const char* variable, int otherwise) {
-  const char* const found = std::getenv(variable);
-  return found != nullptr ? std::atoi(found) : otherwise;
+  const char* const value = std::getenv(variable);
+  return value != nullptr ? std::atoi(value) : otherwise;
 }
 
 /// Complains at the end of the process, when whoever used the driver should have tidied up.
@@ -33,12 +34,12 @@ struct inspected_machine {
   ~inspected_machine() {
     const int devices = static_cast<int>(machine->options().devices.size());
     for (int device = 0; device < devices; ++device) {
-      const weir::bytes left = machine->used(weir::device_id{device});
-      if (left.count() == 0) continue;
-      std::fprintf(stderr, "device %d: %s left behind\n", device, to_string(left).c_str());
+      const weir::bytes leaked = machine->used(weir::device_id{device});
+      if (leaked.count() == 0) continue;
+      std::fprintf(stderr, "device %d: %s left behind\n", device, to_string(leaked).c_str());
     }
-    for (const auto& found : machine->hazards()) {
-      std::fprintf(stderr, "%s\n", found.story().c_str());
+    for (const auto& hazard : machine->hazards()) {
+      std::fprintf(stderr, "%s\n", hazard.message().c_str());
     }
   }
 };
@@ -54,9 +55,9 @@ std::shared_ptr<weir::sim::machine> make_machine() {
   options.driver_version = number("FAKE_VERSION", options.driver_version);
   auto machine = weir::sim::machine::create(options).value();
   for (std::size_t i = 0; i < weir::driver::call_count; ++i) {
-    const auto which = static_cast<weir::driver::call>(i);
-    if (weir::driver::info(which).symbol != text("FAKE_REFUSES")) continue;
-    machine->fail(which, 1, weir::driver::CUDA_ERROR_NOT_PERMITTED);
+    const auto refused = static_cast<weir::driver::call>(i);
+    if (weir::driver::info(refused).symbol != text("FAKE_REFUSES")) continue;
+    machine->fail(refused, 1, weir::driver::CUDA_ERROR_NOT_PERMITTED);
   }
   return machine;
 }

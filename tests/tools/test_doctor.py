@@ -32,10 +32,10 @@ class Doctor(unittest.TestCase):
         check = subprocess.run([sys.executable, "-m", "json.tool"], input=ran.stdout, text=True,
                                capture_output=True, check=False)
         self.assertEqual(check.returncode, 0, check.stderr)
-        found = json.loads(ran.stdout)
-        self.assertEqual(found["exit_code"], code)
+        report = json.loads(ran.stdout)
+        self.assertEqual(report["exit_code"], code)
         verdicts = {0: "ready", 1: "limited", 2: "no_driver", 3: "unusable"}
-        self.assertEqual(found["verdict"], verdicts[code])
+        self.assertEqual(report["verdict"], verdicts[code])
 
         plain = weir("doctor", "--driver", path, *words, **environment)
         self.assertEqual(plain.returncode, code, plain.stdout + plain.stderr)
@@ -44,11 +44,11 @@ class Doctor(unittest.TestCase):
             # A path is one word: it cannot be broken.
             self.assertTrue(len(line) <= 80 or "/" in line, line)
             self.assertEqual(line, line.rstrip())
-        return found
+        return report
 
     @staticmethod
-    def features(found, device=0):
-        return {each["name"]: each["works"] for each in found["devices"][device]["features"]}
+    def features(report, device=0):
+        return {each["name"]: each["works"] for each in report["devices"][device]["features"]}
 
     # --- No driver ---------------------------------------------------------------------------------
 
@@ -60,13 +60,13 @@ class Doctor(unittest.TestCase):
                          "if this is meant: docs/doctor.md shows the same text")
 
     def test_a_missing_library_is_no_driver(self):
-        found = self.examine(MISSING, 2)
-        self.assertEqual(found["driver"]["problem"]["code"], "driver_unavailable")
-        self.assertIn(MISSING, found["driver"]["problem"]["message"])
-        self.assertFalse(found["driver"]["usable"])
-        self.assertTrue(found["machine"]["simulated"])
-        self.assertEqual(set(self.features(found).values()), {"yes"})
-        device = found["devices"][0]
+        report = self.examine(MISSING, 2)
+        self.assertEqual(report["driver"]["problem"]["code"], "driver_unavailable")
+        self.assertIn(MISSING, report["driver"]["problem"]["message"])
+        self.assertFalse(report["driver"]["usable"])
+        self.assertTrue(report["machine"]["simulated"])
+        self.assertEqual(set(self.features(report).values()), {"yes"})
+        device = report["devices"][0]
         self.assertEqual(device["memory_total"], 150109880320)
         self.assertEqual(device["memory_free"], 150109880320 - 554500096)
         self.assertEqual(device["granularity"], 2 << 20)
@@ -77,9 +77,9 @@ class Doctor(unittest.TestCase):
     def test_the_environment_names_the_driver_and_shapes_the_simulated_machine(self):
         ran = weir("doctor", "--json", WEIR_DRIVER=MISSING, WEIR_SIM_DEVICES="3")
         self.assertEqual(ran.returncode, 2)
-        found = json.loads(ran.stdout)
-        self.assertEqual(found["driver"]["asked"], MISSING)
-        self.assertEqual([each["number"] for each in found["devices"]], [0, 1, 2])
+        report = json.loads(ran.stdout)
+        self.assertEqual(report["driver"]["asked"], MISSING)
+        self.assertEqual([each["number"] for each in report["devices"]], [0, 1, 2])
 
     # --- A driver that is of no use ------------------------------------------------------------------
 
@@ -87,8 +87,8 @@ class Doctor(unittest.TestCase):
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
             file.write(b"this is no library\n")
             file.flush()
-            found = self.examine(file.name, 3)
-        self.assertEqual(found["driver"]["problem"]["code"], "driver_unavailable")
+            report = self.examine(file.name, 3)
+        self.assertEqual(report["driver"]["problem"]["code"], "driver_unavailable")
 
     def test_a_path_with_bytes_that_are_no_text_still_gives_json(self):
         ran = subprocess.run([arguments.weir, "doctor", "--json", "--driver", b"/no/\xff\"\\\n.so"],
@@ -97,51 +97,51 @@ class Doctor(unittest.TestCase):
         self.assertEqual(json.loads(ran.stdout.decode())["driver"]["asked"], "/no/\ufffd\"\\\n.so")
 
     def test_an_old_driver_is_unusable(self):
-        found = self.examine(arguments.driver, 3, FAKE_VERSION="11010")
-        self.assertEqual(found["driver"]["problem"]["code"], "driver_too_old")
-        self.assertIn("11.1", found["driver"]["problem"]["message"])
-        self.assertIn("11.2", found["driver"]["problem"]["advice"])
+        report = self.examine(arguments.driver, 3, FAKE_VERSION="11010")
+        self.assertEqual(report["driver"]["problem"]["code"], "driver_too_old")
+        self.assertIn("11.1", report["driver"]["problem"]["message"])
+        self.assertIn("11.2", report["driver"]["problem"]["advice"])
 
     def test_an_incomplete_driver_is_unusable_and_the_call_is_named(self):
-        found = self.examine(arguments.driver, 3, FAKE_LACKS="cuMemCreate")
-        self.assertEqual(found["driver"]["problem"]["code"], "symbol_missing")
-        self.assertIn("cuMemCreate", found["driver"]["problem"]["message"])
+        report = self.examine(arguments.driver, 3, FAKE_LACKS="cuMemCreate")
+        self.assertEqual(report["driver"]["problem"]["code"], "symbol_missing")
+        self.assertIn("cuMemCreate", report["driver"]["problem"]["message"])
 
     def test_a_driver_without_a_device_is_unusable(self):
-        found = self.examine(arguments.driver, 3, FAKE_DEVICES="0")
-        self.assertEqual(found["driver"]["problem"]["code"], "no_device")
+        report = self.examine(arguments.driver, 3, FAKE_DEVICES="0")
+        self.assertEqual(report["driver"]["problem"]["code"], "no_device")
 
     def test_a_driver_that_does_not_start_is_unusable(self):
-        found = self.examine(arguments.driver, 3, FAKE_REFUSES="cuInit")
-        self.assertEqual(found["driver"]["problem"]["call"], "cuInit")
-        self.assertEqual(found["driver"]["problem"]["native"], 800)
+        report = self.examine(arguments.driver, 3, FAKE_REFUSES="cuInit")
+        self.assertEqual(report["driver"]["problem"]["call"], "cuInit")
+        self.assertEqual(report["driver"]["problem"]["native"], 800)
 
     # --- A driver that works -------------------------------------------------------------------------
 
     def test_a_whole_driver_is_ready(self):
-        found = self.examine(arguments.driver, 0)
-        self.assertTrue(found["driver"]["usable"])
-        self.assertIsNone(found["driver"]["problem"])
-        self.assertFalse(found["machine"]["simulated"])
-        self.assertEqual(found["machine"]["driver"], arguments.driver)
-        self.assertEqual(found["machine"]["driver_version"], 13000)
-        self.assertEqual(found["machine"]["missing_calls"], [])
-        self.assertEqual(set(self.features(found).values()), {"yes"})
+        report = self.examine(arguments.driver, 0)
+        self.assertTrue(report["driver"]["usable"])
+        self.assertIsNone(report["driver"]["problem"])
+        self.assertFalse(report["machine"]["simulated"])
+        self.assertEqual(report["machine"]["driver"], arguments.driver)
+        self.assertEqual(report["machine"]["driver_version"], 13000)
+        self.assertEqual(report["machine"]["missing_calls"], [])
+        self.assertEqual(set(self.features(report).values()), {"yes"})
 
     def test_devices_say_whom_they_reach_and_can_be_chosen(self):
-        found = self.examine(arguments.driver, 0, FAKE_DEVICES="2")
-        self.assertEqual([each["reaches_devices"] for each in found["devices"]], [[1], [0]])
+        report = self.examine(arguments.driver, 0, FAKE_DEVICES="2")
+        self.assertEqual([each["reaches_devices"] for each in report["devices"]], [[1], [0]])
         one = self.examine(arguments.driver, 0, "--device", "1", FAKE_DEVICES="2")
         self.assertEqual([each["number"] for each in one["devices"]], [1])
         self.assertEqual(one["machine"]["device_count"], 2)
 
     def test_the_oldest_driver_has_limits_that_are_named(self):
-        found = self.examine(arguments.driver, 1, FAKE_VERSION="11020")
-        missing = {each["name"]: each["since"] for each in found["machine"]["missing_calls"]}
+        report = self.examine(arguments.driver, 1, FAKE_VERSION="11020")
+        missing = {each["name"]: each["since"] for each in report["machine"]["missing_calls"]}
         self.assertEqual(missing["cuStreamGetId"], 12000)
         self.assertEqual(missing["cuStreamGetCaptureInfo"], 11030)
         self.assertEqual(missing["cuMemPrefetchAsync"], 12020)  # its older form is there
-        features = self.features(found)
+        features = self.features(report)
         self.assertEqual(features["caching_allocator"], "yes")
         self.assertEqual(features["stream_identity"], "partly")
         self.assertEqual(features["graph_capture"], "no")
@@ -149,17 +149,17 @@ class Doctor(unittest.TestCase):
         self.assertIn("cuStreamGetId (CUDA 12.0)", " ".join(text.split()))
 
     def test_a_plain_device_has_limits_that_are_named(self):
-        found = self.examine(arguments.driver, 1, FAKE_PLAIN="1")
-        features = self.features(found)
+        report = self.examine(arguments.driver, 1, FAKE_PLAIN="1")
+        features = self.features(report)
         for name in ("caching_allocator", "stream_pools", "unified_memory", "sharing_by_descriptor"):
             self.assertEqual(features[name], "no", name)
         self.assertEqual(features["pinned_memory"], "yes")
-        self.assertEqual(found["devices"][0]["granularity"], 0)
+        self.assertEqual(report["devices"][0]["granularity"], 0)
 
     def test_a_feature_counts_only_if_it_worked(self):
-        found = self.examine(arguments.driver, 1, FAKE_REFUSES="cuMemAllocAsync")
-        self.assertEqual(self.features(found)["stream_pools"], "no")
-        why = {each["name"]: each["why"] for each in found["devices"][0]["features"]}
+        report = self.examine(arguments.driver, 1, FAKE_REFUSES="cuMemAllocAsync")
+        self.assertEqual(self.features(report)["stream_pools"], "no")
+        why = {each["name"]: each["why"] for each in report["devices"][0]["features"]}
         self.assertIn("cuMemAllocAsync = 800", why["stream_pools"])
 
     # --- Usage -----------------------------------------------------------------------------------
@@ -194,16 +194,16 @@ class Gpu(unittest.TestCase):
         ran = weir("doctor", "--json")
         print(ran.stdout)
         self.assertIn(ran.returncode, (0, 1), ran.stderr)
-        found = json.loads(ran.stdout)
-        self.assertFalse(found["machine"]["simulated"])
-        self.assertGreaterEqual(len(found["devices"]), 1)
-        for device in range(len(found["devices"])):
-            features = Doctor.features(found, device)
+        report = json.loads(ran.stdout)
+        self.assertFalse(report["machine"]["simulated"])
+        self.assertGreaterEqual(len(report["devices"]), 1)
+        for device in range(len(report["devices"])):
+            features = Doctor.features(report, device)
             self.assertEqual(features["caching_allocator"], "yes")
             self.assertEqual(features["stream_pools"], "yes")
         # Only a limit that is named makes the verdict worse.
-        named = found["machine"]["missing_calls"] or any(
-            each["works"] != "yes" for one in found["devices"] for each in one["features"])
+        named = report["machine"]["missing_calls"] or any(
+            each["works"] != "yes" for one in report["devices"] for each in one["features"])
         self.assertEqual(ran.returncode, 1 if named else 0)
 
 

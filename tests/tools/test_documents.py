@@ -10,10 +10,10 @@ problems = []
 
 
 def blocks(document, language):
-    found = re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(), re.S | re.M)
-    if not found:
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(), re.S | re.M)
+    if not blocks:
         problems.append(f"{document}: no block of {language}")
-    return found
+    return blocks
 
 
 # Code in the simulator's document that is marked as the example's is copied from it.

@@ -91,16 +91,16 @@ class Export(Case):
         return pickle.loads(path.read_bytes()), ran.stdout
 
     def test_what_torchs_viewers_look_up_is_there(self):
-        found, _ = self.snapshot(self.gpt2, "--place", "balanced")
-        self.assertEqual(len(found["device_traces"]), 1)
-        self.assertIn("allocator_settings", found)
-        for segment in found["segments"]:
+        snapshot, _ = self.snapshot(self.gpt2, "--place", "balanced")
+        self.assertEqual(len(snapshot["device_traces"]), 1)
+        self.assertIn("allocator_settings", snapshot)
+        for segment in snapshot["segments"]:
             self.assertLessEqual(SEGMENT_KEYS, set(segment))
             self.assertEqual(sum(block["size"] for block in segment["blocks"]), segment["total_size"])
             for block in segment["blocks"]:
                 self.assertLessEqual(BLOCK_KEYS, set(block))
                 self.assertIn(block["state"], STATES)
-        for entry in found["device_traces"][0]:
+        for entry in snapshot["device_traces"][0]:
             self.assertLessEqual(ENTRY_KEYS, set(entry))
             for frame in entry.get("frames", []):
                 self.assertLessEqual(FRAME_KEYS, set(frame))
@@ -125,21 +125,21 @@ class Export(Case):
         # What the policies reserve at most is in tests of replay; unplaced, blocks stand alone.
         for words, peak in (((), 13594220032), (("--place", "balanced"), 13757317120),
                             (("--place", "torch-default"), 15286140928)):
-            found, said = self.snapshot(self.gpt2, *words)
-            reserved = sum(each["total_size"] for each in found["segments"])
-            live = sum(block["requested_size"] for each in found["segments"]
+            snapshot, said = self.snapshot(self.gpt2, *words)
+            reserved = sum(each["total_size"] for each in snapshot["segments"])
+            live = sum(block["requested_size"] for each in snapshot["segments"]
                        for block in each["blocks"] if block["state"] == "active_allocated")
             self.assertIn(f"at the end {live} bytes live in {reserved} bytes reserved", said)
-            walked = Walk(found)
+            walked = Walk(snapshot)
             self.assertEqual(walked.peak, peak)
             self.assertEqual((walked.segments, walked.blocks), ([], set()))
 
     def test_a_programs_own_recording_can_be_stepped_through(self):
         trace = self.folder / "run.weirtrace"
         self.expect(weir("record", "-o", trace, "--", test_replay.arguments.program), 0)
-        found, _ = self.snapshot(trace)
-        self.assertEqual(sum(each["action"] == "alloc" for each in found["device_traces"][0]), 1001)
-        self.assertEqual(Walk(found).blocks, set())
+        snapshot, _ = self.snapshot(trace)
+        self.assertEqual(sum(each["action"] == "alloc" for each in snapshot["device_traces"][0]), 1001)
+        self.assertEqual(Walk(snapshot).blocks, set())
 
     def test_csv_is_what_the_trace_was_made_of(self):
         path, _ = self.export(test_replay.arguments.shipped / "multistream_prefetch.weirtrace", "csv")

@@ -106,9 +106,9 @@ class Replay(Case):
 
     def test_json(self):
         ran = self.expect(weir("replay", self.small, "--format", "json"), 0)
-        found = json.loads(ran.stdout)
-        self.assertEqual(found["device"], "sim")
-        replay = found["replays"][0]
+        written = json.loads(ran.stdout)
+        self.assertEqual(written["device"], "sim")
+        replay = written["replays"][0]
         self.assertEqual(replay["streams"], 2)
         self.assertEqual(replay["requested_peak"], 3 << 20)
         self.assertIsNone(replay["recorded_reserved_peak"])
@@ -186,11 +186,11 @@ class Replay(Case):
 class Plan(Case):
     def test_a_small_trace_reaches_its_bound(self):
         ran = self.expect(weir("plan", self.small, "--json"), 0)
-        found = json.loads(ran.stdout)
-        self.assertEqual(found["blocks"], 3)
-        self.assertEqual(found["lower_bound"], 3 << 20)
-        self.assertEqual(found["height"], 3 << 20)
-        self.assertEqual(found["ratio"], 1.0)
+        written = json.loads(ran.stdout)
+        self.assertEqual(written["blocks"], 3)
+        self.assertEqual(written["lower_bound"], 3 << 20)
+        self.assertEqual(written["height"], 3 << 20)
+        self.assertEqual(written["ratio"], 1.0)
 
     def test_text_and_offsets(self):
         offsets = self.folder / "offsets.csv"
@@ -213,14 +213,14 @@ class Diff(Case):
         larger = self.folder / "larger.trace"
         larger.write_text(SMALL.replace("2097152", "8388608"))
         ran = self.expect(weir("diff", self.small, larger, "--json"), 0)
-        found = json.loads(ran.stdout)
-        self.assertEqual(found["requested_peak"], {"before": 3 << 20, "after": 9 << 20})
-        self.assertEqual(found["by_size"][0]["name"], "8 MiB to 16 MiB")
+        written = json.loads(ran.stdout)
+        self.assertEqual(written["requested_peak"], {"before": 3 << 20, "after": 9 << 20})
+        self.assertEqual(written["by_size"][0]["name"], "8 MiB to 16 MiB")
         self.assertIn("+8 MiB", self.expect(weir("diff", self.small, larger), 0).stdout)
 
     def test_equals_have_no_groups(self):
-        found = json.loads(self.expect(weir("diff", self.small, self.small, "--json"), 0).stdout)
-        self.assertEqual((found["by_size"], found["by_tag"], found["by_site"]), ([], [], []))
+        written = json.loads(self.expect(weir("diff", self.small, self.small, "--json"), 0).stdout)
+        self.assertEqual((written["by_size"], written["by_tag"], written["by_site"]), ([], [], []))
 
     def test_bad_words(self):
         self.expect(weir("diff", self.small), 64)

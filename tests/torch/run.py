@@ -80,8 +80,8 @@ def run_file(file, allocator, seconds, end):
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "record"
             status, said = run_once(file, allocator, sorted(results), deadline, record)
-            found, ended, under_way, over = read_record(record)
-        planned = planned or found
+            tests, ended, under_way, over = read_record(record)
+        planned = planned or tests
         results |= ended
         if over:
             # Tests are over, the process is not: what it does at its end counts.

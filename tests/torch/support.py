@@ -101,12 +101,12 @@ class Record(unittest.TestResult):
         self.begun = 0.0
         self.problem = None
 
-    def write(self, **what):
+    def write(self, **entry):
         if self.file:
             with open(self.file, "a") as out:
-                out.write(json.dumps(what) + "\n")
-        elif what["state"] in ("passed", "failed", "skipped"):
-            print(what["state"], what["test"], what["why"], flush=True)
+                out.write(json.dumps(entry) + "\n")
+        elif entry["state"] in ("passed", "failed", "skipped"):
+            print(entry["state"], entry["test"], entry["why"], flush=True)
 
     def startTest(self, test):
         super().startTest(test)
@@ -168,11 +168,11 @@ def main():
     enable()
     record = Record(os.environ.get("WEIR_TORCH_RECORD"))
     left_out = set(filter(None, os.environ.get("WEIR_TORCH_LEAVE_OUT", "").split(",")))
-    wanted = sys.argv[1:]
+    patterns = sys.argv[1:]
     tests = [test for test in each_test(unittest.defaultTestLoader.loadTestsFromModule(
         sys.modules["__main__"]))
         if name_of(test) not in left_out
-        and (not wanted or any(name in test.id() for name in wanted))]
+        and (not patterns or any(pattern in test.id() for pattern in patterns))]
     record.write(state="planned", tests=[name_of(test) for test in tests])
     unittest.TestSuite(tests).run(record)
     record.write(state="over")

@@ -56,9 +56,9 @@ class Compile(AllocatorTest):
             x = torch.randn(256, 256, device=GPU)
             torch.compiler.cudagraph_mark_step_begin()
             noise = block((i + 1) * MIB)
-            for got, wanted in zip(compiled(x), function(x)):
-                torch.testing.assert_close(got, wanted)
-            del noise, got, wanted
+            for actual, expected in zip(compiled(x), function(x)):
+                torch.testing.assert_close(actual, expected)
+            del noise, actual, expected
         self.assert_no_graph_was_given_up()
 
     def test_reduce_overhead_trains(self):

@@ -113,8 +113,8 @@ class Endings(unittest.TestCase):
 
     def ended(self, name, status=0):
         """What the program printed and complained of."""
-        found, said, errors = self.running[name].result()
-        self.assertEqual(found, status, errors[-3000:])
+        actual, said, errors = self.running[name].result()
+        self.assertEqual(actual, status, errors[-3000:])
         for bad in BAD:
             self.assertNotIn(bad, errors)
         return said, errors

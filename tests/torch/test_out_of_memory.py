@@ -39,14 +39,14 @@ class Refused(AllocatorTest):
         self.assertTrue(torch.equal(keep, torch.arange(1000, device=GPU)))
 
     def test_observers_are_told(self):
-        told = []
+        reported = []
         torch._C._cuda_attach_out_of_memory_observer(
-            lambda device, wanted, total, free: told.append((device, wanted)))
+            lambda device, size, total, free: reported.append((device, size)))
         with self.assertRaises(torch.OutOfMemoryError):
             block(TOO_MUCH)
-        self.assertEqual(len(told), 1)
-        self.assertEqual(told[0][0], 0)
-        self.assertGreaterEqual(told[0][1], TOO_MUCH)
+        self.assertEqual(len(reported), 1)
+        self.assertEqual(reported[0][0], 0)
+        self.assertGreaterEqual(reported[0][1], TOO_MUCH)
 
     def test_on_a_side_stream(self):
         with torch.cuda.stream(torch.cuda.Stream()):

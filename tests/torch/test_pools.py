@@ -18,12 +18,12 @@ class Pools(AllocatorTest):
     def test_requests_go_to_the_pool_inside_and_not_outside(self):
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
-            inside = block(3 * MIB)
+            pooled = block(3 * MIB)
         outside = block(3 * MIB)
         held = addresses_in(pool)
-        self.assertIn(inside.data_ptr(), held)
+        self.assertIn(pooled.data_ptr(), held)
         self.assertNotIn(outside.data_ptr(), held)
-        del inside, outside
+        del pooled, outside
 
     def test_freed_memory_of_a_pool_is_reused_by_it_alone(self):
         pool = torch.cuda.MemPool()
@@ -89,12 +89,12 @@ class Pools(AllocatorTest):
 
     def test_another_thread_is_not_in_the_pool(self):
         pool = torch.cuda.MemPool()
-        made = []
+        blocks = []
         with torch.cuda.use_mem_pool(pool):
-            thread = threading.Thread(target=lambda: made.append(block(3 * MIB)))
+            thread = threading.Thread(target=lambda: blocks.append(block(3 * MIB)))
             thread.start()
             thread.join()
-        self.assertNotIn(made[0].data_ptr(), addresses_in(pool))
+        self.assertNotIn(blocks[0].data_ptr(), addresses_in(pool))
 
     def test_streams_inside_a_pool(self):
         pool = torch.cuda.MemPool()

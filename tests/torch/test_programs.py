@@ -19,8 +19,8 @@ class Libraries(AllocatorTest):
                 y = F.conv2d(x, w, padding=1)
                 y.square().mean().backward()
                 with torch.no_grad():
-                    wanted = F.conv2d(x.double(), w.double(), padding=1)
-                torch.testing.assert_close(y.double(), wanted, rtol=2e-2, atol=5e-2)
+                    expected = F.conv2d(x.double(), w.double(), padding=1)
+                torch.testing.assert_close(y.double(), expected, rtol=2e-2, atol=5e-2)
         finally:
             torch.backends.cudnn.benchmark = False
 
@@ -39,7 +39,7 @@ class Libraries(AllocatorTest):
 
     def test_products_on_several_streams(self):
         a = torch.randn(512, 512, device=GPU)
-        wanted = a @ a
+        expected = a @ a
         torch.cuda.synchronize()
         results = []
         for _ in range(6):
@@ -47,7 +47,7 @@ class Libraries(AllocatorTest):
                 results.append(a @ a)
         torch.cuda.synchronize()
         for result in results:
-            torch.testing.assert_close(result, wanted)
+            torch.testing.assert_close(result, expected)
 
     def test_sorting_scanning_and_indexing(self):
         x = torch.randperm(1_000_000, device=GPU)
@@ -63,9 +63,9 @@ class Libraries(AllocatorTest):
     def test_pinned_copies_both_ways(self):
         host = torch.randn(4 * MIB).pin_memory()
         for _ in range(10):
-            there = host.to(GPU, non_blocking=True)
+            on_gpu = host.to(GPU, non_blocking=True)
             back = torch.empty_like(host).pin_memory()
-            back.copy_(there, non_blocking=True)
+            back.copy_(on_gpu, non_blocking=True)
             torch.cuda.synchronize()
             self.assertTrue(torch.equal(host, back))
 
@@ -143,10 +143,10 @@ class Training(AllocatorTest):
     def test_a_profiler_sees_the_memory(self):
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             x = torch.empty(8 * MIB, dtype=torch.uint8, device=GPU)
             del x
-        sizes = [event.nbytes() for event in found.profiler.kineto_results.events()
+        sizes = [event.nbytes() for event in profiled.profiler.kineto_results.events()
                  if event.name() == "[memory]"]
         self.assertTrue(any(size >= 8 * MIB for size in sizes), sizes)
         self.assertTrue(any(size <= -8 * MIB for size in sizes), sizes)

@@ -40,12 +40,12 @@ class Segments(AllocatorTest):
 
     def test_a_tensor_is_found_at_its_address(self):
         x = block(3 * MIB + 7)
-        found = [each for _, each in blocks_of(torch.cuda.memory_snapshot())
-                 if each["address"] == x.data_ptr()]
-        self.assertEqual(len(found), 1)
-        self.assertEqual(found[0]["state"], "active_allocated")
-        self.assertEqual(found[0]["requested_size"], 3 * MIB + 7)
-        self.assertGreaterEqual(found[0]["size"], 3 * MIB + 7)
+        blocks = [each for _, each in blocks_of(torch.cuda.memory_snapshot())
+                  if each["address"] == x.data_ptr()]
+        self.assertEqual(len(blocks), 1)
+        self.assertEqual(blocks[0]["state"], "active_allocated")
+        self.assertEqual(blocks[0]["requested_size"], 3 * MIB + 7)
+        self.assertGreaterEqual(blocks[0]["size"], 3 * MIB + 7)
 
     def test_streams_are_named(self):
         stream = torch.cuda.Stream()
@@ -98,11 +98,11 @@ class History(AllocatorTest):
         x = block(5 * MIB + 1)
         address = x.data_ptr()
         del x
-        mine = [entry for entry in self.trace() if entry.get("addr") == address]
-        actions = [entry["action"] for entry in mine
+        entries = [entry for entry in self.trace() if entry.get("addr") == address]
+        actions = [entry["action"] for entry in entries
                    if entry["action"] in ("alloc", "free_requested", "free_completed")]
         self.assertEqual(actions, ["alloc", "free_requested", "free_completed"])
-        for entry in mine:
+        for entry in entries:
             if entry["action"] == "alloc":
                 self.assertEqual(entry["size"], 5 * MIB + 1)
                 self.assertEqual(entry["stream"], torch.cuda.current_stream().cuda_stream)
@@ -137,8 +137,8 @@ class History(AllocatorTest):
         self.assertGreaterEqual(sum(entry["size"] for entry in taken), 300 * MIB)
         del x
         torch.cuda.empty_cache()
-        given = [entry for entry in self.trace() if entry["action"] in ("segment_free", "segment_unmap")]
-        self.assertGreaterEqual(sum(entry["size"] for entry in given), 300 * MIB)
+        released = [entry for entry in self.trace() if entry["action"] in ("segment_free", "segment_unmap")]
+        self.assertGreaterEqual(sum(entry["size"] for entry in released), 300 * MIB)
 
     def test_running_out_is_in_it(self):
         with self.assertRaises(torch.OutOfMemoryError):

@@ -311,14 +311,14 @@ class UndeclaredUses(AllocatorTest):
             assert not wrong, wrong
 
         def new_stream():  # by way of C++
-            made = torch.Stream(device="cuda")
-            return torch.cuda.Stream(stream_id=made.stream_id, device_index=made.device_index,
-                                     device_type=made.device_type)
+            stream = torch.Stream(device="cuda")
+            return torch.cuda.Stream(stream_id=stream.stream_id, device_index=stream.device_index,
+                                     device_type=stream.device_type)
         """
 
     def test_more_streams_than_torch_has(self):
         self.assert_ran(support.run_program(self.PROGRAM + """
-        streams = [torch.cuda.Stream() for _ in range(40)]  # the turn shows 8 of them
+        streams = [torch.cuda.Stream() for _ in range(40)]  # a probe shows 8 of them
         read_everywhere(streams[12:20])
         read_everywhere(streams)
         """))
@@ -504,15 +504,15 @@ class Threads(AllocatorTest):
 
     def test_memory_freed_by_another_thread(self):
         before = allocated()
-        made, seen = [], []
+        blocks, seen = [], []
 
         def make(_):
-            made.extend(block(100_000) for _ in range(50))
+            blocks.extend(block(100_000) for _ in range(50))
 
         def drop(_):
-            while made:
+            while blocks:
                 try:
-                    made.pop()
+                    blocks.pop()
                 except IndexError:
                     break
             seen.append(1)

@@ -20,11 +20,11 @@ class Functions(AllocatorTest):
 
     def test_its_counters_agree_with_torchs(self):
         x = block(5 * MIB + 3)
-        mine, torchs = weir.torch.stats(), torch.cuda.memory_stats()
+        weirs, torchs = weir.torch.stats(), torch.cuda.memory_stats()
         for ours, name in (("active_requested", "requested_bytes"), ("allocated", "allocated_bytes"),
                            ("active", "active_bytes"), ("reserved", "reserved_bytes")):
-            self.assertEqual(mine[ours], torchs[f"{name}.all.current"])
-            self.assertEqual(mine[f"{ours}_peak"], torchs[f"{name}.all.peak"])
+            self.assertEqual(weirs[ours], torchs[f"{name}.all.current"])
+            self.assertEqual(weirs[f"{ours}_peak"], torchs[f"{name}.all.peak"])
         del x
 
     def test_the_report_names_what_is_live(self):
@@ -40,12 +40,31 @@ class Functions(AllocatorTest):
         self.assertIn("tag kv cache: 7", weir.torch.report())
         del keep
 
-    def test_trim_gives_back_without_waiting(self):
+    def test_trim_releases_without_waiting(self):
         block(100 * MIB)
         torch.cuda.synchronize()
         before = torch.cuda.memory_reserved()
         self.assertGreater(weir.torch.trim(), 0)
         self.assertLess(torch.cuda.memory_reserved(), before)
+
+    def test_histories_and_recordings_beside_a_recording_of_the_process(self):
+        self.assert_ran(support.run_program("""
+            import shutil, torch, weir.torch
+            torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python",
+                                                     max_entries=1000)
+            weir.torch.record(folder + "/part.weirtrace")
+            x = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+            weir.torch.stop()
+            actions = {entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]}
+            assert {"alloc", "segment_map"} <= actions, actions
+            assert os.path.exists(folder + "/process.weirtrace")
+            assert os.path.getsize(folder + "/part.weirtrace") > 0
+            shutil.rmtree(folder)
+            """, before="""
+            import os, tempfile
+            folder = tempfile.mkdtemp()
+            os.environ["WEIR_RECORD"] = folder + "/process.weirtrace"
+            """))
 
 
 @unittest.skipUnless(support.WEIR, "weir's own, nothing of torch's to compare with")

@@ -24,7 +24,7 @@ class live_page_tests : public ::testing::Test {
   stream stream_ = stream::create(gpu_).value();
 };
 
-TEST_F(live_page_tests, tell_what_the_allocator_holds_by_tag_and_stream) {
+TEST_F(live_page_tests, show_what_the_allocator_holds_by_tag_and_stream) {
   auto memory = caching_allocator::create(gpu_).value();
   const tag cache = tag::named("kv cache").value();
   void* block = nullptr;
@@ -39,14 +39,14 @@ TEST_F(live_page_tests, tell_what_the_allocator_holds_by_tag_and_stream) {
   EXPECT_EQ(::getpid(), view.process);
   EXPECT_EQ(memory.stats().requested, view.stats.requested);
   EXPECT_EQ(memory.stats().reserved, view.stats.reserved);
-  EXPECT_EQ(gpu_.total_memory().count(), view.device_total);
+  EXPECT_EQ(gpu_.total_memory(), view.device_total);
   ASSERT_FALSE(view.tags.empty());
   EXPECT_EQ("kv cache", view.tags[0].name);
-  EXPECT_EQ(std::uint64_t{3} << 20, view.tags[0].requested.current);
+  EXPECT_EQ(bytes{3 << 20}, view.tags[0].requested.current);
   EXPECT_EQ(1u, view.tags[0].blocks);
   ASSERT_FALSE(view.streams.empty());
   EXPECT_EQ(stream_.ref().id().value(), view.streams[0].stream);
-  EXPECT_EQ(std::uint64_t{3} << 20, view.streams[0].live);
+  EXPECT_EQ(bytes{3 << 20}, view.streams[0].live);
   memory.deallocate(block, stream_);
 }
 
@@ -64,24 +64,24 @@ TEST_F(live_page_tests, are_written_again_and_again) {
   auto memory = caching_allocator::create(gpu_).value();
   const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
   void* const block = memory.allocate(bytes{1 << 20}, stream_);
-  std::uint64_t seen = 0;
-  for (int tries = 0; tries < 2000 && seen == 0; ++tries) {
+  bytes seen{};
+  for (int tries = 0; tries < 2000 && seen == bytes{}; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds{5});
     seen = read_live_pages(::getpid()).value().at(0).stats.requested.current;
   }
-  EXPECT_EQ(std::uint64_t{1} << 20, seen);
+  EXPECT_EQ(bytes{1 << 20}, seen);
   memory.deallocate(block, stream_);
 }
 
-TEST_F(live_page_tests, are_written_only_when_somebody_looks) {
+TEST_F(live_page_tests, are_written_only_when_a_reader_asks) {
   auto memory = caching_allocator::create(gpu_).value();
   const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
   std::this_thread::sleep_for(std::chrono::milliseconds{150});
   void* const block = memory.allocate(bytes{1 << 20}, stream_);
-  // By publishing and by this look, which is not of what was there before.
+  // By publishing and by this request, which is not answered with what was there before.
   const live_view view = read_live_pages(::getpid()).value().at(0);
   EXPECT_EQ(2u, view.updates);
-  EXPECT_EQ(std::uint64_t{1} << 20, view.stats.requested.current);
+  EXPECT_EQ(bytes{1 << 20}, view.stats.requested.current);
   memory.deallocate(block, stream_);
 }
 
@@ -90,18 +90,18 @@ TEST_F(live_page_tests, take_no_more_than_half_a_per_cent_of_the_time) {
   auto memory = caching_allocator::create(gpu_).value();
   std::vector<void*> blocks;
   for (int i = 0; i < 10'000; ++i) blocks.push_back(memory.allocate(bytes{512}, stream_));
-  auto look = clock::duration::max();  // the least that a look can have taken
+  auto snapshot_time = clock::duration::max();  // the least that a snapshot can have taken
   for (int i = 0; i < 5; ++i) {
     const auto from = clock::now();
     EXPECT_FALSE(memory.snapshot().pools.empty());
-    look = std::min(look, clock::now() - from);
+    snapshot_time = std::min(snapshot_time, clock::now() - from);
   }
   const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
   const auto from = clock::now();
   std::uint64_t updates = 0;
   while (clock::now() - from < std::chrono::milliseconds{400})
     updates = read_live_pages(::getpid()).value().at(0).updates;
-  const auto most = (clock::now() - from) / (200 * look) + 2;
+  const auto most = (clock::now() - from) / (200 * snapshot_time) + 2;
   EXPECT_LE(updates, static_cast<std::uint64_t>(most));
   for (void* const each : blocks) memory.deallocate(each, stream_);
 }
@@ -118,9 +118,9 @@ TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
     EXPECT_TRUE(memory.close());
   }
   EXPECT_FALSE(std::filesystem::exists(path));
-  const auto gone = read_live_pages(::getpid());
-  ASSERT_FALSE(gone);
-  EXPECT_EQ(errc::not_found, gone.error().code);
+  const auto closed = read_live_pages(::getpid());
+  ASSERT_FALSE(closed);
+  EXPECT_EQ(errc::not_found, closed.error().code);
 }
 
 TEST_F(live_page_tests, are_found_after_many_have_gone) {

@@ -25,14 +25,14 @@ int in_child(Function body) {
   return WEXITSTATUS(status);
 }
 
-int allocate_twice(const options& settings) {
+int allocate_twice(const allocator_options& settings) {
   const auto machine = open_small_machine();
   const auto gpu = machine->device(device_id{0}).value();
   for (int i = 0; i < 2; ++i) {
-    auto made = caching_allocator::create(gpu, settings);
-    if (!made) return made.code() == errc::system ? 2 : 3;
+    auto memory = caching_allocator::create(gpu, settings);
+    if (!memory) return memory.code() == errc::system ? 2 : 3;
     const auto stream = weir::stream::create(gpu).value();
-    made->deallocate(made->allocate(bytes{5000}, stream), stream);
+    memory->deallocate(memory->allocate(bytes{5000}, stream), stream);
   }
   return 0;
 }
@@ -47,7 +47,7 @@ void expect_recorded(const std::string& path) {
 
 TEST(record_option, records_each_allocator_into_a_file) {
   const scratch_folder folder;
-  options settings;
+  allocator_options settings;
   settings.record = folder.path("run.weirtrace");
   EXPECT_EQ(in_child([&] { return allocate_twice(settings); }), 0);
   expect_recorded(folder.path("run.weirtrace"));
@@ -57,7 +57,7 @@ TEST(record_option, records_each_allocator_into_a_file) {
 
 TEST(record_option, is_an_error_where_the_file_cannot_be_made) {
   const scratch_folder folder;
-  options settings;
+  allocator_options settings;
   settings.record = folder.path("no/such/run.weirtrace");
   EXPECT_EQ(in_child([&] { return allocate_twice(settings); }), 2);
 }

@@ -31,8 +31,8 @@ using namespace weir::literals;
 class recorder_test : public ::testing::Test {
  protected:
   std::string path() const { return folder_.path("run.weirtrace"); }
-  recording stop_and_read(recorder& tape) {
-    EXPECT_TRUE(tape.stop());
+  recording stop_and_read(weir::recorder& recorder) {
+    EXPECT_TRUE(recorder.stop());
     auto read = read_trace(path()).value();
     EXPECT_FALSE(read.damage) << read.damage->reason;
     return read;
@@ -57,15 +57,15 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
   const auto other = weir::stream::create(gpu_).value();
   void* const before = memory.allocate(bytes{1000}, stream);
   const auto weights = tag::named("weights").value();
-  auto tape =
-      recorder::start(path(),
-                      {.program = "test", .device = "sim", .device_capacity = gpu_.total_memory()})
+  auto recorder =
+      weir::recorder::start(
+          path(), {.program = "test", .device = "sim", .device_capacity = gpu_.total_memory()})
           .value();
-  memory.set_observer(tape.get());
+  auto observation = memory.add_observer(*recorder);
   memory.deallocate(before, stream);  // left out: it was there before
   ASSERT_TRUE(memory.set_limit(64_GiB));
   ASSERT_TRUE(memory.set_limit(weights, 32_GiB));
-  tape->marker("begin");
+  recorder->marker("begin");
   void* p = nullptr;
   {
     const tag_scope scope{weights};
@@ -76,67 +76,67 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
   const auto pool = memory.create_pool("kv").value();
   void* const q = pool.allocate(bytes{5000}, other);
   EXPECT_FALSE(memory.try_allocate(100_GiB, stream));
-  memory.set_observer(nullptr);
-  memory.deallocate(q, other);  // nobody looks
+  observation.end();
+  memory.deallocate(q, other);  // not observed
 
-  const auto read = stop_and_read(*tape);
+  const auto read = stop_and_read(*recorder);
   EXPECT_EQ(read.program, "test");
   EXPECT_EQ(read.device, "sim");
-  EXPECT_EQ(read.device_capacity, gpu_.total_memory().count());
+  EXPECT_EQ(read.device_capacity, gpu_.total_memory());
   EXPECT_TRUE(read.real_addresses);
   EXPECT_EQ(read.threads, std::vector<std::uint64_t>{static_cast<std::uint64_t>(gettid())});
   EXPECT_THAT(read.tags, ::testing::ElementsAre("", "weights"));
   EXPECT_THAT(read.texts, ::testing::ElementsAre("begin"));
   EXPECT_EQ(read.pools.size(), 2u);
   const auto find = [&](trace_kind kind) {
-    const auto at = std::find_if(read.events.begin(), read.events.end(),
-                                 [&](const auto& e) { return e.kind == kind; });
-    return at == read.events.end() ? trace_event{} : *at;
+    const auto event = std::find_if(read.events.begin(), read.events.end(),
+                                    [&](const auto& e) { return e.kind == kind; });
+    return event == read.events.end() ? trace_event{} : *event;
   };
-  const auto made = find(trace_kind::allocate);
-  EXPECT_EQ(made.address, reinterpret_cast<std::uint64_t>(p));
-  EXPECT_EQ(made.size, 100'000u);
-  EXPECT_EQ(made.extra, 100'352u);
-  EXPECT_EQ(made.tag, 1);
-  EXPECT_EQ(read.streams[made.stream], stream.id().number());
-  EXPECT_EQ(find(trace_kind::deallocate).address, made.address);
+  const auto allocation = find(trace_kind::allocate);
+  EXPECT_EQ(allocation.address, reinterpret_cast<std::uint64_t>(p));
+  EXPECT_EQ(allocation.size, 100'000u);
+  EXPECT_EQ(allocation.extra, 100'352u);
+  EXPECT_EQ(allocation.tag, 1);
+  EXPECT_EQ(read.streams[allocation.stream], stream.id().number());
+  EXPECT_EQ(find(trace_kind::deallocate).address, allocation.address);
   EXPECT_EQ(read.streams[find(trace_kind::record_stream).stream], other.id().number());
   EXPECT_EQ(count(read, trace_kind::limit), 2u);
   EXPECT_EQ(find(trace_kind::out_of_memory).size, (100_GiB).count());
   EXPECT_EQ(count(read, trace_kind::pool_created), 1u);
   EXPECT_EQ(count(read, trace_kind::allocate), 2u);
   EXPECT_EQ(count(read, trace_kind::deallocate), 1u);
-  EXPECT_EQ(tape->stats().written, read.events.size());
-  EXPECT_EQ(tape->stats().dropped, 0u);
+  EXPECT_EQ(recorder->stats().written, read.events.size());
+  EXPECT_EQ(recorder->stats().dropped, 0u);
   EXPECT_EQ(folder_.files(), 1u);
 }
 
 /// Threads allocate, hand over and free through a small ring that is always full.
 TEST_F(recorder_test, loses_nothing_when_threads_pass_blocks_around) {
   auto memory = caching_allocator::create(gpu_).value();
-  auto tape = recorder::start(path(), {.ring_events = 64}).value();
-  memory.set_observer(tape.get());
+  auto recorder = weir::recorder::start(path(), {.ring_events = 64}).value();
+  auto observation = memory.add_observer(*recorder);
   constexpr int threads = 4;
   constexpr int rounds = 3'000;
-  std::vector<std::atomic<void*>> shelf(8);
+  std::vector<std::atomic<void*>> exchanged(8);
   std::vector<std::thread> running;
   for (int t = 0; t < threads; ++t) {
     running.emplace_back([&, t] {
       const auto stream = weir::stream::create(gpu_).value();
       for (int i = 0; i < rounds; ++i) {
-        void* const mine =
+        void* const own =
             memory.allocate(bytes{512 * (1 + static_cast<std::uint64_t>(i % 4))}, stream);
-        void* const theirs = shelf[static_cast<std::size_t>((i * 7 + t) % 8)].exchange(mine);
-        if (theirs != nullptr) memory.deallocate(theirs, stream);
+        void* const taken = exchanged[static_cast<std::size_t>((i * 7 + t) % 8)].exchange(own);
+        if (taken != nullptr) memory.deallocate(taken, stream);
       }
     });
   }
   for (auto& each : running) each.join();
-  for (auto& each : shelf) memory.deallocate(each.load());
+  for (auto& each : exchanged) memory.deallocate(each.load());
   const auto stats = memory.stats();
-  memory.set_observer(nullptr);
+  observation.end();
   // The reader itself refuses a block that is freed before it is allocated, or allocated twice.
-  const auto read = stop_and_read(*tape);
+  const auto read = stop_and_read(*recorder);
   EXPECT_EQ(count(read, trace_kind::allocate), static_cast<std::size_t>(threads) * rounds);
   EXPECT_EQ(count(read, trace_kind::deallocate), static_cast<std::size_t>(threads) * rounds);
   EXPECT_EQ(stats.blocks.current, 0u);
@@ -151,40 +151,41 @@ TEST_F(recorder_test, loses_nothing_when_threads_pass_blocks_around) {
 }
 
 TEST_F(recorder_test, drops_and_counts_if_it_may) {
-  auto tape = recorder::start(path(), {.ring_events = 16, .drop_when_full = true}).value();
+  auto recorder =
+      weir::recorder::start(path(), {.ring_events = 16, .drop_when_full = true}).value();
   constexpr std::uint64_t events = 100'000;
   for (std::uint64_t i = 0; i < events; ++i)
-    tape->on_event(block(memory_event_kind::allocate, 512 * (i + 1)));
-  const auto read = stop_and_read(*tape);
+    recorder->on_event(block(memory_event_kind::allocate, 512 * (i + 1)));
+  const auto read = stop_and_read(*recorder);
   EXPECT_GT(read.dropped, 0u);
   EXPECT_EQ(read.dropped + read.events.size(), events);
-  EXPECT_EQ(tape->stats().dropped, read.dropped);
+  EXPECT_EQ(recorder->stats().dropped, read.dropped);
 }
 
 TEST_F(recorder_test, can_be_read_before_it_is_stopped) {
-  auto tape = recorder::start(path(), {.flush_every = std::chrono::hours{1}}).value();
-  tape->on_event(block(memory_event_kind::allocate, 512));
-  ASSERT_TRUE(tape->flush());
+  auto recorder = weir::recorder::start(path(), {.flush_every = std::chrono::hours{1}}).value();
+  recorder->on_event(block(memory_event_kind::allocate, 512));
+  ASSERT_TRUE(recorder->flush());
   const std::string part = path() + "." + std::to_string(getpid()) + ".part";
   const auto now = read_trace(part).value();
   EXPECT_EQ(now.events.size(), 1u);
   ASSERT_TRUE(now.damage);
   EXPECT_THAT(now.damage->reason, HasSubstr("no end"));
   EXPECT_FALSE(std::filesystem::exists(path()));
-  EXPECT_EQ(stop_and_read(*tape).events.size(), 1u);
+  EXPECT_EQ(stop_and_read(*recorder).events.size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(part));
-  tape->on_event(block(memory_event_kind::allocate, 1024));  // ignored
-  EXPECT_TRUE(tape->stop());
+  recorder->on_event(block(memory_event_kind::allocate, 1024));  // ignored
+  EXPECT_TRUE(recorder->stop());
   EXPECT_EQ(read_trace(path()).value().events.size(), 1u);
 }
 
 TEST_F(recorder_test, survives_its_process_being_killed) {
   const pid_t child = fork();
   if (child == 0) {
-    auto tape = recorder::start(path()).value();
+    auto recorder = weir::recorder::start(path()).value();
     for (std::uint64_t i = 1; i <= 1000; ++i)
-      tape->on_event(block(memory_event_kind::allocate, 512 * i));
-    static_cast<void>(tape->flush());
+      recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+    static_cast<void>(recorder->flush());
     ::kill(getpid(), SIGKILL);
   }
   int status = 0;
@@ -196,21 +197,21 @@ TEST_F(recorder_test, survives_its_process_being_killed) {
 }
 
 TEST_F(recorder_test, is_silent_in_a_forked_child) {
-  auto tape = recorder::start(path(), {.ring_events = 16}).value();
-  tape->on_event(block(memory_event_kind::allocate, 512));
+  auto recorder = weir::recorder::start(path(), {.ring_events = 16}).value();
+  recorder->on_event(block(memory_event_kind::allocate, 512));
   const pid_t child = fork();
   if (child == 0) {
     for (std::uint64_t i = 0; i < 100; ++i)  // more than a ring holds: it must not wait
-      tape->on_event(block(memory_event_kind::allocate, 1024 * (i + 1)));
-    tape->marker("child");
-    const bool refused = !tape->flush();
-    tape.reset();
+      recorder->on_event(block(memory_event_kind::allocate, 1024 * (i + 1)));
+    recorder->marker("child");
+    const bool refused = !recorder->flush();
+    recorder.reset();
     _exit(refused ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  EXPECT_EQ(stop_and_read(*tape).events.size(), 1u);
+  EXPECT_EQ(stop_and_read(*recorder).events.size(), 1u);
 }
 
 TEST_F(recorder_test, says_so_when_the_disk_is_full) {
@@ -218,13 +219,13 @@ TEST_F(recorder_test, says_so_when_the_disk_is_full) {
   struct rlimit before {};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  auto tape = recorder::start(path(), {.ring_events = 16, .level = 0}).value();
+  auto recorder = weir::recorder::start(path(), {.ring_events = 16, .level = 0}).value();
   const struct rlimit small { 2000, before.rlim_max };
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
   const auto reported = reported_errors();
-  for (std::uint64_t i = 1; i <= 5000; ++i)  // nobody waits for a writer that has given up
-    tape->on_event(block(memory_event_kind::allocate, 512 * i));
-  const auto done = tape->stop();
+  for (std::uint64_t i = 1; i <= 5000; ++i)  // no thread waits for a writer that has failed
+    recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+  const auto done = recorder->stop();
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(done.code(), errc::system);
@@ -253,10 +254,10 @@ TEST_F(recorder_test, tells_stacks_where_asked) {
   GTEST_SKIP() << "with its fake frames stacks cannot be walked; ThreadSanitizer's build does";
 #endif
 #endif
-  auto tape = recorder::start(path(), {.stacks = true}).value();
+  auto recorder = weir::recorder::start(path(), {.stacks = true}).value();
   for (std::uint64_t i = 1; i <= 3; ++i)
-    tape->on_event(block(memory_event_kind::allocate, 512 * i));
-  const auto read = stop_and_read(*tape);
+    recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+  const auto read = stop_and_read(*recorder);
   ASSERT_EQ(read.stacks.size(), 1u);  // the same place each time
   EXPECT_GE(read.stacks[0].size(), 2u);
   EXPECT_EQ(read.events[0].other, 1u);
@@ -264,20 +265,21 @@ TEST_F(recorder_test, tells_stacks_where_asked) {
 
 /// Destroyed at the end of its thread, after the recorder's own part of it.
 struct late_free {
-  recorder* tape = nullptr;
+  weir::recorder* recorder = nullptr;
   ~late_free() {
-    if (tape != nullptr) tape->on_event(block(memory_event_kind::deallocate, 512));
+    if (recorder != nullptr) recorder->on_event(block(memory_event_kind::deallocate, 512));
   }
 };
 
 TEST_F(recorder_test, hears_what_threads_do_at_their_very_end) {
-  auto tape = recorder::start(path()).value();
+  auto recorder = weir::recorder::start(path()).value();
   std::thread{[&] {
     thread_local late_free last;
-    last.tape = tape.get();  // made before the thread's first event, so it goes after its ring
-    tape->on_event(block(memory_event_kind::allocate, 512));
+    last.recorder =
+        recorder.get();  // made before the thread's first event, so it goes after its ring
+    recorder->on_event(block(memory_event_kind::allocate, 512));
   }}.join();
-  const auto read = stop_and_read(*tape);
+  const auto read = stop_and_read(*recorder);
   EXPECT_EQ(count(read, trace_kind::deallocate), 1u);
 }
 

@@ -23,23 +23,23 @@ using ::testing::HasSubstr;
 
 /// Something of everything, with addresses that are used again.
 recording sample(std::size_t blocks = 100) {
-  recording made;
-  made.program = "program";
-  made.device = "a device";
-  made.device_capacity = 80'000'000'000;
-  made.tags = {"", "weights", "cache"};
-  made.pools = {"", "graph"};
-  made.streams = {0, 77, 12};
-  made.threads = {4000, 4001};
-  made.texts = {"step 1", "a remark with \"quotes\""};
-  made.frames = {"main at main.cpp:3", "run at run.cpp:70"};
-  made.stacks = {{0}, {1, 0}, {}};
-  made.peaks = {{"torch-default", 10, 20}, {"balanced", 10, 11}};
-  made.dropped = 3;
+  recording recorded;
+  recorded.program = "program";
+  recorded.device = "a device";
+  recorded.device_capacity = bytes{80'000'000'000};
+  recorded.tags = {"", "weights", "cache"};
+  recorded.pools = {"", "graph"};
+  recorded.streams = {0, 77, 12};
+  recorded.threads = {4000, 4001};
+  recorded.texts = {"step 1", "a remark with \"quotes\""};
+  recorded.frames = {"main at main.cpp:3", "run at run.cpp:70"};
+  recorded.stacks = {{0}, {1, 0}, {}};
+  recorded.peaks = {{"torch-default", bytes{10}, bytes{20}}, {"balanced", bytes{10}, bytes{11}}};
+  recorded.dropped = 3;
   std::uint64_t time = 0;
-  const auto add = [&](trace_event what) {
-    what.time = time += 37;
-    made.events.push_back(what);
+  const auto add = [&](trace_event event) {
+    event.time = time += 37;
+    recorded.events.push_back(event);
   };
   add({.size = 1 << 30, .kind = trace_kind::limit});
   add({.address = 0x7f0000000000, .size = 2 << 20, .kind = trace_kind::reserve});
@@ -69,7 +69,7 @@ recording sample(std::size_t blocks = 100) {
   add({.stream = 1, .other = 2, .kind = trace_kind::wait});
   add({.address = 4096, .size = 512, .extra = 8192, .kind = trace_kind::move});
   add({.size = std::uint64_t{1} << 63, .stream = 1, .kind = trace_kind::out_of_memory});
-  return made;
+  return recorded;
 }
 
 void expect_equal(const recording& a, const recording& b) {
@@ -91,24 +91,24 @@ void expect_equal(const recording& a, const recording& b) {
 
 TEST(trace_file, reads_back_what_was_written) {
   const scratch_folder folder;
-  auto made = sample();
+  auto recorded = sample();
   for (const int level : {0, 1, 19}) {
-    made.real_addresses = level == 0;
-    ASSERT_TRUE(write_trace(made, folder.path("a"), {.level = level}));
+    recorded.real_addresses = level == 0;
+    ASSERT_TRUE(write_trace(recorded, folder.path("a"), {.level = level}));
     const auto read = read_trace(folder.path("a")).value();
     EXPECT_FALSE(read.damage);
-    expect_equal(read, made);
+    expect_equal(read, recorded);
   }
   EXPECT_EQ(folder.files(), 1u);
 }
 
 TEST(trace_file, crosses_frames) {
   const scratch_folder folder;
-  const auto made = sample(200'000);  // more events than a frame has
-  ASSERT_TRUE(write_trace(made, folder.path("a"), {.level = 1}));
+  const auto recorded = sample(200'000);  // more events than a frame has
+  ASSERT_TRUE(write_trace(recorded, folder.path("a"), {.level = 1}));
   const auto read = read_trace(folder.path("a")).value();
   EXPECT_FALSE(read.damage);
-  EXPECT_EQ(read.events, made.events);
+  EXPECT_EQ(read.events, recorded.events);
 }
 
 TEST(trace_file, holds_an_empty_recording) {
@@ -121,44 +121,44 @@ TEST(trace_file, holds_an_empty_recording) {
 }
 
 /// A file of several frames of ten events each.
-std::string framed(const recording& made) {
+std::string framed(const recording& recorded) {
   trace::name_encoder names;
-  for (std::size_t i = 1; i < made.tags.size(); ++i)
-    names.text(trace::name_kind::tag, made.tags[i]);
-  names.text(trace::name_kind::pool, made.pools[1]);
-  for (const auto each : made.streams) names.number(trace::name_kind::stream, each);
-  for (const auto each : made.threads) names.number(trace::name_kind::thread, each);
-  for (const auto& each : made.texts) names.text(trace::name_kind::text, each);
-  for (const auto& each : made.frames) names.text(trace::name_kind::frame, each);
-  for (const auto& each : made.stacks) names.stack(each);
+  for (std::size_t i = 1; i < recorded.tags.size(); ++i)
+    names.text(trace::name_kind::tag, recorded.tags[i]);
+  names.text(trace::name_kind::pool, recorded.pools[1]);
+  for (const auto each : recorded.streams) names.number(trace::name_kind::stream, each);
+  for (const auto each : recorded.threads) names.number(trace::name_kind::thread, each);
+  for (const auto& each : recorded.texts) names.text(trace::name_kind::text, each);
+  for (const auto& each : recorded.frames) names.text(trace::name_kind::frame, each);
+  for (const auto& each : recorded.stacks) names.stack(each);
   std::string bytes = trace::file_header();
   trace::put_frame(bytes, trace::frame_kind::names, names.entries(), names.content(), nullptr, 0);
   trace::event_encoder encoder;
-  std::string wrong;
-  for (std::span<const trace_event> rest{made.events}; !rest.empty();) {
-    const auto now = rest.first(std::min<std::size_t>(rest.size(), 10));
-    const auto content = encoder.encode(now, trace::table_sizes::of(made), wrong);
-    trace::put_frame(bytes, trace::frame_kind::events, static_cast<std::uint32_t>(now.size()),
+  std::string problem;
+  for (std::span<const trace_event> rest{recorded.events}; !rest.empty();) {
+    const auto batch = rest.first(std::min<std::size_t>(rest.size(), 10));
+    const auto content = encoder.encode(batch, trace::table_sizes::of(recorded), problem);
+    trace::put_frame(bytes, trace::frame_kind::events, static_cast<std::uint32_t>(batch.size()),
                      content, trace::find_zstd(), 3);
-    rest = rest.subspan(now.size());
+    rest = rest.subspan(batch.size());
   }
-  EXPECT_EQ(wrong, "");
+  EXPECT_EQ(problem, "");
   std::string end;
-  trace::put_varint(end, made.events.size());
+  trace::put_varint(end, recorded.events.size());
   trace::put_frame(bytes, trace::frame_kind::end, 1, end, nullptr, 0);
   return bytes;
 }
 
 /// The events are a beginning of those that were written, and no frame is there in part.
-void expect_beginning(const recording& read, const recording& of) {
-  ASSERT_LE(read.events.size(), of.events.size());
-  EXPECT_TRUE(std::equal(read.events.begin(), read.events.end(), of.events.begin()));
-  EXPECT_TRUE(read.events.size() % 10 == 0 || read.events.size() == of.events.size());
+void expect_beginning(const recording& read, const recording& whole) {
+  ASSERT_LE(read.events.size(), whole.events.size());
+  EXPECT_TRUE(std::equal(read.events.begin(), read.events.end(), whole.events.begin()));
+  EXPECT_TRUE(read.events.size() % 10 == 0 || read.events.size() == whole.events.size());
 }
 
 TEST(trace_file, gives_everything_before_a_cut) {
-  const auto made = sample(20);
-  const std::string whole = framed(made);
+  const auto recorded = sample(20);
+  const std::string whole = framed(recorded);
   ASSERT_FALSE(read_trace_from(whole).value().damage);
   std::size_t most = 0;
   for (std::size_t length = 8; length < whole.size(); ++length) {
@@ -166,28 +166,28 @@ TEST(trace_file, gives_everything_before_a_cut) {
     ASSERT_TRUE(read.damage) << length;
     EXPECT_LE(read.damage->offset, length);
     EXPECT_THAT(read.damage->reason, ::testing::AnyOf(HasSubstr("cut"), HasSubstr("no end")));
-    expect_beginning(read, made);
+    expect_beginning(read, recorded);
     EXPECT_GE(read.events.size(), most);
     most = read.events.size();
   }
-  EXPECT_EQ(most, made.events.size());
+  EXPECT_EQ(most, recorded.events.size());
 }
 
 TEST(trace_file, gives_everything_before_damage) {
-  const auto made = sample(20);
-  const std::string whole = framed(made);
+  const auto recorded = sample(20);
+  const std::string whole = framed(recorded);
   for (std::size_t at = trace::file_header_size; at < whole.size(); ++at) {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     const auto read = read_trace_from(damaged).value();
     ASSERT_TRUE(read.damage) << at;
     EXPECT_LE(read.damage->offset, at);
-    expect_beginning(read, made);
+    expect_beginning(read, recorded);
   }
   const auto longer = read_trace_from(whole + "x").value();
   ASSERT_TRUE(longer.damage);
   EXPECT_EQ(longer.damage->offset, whole.size());
-  EXPECT_EQ(longer.events, made.events);
+  EXPECT_EQ(longer.events, recorded.events);
 }
 
 TEST(trace_file, refuses_what_is_none) {
@@ -220,7 +220,7 @@ TEST(trace_file, believes_no_size) {
     EXPECT_TRUE(read.events.empty());
     EXPECT_LE(read.events.capacity(), 1u);
   }
-  // A header that names four gigabytes is refused before they are looked for.
+  // A header that names four gigabytes is refused before they are allocated.
   std::string huge = frame_of(1, "x");
   huge.replace(trace::file_header_size + 12, 4, "\xff\xff\xff\xff");
   EXPECT_THAT(read_trace_from(huge).value().damage->reason, HasSubstr("size that none has"));
@@ -234,12 +234,12 @@ TEST(trace_file, keeps_to_limits) {
 
 TEST(trace_file, does_without_zstd) {
   const scratch_folder folder;
-  const auto made = sample();
-  ASSERT_TRUE(trace::write_trace_with(made, folder.path("a"), {}, nullptr));
+  const auto recorded = sample();
+  ASSERT_TRUE(trace::write_trace_with(recorded, folder.path("a"), {}, nullptr));
   const std::string stored = read_bytes(folder.path("a"));
-  expect_equal(trace::read_trace_with(stored, {}, nullptr).value(), made);
+  expect_equal(trace::read_trace_with(stored, {}, nullptr).value(), recorded);
   ASSERT_NE(trace::find_zstd(), nullptr) << "the other half needs libzstd.so.1";
-  ASSERT_TRUE(write_trace(made, folder.path("b")));
+  ASSERT_TRUE(write_trace(recorded, folder.path("b")));
   const std::string packed = read_bytes(folder.path("b"));
   EXPECT_LT(packed.size(), stored.size() / 2);
   const auto refused = trace::read_trace_with(packed, {}, nullptr);
@@ -250,21 +250,21 @@ TEST(trace_file, does_without_zstd) {
 TEST(trace_file, refuses_recordings_that_cannot_be) {
   const scratch_folder folder;
   const auto refused = [&](std::vector<trace_event> events, std::string_view why) {
-    recording made;
-    made.events = std::move(events);
-    const auto done = write_trace(made, folder.path("a"));
+    recording recorded;
+    recorded.events = std::move(events);
+    const auto done = write_trace(recorded, folder.path("a"));
     ASSERT_FALSE(done);
     EXPECT_EQ(done.code(), errc::invalid_argument);
     EXPECT_THAT(done.error().detail, HasSubstr(std::string{why}));
     EXPECT_EQ(folder.files(), 0u);
   };
-  const trace_event made{.address = 1, .size = 1, .kind = trace_kind::allocate};
+  const trace_event allocated{.address = 1, .size = 1, .kind = trace_kind::allocate};
   const trace_event freed{.address = 1, .size = 1, .kind = trace_kind::deallocate};
   const trace_event reusable{.address = 1, .size = 1, .kind = trace_kind::reusable};
   refused({freed}, "event 0: a block is named that was not allocated");
-  refused({made, made}, "event 1: a block is allocated where one lives");
-  refused({made, freed, freed}, "event 2: a block is used after its free");
-  refused({made, reusable}, "event 1: a block is reusable");
+  refused({allocated, allocated}, "event 1: a block is allocated where one lives");
+  refused({allocated, freed, freed}, "event 2: a block is used after its free");
+  refused({allocated, reusable}, "event 1: a block is reusable");
   refused({{.kind = trace_kind{}}}, "no such kind");
   refused({{.time = 2, .kind = trace_kind::reserve}, {.time = 1, .kind = trace_kind::reserve}},
           "the time goes back");

@@ -1,5 +1,5 @@
 // Records: their numbers, their recycling and what they cost.
-#include "heap/block.hpp"
+#include "placement/block.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-namespace weir::inline v0::heap {
+namespace weir::inline v0::placement {
 namespace {
 
 TEST(block_test, records_are_recycled) {
@@ -61,4 +61,4 @@ TEST(block_test, epochs_compare_across_the_wrap) {
 }
 
 }  // namespace
-}  // namespace weir::inline v0::heap
+}  // namespace weir::inline v0::placement

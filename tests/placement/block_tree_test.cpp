@@ -1,5 +1,5 @@
 // The tree of blocks, against a sorted set.
-#include "heap/block_tree.hpp"
+#include "placement/block_tree.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-namespace weir::heap {
+namespace weir::placement {
 namespace {
 
 using key = std::tuple<stream_slot, std::uint32_t, std::uint32_t, std::uint64_t>;
@@ -79,4 +79,4 @@ INSTANTIATE_TEST_SUITE_P(orders, block_trees,
                          });
 
 }  // namespace
-}  // namespace weir::heap
+}  // namespace weir::placement

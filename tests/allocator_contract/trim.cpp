@@ -20,10 +20,10 @@ class giving_back : public allocator_test {
     bytes went{};
     for (int i = 0; i < 500; ++i) {
       went += memory().trim(keep).value();
-      if (memory().stats().reserved.current <= keep.count()) break;
+      if (memory().stats().reserved.current <= keep) break;
       std::this_thread::sleep_for(std::chrono::milliseconds{2});
     }
-    EXPECT_LE(memory().stats().reserved.current, keep.count());
+    EXPECT_LE(memory().stats().reserved.current, keep);
     return went;
   }
 };
@@ -54,11 +54,11 @@ TEST_P(giving_back, trim_keeps_what_it_was_told) {
   for (int i = 0; i < 8; ++i) blocks.push_back(memory().allocate(64_MiB, on));
   for (void* const each : blocks) memory().deallocate(each, on);
   EXPECT_TRUE(on.stream().synchronize());
-  const std::uint64_t before = memory().stats().reserved.current;
+  const bytes before = memory().stats().reserved.current;
   const bytes went = trim_down_to(256_MiB);
-  const std::uint64_t after = memory().stats().reserved.current;
-  EXPECT_EQ(before - after, went.count());
-  EXPECT_GE(after, (128_MiB).count()) << "no more than asked, but for whole segments";
+  const bytes after = memory().stats().reserved.current;
+  EXPECT_EQ(before - after, went);
+  EXPECT_GE(after, 128_MiB) << "no more than asked, but for whole segments";
   trim_down_to(0_B);
   expect_books();
 }
@@ -71,7 +71,7 @@ TEST_P(giving_back, trim_leaves_what_streams_may_still_use) {
   finish(block, on);
   if (policy() != placement_policy::classic) {  // whose release would wait for the device
     EXPECT_EQ(memory().trim().value(), 0_B);
-    EXPECT_GE(memory().stats().reserved.current, (16_MiB).count());
+    EXPECT_GE(memory().stats().reserved.current, 16_MiB);
   }
   busy->finish();
   EXPECT_TRUE(on.stream().synchronize());
@@ -98,7 +98,7 @@ TEST_P(giving_back, out_of_memory_says_where_the_memory_is) {
   const memory_report report = memory().explain(48_MiB, on);
   EXPECT_EQ(report.requested, 48_MiB);
   EXPECT_EQ(report.limit, 64_MiB);
-  EXPECT_EQ(report.stats.requested.current, (40_MiB).count());
+  EXPECT_EQ(report.stats.requested.current, 40_MiB);
   EXPECT_EQ(report.device_total, where().total_memory());
   ASSERT_FALSE(report.tags.empty());
   EXPECT_EQ(report.tags.front().tag.name(), "contract weights");
@@ -147,7 +147,7 @@ TEST_P(giving_back, what_a_pool_caches_serves_others_before_they_fail) {
     finish(make(4_MiB, on), on);
     finish(make(50_MiB, on), on);
     expect_books();
-    EXPECT_LE(memory().stats().reserved.peak, (80_MiB).count());
+    EXPECT_LE(memory().stats().reserved.peak, 80_MiB);
     EXPECT_TRUE(memory().empty_cache());
   }
 }
@@ -163,9 +163,9 @@ TEST_P(giving_back, a_tags_limit_is_its_own) {
     EXPECT_EQ(code_of(memory().try_allocate(4_MiB, on)), errc::limit_exceeded);
   }
   finish(make(4_MiB, on), on);
-  EXPECT_EQ(memory().stats(small).requested.current, (6_MiB).count());
+  EXPECT_EQ(memory().stats(small).requested.current, 6_MiB);
   finish(inside, on);
-  EXPECT_EQ(memory().stats(small).requested.current, 0U);
+  EXPECT_EQ(memory().stats(small).requested.current, 0_B);
   expect_books();
 }
 
@@ -177,7 +177,7 @@ TEST_P(giving_back, more_than_the_device_has_is_refused_and_forgotten) {
   finish(make(8_MiB, on), on);
   finish(block, on);
   EXPECT_TRUE(memory().empty_cache());
-  EXPECT_EQ(memory().stats().reserved.current, 0U);
+  EXPECT_EQ(memory().stats().reserved.current, 0_B);
 }
 
 TEST_P(giving_back, an_allocator_that_ends_with_live_blocks_says_so) {

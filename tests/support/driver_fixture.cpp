@@ -1,5 +1,5 @@
 // Making, launching and undoing, for tests.
-#include "support/workbench.hpp"
+#include "support/driver_fixture.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,14 +16,14 @@ void PrintTo(CUresult value, std::ostream* out) {
 
 namespace weir::testing_support {
 
-void workbench::open(std::shared_ptr<machine_under_test> opened) {
+void driver_fixture::open(std::shared_ptr<machine_under_test> opened) {
   machine = std::move(opened);
   cu = &machine->driver();
   device = machine->device();
   context = machine->context();
 }
 
-void workbench::settle() {
+void driver_fixture::clean_up() {
   if (cu == nullptr) return;
   cu->ctx_set_current(context);
   EXPECT_EQ(CUDA_SUCCESS, cu->ctx_synchronize());
@@ -34,35 +34,35 @@ void workbench::settle() {
   EXPECT_EQ(CUDA_SUCCESS, cu->ctx_synchronize());
 }
 
-CUstream workbench::new_stream(unsigned flags) {
+CUstream driver_fixture::new_stream(unsigned flags) {
   CUstream stream = nullptr;
   EXPECT_EQ(CUDA_SUCCESS, cu->stream_create(&stream, flags));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->stream_destroy(stream)); });
   return stream;
 }
 
-CUevent workbench::new_event(unsigned flags) {
+CUevent driver_fixture::new_event(unsigned flags) {
   CUevent event = nullptr;
   EXPECT_EQ(CUDA_SUCCESS, cu->event_create(&event, flags));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->event_destroy(event)); });
   return event;
 }
 
-CUdeviceptr workbench::new_memory(std::size_t bytes) {
+CUdeviceptr driver_fixture::new_memory(std::size_t bytes) {
   CUdeviceptr address = 0;
   EXPECT_EQ(CUDA_SUCCESS, cu->mem_alloc(&address, bytes));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->mem_free(address)); });
   return address;
 }
 
-CUdeviceptr workbench::new_managed(std::size_t bytes) {
+CUdeviceptr driver_fixture::new_managed(std::size_t bytes) {
   CUdeviceptr address = 0;
   EXPECT_EQ(CUDA_SUCCESS, cu->mem_alloc_managed(&address, bytes, CU_MEM_ATTACH_GLOBAL));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->mem_free(address)); });
   return address;
 }
 
-word* workbench::new_pinned(std::size_t bytes) {
+word* driver_fixture::new_pinned(std::size_t bytes) {
   void* pointer = nullptr;
   EXPECT_EQ(CUDA_SUCCESS, cu->mem_host_alloc(&pointer, bytes, host_alloc_portable));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->mem_free_host(pointer)); });
@@ -70,31 +70,31 @@ word* workbench::new_pinned(std::size_t bytes) {
   return static_cast<word*>(pointer);
 }
 
-CUmemoryPool workbench::new_pool(CUmemAllocationHandleType type) {
-  const CUmemPoolProps wanted = pool_properties(type);
+CUmemoryPool driver_fixture::new_pool(CUmemAllocationHandleType type) {
+  const CUmemPoolProps request = pool_properties(type);
   CUmemoryPool pool = nullptr;
-  EXPECT_EQ(CUDA_SUCCESS, cu->mem_pool_create(&pool, &wanted));
+  EXPECT_EQ(CUDA_SUCCESS, cu->mem_pool_create(&pool, &request));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->mem_pool_destroy(pool)); });
   return pool;
 }
 
-CUdeviceptr workbench::new_range(std::size_t bytes) {
+CUdeviceptr driver_fixture::new_range(std::size_t bytes) {
   CUdeviceptr address = 0;
   EXPECT_EQ(CUDA_SUCCESS, cu->mem_address_reserve(&address, bytes, 0, 0, 0));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->mem_address_free(address, bytes)); });
   return address;
 }
 
-CUmemGenericAllocationHandle workbench::new_handle(std::size_t bytes,
-                                                   CUmemAllocationHandleType type) {
-  const CUmemAllocationProp wanted = properties(type);
+CUmemGenericAllocationHandle driver_fixture::new_handle(std::size_t bytes,
+                                                        CUmemAllocationHandleType type) {
+  const CUmemAllocationProp request = properties(type);
   CUmemGenericAllocationHandle handle = 0;
-  EXPECT_EQ(CUDA_SUCCESS, cu->mem_create(&handle, bytes, &wanted, 0));
+  EXPECT_EQ(CUDA_SUCCESS, cu->mem_create(&handle, bytes, &request, 0));
   defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->mem_release(handle)); });
   return handle;
 }
 
-CUdeviceptr workbench::new_mapping(std::size_t bytes) {
+CUdeviceptr driver_fixture::new_mapping(std::size_t bytes) {
   const CUdeviceptr address = new_range(bytes);
   const CUmemGenericAllocationHandle handle = new_handle(bytes);
   EXPECT_EQ(CUDA_SUCCESS, cu->mem_map(address, bytes, 0, handle, 0));
@@ -104,80 +104,82 @@ CUdeviceptr workbench::new_mapping(std::size_t bytes) {
   return address;
 }
 
-CUgraph workbench::end_capture(CUstream stream) {
+CUgraph driver_fixture::end_capture(CUstream stream) {
   CUgraph graph = nullptr;
   EXPECT_EQ(CUDA_SUCCESS, cu->stream_end_capture(stream, &graph));
   if (graph != nullptr) defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->graph_destroy(graph)); });
   return graph;
 }
 
-CUgraphExec workbench::new_exec(CUgraph graph) {
+CUgraphExec driver_fixture::new_exec(CUgraph graph) {
   CUgraphExec exec = nullptr;
   EXPECT_EQ(CUDA_SUCCESS, cu->graph_instantiate(&exec, graph, 0));
   if (exec != nullptr) defer([=, this] { EXPECT_EQ(CUDA_SUCCESS, cu->graph_exec_destroy(exec)); });
   return exec;
 }
 
-CUmemAllocationProp workbench::properties(CUmemAllocationHandleType type) const {
-  CUmemAllocationProp wanted{};
-  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.requestedHandleTypes = type;
-  wanted.location = here();
-  return wanted;
+CUmemAllocationProp driver_fixture::properties(CUmemAllocationHandleType type) const {
+  CUmemAllocationProp request{};
+  request.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  request.requestedHandleTypes = type;
+  request.location = here();
+  return request;
 }
 
-CUmemPoolProps workbench::pool_properties(CUmemAllocationHandleType type) const {
-  CUmemPoolProps wanted{};
-  wanted.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.handleTypes = type;
-  wanted.location = here();
-  return wanted;
+CUmemPoolProps driver_fixture::pool_properties(CUmemAllocationHandleType type) const {
+  CUmemPoolProps request{};
+  request.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  request.handleTypes = type;
+  request.location = here();
+  return request;
 }
 
-std::size_t workbench::granularity() const {
-  const CUmemAllocationProp wanted = properties();
+std::size_t driver_fixture::granularity() const {
+  const CUmemAllocationProp request = properties();
   std::size_t bytes = 0;
   EXPECT_EQ(CUDA_SUCCESS,
-            cu->mem_get_allocation_granularity(&bytes, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+            cu->mem_get_allocation_granularity(&bytes, &request, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   return bytes;
 }
 
-CUresult workbench::launch(CUfunction function, std::uint64_t count, CUstream stream,
-                           void** parameters) {
+CUresult driver_fixture::launch(CUfunction function, std::uint64_t count, CUstream stream,
+                                void** parameters) {
   const auto blocks =
       static_cast<unsigned>(std::clamp<std::uint64_t>((count + 255) / 256, 1, 1024));
   return cu->launch_kernel(function, blocks, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
 }
 
-CUresult workbench::fill(CUdeviceptr address, word value, std::uint64_t count, CUstream stream) {
+CUresult driver_fixture::fill(CUdeviceptr address, word value, std::uint64_t count,
+                              CUstream stream) {
   void* parameters[] = {&address, &value, &count};
   return launch(machine->kernels().fill, count, stream, parameters);
 }
 
-CUresult workbench::increment(CUdeviceptr address, std::uint64_t count, CUstream stream) {
+CUresult driver_fixture::increment(CUdeviceptr address, std::uint64_t count, CUstream stream) {
   void* parameters[] = {&address, &count};
   return launch(machine->kernels().increment, count, stream, parameters);
 }
 
-CUresult workbench::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t count, CUstream stream) {
+CUresult driver_fixture::copy(CUdeviceptr to, CUdeviceptr from, std::uint64_t count,
+                              CUstream stream) {
   void* parameters[] = {&to, &from, &count};
   return launch(machine->kernels().copy, count, stream, parameters);
 }
 
-CUresult workbench::check(CUdeviceptr address, word expected, std::uint64_t count,
-                          CUdeviceptr found, CUstream stream) {
-  void* parameters[] = {&address, &expected, &count, &found};
+CUresult driver_fixture::check(CUdeviceptr address, word expected, std::uint64_t count,
+                               CUdeviceptr wrong_words, CUstream stream) {
+  void* parameters[] = {&address, &expected, &count, &wrong_words};
   return launch(machine->kernels().check, count, stream, parameters);
 }
 
-CUresult workbench::spin(std::chrono::nanoseconds time, CUstream stream) {
+CUresult driver_fixture::spin(std::chrono::nanoseconds time, CUstream stream) {
   auto nanoseconds = static_cast<std::uint64_t>(time.count());
   void* parameters[] = {&nanoseconds};
   return cu->launch_kernel(machine->kernels().spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters,
                            nullptr);
 }
 
-bool workbench::comes_to_rest(CUstream stream) {
+bool driver_fixture::comes_to_rest(CUstream stream) {
   for (int i = 0; i < 1000; ++i) {
     if (cu->stream_query(stream) == CUDA_SUCCESS) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
@@ -185,7 +187,7 @@ bool workbench::comes_to_rest(CUstream stream) {
   return false;
 }
 
-bool workbench::stays_busy(CUstream stream) {
+bool driver_fixture::stays_busy(CUstream stream) {
   for (int i = 0; i < 20; ++i) {
     if (cu->stream_query(stream) != CUDA_ERROR_NOT_READY) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
@@ -193,14 +195,14 @@ bool workbench::stays_busy(CUstream stream) {
   return true;
 }
 
-std::vector<word> workbench::words(CUdeviceptr address, std::size_t count) {
+std::vector<word> driver_fixture::words(CUdeviceptr address, std::size_t count) {
   std::vector<word> host(count);
   EXPECT_EQ(CUDA_SUCCESS, cu->ctx_synchronize());
   EXPECT_EQ(CUDA_SUCCESS, cu->memcpy_dtoh(host.data(), address, count * sizeof(word)));
   return host;
 }
 
-std::size_t workbench::mismatches(CUdeviceptr address, word expected, std::size_t count) {
+std::size_t driver_fixture::mismatches(CUdeviceptr address, word expected, std::size_t count) {
   const auto host = words(address, count);
   return count - static_cast<std::size_t>(std::count(host.begin(), host.end(), expected));
 }

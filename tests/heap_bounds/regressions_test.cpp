@@ -4,11 +4,11 @@
 namespace weir::testing_support {
 namespace {
 
-using found_test = heap_test;
+using regressions_test = heap_test;
 
-TEST_F(found_test, a_hit_may_carry_a_tag_that_no_request_carried_before) {
-  const tag lower = tag::named("found test: lower").value();
-  const tag higher = tag::named("found test: higher").value();
+TEST_F(regressions_test, a_hit_may_carry_a_tag_that_no_request_carried_before) {
+  const tag lower = tag::named("regressions test: lower").value();
+  const tag higher = tag::named("regressions test: higher").value();
   ASSERT_LT(lower, higher);
   auto memory = make();
   const auto stream = new_stream();
@@ -19,7 +19,7 @@ TEST_F(found_test, a_hit_may_carry_a_tag_that_no_request_carried_before) {
   const tag_scope scope{lower};
   void* const hit = memory.allocate(4_KiB, stream);
   EXPECT_EQ(memory.stats().hits, 1u);
-  EXPECT_EQ(memory.stats(lower).requested.current, (4_KiB).count());
+  EXPECT_EQ(memory.stats(lower).requested.current, 4_KiB);
   EXPECT_EQ(memory.stats_by_tag().size(), 2u);
   memory.deallocate(hit, stream);
   EXPECT_EQ(check(memory), "");
@@ -30,8 +30,8 @@ class found_policy_test : public heap_test,
                           public ::testing::WithParamInterface<placement_policy> {};
 
 TEST_P(found_policy_test, a_released_stream_that_frees_again_is_waited_for) {
-  options settings;
-  settings.heap_policy = GetParam();
+  allocator_options settings;
+  settings.policy = GetParam();
   auto memory = make(settings);
   const auto stream = new_stream();
   const stream_ref legacy = stream_ref::legacy(gpu());
@@ -45,14 +45,14 @@ TEST_P(found_policy_test, a_released_stream_that_frees_again_is_waited_for) {
   write(stream, q, 8_MiB);
   memory.deallocate(q, stream);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(check(memory), "");
 }
 
 /// The same where a block that was freed without a name brought the stream back to the cache.
 TEST_P(found_policy_test, a_released_stream_is_not_cached_for) {
-  options settings;
-  settings.heap_policy = GetParam();
+  allocator_options settings;
+  settings.policy = GetParam();
   auto memory = make(settings);
   const auto stream = new_stream();
   void* const p = memory.allocate(4_KiB, stream);
@@ -62,7 +62,7 @@ TEST_P(found_policy_test, a_released_stream_is_not_cached_for) {
   write(stream, q, 4_KiB);
   memory.deallocate(q, stream);
   ASSERT_TRUE(memory.empty_cache());
-  EXPECT_EQ(memory.stats().reserved.current, 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(check(memory), "");
 }
 

@@ -26,17 +26,17 @@ inline constexpr std::size_t kib = std::size_t{1} << 10;
 inline constexpr std::size_t mib = std::size_t{1} << 20;
 
 /// A machine with its context current on this thread, and what a test made on it. What new_…()
-/// hands out lives until settle(), which the destructor calls: it waits for the device, undoes
+/// hands out lives until clean_up(), which the destructor calls: it waits for the device, undoes
 /// everything in reverse order, and makes the context current again should it not be.
-class workbench {
+class driver_fixture {
  public:
-  workbench() = default;
-  ~workbench() { settle(); }
-  workbench(const workbench&) = delete;
-  workbench& operator=(const workbench&) = delete;
+  driver_fixture() = default;
+  ~driver_fixture() { clean_up(); }
+  driver_fixture(const driver_fixture&) = delete;
+  driver_fixture& operator=(const driver_fixture&) = delete;
 
   void open(std::shared_ptr<machine_under_test> machine);
-  void settle();
+  void clean_up();
   void defer(std::function<void()> undo) { undo_.push_back(std::move(undo)); }
 
   [[nodiscard]] CUstream new_stream(unsigned flags = CU_STREAM_NON_BLOCKING);
@@ -50,7 +50,7 @@ class workbench {
   [[nodiscard]] CUmemGenericAllocationHandle new_handle(
       std::size_t bytes, CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_NONE);
   [[nodiscard]] CUdeviceptr new_mapping(std::size_t bytes);
-  /// Ends the capture of `stream` and keeps the graph until settle().
+  /// Ends the capture of `stream` and keeps the graph until clean_up().
   [[nodiscard]] CUgraph end_capture(CUstream stream);
   [[nodiscard]] CUgraphExec new_exec(CUgraph graph);
 

@@ -41,8 +41,8 @@ summary replay_all(const replay_settings& settings) {
         static_cast<double>(outcome.steady.count()) / 1e6, 100 * outcome.steady_share(),
         outcome.stats.handles_created, outcome.stats.handles_moved, outcome.stats.handles_returned);
     // What passes through a thread's cache may be missed, up to the cache's bound.
-    EXPECT_LE(outcome.stats.requested.peak, outcome.requested_peak) << name;
-    EXPECT_GE(outcome.stats.requested.peak + settings.heap.heap_thread_cache.count(),
+    EXPECT_LE(outcome.stats.requested.peak.count(), outcome.requested_peak) << name;
+    EXPECT_GE((outcome.stats.requested.peak + settings.heap.thread_cache).count(),
               outcome.requested_peak)
         << name;
     all.worst = std::max(all.worst, outcome.ratio());
@@ -76,7 +76,7 @@ TEST(placement, balanced_stays_put_under_other_lags) {
 
 TEST(placement, throughput_spends_less_time) {
   replay_settings settings;
-  settings.heap.heap_policy = placement_policy::throughput;
+  settings.heap.policy = placement_policy::throughput;
   const summary all = replay_all(settings);
   EXPECT_LE(all.worst, 1.10);
   EXPECT_LE(all.geometric_mean, 1.06);
@@ -85,7 +85,7 @@ TEST(placement, throughput_spends_less_time) {
 
 TEST(placement, compact_holds_less_memory) {
   replay_settings settings;
-  settings.heap.heap_policy = placement_policy::compact;
+  settings.heap.policy = placement_policy::compact;
   const summary all = replay_all(settings);
   EXPECT_LE(all.worst, 1.045);
   EXPECT_LE(all.geometric_mean, 1.02);
@@ -93,7 +93,7 @@ TEST(placement, compact_holds_less_memory) {
 
 TEST(placement, never_move_moves_nothing) {
   replay_settings settings;
-  settings.heap.heap_policy = placement_policy::never_move;
+  settings.heap.policy = placement_policy::never_move;
   for (const std::string& name : recorded) {
     const replay_outcome outcome = replay(trace_of(name), settings);
     EXPECT_EQ(0u, outcome.stats.handles_moved) << name;
@@ -103,7 +103,7 @@ TEST(placement, never_move_moves_nothing) {
 
 TEST(placement, thread_caches_do_not_cost_memory) {
   replay_settings none;
-  none.heap.heap_thread_cache = bytes{};
+  none.heap.thread_cache = bytes{};
   const summary without = replay_all(none);
   const summary with = replay_all({});
   EXPECT_LE(without.worst, 1.06);
@@ -113,7 +113,7 @@ TEST(placement, thread_caches_do_not_cost_memory) {
 
 TEST(placement, where_nothing_stays_mapped_no_handle_comes_back_for_nothing) {
   replay_settings settings;
-  settings.heap.heap_debug_unmap = true;
+  settings.heap.debug_unmap = true;
   const replay_outcome outcome = replay(trace_of("bert_varlen"), settings);
   EXPECT_GT(outcome.stats.handles_moved, 0u);
   EXPECT_EQ(0u, outcome.stats.handles_returned);
@@ -126,10 +126,10 @@ TEST(placement, classic_reserves_what_pytorch_reserves) {
   for (const trace_peaks& expected : peaks) {
     if (expected.streams != 1) continue;
     replay_settings settings;
-    settings.heap.heap_policy = placement_policy::classic_expandable;
+    settings.heap.policy = placement_policy::classic_expandable;
     EXPECT_EQ(expected.expandable_reserved, replay(trace_of(expected.name), settings).reserved_peak)
         << expected.name;
-    settings.heap.heap_policy = placement_policy::classic;
+    settings.heap.policy = placement_policy::classic;
     const auto fixed = static_cast<double>(replay(trace_of(expected.name), settings).reserved_peak);
     EXPECT_NEAR(1, fixed / static_cast<double>(expected.fixed_reserved), 0.001) << expected.name;
   }

@@ -12,34 +12,34 @@ using ::testing::IsEmpty;
 class ladder_test : public heap_test {
  protected:
   ladder_test() {
-    settings.heap_limit = 1_GiB;
+    settings.limit = 1_GiB;
     memory.emplace(make(settings));
   }
   void TearDown() override {
     EXPECT_EQ(check(*memory), "");
     heap_test::TearDown();
   }
-  options settings;
+  allocator_options settings;
   std::optional<caching_allocator> memory;
 };
 
 TEST_F(ladder_test, the_threads_own_cache_is_handed_back) {
-  options full = settings;
-  full.heap_thread_cache = 1_GiB;
+  allocator_options full = settings;
+  full.thread_cache = 1_GiB;
   memory.emplace(make(full));
   const auto stream = new_stream();
   std::vector<void*> all;
   for (int i = 0; i < 1024; ++i) all.push_back(memory->allocate(1_MiB, stream));
   EXPECT_EQ(code_of(memory->try_allocate(1_MiB, stream)), errc::out_of_memory);
   for (void* const p : all) memory->deallocate(p, stream);
-  EXPECT_EQ(memory->stats().thread_cached, (1_MiB).count());
+  EXPECT_EQ(memory->stats().thread_cached, 1_MiB);
   void* const p = memory->allocate(1_GiB, stream);
   memory->deallocate(p, stream);
 }
 
 TEST_F(ladder_test, other_threads_caches_are_handed_back) {
-  options full = settings;
-  full.heap_thread_cache = 1_GiB;
+  allocator_options full = settings;
+  full.thread_cache = 1_GiB;
   memory.emplace(make(full));
   const auto stream = new_stream();
   std::atomic<int> stage{0};
@@ -91,9 +91,9 @@ TEST_F(ladder_test, other_streams_memory_is_taken_behind_a_wait) {
   write(one, p, 1_GiB);
   memory->deallocate(p, one);
   listener told;
-  memory->set_observer(&told);
+  auto observation = memory->add_observer(told);
   void* const q = memory->allocate(1_GiB, two);  // nobody waits on the host
-  memory->set_observer(nullptr);
+  observation.end();
   write(two, q, 1_GiB);
   EXPECT_GT(memory->stats().waits, 0u);
   EXPECT_EQ(told.count(memory_event_kind::wait), memory->stats().waits);
@@ -111,10 +111,10 @@ TEST_F(ladder_test, pending_blocks_are_taken_behind_waits) {
   write(two, p, 1_GiB);
   ASSERT_TRUE(memory->record_stream(p, two));
   memory->deallocate(p, one);
-  EXPECT_EQ(memory->stats().pending, (1_GiB).count());
+  EXPECT_EQ(memory->stats().pending, 1_GiB);
   void* const q = memory->allocate(1_GiB, three);
   write(three, q, 1_GiB);
-  EXPECT_EQ(memory->stats().pending, 0u);
+  EXPECT_EQ(memory->stats().pending, 0_B);
   machine->release(one.handle());
   machine->release(two.handle());
   memory->deallocate(q, three);

@@ -1,4 +1,4 @@
-// Random choices that depend on the seed alone.
+// A random number generator whose choices depend on the seed alone, on every machine.
 #pragma once
 
 #include <bit>
@@ -8,9 +8,9 @@
 
 namespace weir::order_test {
 
-class chance {
+class rng {
  public:
-  explicit chance(std::uint64_t seed) : state_{seed * 0x9e3779b97f4a7c15ULL + 1} {}
+  explicit rng(std::uint64_t seed) : state_{seed * 0x9e3779b97f4a7c15ULL + 1} {}
 
   /// Any of 0 … n - 1.
   std::uint64_t below(std::uint64_t n) { return next() % n; }

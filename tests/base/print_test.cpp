@@ -1,0 +1,207 @@
+// What a user prints: the exact text of each value, as to_string() and as a stream gives it.
+#include "weir/base/print.hpp"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "weir/base/error.hpp"
+#include "weir/base/ids.hpp"
+#include "weir/base/options.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/device/virtual_memory.hpp"
+#include "weir/observe/events.hpp"
+#include "weir/observe/stats.hpp"
+#include "weir/observe/tag.hpp"
+#include "weir/sim/machine.hpp"
+
+namespace weir {
+namespace {
+
+using namespace weir::literals;
+
+template <class T>
+std::string streamed(const T& value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+static_assert(printable<bytes> && printable<errc> && printable<error> && printable<options>);
+static_assert(printable<device_id> && printable<pool_id> && printable<tag> && printable<device>);
+static_assert(!printable<int> && !printable<std::string> && !printable<result<int>>);
+
+TEST(print, sizes_and_ids) {
+  EXPECT_EQ(streamed(1536_MiB), "1.5 GiB");
+  EXPECT_EQ(to_string(device_id{3}), "3");
+  EXPECT_EQ(streamed(stream_id{7}), "7");
+  EXPECT_EQ(streamed(capture_id{8}), "8");
+  EXPECT_EQ(streamed(pool_id{9}), "9");
+}
+
+TEST(print, errors) {
+  EXPECT_EQ(to_string(errc::moved_from), "moved_from");
+  EXPECT_EQ(streamed(errc{1000}), "unknown");
+  const error reason{.code = errc::out_of_memory,
+                     .native = 2,
+                     .call = "cuMemCreate",
+                     .requested = 64_MiB,
+                     .detail = "a detail"};
+  EXPECT_EQ(to_string(reason),
+            "out_of_memory: the device has no room (cuMemCreate = 2, 64 MiB): a detail");
+  EXPECT_EQ(streamed(reason), reason.message());
+}
+
+TEST(print, options) {
+  EXPECT_EQ(streamed(runtime_choice::automatic), "auto");
+  EXPECT_EQ(streamed(sim_progress::timed), "timed");
+  EXPECT_EQ(streamed(placement_policy::never_move), "never_move");
+  EXPECT_EQ(streamed(crossing_rule::declared_uses), "declared_uses");
+}
+
+TEST(print, tags) {
+  EXPECT_EQ(to_string(tag{}), "(no tag)");
+  EXPECT_EQ(streamed(tag::named("print test").value()), "print test");
+}
+
+TEST(print, gauges) {
+  EXPECT_EQ(to_string(gauge{3, 5}), "3 (peak 5)");
+  EXPECT_EQ(streamed(byte_gauge{4_KiB, 8_KiB}), "4 KiB (peak 8 KiB)");
+}
+
+TEST(print, memory_stats) {
+  memory_stats stats;
+  stats.requested = {1000_B, 2_KiB};
+  stats.allocated = {1_KiB, 2_KiB};
+  stats.active = {1536_B, 2_KiB};
+  stats.reserved = {2_MiB, 4_MiB};
+  stats.blocks = {1, 2};
+  stats.active_requested = {1500_B, 2_KiB};
+  stats.active_blocks = {2, 2};
+  stats.cached = 2_MiB - 1536_B;
+  stats.thread_cached = 512_B;
+  stats.pending = 512_B;
+  stats.stream_bound = 1_KiB;
+  stats.allocations = 10;
+  stats.frees = 9;
+  stats.hits = 6;
+  stats.heap_hits = 3;
+  stats.misses = 1;
+  stats.failures = 11;
+  stats.handles_created = 12;
+  stats.handles_moved = 13;
+  stats.handles_returned = 14;
+  stats.handles_released = 15;
+  stats.waits = 16;
+  stats.events = 17;
+  stats.metadata = 18_KiB;
+  EXPECT_EQ(to_string(stats),
+            "requested 1000 B (peak 2 KiB), allocated 1 KiB (peak 2 KiB), "
+            "active 1.5 KiB (peak 2 KiB), reserved 2 MiB (peak 4 MiB), blocks 1 (peak 2)\n"
+            "active_requested 1.46 KiB (peak 2 KiB), active_blocks 2 (peak 2)\n"
+            "cached 2 MiB, thread_cached 512 B, pending 512 B, stream_bound 1 KiB\n"
+            "allocations 10, frees 9, hits 6, heap_hits 3, misses 1, failures 11\n"
+            "handles_created 12, handles_moved 13, handles_returned 14, handles_released 15, "
+            "waits 16, events 17, metadata 18 KiB");
+  EXPECT_EQ(streamed(stats), to_string(stats));
+  memory_stats other = stats;
+  EXPECT_EQ(other, stats);
+  other.misses = 2;
+  EXPECT_NE(other, stats);
+}
+
+TEST(print, memory_events) {
+  EXPECT_EQ(streamed(memory_event_kind::record_stream), "record_stream");
+  EXPECT_EQ(to_string(memory_event{.kind = memory_event_kind::allocate,
+                                   .tag = 2,
+                                   .device = device_id{1},
+                                   .pool = pool_id{3},
+                                   .stream = stream_id{7},
+                                   .address = 0x7f0000000000,
+                                   .size = 1000,
+                                   .rounded = 1024}),
+            "allocate 0x7f0000000000 size 1000 rounded 1024 stream 7 pool 3 tag 2 device 1");
+  EXPECT_EQ(streamed(memory_event{.kind = memory_event_kind::move,
+                                  .address = 0x2000,
+                                  .other_address = 0x1000,
+                                  .size = 4096}),
+            "move 0x2000 from 0x1000 size 4096");
+  EXPECT_EQ(streamed(memory_event{
+                .kind = memory_event_kind::wait, .stream = stream_id{7}, .other = stream_id{8}}),
+            "wait stream 7 for stream 8");
+}
+
+TEST(print, devices) {
+  device_capabilities capabilities;
+  EXPECT_EQ(to_string(capabilities),
+            "compute 0.0, multiprocessors 0, copy_engines 0, l2_cache 0 B, granularity 0 B, "
+            "recommended_granularity 0 B, pool_handle_types 0, host_numa_node -1");
+  capabilities.compute_major = 9;
+  capabilities.multiprocessors = 132;
+  capabilities.copy_engines = 3;
+  capabilities.l2_cache = 60_MiB;
+  capabilities.granularity = 2_MiB;
+  capabilities.recommended_granularity = 2_MiB;
+  capabilities.pool_handle_types = 9;
+  capabilities.host_numa_node = 0;
+  capabilities.unified_addressing = true;
+  capabilities.virtual_memory = true;
+  capabilities.dma_buf = true;
+  EXPECT_EQ(streamed(capabilities),
+            "compute 9.0, multiprocessors 132, copy_engines 3, l2_cache 60 MiB, "
+            "granularity 2 MiB, recommended_granularity 2 MiB, pool_handle_types 9, "
+            "host_numa_node 0\nunified_addressing, virtual_memory, dma_buf");
+  EXPECT_EQ(streamed(memory_info{12_GiB, 140_GiB}), "12 GiB of 140 GiB free");
+  const auto machine = runtime::open_simulated(sim::machine::create().value()).value();
+  EXPECT_EQ(streamed(machine->device(device_id{0}).value()),
+            "device 0: weir simulated H200, 139.8 GiB");
+}
+
+TEST(print, runtimes) {
+  runtime_description description;
+  description.driver = "libcuda.so.1";
+  description.driver_version = 12080;
+  EXPECT_EQ(to_string(description), "libcuda.so.1, CUDA 12.8");
+  description.missing_calls = {"cuMemCreate", "cuStreamGetId"};
+  description.no_real_driver = error{.code = errc::no_device};
+  EXPECT_EQ(streamed(description),
+            "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: "
+            "no_device: there is no such device");
+}
+
+TEST(print, captures_and_virtual_memory) {
+  EXPECT_EQ(streamed(capture_status::implicit), "implicit");
+  EXPECT_EQ(streamed(capture_info{.status = capture_status::active, .id = capture_id{5}}),
+            "active 5");
+  EXPECT_EQ(streamed(capture_info{}), "none");
+  EXPECT_EQ(streamed(physical_properties{}), "none");
+  EXPECT_EQ(streamed(physical_properties{.posix_descriptor = true, .rdma = true}),
+            "posix_descriptor, rdma");
+  EXPECT_EQ(streamed(access_rights::read_write), "read_write");
+}
+
+TEST(print, hazards) {
+  EXPECT_EQ(to_string(sim::hazard_kind::freed_in_use), "freed_in_use");
+  const sim::hazard race{.kind = sim::hazard_kind::race,
+                         .first = {.label = "fill",
+                                   .stream = stream_id{7},
+                                   .order = 3,
+                                   .extent = {0x1000, 64},
+                                   .writes = true,
+                                   .queued = sim::time_point{1500}},
+                         .second = {.label = "host read", .order = 2, .extent = {0x1010, 16}},
+                         .shared = {0x1010, 16}};
+  EXPECT_EQ(to_string(race),
+            "race: two accesses that nothing keeps apart: 16 bytes at 0x1010\n"
+            "  first:  fill, operation 3 of stream 7, writes [0x1000, 0x1040), 64 bytes, "
+            "queued at 1.5 us\n"
+            "  second: host read, operation 2 of the host, reads [0x1010, 0x1020), 16 bytes, "
+            "queued at 0 us\n"
+            "  no stream, event or host order leads from the first to the second");
+  EXPECT_EQ(race.message(), to_string(race));
+  EXPECT_EQ(to_string(sim::migration_counts{3, 2, 1}), "to_device 3, to_host 2, evicted 1");
+}
+
+}  // namespace
+}  // namespace weir
