@@ -530,6 +530,24 @@ TEST(Hazard, KindsTellRaceFromLifetime) {
             sim::hazard_kind::bad_access);
 }
 
+TEST(Hazard, IsReportedBeforeItCostsTheDevice) {
+  program p;
+  const auto a = p.stream(), b = p.stream();
+  const auto x = p.allocate(a);
+  p.join(a, b);
+  p.machine().hold(b);
+  p.write(b, x);
+  p.free(a, x);
+  const auto hazards = p.machine().hazards();
+  ASSERT_EQ(hazards.size(), 1U);
+  EXPECT_EQ(hazards[0].kind, sim::hazard_kind::freed_in_use);
+  // The host waits for the free alone: the pool releases the memory from under the write.
+  p.synchronize(a);
+  p.machine().release(b);
+  EXPECT_EQ(p.cuda().stream_synchronize(b), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(p.machine().hazards().size(), 1U);
+}
+
 TEST(Hazard, ListenerHearsEachReportAndClearForgets) {
   program p;
   int heard = 0;

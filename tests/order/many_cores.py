@@ -4,8 +4,8 @@
     many_cores.py --seconds 300 build/release/tests/order/order_tests build/release/tests/heap/heap_tests
 
 Two cores hide races: threads that are meant to meet hardly ever run at the same time. Programs take turns, so that
-each gets its share of the cores. The first failure is shown whole, with the environment that repeats it as far as
-threads can be repeated.
+each gets its share of the cores. The first failure is shown, of a long output the beginning and the end, with the
+environment that repeats it as far as threads can be repeated.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 GRACE = 15  # seconds that runs have to end when time is up
+SHOWN = 4000  # characters of a failed run's output, from its beginning and again from its end
 OPERATIONS = 20_000  # of a run of the random programs; a run takes seconds, so that many seeds are met
 
 
@@ -58,6 +59,14 @@ def without_randomisation():
     return []
 
 
+def ends_of(output):
+    """What went wrong first stands at the beginning, the verdict at the end."""
+    left_out = len(output) - 2 * SHOWN
+    if left_out <= 0:
+        return output
+    return f"{output[:SHOWN]}\n[... {left_out} characters left out ...]\n{output[-SHOWN:]}"
+
+
 def work(runs, prefix, until, limit):
     while time.monotonic() < until and runs.failure is None:
         program, seed = runs.take()
@@ -70,7 +79,7 @@ def work(runs, prefix, until, limit):
             ended = subprocess.run([*prefix, program, "--gtest_brief=1"], capture_output=True, text=True,
                                    errors="replace", env={**os.environ, **settings}, timeout=min(limit, left),
                                    check=False)
-            failure = None if ended.returncode == 0 else ended.stdout[-6000:] + ended.stderr[-6000:]
+            failure = None if ended.returncode == 0 else ends_of(ended.stdout) + ends_of(ended.stderr)
             code = ended.returncode
         except subprocess.TimeoutExpired:
             if left < limit:
