@@ -393,6 +393,7 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
       WEIR_GUARDED_BY(mutex_);
   std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;
   stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
+  std::uint64_t blocks_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   /// A pool that nobody holds lost its last block.

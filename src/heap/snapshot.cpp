@@ -123,6 +123,7 @@ void central_heap::reset_counters() {
   const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
+  blocks_at_reset_ = accounts_.total().blocks.current;
   accounts_.reset_counters();
   placement_.handles_created = 0;
   placement_.handles_moved = 0;
@@ -222,7 +223,8 @@ std::string central_heap::check() {
   expect(all.active.peak <= all.reserved.peak, "peak of active > reserved");
   expect(all.active_requested.current <= all.active.current, "requested of active > active");
   expect(all.active_requested.peak <= all.active.peak, "peak of requested of active > active");
-  expect(all.allocations - all.frees == all.blocks.current, "allocations - frees != blocks");
+  expect(blocks_at_reset_ + all.allocations - all.frees == all.blocks.current,
+         "allocations - frees != blocks");
   std::uint64_t handed_out = 0;
   std::uint64_t reserved = 0;
   std::uint64_t by_pool = 0;

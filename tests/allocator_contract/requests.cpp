@@ -102,7 +102,7 @@ TEST_P(requests, foreign_pointers_are_refused) {
   EXPECT_EQ(reported.front().code, errc::foreign_pointer);
   EXPECT_TRUE(other.try_deallocate(theirs, on));
   EXPECT_TRUE(other.close());
-  EXPECT_EQ(code_of(other.try_allocate(1_KiB, on)), errc::already_freed);
+  EXPECT_EQ(code_of(other.try_allocate(1_KiB, on)), errc::closed);
   finish(mine, on);
 }
 
