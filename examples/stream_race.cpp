@@ -73,8 +73,8 @@ weir::result<std::uint32_t> pipeline(weir::sim::machine& machine, weir::device g
 
 struct outcome {
   int runs = 0;
-  int right = 0;      // runs in which the numbers arrived
-  int reported = 0;   // runs in which the machine found a hazard
+  int right = 0;       // runs in which the numbers arrived
+  int reported = 0;    // runs in which the machine found a hazard
   std::string report;  // of the first hazard
 };
 

@@ -72,8 +72,7 @@ class second_view {
 
 TEST_P(frameworks, exported_memory_stays_under_its_block_while_all_around_it_moves) {
   if (is_classic()) {
-    EXPECT_EQ(code_of(caching_allocator::create(
-                  where(), {.policy = policy(), .exportable = true})),
+    EXPECT_EQ(code_of(caching_allocator::create(where(), {.policy = policy(), .exportable = true})),
               errc::not_supported);
     return;
   }

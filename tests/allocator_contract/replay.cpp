@@ -8,8 +8,8 @@
 
 #include "allocator_contract/effort.hpp"
 #include "allocator_contract/pieces.hpp"
-#include "support/trace.hpp"
 #include "support/driver_fixture.hpp"
+#include "support/trace.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 

@@ -257,11 +257,11 @@ TEST_F(classic_fixed, a_limit_is_kept) {
 
 TEST_F(classic_fixed, what_does_not_fit_a_device_is_no_block) {
   EXPECT_EQ(bench.allocate(std::uint64_t{1} << 40), no_block);
-  EXPECT_EQ(
-      bench.store
-          ->grow({static_cast<std::uint32_t>(placement::most_units), 4096, bench.slots[0]}, bench.bound)
-          .value(),
-      no_block);
+  EXPECT_EQ(bench.store
+                ->grow({static_cast<std::uint32_t>(placement::most_units), 4096, bench.slots[0]},
+                       bench.bound)
+                .value(),
+            no_block);
 }
 
 TEST_F(classic_fixed, nothing_is_rearranged) {

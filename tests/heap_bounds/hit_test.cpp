@@ -36,10 +36,10 @@ namespace weir::testing_support {
 namespace {
 
 using heap::address_table;
-using heap::central_heap;
 using heap::block;
 using heap::block_index;
 using heap::block_store;
+using heap::central_heap;
 
 // The way to what is private: an explicit instantiation may name it.
 detail::mutex& lock_of(central_heap& of);
@@ -53,8 +53,7 @@ struct state_door {
   friend address_table& table_of(central_heap& of) { return of.*Table; }
   friend block_store& records_of(central_heap& of) { return of.*Records; }
 };
-template struct state_door<&central_heap::mutex_, &central_heap::table_,
-                           &central_heap::blocks_>;
+template struct state_door<&central_heap::mutex_, &central_heap::table_, &central_heap::blocks_>;
 template <std::unique_ptr<std::atomic<std::uint64_t>[]> address_table::*Entries>
 struct table_door {
   friend const void* entries_of(const address_table& of) { return (of.*Entries).get(); }
@@ -161,8 +160,9 @@ TEST_F(hit_test, leaves_everything_that_is_shared_as_it_was) {
     return all;
   };
   const auto before = look();
-  const auto own_before = bytes_of(heap::this_thread.cache->deltas,
-                                   sizeof(heap::account_delta) * heap::this_thread.cache->delta_count);
+  const auto own_before =
+      bytes_of(heap::this_thread.cache->deltas,
+               sizeof(heap::account_delta) * heap::this_thread.cache->delta_count);
   hit(1000);
   EXPECT_TRUE(look() == before);
   // The look can tell: what a hit does write has changed.
