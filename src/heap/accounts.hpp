@@ -57,7 +57,7 @@ struct ledger {
 /// Every pool's and every tag's ledger, and the total: each block is in one of each, so that the
 /// sums agree.
 ///
-/// Needs the heap's lock. Never fails but in number_of() and add_pool().
+/// Owned by the central heap. Never fails but in number_of() and add_pool().
 class accounts {
  public:
   accounts();

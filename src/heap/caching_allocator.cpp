@@ -54,7 +54,7 @@ result<caching_allocator> caching_allocator::create(weir::device device,
   return allocator;
 }
 
-void* caching_allocator::allocate(bytes size, const stream_ref& stream, bytes alignment) {
+void* caching_allocator::allocate(bytes size, const stream_ref& stream, bytes alignment) const {
   heap::central_heap* const heap = heap_.get();
   if (heap != nullptr && alignment == plain_alignment) [[likely]] {
     void* const hit = heap->fast_allocate(size, stream);
@@ -65,7 +65,7 @@ void* caching_allocator::allocate(bytes size, const stream_ref& stream, bytes al
 }
 
 result<void*> caching_allocator::try_allocate(bytes size, const stream_ref& stream,
-                                              bytes alignment) {
+                                              bytes alignment) const {
   heap::central_heap* const heap = heap_.get();
   if (heap == nullptr) return errc::moved_from;
   if (alignment == plain_alignment) [[likely]] {
@@ -78,25 +78,26 @@ result<void*> caching_allocator::try_allocate(bytes size, const stream_ref& stre
   return heap->slow_allocate(size, stream, alignment, nullptr);
 }
 
-void caching_allocator::deallocate(void* pointer, const stream_ref& stream) noexcept {
+void caching_allocator::deallocate(void* pointer, const stream_ref& stream) const noexcept {
   heap::central_heap* const heap = heap_.get();
   if (heap != nullptr && heap->fast_free(pointer, stream)) [[likely]]
     return;
   free_or_report(heap, pointer, &stream, heap::any_size);
 }
 
-void caching_allocator::deallocate(void* pointer, bytes size, const stream_ref& stream) noexcept {
+void caching_allocator::deallocate(void* pointer, bytes size,
+                                   const stream_ref& stream) const noexcept {
   free_or_report(heap_.get(), pointer, &stream, size);
 }
 
-void caching_allocator::deallocate(void* pointer) noexcept {
+void caching_allocator::deallocate(void* pointer) const noexcept {
   heap::central_heap* const heap = heap_.get();
   if (heap != nullptr && heap->fast_free(pointer, heap::allocation_stream{})) [[likely]]
     return;
   free_or_report(heap, pointer, nullptr, heap::any_size);
 }
 
-result<void> caching_allocator::try_deallocate(void* pointer, const stream_ref& stream) {
+result<void> caching_allocator::try_deallocate(void* pointer, const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
   if (heap_->fast_free(pointer, stream) ||
       heap_->free_without_driver(pointer, &stream, heap::any_size)) [[likely]]
@@ -105,12 +106,12 @@ result<void> caching_allocator::try_deallocate(void* pointer, const stream_ref& 
 }
 
 result<void> caching_allocator::try_deallocate(void* pointer, bytes size,
-                                               const stream_ref& stream) {
+                                               const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->slow_free(pointer, &stream, size);
 }
 
-result<void> caching_allocator::try_deallocate(void* pointer) {
+result<void> caching_allocator::try_deallocate(void* pointer) const {
   if (heap_ == nullptr) return errc::moved_from;
   if (heap_->fast_free(pointer, heap::allocation_stream{}) ||
       heap_->free_without_driver(pointer, nullptr, heap::any_size)) [[likely]]
@@ -118,7 +119,7 @@ result<void> caching_allocator::try_deallocate(void* pointer) {
   return heap_->slow_free(pointer, nullptr, heap::any_size);
 }
 
-result<void> caching_allocator::record_stream(void* pointer, const stream_ref& stream) {
+result<void> caching_allocator::record_stream(void* pointer, const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->record_stream(pointer, stream);
 }
@@ -148,7 +149,7 @@ result<block_handles> caching_allocator::handles_under(const void* pointer) cons
 
 weir::device caching_allocator::device() const noexcept { return heap_->device(); }
 
-result<void> caching_allocator::close() {
+result<void> caching_allocator::close() const {
   if (heap_ == nullptr) return {};
   return heap_->close();
 }
@@ -162,10 +163,10 @@ memory_stats caching_allocator::stats(weir::tag of) const {
 std::vector<tag_stats> caching_allocator::stats_by_tag() const {
   return heap_ == nullptr ? std::vector<tag_stats>{} : heap_->stats_by_tag();
 }
-void caching_allocator::reset_peaks() {
+void caching_allocator::reset_peaks() const {
   if (heap_ != nullptr) heap_->reset_peaks();
 }
-void caching_allocator::reset_counters() {
+void caching_allocator::reset_counters() const {
   if (heap_ != nullptr) heap_->reset_counters();
 }
 allocator_snapshot caching_allocator::snapshot() const {
@@ -175,24 +176,24 @@ memory_report caching_allocator::explain(bytes size, const stream_ref& stream) c
   return heap_ == nullptr ? memory_report{} : heap_->explain(size, stream);
 }
 
-result<bytes> caching_allocator::trim(bytes keep) {
+result<bytes> caching_allocator::trim(bytes keep) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->trim(keep);
 }
-result<bytes> caching_allocator::empty_cache() {
+result<bytes> caching_allocator::empty_cache() const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->empty_cache();
 }
-result<void> caching_allocator::release_stream(const stream_ref& stream) {
+result<void> caching_allocator::release_stream(const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->release_stream(stream);
 }
 
-result<void> caching_allocator::set_limit(bytes most) {
+result<void> caching_allocator::set_limit(bytes most) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->set_limit(most);
 }
-result<void> caching_allocator::set_limit_fraction(double of_device) {
+result<void> caching_allocator::set_limit_fraction(double of_device) const {
   if (heap_ == nullptr) return errc::moved_from;
   if (!(of_device > 0 && of_device <= 1)) {
     return error{.code = errc::invalid_argument,
@@ -204,36 +205,37 @@ result<void> caching_allocator::set_limit_fraction(double of_device) {
 bytes caching_allocator::limit() const noexcept {
   return heap_ == nullptr ? bytes{} : heap_->limit();
 }
-result<void> caching_allocator::set_limit(weir::tag of, bytes most) {
+result<void> caching_allocator::set_limit(weir::tag of, bytes most) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->set_limit(of, most);
 }
 
-result<memory_pool> caching_allocator::create_pool(std::string_view name, pool_options options) {
+result<memory_pool> caching_allocator::create_pool(std::string_view name,
+                                                   pool_options options) const {
   if (heap_ == nullptr) return errc::moved_from;
   WEIR_TRY_VALUE(pool, heap_->create_pool(name, options));
   return memory_pool{std::move(pool)};
 }
 
-result<graph_memory> caching_allocator::begin_capture(const stream_ref& stream) {
+result<graph_memory> caching_allocator::begin_capture(const stream_ref& stream) const {
   if (heap_ == nullptr) return errc::moved_from;
   WEIR_TRY_VALUE(claim, heap_->begin_capture(stream));
   return graph_memory{std::move(claim)};
 }
 
-capture_notice caching_allocator::notice_captures() {
+capture_notice caching_allocator::notice_captures() const {
   if (heap_ == nullptr) return {};
   heap_->begin_notice();
   return capture_notice{heap_};
 }
 
-callback_registration caching_allocator::on_out_of_memory(out_of_memory_callback callback) {
+callback_registration caching_allocator::on_out_of_memory(out_of_memory_callback callback) const {
   if (heap_ == nullptr || !callback) return {};
   const std::uint64_t key = heap_->add_callback(std::move(callback));
   return {heap_, key};
 }
 
-observer_registration caching_allocator::add_observer(event_sink& sink) {
+observer_registration caching_allocator::add_observer(event_sink& sink) const {
   if (heap_ == nullptr || !heap_->add_observer(sink)) return {};
   return {heap_, &sink};
 }

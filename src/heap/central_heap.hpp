@@ -94,7 +94,7 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] static result<std::shared_ptr<central_heap>> create(
       weir::device device, const allocator_options& options);
   /// The heap of an allocator, for tests and for the fast path of the C ABI.
-  [[nodiscard]] static central_heap& of(caching_allocator& allocator) noexcept {
+  [[nodiscard]] static central_heap& of(const caching_allocator& allocator) noexcept {
     return *allocator.heap_;
   }
   central_heap(weir::device device, const allocator_options& options);

@@ -34,7 +34,7 @@ struct graph_ties {
 
 /// The captures of an allocator: those that were declared and those that were found.
 ///
-/// Needs the heap's lock.
+/// Owned by the central heap.
 class capture_registry {
  public:
   capture_registry() : ties_{std::make_shared<graph_ties>()} {}

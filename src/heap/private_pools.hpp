@@ -17,7 +17,7 @@ class central_heap;
 ///
 /// Has a store from its first request on. Alive while somebody holds it or a block of it is out;
 /// afterwards its memory is released as streams get past it, and then the record goes. Owned by the
-/// allocator; needs the heap's lock.
+/// central heap.
 struct pool_state {
   pool_id id{};
   std::string name;

@@ -236,7 +236,7 @@ constexpr std::uint64_t remote_closed = ~std::uint64_t{0};
 /// All caches of an allocator. Caches are never freed before it: a thread that ends leaves its
 /// cache, empty and closed, to the next thread.
 ///
-/// Needs the heap's lock, except at().
+/// Owned by the central heap, whose lock guards it; at() alone goes without.
 class thread_caches {
  public:
   /// `most` bytes a thread; 0: no caches at all.

@@ -16,7 +16,7 @@ constexpr block_index no_block = 0;
 /// Which further streams use live blocks, and the blocks that wait for them after their free.
 ///
 /// A recorded block is in `uses` while it is live, in the list of waiting ones from its free until
-/// every stream has passed its stamp. Needs the heap's lock.
+/// every stream has completed its stamp. Owned by the central heap.
 class pending_frees {
  public:
   struct waiting {
@@ -33,7 +33,7 @@ class pending_frees {
   [[nodiscard]] waiting forget(block_index index, stream_slot freed_on, stream_order& all) noexcept;
   void add(waiting block) noexcept { list_.push_back(std::move(block)); }
 
-  /// Takes out the blocks that nobody uses any more and hands each to `give(which, freed)`. True if
+  /// Takes out the blocks that nobody uses any more and hands each to `give(index, freed)`. True if
   /// there was one.
   template <class Give>
   bool take_completed(const stream_order& all, const Give& give) {

@@ -106,7 +106,8 @@ class WEIR_API observer_registration {
 /// each time, because handles are recycled. Other requests take the allocator's lock; requests for
 /// which no room is found make driver calls (tens of microseconds).
 ///
-/// **Ownership.** A shared handle, as cheap to copy as a shared_ptr. close(), or the end of the
+/// **Ownership.** A shared handle, as cheap to copy as a shared_ptr; const says which allocator it
+/// means, not what may be done with it. close(), or the end of the
 /// last handle, gives all memory back and reports what is still live to the error handler
 /// (errc::still_live, with count and bytes). Afterwards calls through copies return errc::closed;
 /// calls through a handle that was moved from return errc::moved_from. Memory must not be in use
@@ -127,29 +128,29 @@ class WEIR_API caching_allocator {
 
   [[nodiscard]] weir::device device() const noexcept;
   /// Gives everything back now. The first failure is returned; all is attempted.
-  result<void> close();
+  result<void> close() const;
 
   // --- Memory -----------------------------------------------------------------------------------
 
   /// Throws out_of_memory, with a report, or failure. Aligned to allocator_alignment at least.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
-                               bytes alignment = allocator_alignment);
+                               bytes alignment = allocator_alignment) const;
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
-                                           bytes alignment = allocator_alignment);
+                                           bytes alignment = allocator_alignment) const;
 
   /// What is wrong goes to the error handler. Without a stream: the one it was allocated for. The
   /// form with a size also checks that it is the size that was asked for (invalid_argument; the
   /// block is freed all the same).
-  void deallocate(void* pointer, const stream_ref& stream) noexcept;
-  void deallocate(void* pointer, bytes size, const stream_ref& stream) noexcept;
-  void deallocate(void* pointer) noexcept;
-  result<void> try_deallocate(void* pointer, const stream_ref& stream);
-  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream);
-  result<void> try_deallocate(void* pointer);
+  void deallocate(void* pointer, const stream_ref& stream) const noexcept;
+  void deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept;
+  void deallocate(void* pointer) const noexcept;
+  result<void> try_deallocate(void* pointer, const stream_ref& stream) const;
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
+  result<void> try_deallocate(void* pointer) const;
 
   /// Work queued on `stream` until the block is freed may use it, too: it will not be reused before
   /// that work is done. Costs a lock; no driver call until the free.
-  result<void> record_stream(void* pointer, const stream_ref& stream);
+  result<void> record_stream(void* pointer, const stream_ref& stream) const;
 
   /// The size of the block that a request of `size` bytes gets: the next multiple of 512.
   /// size_overflow: there is none.
@@ -174,10 +175,10 @@ class WEIR_API caching_allocator {
   [[nodiscard]] memory_stats stats(weir::tag of) const;
   [[nodiscard]] std::vector<tag_stats> stats_by_tag() const;
   /// Every peak becomes the current value, of pools and tags as well.
-  void reset_peaks();
+  void reset_peaks() const;
   /// What is counted since creation (allocations, frees, hits, misses, failures, handles, waits,
   /// events) begins anew at 0, of pools and tags as well.
-  void reset_counters();
+  void reset_counters() const;
   [[nodiscard]] allocator_snapshot snapshot() const;
   /// The report that out_of_memory would carry for such a request now.
   [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream) const;
@@ -187,40 +188,41 @@ class WEIR_API caching_allocator {
   /// Releases physical memory that is quiescent to the driver until at most `keep` bytes are
   /// reserved. Waits for nothing; memory that streams may still use stays. Returns how much was
   /// released.
-  result<bytes> trim(bytes keep = {});
+  result<bytes> trim(bytes keep = {}) const;
   /// The same for all that is not live, after waiting for the streams.
-  result<bytes> empty_cache();
+  result<bytes> empty_cache() const;
   /// `stream` will not be used any more: what threads cache for it is flushed, and a mark is
   /// queued on it so that its memory becomes quiescent. Must be called before a stream is
   /// destroyed that is not a weir::stream (which does it by itself): the driver does not survive
   /// being asked about a stream that is gone.
-  result<void> release_stream(const stream_ref& stream);
+  result<void> release_stream(const stream_ref& stream) const;
 
   // --- Limits -----------------------------------------------------------------------------------
 
   /// No more than this much physical memory; bytes::max() is none. What is over it stays until it
   /// is freed.
-  result<void> set_limit(bytes most);
+  result<void> set_limit(bytes most) const;
   /// As a fraction of the device's memory, above 0 and at most 1.
-  result<void> set_limit_fraction(double of_device);
+  result<void> set_limit_fraction(double of_device) const;
   [[nodiscard]] bytes limit() const noexcept;
   /// No more live memory (rounded) with this tag; bytes::max() is none. limit_exceeded beyond.
-  result<void> set_limit(weir::tag of, bytes most);
+  result<void> set_limit(weir::tag of, bytes most) const;
 
   // --- Pools, captures, callbacks, observer -----------------------------------------------------
 
   /// not_supported: exportable, on a device that cannot.
-  [[nodiscard]] result<memory_pool> create_pool(std::string_view name, pool_options settings = {});
+  [[nodiscard]] result<memory_pool> create_pool(std::string_view name,
+                                                pool_options settings = {}) const;
   /// Call before the capture of `stream` begins. A capture that is not declared is noticed on every
   /// request with option heap_detect_captures, otherwise only by requests that find no room at
   /// once; it then gets a private pool tied to its graph by itself.
-  [[nodiscard]] result<graph_memory> begin_capture(const stream_ref& stream);
-  [[nodiscard]] capture_notice notice_captures();
-  [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback);
+  [[nodiscard]] result<graph_memory> begin_capture(const stream_ref& stream) const;
+  [[nodiscard]] capture_notice notice_captures() const;
+  [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback) const;
   /// `sink` receives every event from now on, until the registration ends; when that has ended the
   /// sink is not called any more. Any number of observers, each with a registration of its own;
   /// they are called in the order in which they came.
-  [[nodiscard]] observer_registration add_observer(event_sink& sink);
+  [[nodiscard]] observer_registration add_observer(event_sink& sink) const;
 
   friend bool operator==(const caching_allocator&, const caching_allocator&) noexcept = default;
 
