@@ -77,13 +77,13 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         self.initialize()
         with self._lock:
             if not self._deferred and self._full():
-                self._hand_back()
+                self._release()
             try:
                 block = self._memory.allocate(size, _LEGACY_STREAM)
             except OutOfMemory:
                 if not self._released:
                     raise
-                self._hand_back()
+                self._release()
                 block = self._memory.allocate(size, _LEGACY_STREAM)
             self._live[block.ptr] = block
         return cuda.MemoryPointer(self.context, _device_pointer(block.ptr), size,
@@ -109,7 +109,7 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
             self._released += self._live.values()
             self._live.clear()
             if self._memory is not None:
-                self._hand_back()
+                self._release()
                 self._memory.empty_cache()
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         return (len(self._released) >= _MOST_BLOCKS
                 or self._released_bytes > _MOST_MEMORY * self._memory.device.info.total_memory)
 
-    def _hand_back(self) -> None:
+    def _release(self) -> None:
         """Waits for the device, then frees what Numba has let go of."""
         released, self._released, self._released_bytes = self._released, [], 0
         self.context.synchronize()

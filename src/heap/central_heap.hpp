@@ -4,32 +4,31 @@
 // lock that is held. "own cache" is no lock: between enter() and leave() the calling thread alone
 // uses its cache, and whoever wants to look into it stops its owner first.
 //
-//   caching_allocator::allocate                                              caching_allocator.cpp
-//   own cache |  fast_allocate            same stream as last time, by size  fast_path.hpp
-//             |  allocate_without_driver                                     fast_path.cpp
-//   own cache |    cached_allocate        any stream of the thread, large    fast_path.cpp
-//   mutex_    |    locked_fit             free memory as it lies             fast_path.cpp
-//             |  slow_allocate            pools, captures, limits            allocate.cpp
-//   mutex_    |    allocate_locked                                           allocate.cpp
-//   mutex_    |      room_search::find_room   rung by rung                   room_search.cpp
-//   mutex_    |        backing_store::fit / rearrange / grow / release       placement/arena*.cpp
-//   mutex_    |          vmm::create, map, unmap, release: the driver        device/vmm.cpp
-//   mutex_    |        reclaimer: flush, poll, sweep, wait                   reclaim.cpp,
-//   streams.cpp none      |        the user's out-of-memory callbacks reclaim.cpp mutex_    |
-//   hand_out             table, accounts, event             allocate.cpp
+//   caching_allocator::allocate                                             caching_allocator.cpp
+//   own cache |  fast_allocate          same stream as last time, by size   fast_path.hpp
+//             |  allocate_without_driver                                    fast_path.cpp
+//   own cache |    cached_allocate      any stream of the thread, large     fast_path.cpp
+//   mutex_    |    locked_fit           free memory as it lies              fast_path.cpp
+//             |  slow_allocate          pools, captures, limits             allocate.cpp
+//   mutex_    |    allocate_locked                                          allocate.cpp
+//   mutex_    |      room_search::find_room    rung by rung                 room_search.cpp
+//   mutex_    |        backing_store::fit, rearrange, grow, release         placement/arena*.cpp
+//   mutex_    |          vmm::create, map, unmap: the driver                device/virtual_memory*
+//   mutex_    |        reclaimer: flush, retire, sweep, wait                reclaim.cpp
+//   none      |        the user's out-of-memory callbacks                   reclaim.cpp
+//   mutex_    |      hand_out           table, accounts, event              allocate.cpp
 //
-//   caching_allocator::deallocate                                            caching_allocator.cpp
-//   own cache |  fast_free                same stream as last time, by size  fast_path.hpp
-//             |  free_without_driver                                         fast_path.cpp
-//   own cache |    cached_free            any stream of the thread, large    fast_path.cpp
-//   (atomics) |      free_to_owner        into the cache it came from        fast_path.cpp
-//   mutex_    |    locked_free            the cache is full: flush half      fast_path.cpp,
-//   flush.cpp
-//             |  slow_free                recorded streams, private pools    free.cpp
-//   mutex_    |    free_locked                                               free.cpp
-//   mutex_    |      free_recorded        waits for the recorded streams     free.cpp
-//   mutex_    |      free_to_store        stamped with the open epoch        free.cpp
-//   mutex_    |        backing_store::free                                   placement/arena.cpp
+//   caching_allocator::deallocate                                           caching_allocator.cpp
+//   own cache |  fast_free              same stream as last time, by size   fast_path.hpp
+//             |  free_without_driver                                        fast_path.cpp
+//   own cache |    cached_free          any stream of the thread, large     fast_path.cpp
+//   atomics   |      free_to_owner      into the cache it came from         fast_path.cpp
+//   mutex_    |    locked_free          the cache is full: flush half       fast_path.cpp
+//             |  slow_free              recorded streams, private pools     free.cpp
+//   mutex_    |    free_locked                                              free.cpp
+//   mutex_    |      free_recorded      waits for the recorded streams      free.cpp
+//   mutex_    |      free_to_store      stamped with the open epoch         free.cpp
+//   mutex_    |        backing_store::free                                  placement/arena.cpp
 //
 // Words:
 //   unit          512 bytes; sizes inside the heap count in units

@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class giving_back : public allocator_test {
+class trimming : public allocator_test {
  protected:
   /// The driver keeps some memory for itself as it goes along.
   static constexpr bytes tolerance{std::uint64_t{32} << 20};
@@ -27,9 +27,9 @@ class giving_back : public allocator_test {
     return went;
   }
 };
-WEIR_ALLOCATOR_CONTRACT(giving_back);
+WEIR_ALLOCATOR_CONTRACT(trimming);
 
-TEST_P(giving_back, an_empty_cache_is_the_devices_memory_again) {
+TEST_P(trimming, an_empty_cache_is_the_devices_memory_again) {
   lane& on = new_lane();
   finish(make(1_MiB, on), on);
   ASSERT_TRUE(memory().empty_cache());
@@ -48,7 +48,7 @@ TEST_P(giving_back, an_empty_cache_is_the_devices_memory_again) {
   finish(kept, on);
 }
 
-TEST_P(giving_back, trim_keeps_what_it_was_told) {
+TEST_P(trimming, trim_keeps_what_it_was_told) {
   lane& on = new_lane();
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(memory().allocate(64_MiB, on));
@@ -63,7 +63,7 @@ TEST_P(giving_back, trim_keeps_what_it_was_told) {
   expect_books();
 }
 
-TEST_P(giving_back, trim_leaves_what_streams_may_still_use) {
+TEST_P(trimming, trim_leaves_what_streams_may_still_use) {
   lane& on = new_lane();
   const filled_block block = make(16_MiB, on);
   WEIR_OK(cu->ctx_synchronize());
@@ -78,7 +78,7 @@ TEST_P(giving_back, trim_leaves_what_streams_may_still_use) {
   trim_down_to(0_B);
 }
 
-TEST_P(giving_back, out_of_memory_says_where_the_memory_is) {
+TEST_P(trimming, out_of_memory_says_where_the_memory_is) {
   lane& on = new_lane();
   ASSERT_TRUE(memory().set_limit(64_MiB));
   filled_block weights;
@@ -110,7 +110,7 @@ TEST_P(giving_back, out_of_memory_says_where_the_memory_is) {
   finish(make(48_MiB, on), on);
 }
 
-TEST_P(giving_back, a_callback_may_make_room) {
+TEST_P(trimming, a_callback_may_make_room) {
   lane& on = new_lane();
   ASSERT_TRUE(memory().set_limit(64_MiB));
   std::vector<filled_block> cache{make(30_MiB, on), make(30_MiB, on)};
@@ -131,7 +131,7 @@ TEST_P(giving_back, a_callback_may_make_room) {
   expect_books();
 }
 
-TEST_P(giving_back, what_a_pool_caches_serves_others_before_they_fail) {
+TEST_P(trimming, what_a_pool_caches_serves_others_before_they_fail) {
   lane& on = new_lane();
   ASSERT_TRUE(memory().set_limit(80_MiB));
   const auto pool = memory().create_pool("saver").value();
@@ -152,7 +152,7 @@ TEST_P(giving_back, what_a_pool_caches_serves_others_before_they_fail) {
   }
 }
 
-TEST_P(giving_back, a_tags_limit_is_its_own) {
+TEST_P(trimming, a_tags_limit_is_its_own) {
   lane& on = new_lane();
   const tag small = tag::named("contract small").value();
   ASSERT_TRUE(memory().set_limit(small, 8_MiB));
@@ -169,7 +169,7 @@ TEST_P(giving_back, a_tags_limit_is_its_own) {
   expect_books();
 }
 
-TEST_P(giving_back, more_than_the_device_has_is_refused_and_forgotten) {
+TEST_P(trimming, more_than_the_device_has_is_refused_and_forgotten) {
   lane& on = new_lane();
   const filled_block block = make(4_MiB, on);
   EXPECT_EQ(code_of(memory().try_allocate(where().total_memory() * 2, on)), errc::out_of_memory);
@@ -180,7 +180,7 @@ TEST_P(giving_back, more_than_the_device_has_is_refused_and_forgotten) {
   EXPECT_EQ(memory().stats().reserved.current, 0_B);
 }
 
-TEST_P(giving_back, an_allocator_that_ends_with_live_blocks_says_so) {
+TEST_P(trimming, an_allocator_that_ends_with_live_blocks_says_so) {
   lane& on = new_lane();
   const bytes before = device_free();
   void* const forgotten = memory().allocate(256_MiB, on);

@@ -9,9 +9,9 @@ namespace {
 using ::testing::IsEmpty;
 
 /// 1 GiB may be reserved.
-class ladder_test : public heap_test {
+class room_search_test : public heap_test {
  protected:
-  ladder_test() {
+  room_search_test() {
     settings.limit = 1_GiB;
     memory.emplace(make(settings));
   }
@@ -23,7 +23,7 @@ class ladder_test : public heap_test {
   std::optional<caching_allocator> memory;
 };
 
-TEST_F(ladder_test, the_threads_own_cache_is_handed_back) {
+TEST_F(room_search_test, the_threads_own_cache_is_flushed) {
   allocator_options full = settings;
   full.thread_cache = 1_GiB;
   memory.emplace(make(full));
@@ -37,7 +37,7 @@ TEST_F(ladder_test, the_threads_own_cache_is_handed_back) {
   memory->deallocate(p, stream);
 }
 
-TEST_F(ladder_test, other_threads_caches_are_handed_back) {
+TEST_F(room_search_test, other_threads_caches_are_handed_back) {
   allocator_options full = settings;
   full.thread_cache = 1_GiB;
   memory.emplace(make(full));
@@ -57,7 +57,7 @@ TEST_F(ladder_test, other_threads_caches_are_handed_back) {
   other.join();
 }
 
-TEST_F(ladder_test, what_other_threads_freed_for_this_one_is_taken_in) {
+TEST_F(room_search_test, what_other_threads_freed_for_this_one_is_taken_in) {
   const auto stream = new_stream();
   std::vector<void*> all;
   for (int i = 0; i < 1024; ++i) all.push_back(memory->allocate(1_MiB, stream));
@@ -68,7 +68,7 @@ TEST_F(ladder_test, what_other_threads_freed_for_this_one_is_taken_in) {
   memory->deallocate(p, stream);
 }
 
-TEST_F(ladder_test, completed_epochs_are_retired) {
+TEST_F(room_search_test, completed_epochs_are_retired) {
   const auto one = new_stream();
   const auto two = new_stream();
   void* const p = memory->allocate(1_GiB, one);
@@ -83,7 +83,7 @@ TEST_F(ladder_test, completed_epochs_are_retired) {
   memory->deallocate(q, two);
 }
 
-TEST_F(ladder_test, other_streams_memory_is_taken_behind_a_wait) {
+TEST_F(room_search_test, other_streams_memory_is_taken_behind_a_wait) {
   const auto one = new_stream();
   const auto two = new_stream();
   machine->hold(one.handle());
@@ -101,7 +101,7 @@ TEST_F(ladder_test, other_streams_memory_is_taken_behind_a_wait) {
   memory->deallocate(q, two);
 }
 
-TEST_F(ladder_test, pending_blocks_are_taken_behind_waits) {
+TEST_F(room_search_test, pending_blocks_are_taken_behind_waits) {
   const auto one = new_stream();
   const auto two = new_stream();
   const auto three = new_stream();
@@ -120,7 +120,7 @@ TEST_F(ladder_test, pending_blocks_are_taken_behind_waits) {
   memory->deallocate(q, three);
 }
 
-TEST_F(ladder_test, what_other_pools_cache_is_released) {
+TEST_F(room_search_test, what_other_pools_cache_is_released) {
   const auto stream = new_stream();
   const auto other = memory->create_pool("other").value();
   void* const p = other.allocate(1_GiB, stream);
@@ -136,7 +136,7 @@ TEST_F(ladder_test, what_other_pools_cache_is_released) {
   memory->deallocate(r, stream);
 }
 
-TEST_F(ladder_test, callbacks_are_asked_without_the_lock_and_not_recursively) {
+TEST_F(room_search_test, callbacks_are_asked_without_the_lock_and_not_recursively) {
   const auto stream = new_stream();
   std::vector<void*> held;
   for (int i = 0; i < 4; ++i) held.push_back(memory->allocate(256_MiB, stream));
@@ -158,7 +158,7 @@ TEST_F(ladder_test, callbacks_are_asked_without_the_lock_and_not_recursively) {
   for (void* const each : held) memory->deallocate(each, stream);
 }
 
-TEST_F(ladder_test, a_callback_that_lies_is_not_asked_for_ever) {
+TEST_F(room_search_test, a_callback_that_lies_is_not_asked_for_ever) {
   const auto stream = new_stream();
   void* const p = memory->allocate(1_GiB, stream);
   int asked = 0;
@@ -172,7 +172,7 @@ TEST_F(ladder_test, a_callback_that_lies_is_not_asked_for_ever) {
   memory->deallocate(p, stream);
 }
 
-TEST_F(ladder_test, the_oldest_epoch_is_waited_for) {
+TEST_F(room_search_test, the_oldest_epoch_is_waited_for) {
   const auto one = new_stream();
   const auto two = new_stream();
   const auto other = memory->create_pool("other").value();
@@ -185,7 +185,7 @@ TEST_F(ladder_test, the_oldest_epoch_is_waited_for) {
   memory->deallocate(q, two);
 }
 
-TEST_F(ladder_test, the_device_is_waited_for_where_a_stream_is_gone) {
+TEST_F(room_search_test, the_device_is_waited_for_where_a_stream_is_gone) {
   auto one = new_stream();
   const auto two = new_stream();
   void* const p = memory->allocate(1_GiB, one);
@@ -197,7 +197,7 @@ TEST_F(ladder_test, the_device_is_waited_for_where_a_stream_is_gone) {
   memory->deallocate(q, two);
 }
 
-TEST_F(ladder_test, the_drivers_refusal_is_the_same_as_a_limit) {
+TEST_F(room_search_test, the_drivers_refusal_is_the_same_as_a_limit) {
   memory.emplace(make());
   const auto one = new_stream();
   machine->set_capacity(device_id{0}, 1_GiB);
@@ -212,7 +212,7 @@ TEST_F(ladder_test, the_drivers_refusal_is_the_same_as_a_limit) {
 }
 
 /// Fails the n-th driver call of a scenario, for every n.
-TEST_F(ladder_test, any_driver_call_may_fail) {
+TEST_F(room_search_test, any_driver_call_may_fail) {
   const auto scenario = [&](caching_allocator& of, const stream& one, const stream& two) {
     std::vector<std::pair<void*, bool>> live;
     const auto request = [&](bytes size, bool first) {
