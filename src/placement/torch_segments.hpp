@@ -102,8 +102,7 @@ class torch_segments final : public backing_store {
   [[nodiscard]] segment& segment_with(std::uint64_t address) noexcept;
   [[nodiscard]] std::uint64_t page_size(size_class of) const noexcept;
 
-  // --- Runs (torch_segments.cpp)
-  // -----------------------------------------------------------------------
+  // --- Runs (torch_segments.cpp) -----------------------------------------------------------------
 
   [[nodiscard]] block_index best_fit(class_index& in, stream_slot stream,
                                      std::uint32_t units) const noexcept;
@@ -125,8 +124,7 @@ class torch_segments final : public backing_store {
   void emit(memory_event_kind kind, stream_slot stream, std::uint64_t address,
             std::uint64_t size) const noexcept;
 
-  // --- Segments (torch_segments_memory.cpp)
-  // ----------------------------------------------------------
+  // --- Segments (torch_segments_memory.cpp) ------------------------------------------------------
 
   /// Enters a new segment, one block of this kind long; one record must be prepared. An error:
   /// nothing was entered.
@@ -142,8 +140,7 @@ class torch_segments final : public backing_store {
   [[nodiscard]] result<bytes> release_fixed(bytes most, const context_scope& bound);
   void describe_memory(const segment& of, pool_snapshot& into) const;
 
-  // --- Expandable segments (torch_segments_expandable.cpp)
-  // ---------------------------------------------
+  // --- Expandable segments (torch_segments_expandable.cpp) ---------------------------------------
 
   [[nodiscard]] result<block_index> grow_expandable(const request& wanted, std::uint64_t units,
                                                     const context_scope& bound);
@@ -191,8 +188,7 @@ class torch_segments final : public backing_store {
     }
   }
 
-  // --- check() (torch_segments_check.cpp)
-  // --------------------------------------------------------------
+  // --- check() (torch_segments_check.cpp) --------------------------------------------------------
 
   [[nodiscard]] std::string check_segment(std::uint64_t base, const segment& of,
                                           totals& sums) const;

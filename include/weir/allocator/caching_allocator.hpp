@@ -167,8 +167,7 @@ class WEIR_API caching_allocator {
   /// Other blocks may lie in the same handles.
   [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
 
-  // --- Inspection
-  // ----------------------------------------------------------------------------------
+  // --- Inspection --------------------------------------------------------------------------------
 
   /// Exact, of one moment. Stops all threads' caches for a few microseconds.
   [[nodiscard]] memory_stats stats() const;
