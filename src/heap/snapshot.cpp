@@ -1,8 +1,8 @@
 // Stats and snapshots: all caches stopped for a moment, everything counted.
 #include <algorithm>
-#include <cstdio>
 #include <unordered_map>
 
+#include "base/hexadecimal.hpp"
 #include "heap/central_heap.hpp"
 
 namespace weir::inline v0::heap {
@@ -279,10 +279,8 @@ std::string_view name(block_state state) noexcept {
 }
 
 std::string to_string(const block_info& block) {
-  char address[2 + 16 + 1];
-  std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(block.address));
-  std::string text =
-      std::string{address} + ": " + to_string(block.size) + " " + to_string(block.state);
+  std::string text = detail::hexadecimal(block.address) + ": " + to_string(block.size) + " " +
+                     to_string(block.state);
   if (block.stream != stream_id{}) text += " on stream " + std::to_string(block.stream.number());
   for (const stream_id each : block.waits_for)
     text += (each == block.waits_for.front() ? ", waits for stream " : " and ") +

@@ -1,9 +1,7 @@
 // Memory events as text.
-#include <array>
-#include <cinttypes>
-#include <cstdio>
 #include <string>
 
+#include "base/hexadecimal.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir::inline v0 {
@@ -47,10 +45,7 @@ std::string to_string(memory_event_kind kind) { return std::string{name(kind)}; 
 std::string to_string(const memory_event& event) {
   std::string text{name(event.kind)};
   const auto add_address = [&](const char* label, std::uint64_t address) {
-    if (address == 0) return;
-    std::array<char, 32> digits{};
-    std::snprintf(digits.data(), digits.size(), "0x%" PRIx64, address);
-    text.append(label).append(digits.data());
+    if (address != 0) text += label + detail::hexadecimal(address);
   };
   const auto add_number = [&](const char* label, std::uint64_t number) {
     if (number != 0) text += label + std::to_string(number);

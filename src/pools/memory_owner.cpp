@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/any_size.hpp"
+#include "base/hexadecimal.hpp"
 #include "device/state.hpp"
 #include "pools/guarded.hpp"
 #include "pools/memory_home.hpp"
@@ -13,23 +14,13 @@
 namespace weir::inline v0 {
 
 namespace pools {
-namespace {
-
-[[nodiscard]] std::string hexadecimal(const void* memory) {
-  std::string digits;
-  for (auto rest = reinterpret_cast<std::uintptr_t>(memory); rest != 0; rest /= 16)
-    digits.insert(digits.begin(), "0123456789abcdef"[rest % 16]);
-  return "0x" + (digits.empty() ? "0" : digits);
-}
-
-}  // namespace
 
 void report_failed_free(const result<void>& outcome, const void* memory, bytes size) noexcept {
   if (outcome) return;
   try {
     error reason = outcome.error();
     if (!reason.detail.empty()) reason.detail += "; ";
-    reason.detail += "freeing " + hexadecimal(memory);
+    reason.detail += "freeing " + detail::hexadecimal(reinterpret_cast<std::uintptr_t>(memory));
     if (size != detail::any_size) reason.requested = size;
     if (reason.requested != bytes{}) reason.detail += " of " + to_string(reason.requested);
     detail::report_failure(reason);

@@ -6,20 +6,17 @@
 #include <execinfo.h>
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <memory>
+
+#include "base/hexadecimal.hpp"
 
 namespace weir::inline v0::trace {
 namespace {
 
 constexpr int most_frames = 48;
 
-std::string hexadecimal(std::uint64_t value) {
-  std::array<char, 18> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, 16).ptr;
-  return "0x" + std::string{text.data(), end};
-}
+using detail::hexadecimal;
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #include <cinttypes>
 #include <cstdio>
 
+#include "base/hexadecimal.hpp"
+
 namespace weir::inline v0 {
 
 std::string_view name(trace_kind kind) noexcept {
@@ -55,8 +57,7 @@ std::string to_string(const trace_event& event) {
                 event.time / 1'000'000'000, event.time % 1'000'000'000);
   std::string text = number.data() + to_string(event.kind);
   const auto add_address = [&](const char* label, std::uint64_t address) {
-    std::snprintf(number.data(), number.size(), "%s0x%" PRIx64, label, address);
-    if (address != 0) text += number.data();
+    if (address != 0) text += label + detail::hexadecimal(address);
   };
   const auto add_number = [&](const char* label, std::uint64_t value) {
     if (value != 0) text += label + std::to_string(value);

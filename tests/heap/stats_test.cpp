@@ -116,10 +116,17 @@ TEST_F(stats_test, a_pending_block_names_the_streams_it_waits_for) {
     return each.state == block_state::pending;
   });
   ASSERT_NE(pending, blocks.end());
-  EXPECT_THAT(pending->waits_for, ::testing::Contains(reader.id()));
-  EXPECT_THAT(to_string(*pending), HasSubstr("waits for stream"));
+  // Nobody has looked yet how far they have come.
+  EXPECT_THAT(pending->waits_for, ::testing::ElementsAre(reader.id(), idle.id()));
+  const auto number = [](const stream& each) { return std::to_string(each.id().number()); };
+  EXPECT_THAT(to_string(*pending),
+              ::testing::EndsWith(": 128 MiB pending on stream " + number(own) +
+                                  ", waits for stream " + number(reader) + " and " + number(idle)));
+  // A look finds that one of them has nothing to do.
+  EXPECT_EQ(memory.trim().value(), 0_B);
   const auto report = memory.explain(200_MiB, own);
-  ASSERT_FALSE(report.awaited.empty());
+  ASSERT_EQ(report.awaited.size(), 1u);
+  EXPECT_EQ(report.awaited.front().stream, reader.id());
   EXPECT_EQ(report.awaited.front().size, 128_MiB);
   EXPECT_THAT(report.text(), HasSubstr("waiting for stream " +
                                        std::to_string(reader.id().number()) + ": 128 MiB"));
