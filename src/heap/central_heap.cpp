@@ -106,7 +106,7 @@ central_heap::central_heap(weir::device device, const allocator_options& options
       home_{detail::device_state::keep(device)},
       limit_{initial_limit(device, options)},
       caches_{cache_size(options)},
-      order_{device, {options.crossing, options.unannounced_ends}},
+      order_{device, {options.crossing, options.unannounced_ends, options.detect_captures}},
       placement_{.device = device,
                  .blocks = blocks_,
                  .order = order_,

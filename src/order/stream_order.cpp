@@ -84,7 +84,7 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   entry& met = entries_[slot];
   met.id = id;
   met.handle = stream.handle();
-  met.lasting = !rules_.unannounced_ends || stream.is_legacy();
+  met.lasting = stream.is_legacy() || (!rules_.unannounced_ends && !rules_.undeclared_captures);
   // What it was given before we knew of it may use what was freed since: it holds that up.
   const bool counts_from_now = mutated(mutation::new_stream_holds_up_nothing);
   met.stamped = met.closed = met.quiescent = completed_;
@@ -135,10 +135,10 @@ result<bool> stream_order::any_capturing(const context_scope& bound) {
 }
 
 bool stream_order::still_there(entry& stream, const context_scope& bound) {
+  const stream_ref there{device_, stream.handle};
   // Of a registered stream's end weir is told before. To ask for its id would do harm: a capture
   // that takes the stream in that moment would be spoiled.
-  if (stream.registered) return true;
-  const stream_ref there{device_, stream.handle};
+  if (stream.registered || there.is_legacy()) return true;
   const auto id = there.id(bound);
   const bool same = id ? *id == stream.id : !says_gone(id.error());
   // The per-thread handle means another stream on every thread: ours is there, but not from here.
@@ -150,6 +150,8 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
   entry& stream = entries_[slot];
   if (stream.lost || stream.ended || stream.capture_expected) return false;
   if (!stream.lasting && slot != named_) return false;
+  const bool asked_for_id = !stream.registered && !ref(slot).is_legacy() && slot != named_;
+  if (asked_for_id && captures_expected_ != 0) return false;
   // Also the legacy stream while somebody else's capture forbids to use it.
   const auto capture = ref(slot).capture(bound);
   if (!capture && says_gone(capture.error())) stream.lost = !ref(slot).is_per_thread();
@@ -224,6 +226,7 @@ void stream_order::update() noexcept {
         slots_.erase(stream.id);
         const auto latest = by_handle_.find(stream.handle);
         if (latest != by_handle_.end() && latest->second == slot) by_handle_.erase(latest);
+        expect_capture(slot, false);
         stream.id = {};
         spare_.push_back(slot);
       }

@@ -32,6 +32,9 @@ struct order_rules {
   /// Streams that nobody watches may be destroyed without notice, so they are asked only in calls
   /// that name them.
   bool unannounced_ends = false;
+  /// Captures may take streams without a declaration, so streams that nobody watches are asked only
+  /// in calls that name them, too.
+  bool undeclared_captures = false;
 };
 
 /// Says when freed memory may leave its stream.
@@ -53,7 +56,7 @@ struct order_rules {
 /// No call here queries a stream: a capture may have taken it meanwhile, and would be spoiled. An
 /// event record would only become part of it, and is then not counted. For the same reason only
 /// streams that are neither weir's nor watched are asked for their id, because their handles may be
-/// other streams' by now.
+/// other streams' by now, and none of them while a capture is declared, which might take them.
 ///
 /// Owned by one allocator or pool, whose lock every call needs.
 class stream_order {
@@ -142,7 +145,9 @@ class stream_order {
   [[nodiscard]] bool paused() const noexcept { return pauses_ != 0; }
   /// The same for one stream: a capture of it was declared.
   void expect_capture(stream_slot slot, bool expected) noexcept {
-    entries_[slot].capture_expected = expected;
+    bool& known = entries_[slot].capture_expected;
+    if (known != expected) expected ? ++captures_expected_ : --captures_expected_;
+    known = expected;
   }
 
   /// Ends the open epoch, if anything is stamped with it, and marks what completes the epochs of
@@ -252,6 +257,7 @@ class stream_order {
 
   const weir::device device_;
   const order_rules rules_;
+  std::size_t captures_expected_ = 0;
   detail::stream_registry& watched_;
   std::uint64_t watched_seen_ = 0;
   std::vector<told_end> told_ends_;

@@ -327,6 +327,35 @@ TEST_F(StreamOrder, no_stream_is_ever_queried) {
       << "which spoils a capture, too";
 }
 
+TEST_F(StreamOrder, a_stranger_is_not_asked_while_a_capture_may_take_it) {
+  for (const bool declared : {true, false}) {
+    stream_order order{gpu, {.undeclared_captures = !declared}};
+    const stream one = make_stream();
+    const stream captured = make_stream();
+    const driver::CUstream foreign = make_driver_stream();
+    const stream_slot stranger = order.slot_of({gpu, foreign}, bound).value();
+    const stream_slot slot = order.slot_of(one, bound).value();
+    const stream_slot expected = order.slot_of(captured, bound).value();
+    if (declared) order.expect_capture(expected, true);
+    const std::uint64_t ids_before = machine->calls(driver::call::stream_get_id);
+    const stamp freed = order.now(slot);
+    EXPECT_FALSE(completes(order, freed));
+    EXPECT_EQ(machine->calls(driver::call::stream_get_id), ids_before)
+        << "the capture of another stream may fork to it right now, and be spoiled";
+    if (declared) {
+      order.expect_capture(expected, false);
+      EXPECT_TRUE(completes(order, freed));
+    } else {
+      const order::named_stream named{order, stranger};
+      ASSERT_TRUE(order.close_others(order::no_stream, bound));
+      ASSERT_TRUE(order.poll(bound));
+      EXPECT_TRUE(order.completed(freed));
+    }
+    ASSERT_TRUE(order.end_stream(stranger, bound));
+    destroy(foreign);
+  }
+}
+
 TEST_F(StreamOrder, behind_a_long_kernel_marks_do_not_pile_up) {
   stream_order order{gpu};
   const stream one = make_stream();
