@@ -1,6 +1,8 @@
 """What weir adds: weir.torch's own functions, and the plug-in interface that any torch has."""
 
 import concurrent.futures
+import os
+import tempfile
 import unittest
 
 import support
@@ -48,23 +50,24 @@ class Functions(AllocatorTest):
         self.assertLess(torch.cuda.memory_reserved(), before)
 
     def test_histories_and_recordings_beside_a_recording_of_the_process(self):
-        self.assert_ran(support.run_program("""
-            import shutil, torch, weir.torch
-            torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python",
-                                                     max_entries=1000)
-            weir.torch.record(folder + "/part.weirtrace")
-            x = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
-            weir.torch.stop()
-            actions = {entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]}
-            assert {"alloc", "segment_map"} <= actions, actions
-            assert os.path.exists(folder + "/process.weirtrace")
-            assert os.path.getsize(folder + "/part.weirtrace") > 0
-            shutil.rmtree(folder)
-            """, before="""
-            import os, tempfile
-            folder = tempfile.mkdtemp()
-            os.environ["WEIR_RECORD"] = folder + "/process.weirtrace"
-            """))
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_ran(support.run_program("""
+                import torch, weir.torch
+                torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python",
+                                                         max_entries=1000)
+                weir.torch.record(folder + "/part.weirtrace")
+                x = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+                weir.torch.stop()
+                actions = {entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]}
+                assert {"alloc", "segment_map"} <= actions, actions
+                """, before=f"""
+                import os
+                folder = {folder!r}
+                os.environ["WEIR_RECORD"] = folder + "/process.weirtrace"
+                """))
+            sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)}
+            self.assertEqual(set(sizes), {"part.weirtrace", "process.weirtrace"})
+            self.assertGreater(min(sizes.values()), 0)
 
 
 @unittest.skipUnless(support.WEIR, "weir's own, nothing of torch's to compare with")
