@@ -172,13 +172,13 @@ void event_collector::wake() noexcept {
   wake_up_.notify_one();
 }
 
-void event_collector::add(const memory_event& event) noexcept {
+void event_collector::add(const memory_event& event, const void* caller) noexcept {
   if (is_forked()) [[unlikely]]
     return;
   std::uint64_t other = event.other.number();
   if (options_.stacks && (event.kind == memory_event_kind::allocate ||
                           event.kind == memory_event_kind::deallocate)) [[unlikely]] {
-    other = stacks_.capture(3);
+    other = stacks_.capture(caller);
   }
   const auto fill = [&](record& out) {
     out.address = event.address;

@@ -39,7 +39,8 @@ class event_collector {
   ~event_collector();
 
   [[nodiscard]] result<void> begin();
-  void add(const memory_event& event) noexcept;
+  /// `caller` is the return address with which the event's stack begins.
+  void add(const memory_event& event, const void* caller) noexcept;
   void marker(std::string_view text) noexcept;
   result<void> flush();
   result<void> stop();

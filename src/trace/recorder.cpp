@@ -42,7 +42,9 @@ recorder::~recorder() {
   static_cast<void>(state_->stop());  // reported to the error handler
 }
 
-void recorder::on_event(const memory_event& event) noexcept { state_->add(event); }
+void recorder::on_event(const memory_event& event) noexcept {
+  state_->add(event, __builtin_return_address(0));
+}
 void recorder::marker(std::string_view text) noexcept { state_->marker(text); }
 result<void> recorder::flush() { return state_->flush(); }
 result<void> recorder::stop() { return state_->stop(); }

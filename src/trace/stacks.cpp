@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <memory>
@@ -25,12 +26,13 @@ void stack_table::prepare() const noexcept {
   static_cast<void>(backtrace(frames.data(), static_cast<int>(frames.size())));
 }
 
-std::uint32_t stack_table::capture(int skip) noexcept {
+std::uint32_t stack_table::capture(const void* caller) noexcept {
   std::array<void*, most_frames> frames{};
-  const int depth = backtrace(frames.data(), most_frames);
-  if (depth <= skip) return 0;
+  void** const end = frames.data() + backtrace(frames.data(), most_frames);
+  void** first = std::find(frames.data(), end, caller);
+  if (first == end) first = frames.data();
   try {
-    addresses stack{frames.data() + skip, frames.data() + depth};
+    addresses stack(first, end);  // in braces these would be two addresses
     const std::lock_guard lock{mutex_};
     const auto [entry, inserted] =
         numbers_.try_emplace(std::move(stack), static_cast<std::uint32_t>(all_.size()));

@@ -16,9 +16,9 @@ class stack_table {
 
   /// The first walk loads a library; done here so that it does not happen inside an event.
   void prepare() const noexcept;
-  /// Walks the caller's stack, without the innermost `skip` frames: its number plus one; 0 without
-  /// memory for it.
-  [[nodiscard]] std::uint32_t capture(int skip) noexcept;
+  /// Walks the calling thread's stack from the return address `caller` outwards, or all of it if
+  /// that is not on it: its number plus one; 0 without memory for it.
+  [[nodiscard]] std::uint32_t capture(const void* caller) noexcept;
   /// Those with number `first` and later.
   [[nodiscard]] std::vector<addresses> since(std::size_t first) const;
 
