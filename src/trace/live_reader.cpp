@@ -95,7 +95,10 @@ result<live_view> read_page(const std::string& path, int process) {
   if ((*mapped).version != page_version || (*mapped).size != sizeof(page))
     return refuse(errc::bad_version, "was written by another weir");
   request_update(*mapped);
-  return view_of(*mapped, process);
+  auto view = view_of(*mapped, process);
+  if (!view && view.code() == errc::invalid_argument)
+    return refuse(errc::invalid_argument, "is no live page");
+  return view;
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // Live pages: what `weir top` reads of a running allocator.
 #include "weir/trace/live_page.hpp"
 
+#include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,16 +15,31 @@
 
 #include "support/no_threads.hpp"
 #include "support/small_machine.hpp"
+#include "trace/live_layout.hpp"
 #include "weir/device/runtime.hpp"
 
 namespace weir {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+namespace live = trace::live;
 
 class live_page_tests : public ::testing::Test {
  protected:
   std::shared_ptr<runtime> runtime_ = testing_support::open_small_machine();
   device gpu_ = runtime_->device(device_id{0}).value();
   stream stream_ = stream::create(gpu_).value();
+
+  static std::vector<std::string> texts(const live_view& view) {
+    std::vector<std::string> lines;
+    for (const live_tag& each : view.tags) lines.push_back(to_string(each));
+    for (const live_stream& each : view.streams) lines.push_back(to_string(each));
+    return lines;
+  }
+  static std::string stream_text(const stream& queue, const std::string& rest) {
+    return "stream " + std::to_string(queue.id().number()) + ", " + rest;
+  }
 };
 
 TEST_F(live_page_tests, show_what_the_allocator_holds_by_tag_and_stream) {
@@ -37,17 +55,63 @@ TEST_F(live_page_tests, show_what_the_allocator_holds_by_tag_and_stream) {
   ASSERT_EQ(1u, views.size());
   const live_view& view = views[0];
   EXPECT_EQ(::getpid(), view.process);
-  EXPECT_EQ(memory.stats().requested, view.stats.requested);
-  EXPECT_EQ(memory.stats().reserved, view.stats.reserved);
+  EXPECT_EQ(0, view.device);
+  EXPECT_EQ(1u, view.updates);
+  EXPECT_EQ(to_string(memory.stats()), to_string(view.stats));
   EXPECT_EQ(gpu_.total_memory(), view.device_total);
-  ASSERT_FALSE(view.tags.empty());
-  EXPECT_EQ("kv cache", view.tags[0].name);
-  EXPECT_EQ(bytes{3 << 20}, view.tags[0].requested.current);
-  EXPECT_EQ(1u, view.tags[0].blocks);
-  ASSERT_FALSE(view.streams.empty());
-  EXPECT_EQ(stream_.ref().id().value(), view.streams[0].stream);
-  EXPECT_EQ(bytes{3 << 20}, view.streams[0].live);
+  EXPECT_THAT(texts(view), ElementsAre("name kv cache, requested 3 MiB (peak 3 MiB), blocks 1",
+                                       stream_text(stream_, "live 3 MiB, bound 0 B")));
   memory.deallocate(block, stream_);
+}
+
+TEST_F(live_page_tests, show_the_largest_tags_and_streams_first) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const stream other = stream::create(gpu_).value();
+  std::vector<std::pair<void*, const stream*>> blocks;
+  const auto allocate = [&](const std::string& name, std::uint64_t kibibytes, const stream& queue) {
+    const tag_scope tagged{tag::named(name).value()};
+    blocks.emplace_back(memory.allocate(bytes{kibibytes << 10}, queue), &queue);
+  };
+  const std::string long_name(60, 'x');
+  allocate("small", 4, stream_);
+  allocate(long_name, 64, other);
+  allocate("small", 8, stream_);
+  allocate("middle", 16, stream_);
+  void* const freed = memory.allocate(bytes{128 << 10}, stream_);
+  memory.deallocate(freed, stream_);
+  const auto page = live_page::publish(memory).value();
+  const auto views = read_live_pages(::getpid()).value();
+  ASSERT_EQ(1u, views.size());
+  EXPECT_THAT(texts(views[0]), ElementsAre("name " + long_name.substr(0, 47) +
+                                               ", requested 64 KiB (peak 64 KiB), blocks 1",
+                                           "name middle, requested 16 KiB (peak 16 KiB), blocks 1",
+                                           "name small, requested 12 KiB (peak 12 KiB), blocks 2",
+                                           "name (no tag), requested 0 B (peak 128 KiB), blocks 0",
+                                           stream_text(stream_, "live 28 KiB, bound 128 KiB"),
+                                           stream_text(other, "live 64 KiB, bound 0 B")));
+  for (const auto& [block, queue] : blocks) memory.deallocate(block, *queue);
+}
+
+TEST_F(live_page_tests, show_no_more_rows_than_they_have) {
+  auto memory = caching_allocator::create(gpu_).value();
+  std::vector<stream> streams;
+  std::vector<void*> blocks;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    streams.push_back(stream::create(gpu_).value());
+    const tag_scope tagged{tag::named("row " + std::to_string(i)).value()};
+    blocks.push_back(memory.allocate(bytes{(i + 1) << 20}, streams.back()));
+  }
+  const auto page = live_page::publish(memory).value();
+  const live_view view = read_live_pages(::getpid()).value().at(0);
+  ASSERT_EQ(32u, view.tags.size());
+  ASSERT_EQ(32u, view.streams.size());
+  for (std::size_t i = 0; i < 32; ++i) {
+    EXPECT_EQ("row " + std::to_string(39 - i), view.tags[i].name);
+    EXPECT_EQ(bytes{(40 - i) << 20}, view.tags[i].requested.current);
+    EXPECT_EQ(streams[39 - i].id(), view.streams[i].stream);
+    EXPECT_EQ(bytes{(40 - i) << 20}, view.streams[i].live);
+  }
+  for (std::size_t i = 0; i < 40; ++i) memory.deallocate(blocks[i], streams[i]);
 }
 
 TEST_F(live_page_tests, need_a_thread_and_say_so) {
@@ -112,10 +176,12 @@ TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
     auto memory = caching_allocator::create(gpu_).value();
     const auto page = live_page::publish(memory).value();
     path = page->path();
-    EXPECT_TRUE(std::filesystem::exists(path));
-    const auto rights = std::filesystem::status(path).permissions();
-    EXPECT_EQ(std::filesystem::perms::none, rights & std::filesystem::perms::others_all);
+    EXPECT_TRUE(path.starts_with("/dev/shm/weir." + std::to_string(::getpid()) + ".")) << path;
+    ASSERT_TRUE(std::filesystem::exists(path));
+    using std::filesystem::perms;
+    EXPECT_EQ(perms::owner_read | perms::owner_write, std::filesystem::status(path).permissions());
     EXPECT_TRUE(memory.close());
+    EXPECT_TRUE(std::filesystem::exists(path));
   }
   EXPECT_FALSE(std::filesystem::exists(path));
   const auto closed = read_live_pages(::getpid());
@@ -123,20 +189,215 @@ TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
   EXPECT_EQ(errc::not_found, closed.error().code);
 }
 
+TEST_F(live_page_tests, go_with_their_allocator_where_that_goes_first) {
+  std::optional<caching_allocator> memory = caching_allocator::create(gpu_).value();
+  const auto page = live_page::publish(*memory, {.period = std::chrono::milliseconds{10}}).value();
+  memory.reset();
+  for (int tries = 0; tries < 10'000 && std::filesystem::exists(page->path()); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  EXPECT_FALSE(std::filesystem::exists(page->path()));
+}
+
+TEST_F(live_page_tests, end_at_once) {
+  auto memory = caching_allocator::create(gpu_).value();
+  auto page = live_page::publish(memory, {.period = std::chrono::seconds{10}}).value();
+  std::this_thread::sleep_for(std::chrono::milliseconds{2});  // until its thread sleeps
+  const auto begin = std::chrono::steady_clock::now();
+  page.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{5});
+}
+
+TEST_F(live_page_tests, are_their_parents_after_a_fork) {
+  auto memory = caching_allocator::create(gpu_).value();
+  auto page = live_page::publish(memory).value();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    page.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(child, ::waitpid(child, &status, 0));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(std::filesystem::exists(page->path()));
+  EXPECT_EQ(1u, read_live_pages(::getpid()).value().size());
+}
+
 TEST_F(live_page_tests, are_found_after_many_have_gone) {
   auto memory = caching_allocator::create(gpu_).value();
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(live_page::publish(memory));
   const auto first = live_page::publish(memory).value();
   auto other = caching_allocator::create(gpu_).value();
+  void* const block = other.allocate(bytes{1 << 20}, stream_);
   const auto second = live_page::publish(other).value();
-  EXPECT_EQ(2u, read_live_pages(::getpid()).value().size());
+  const auto views = read_live_pages(::getpid()).value();
+  ASSERT_EQ(2u, views.size());
+  EXPECT_EQ(0u, views[0].stats.allocations);
+  EXPECT_EQ(1u, views[1].stats.allocations);
+  other.deallocate(block, stream_);
 }
 
 TEST_F(live_page_tests, refuse_a_period_that_would_disturb) {
   auto memory = caching_allocator::create(gpu_).value();
-  const auto refused = live_page::publish(memory, {.period = std::chrono::milliseconds{1}});
+  const auto refused = live_page::publish(memory, {.period = std::chrono::milliseconds{9}});
   ASSERT_FALSE(refused);
   EXPECT_EQ(errc::invalid_argument, refused.error().code);
+  EXPECT_EQ("a live page's period is too short", refused.error().detail);
+  EXPECT_TRUE(live_page::publish(memory, {.period = std::chrono::milliseconds{10}}));
+}
+
+// --- Pages of others ----------------------------------------------------------------------------
+
+/// Files of a process that is not there.
+class strange_page_tests : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t second = 1'000'000'000;
+
+  ~strange_page_tests() override {
+    for (const std::string& each : files_) ::unlink(each.c_str());
+  }
+  std::string file(const std::string& number, std::size_t size) {
+    const std::string path = live::folder + live::name_of(process_) + number;
+    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    EXPECT_EQ(0, ::ftruncate(descriptor, static_cast<off_t>(size)));
+    ::close(descriptor);
+    return files_.emplace_back(path);
+  }
+  /// A page that is right, so young that nobody asks for a new one, and changed as the test likes.
+  live::page& page(const std::string& number, const live::content& shown) {
+    const std::string path = file(number, sizeof(live::page));
+    const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    pages_.push_back(std::make_unique<live::mapped_page>(descriptor, PROT_READ | PROT_WRITE));
+    ::close(descriptor);
+    live::page& fresh = **pages_.back();
+    fresh.magic = live::page_magic;
+    fresh.version = live::page_version;
+    fresh.size = sizeof(live::page);
+    live::write(fresh, shown);
+    return fresh;
+  }
+  static live::content young(std::uint64_t updates = 1) {
+    live::content shown;
+    shown.updates = updates;
+    shown.time = live::now();
+    shown.period = 1000 * second;  // is taken for a second
+    return shown;
+  }
+  /// The updates of all pages, or why there are none.
+  std::string read() {
+    const auto views = read_live_pages(process_);
+    if (!views) return to_string(views.error().code) + ": " + views.error().detail;
+    std::string text;
+    for (const live_view& each : *views) text += std::to_string(each.updates) + " ";
+    return text;
+  }
+
+  const int process_ = 1'000'000'000 + ::getpid();
+  std::vector<std::string> files_;
+  std::vector<std::unique_ptr<live::mapped_page>> pages_;
+};
+
+TEST_F(strange_page_tests, are_shown_as_they_are) {
+  live::content shown = young(7);
+  shown.device = 3;
+  shown.device_total = 1000;
+  shown.stats.allocations = 11;
+  shown.tags = 2;
+  shown.tag[0].name.fill('x');
+  shown.tag[0].requested = {bytes{512}, bytes{1024}};
+  shown.tag[0].blocks = 4;
+  shown.streams = 1;
+  shown.stream[0] = {.stream = 5, .live = 6, .bound = 7};
+  const live::page& source = page("1", shown);
+  const auto views = read_live_pages(process_).value();
+  ASSERT_EQ(1u, views.size());
+  const live_view& view = views[0];
+  EXPECT_EQ(process_, view.process);
+  EXPECT_EQ(3, view.device);
+  EXPECT_EQ(bytes{1000}, view.device_total);
+  EXPECT_EQ(7u, view.updates);
+  EXPECT_EQ(shown.stats, view.stats);
+  ASSERT_EQ(2u, view.tags.size());
+  EXPECT_EQ(std::string(47, 'x'), view.tags[0].name);
+  EXPECT_EQ(shown.tag[0].requested, view.tags[0].requested);
+  EXPECT_EQ(4u, view.tags[0].blocks);
+  EXPECT_EQ("", view.tags[1].name);
+  ASSERT_EQ(1u, view.streams.size());
+  EXPECT_EQ(stream_id{5}, view.streams[0].stream);
+  EXPECT_EQ(bytes{6}, view.streams[0].live);
+  EXPECT_EQ(bytes{7}, view.streams[0].bound);
+  EXPECT_EQ(0u, source.requests.load()) << "a young page is not asked for";
+}
+
+TEST_F(strange_page_tests, that_are_old_are_asked_for_and_shown_as_they_were) {
+  live::content old = young(5);
+  old.time -= 2 * second;
+  old.period = 1;  // the longest wait is a tenth of a second
+  const live::page& first = page("1", old);
+  live::content later = young(6);
+  later.time += 3600 * second;  // another machine's clock
+  later.period = 1;
+  const live::page& second_page = page("2", later);
+  EXPECT_EQ("5 6 ", read());
+  EXPECT_EQ(1u, first.requests.load());
+  EXPECT_EQ(1u, second_page.requests.load());
+}
+
+TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {
+  page("10", young(10));
+  page("9", young(9));
+  page("2", young(2));
+  file("x", 1);
+  file("3x", 1);
+  file("", 1);
+  EXPECT_EQ("2 9 10 ", read());
+}
+
+TEST_F(strange_page_tests, of_no_process_are_none) {
+  EXPECT_EQ("not_found: process " + std::to_string(process_) + " publishes no live page", read());
+}
+
+TEST_F(strange_page_tests, that_are_none_are_refused) {
+  const std::string path = file("1", sizeof(live::page) - 1);
+  EXPECT_EQ("invalid_argument: " + path + ": is no live page", read());
+  EXPECT_EQ(0, ::truncate(path.c_str(), sizeof(live::page)));
+  EXPECT_EQ("invalid_argument: " + path + ": is no live page", read());  // it has no magic
+  ::unlink(path.c_str());
+  ASSERT_EQ(0, ::symlink("/dev/null", path.c_str()));
+  EXPECT_THAT(read(), HasSubstr("system: " + path));
+}
+
+TEST_F(strange_page_tests, of_another_version_are_refused) {
+  live::page& source = page("1", young());
+  const auto refusal = "bad_version: " + files_[0] + ": was written by another weir";
+  ++source.version;
+  EXPECT_EQ(refusal, read());
+  --source.version;
+  --source.size;
+  EXPECT_EQ(refusal, read());
+  ++source.size;
+  EXPECT_EQ("1 ", read());
+}
+
+TEST_F(strange_page_tests, whose_writer_died_in_the_middle_are_left_out) {
+  page("1", young(1));
+  page("2", young(2)).sequence.fetch_add(1);
+  page("3", young(3));
+  EXPECT_EQ("1 3 ", read());
+}
+
+TEST_F(strange_page_tests, with_more_rows_than_there_are_are_refused) {
+  live::content shown = young();
+  shown.tags = 32;
+  shown.streams = 32;
+  live::page& source = page("1", shown);
+  EXPECT_EQ("1 ", read());
+  shown.tags = 33;
+  live::write(source, shown);
+  EXPECT_EQ(errc::invalid_argument, read_live_pages(process_).code());
+  shown.tags = 32;
+  shown.streams = 33;
+  live::write(source, shown);
+  EXPECT_EQ(errc::invalid_argument, read_live_pages(process_).code());
 }
 
 }  // namespace

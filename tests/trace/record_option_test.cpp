@@ -1,84 +1,218 @@
-// Recording because the options or the environment say so.
+// Recording, and live pages, because the options or the environment say so.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "support/scratch.hpp"
 #include "support/small_machine.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
+#include "weir/trace/live_page.hpp"
 #include "weir/trace/trace_file.hpp"
 
 namespace weir::testing_support {
 namespace {
 
-/// Runs `body` in a process of its own that ends as programs do; its exit status.
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct ended_child {
+  int status = -1;  ///< what it returned
+  std::string process;
+};
+
+/// Runs `body` in a process of its own that ends as programs do.
 template <class Function>
-int in_child(Function body) {
+ended_child in_child(Function body) {
   const pid_t child = fork();
   if (child == 0) std::exit(body());
   int status = 0;
-  if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
-  return WEXITSTATUS(status);
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return {};
+  return {WEXITSTATUS(status), std::to_string(child)};
 }
 
 int allocate_twice(const allocator_options& settings) {
   const auto machine = open_small_machine();
   const auto gpu = machine->device(device_id{0}).value();
-  for (int i = 0; i < 2; ++i) {
+  for (std::uint64_t size : {5000, 9000}) {
     auto memory = caching_allocator::create(gpu, settings);
     if (!memory) return memory.code() == errc::system ? 2 : 3;
     const auto stream = weir::stream::create(gpu).value();
-    memory->deallocate(memory->allocate(bytes{5000}, stream), stream);
+    memory->deallocate(memory->allocate(bytes{size}, stream), stream);
   }
   return 0;
 }
 
-void expect_recorded(const std::string& path) {
-  const auto read = read_trace(path);
-  ASSERT_TRUE(read) << read.error().message();
-  EXPECT_FALSE(read->damage);
-  EXPECT_GE(read->events.size(), 2u);
-  EXPECT_NE(read->device, "");
+/// One of allocate_twice()'s allocators.
+recording expect_recorded(const std::string& path, std::uint64_t size) {
+  auto read = read_trace(path).value();
+  EXPECT_FALSE(read.damage);
+  std::vector<std::string> kinds;
+  for (const trace_event& each : read.events) kinds.push_back(to_string(each.kind));
+  EXPECT_THAT(kinds, ElementsAre("reserve", "allocate", "deallocate"));
+  EXPECT_EQ(read.events.at(1).size, size);
+  EXPECT_EQ(read.events.at(2).size, size);
+  EXPECT_EQ(read.program, program_invocation_short_name);
+  const auto machine = open_small_machine();
+  const auto gpu = machine->device(device_id{0}).value();
+  EXPECT_EQ(read.device, gpu.name());
+  EXPECT_EQ(read.device_capacity, gpu.total_memory());
+  return read;
+}
+
+std::vector<std::string> files_in(const scratch_folder& folder) {
+  std::vector<std::string> names;
+  for (const auto& each : std::filesystem::directory_iterator{folder.path("")})
+    names.push_back(each.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 TEST(record_option, records_each_allocator_into_a_file) {
   const scratch_folder folder;
   allocator_options settings;
   settings.record = folder.path("run.weirtrace");
-  EXPECT_EQ(in_child([&] { return allocate_twice(settings); }), 0);
-  expect_recorded(folder.path("run.weirtrace"));
-  expect_recorded(folder.path("run.2.weirtrace"));
-  EXPECT_EQ(folder.files(), 2u);
+  EXPECT_EQ(in_child([&] { return allocate_twice(settings); }).status, 0);
+  EXPECT_THAT(files_in(folder), ElementsAre("run.2.weirtrace", "run.weirtrace"));
+  EXPECT_THAT(expect_recorded(folder.path("run.weirtrace"), 5000).stacks, IsEmpty());
+  expect_recorded(folder.path("run.2.weirtrace"), 9000);
+}
+
+TEST(record_option, has_stacks_where_asked) {
+  const scratch_folder folder;
+  allocator_options settings;
+  settings.record = folder.path("run.weirtrace");
+  settings.record_stacks = true;
+  EXPECT_EQ(in_child([&] { return allocate_twice(settings); }).status, 0);
+  EXPECT_THAT(expect_recorded(folder.path("run.weirtrace"), 5000).stacks, Not(IsEmpty()));
+}
+
+TEST(record_option, numbers_files_before_their_ending) {
+  const scratch_folder folder;
+  std::filesystem::create_directory(folder.path("a.b"));
+  allocator_options settings;
+  settings.record = folder.path("a.b/run");
+  EXPECT_EQ(in_child([&] { return allocate_twice(settings); }).status, 0);
+  expect_recorded(folder.path("a.b/run"), 5000);
+  expect_recorded(folder.path("a.b/run.2"), 9000);
+  settings.record = ".run";
+  EXPECT_EQ(in_child([&] {
+              std::filesystem::current_path(folder.path("a.b"));
+              return allocate_twice(settings);
+            }).status,
+            0);
+  expect_recorded(folder.path("a.b/.run"), 5000);
+  expect_recorded(folder.path("a.b/.run.2"), 9000);
 }
 
 TEST(record_option, is_an_error_where_the_file_cannot_be_made) {
   const scratch_folder folder;
   allocator_options settings;
   settings.record = folder.path("no/such/run.weirtrace");
-  EXPECT_EQ(in_child([&] { return allocate_twice(settings); }), 2);
+  EXPECT_EQ(in_child([&] { return allocate_twice(settings); }).status, 2);
 }
 
 TEST(record_option, works_through_the_environment_alone) {
   const scratch_folder folder;
+  const auto child = in_child([&] {
+    setenv("WEIR_RECORD", folder.path("run-%p.weirtrace").c_str(), 1);
+    setenv("WEIR_RECORD_STACKS", "on", 1);
+    return allocate_twice({});
+  });
+  EXPECT_EQ(child.status, 0);
+  const std::string first = "run-" + child.process + ".weirtrace";
+  const std::string second = "run-" + child.process + ".2.weirtrace";
+  EXPECT_THAT(files_in(folder), ElementsAre(second, first));
+  EXPECT_THAT(expect_recorded(folder.path(first), 5000).stacks, Not(IsEmpty()));
+  expect_recorded(folder.path(second), 9000);
+}
+
+TEST(record_option, is_off_in_the_environment_where_it_says_so) {
+  const scratch_folder folder;
+  for (const char* const value : {"off", ""}) {
+    EXPECT_EQ(in_child([&] {
+                std::filesystem::current_path(folder.path(""));
+                setenv("WEIR_RECORD", value, 1);
+                return allocate_twice({});
+              }).status,
+              0);
+    EXPECT_THAT(files_in(folder), IsEmpty());
+  }
+}
+
+TEST(record_option, goes_before_the_environment) {
+  const scratch_folder folder;
+  allocator_options settings;
+  settings.record = folder.path("options");
   EXPECT_EQ(in_child([&] {
-              setenv("WEIR_RECORD", folder.path("run-%p.weirtrace").c_str(), 1);
+              setenv("WEIR_RECORD", folder.path("environment").c_str(), 1);
               setenv("WEIR_RECORD_STACKS", "on", 1);
-              const int done = allocate_twice({});
-              if (done != 0) return done;
-              return 0;
-            }),
+              return allocate_twice(settings);
+            }).status,
             0);
-  EXPECT_EQ(folder.files(), 2u);
-  // A file that cannot be made does not stop a program that knows nothing of it.
-  EXPECT_EQ(in_child([&] {
-              setenv("WEIR_RECORD", folder.path("no/such").c_str(), 1);
-              return allocate_twice({});
-            }),
-            0);
+  EXPECT_THAT(files_in(folder), ElementsAre("options", "options.2"));
+  EXPECT_THAT(expect_recorded(folder.path("options"), 5000).stacks, IsEmpty());
+}
+
+TEST(record_option, of_the_environment_stops_no_program_that_knows_nothing_of_it) {
+  const scratch_folder folder;
+  const auto errors = [&](const char* path, const char* stacks) {
+    return in_child([&] {
+             setenv("WEIR_RECORD", folder.path(path).c_str(), 1);
+             setenv("WEIR_RECORD_STACKS", stacks, 1);
+             const auto before = reported_errors();
+             const int status = allocate_twice({});
+             return status != 0 ? 100 : static_cast<int>(reported_errors() - before);
+           })
+        .status;
+  };
+  EXPECT_EQ(errors("no/such", ""), 2);
+  EXPECT_EQ(errors("run", "perhaps"), 2);
+  EXPECT_THAT(expect_recorded(folder.path("run"), 5000).stacks, IsEmpty());
+  EXPECT_EQ(errors("run", ""), 0);
+}
+
+// --- Live pages ---------------------------------------------------------------------------------
+
+/// How many pages the child has while it has two allocators.
+int count_pages(const allocator_options& settings) {
+  const auto machine = open_small_machine();
+  const auto gpu = machine->device(device_id{0}).value();
+  const auto first = caching_allocator::create(gpu, settings);
+  const auto second = caching_allocator::create(gpu, settings);
+  if (!first || !second) return 100;
+  const auto views = read_live_pages(getpid());
+  return views ? static_cast<int>(views->size()) : 0;
+}
+
+TEST(live_option, publishes_a_page_of_each_allocator_until_the_process_ends) {
+  allocator_options settings;
+  settings.live = true;
+  const auto child = in_child([&] { return count_pages(settings); });
+  EXPECT_EQ(child.status, 2);
+  EXPECT_EQ(read_live_pages(std::stoi(child.process)).code(), errc::not_found);
+  EXPECT_EQ(in_child([] { return count_pages({}); }).status, 0);
+}
+
+TEST(live_option, works_through_the_environment_alone) {
+  const auto pages = [](const char* value) {
+    return in_child([&] {
+             setenv("WEIR_LIVE", value, 1);
+             const auto before = reported_errors();
+             return count_pages({}) + 10 * static_cast<int>(reported_errors() - before);
+           })
+        .status;
+  };
+  EXPECT_EQ(pages("on"), 2);
+  EXPECT_EQ(pages("off"), 0);
+  EXPECT_EQ(pages(""), 0);
+  EXPECT_EQ(pages("perhaps"), 20);  // an error for each allocator, and no page
 }
 
 }  // namespace

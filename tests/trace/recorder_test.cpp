@@ -15,8 +15,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "support/no_threads.hpp"
+#include "support/reports.hpp"
 #include "support/scratch.hpp"
 #include "support/small_machine.hpp"
+#include "trace/event_collector.hpp"
+#include "trace/ticks.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -25,7 +28,9 @@
 namespace weir::testing_support {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using namespace std::chrono_literals;
 using namespace weir::literals;
 
 class recorder_test : public ::testing::Test {
@@ -41,6 +46,9 @@ class recorder_test : public ::testing::Test {
     return static_cast<std::size_t>(std::count_if(in.events.begin(), in.events.end(),
                                                   [&](const auto& e) { return e.kind == kind; }));
   }
+  std::string part(pid_t process = getpid()) const {
+    return path() + "." + std::to_string(process) + ".part";
+  }
 
   scratch_folder folder_;
   std::shared_ptr<runtime> machine_ = open_small_machine();
@@ -49,6 +57,45 @@ class recorder_test : public ::testing::Test {
 
 memory_event block(memory_event_kind kind, std::uint64_t address, std::uint64_t size = 64) {
   return {.kind = kind, .stream = stream_id{5}, .address = address, .size = size, .rounded = 512};
+}
+/// block() as it stands in a file.
+trace_event recorded_block(trace_kind kind, std::uint64_t address, std::uint16_t thread = 0) {
+  return {.address = address, .size = 64, .extra = 512, .thread = thread, .kind = kind};
+}
+
+std::uint64_t number_of(const void* address) { return reinterpret_cast<std::uint64_t>(address); }
+
+/// The events without their times, which are checked to rise from 0 on.
+std::vector<trace_event> events_of(const recording& read) {
+  std::vector<trace_event> events = read.events;
+  std::uint64_t last = 0;
+  for (trace_event& each : events) {
+    EXPECT_GE(each.time, last);
+    last = std::exchange(each.time, 0);
+  }
+  return events;
+}
+
+/// How often a writer wakes by itself where a test shows that it is woken. Longer than anything
+/// else takes, and short enough for a test that fails.
+constexpr auto seldom = 10s;
+/// More than enough for a thread to fall asleep, and for events to be older than clocks are wrong.
+constexpr auto a_moment = 2ms;
+
+/// Whether that took less time than until a writer wakes by itself.
+template <class Function>
+bool is_prompt(Function work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::steady_clock::now() - begin < seldom / 2;
+}
+
+/// Waits until so many events are in the file; false if they are not before `seldom`.
+bool has_written(const weir::recorder& recorder, std::uint64_t events) {
+  return is_prompt([&] {
+    for (int i = 0; i < 5000 && recorder.stats().written < events; ++i)
+      std::this_thread::sleep_for(1ms);
+  });
 }
 
 TEST_F(recorder_test, writes_what_an_allocator_did) {
@@ -84,32 +131,257 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
   EXPECT_EQ(read.device, "sim");
   EXPECT_EQ(read.device_capacity, gpu_.total_memory());
   EXPECT_TRUE(read.real_addresses);
-  EXPECT_EQ(read.threads, std::vector<std::uint64_t>{static_cast<std::uint64_t>(gettid())});
-  EXPECT_THAT(read.tags, ::testing::ElementsAre("", "weights"));
-  EXPECT_THAT(read.texts, ::testing::ElementsAre("begin"));
-  EXPECT_EQ(read.pools.size(), 2u);
-  const auto find = [&](trace_kind kind) {
-    const auto event = std::find_if(read.events.begin(), read.events.end(),
-                                    [&](const auto& e) { return e.kind == kind; });
-    return event == read.events.end() ? trace_event{} : *event;
-  };
-  const auto allocation = find(trace_kind::allocate);
-  EXPECT_EQ(allocation.address, reinterpret_cast<std::uint64_t>(p));
-  EXPECT_EQ(allocation.size, 100'000u);
-  EXPECT_EQ(allocation.extra, 100'352u);
-  EXPECT_EQ(allocation.tag, 1);
-  EXPECT_EQ(read.streams[allocation.stream], stream.id().number());
-  EXPECT_EQ(find(trace_kind::deallocate).address, allocation.address);
-  EXPECT_EQ(read.streams[find(trace_kind::record_stream).stream], other.id().number());
-  EXPECT_EQ(count(read, trace_kind::limit), 2u);
-  EXPECT_EQ(find(trace_kind::out_of_memory).size, (100_GiB).count());
-  EXPECT_EQ(count(read, trace_kind::pool_created), 1u);
-  EXPECT_EQ(count(read, trace_kind::allocate), 2u);
-  EXPECT_EQ(count(read, trace_kind::deallocate), 1u);
-  EXPECT_EQ(recorder->stats().written, read.events.size());
-  EXPECT_EQ(recorder->stats().dropped, 0u);
+  EXPECT_EQ(read.dropped, 0u);
+  EXPECT_THAT(read.threads, ElementsAre(static_cast<std::uint64_t>(gettid())));
+  EXPECT_THAT(read.tags, ElementsAre("", "weights"));
+  EXPECT_THAT(read.texts, ElementsAre("begin"));
+  EXPECT_THAT(read.pools, ElementsAre("", "pool " + std::to_string(pool.id().number())));
+  EXPECT_THAT(read.streams, ElementsAre(stream.id().number(), other.id().number()));
+  EXPECT_TRUE(read.stacks.empty());
+  const std::uint64_t page = 2 << 20;
+  using enum trace_kind;
+  const std::vector<trace_event> expected = {
+      {.size = (64_GiB).count(), .kind = limit},
+      {.size = (32_GiB).count(), .tag = 1, .kind = limit},
+      {.kind = marker},
+      {.address = number_of(p), .size = 100'000, .extra = 100'352, .tag = 1, .kind = allocate},
+      {.address = number_of(p), .stream = 1, .tag = 1, .kind = record_stream},
+      {.address = number_of(p), .size = 100'000, .extra = 100'352, .tag = 1, .kind = deallocate},
+      {.pool = 1, .kind = pool_created},
+      {.address = number_of(q), .size = page, .pool = 1, .kind = reserve},
+      {.address = number_of(q),
+       .size = 5000,
+       .extra = 5120,
+       .stream = 1,
+       .pool = 1,
+       .kind = allocate},
+      {.address = number_of(p) - 1024, .size = page, .kind = trace_kind::release},  // empty by now
+      {.size = (100_GiB).count(), .extra = (100_GiB).count(), .kind = out_of_memory}};
+  EXPECT_EQ(events_of(read), expected);
+  const recorder_stats stats = recorder->stats();
+  EXPECT_EQ(stats.written, expected.size());
+  EXPECT_EQ(stats.dropped, 0u);
+  EXPECT_EQ(stats.threads, 1u);
+  EXPECT_EQ(stats.file_size.count(), std::filesystem::file_size(path()));
   EXPECT_EQ(folder_.files(), 1u);
 }
+
+TEST_F(recorder_test, writes_of_each_kind_what_it_says) {
+  const tag cache = tag::named("cache").value();
+  auto recorder = weir::recorder::start(path()).value();
+  const auto send = [&](memory_event_kind kind, std::uint64_t other = 6) {
+    recorder->on_event({.kind = kind,
+                        .tag = cache.number(),
+                        .pool = pool_id{70},
+                        .stream = stream_id{5},
+                        .other = stream_id{other},
+                        .address = 0x1000,
+                        .other_address = 0x2000,
+                        .size = 300,
+                        .rounded = 512});
+  };
+  using sent = memory_event_kind;
+  recorder->on_event({.kind = sent::out_of_memory, .stream = stream_id{9}});
+  send(sent::allocate, 0);
+  send(sent::record_stream);
+  send(sent::deallocate, 0);
+  for (const sent each :
+       {sent::wait, sent::reserve, sent::move, sent::release, sent::out_of_memory,
+        sent::capture_begin, sent::capture_end, sent::pool_created, sent::pool_released})
+    send(each);
+  recorder->on_event({.kind = sent::limit, .size = 9});
+  const auto read = stop_and_read(*recorder);
+  EXPECT_THAT(read.streams, ElementsAre(9, 5, 6));
+  EXPECT_THAT(read.tags, ElementsAre("", "cache"));
+  EXPECT_THAT(read.pools, ElementsAre("", "pool 70"));
+  using enum trace_kind;
+  std::vector<trace_event> expected = {{.kind = out_of_memory}};
+  const auto expect = [&](trace_kind kind, std::uint32_t stream, std::uint32_t other = 0) {
+    expected.push_back({.address = 0x1000,
+                        .size = 300,
+                        .extra = kind == move ? 0x2000u : 512u,
+                        .stream = stream,
+                        .other = other,
+                        .tag = 1,
+                        .pool = 1,
+                        .kind = kind});
+  };
+  for (const trace_kind each : {allocate, record_stream, deallocate}) expect(each, 1);
+  expect(wait, 1, 2);
+  for (const trace_kind each : {reserve, move, trace_kind::release}) expect(each, 0);
+  for (const trace_kind each : {out_of_memory, capture_begin, capture_end}) expect(each, 1);
+  for (const trace_kind each : {pool_created, pool_released}) expect(each, 0);
+  expected.push_back({.size = 9, .kind = limit});
+  EXPECT_EQ(events_of(read), expected);
+}
+
+TEST_F(recorder_test, numbers_streams_tags_and_pools_as_they_come) {
+  const tag first = tag::named("first").value();
+  const tag second = tag::named("second").value();
+  auto recorder = weir::recorder::start(path()).value();
+  const auto send = [&](std::uint64_t stream, std::uint16_t tag, std::uint32_t pool) {
+    recorder->on_event({.kind = memory_event_kind::out_of_memory,
+                        .tag = tag,
+                        .pool = pool_id{pool},
+                        .stream = stream_id{stream}});
+  };
+  send(9, second.number(), 4);
+  send(8, first.number(), 0);
+  send(9, second.number(), 3);
+  send(8, 0, 4);
+  send(7, 60'000, 3);  // a tag that nobody made has no name
+  const auto read = stop_and_read(*recorder);
+  EXPECT_THAT(read.streams, ElementsAre(9, 8, 7));
+  EXPECT_THAT(read.tags, ElementsAre("", "second", "first", ""));
+  EXPECT_THAT(read.pools, ElementsAre("", "pool 4", "pool 3"));
+  const auto kind = trace_kind::out_of_memory;
+  EXPECT_EQ(events_of(read),
+            (std::vector<trace_event>{{.stream = 0, .tag = 1, .pool = 1, .kind = kind},
+                                      {.stream = 1, .tag = 2, .pool = 0, .kind = kind},
+                                      {.stream = 0, .tag = 1, .pool = 2, .kind = kind},
+                                      {.stream = 1, .tag = 0, .pool = 1, .kind = kind},
+                                      {.stream = 2, .tag = 3, .pool = 2, .kind = kind}}));
+}
+
+TEST_F(recorder_test, counts_more_pools_than_numbers_as_the_last) {
+  auto recorder = weir::recorder::start(path()).value();
+  constexpr std::uint32_t pools = 65'540;
+  for (std::uint32_t i = 1; i <= pools; ++i)
+    recorder->on_event({.kind = memory_event_kind::pool_created, .pool = pool_id{i}});
+  recorder->on_event({.kind = memory_event_kind::pool_released, .pool = pool_id{7}});
+  const auto read = stop_and_read(*recorder);
+  ASSERT_EQ(read.events.size(), pools + 1u);
+  for (std::uint32_t i = 1; i <= pools; ++i)
+    ASSERT_EQ(read.events[i - 1].pool, std::min(i, 65'535u)) << i;
+  EXPECT_EQ(read.events.back().pool, 7);
+  EXPECT_EQ(read.pools.size(), 65'536u);
+  EXPECT_EQ(read.pools.back(), "pool 65535");
+}
+
+TEST_F(recorder_test, measures_time_from_its_start) {
+  const auto before = std::chrono::steady_clock::now();
+  auto recorder = weir::recorder::start(path()).value();
+  recorder->marker("a");
+  const auto between = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(a_moment);
+  recorder->marker("b");
+  const std::chrono::nanoseconds first_time = between - before;
+  const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - between;
+  const auto read = stop_and_read(*recorder);
+  ASSERT_EQ(read.events.size(), 2u);
+  // How long a tick takes was measured in passing: a factor of four is another unit.
+  EXPECT_LT(read.events[0].time, 4u * static_cast<std::uint64_t>(first_time.count()));
+  const std::uint64_t apart = read.events[1].time - read.events[0].time;
+  EXPECT_GT(apart, std::chrono::nanoseconds{a_moment}.count() / 4u);
+  EXPECT_LT(apart, 4u * static_cast<std::uint64_t>(time.count()));
+}
+
+// --- The writer's turns -------------------------------------------------------------------------
+
+TEST_F(recorder_test, flush_wakes_a_writer_that_sleeps) {
+  auto recorder = weir::recorder::start(path(), {.flush_every = seldom}).value();
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+    std::this_thread::sleep_for(a_moment);
+    EXPECT_EQ(recorder->stats().written, i - 1) << "it sleeps";
+    ASSERT_TRUE(is_prompt([&] { EXPECT_TRUE(recorder->flush()); }));
+    EXPECT_EQ(recorder->stats().written, i);
+  }
+}
+
+TEST_F(recorder_test, flush_waits_for_the_latest_event) {
+  auto recorder = weir::recorder::start(path(), {.flush_every = seldom}).value();
+  for (std::uint64_t i = 1; i <= 200; ++i) {
+    recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+    ASSERT_TRUE(is_prompt([&] { EXPECT_TRUE(recorder->flush()); }));
+    ASSERT_EQ(recorder->stats().written, i);
+  }
+}
+
+TEST_F(recorder_test, stop_wakes_a_writer_that_sleeps) {
+  auto recorder = weir::recorder::start(path(), {.flush_every = seldom}).value();
+  recorder->on_event(block(memory_event_kind::allocate, 512));
+  std::this_thread::sleep_for(a_moment);
+  EXPECT_TRUE(is_prompt([&] { EXPECT_TRUE(recorder->stop()); }));
+  EXPECT_EQ(read_trace(path()).value().events.size(), 1u);
+  EXPECT_TRUE(recorder->flush()) << "which has nothing to wait for";
+}
+
+TEST_F(recorder_test, a_full_ring_wakes_a_writer_that_sleeps) {
+  auto recorder = weir::recorder::start(path(), {.ring_events = 16, .flush_every = seldom}).value();
+  std::this_thread::sleep_for(a_moment);
+  EXPECT_TRUE(is_prompt([&] {
+    for (std::uint64_t i = 1; i <= 40; ++i)
+      recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+  }));
+  const auto read = stop_and_read(*recorder);
+  ASSERT_EQ(read.events.size(), 40u);
+  for (std::uint64_t i = 1; i <= 40; ++i) EXPECT_EQ(read.events[i - 1].address, 512 * i);
+}
+
+TEST_F(recorder_test, half_a_ring_wakes_a_writer_that_sleeps) {
+  auto recorder = weir::recorder::start(path(), {.ring_events = 16, .flush_every = seldom}).value();
+  for (std::uint64_t i = 1; i <= 7; ++i)
+    recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+  std::this_thread::sleep_for(a_moment);
+  EXPECT_EQ(recorder->stats().written, 0u);
+  recorder->on_event(block(memory_event_kind::allocate, 512 * 8));
+  EXPECT_TRUE(has_written(*recorder, 7));  // the eighth may be too young
+}
+
+TEST_F(recorder_test, writes_now_and_then_by_itself) {
+  auto recorder = weir::recorder::start(path(), {.flush_every = 1ms}).value();
+  recorder->on_event(block(memory_event_kind::allocate, 512));
+  EXPECT_TRUE(has_written(*recorder, 1));
+  EXPECT_EQ(read_trace(part()).value().events.size(), 1u);
+}
+
+TEST_F(recorder_test, is_stopped_by_its_destructor) {
+  auto recorder = weir::recorder::start(path()).value();
+  recorder->on_event(block(memory_event_kind::allocate, 512));
+  recorder.reset();
+  const auto read = read_trace(path()).value();
+  EXPECT_FALSE(read.damage);
+  EXPECT_THAT(events_of(read), ElementsAre(recorded_block(trace_kind::allocate, 512)));
+  EXPECT_EQ(folder_.files(), 1u);
+}
+
+TEST_F(recorder_test, of_another_may_be_called_by_turns) {
+  auto first = weir::recorder::start(path()).value();
+  auto second = weir::recorder::start(folder_.path("second")).value();
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    first->on_event(block(memory_event_kind::allocate, 512 * i));
+    second->on_event(block(memory_event_kind::allocate, 1024 * i));
+  }
+  EXPECT_EQ(first->stats().threads, 1u);
+  ASSERT_TRUE(second->stop());
+  const auto kind = trace_kind::allocate;
+  EXPECT_THAT(events_of(stop_and_read(*first)),
+              ElementsAre(recorded_block(kind, 512), recorded_block(kind, 1024),
+                          recorded_block(kind, 1536)));
+  EXPECT_THAT(events_of(read_trace(folder_.path("second")).value()),
+              ElementsAre(recorded_block(kind, 1024), recorded_block(kind, 2048),
+                          recorded_block(kind, 3072)));
+}
+
+TEST_F(recorder_test, puts_remarks_between_the_events) {
+  auto recorder = weir::recorder::start(path()).value();
+  recorder->marker("first");
+  recorder->on_event(block(memory_event_kind::allocate, 512));
+  recorder->marker("");
+  ASSERT_TRUE(recorder->flush());
+  recorder->marker("third");
+  const auto read = stop_and_read(*recorder);
+  recorder->marker("too late");
+  EXPECT_THAT(read.texts, ElementsAre("first", "", "third"));
+  using enum trace_kind;
+  EXPECT_THAT(events_of(read),
+              ElementsAre(trace_event{.other = 0, .kind = marker}, recorded_block(allocate, 512),
+                          trace_event{.other = 1, .kind = marker},
+                          trace_event{.other = 2, .kind = marker}));
+}
+
+// --- Threads ------------------------------------------------------------------------------------
 
 /// Threads allocate, hand over and free through a small ring that is always full.
 TEST_F(recorder_test, loses_nothing_when_threads_pass_blocks_around) {
@@ -162,18 +434,48 @@ TEST_F(recorder_test, drops_and_counts_if_it_may) {
   EXPECT_EQ(recorder->stats().dropped, read.dropped);
 }
 
+/// No writer drains the ring before its thread has ended.
+TEST_F(recorder_test, counts_the_drops_of_threads_that_ended) {
+  trace::event_collector collector{
+      trace::trace_writer{trace::file_writer::create(path(), nullptr, 0).value(), trace::ticks()},
+      {.ring_events = 16, .drop_when_full = true, .flush_every = seldom}};
+  trace::event_collector::prepare();
+  std::uint64_t thread_id = 0;
+  std::thread{[&] {
+    thread_id = static_cast<std::uint64_t>(gettid());
+    for (std::uint64_t i = 1; i <= 100; ++i)
+      collector.add(block(memory_event_kind::allocate, 512 * i), nullptr);
+  }}.join();
+  EXPECT_EQ(collector.stats().dropped, 84u);
+  ASSERT_TRUE(collector.begin());
+  ASSERT_TRUE(collector.flush());  // its ring goes
+  collector.add(block(memory_event_kind::allocate, 64), nullptr);
+  ASSERT_TRUE(collector.flush());
+  EXPECT_EQ(collector.stats().dropped, 84u);
+  EXPECT_EQ(collector.stats().written, 17u);
+  EXPECT_EQ(collector.stats().threads, 2u);
+  ASSERT_TRUE(collector.stop());
+  const auto read = read_trace(path()).value();
+  EXPECT_EQ(read.dropped, 84u);
+  EXPECT_THAT(read.threads, ElementsAre(thread_id, static_cast<std::uint64_t>(gettid())));
+  std::vector<trace_event> expected;
+  for (std::uint64_t i = 1; i <= 16; ++i)
+    expected.push_back(recorded_block(trace_kind::allocate, 512 * i));
+  expected.push_back(recorded_block(trace_kind::allocate, 64, 1));
+  EXPECT_EQ(events_of(read), expected);
+}
+
 TEST_F(recorder_test, can_be_read_before_it_is_stopped) {
-  auto recorder = weir::recorder::start(path(), {.flush_every = std::chrono::hours{1}}).value();
+  auto recorder = weir::recorder::start(path(), {.flush_every = seldom}).value();
   recorder->on_event(block(memory_event_kind::allocate, 512));
   ASSERT_TRUE(recorder->flush());
-  const std::string part = path() + "." + std::to_string(getpid()) + ".part";
-  const auto now = read_trace(part).value();
+  const auto now = read_trace(part()).value();
   EXPECT_EQ(now.events.size(), 1u);
   ASSERT_TRUE(now.damage);
   EXPECT_THAT(now.damage->reason, HasSubstr("no end"));
   EXPECT_FALSE(std::filesystem::exists(path()));
   EXPECT_EQ(stop_and_read(*recorder).events.size(), 1u);
-  EXPECT_FALSE(std::filesystem::exists(part));
+  EXPECT_FALSE(std::filesystem::exists(part()));
   recorder->on_event(block(memory_event_kind::allocate, 1024));  // ignored
   EXPECT_TRUE(recorder->stop());
   EXPECT_EQ(read_trace(path()).value().events.size(), 1u);
@@ -191,9 +493,11 @@ TEST_F(recorder_test, survives_its_process_being_killed) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status));
-  const auto read = read_trace(path() + "." + std::to_string(child) + ".part").value();
-  EXPECT_EQ(read.events.size(), 1000u);
-  EXPECT_TRUE(read.damage);
+  const auto read = read_trace(part(child)).value();
+  ASSERT_EQ(read.events.size(), 1000u);
+  for (std::uint64_t i = 1; i <= 1000; ++i) ASSERT_EQ(read.events[i - 1].address, 512 * i);
+  ASSERT_TRUE(read.damage);
+  EXPECT_THAT(read.damage->reason, HasSubstr("no end"));
 }
 
 TEST_F(recorder_test, is_silent_in_a_forked_child) {
@@ -222,23 +526,58 @@ TEST_F(recorder_test, says_so_when_the_disk_is_full) {
   auto recorder = weir::recorder::start(path(), {.ring_events = 16, .level = 0}).value();
   const struct rlimit small { 2000, before.rlim_max };
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const auto reported = reported_errors();
+  reports reported;
   for (std::uint64_t i = 1; i <= 5000; ++i)  // no thread waits for a writer that has failed
     recorder->on_event(block(memory_event_kind::allocate, 512 * i));
   const auto done = recorder->stop();
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(done.code(), errc::system);
-  EXPECT_GT(reported_errors(), reported);
+  EXPECT_EQ(done.error().detail, part() + ": cannot be written: File too large");
+  EXPECT_EQ(recorder->flush().error().detail, done.error().detail);
+  const auto errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].detail, done.error().detail);
   EXPECT_EQ(read_bytes(path()), "precious");
+  // What was written before can be read.
+  EXPECT_LE(std::filesystem::file_size(part()), 2000u);
+  EXPECT_EQ(recorder->stats().file_size.count(), std::filesystem::file_size(part()));
+  const auto read = read_trace(part()).value();
+  EXPECT_THAT(read.damage->reason, HasSubstr("no end"));
+  EXPECT_THAT(read.streams, ElementsAre(5));
+  const auto events = events_of(read);
+  ASSERT_GT(events.size(), 0u);
+  EXPECT_EQ(events.size(), recorder->stats().written);
+  for (std::uint64_t i = 0; i < events.size(); ++i)
+    ASSERT_EQ(events[i], recorded_block(trace_kind::allocate, 512 * (i + 1))) << i;
 }
 
 TEST_F(recorder_test, refuses_what_cannot_work) {
+  const auto refused = [&](const recorder_options& options, const char* why) {
+    const auto started = recorder::start(path(), options);
+    EXPECT_EQ(started.code(), errc::invalid_argument) << why;
+    EXPECT_EQ(started.error().detail, why);
+    EXPECT_EQ(folder_.files(), 0u);
+  };
+  refused({.ring_events = 15}, "ring_events is 16 to 2^24");
+  refused({.ring_events = (1 << 24) + 1}, "ring_events is 16 to 2^24");
+  refused({.level = -1}, "a level is 0 to 19");
+  refused({.level = 20}, "a level is 0 to 19");
+  refused({.flush_every = 0ms}, "flush_every is a millisecond or more");
   EXPECT_EQ(recorder::start("").code(), errc::invalid_argument);
-  EXPECT_EQ(recorder::start(path(), {.ring_events = 1}).code(), errc::invalid_argument);
-  EXPECT_EQ(recorder::start(path(), {.level = 20}).code(), errc::invalid_argument);
   EXPECT_EQ(recorder::start(folder_.path("no/such")).code(), errc::system);
   EXPECT_EQ(folder_.files(), 0u);
+  // The last that work.
+  EXPECT_TRUE(recorder::start(path(), {.ring_events = 16, .level = 0, .flush_every = 1ms}));
+  EXPECT_TRUE(recorder::start(path(), {.ring_events = 1 << 24, .level = 19}));
+}
+
+TEST_F(recorder_test, has_the_programs_name_where_no_other_is_given) {
+  auto recorder = weir::recorder::start(path()).value();
+  const auto read = stop_and_read(*recorder);
+  EXPECT_EQ(read.program, program_invocation_short_name);
+  EXPECT_EQ(read.device, "");
+  EXPECT_EQ(read.device_capacity, bytes{});
 }
 
 TEST_F(recorder_test, needs_a_thread_and_says_so) {
@@ -246,21 +585,6 @@ TEST_F(recorder_test, needs_a_thread_and_says_so) {
   if (!nothing) GTEST_SKIP() << "threads cannot be refused here";
   EXPECT_EQ(recorder::start(path()).code(), errc::system);
   EXPECT_EQ(folder_.files(), 0u) << "nothing is left behind";
-}
-
-TEST_F(recorder_test, tells_stacks_where_asked) {
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-  GTEST_SKIP() << "with its fake frames stacks cannot be walked; ThreadSanitizer's build does";
-#endif
-#endif
-  auto recorder = weir::recorder::start(path(), {.stacks = true}).value();
-  for (std::uint64_t i = 1; i <= 3; ++i)
-    recorder->on_event(block(memory_event_kind::allocate, 512 * i));
-  const auto read = stop_and_read(*recorder);
-  ASSERT_EQ(read.stacks.size(), 1u);  // the same place each time
-  EXPECT_GE(read.stacks[0].size(), 2u);
-  EXPECT_EQ(read.events[0].other, 1u);
 }
 
 /// Destroyed at the end of its thread, after the recorder's own part of it.
@@ -273,14 +597,18 @@ struct late_free {
 
 TEST_F(recorder_test, hears_what_threads_do_at_their_very_end) {
   auto recorder = weir::recorder::start(path()).value();
+  std::uint64_t thread_id = 0;
   std::thread{[&] {
+    thread_id = static_cast<std::uint64_t>(gettid());
     thread_local late_free last;
     last.recorder =
         recorder.get();  // made before the thread's first event, so it goes after its ring
     recorder->on_event(block(memory_event_kind::allocate, 512));
   }}.join();
   const auto read = stop_and_read(*recorder);
-  EXPECT_EQ(count(read, trace_kind::deallocate), 1u);
+  EXPECT_THAT(events_of(read), ElementsAre(recorded_block(trace_kind::allocate, 512),
+                                           recorded_block(trace_kind::deallocate, 512, 1)));
+  EXPECT_THAT(read.threads, ElementsAre(thread_id, thread_id));
 }
 
 }  // namespace

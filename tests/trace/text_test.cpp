@@ -32,6 +32,20 @@ TEST(trace_text, an_event_has_the_fields_of_its_kind_that_are_not_zero) {
   EXPECT_EQ(to_string(trace_event{.kind = trace_kind::marker}), "0.000000000 s marker text 0");
 }
 
+TEST(trace_text, every_kind_has_a_name) {
+  const char* const names[] = {"allocate",      "deallocate",    "reusable",    "record_stream",
+                               "wait",          "reserve",       "move",        "release",
+                               "out_of_memory", "capture_begin", "capture_end", "pool_created",
+                               "pool_released", "limit",         "marker"};
+  unsigned number = 0;
+  for (const char* const each : names) {
+    EXPECT_EQ(name(static_cast<trace_kind>(++number)), each);
+    EXPECT_EQ(to_string(static_cast<trace_kind>(number)), each);
+  }
+  EXPECT_EQ(static_cast<trace_kind>(number), trace_kind::marker);
+  EXPECT_EQ(name(trace_kind{}), "");
+}
+
 TEST(trace_text, a_kind_that_does_not_exist_has_its_number) {
   EXPECT_EQ(to_string(trace_kind::out_of_memory), "out_of_memory");
   EXPECT_EQ(to_string(static_cast<trace_kind>(77)), "kind 77");
@@ -39,6 +53,7 @@ TEST(trace_text, a_kind_that_does_not_exist_has_its_number) {
 
 TEST(trace_text, a_recording_has_its_counts_and_its_damage) {
   recording recorded;
+  EXPECT_EQ(to_string(recorded), "recording: 0 events, 0 streams, 0 threads");
   recorded.program = "train";
   recorded.events.resize(3);
   recorded.streams = {0, 7};
@@ -58,6 +73,7 @@ TEST(trace_text, stats_and_views_are_written_to_streams) {
   out << recorder_stats{.written = 12, .dropped = 1, .threads = 2, .file_size = bytes{2048}};
   EXPECT_EQ(out.str(), "written 12, dropped 1, threads 2, file_size 2 KiB");
 
+  EXPECT_EQ(to_string(live_tag{}), "name (no tag), requested 0 B (peak 0 B), blocks 0");
   live_view view;
   view.process = 9;
   view.device_total = bytes{4096};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <span>
 
 #include "gmock/gmock.h"
@@ -19,7 +20,9 @@
 namespace weir::testing_support {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using namespace std::string_view_literals;
 
 /// Something of everything, with addresses that are used again.
 recording sample(std::size_t blocks = 100) {
@@ -102,6 +105,17 @@ TEST(trace_file, reads_back_what_was_written) {
   EXPECT_EQ(folder.files(), 1u);
 }
 
+/// Kinds and records of a file's frames.
+std::vector<std::pair<trace::frame_kind, std::uint32_t>> frames(const std::string& path) {
+  const std::string bytes = read_bytes(path);
+  std::vector<std::pair<trace::frame_kind, std::uint32_t>> all;
+  for (trace::frame_reader reader{bytes, trace::find_zstd()}; !reader.at_end();) {
+    const auto next = std::get<trace::frame>(reader.next().value());
+    all.emplace_back(next.kind, next.records);
+  }
+  return all;
+}
+
 TEST(trace_file, crosses_frames) {
   const scratch_folder folder;
   const auto recorded = sample(200'000);  // more events than a frame has
@@ -109,6 +123,93 @@ TEST(trace_file, crosses_frames) {
   const auto read = read_trace(folder.path("a")).value();
   EXPECT_FALSE(read.damage);
   EXPECT_EQ(read.events, recorded.events);
+  using enum trace::frame_kind;
+  const auto rest = static_cast<std::uint32_t>(recorded.events.size()) - 2 * 262'144;
+  EXPECT_THAT(frames(folder.path("a")),
+              ElementsAre(std::pair{names, 21}, std::pair{events, 262'144},
+                          std::pair{events, 262'144}, std::pair{events, rest}, std::pair{end, 1}));
+}
+
+TEST(trace_file, has_names_in_as_many_frames_as_they_need) {
+  const scratch_folder folder;
+  recording recorded;
+  recorded.texts.assign(4, std::string(700'000, 'x'));
+  recorded.frames = {"f"};
+  recorded.stacks.assign(300'000, {0, 0});
+  ASSERT_TRUE(write_trace(recorded, folder.path("a"), {.level = 1}));
+  const auto read = read_trace(folder.path("a")).value();
+  EXPECT_FALSE(read.damage);
+  EXPECT_EQ(read.texts, recorded.texts);
+  EXPECT_EQ(read.stacks, recorded.stacks);
+  // A frame ends with what makes it larger than a mebibyte: four bytes a stack.
+  using enum trace::frame_kind;
+  EXPECT_THAT(frames(folder.path("a")),
+              ElementsAre(std::pair{names, 2}, std::pair{names, 2}, std::pair{names, 262'145},
+                          std::pair{names, 37'856}, std::pair{end, 1}));
+}
+
+/// Every byte as docs/trace-format.md has it.
+TEST(trace_file, has_the_bytes_that_are_documented) {
+  recording recorded;
+  recorded.program = "p";
+  recorded.device = "d";
+  recorded.device_capacity = bytes{300};
+  recorded.real_addresses = false;
+  recorded.dropped = 5;
+  recorded.peaks = {{"b", bytes{1}, bytes{200}}};
+  recorded.tags = {"", "t"};
+  recorded.pools = {"", "q"};
+  recorded.streams = {9, 300};
+  recorded.threads = {7};
+  recorded.texts = {"x"};
+  recorded.frames = {"f", "g"};
+  recorded.stacks = {{1, 0}};
+  using enum trace_kind;
+  recorded.events = {{.time = 1000,
+                      .address = 0x40,
+                      .size = 100,
+                      .extra = 127,
+                      .stream = 1,
+                      .other = 1,
+                      .tag = 1,
+                      .pool = 1,
+                      .kind = allocate},
+                     {.time = 2000, .address = 0x30, .size = 10, .kind = allocate},
+                     {.time = 2000, .address = 0x40, .size = 100, .kind = record_stream},
+                     {.time = 5000, .address = 0x30, .size = 10, .stream = 1, .kind = deallocate},
+                     {.time = 6000, .address = 0x40, .size = 99, .stream = 1, .kind = deallocate},
+                     {.time = 6000, .address = 0x30, .size = 10, .kind = reusable},
+                     {.time = 6000, .other = 1, .kind = wait},
+                     {.time = 7000, .other = 0, .kind = marker}};
+  const scratch_folder folder;
+  ASSERT_TRUE(write_trace(recorded, folder.path("a"), {.level = 0}));
+
+  const auto expected_names =
+      "\x08\x01p\x09\x01"
+      "d\x0a\xac\x02\x0b\x01\x0c\x05\x0d\x01"
+      "b\x01\xc8\x01"                // the peak
+      "\x01\x01t\x02\x01q"           // tag, pool
+      "\x03\x09\x03\xac\x02"         // streams
+      "\x04\x07\x05\x01x"            // thread, text
+      "\x06\x01"                     // frames
+      "f\x06\x01g\x07\x02\x01\0"sv;  // and a stack of them
+  const auto expected_events =
+      "\xe8\x07"                                    // microseconds
+      "\x01\x01\x04\x02\x02\x03\x05\x0f"            // kinds
+      "\x08\x01\x01\0\x03\x01\0\0\x01"              // times
+      "\x03\x80\x01\x1f\x02\x64\x0a\x02\x7f\0"      // allocations: address, size, rounded
+      "\x02\x01\0\x02\x01\0\0\x02\x01\0\x02\x01\0"  // stream, stack, thread, tag, pool
+      "\x02\x02\x04\x02\0\x01\0\x02\x02\0\0\0\0\0"  // frees: 1 and 2 blocks back, a byte less
+      "\x01\x01\0\0\0\0\0\0\0"                      // reusable: one later than what was freed last
+      "\x01\x04\0\0\x01\x01\0\0\0\0"                // record_stream: two back, a stream less
+      "\0\0\0\0\x01\x01\0\0\0"                      // wait
+      "\0\0\0\0\0\0\0\0"sv;                         // marker
+  std::string expected = trace::file_header();
+  trace::put_frame(expected, trace::frame_kind::names, 15, expected_names, nullptr, 0);
+  trace::put_frame(expected, trace::frame_kind::events, 8, expected_events, nullptr, 0);
+  trace::put_frame(expected, trace::frame_kind::end, 1, "\x08", nullptr, 0);
+  EXPECT_EQ(read_bytes(folder.path("a")), expected);
+  expect_equal(read_trace_from(expected).value(), recorded);
 }
 
 TEST(trace_file, holds_an_empty_recording) {
@@ -118,6 +219,23 @@ TEST(trace_file, holds_an_empty_recording) {
   EXPECT_FALSE(read.damage);
   EXPECT_TRUE(read.events.empty());
   EXPECT_EQ(read.streams, std::vector<std::uint64_t>{0});
+  EXPECT_EQ(read.threads, std::vector<std::uint64_t>{0});
+  EXPECT_THAT(read.tags, ElementsAre(""));
+  EXPECT_THAT(read.pools, ElementsAre(""));
+  EXPECT_TRUE(read.real_addresses);
+}
+
+TEST(trace_file, is_read_whatever_its_size) {
+  const scratch_folder folder;
+  auto recorded = sample(20'000);
+  ASSERT_TRUE(write_trace(recorded, folder.path("a"), {.level = 0}));
+  const auto size = std::filesystem::file_size(folder.path("a"));
+  ASSERT_GT(size, 3u << 16);
+  EXPECT_EQ(read_trace(folder.path("a")).value().events, recorded.events);
+  EXPECT_TRUE(read_trace(folder.path("a"), {.bytes = size}));
+  const auto refused = read_trace(folder.path("a"), {.bytes = size - 1});
+  EXPECT_EQ(refused.code(), errc::limit_exceeded);
+  EXPECT_EQ(refused.error().detail, folder.path("a") + ": larger than allowed");
 }
 
 /// A file of several frames of ten events each.
@@ -171,6 +289,42 @@ TEST(trace_file, gives_everything_before_a_cut) {
     most = read.events.size();
   }
   EXPECT_EQ(most, recorded.events.size());
+  // In the header there is nothing before it.
+  const auto header = read_trace_from(std::string_view{whole}.substr(0, 15)).value();
+  EXPECT_EQ(header.damage->reason, "the file is cut in its header");
+  EXPECT_EQ(header.damage->offset, 15u);
+  EXPECT_THAT(header.streams, ElementsAre(0));
+  EXPECT_THAT(header.threads, ElementsAre(0));
+  const auto nothing = read_trace_from(std::string_view{whole}.substr(0, 16)).value();
+  EXPECT_EQ(nothing.damage->reason, "the file has no end: its writer was stopped, or it was cut");
+  EXPECT_EQ(nothing.damage->offset, 16u);
+}
+
+TEST(trace_file, has_as_many_events_as_its_end_says) {
+  for (const auto content : {"\x01"sv, ""sv}) {
+    std::string bytes = trace::file_header();
+    trace::put_frame(bytes, trace::frame_kind::end, 1, content, nullptr, 0);
+    const auto read = read_trace_from(bytes).value();
+    ASSERT_TRUE(read.damage);
+    EXPECT_EQ(read.damage->reason, "the end names another count of events");
+    EXPECT_EQ(read.damage->offset, 16u);
+  }
+}
+
+TEST(trace_file, says_in_which_frame_names_and_events_are_wrong) {
+  std::string bytes = trace::file_header();
+  trace::put_frame(bytes, trace::frame_kind::names, 1, "\x03\x07", nullptr, 0);
+  const std::size_t first = bytes.size();
+  trace::put_frame(bytes, trace::frame_kind::names, 1, "\x77", nullptr, 0);
+  const auto names = read_trace_from(bytes).value();
+  EXPECT_EQ(names.damage->reason, "there is no such name");
+  EXPECT_EQ(names.damage->offset, first);
+  EXPECT_THAT(names.streams, ElementsAre(7));
+  bytes.resize(first);
+  trace::put_frame(bytes, trace::frame_kind::events, 1, "\x01\x77", nullptr, 0);
+  const auto events = read_trace_from(bytes).value();
+  EXPECT_EQ(events.damage->reason, "there is no such kind of event");
+  EXPECT_EQ(events.damage->offset, first);
 }
 
 TEST(trace_file, gives_everything_before_damage) {
@@ -187,6 +341,7 @@ TEST(trace_file, gives_everything_before_damage) {
   const auto longer = read_trace_from(whole + "x").value();
   ASSERT_TRUE(longer.damage);
   EXPECT_EQ(longer.damage->offset, whole.size());
+  EXPECT_EQ(longer.damage->reason, "something follows the end");
   EXPECT_EQ(longer.events, recorded.events);
 }
 
@@ -197,11 +352,22 @@ TEST(trace_file, refuses_what_is_none) {
   write_bytes(folder.path("empty"), "");
   EXPECT_EQ(read_trace(folder.path("empty")).code(), errc::invalid_argument);
   EXPECT_EQ(read_trace_from("# op,id\n").code(), errc::invalid_argument);
+  EXPECT_FALSE(is_trace(trace::magic.substr(0, 7)));
+  EXPECT_TRUE(is_trace(trace::magic));
   std::string later = trace::file_header();
-  later[8] = 2;
+  later.replace(8, 4, "\x04\x03\x02\x01");
   const auto refused = read_trace_from(later);
   EXPECT_EQ(refused.code(), errc::bad_version);
-  EXPECT_THAT(refused.error().message(), HasSubstr("version 2"));
+  EXPECT_EQ(refused.error().detail, "the trace has version 16909060, not 1");
+  std::string damaged = trace::file_header();
+  damaged[12] = static_cast<char>(damaged[12] ^ 1);
+  EXPECT_EQ(read_trace_from(damaged).error().detail, "the trace's header is damaged");
+  // Of a file the path is said, too.
+  write_bytes(folder.path("damaged"), damaged);
+  EXPECT_EQ(read_trace(folder.path("damaged")).error().detail,
+            folder.path("damaged") + ": the trace's header is damaged");
+  EXPECT_EQ(read_trace(folder.path("missing")).error().detail,
+            folder.path("missing") + ": No such file or directory");
 }
 
 TEST(trace_file, believes_no_size) {
@@ -227,9 +393,20 @@ TEST(trace_file, believes_no_size) {
 }
 
 TEST(trace_file, keeps_to_limits) {
-  const std::string bytes = framed(sample(20));
-  EXPECT_EQ(read_trace_from(bytes, {.events = 5}).code(), errc::limit_exceeded);
-  EXPECT_EQ(read_trace_from(bytes, {.bytes = 64}).code(), errc::limit_exceeded);
+  const auto recorded = sample(20);
+  const std::string bytes = framed(recorded);
+  const std::uint64_t events = recorded.events.size();
+  EXPECT_TRUE(read_trace_from(bytes, {.events = events}));
+  for (const std::uint64_t few : {events - 1, std::uint64_t{5}, std::uint64_t{0}})
+    EXPECT_EQ(read_trace_from(bytes, {.events = few}).error().detail,
+              "the trace has more events than allowed");
+  std::uint64_t size = 0;  // uncompressed
+  for (trace::frame_reader reader{bytes, trace::find_zstd()}; !reader.at_end();)
+    size += std::get<trace::frame>(reader.next().value()).content.size();
+  EXPECT_TRUE(read_trace_from(bytes, {.bytes = size}));
+  const auto refused = read_trace_from(bytes, {.bytes = size - 1});
+  EXPECT_EQ(refused.code(), errc::limit_exceeded);
+  EXPECT_EQ(refused.error().detail, "the trace is larger than allowed");
 }
 
 TEST(trace_file, does_without_zstd) {
@@ -255,7 +432,7 @@ TEST(trace_file, refuses_recordings_that_cannot_be) {
     const auto done = write_trace(recorded, folder.path("a"));
     ASSERT_FALSE(done);
     EXPECT_EQ(done.code(), errc::invalid_argument);
-    EXPECT_THAT(done.error().detail, HasSubstr(std::string{why}));
+    EXPECT_EQ(done.error().detail, why);
     EXPECT_EQ(folder.files(), 0u);
   };
   const trace_event allocated{.address = 1, .size = 1, .kind = trace_kind::allocate};
@@ -264,14 +441,16 @@ TEST(trace_file, refuses_recordings_that_cannot_be) {
   refused({freed}, "event 0: a block is named that was not allocated");
   refused({allocated, allocated}, "event 1: a block is allocated where one lives");
   refused({allocated, freed, freed}, "event 2: a block is used after its free");
-  refused({allocated, reusable}, "event 1: a block is reusable");
-  refused({{.kind = trace_kind{}}}, "no such kind");
+  refused({allocated, reusable}, "event 1: a block is reusable that was not freed before");
+  refused({{.kind = trace_kind{}}}, "event 0: there is no such kind of event");
   refused({{.time = 2, .kind = trace_kind::reserve}, {.time = 1, .kind = trace_kind::reserve}},
-          "the time goes back");
-  refused({{.stream = 1, .kind = trace_kind::allocate}}, "a stream is not in the table");
-  refused({{.other = 1, .kind = trace_kind::allocate}}, "a stack is not in the table");
-  refused({{.other = 0, .kind = trace_kind::marker}}, "a text is not in the table");
-  EXPECT_EQ(write_trace({}, folder.path("a"), {.level = 20}).code(), errc::invalid_argument);
+          "event 1: the time goes back");
+  refused({{.stream = 1, .kind = trace_kind::allocate}}, "event 0: a stream is not in the table");
+  refused({{.other = 1, .kind = trace_kind::allocate}}, "event 0: a stack is not in the table");
+  refused({{.other = 0, .kind = trace_kind::marker}}, "event 0: a text is not in the table");
+  for (const int level : {-1, 20})
+    EXPECT_EQ(write_trace({}, folder.path("a"), {.level = level}).code(), errc::invalid_argument);
+  EXPECT_EQ(folder.files(), 0u);
 }
 
 TEST(trace_file, leaves_what_was_there_when_writing_fails) {
