@@ -44,7 +44,7 @@ result<std::string> gunzip(std::string_view compressed, const input_limits& limi
   const std::unique_ptr<z_stream, gzip_end> guard{&stream};
   std::string text;
   std::size_t used = 0;
-  while (!compressed.empty()) {
+  for (bool ended = false; !ended;) {
     if (!extend(text, used, limits)) return too_large(limits);
     // Chunks keep zlib's 32-bit counters right for files of any size.
     const std::size_t in_size = std::min<std::size_t>(compressed.size(), std::size_t{1} << 30);
@@ -57,9 +57,9 @@ result<std::string> gunzip(std::string_view compressed, const input_limits& limi
     compressed.remove_prefix(in_size - stream.avail_in);
     used += out_size - stream.avail_out;
     if (status == Z_STREAM_END) {
-      if (compressed.empty()) break;
-      inflateReset(&stream);  // files may be joined end to end
-    } else if (status != Z_OK) {
+      ended = compressed.empty();
+      if (!ended) inflateReset(&stream);  // files may be joined end to end
+    } else if (status != Z_OK && status != Z_BUF_ERROR) {
       return damaged("gzip", stream.msg != nullptr ? stream.msg : "damaged");
     } else if (compressed.empty() && stream.avail_out != 0) {
       return damaged("gzip", "ends too early");

@@ -1,6 +1,7 @@
 // Reading RMM's logs.
 #include "formats/rmm_log.hpp"
 
+#include <algorithm>
 #include <optional>
 
 #include "formats/builder.hpp"
@@ -10,7 +11,8 @@ namespace weir::inline v0::formats {
 namespace {
 
 constexpr std::string_view columns = "Thread,Time,Action,Pointer,Size,Stream";
-constexpr std::uint64_t day = 24ULL * 3600 * 1'000'000'000;
+constexpr std::uint64_t minute = 60ULL * 1'000'000'000;
+constexpr std::uint64_t day = 24 * 60 * minute;
 
 /// "0x7f…", "7f…", "0", "(nil)".
 std::optional<std::uint64_t> hexadecimal(std::string_view text) {
@@ -85,12 +87,18 @@ class rmm_reader {
     builder_.add(event);
   }
 
-  /// Threads write their lines a little out of order; half a day back is another day.
+  /// Threads write their lines a little out of order; half a day back is another day, and almost a
+  /// day ahead the day before.
   std::uint64_t since_start(std::uint64_t now) noexcept {
     if (!last_) start_ = now;
-    if (last_ && now<*last_&& * last_ - now> day / 2) days_ += day;
-    last_ = now;
-    const std::uint64_t total = days_ + now;
+    const std::uint64_t last = last_.value_or(now);
+    std::uint64_t total = days_ + now;
+    if (now > last && now - last > day - minute) {
+      total -= std::min(total, day);
+    } else {
+      if (now < last && last - now > day / 2) total = (days_ += day) + now;
+      last_ = now;
+    }
     return total < start_ ? 0 : total - start_;
   }
 
@@ -109,11 +117,11 @@ result<recording> read_rmm_log(std::string_view text, std::string_view name,
   rmm_reader reader;
   WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
     if (line == columns || line.empty()) return {};
-    if (reader.size() >= limits.events) {
+    if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
+    if (reader.size() > limits.events) {
       return error{.code = errc::limit_exceeded,
                    .detail = std::string{name} + ": more events than a reader takes"};
     }
-    if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     return {};
   }));
   return std::move(reader).finish();

@@ -53,6 +53,7 @@ class snapshot_reader {
       read_annotations(tree_.find(root, "external_annotations"));
     WEIR_TRY(build());
     recording built = std::move(builder_).finish();
+    if (built.events.size() > limits_.events) return too_large();
     built.device = "cuda:" + std::to_string(device_);
     return built;
   }
@@ -60,6 +61,10 @@ class snapshot_reader {
  private:
   [[nodiscard]] bool step() noexcept { return steps_ != 0 && steps_-- != 0; }
   static error too_many() { return no_snapshot("its parts refer to each other too often"); }
+  static error too_large() {
+    return {.code = errc::limit_exceeded,
+            .detail = "the snapshot has more events than a reader takes"};
+  }
 
   [[nodiscard]] std::uint64_t natural(const pickle_value& dict, std::string_view key) const {
     const pickle_value* const member = tree_.find(dict, key);
@@ -95,10 +100,7 @@ class snapshot_reader {
     if (device_ >= all.size()) return {};
     for (const pickle_value& each : tree_.elements(all[device_])) {
       if (!step()) return too_many();
-      if (history_.size() >= limits_.events) {
-        return error{.code = errc::limit_exceeded,
-                     .detail = "the snapshot has more events than a reader takes"};
-      }
+      if (history_.size() >= limits_.events) return too_large();
       if (each.type != pickle_value::value_type::dict || tree_.find(each, "action") == nullptr)
         return no_snapshot("entry " + std::to_string(history_.size()) + " has no action");
       history_.push_back({.action = text(each, "action"),

@@ -1,17 +1,24 @@
 // The files for other programs, compared with those that a person checked.
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "formats/chrome_trace.hpp"
 #include "formats/csv_trace.hpp"
-#include "formats/memory_map.hpp"
 #include "formats/output.hpp"
 #include "formats/torch_snapshot.hpp"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "support/scratch.hpp"
 
 namespace weir::testing_support {
 namespace {
+
+using ::testing::ElementsAre;
 
 recording sample() {
   recording recorded;
@@ -55,6 +62,83 @@ TEST(exports, chrome_trace) {
             std::string::npos);
 }
 
+/// The lines of a Chrome trace between its first and its last.
+std::vector<std::string> chrome_lines(const recording& recorded,
+                                      const formats::chrome_options& options = {}) {
+  std::istringstream text{formats::chrome_trace_of(recorded, options)};
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  EXPECT_EQ(lines.front(), R"({"displayTimeUnit":"ns","traceEvents":[)");
+  EXPECT_EQ(lines.back(), "]}");
+  return {lines.begin() + 1, lines.end() - 1};
+}
+
+TEST(exports, chrome_trace_of_counters_alone) {
+  EXPECT_THAT(
+      chrome_lines(sample(), {.blocks = false}),
+      ElementsAre(
+          R"({"ph":"M","pid":1,"name":"process_name","args":{"name":"a \"program\""}},)",
+          R"({"ph":"M","pid":1,"tid":0,"name":"thread_name","args":{"name":"thread 4000"}},)",
+          R"({"ph":"C","pid":1,"ts":1.000,"name":"memory","args":{"live":0,"reserved":2097152}},)",
+          R"({"ph":"C","pid":1,"ts":1.000,"name":"live by tag","args":{"no tag":0,"weights":0}},)",
+          R"({"ph":"C","pid":1,"ts":2.500,"name":"memory","args":{"live":1500,"reserved":2097152}},)",
+          R"({"ph":"C","pid":1,"ts":2.500,"name":"live by tag","args":{"no tag":500,"weights":1000}},)",
+          R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":3.000,"name":"step 1\u000a"},)",
+          R"({"ph":"C","pid":1,"ts":4.000,"name":"memory","args":{"live":500,"reserved":2097152}},)",
+          R"({"ph":"C","pid":1,"ts":4.000,"name":"live by tag","args":{"no tag":500,"weights":0}},)",
+          R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":5.000,"name":"move"},)",
+          R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":6.000,"name":"out of memory: 1073741824 bytes"},)",
+          R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":7.000,"name":"wait"})"));
+}
+
+TEST(exports, chrome_trace_of_little_says_no_more_than_is_known) {
+  using enum trace_kind;
+  recording recorded;  // no title, tags, reservations, nor frees
+  recorded.streams = {0};
+  recorded.events = {
+      {.time = 1999, .address = 1, .size = 10, .thread = 3, .kind = allocate},
+      {.time = 2000, .address = 2, .size = 5, .stream = 9, .tag = 4, .kind = allocate},
+      {.time = 2001, .address = 7, .kind = deallocate},
+      {.time = 2002, .address = 1, .kind = reusable},
+      {.time = 2003, .other = 9, .kind = marker},
+      {.time = 2999, .address = 2, .thread = 5, .kind = deallocate}};
+  EXPECT_THAT(
+      chrome_lines(recorded),
+      ElementsAre(
+          R"({"ph":"M","pid":1,"name":"process_name","args":{"name":"weir"}},)",
+          R"({"ph":"b","cat":"block","pid":1,"tid":3,"id":1,"ts":1.999,"name":"10 bytes","args":{"address":"0x1","stream":0}},)",
+          R"({"ph":"C","pid":1,"ts":1.999,"name":"memory","args":{"live":10}},)",
+          R"({"ph":"b","cat":"block","pid":1,"tid":0,"id":2,"ts":2.000,"name":"5 bytes","args":{"address":"0x2","stream":0}},)",
+          R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":2.003,"name":"marker"},)",
+          R"({"ph":"e","cat":"block","pid":1,"tid":5,"id":2,"ts":2.999,"name":"5 bytes","args":{"address":"0x2","stream":0}},)",
+          R"({"ph":"C","pid":1,"ts":2.999,"name":"memory","args":{"live":10}})"));
+}
+
+TEST(exports, chrome_trace_of_released_memory_never_falls_below_zero) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.events = {{.time = 1000, .address = 1, .size = 100, .kind = reserve},
+                     {.time = 2000, .address = 1, .size = 60, .kind = trace_kind::release},
+                     {.time = 3000, .address = 1, .size = 60, .kind = trace_kind::release}};
+  std::vector<std::string> counters = chrome_lines(recorded);
+  counters.erase(counters.begin());
+  EXPECT_THAT(
+      counters,
+      ElementsAre(
+          R"({"ph":"C","pid":1,"ts":1.000,"name":"memory","args":{"live":0,"reserved":100}},)",
+          R"({"ph":"C","pid":1,"ts":2.000,"name":"memory","args":{"live":0,"reserved":40}},)",
+          R"({"ph":"C","pid":1,"ts":3.000,"name":"memory","args":{"live":0,"reserved":0}})"));
+}
+
+TEST(exports, chrome_trace_escapes_what_json_cannot_hold) {
+  recording recorded;
+  recorded.program = "\"\\ \x1f\x7f\xc3\xa9~";
+  EXPECT_THAT(
+      chrome_lines(recorded),
+      ElementsAre(
+          R"({"ph":"M","pid":1,"name":"process_name","args":{"name":"\"\\ \u001f\u007f\u00c3\u00a9~"}})"));
+}
+
 TEST(exports, torch_snapshot) {
   expect_golden(formats::torch_snapshot_of(sample()), "snapshot.pickle");
 }
@@ -79,75 +163,63 @@ TEST(exports, csv_traces_are_read_back_as_they_were) {
   EXPECT_EQ(formats::csv_trace_of(formats::read_csv_trace(text, "x").value()), text);
 }
 
-using change = std::pair<std::uint64_t, std::int64_t>;
-
-/// What each event did to reserved memory: addresses, and sizes with their sign.
-std::vector<std::vector<change>> changes_in(const recording& recorded) {
-  formats::memory_map map{recorded};
-  std::vector<std::vector<change>> all;
-  for (const trace_event& each : recorded.events) {
-    map.apply(each);
-    all.emplace_back();
-    for (const auto& one : map.changes()) {
-      const auto size = static_cast<std::int64_t>(one.size);
-      all.back().emplace_back(one.address, one.reserved ? size : -size);
-    }
-  }
-  return all;
-}
-
-TEST(exports, memory_that_was_reserved_before_the_recording_appears_with_its_first_block) {
+TEST(exports, csv_traces_number_the_blocks_of_real_addresses) {
   using enum trace_kind;
   recording recorded;
-  recorded.streams = {0};
-  recorded.events = {
-      {.address = 0x1000, .size = 0x1000, .kind = reserve},
-      {.address = 0x800, .size = 0x1800, .extra = 0x2000, .kind = allocate},  // both sides missing
-      {.address = 0x800, .size = 0x1800, .kind = deallocate},
-      {.address = 0x900, .size = 0x200, .extra = 0x200, .kind = allocate},  // known by now
-      {.address = 0x0, .size = 0x1200, .kind = reserve},                    // half of it known
-      {.address = 0x2400, .size = 0x1000, .kind = release},                 // most of it unknown
-      {.address = 0x9000, .size = 0x1000, .extra = 0x1000, .kind = move},
-  };
-  using list = std::vector<std::vector<change>>;
-  EXPECT_EQ(changes_in(recorded), (list{{{0x1000, 0x1000}},
-                                        {{0x800, 0x800}, {0x2000, 0x800}},
-                                        {},
-                                        {},
-                                        {{0x0, 0x800}},
-                                        {{0x2400, -0x400}},
-                                        {{0x1000, -0x1000}, {0x9000, 0x1000}}}));
-}
-
-TEST(exports, memory_comes_and_goes_with_blocks_where_no_reservation_is_recorded) {
-  using enum trace_kind;
-  recording recorded;
-  recorded.streams = {0};
-  recorded.events = {{.address = 0x1000, .size = 100, .kind = allocate},
-                     {.address = 0x1200, .size = 513, .kind = allocate},
-                     {.address = 0x1000, .size = 100, .kind = deallocate},
-                     {.address = 0x1200, .size = 513, .kind = deallocate}};
-  using list = std::vector<std::vector<change>>;
-  EXPECT_EQ(changes_in(recorded),
-            (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1000, -512}}, {{0x1200, -1024}}}));
-  // Freed in two steps, it stays until the second.
-  recorded.real_addresses = false;
-  recorded.events[2].kind = deallocate;
-  recorded.events[3] = {.address = 0x1000, .size = 100, .kind = reusable};
-  const std::uint64_t first = std::uint64_t{1} << 40;
-  EXPECT_EQ(changes_in(recorded),
-            (list{{{first, 512}}, {{first + 512, 1024}}, {}, {{first, -512}}}));
+  recorded.streams = {5};
+  recorded.events = {{.time = 1999, .address = 0x100, .size = 10, .kind = allocate},
+                     {.time = 2000, .address = 0x100, .stream = 9, .kind = deallocate},
+                     {.time = 3000, .address = 0x100, .kind = reusable},
+                     {.time = 4000, .address = 0x100, .size = 20, .kind = allocate},
+                     {.time = 5000, .address = 0x100, .kind = deallocate}};
+  EXPECT_EQ(formats::csv_trace_of(recorded),
+            "op,id,bytes,stream,t_us\n"
+            "a,1,10,5,1\n"
+            "r,1,,0,2\n"
+            "f,1,,5,3\n"
+            "a,2,20,5,4\n"
+            "r,2,,5,5\n");  // it says elsewhere when memory can be used again
 }
 
 TEST(exports, files_appear_whole_or_not_at_all) {
   const scratch_folder folder;
   ASSERT_TRUE(formats::write_chrome_trace(sample(), folder.path("a")));
   EXPECT_EQ(read_bytes(folder.path("a")), formats::chrome_trace_of(sample()));
+  ASSERT_TRUE(formats::write_chrome_trace(sample(), folder.path("a"), {.blocks = false}));
+  EXPECT_EQ(read_bytes(folder.path("a")), formats::chrome_trace_of(sample(), {.blocks = false}));
   ASSERT_TRUE(formats::write_torch_snapshot(sample(), folder.path("a")));
+  EXPECT_EQ(read_bytes(folder.path("a")), formats::torch_snapshot_of(sample()));
   ASSERT_TRUE(formats::write_csv_trace(sample(), folder.path("a")));
+  EXPECT_EQ(read_bytes(folder.path("a")), formats::csv_trace_of(sample()));
   EXPECT_EQ(folder.files(), 1u);
-  EXPECT_EQ(formats::write_file(folder.path("no/such"), "x").code(), errc::system);
+  const auto refused = formats::write_file(folder.path("no/such"), "x");
+  EXPECT_EQ(refused.code(), errc::system);
+  EXPECT_EQ(refused.error().detail, folder.path("no/such") + ": No such file or directory");
   EXPECT_EQ(formats::write_file("/dev/full/x", "x").code(), errc::system);
+  // What cannot be put in its place leaves nothing.
+  std::filesystem::create_directory(folder.path("folder"));
+  EXPECT_EQ(formats::write_file(folder.path("folder"), "x").error().detail,
+            folder.path("folder") + ": Is a directory");
+  EXPECT_EQ(folder.files(), 2u);
+}
+
+TEST(exports, files_that_the_disk_has_no_room_for_leave_what_was_there) {
+  const scratch_folder folder;
+  write_bytes(folder.path("a"), "precious");
+  // The system's own limit stands in for a full disk; it also sends a signal.
+  struct rlimit before {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small { 4096, before.rlim_max };
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto large = formats::write_file(folder.path("a"), std::string(1 << 20, 'x'));
+  const auto buffered = formats::write_file(folder.path("a"), std::string(4097, 'x'));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(large.error().detail, folder.path("a") + ": File too large");
+  EXPECT_EQ(buffered.error().detail, folder.path("a") + ": File too large");
+  EXPECT_EQ(read_bytes(folder.path("a")), "precious");
+  EXPECT_EQ(folder.files(), 1u);
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <filesystem>
+
+#include "formats/lines.hpp"
 #include "formats/output.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,7 +17,6 @@ namespace weir::testing_support {
 namespace {
 
 using formats::read_recording;
-using ::testing::HasSubstr;
 
 std::string gzipped(std::string_view text) {
   z_stream stream{};
@@ -59,6 +61,68 @@ TEST(open, tells_files_apart_by_their_content) {
   }
 }
 
+/// A CSV trace of so many bytes.
+std::string csv_of(std::size_t size) {
+  std::string text = csv;
+  text.resize(size, '#');
+  return text;
+}
+
+constexpr std::size_t piece = 1 << 18;  // in which files are read and inflated
+
+TEST(open, reads_files_of_any_size) {
+  const scratch_folder folder;
+  for (const std::size_t size : {piece - 1, piece, piece + 1, 2 * piece, 5 * piece + 7}) {
+    const std::string plain = csv_of(size);
+    write_bytes(folder.path("f"), plain);
+    EXPECT_EQ(formats::read_file(folder.path("f")).value(), plain);
+    EXPECT_EQ(formats::decompress(gzipped(plain)).value(), plain);
+    EXPECT_EQ(formats::decompress(zstded(plain)).value(), plain);
+    EXPECT_EQ(formats::decompress(gzipped(csv) + gzipped(plain)).value(), csv + plain);
+    EXPECT_EQ(formats::decompress(zstded(csv) + zstded(plain)).value(), csv + plain);
+    EXPECT_EQ(formats::decompress(plain).value(), plain);
+  }
+}
+
+TEST(open, refuses_what_is_compressed_and_cut) {
+  for (const std::size_t size : {csv.size(), piece, 2 * piece}) {
+    const std::string gzip = gzipped(csv_of(size));
+    for (std::size_t missing = 1; missing < gzip.size() - 2; missing += missing < 20 ? 1 : 50) {
+      const auto cut = formats::decompress(gzip.substr(0, gzip.size() - missing));
+      ASSERT_FALSE(cut) << size << " without " << missing;
+      EXPECT_EQ(cut.code(), errc::system);
+      EXPECT_EQ(cut.error().detail, "gzip: ends too early");
+    }
+    const std::string zstd = zstded(csv_of(size));
+    for (std::size_t missing = 1; missing < zstd.size() - 4; missing += missing < 20 ? 1 : 50) {
+      const auto cut = formats::decompress(zstd.substr(0, zstd.size() - missing));
+      ASSERT_FALSE(cut) << size << " without " << missing;
+      EXPECT_EQ(cut.code(), errc::system);
+      EXPECT_EQ(cut.error().detail, "zstd: ends too early");
+    }
+  }
+}
+
+TEST(open, titles_recordings_by_their_files) {
+  const auto title = [](std::string_view name) {
+    return formats::read_recording_from(csv, name).value().program;
+  };
+  EXPECT_EQ(title("runs/of.today/gpt2.trace.gz"), "gpt2");
+  EXPECT_EQ(title("gpt2.csv.zst"), "gpt2");
+  EXPECT_EQ(title("a/gpt2.snapshot.pickle.gz"), "gpt2");
+  EXPECT_EQ(title("gpt2.snapshot"), "gpt2");
+  EXPECT_EQ(title("gpt2.pkl"), "gpt2");
+  EXPECT_EQ(title("gpt2.log"), "gpt2");
+  EXPECT_EQ(title("gpt2.weirtrace"), "gpt2");
+  EXPECT_EQ(title("gpt2"), "gpt2");
+  // What has a title keeps it.
+  const scratch_folder folder;
+  recording recorded;
+  recorded.program = "its own";
+  ASSERT_TRUE(write_trace(recorded, folder.path("t")));
+  EXPECT_EQ(read_recording(folder.path("t")).value().program, "its own");
+}
+
 TEST(open, takes_peaks_from_beside_the_trace) {
   const scratch_folder folder;
   write_bytes(folder.path("run.trace.gz"), gzipped(csv));
@@ -66,8 +130,13 @@ TEST(open, takes_peaks_from_beside_the_trace) {
   write_bytes(folder.path("peaks.csv"), "t,s,a,r,a,d,e,x\nrun,1,1,30,4,50,60,70\n");
   const auto read = read_recording(folder.path("run.trace.gz")).value();
   EXPECT_EQ(read.program, "run");
-  ASSERT_EQ(read.peaks.size(), 2u);
-  EXPECT_EQ(read.peaks[0], (recorded_peak{"torch-default", bytes{30}, bytes{50}}));
+  EXPECT_EQ(read.peaks, (std::vector<recorded_peak>{{"torch-default", bytes{30}, bytes{50}},
+                                                    {"torch-expandable", bytes{60}, bytes{70}}}));
+  recording with_peaks;  // its own
+  with_peaks.program = "run";
+  with_peaks.peaks = {{"balanced", bytes{1}, bytes{2}}};
+  ASSERT_TRUE(write_trace(with_peaks, folder.path("run.weirtrace")));
+  EXPECT_EQ(read_recording(folder.path("run.weirtrace")).value().peaks, with_peaks.peaks);
   write_bytes(folder.path("peaks.csv"), "something else\n");
   EXPECT_TRUE(read_recording(folder.path("run.trace.gz")).value().peaks.empty());
 }
@@ -79,21 +148,55 @@ TEST(open, refuses_with_the_path) {
     const auto read = read_recording(folder.path("f"));
     ASSERT_FALSE(read) << why;
     EXPECT_EQ(read.code(), code) << read.error().message();
-    EXPECT_THAT(read.error().detail, ::testing::AllOf(HasSubstr(folder.path("f")), HasSubstr(why)));
+    EXPECT_EQ(read.error().detail, folder.path("f") + ":" + why);
+    EXPECT_EQ(formats::read_recording_from(bytes, folder.path("f")).error().detail,
+              read.error().detail);
   };
   EXPECT_EQ(read_recording(folder.path("none")).code(), errc::not_found);
+  EXPECT_EQ(read_recording(folder.path("none")).error().detail,
+            folder.path("none") + ": No such file or directory");
   EXPECT_EQ(read_recording(folder.path("")).code(), errc::system);
-  refused("", errc::invalid_argument, "empty");
-  refused(gzipped(""), errc::invalid_argument, "empty");
+  refused("", errc::invalid_argument, " the file is empty");
+  refused(gzipped(""), errc::invalid_argument, " the file is empty");
   refused(
       "\x7f"
       "ELF and so on",
-      errc::invalid_argument, "neither a .weirtrace");
-  refused(gzipped(csv).substr(0, 40), errc::system, "gzip");
-  refused(zstded(csv).substr(0, 30), errc::system, "zstd");
-  refused("\x1f\x8b garbage", errc::system, "gzip");
-  refused("\x28\xb5\x2f\xfd garbage", errc::system, "zstd");
-  refused(csv + "r,9,,0,0\n", errc::invalid_argument, ":4: the block was not allocated");
+      errc::invalid_argument,
+      " neither a .weirtrace, a CSV trace, a PyTorch snapshot nor an RMM log");
+  refused(gzipped(csv).substr(0, 40), errc::system, " gzip: ends too early");
+  refused(zstded(csv).substr(0, 30), errc::system, " zstd: ends too early");
+  refused("\x1f\x8b garbage", errc::system, " gzip: unknown compression method");
+  std::string checksum = gzipped(csv);
+  checksum[checksum.size() - 8] ^= 1;
+  refused(checksum, errc::system, " gzip: incorrect data check");
+  refused(gzipped(csv) + "x", errc::system, " gzip: ends too early");
+  refused("\x28\xb5\x2f\xfd garbage", errc::system, " zstd: Data corruption detected");
+  refused(csv + "r,9,,0,0\n", errc::invalid_argument, "4: the block was not allocated before");
+}
+
+TEST(lines, are_cut_at_their_ends) {
+  std::vector<std::pair<std::string, std::size_t>> lines;
+  const auto collect = [&](std::string_view line, std::size_t count) -> result<void> {
+    lines.emplace_back(line, count);
+    if (line == "stop") return errc::invalid_argument;
+    return {};
+  };
+  EXPECT_TRUE(formats::for_each_line("a\r\n\nb\rc\nd", collect));
+  EXPECT_THAT(lines, ::testing::ElementsAre(std::pair{"a", 1}, std::pair{"", 2},
+                                            std::pair{"b\rc", 3}, std::pair{"d", 4}));
+  lines.clear();
+  EXPECT_EQ(formats::for_each_line("stop\nx", collect).code(), errc::invalid_argument);
+  EXPECT_EQ(lines.size(), 1u);
+}
+
+TEST(lines, have_fields_and_numbers) {
+  EXPECT_THAT(*formats::fields<3>("a,,c"), ::testing::ElementsAre("a", "", "c"));
+  EXPECT_FALSE(formats::fields<3>("a,b"));
+  EXPECT_FALSE(formats::fields<3>("a,b,c,d"));
+  EXPECT_EQ(formats::number("18446744073709551615"), UINT64_MAX);
+  EXPECT_EQ(formats::number("ff", 16), 255u);
+  for (const char* const text : {"", "18446744073709551616", "-1", "1 ", " 1", "0x1", "1.0"})
+    EXPECT_FALSE(formats::number(text)) << text;
 }
 
 TEST(open, refuses_files_that_grow_without_end) {
@@ -101,7 +204,29 @@ TEST(open, refuses_files_that_grow_without_end) {
   const formats::input_limits small{.bytes = 1 << 20};
   for (const auto& bytes : {gzipped(zeros), zstded(zeros)}) {
     ASSERT_LT(bytes.size(), 1u << 14);
-    EXPECT_EQ(formats::read_recording_from(bytes, "x", small).code(), errc::limit_exceeded);
+    const auto refused = formats::read_recording_from(bytes, "x", small);
+    EXPECT_EQ(refused.code(), errc::limit_exceeded);
+    EXPECT_EQ(refused.error().detail, "x: the file is larger than a reader takes");
+    EXPECT_EQ(refused.error().requested, weir::bytes{1 << 20});
+  }
+  // The limit itself is allowed.
+  const scratch_folder folder;
+  for (const std::uint64_t size : {std::uint64_t{1000}, std::uint64_t{piece}}) {
+    const std::string text = csv_of(size);
+    write_bytes(folder.path("f"), text);
+    EXPECT_TRUE(formats::read_file(folder.path("f"), {.bytes = size}));
+    EXPECT_TRUE(formats::decompress(gzipped(text), {.bytes = size}));
+    EXPECT_TRUE(formats::decompress(zstded(text), {.bytes = size}));
+    EXPECT_EQ(formats::read_file(folder.path("f"), {.bytes = size - 1}).error().detail,
+              folder.path("f") + ": the file is larger than a reader takes");
+    EXPECT_EQ(formats::decompress(gzipped(text), {.bytes = size - 1}).code(), errc::limit_exceeded);
+    EXPECT_EQ(formats::decompress(zstded(text), {.bytes = size - 1}).code(), errc::limit_exceeded);
+  }
+  // And so are the events of any format.
+  ASSERT_TRUE(write_trace(formats::read_recording_from(csv, "x").value(), folder.path("t")));
+  for (const std::string& text : {csv, read_bytes(folder.path("t"))}) {
+    EXPECT_TRUE(formats::read_recording_from(text, "x", {.events = 2}));
+    EXPECT_EQ(formats::read_recording_from(text, "x", {.events = 1}).code(), errc::limit_exceeded);
   }
 }
 

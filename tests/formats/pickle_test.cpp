@@ -1,6 +1,8 @@
 // Pickles: data is read; classes, cycles, depth and absurd sizes are refused.
 #include "formats/pickle.hpp"
 
+#include <bit>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,6 +13,43 @@ using formats::pickle;
 using ::testing::HasSubstr;
 using namespace std::string_view_literals;
 
+/// A value as Python writes it.
+std::string text_of(const pickle& read, const formats::pickle_value& value) {
+  using enum formats::pickle_value::value_type;
+  const auto joined = [&](std::string_view begin, std::string_view end) {
+    std::string text{begin};
+    for (const auto& each : read.elements(value)) text += text_of(read, each) + ",";
+    return text.append(end);
+  };
+  switch (value.type) {
+    case none:
+      return "None";
+    case boolean:
+      return value.bits == 1 ? "True" : "False";
+    case natural:
+      return std::to_string(read.natural(value).value());
+    case negative:
+      return std::to_string(read.integer(value).value());
+    case real:
+      return std::to_string(std::bit_cast<double>(value.bits));
+    case formats::pickle_value::value_type::text:
+      return "'" + std::string{read.text(value).value()} + "'";
+    case list:
+      return joined("[", "]");
+    case tuple:
+      return joined("(", ")");
+    case dict:
+      return "{}";
+  }
+  return "?";
+}
+/// The value of a pickle of these instructions, or why there is none.
+std::string evaluated(std::string_view body) {
+  const std::string whole = "\x80\x04" + std::string{body};
+  const auto read = pickle::read(whole);
+  return read ? text_of(*read, read->root()) : read.error().detail;
+}
+
 std::string refusal(std::string_view body) {
   const std::string whole = "\x80\x04" + std::string{body};
   const auto read = pickle::read(whole);
@@ -20,27 +59,103 @@ std::string refusal(std::string_view body) {
 }
 
 TEST(pickle, reads_numbers_and_texts) {
-  const auto bytes =
-      "\x80\x02]("
-      "K\x07M\x01\x02J\xff\xff\xff\xff\x8a\x00\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00"
-      "\x8a\x01\xfeN\x88X\x02\x00\x00\x00hi\x8c\x03you"
-      "G\x3f\xf0\x00\x00\x00\x00\x00\x00"
-      "e."sv;
-  const auto read = pickle::read(bytes).value();
+  EXPECT_EQ(evaluated("N."), "None");
+  EXPECT_EQ(evaluated("\x88."), "True");
+  EXPECT_EQ(evaluated("\x89."), "False");
+  EXPECT_EQ(evaluated("K\xff."), "255");
+  EXPECT_EQ(evaluated("M\x01\xff."), "65281");
+  EXPECT_EQ(evaluated("J\x01\x02\x03\x04."), "67305985");
+  EXPECT_EQ(evaluated("J\xff\xff\xff\xff."), "-1");
+  EXPECT_EQ(evaluated("\x8a\0."sv), "0");
+  EXPECT_EQ(evaluated("\x8a\x01\xfe."), "-2");
+  EXPECT_EQ(evaluated("\x8a\x02\xfe\0."sv), "254");
+  EXPECT_EQ(evaluated("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."), "9223372036854775807");
+  EXPECT_EQ(evaluated("\x8a\x08\0\0\0\0\0\0\0\x80."sv), "-9223372036854775808");
+  EXPECT_EQ(evaluated("\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0."sv), "18446744073709551615");
+  EXPECT_EQ(evaluated("\x8a\x0a\x05\0\0\0\0\0\0\0\0\0."sv), "5");
+  EXPECT_EQ(evaluated("\x8a\x0a\xfb\xff\xff\xff\xff\xff\xff\xff\xff\xff."), "-5");
+  EXPECT_EQ(evaluated("\x8b\x02\0\0\0\x01\x02."sv), "513");
+  EXPECT_EQ(evaluated("G\x40\x09\x21\xfb\x54\x44\x2d\x18."), "3.141593");
+  EXPECT_EQ(evaluated("\x8c\x03you."), "'you'");
+  EXPECT_EQ(evaluated("\x8c\0."sv), "''");
+  EXPECT_EQ(evaluated("X\x02\0\0\0hi."sv), "'hi'");
+  EXPECT_EQ(evaluated("\x8d\x02\0\0\0\0\0\0\0ho."sv), "'ho'");
+}
+
+TEST(pickle, gives_values_only_as_what_they_are) {
+  const auto whole =
+      "\x80\x02](K\x07J\xff\xff\xff\xff\x8a\x09\0\0\0\0\0\0\0\x80\0\x8c\x01xG\0\0\0\0\0\0\0\0e."sv;
+  const auto read = pickle::read(whole).value();
   const auto& all = read.elements(read.root());
-  ASSERT_EQ(all.size(), 11u);
+  ASSERT_EQ(all.size(), 5u);
   EXPECT_EQ(read.natural(all[0]), 7u);
-  EXPECT_EQ(read.natural(all[1]), 0x201u);
-  EXPECT_EQ(read.integer(all[2]), -1);
-  EXPECT_FALSE(read.natural(all[2]));
-  EXPECT_EQ(read.natural(all[3]), 0u);
-  EXPECT_EQ(read.natural(all[4]), std::uint64_t{1} << 63);
-  EXPECT_FALSE(read.integer(all[4]));
-  EXPECT_EQ(read.integer(all[5]), -2);
-  EXPECT_EQ(read.text(all[8]), "hi");
-  EXPECT_EQ(read.text(all[9]), "you");
-  EXPECT_EQ(all[10].type, formats::pickle_value::value_type::real);
-  EXPECT_FALSE(read.natural(all[10]));
+  EXPECT_EQ(read.integer(all[0]), 7);
+  EXPECT_EQ(read.natural(all[1]), std::nullopt);
+  EXPECT_EQ(read.integer(all[1]), -1);
+  EXPECT_EQ(read.natural(all[2]), std::uint64_t{1} << 63);
+  EXPECT_EQ(read.integer(all[2]), std::nullopt);
+  EXPECT_EQ(read.text(all[3]), "x");
+  EXPECT_EQ(read.natural(all[3]), std::nullopt);
+  EXPECT_EQ(read.integer(all[3]), std::nullopt);
+  EXPECT_EQ(read.text(all[0]), std::nullopt);
+  EXPECT_EQ(read.natural(all[4]), std::nullopt);
+  EXPECT_TRUE(read.elements(all[0]).empty());
+  EXPECT_EQ(read.find(all[0], "x"), nullptr);
+  EXPECT_EQ(read.find(read.root(), "x"), nullptr);
+}
+
+TEST(pickle, reads_lists_and_tuples) {
+  EXPECT_EQ(evaluated("]."), "[]");
+  EXPECT_EQ(evaluated(")."), "()");
+  EXPECT_EQ(evaluated("]K\x01"
+                      "aK\x02"
+                      "a."),
+            "[1,2,]");
+  EXPECT_EQ(evaluated("](K\x01K\x02"
+                      "e(K\x03"
+                      "e."),
+            "[1,2,3,]");
+  EXPECT_EQ(evaluated("(K\x01K\x02l."), "[1,2,]");
+  EXPECT_EQ(evaluated("(K\x01K\x02t."), "(1,2,)");
+  EXPECT_EQ(evaluated("K\x01\x85."), "(1,)");
+  EXPECT_EQ(evaluated("K\x01K\x02\x86."), "(1,2,)");
+  EXPECT_EQ(evaluated("K\x01K\x02K\x03\x87."), "(1,2,3,)");
+  EXPECT_EQ(evaluated("K\x01K\x02\x85\x86."), "(1,(2,),)");
+  EXPECT_EQ(evaluated("K\x01(K\x02t\x86."), "(1,(2,),)");
+  EXPECT_EQ(evaluated("K\x01K\x02"
+                      "0."),
+            "1");
+}
+
+TEST(pickle, remembers_values) {
+  EXPECT_EQ(evaluated("](K\x05\x94K\x06\x94h\x01h\0"
+                      "e."sv),
+            "[5,6,6,5,]");
+  EXPECT_EQ(evaluated("](K\x05q\0K\x06q\x01h\x01h\0"
+                      "e."sv),
+            "[5,6,6,5,]");
+  EXPECT_EQ(evaluated("](K\x05r\0\0\0\0K\x06q\0j\0\0\0\0"
+                      "e."sv),
+            "[5,6,6,]");  // the second time is what counts
+}
+
+TEST(pickle, finds_the_last_of_equal_keys) {
+  for (const auto dict : {"}(\x8c\x01"
+                          "aK\x01\x8c\x01"
+                          "bK\x02\x8c\x01"
+                          "aK\x03u."sv,
+                          "(\x8c\x01"
+                          "aK\x01\x8c\x01"
+                          "bK\x02\x8c\x01"
+                          "aK\x03"
+                          "d."sv}) {
+    const std::string whole = "\x80\x04" + std::string{dict};
+    const auto read = pickle::read(whole).value();
+    EXPECT_EQ(read.natural(*read.find(read.root(), "a")), 3u);
+    EXPECT_EQ(read.natural(*read.find(read.root(), "b")), 2u);
+    EXPECT_EQ(read.find(read.root(), "K"), nullptr);
+    EXPECT_TRUE(read.elements(read.root()).empty()) << "a dict has members";
+  }
 }
 
 TEST(pickle, reads_dicts_tuples_and_the_memo) {
@@ -54,17 +169,30 @@ TEST(pickle, reads_dicts_tuples_and_the_memo) {
   const auto* const a = read.find(read.root(), "a");
   const auto* const b = read.find(read.root(), "b");
   ASSERT_TRUE(a != nullptr && b != nullptr);
-  EXPECT_EQ(read.elements(*a).size(), 2u);
+  EXPECT_EQ(text_of(read, *a), "(1,2,)");
   EXPECT_EQ(a->bits, b->bits);
   EXPECT_EQ(read.natural(*read.find(read.root(), "c")), 9u);
   EXPECT_EQ(read.find(read.root(), "d"), nullptr);
 }
 
 TEST(pickle, refuses_instructions_that_build_objects) {
-  EXPECT_THAT(refusal("cos\nsystem\n."), HasSubstr("GLOBAL"));
-  for (const auto op : {"\x93"sv, "R"sv, "b"sv, "i"sv, "o"sv, "\x81"sv, "\x92"sv, "\x82\x01"sv,
-                        "\x83\x01\x01"sv, "\x84\x01\x01\x01\x01"sv, "P1\n"sv, "Q"sv})
-    EXPECT_THAT(refusal("NN" + std::string{op} + "."), HasSubstr("objects of classes")) << op;
+  const auto refused = [](std::string_view op, const std::string& name) {
+    EXPECT_EQ(refusal("NN" + std::string{op} + "."),
+              "offset 4: the pickle builds objects of classes (" + name + "), which is refused");
+  };
+  refused("cos\nsystem\n", "GLOBAL");
+  refused("\x93", "STACK_GLOBAL");
+  refused("R", "REDUCE");
+  refused("b", "BUILD");
+  refused("i", "INST");
+  refused("o", "OBJ");
+  refused("\x81", "NEWOBJ");
+  refused("\x92", "NEWOBJ_EX");
+  for (const auto op : {"\x82\x01"sv, "\x83\x01\x01"sv, "\x84\x01\x01\x01\x01"sv})
+    refused(op, "EXT");
+  refused("P1\n", "PERSID");
+  refused("Q", "PERSID");
+  EXPECT_EQ(refusal("\x01."), "offset 2: an instruction that data does not need");
 }
 
 TEST(pickle, refuses_containers_inside_themselves) {
@@ -78,9 +206,12 @@ TEST(pickle, refuses_containers_inside_themselves) {
 }
 
 TEST(pickle, refuses_depth) {
-  EXPECT_EQ(refusal(std::string(20, ']') + std::string(19, 'a') + "."), "");
+  EXPECT_EQ(refusal(std::string(32, ']') + std::string(31, 'a') + "."), "");
+  EXPECT_THAT(refusal(std::string(33, ']') + std::string(32, 'a') + "."), HasSubstr("too deep"));
   EXPECT_THAT(refusal(std::string(1000, ']') + std::string(999, 'a') + "."), HasSubstr("too deep"));
-  EXPECT_THAT(refusal(std::string(1000, '(')), HasSubstr("too deep"));
+  EXPECT_THAT(refusal("N" + std::string(33, '\x85') + "."), HasSubstr("too deep"));
+  EXPECT_EQ(refusal(std::string(64, '(')), "offset 66: the pickle ends too early");
+  EXPECT_EQ(refusal(std::string(65, '(')), "offset 66: the pickle is nested too deep");
 }
 
 TEST(pickle, refuses_sizes_that_are_not_there) {
@@ -97,36 +228,148 @@ TEST(pickle, refuses_sizes_that_are_not_there) {
             errc::limit_exceeded);
 }
 
-TEST(pickle, refuses_what_takes_more_than_there_is) {
-  for (const auto body :
-       {"."sv, "a."sv, "Na."sv, "u."sv, "e."sv, "]K\x01s."sv, "}(K\x01u."sv, "0."sv,
-        "(]K\x01"
-        "a."sv,
-        "NN."sv, "\x86."sv, "N(\x94."sv, ""sv, "t."sv, "(."sv})
-    EXPECT_NE(refusal(body), "") << body;
-  EXPECT_FALSE(pickle::read(""));
-  EXPECT_FALSE(pickle::read("\x80\x06."));
-  EXPECT_FALSE(pickle::read("\x80\x01."));
+TEST(pickle, refuses_what_is_cut) {
+  // Each instruction with what follows it, in a pickle that is good: cut at every byte.
+  for (const auto body : {"K\x01."sv, "M\x01\x02."sv, "J\x01\x02\x03\x04."sv, "\x8a\x02\x01\x01."sv,
+                          "\x8b\x01\0\0\0\x01."sv, "G\0\0\0\0\0\0\0\0."sv, "\x8c\x02hi."sv,
+                          "X\x02\0\0\0hi."sv, "\x8d\x02\0\0\0\0\0\0\0hi."sv,
+                          "Nq\0"
+                          "0h\0."sv,
+                          "Nr\0\0\0\0"
+                          "0j\0\0\0\0."sv,
+                          "\x95\0\0\0\0\0\0\0\0N."sv, "\x80\x05N."sv}) {
+    EXPECT_EQ(refusal(body), "");
+    for (std::size_t length = 0; length < body.size(); ++length)
+      EXPECT_THAT(refusal(body.substr(0, length)), HasSubstr("the pickle ends too early"));
+  }
 }
 
-TEST(pickle, writes_what_it_reads) {
+TEST(pickle, refuses_what_takes_more_than_there_is) {
+  constexpr auto underflow = "the pickle takes what it did not put there";
+  for (const auto body :
+       {"a."sv, "Na."sv, "u."sv, "e."sv, "]K\x01s."sv, "0."sv, "\x85."sv, "N\x86."sv, "NN\x87."sv,
+        "N(\x94."sv, "t."sv, "l."sv, "d."sv, "\x94."sv, "N(0."sv, "N(\x85."sv, "](a."sv})
+    EXPECT_THAT(refusal(body), HasSubstr(underflow)) << body;
+  for (const auto body : {"."sv, "NN."sv, "(."sv, "N(."sv})
+    EXPECT_THAT(refusal(body), HasSubstr("the pickle stops in the middle")) << body;
+  for (const auto body : {"}(K\x01u."sv,
+                          "(K\x01"
+                          "d."sv})
+    EXPECT_THAT(refusal(body), HasSubstr("a dict has a key without a value")) << body;
+  for (const auto body : {"NNa."sv, "}Na."sv, ")Na."sv, "]NNs."sv, "](NNu."sv, "}(Ne."sv})
+    EXPECT_THAT(refusal(body), HasSubstr("something is added to what is no list or dict")) << body;
+  EXPECT_EQ(refusal("(]K\x01"
+                    "a."sv),
+            "offset 7: the pickle stops in the middle");
+}
+
+TEST(pickle, has_a_protocol_from_2_to_5) {
+  for (const char protocol : {'\x02', '\x03', '\x04', '\x05'}) {
+    EXPECT_TRUE(formats::is_pickle(std::string{'\x80', protocol}));
+    EXPECT_TRUE(pickle::read(std::string{'\x80', protocol, 'N', '.'}));
+    EXPECT_EQ(refusal(std::string{'\x80', protocol, 'N', '.'}), "");
+  }
+  for (const char protocol : {'\x01', '\x06', '\xff'}) {
+    EXPECT_FALSE(formats::is_pickle(std::string{'\x80', protocol}));
+    EXPECT_EQ(pickle::read(std::string{'\x80', protocol, 'N', '.'}).error().detail,
+              "not a pickle of protocol 2 to 5");
+    EXPECT_THAT(refusal(std::string{'\x80', protocol, 'N', '.'}),
+                HasSubstr("the pickle's protocol is none of 2 to 5"));
+  }
+  for (const auto none : {""sv, "\x80"sv, "x\x04"sv}) {
+    EXPECT_FALSE(formats::is_pickle(none));
+    EXPECT_FALSE(pickle::read(none));
+  }
+}
+
+TEST(pickle, takes_no_more_memory_than_allowed) {
+  const std::string values = "\x80\x04(" + std::string(1000, 'N') + "t.";
+  EXPECT_TRUE(pickle::read(values, {.bytes = 32'000}));
+  EXPECT_EQ(pickle::read(values, {.bytes = 15'000}).code(), errc::limit_exceeded);
+  const std::string memo = "\x80\x04N" + std::string(1000, '\x94') + ".";
+  EXPECT_TRUE(pickle::read(memo, {.bytes = 32'000}));
+  EXPECT_EQ(pickle::read(memo, {.bytes = 15'000}).code(), errc::limit_exceeded);
+}
+
+// --- Writing ------------------------------------------------------------------------------------
+
+/// The instructions that `write` makes.
+template <class Function>
+std::string written(Function write) {
+  formats::pickle_writer out;
+  write(out);
+  std::string whole = std::move(out).finish();
+  EXPECT_TRUE(whole.starts_with("\x80\x04") && whole.ends_with('.'));
+  return whole.substr(2, whole.size() - 3);
+}
+
+TEST(pickle_writer, writes_numbers_as_short_as_they_can_be) {
+  const auto natural = [](std::uint64_t value) {
+    return written([=](auto& out) { out.natural(value); });
+  };
+  EXPECT_EQ(natural(0), "K\0"sv);
+  EXPECT_EQ(natural(0xff), "K\xff");
+  EXPECT_EQ(natural(0x100), "M\0\x01"sv);
+  EXPECT_EQ(natural(0xffff), "M\xff\xff");
+  EXPECT_EQ(natural(0x10000), "\x8a\x03\0\0\x01"sv);
+  EXPECT_EQ(natural(0x7fffff), "\x8a\x03\xff\xff\x7f");
+  EXPECT_EQ(natural(0x800000), "\x8a\x04\0\0\x80\0"sv);  // or it would be below zero
+  EXPECT_EQ(natural(UINT64_MAX), "\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0"sv);
+  const auto integer = [](std::int64_t value) {
+    return written([=](auto& out) { out.integer(value); });
+  };
+  EXPECT_EQ(integer(0), "K\0"sv);
+  EXPECT_EQ(integer(-1), "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\xff");
+  EXPECT_EQ(integer(INT64_MIN), "\x8a\x08\0\0\0\0\0\0\0\x80"sv);
+  EXPECT_EQ(written([](auto& out) { out.real(1.5); }), "G\x3f\xf8\0\0\0\0\0\0"sv);
+  EXPECT_EQ(written([](auto& out) { out.boolean(true); }), "\x88");
+  EXPECT_EQ(written([](auto& out) { out.boolean(false); }), "\x89");
+}
+
+TEST(pickle_writer, writes_texts_and_words) {
+  const std::string longest(255, 'x');
+  EXPECT_EQ(written([&](auto& out) { out.text(longest); }), "\x8c\xff" + longest);
+  const std::string header{"X\0\x01\0\0", 5};
+  EXPECT_EQ(written([&](auto& out) { out.text(longest + "x"); }), header + longest + "x");
+  // Words are written once; those behind the first 256 have longer numbers.
+  std::vector<std::string> words;
+  for (int i = 0; i < 258; ++i) words.push_back(std::to_string(1000 + i));
+  const std::string text = written([&](auto& out) {
+    for (const std::string& each : words) out.word(each);
+    for (const std::size_t i : {0, 255, 256, 257}) out.word(words[i]);
+  });
+  EXPECT_TRUE(
+      text.starts_with("\x8c\x04"
+                       "1000\x94\x8c\x04"
+                       "1001\x94"));
+  EXPECT_TRUE(text.ends_with("1257\x94h\0h\xffj\0\x01\0\0j\x01\x01\0\0"sv));
+}
+
+TEST(pickle_writer, writes_containers_that_are_read_back) {
   formats::pickle_writer out;
   out.begin_list();
-  for (const std::uint64_t each : {0ull, 255ull, 256ull, 65'536ull, 1ull << 62, ~0ull})
-    out.natural(each);
-  out.integer(-5);
-  out.text(std::string(300, 'x'));
-  out.pair(-1, 3);
+  out.natural(1);
+  out.next_batch();
+  out.begin_dict();
+  out.word("key");
+  out.pair(-1, 300);
+  out.word("other");
+  out.word("key");
+  out.end_dict();
+  out.next_batch();
+  out.begin_list();
   out.end_list();
-  const std::string bytes = std::move(out).finish();
-  const auto read = pickle::read(bytes).value();
-  const auto& all = read.elements(read.root());
-  EXPECT_EQ(read.natural(all[3]), 65'536u);
-  EXPECT_EQ(read.natural(all[4]), 1ull << 62);
-  EXPECT_EQ(read.natural(all[5]), ~0ull);
-  EXPECT_EQ(read.integer(all[6]), -5);
-  EXPECT_EQ(read.text(all[7])->size(), 300u);
-  EXPECT_EQ(read.integer(read.elements(all[8])[0]), -1);
+  out.end_list();
+  const std::string whole = std::move(out).finish();
+  EXPECT_EQ(
+      whole,
+      "\x80\x04](K\x01"
+      "e(}(\x8c\x03key\x94\x8a\x08\xff\xff\xff\xff\xff\xff\xff\xffM\x2c\x01\x86\x8c\x05other\x94h\0ue(](ee."sv);
+  const auto read = pickle::read(whole).value();
+  EXPECT_EQ(text_of(read, read.root()), "[1,{},[],]");
+  const auto& dict = read.elements(read.root())[1];
+  EXPECT_EQ(text_of(read, *read.find(dict, "key")), "(-1,300,)");
+  EXPECT_EQ(text_of(read, *read.find(dict, "other")), "'key'");
 }
 
 }  // namespace

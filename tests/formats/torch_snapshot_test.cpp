@@ -1,6 +1,8 @@
 // PyTorch snapshots: what torch recorded, what its ring lost, and back again.
 #include "formats/torch_snapshot.hpp"
 
+#include <functional>
+#include <initializer_list>
 #include <map>
 
 #include "formats/open.hpp"
@@ -11,32 +13,37 @@
 namespace weir::testing_support {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string data_file(std::string_view file) {
   return std::string{WEIR_DATA_FOLDER} + "/" + std::string{file};
 }
 
-/// What blocks go through, without their addresses: blocks by the order of their allocation.
+/// What blocks go through, without their addresses: blocks by the order of their allocation, times
+/// since the first.
 struct step {
   trace_kind kind;
   std::uint64_t block;
   std::uint64_t size;
   std::uint64_t stream;
+  std::uint64_t time;
   friend bool operator==(const step&, const step&) = default;
 };
 std::vector<step> steps(const recording& recorded) {
   std::vector<step> steps_read;
   std::map<std::uint64_t, std::uint64_t> numbers;
   std::uint64_t next = 0;
+  std::optional<std::uint64_t> start;
   for (const trace_event& each : recorded.events) {
     if (each.kind == trace_kind::allocate) {
+      if (!start) start = each.time;
       numbers[each.address] = next++;
     } else if (each.kind != trace_kind::deallocate && each.kind != trace_kind::reusable) {
       continue;
     }
-    steps_read.push_back(
-        {each.kind, numbers.at(each.address), each.size, recorded.streams[each.stream]});
+    steps_read.push_back({each.kind, numbers.at(each.address), each.size,
+                          recorded.streams[each.stream], each.time - *start});
   }
   return steps_read;
 }
@@ -50,125 +57,367 @@ TEST(torch_snapshot, says_the_same_as_the_trace_of_the_same_run) {
     const auto path =
         data_file("snapshots/gpt2_two_steps." + std::string{kind} + ".snapshot.pickle.gz");
     const auto read = formats::read_recording(path).value();
+    const bool is_default = kind == std::string{"default"};
     std::vector<std::uint64_t> got;
     std::uint64_t reserved = 0;
+    std::map<trace_kind, int> kinds;
     for (const trace_event& each : read.events) {
       if (each.kind == trace_kind::allocate) got.push_back(each.size);
       if (each.kind == trace_kind::reserve) reserved += each.size;
+      ++kinds[each.kind];
     }
     EXPECT_EQ(got, sizes);
-    EXPECT_EQ(got.size(), 3313u);
-    EXPECT_EQ(reserved, kind == std::string{"default"} ? 15'286'140'928u : 14'543'749'120u);
-    // The other run freed a few blocks in another order.
-    EXPECT_EQ(steps(read) == steps(trace), kind == std::string{"default"});
+    EXPECT_EQ(reserved, is_default ? 15'286'140'928u : 14'543'749'120u);
+    using enum trace_kind;
+    EXPECT_EQ(kinds, (std::map<trace_kind, int>{{allocate, 3313},
+                                                {deallocate, 3310},
+                                                {reusable, 3310},
+                                                {reserve, is_default ? 154 : 153},
+                                                {marker, 8}}));
+    // The other run took another time, and freed a few blocks in another order.
+    EXPECT_EQ(steps(read) == steps(trace), is_default);
     EXPECT_EQ(steps(read).size(), steps(trace).size());
     EXPECT_TRUE(read.real_addresses);
     EXPECT_EQ(read.device, "cuda:0");
-    EXPECT_THAT(read.texts, ::testing::Contains("begin of Optimizer.step#AdamW.step"));
+    EXPECT_EQ(read.program, "gpt2_two_steps." + std::string{kind});
+    EXPECT_THAT(read.streams, ElementsAre(0));
+    EXPECT_THAT(read.threads, ElementsAre(0));
+    EXPECT_THAT(read.tags, ElementsAre(""));
+    EXPECT_THAT(read.pools, ElementsAre(""));
+    EXPECT_TRUE(read.stacks.empty());
+    EXPECT_TRUE(read.frames.empty());
+    std::vector<std::string> texts;
+    for (int i = 0; i < 2; ++i)
+      for (const std::string name :
+           {"Optimizer.step#AdamW.step", "Optimizer.zero_grad#AdamW.zero_grad"})
+        for (const std::string stage : {"begin of ", "end of "}) texts.push_back(stage + name);
+    EXPECT_EQ(read.texts, texts);
   }
 }
 
-/// A snapshot under construction, with the parts that a test wants.
-class snapshot_text {
+// --- Snapshots made for a test ------------------------------------------------------------------
+
+/// A value of Python.
+class py {
  public:
-  snapshot_text() {
-    out_.begin_dict();
-    out_.text("device_traces");
-    out_.begin_list();
-    out_.begin_list();
+  using member = std::pair<std::string, py>;
+
+  py(std::int64_t value) : write_{[=](auto& out) { out.integer(value); }} {}
+  py(int value) : py{std::int64_t{value}} {}
+  py(const char* value) : write_{[text = std::string{value}](auto& out) { out.text(text); }} {}
+  static py list(std::vector<py> items) {
+    return py{[=](formats::pickle_writer& out) {
+      out.begin_list();
+      for (const py& each : items) each.write_(out);
+      out.end_list();
+    }};
   }
-  snapshot_text& entry(std::string_view action, std::uint64_t address, std::uint64_t size,
-                       std::uint64_t time, bool frames = false) {
-    out_.begin_dict();
-    text("action", action);
-    number("addr", address);
-    number("size", size);
-    number("stream", 0);
-    number("time_us", time);
-    if (frames) {
-      out_.text("frames");
-      out_.begin_list();
-      out_.begin_dict();
-      text("name", "forward");
-      text("filename", "model.py");
-      number("line", 12);
-      out_.end_dict();
-      out_.end_list();
-    }
-    out_.end_dict();
-    return *this;
+  static py dict(std::vector<member> members) {
+    return py{[=](formats::pickle_writer& out) {
+      out.begin_dict();
+      for (const auto& [key, value] : members) {
+        out.text(key);
+        value.write_(out);
+      }
+      out.end_dict();
+    }};
   }
-  snapshot_text& segments() {
-    out_.end_list();
-    out_.end_list();
-    out_.text("segments");
-    out_.begin_list();
-    return *this;
+  static py pair(std::int64_t first, std::int64_t second) {
+    return py{[=](formats::pickle_writer& out) { out.pair(first, second); }};
   }
-  snapshot_text& segment(std::uint64_t address,
-                         std::vector<std::pair<std::uint64_t, bool>> blocks) {
-    out_.begin_dict();
-    number("device", 0);
-    number("address", address);
-    number("stream", 0);
-    out_.text("blocks");
-    out_.begin_list();
-    for (const auto& [size, live] : blocks) {
-      out_.begin_dict();
-      number("size", size);
-      text("state", live ? "active_allocated" : "inactive");
-      out_.end_dict();
-    }
-    out_.end_list();
-    out_.end_dict();
-    return *this;
-  }
-  std::string finish() {
-    out_.end_list();
-    out_.end_dict();
-    return std::move(out_).finish();
+  [[nodiscard]] std::string pickled() const {
+    formats::pickle_writer out;
+    write_(out);
+    return std::move(out).finish();
   }
 
  private:
-  void number(std::string_view key, std::uint64_t value) {
-    out_.text(key);
-    out_.natural(value);
-  }
-  void text(std::string_view key, std::string_view value) {
-    out_.text(key);
-    out_.text(value);
-  }
-  formats::pickle_writer out_;
+  using function = std::function<void(formats::pickle_writer&)>;
+  explicit py(function write) : write_{std::move(write)} {}
+  function write_;
 };
 
+using members = std::vector<py::member>;
+
+py entry(const char* action, std::int64_t address, std::int64_t size, std::int64_t time,
+         const members& more = {}) {
+  members all{{"action", action}, {"addr", address}, {"size", size}, {"time_us", time}};
+  all.insert(all.end(), more.begin(), more.end());
+  return py::dict(all);
+}
+
+py frames(std::initializer_list<py> all) { return py::list(all); }
+py frame(const char* name, const char* file, std::int64_t line) {
+  return py::dict({{"name", name}, {"filename", file}, {"line", line}});
+}
+
+result<recording> read(const py& snapshot, const formats::input_limits& limits = {}) {
+  return formats::read_torch_snapshot(snapshot.pickled(), "x", limits);
+}
+/// Of one device without segments.
+result<recording> read_history(const std::vector<py>& history) {
+  return read(
+      py::dict({{"device_traces", py::list({py::list(history)})}, {"segments", py::list({})}}));
+}
+
+using enum trace_kind;
+
+TEST(torch_snapshot, has_every_action_and_all_that_it_says) {
+  const members more{{"stream", 7}, {"pool_id", py::pair(0, 3)}, {"user_metadata", "weights"}};
+  const auto recorded =
+      read_history(
+          {entry("segment_alloc", 0x1000, 0x100, 1000, more),
+           entry("alloc", 0x1000, 10, 1001,
+                 {{"stream", 8}, {"frames", frames({frame("f", "a.py", 3)})}}),
+           entry("free_requested", 0x1000, 10, 1002,
+                 {{"stream", 7}, {"frames", frames({frame("g", "", 0), frame("f", "a.py", 3)})}}),
+           entry("free_completed", 0x1000, 10, 1003, more),
+           entry("segment_map", 0x2000, 0x200, 1004, {{"pool_id", py::pair(2, 0)}}),
+           entry("segment_unmap", 0x2000, 0x200, 1005, {{"pool_id", py::pair(0, 3)}}),
+           entry("segment_free", 0x1000, 0x100, 1006, {{"user_metadata", "cache"}}),
+           entry("oom", 0x77, 1 << 30, 1007, more), entry("snapshot", 0, 0, 1008),
+           entry("annotate", 0, 0, 1009, {{"user_metadata", "a remark"}}),
+           entry("something new", 1, 2, 1010)})
+          .value();
+  EXPECT_EQ(
+      recorded.events,
+      (std::vector<trace_event>{
+          {.time = 0, .address = 0x1000, .size = 0x100, .tag = 1, .pool = 1, .kind = reserve},
+          {.time = 1000, .address = 0x1000, .size = 10, .stream = 1, .other = 1, .kind = allocate},
+          {.time = 2000, .address = 0x1000, .size = 10, .other = 2, .kind = deallocate},
+          {.time = 3000, .address = 0x1000, .size = 10, .tag = 1, .pool = 1, .kind = reusable},
+          {.time = 4000, .address = 0x2000, .size = 0x200, .stream = 2, .pool = 2, .kind = reserve},
+          {.time = 5000,
+           .address = 0x2000,
+           .size = 0x200,
+           .stream = 2,
+           .pool = 1,
+           .kind = trace_kind::release},
+          {.time = 6000,
+           .address = 0x1000,
+           .size = 0x100,
+           .stream = 2,
+           .tag = 2,
+           .kind = trace_kind::release},
+          {.time = 7000, .size = 1 << 30, .tag = 1, .pool = 1, .kind = out_of_memory},
+          {.time = 8000, .other = 0, .kind = marker},
+          {.time = 9000, .other = 1, .kind = marker}}));
+  EXPECT_THAT(recorded.streams, ElementsAre(7, 8, 0));
+  EXPECT_THAT(recorded.tags, ElementsAre("", "weights", "cache", "a remark"));
+  EXPECT_THAT(recorded.pools, ElementsAre("", "pool 0,3", "pool 2,0"));
+  EXPECT_THAT(recorded.texts, ElementsAre("snapshot", "a remark"));
+  EXPECT_THAT(recorded.frames, ElementsAre("f at a.py:3", "g"));
+  EXPECT_THAT(recorded.stacks, ElementsAre(ElementsAre(0), ElementsAre(1, 0)));
+  EXPECT_EQ(recorded.device, "cuda:0");
+  EXPECT_TRUE(recorded.real_addresses);
+}
+
+TEST(torch_snapshot, has_stacks_once_and_none_where_they_are_empty) {
+  const py stack = frames({frame("f", "a.py", 1)});
+  const auto recorded =
+      read_history({entry("alloc", 1, 1, 0, {{"frames", stack}}),
+                    entry("alloc", 2, 1, 0, {{"frames", frames({frame("f", "a.py", 2)})}}),
+                    entry("alloc", 3, 1, 0, {{"frames", frames({})}}),
+                    entry("alloc", 4, 1, 0, {{"frames", stack}})})
+          .value();
+  std::vector<std::uint32_t> stacks;
+  for (const trace_event& each : recorded.events) stacks.push_back(each.other);
+  EXPECT_THAT(stacks, ElementsAre(1, 2, 0, 1));
+  EXPECT_THAT(recorded.frames, ElementsAre("f at a.py:1", "f at a.py:2"));
+  EXPECT_THAT(recorded.stacks, ElementsAre(ElementsAre(0), ElementsAre(1)));
+}
+
+TEST(torch_snapshot, has_no_tag_of_names_that_are_too_long) {
+  const std::string longest(255, 'x');
+  const auto recorded =
+      read_history({entry("oom", 0, 1, 0, {{"user_metadata", longest.c_str()}}),
+                    entry("oom", 0, 1, 0, {{"user_metadata", (longest + "x").c_str()}})})
+          .value();
+  EXPECT_THAT(recorded.tags, ElementsAre("", longest));
+  EXPECT_EQ(recorded.events.at(0).tag, 1);
+  EXPECT_EQ(recorded.events.at(1).tag, 0);
+}
+
+TEST(torch_snapshot, has_streams_that_were_written_as_signed_numbers) {
+  const auto recorded = read_history({entry("oom", 0, 1, 0, {{"stream", -2}})}).value();
+  EXPECT_THAT(recorded.streams, ElementsAre(UINT64_MAX - 1));
+}
+
+TEST(torch_snapshot, lifts_times_that_go_back) {
+  const auto recorded = read_history({entry("oom", 0, 1, 100), entry("oom", 0, 2, 105),
+                                      entry("oom", 0, 3, 99), entry("oom", 0, 4, 106)})
+                            .value();
+  std::vector<std::uint64_t> times;
+  for (const trace_event& each : recorded.events) times.push_back(each.time);
+  EXPECT_THAT(times, ElementsAre(0, 5000, 5000, 6000));
+}
+
 TEST(torch_snapshot, rebuilds_what_was_there_before_its_history) {
-  const auto bytes = snapshot_text{}
-                         .entry("free_completed", 0x9000, 9, 100)  // asked for before: left out
-                         .entry("free_requested", 0x2000, 20, 101)
-                         .entry("free_completed", 0x2000, 20, 102)
-                         .entry("alloc", 0x2000, 30, 103, true)
-                         .segments()
-                         .segment(0x1000, {{0x1000, true}, {0x1000, true}, {0x1000, false}})
-                         .finish();
-  const auto read = formats::read_torch_snapshot(bytes, "x").value();
-  using enum trace_kind;
-  const std::vector<trace_event> expected = {
-      {.address = 0x1000, .size = 0x1000, .kind = allocate},  // touched by nobody
-      {.address = 0x2000, .size = 20, .kind = allocate},      // freed without an allocation
-      {.kind = marker},
-      {.time = 1000, .address = 0x2000, .size = 20, .kind = deallocate},
-      {.time = 2000, .address = 0x2000, .size = 20, .kind = reusable},
-      {.time = 3000, .address = 0x2000, .size = 30, .other = 1, .kind = allocate}};
-  EXPECT_EQ(read.events, expected);
-  EXPECT_THAT(read.frames, ::testing::ElementsAre("forward at model.py:12"));
+  const auto recorded =
+      read(
+          py::dict({{"device_traces",
+                     py::list({py::list(
+                         {entry("free_completed", 0x9000, 9, 100),  // asked for before: left out
+                          entry("free_requested", 0x2000, 20, 101, {{"stream", 7}}),
+                          entry("free_completed", 0x2000, 20, 102),
+                          entry("alloc", 0x2000, 30, 103,
+                                {{"frames", frames({frame("forward", "model.py", 12)})}}),
+                          entry("free_requested", 0x2000, 30, 104)})})},
+                    {"segments",
+                     py::list({py::dict(
+                         {{"device", 0},
+                          {"address", 0x1000},
+                          {"stream", 9},
+                          {"blocks",
+                           py::list({py::dict({{"size", 0x1000},
+                                               {"state", "active_allocated"},
+                                               {"frames", frames({frame("load", "", 0)})}}),
+                                     py::dict({{"size", 0x1000},
+                                               {"state", "active_allocated"}}),  // in the history
+                                     py::dict({{"size", 0x1000}, {"state", "inactive"}}),
+                                     py::dict({{"size", 0x1000}, {"state", "active_pending_free"}}),
+                                     py::dict({{"size", 0x1000},
+                                               {"requested_size", 77},
+                                               {"state", "active_allocated"}}),
+                                     py::dict({{"address", 0x8000},
+                                               {"size", 0x400},
+                                               {"state", "active_allocated"}})})}})})}}))
+          .value();
+  EXPECT_EQ(
+      recorded.events,
+      (std::vector<trace_event>{
+          {.address = 0x1000, .size = 0x1000, .other = 1, .kind = allocate},  // by address
+          {.address = 0x2000, .size = 20, .stream = 1, .kind = allocate},
+          {.address = 0x5000, .size = 77, .kind = allocate},
+          {.address = 0x8000, .size = 0x400, .kind = allocate},
+          {.other = 0, .kind = marker},
+          {.time = 1000, .address = 0x2000, .size = 20, .stream = 1, .kind = deallocate},
+          {.time = 2000, .address = 0x2000, .size = 20, .stream = 2, .kind = reusable},
+          {.time = 3000, .address = 0x2000, .size = 30, .stream = 2, .other = 2, .kind = allocate},
+          {.time = 4000, .address = 0x2000, .size = 30, .stream = 2, .kind = deallocate}}));
+  EXPECT_THAT(recorded.streams, ElementsAre(9, 7, 0));
+  EXPECT_THAT(recorded.texts, ElementsAre("what was there before the recording began"));
+  EXPECT_THAT(recorded.frames, ElementsAre("load", "forward at model.py:12"));
+}
+
+TEST(torch_snapshot, mends_a_free_that_the_history_lacks) {
+  const members second{{"stream", 8},
+                       {"user_metadata", "b"},
+                       {"pool_id", py::pair(1, 0)},
+                       {"frames", frames({frame("f", "", 0)})}};
+  const auto recorded =
+      read_history({entry("alloc", 0x1000, 10, 0, {{"stream", 7}}),
+                    entry("alloc", 0x1000, 20, 5, second), entry("free_completed", 0x1000, 10, 6)})
+          .value();
+  EXPECT_EQ(
+      recorded.events,
+      (std::vector<trace_event>{
+          {.address = 0x1000, .size = 10, .kind = allocate},
+          {.time = 5000, .address = 0x1000, .size = 10, .tag = 1, .pool = 1, .kind = deallocate},
+          {.time = 5000,
+           .address = 0x1000,
+           .size = 20,
+           .stream = 1,
+           .other = 1,
+           .tag = 1,
+           .pool = 1,
+           .kind = allocate}}));
+}
+
+TEST(torch_snapshot, leaves_out_what_is_freed_twice_or_reusable_without_a_free) {
+  const auto recorded =
+      read_history({entry("alloc", 1, 10, 0), entry("free_completed", 1, 10, 1),
+                    entry("free_requested", 1, 10, 2), entry("free_requested", 1, 10, 3),
+                    entry("free_completed", 1, 10, 4), entry("free_completed", 1, 10, 5)})
+          .value();
+  EXPECT_EQ(recorded.events,
+            (std::vector<trace_event>{{.address = 1, .size = 10, .kind = allocate},
+                                      {.time = 2000, .address = 1, .size = 10, .kind = deallocate},
+                                      {.time = 4000, .address = 1, .size = 10, .kind = reusable}}));
+}
+
+/// Histories of three devices, of which the second has most events.
+py several_devices(const py& annotations) {
+  const auto segment = [](std::int64_t device, std::int64_t address) {
+    return py::dict(
+        {{"device", device},
+         {"address", address},
+         {"blocks", py::list({py::dict({{"size", 64}, {"state", "active_allocated"}})})}});
+  };
+  return py::dict(
+      {{"device_traces",
+        py::list({py::list({entry("alloc", 1, 1, 200)}),
+                  py::list({entry("alloc", 2, 2, 100), entry("alloc", 3, 3, 110)}),
+                  py::list({entry("alloc", 4, 4, 50), entry("alloc", 5, 5, 60)})})},
+       {"segments", py::list({segment(0, 0x100), segment(1, 0x200), segment(2, 0x300)})},
+       {"external_annotations", annotations}});
+}
+
+TEST(torch_snapshot, is_of_the_first_device_with_most_events_and_its_annotations) {
+  const auto remark = [](std::int64_t device, const char* stage, const char* name,
+                         std::int64_t time) {
+    return py::dict({{"device", device}, {"stage", stage}, {"name", name}, {"time_us", time}});
+  };
+  const auto recorded = read(several_devices(py::list(
+                                 {remark(1, "END", "step", 110), remark(0, "START", "other", 105),
+                                  remark(1, "START", "step", 100), remark(2, "END", "another", 104),
+                                  remark(1, "START", "late", 120), remark(1, "START", "early", 90),
+                                  remark(1, "START", "between", 109)})))
+                            .value();
+  EXPECT_EQ(recorded.device, "cuda:1");
+  EXPECT_EQ(recorded.events,
+            (std::vector<trace_event>{{.address = 0x200, .size = 64, .kind = allocate},
+                                      {.other = 0, .kind = marker},
+                                      {.other = 1, .kind = marker},
+                                      {.other = 2, .kind = marker},
+                                      {.address = 2, .size = 2, .kind = allocate},
+                                      {.time = 9000, .other = 3, .kind = marker},
+                                      {.time = 10'000, .other = 4, .kind = marker},
+                                      {.time = 10'000, .address = 3, .size = 3, .kind = allocate},
+                                      {.time = 20'000, .other = 5, .kind = marker}}));
+  EXPECT_THAT(recorded.texts,
+              ElementsAre("what was there before the recording began", "begin of early",
+                          "begin of step", "begin of between", "end of step", "begin of late"));
+}
+
+TEST(torch_snapshot, without_a_history_is_of_the_first_segments_device) {
+  const py segments = py::list(
+      {py::dict({{"device", 3},
+                 {"address", 0x100},
+                 {"blocks", py::list({py::dict({{"size", 64}, {"state", "active_allocated"}})})}}),
+       py::dict({{"device", 0}, {"address", 0x200}}), py::dict({{"device", 3}})});
+  const std::vector<trace_event> expected{{.address = 0x100, .size = 64, .kind = allocate},
+                                          {.other = 0, .kind = marker}};
+  for (const py& snapshot :
+       {segments, py::dict({{"segments", segments}}),
+        py::dict({{"segments", segments}, {"device_traces", py::list({py::list({})})}})}) {
+    const auto recorded = read(snapshot).value();
+    EXPECT_EQ(recorded.device, "cuda:3");
+    EXPECT_EQ(recorded.events, expected);
+  }
 }
 
 TEST(torch_snapshot, refuses_pickles_of_something_else) {
-  EXPECT_THAT(formats::read_torch_snapshot("\x80\x04K\x01.", "x").error().detail,
-              HasSubstr("not a PyTorch snapshot"));
-  EXPECT_THAT(formats::read_torch_snapshot("\x80\x04}.", "x").error().detail,
-              HasSubstr("segments"));
-  EXPECT_TRUE(formats::read_torch_snapshot("\x80\x04].", "x")) << "a bare list is segments";
+  const auto refusal = [](const py& snapshot) { return read(snapshot).error().detail; };
+  const std::string none = "not a PyTorch snapshot: ";
+  EXPECT_EQ(refusal(1), none + "there is no list of segments");
+  EXPECT_EQ(refusal(py::dict({})), none + "there is no list of segments");
+  EXPECT_EQ(refusal(py::dict({{"segments", 1}})), none + "there is no list of segments");
+  EXPECT_EQ(refusal(py::list({1})), none + "a segment is no dict");
+  for (const py& wrong : {py{1}, py::dict({{"addr", 1}})})
+    EXPECT_EQ(read_history({entry("oom", 0, 1, 0), wrong}).error().detail,
+              none + "entry 1 has no action");
+  EXPECT_TRUE(read(py::list({}))) << "a bare list is segments";
+}
+
+TEST(torch_snapshot, keeps_to_limits) {
+  const py snapshot = py::dict(
+      {{"segments", py::list({})},
+       {"device_traces", py::list({py::list({entry("oom", 0, 1, 0), entry("oom", 0, 1, 0)})})}});
+  EXPECT_EQ(read(snapshot, {.events = 2}).value().events.size(), 2u);
+  const auto refused = read(snapshot, {.events = 1});
+  EXPECT_EQ(refused.code(), errc::limit_exceeded);
+  EXPECT_EQ(refused.error().detail, "the snapshot has more events than a reader takes");
 }
 
 /// A list of ten thousand blocks, named by ten thousand segments.
@@ -194,11 +443,12 @@ TEST(torch_snapshot, reads_back_what_it_exports) {
           .value();
   const std::string bytes = formats::torch_snapshot_of(read);
   const auto again = formats::read_torch_snapshot(bytes, "x").value();
-  EXPECT_EQ(steps(again), steps(read));
+  EXPECT_TRUE(steps(again) == steps(read));
+  EXPECT_EQ(again.texts.size(), 2 * read.texts.size());  // a moment begins and ends
   // What only tells blocks apart gets places that do not overlap.
   const auto trace = formats::read_recording(data_file("traces/gpt2_two_steps.trace.gz")).value();
   const auto placed = formats::read_torch_snapshot(formats::torch_snapshot_of(trace), "x").value();
-  EXPECT_EQ(steps(placed), steps(trace));
+  EXPECT_TRUE(steps(placed) == steps(trace));
 }
 
 }  // namespace

@@ -1,0 +1,166 @@
+// What is reserved and live after each event of a recording.
+#include "formats/memory_map.hpp"
+
+#include <tuple>
+
+#include "gtest/gtest.h"
+
+namespace weir::testing_support {
+namespace {
+
+using change = std::pair<std::uint64_t, std::int64_t>;
+
+/// What each event did to reserved memory: addresses, and sizes with their sign.
+std::vector<std::vector<change>> changes_in(const recording& recorded) {
+  formats::memory_map map{recorded};
+  std::vector<std::vector<change>> all;
+  for (const trace_event& each : recorded.events) {
+    map.apply(each);
+    all.emplace_back();
+    for (const auto& one : map.changes()) {
+      const auto size = static_cast<std::int64_t>(one.size);
+      all.back().emplace_back(one.address, one.reserved ? size : -size);
+    }
+  }
+  return all;
+}
+
+TEST(memory_map, memory_that_was_reserved_before_the_recording_appears_with_its_first_block) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.streams = {0};
+  recorded.events = {
+      {.address = 0x1000, .size = 0x1000, .kind = reserve},
+      {.address = 0x800, .size = 0x1800, .extra = 0x2000, .kind = allocate},  // both sides missing
+      {.address = 0x800, .size = 0x1800, .kind = deallocate},
+      {.address = 0x900, .size = 0x200, .extra = 0x200, .kind = allocate},  // known by now
+      {.address = 0x0, .size = 0x1200, .kind = reserve},                    // half of it known
+      {.address = 0x2400, .size = 0x1000, .kind = release},                 // most of it unknown
+      {.address = 0x9000, .size = 0x1000, .extra = 0x1000, .kind = move},
+  };
+  using list = std::vector<std::vector<change>>;
+  EXPECT_EQ(changes_in(recorded), (list{{{0x1000, 0x1000}},
+                                        {{0x800, 0x800}, {0x2000, 0x800}},
+                                        {},
+                                        {},
+                                        {{0x0, 0x800}},
+                                        {{0x2400, -0x400}},
+                                        {{0x1000, -0x1000}, {0x9000, 0x1000}}}));
+}
+
+TEST(memory_map, memory_comes_and_goes_with_blocks_where_no_reservation_is_recorded) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.streams = {0};
+  recorded.events = {{.address = 0x1000, .size = 100, .kind = allocate},
+                     {.address = 0x1200, .size = 513, .kind = allocate},
+                     {.address = 0x1000, .size = 100, .kind = deallocate},
+                     {.address = 0x1200, .size = 513, .kind = deallocate}};
+  using list = std::vector<std::vector<change>>;
+  EXPECT_EQ(changes_in(recorded),
+            (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1000, -512}}, {{0x1200, -1024}}}));
+  // Freed in two steps, it stays until the second.
+  recorded.real_addresses = false;
+  recorded.events[2].kind = deallocate;
+  recorded.events[3] = {.address = 0x1000, .size = 100, .kind = reusable};
+  const std::uint64_t first = std::uint64_t{1} << 40;
+  EXPECT_EQ(changes_in(recorded),
+            (list{{{first, 512}}, {{first + 512, 1024}}, {}, {{first, -512}}}));
+}
+
+TEST(memory_map, knows_blocks_and_what_is_reserved) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.events = {
+      {.address = 0x1000, .size = 0x1000, .kind = reserve},
+      {.address = 0x1200, .size = 500, .extra = 512, .stream = 1, .other = 4, .kind = allocate},
+      {.address = 0x1600, .size = 100, .extra = 512, .kind = allocate},
+      {.address = 0x1600, .size = 100, .kind = deallocate},
+      {.address = 0x1800, .size = 200, .extra = 512, .kind = allocate},
+      {.address = 0x1800, .size = 200, .kind = deallocate},
+      {.address = 0x1800, .size = 200, .kind = reusable},
+      {.address = 0x1f00, .size = 0x100, .kind = trace_kind::release}};
+  formats::memory_map map{recorded};
+  EXPECT_TRUE(map.has_reusable());
+  for (const trace_event& each : recorded.events) EXPECT_EQ(map.apply(each), each);
+  ASSERT_EQ(map.blocks().size(), 2u);
+  const auto& live = map.blocks().at(0x1200);
+  EXPECT_EQ(live.size, 500u);
+  EXPECT_EQ(live.rounded, 512u);
+  EXPECT_EQ(live.stream, 1u);
+  EXPECT_EQ(live.stack, 4u);
+  EXPECT_FALSE(live.pending);
+  EXPECT_TRUE(map.blocks().at(0x1600).pending);
+  EXPECT_EQ(map.reserved(), (std::map<std::uint64_t, std::uint64_t>{{0x1000, 0x1f00}}));
+  EXPECT_FALSE(formats::memory_map{recording{}}.has_reusable());
+}
+
+TEST(memory_map, rounds_sizes_that_are_not_recorded) {
+  using enum trace_kind;
+  recording recorded;
+  const std::tuple<std::uint64_t, std::uint64_t, std::uint64_t> sizes[] = {
+      {0, 0, 512},
+      {1, 0, 512},
+      {512, 0, 512},
+      {513, 0, 1024},
+      {100, 99, 512},
+      {100, 100, 100},
+      {100, 4096, 4096},
+      {UINT64_MAX, 0, UINT64_MAX},
+      {UINT64_MAX - 511, 0, UINT64_MAX - 511}};
+  for (const auto& [size, recorded_size, rounded] : sizes) {
+    formats::memory_map map{recorded};
+    map.apply({.address = 0, .size = size, .extra = recorded_size, .kind = allocate});
+    EXPECT_EQ(map.blocks().at(0).rounded, rounded) << size;
+    EXPECT_EQ(map.reserved(), (std::map<std::uint64_t, std::uint64_t>{{0, rounded}}));
+  }
+}
+
+TEST(memory_map, joins_and_splits_what_is_reserved) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.events = {{.kind = reserve}};
+  formats::memory_map map{recorded};
+  using ranges = std::map<std::uint64_t, std::uint64_t>;
+  const auto after = [&](trace_kind kind, std::uint64_t address, std::uint64_t size) {
+    map.apply({.address = address, .size = size, .kind = kind});
+    return map.reserved();
+  };
+  constexpr auto freed = trace_kind::release;
+  EXPECT_EQ(after(reserve, 100, 0), ranges{});
+  EXPECT_EQ(after(reserve, 100, 100), (ranges{{100, 200}}));
+  EXPECT_EQ(after(reserve, 300, 100), (ranges{{100, 200}, {300, 400}}));
+  EXPECT_EQ(after(reserve, 201, 98), (ranges{{100, 200}, {201, 299}, {300, 400}}));
+  EXPECT_EQ(after(reserve, 200, 1), (ranges{{100, 299}, {300, 400}}));  // it touches both sides
+  EXPECT_EQ(after(reserve, 150, 160), (ranges{{100, 400}}));
+  EXPECT_EQ(after(freed, 400, 50), (ranges{{100, 400}}));
+  EXPECT_EQ(after(freed, 50, 50), (ranges{{100, 400}}));
+  EXPECT_EQ(after(freed, 200, 50), (ranges{{100, 200}, {250, 400}}));
+  EXPECT_EQ(after(freed, 390, 50), (ranges{{100, 200}, {250, 390}}));
+  EXPECT_EQ(after(freed, 50, 60), (ranges{{110, 200}, {250, 390}}));
+  EXPECT_EQ(after(freed, 190, 70), (ranges{{110, 190}, {260, 390}}));
+  EXPECT_EQ(after(freed, 0, UINT64_MAX), ranges{});
+  EXPECT_EQ(after(reserve, UINT64_MAX - 10, 100), (ranges{{UINT64_MAX - 10, UINT64_MAX}}));
+}
+
+TEST(memory_map, gives_blocks_places_of_their_own_where_addresses_are_none) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.real_addresses = false;
+  formats::memory_map map{recorded};
+  const std::uint64_t first = std::uint64_t{1} << 40;
+  const auto place = [&](trace_kind kind, std::uint64_t address, std::uint64_t size = 1000) {
+    return map.apply({.address = address, .size = size, .kind = kind}).address;
+  };
+  EXPECT_EQ(place(allocate, 1), first);
+  EXPECT_EQ(place(allocate, 2), first + 1024);
+  EXPECT_EQ(place(record_stream, 1), first);
+  EXPECT_EQ(map.blocks().size(), 2u);
+  EXPECT_EQ(place(deallocate, 1), first);
+  EXPECT_EQ(map.blocks().size(), 1u);
+  EXPECT_EQ(place(allocate, 1), first + 2048);  // never one that was there before
+  EXPECT_EQ(place(deallocate, 1), first + 2048);
+}
+
+}  // namespace
+}  // namespace weir::testing_support
