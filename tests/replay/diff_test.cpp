@@ -8,6 +8,8 @@
 namespace weir::replay {
 namespace {
 
+using groups = std::map<std::string, holding>;
+
 recording tagged(std::uint64_t cache_size) {
   trace_event weights = allocate(1, 100, 3000);
   weights.tag = 1;
@@ -28,15 +30,82 @@ TEST(summary, is_of_the_moment_at_which_most_was_held) {
   const peak_summary summary = summarize(tagged(8192));
   EXPECT_EQ((holding{11'792, 3}), summary.live);
   EXPECT_EQ(3u, summary.time);
-  EXPECT_EQ((holding{8192, 1}), summary.by_tag.at("kv cache"));
-  EXPECT_EQ((holding{600, 1}), summary.by_tag.at("(no tag)"));
-  EXPECT_EQ((holding{3000, 1}), summary.by_size.at("2 KiB to 4 KiB"));
-  EXPECT_EQ((holding{8192, 1}), summary.by_site.at("grow at cache.cpp:9"));
-  EXPECT_EQ((holding{600, 1}), summary.by_site.at("(no stack)"));
+  EXPECT_EQ((groups{{"(no tag)", {600, 1}}, {"kv cache", {8192, 1}}, {"weights", {3000, 1}}}),
+            summary.by_tag);
+  EXPECT_EQ((groups{{"2 KiB to 4 KiB", {3000, 1}},
+                    {"512 B to 1 KiB", {600, 1}},
+                    {"8 KiB to 16 KiB", {8192, 1}}}),
+            summary.by_size);
+  EXPECT_EQ((groups{{"(no stack)", {600, 1}},
+                    {"grow at cache.cpp:9", {8192, 1}},
+                    {"load at model.cpp:7", {3000, 1}}}),
+            summary.by_site);
   EXPECT_EQ(4u, summary.allocations);
   EXPECT_EQ(11'892u, summary.allocated_bytes);
   EXPECT_EQ(1u, summary.out_of_memory);
   EXPECT_EQ(0u, summary.reserved_peak);
+}
+
+TEST(summary, is_of_the_first_of_equal_peaks) {
+  trace_event first = allocate(1, 100, 1000);
+  first.tag = 1;
+  trace_event second = allocate(3, 200, 1000);
+  second.tag = 2;
+  recording twice = recording_of({first, event_at(2, trace_kind::deallocate, 100), second,
+                                  event_at(4, trace_kind::marker, 0)});
+  twice.tags = {"", "first", "second"};
+  const peak_summary summary = summarize(twice);
+  EXPECT_EQ(1u, summary.time);
+  EXPECT_EQ((groups{{"first", {1000, 1}}}), summary.by_tag);
+}
+
+TEST(summary, adds_up_what_is_of_one_kind) {
+  const peak_summary summary =
+      summarize(recording_of({allocate(1, 1, 1024), allocate(2, 2, 2047), allocate(3, 3, 2048)}));
+  EXPECT_EQ((holding{5119, 3}), summary.live);
+  EXPECT_EQ((groups{{"1 KiB to 2 KiB", {3071, 2}}, {"2 KiB to 4 KiB", {2048, 1}}}),
+            summary.by_size);
+  EXPECT_EQ((groups{{"(no tag)", {5119, 3}}}), summary.by_tag);
+}
+
+TEST(summary, has_classes_for_all_sizes) {
+  const std::uint64_t large = std::uint64_t{1} << 62;
+  const auto class_of = [](std::uint64_t size) {
+    recording recorded_run = recording_of({allocate(1, 100, size)});
+    // Where nothing is held there is no peak.
+    if (size == 0) recorded_run.events.push_back(allocate(2, 200, 3));
+    return summarize(recorded_run).by_size.begin()->first;
+  };
+  EXPECT_EQ("0 B", class_of(0));
+  EXPECT_EQ("1 B to 2 B", class_of(1));
+  EXPECT_EQ("4 EiB to 8 EiB", class_of(large));
+  EXPECT_EQ("from 8 EiB", class_of(2 * large));
+}
+
+TEST(summary, knows_no_tag_and_no_stack_where_tables_lack_them) {
+  trace_event stranger = allocate(1, 100, 10);
+  stranger.tag = 1;
+  stranger.other = 3;
+  trace_event empty = allocate(2, 200, 20);
+  empty.other = 1;
+  trace_event frameless = allocate(3, 300, 30);
+  frameless.other = 2;
+  recording recorded_run = recording_of({stranger, empty, frameless});
+  recorded_run.tags = {""};
+  recorded_run.frames = {"main"};
+  recorded_run.stacks = {{}, {1}};
+  const peak_summary summary = summarize(recorded_run);
+  EXPECT_EQ((groups{{"(no tag)", {60, 3}}}), summary.by_tag);
+  EXPECT_EQ((groups{{"(no stack)", {60, 3}}}), summary.by_site);
+}
+
+TEST(summary, takes_an_address_that_comes_again_for_another_block) {
+  const peak_summary summary =
+      summarize(recording_of({allocate(1, 100, 10), allocate(2, 100, 30), allocate(3, 200, 5),
+                              event_at(4, trace_kind::deallocate, 300), allocate(5, 300, 1)}));
+  EXPECT_EQ((holding{36, 3}), summary.live);
+  EXPECT_EQ(5u, summary.time);
+  EXPECT_EQ(46u, summary.allocated_bytes);
 }
 
 TEST(summary, of_nothing_is_nothing) {
@@ -51,20 +120,46 @@ TEST(summary, takes_what_was_reserved_from_the_recording) {
   trace_event less = event_at(2, trace_kind::release, 1);
   less.size = 60;
   EXPECT_EQ(140u, summarize(recording_of({more, less, more, less})).reserved_peak);
+  EXPECT_EQ(100u, summarize(recording_of({less, more, less, less})).reserved_peak);
+  // Or from its allocator's own counters, where it has no such events.
+  recording counted = recording_of({allocate(1, 100, 10)});
+  counted.peaks = {{"torch-default", bytes{10}, bytes{20}}, {"balanced", bytes{10}, bytes{11}}};
+  EXPECT_EQ(20u, summarize(counted).reserved_peak);
+  counted.events.push_back(more);
+  EXPECT_EQ(100u, summarize(counted).reserved_peak);
+}
+
+/// "name: before -> after".
+std::vector<std::string> texts(const std::vector<changed_group>& changed) {
+  const auto text = [](const holding& held) {
+    return std::to_string(held.bytes) + "/" + std::to_string(held.blocks);
+  };
+  std::vector<std::string> all;
+  for (const changed_group& each : changed)
+    all.push_back(each.name + ": " + text(each.before) + " -> " + text(each.after));
+  return all;
 }
 
 TEST(changes, begin_with_what_grew_most) {
+  const groups before{{"a", {10, 1}}, {"b", {20, 2}}, {"c", {30, 3}}, {"e", {5, 5}}, {"g", {7, 7}}};
+  const groups after{{"a", {10, 1}}, {"b", {25, 2}}, {"c", {10, 3}},
+                     {"d", {9, 1}},  {"e", {5, 6}},  {"f", {9, 2}}};
+  const auto changed = changes(before, after);
+  EXPECT_EQ((std::vector<std::string>{"d: 0/0 -> 9/1", "f: 0/0 -> 9/2", "b: 20/2 -> 25/2",
+                                      "e: 5/5 -> 5/6", "g: 7/7 -> 0/0", "c: 30/3 -> 10/3"}),
+            texts(changed));
+  EXPECT_EQ(9, changed.front().growth());
+  EXPECT_EQ(-20, changed.back().growth());
+}
+
+TEST(changes, are_found_between_two_runs) {
   const peak_summary before = summarize(tagged(8192));
   const peak_summary after = summarize(tagged(16'384));
-  const auto tags = changes(before.by_tag, after.by_tag);
-  ASSERT_EQ(1u, tags.size());
-  EXPECT_EQ("kv cache", tags[0].name);
-  EXPECT_EQ(8192, tags[0].growth());
-  const auto sizes = changes(before.by_size, after.by_size);
-  ASSERT_EQ(2u, sizes.size());
-  EXPECT_EQ("16 KiB to 32 KiB", sizes[0].name);
-  EXPECT_EQ("8 KiB to 16 KiB", sizes[1].name);
-  EXPECT_EQ(-8192, sizes[1].growth());
+  EXPECT_EQ((std::vector<std::string>{"kv cache: 8192/1 -> 16384/1"}),
+            texts(changes(before.by_tag, after.by_tag)));
+  EXPECT_EQ((std::vector<std::string>{"16 KiB to 32 KiB: 0/0 -> 16384/1",
+                                      "8 KiB to 16 KiB: 8192/1 -> 0/0"}),
+            texts(changes(before.by_size, after.by_size)));
 }
 
 TEST(changes, between_equals_are_none) {

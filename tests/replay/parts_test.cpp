@@ -1,8 +1,10 @@
-// The parts of a replay by themselves: patterns and turns.
+// The parts of a replay by themselves: patterns, turns, the meter and the driver's pool.
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "replay/backend.hpp"
+#include "replay/metered_driver.hpp"
 #include "replay/patterns.hpp"
 #include "replay/replay_threads.hpp"
 #include "weir/device/runtime.hpp"
@@ -22,6 +24,8 @@ class pattern_tests : public ::testing::TestWithParam<bool> {
     const context_scope bound{gpu_};
     EXPECT_TRUE(free_plain(bound, reinterpret_cast<driver::CUdeviceptr>(memory_)));
   }
+
+  void* at(std::uint64_t offset) const { return static_cast<std::byte*>(memory_) + offset; }
 
   static constexpr std::uint64_t size = 1 << 20;
   std::shared_ptr<sim::machine> machine_ = sim::machine::create().value();
@@ -53,23 +57,66 @@ TEST_P(pattern_tests, are_missed_where_another_block_had_the_same_bytes) {
   EXPECT_EQ(1u, checked.mismatches());
 }
 
+/// The first and the last of the words that are looked at, alone.
+TEST_P(pattern_tests, are_missed_where_a_single_word_was_overwritten) {
+  patterns checked{gpu_, runtime_->driver(), GetParam(), 3};
+  const step block{.size = size, .block = 0};
+  const step word{.size = 4, .block = 1};
+  const std::uint64_t last = (size / 4 - 1) / 7 * 4 * 7;
+  std::uint64_t expected = 0;
+  for (const std::uint64_t offset : {std::uint64_t{0}, last, last / 7 * 3}) {
+    checked.write(block, memory_, first_);
+    checked.queue_check(block, memory_, first_);
+    checked.write(word, at(offset), first_);
+    checked.queue_check(block, memory_, first_);
+    checked.queue_check(word, at(offset), first_);
+    EXPECT_EQ(++expected, checked.mismatches()) << offset;
+  }
+  // And where it lies behind the block, nobody notices.
+  const step half{.size = size / 2, .block = 2};
+  checked.write(half, memory_, first_);
+  checked.write(word, at(size / 2), first_);
+  checked.queue_check(half, memory_, first_);
+  EXPECT_EQ(expected, checked.mismatches());
+}
+
 TEST_P(pattern_tests, fit_into_blocks_of_any_size) {
   patterns checked{gpu_, runtime_->driver(), GetParam(), 64};
   std::uint32_t number = 0;
-  for (const std::uint64_t block_size : {1, 3, 4, 7, 8, 33, 511, 4097}) {
+  for (const std::uint64_t block_size : {0, 1, 3, 4, 7, 8, 33, 511, 4097}) {
     const step block{.size = block_size, .block = number++};
+    const step behind{.size = 4, .block = number++};
+    checked.write(behind, at((block_size + 3) / 4 * 4), first_);
     checked.write(block, memory_, first_);
     checked.queue_check(block, memory_, first_);
+    checked.queue_check(behind, at((block_size + 3) / 4 * 4), first_);
   }
   EXPECT_EQ(0u, checked.mismatches());
+  EXPECT_TRUE(machine_->hazards().empty());
+}
+
+/// Each stream's write is queued long before it happens: a check that does not wait finds nothing.
+TEST_P(pattern_tests, are_checked_behind_the_stream_that_wrote_them) {
+  patterns checked{gpu_, runtime_->driver(), GetParam(), 2};
+  const step first_block{.size = size / 2, .block = 0};
+  const step second_block{.size = size / 2, .block = 1};
+  checked.write(first_block, memory_, first_);
+  checked.write(second_block, at(size / 2), second_);
+  checked.queue_check(first_block, memory_, second_);
+  checked.queue_check(second_block, at(size / 2), first_);
+  EXPECT_EQ(0u, checked.mismatches());
+  EXPECT_TRUE(machine_->hazards().empty());
 }
 
 TEST_P(pattern_tests, are_checked_however_many_there_are) {
-  patterns checked{gpu_, runtime_->driver(), GetParam(), 1};
+  patterns checked{gpu_, runtime_->driver(), GetParam(), 2};
   const step block{.size = 64, .block = 0};
   checked.write(block, memory_, first_);
-  for (int i = 0; i < 5000; ++i) checked.queue_check(block, memory_, first_);
-  EXPECT_EQ(0u, checked.mismatches());
+  for (int i = 0; i < 4000; ++i) checked.queue_check(block, memory_, first_);
+  checked.write(step{.size = 64, .block = 1}, memory_, first_);
+  for (int i = 0; i < 1000; ++i) checked.queue_check(block, memory_, i % 2 == 0 ? first_ : second_);
+  EXPECT_EQ(1000u, checked.mismatches());
+  EXPECT_EQ(1000u, checked.mismatches());
 }
 
 INSTANTIATE_TEST_SUITE_P(fills, pattern_tests, ::testing::Bool(),
@@ -100,12 +147,136 @@ TEST(replay_threads, an_exception_of_one_arrives_at_the_caller) {
   EXPECT_TRUE(ran);
 }
 
-TEST(replay_threads, of_one_is_the_caller) {
-  replay_threads one{1};
-  EXPECT_TRUE(one.is_single());
-  std::thread::id thread;
-  one.run(0, [&] { thread = std::this_thread::get_id(); });
-  EXPECT_EQ(std::this_thread::get_id(), thread);
+TEST(replay_threads, of_one_or_of_too_many_are_the_caller) {
+  for (const std::size_t count : {0, 1, 65}) {
+    replay_threads single{count};
+    EXPECT_TRUE(single.is_single()) << count;
+    std::thread::id thread;
+    single.run(0, [&] { thread = std::this_thread::get_id(); });
+    EXPECT_EQ(std::this_thread::get_id(), thread);
+  }
+  for (const std::size_t count : {2, 64}) {
+    replay_threads several{count};
+    EXPECT_FALSE(several.is_single()) << count;
+    std::thread::id thread;
+    several.run(count - 1, [&] { thread = std::this_thread::get_id(); });
+    EXPECT_NE(std::this_thread::get_id(), thread);
+  }
+}
+
+// --- The meter ----------------------------------------------------------------------------------
+
+driver::CUresult initialize(unsigned flags) {
+  return flags == 7 ? driver::CUDA_SUCCESS : driver::CUDA_ERROR_INVALID_VALUE;
+}
+driver::CUresult count_devices(int* count) {
+  *count = 5;
+  std::this_thread::sleep_for(std::chrono::microseconds{100});
+  return driver::CUDA_SUCCESS;
+}
+
+TEST(metered_driver, forwards_and_counts) {
+  driver::table real;
+  real.init = initialize;
+  real.device_get_count = count_devices;
+  const driver::table& metered = meter_driver(real);
+  EXPECT_EQ(nullptr, metered.mem_create) << "which the real one lacks";
+  const driver_cost before = metered_cost();
+  EXPECT_EQ(driver::CUDA_SUCCESS, metered.init(7));
+  EXPECT_EQ(driver::CUDA_ERROR_INVALID_VALUE, metered.init(8));
+  int count = 0;
+  EXPECT_EQ(driver::CUDA_SUCCESS, metered.device_get_count(&count));
+  EXPECT_EQ(5, count);
+  const driver_cost spent = metered_cost() - before;
+  EXPECT_EQ(3u, spent.calls);
+  EXPECT_GE(spent.time, std::chrono::microseconds{100});
+}
+
+TEST(metered_driver, costs_add_up) {
+  const driver_cost sum =
+      driver_cost{3, std::chrono::nanoseconds{5}} + driver_cost{4, std::chrono::nanoseconds{6}};
+  EXPECT_EQ(7u, sum.calls);
+  EXPECT_EQ(std::chrono::nanoseconds{11}, sum.time);
+  const driver_cost difference = sum - driver_cost{2, std::chrono::nanoseconds{1}};
+  EXPECT_EQ(5u, difference.calls);
+  EXPECT_EQ(std::chrono::nanoseconds{10}, difference.time);
+}
+
+// --- The driver's pool --------------------------------------------------------------------------
+
+class driver_pool_tests : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t mebibyte = 1 << 20;
+
+  void* allocate(std::uint64_t size) { return backend_->allocate(step{.size = size}, first_); }
+  /// Queues a write of the block's first word.
+  void write(void* block, const stream& queue) {
+    const context_scope bound{gpu_};
+    EXPECT_EQ(driver::CUDA_SUCCESS,
+              runtime_->driver().memset_d32_async(reinterpret_cast<driver::CUdeviceptr>(block), 1,
+                                                  1, queue.handle()));
+  }
+
+  std::shared_ptr<sim::machine> machine_ = sim::machine::create().value();
+  std::shared_ptr<runtime> runtime_ = runtime::open_simulated(machine_).value();
+  device gpu_ = runtime_->device(device_id{0}).value();
+  stream first_ = stream::create(gpu_).value();
+  stream second_ = stream::create(gpu_).value();
+  std::unique_ptr<backend> backend_ =
+      make_driver_pool_backend(gpu_, {.policy = policy::driver_pool}).value();
+};
+
+TEST_F(driver_pool_tests, keeps_what_it_has_and_tells_the_most_since_it_was_asked) {
+  EXPECT_EQ(0u, backend_->take_reserved_peak());
+  EXPECT_EQ(nullptr, allocate(0));
+  void* const block = allocate(40 * mebibyte);
+  ASSERT_NE(nullptr, block);
+  EXPECT_EQ(64 * mebibyte, backend_->take_reserved_peak());
+  backend_->free(block, first_);
+  EXPECT_TRUE(first_.ref().synchronize());
+  EXPECT_EQ(64 * mebibyte, backend_->take_reserved_peak()) << "it releases nothing by itself";
+  backend_->free(nullptr, first_);
+  EXPECT_EQ(memory_stats{}, backend_->stats());
+  backend_->close();
+  EXPECT_TRUE(machine_->hazards().empty());
+}
+
+TEST_F(driver_pool_tests, waits_for_recorded_streams_before_it_frees) {
+  void* const block = allocate(mebibyte);
+  write(block, first_);
+  EXPECT_TRUE(first_.ref().synchronize());
+  backend_->record_stream(block, second_);
+  backend_->record_stream(block, first_);
+  backend_->record_stream(nullptr, second_);
+  write(block, second_);
+  const std::uint64_t waits = machine_->calls(driver::call::stream_wait_event);
+  backend_->free(block, first_);
+  EXPECT_EQ(waits + 1, machine_->calls(driver::call::stream_wait_event)) << "not for itself";
+  void* const again = allocate(mebibyte);
+  EXPECT_EQ(block, again);
+  write(again, first_);
+  EXPECT_TRUE(first_.ref().synchronize());
+  EXPECT_TRUE(machine_->hazards().empty());
+  // The next block there is another one.
+  backend_->free(again, first_);
+  EXPECT_EQ(waits + 1, machine_->calls(driver::call::stream_wait_event));
+  backend_->close();
+}
+
+TEST_F(driver_pool_tests, has_nothing_where_there_is_no_memory) {
+  EXPECT_EQ(nullptr, allocate(std::uint64_t{1} << 50));
+  void* const block = allocate(mebibyte);
+  EXPECT_NE(nullptr, block);
+  backend_->free(block, first_);
+  backend_->close();
+}
+
+TEST(driver_pool, needs_a_device_that_has_pools) {
+  sim::machine_options plain;
+  plain.devices.front().memory_pools = false;
+  const auto old = runtime::open_simulated(sim::machine::create(plain).value()).value();
+  EXPECT_EQ(errc::not_supported,
+            make_driver_pool_backend(old->device(device_id{0}).value(), {}).code());
 }
 
 }  // namespace

@@ -43,8 +43,30 @@ TEST(plan, blocks_that_all_meet_stand_on_each_other) {
   const std::vector<lifetime> blocks{{512, 0, 9}, {1024, 1, 9}, {2048, 2, 9}};
   const plan planned = make_plan(blocks);
   expect_valid(blocks, planned);
+  EXPECT_EQ((std::vector<std::uint64_t>{3072, 2048, 0}), planned.offsets);  // the largest below
   EXPECT_EQ(3584u, planned.height);
   EXPECT_EQ(1.0, planned.ratio());
+  EXPECT_EQ(0u, planned.tries) << "no plan is lower";
+}
+
+TEST(plan, of_equal_blocks_the_one_that_lives_longest_lies_below) {
+  const std::vector<lifetime> blocks{{512, 0, 3}, {512, 0, 9}, {512, 1, 3}, {512, 2, 6}};
+  EXPECT_EQ((std::vector<std::uint64_t>{1024, 0, 1536, 512}), make_plan(blocks).offsets);
+}
+
+TEST(plan, blocks_go_into_the_smallest_gap_that_fits) {
+  // At step 5 there are gaps of 9 and 7 bytes between those that live long.
+  const std::vector<lifetime> blocks{{10, 0, 10}, {9, 0, 2}, {8, 0, 10}, {7, 0, 2}, {6, 0, 10},
+                                     {5, 5, 6},   {4, 5, 6}, {2, 5, 6},  {1, 5, 7}};
+  const plan planned = make_plan(blocks);
+  expect_valid(blocks, planned);
+  EXPECT_EQ(40u, planned.height);
+  EXPECT_EQ((std::vector<std::uint64_t>{0, 10, 19, 27, 34, 27, 10, 32, 14}), planned.offsets);
+}
+
+TEST(plan, its_bound_is_the_most_that_is_alive_at_once) {
+  EXPECT_EQ(7u, make_plan({{3, 0, 2}, {4, 1, 3}, {2, 2, 4}, {3, 3, 4}}).bound);
+  EXPECT_EQ(9u, make_plan({{3, 0, 3}, {4, 1, 3}, {2, 2, 4}, {3, 3, 4}}).bound);
 }
 
 // Placed by size alone the small one, which lives long, ends on top: 17 instead of 16.
@@ -57,6 +79,34 @@ TEST(plan, the_search_finds_what_the_order_of_size_misses) {
   EXPECT_EQ(16u << 10, planned.bound);
   EXPECT_EQ(17u << 10, planned.first_height);
   EXPECT_EQ(planned.bound, planned.height);
+  EXPECT_EQ(1u, planned.tries) << "the order of areas";
+  const plan hurried = make_plan(blocks, {.improve = std::chrono::seconds{60}, .tries = 0});
+  EXPECT_EQ(17u << 10, hurried.height);
+  EXPECT_EQ(0u, hurried.tries);
+  EXPECT_EQ(17.0 / 16, hurried.ratio());
+  EXPECT_EQ(0u, make_plan(blocks, {.improve = std::chrono::seconds{0}}).tries);
+}
+
+/// The orders of size and of area both miss it.
+TEST(plan, the_search_places_blocks_earlier_that_stick_out) {
+  const std::vector<lifetime> blocks{{1, 0, 5}, {5, 3, 7}, {3, 4, 8}, {1, 6, 11}, {5, 6, 8},
+                                     {2, 6, 8}, {1, 6, 8}, {4, 7, 8}, {4, 7, 12}};
+  std::vector<std::uint64_t> heights;
+  plan_settings settings{.improve = std::chrono::seconds{60}, .tries = 1};
+  settings.progress = [&](std::uint64_t height) { heights.push_back(height); };
+  const plan by_area = make_plan(blocks, settings);
+  EXPECT_EQ(21u, by_area.height);
+  EXPECT_TRUE(heights.empty());
+  settings.tries = 2000;
+  const plan planned = make_plan(blocks, settings);
+  expect_valid(blocks, planned);
+  EXPECT_EQ(20u, planned.bound);
+  EXPECT_EQ(21u, planned.first_height);
+  EXPECT_EQ(20u, planned.height);
+  EXPECT_EQ(4u, planned.tries);
+  EXPECT_EQ((std::vector<std::uint64_t>{21, 21, 20}), heights);
+  EXPECT_EQ((std::vector<std::uint64_t>{5, 0, 8, 16, 11, 17, 19, 0, 4}), planned.offsets);
+  EXPECT_GT(planned.search_time.count(), 0);
 }
 
 TEST(plan, the_same_seed_and_tries_give_the_same_plan) {
@@ -73,8 +123,9 @@ TEST(plan, a_recorded_program_is_placed_near_its_bound) {
   const auto blocks = lifetimes_between(steps, 0, UINT64_MAX);
   const plan planned = make_plan(blocks, {.improve = std::chrono::seconds{60}, .tries = 3});
   expect_valid(blocks, planned);
-  EXPECT_GE(planned.bound, steps.requested_peak);
-  EXPECT_LT(planned.ratio(), 1.02);
+  EXPECT_EQ(3313u, blocks.size());
+  EXPECT_EQ(13'594'220'032u, planned.bound);  // of sizes that are rounded up
+  EXPECT_EQ(planned.bound, planned.height);
 }
 
 TEST(lifetimes, are_cut_to_the_window_and_rounded) {
@@ -87,6 +138,31 @@ TEST(lifetimes, are_cut_to_the_window_and_rounded) {
   // Between 35 and 65: the first is gone, the second was there before, the last comes later.
   const auto some = lifetimes_between(steps, 35, 65);
   EXPECT_EQ((std::vector<lifetime>{{1024, 0, 3}, {512, 2, 4}}), some);
+}
+
+TEST(lifetimes, of_a_window_that_begins_and_ends_with_an_event_have_both) {
+  const script steps = make_script(recording_of(
+      {allocate(10, 1, 512), allocate(20, 2, 1024), event_at(30, trace_kind::deallocate, 1),
+       allocate(40, 3, 1536), event_at(50, trace_kind::deallocate, 2), allocate(50, 4, 2048),
+       allocate(60, 5, 2560)}));
+  EXPECT_EQ((std::vector<lifetime>{{512, 0, 1}, {1024, 0, 3}, {1536, 2, 5}, {2048, 4, 5}}),
+            lifetimes_between(steps, 30, 50));
+  // Just after the first and just before the last: the block of the first is gone.
+  EXPECT_EQ((std::vector<lifetime>{{1024, 0, 2}, {1536, 1, 2}}), lifetimes_between(steps, 31, 49));
+  // A moment, with and without an event.
+  EXPECT_EQ((std::vector<lifetime>{{512, 0, 2}, {1024, 1, 2}}), lifetimes_between(steps, 20, 20));
+  EXPECT_EQ((std::vector<lifetime>{{512, 0, 1}, {1024, 0, 1}}), lifetimes_between(steps, 25, 25));
+  EXPECT_TRUE(lifetimes_between(steps, 0, 9).empty());
+  EXPECT_EQ((std::vector<lifetime>{{1536, 0, 1}, {2048, 0, 1}, {2560, 0, 1}}),
+            lifetimes_between(steps, 61, UINT64_MAX));
+}
+
+TEST(lifetimes, count_every_step_and_round_what_can_be_rounded) {
+  const script steps = make_script(
+      recording_of({allocate(1, 1, UINT64_MAX - 511), event_at(2, trace_kind::record_stream, 1),
+                    allocate(3, 2, UINT64_MAX - 512), event_at(4, trace_kind::deallocate, 1)}));
+  EXPECT_EQ((std::vector<lifetime>{{UINT64_MAX - 511, 1, 4}, {UINT64_MAX - 511, 3, 5}}),
+            lifetimes_between(steps, 0, UINT64_MAX));
 }
 
 }  // namespace

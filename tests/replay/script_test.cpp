@@ -8,32 +8,65 @@
 namespace weir::replay {
 namespace {
 
+/// "9 free 0 of 64 on 0": time, action, block, size, stream; thread and pool if they are not 0.
+std::vector<std::string> texts(const script& played) {
+  std::vector<std::string> all;
+  for (const step& each : played.steps) {
+    const auto number = [](auto value) { return std::to_string(value); };
+    std::string text = number(each.time);
+    text += each.action == action::allocate ? " allocate "
+            : each.action == action::free   ? " free "
+                                            : " record ";
+    text += number(each.block) + " of " + number(each.size) + " on " + number(each.stream);
+    if (each.thread != 0) text += " by " + number(each.thread);
+    if (each.pool != 0) text += " from " + number(each.pool);
+    all.push_back(text);
+  }
+  return all;
+}
+using lines = std::vector<std::string>;
+
 TEST(script, blocks_are_freed_when_they_were_reusable_where_the_recording_knows) {
   const script played = make_script(recording_of({allocate(1, 100, 64, 0), allocate(2, 200, 32, 1),
                                                   event_at(3, trace_kind::record_stream, 100, 1),
                                                   event_at(4, trace_kind::deallocate, 100, 1),
-                                                  event_at(9, trace_kind::reusable, 100)}));
-  ASSERT_EQ(3u, played.steps.size());
-  EXPECT_EQ(action::free, played.steps[2].action);
-  EXPECT_EQ(9u, played.steps[2].time);
-  EXPECT_EQ(0u, played.steps[2].stream);  // its own, not the one that freed it
-  EXPECT_EQ(0u, played.steps[2].block);
+                                                  event_at(9, trace_kind::reusable, 100, 1)}));
+  // On the block's own stream, not on the one that freed it.
+  EXPECT_EQ((lines{"1 allocate 0 of 64 on 0", "2 allocate 1 of 32 on 1", "9 free 0 of 64 on 0"}),
+            texts(played));
   EXPECT_EQ(5u, played.events);
   EXPECT_EQ(96u, played.requested_peak);
   EXPECT_EQ(2u, played.allocations);
+  EXPECT_EQ(2u, played.blocks);
   EXPECT_EQ(2u, played.streams);
+  EXPECT_EQ(1u, played.threads);
+  EXPECT_EQ(1u, played.pools);
 }
 
 TEST(script, elsewhere_blocks_are_freed_where_the_program_did_and_streams_are_recorded) {
   const script played = make_script(
       recording_of({allocate(1, 100, 64, 0), event_at(3, trace_kind::record_stream, 100, 1),
-                    event_at(4, trace_kind::deallocate, 100, 2)}));
-  ASSERT_EQ(3u, played.steps.size());
-  EXPECT_EQ(action::record_stream, played.steps[1].action);
-  EXPECT_EQ(1u, played.steps[1].stream);
-  EXPECT_EQ(action::free, played.steps[2].action);
-  EXPECT_EQ(2u, played.steps[2].stream);
-  EXPECT_EQ(64u, played.steps[2].size);
+                    event_at(4, trace_kind::deallocate, 100, 2), allocate(5, 100, 32, 1)}));
+  EXPECT_EQ((lines{"1 allocate 0 of 64 on 0", "3 record 0 of 64 on 1", "4 free 0 of 64 on 2",
+                   "5 allocate 1 of 32 on 1"}),
+            texts(played));
+  EXPECT_EQ(64u, played.requested_peak);
+}
+
+TEST(script, streams_are_numbered_as_they_come_and_threads_and_pools_are_the_recordings) {
+  trace_event first = allocate(1, 100, 64, 7);
+  first.thread = 3;
+  trace_event second = allocate(2, 200, 32, 4);
+  second.pool = 5;
+  trace_event freed = event_at(3, trace_kind::deallocate, 200, 7);
+  freed.thread = 1;
+  const script played = make_script(recording_of({first, second, freed}));
+  EXPECT_EQ((lines{"1 allocate 0 of 64 on 0 by 3", "2 allocate 1 of 32 on 1 from 5",
+                   "3 free 1 of 32 on 0 by 1"}),
+            texts(played));
+  EXPECT_EQ(2u, played.streams);
+  EXPECT_EQ(4u, played.threads);
+  EXPECT_EQ(6u, played.pools);
 }
 
 TEST(script, what_allocators_did_is_left_out) {
@@ -41,16 +74,15 @@ TEST(script, what_allocators_did_is_left_out) {
       {event_at(1, trace_kind::reserve, 0), allocate(2, 100, 64), event_at(3, trace_kind::wait, 0),
        event_at(4, trace_kind::marker, 0), event_at(5, trace_kind::deallocate, 100),
        event_at(6, trace_kind::release, 0)}));
-  EXPECT_EQ(2u, played.steps.size());
+  EXPECT_EQ((lines{"2 allocate 0 of 64 on 0", "5 free 0 of 64 on 0"}), texts(played));
   EXPECT_EQ(2u, played.events);
 }
 
 TEST(script, an_address_that_comes_again_ends_the_block_that_had_it) {
-  const script played = make_script(recording_of({allocate(1, 100, 64), allocate(2, 100, 32)}));
-  ASSERT_EQ(3u, played.steps.size());
-  EXPECT_EQ(action::free, played.steps[1].action);
-  EXPECT_EQ(0u, played.steps[1].block);
-  EXPECT_EQ(1u, played.steps[2].block);
+  const script played =
+      make_script(recording_of({allocate(1, 100, 64, 1), allocate(2, 100, 32, 2)}));
+  EXPECT_EQ((lines{"1 allocate 0 of 64 on 0", "2 free 0 of 64 on 0", "2 allocate 1 of 32 on 1"}),
+            texts(played));
   EXPECT_EQ(64u, played.requested_peak);
 }
 
@@ -59,6 +91,13 @@ TEST(script, frees_of_unknown_blocks_are_left_out) {
       {event_at(1, trace_kind::deallocate, 7), event_at(2, trace_kind::record_stream, 7)}));
   EXPECT_TRUE(played.steps.empty());
   EXPECT_EQ(0u, played.blocks);
+  EXPECT_EQ(0u, played.threads);
+  EXPECT_EQ(0u, played.pools);
+  const script reusable = make_script(
+      recording_of({event_at(1, trace_kind::reusable, 7), allocate(2, 7, 64),
+                    event_at(3, trace_kind::deallocate, 7), event_at(4, trace_kind::reusable, 7),
+                    event_at(5, trace_kind::reusable, 7)}));
+  EXPECT_EQ((lines{"2 allocate 0 of 64 on 0", "4 free 0 of 64 on 0"}), texts(reusable));
 }
 
 TEST(script, the_first_fifth_of_the_events_is_warm_up) {
@@ -68,6 +107,13 @@ TEST(script, the_first_fifth_of_the_events_is_warm_up) {
   const script played = make_script(ten);
   EXPECT_EQ(2u, played.warm_up);
   EXPECT_EQ(std::chrono::nanoseconds{700}, played.steady_time);
+  // Of events, though not each is a step.
+  const script few = make_script(recording_of(
+      {event_at(1, trace_kind::deallocate, 9), event_at(2, trace_kind::marker, 0),
+       allocate(3, 1, 512), allocate(5, 2, 512), allocate(8, 3, 512), allocate(13, 4, 512)}));
+  EXPECT_EQ(5u, few.events);
+  EXPECT_EQ(0u, few.warm_up);
+  EXPECT_EQ(std::chrono::nanoseconds{10}, few.steady_time);
 }
 
 TEST(script, nothing_makes_an_empty_script) {
@@ -75,6 +121,8 @@ TEST(script, nothing_makes_an_empty_script) {
   EXPECT_TRUE(played.steps.empty());
   EXPECT_EQ(0u, played.streams);
   EXPECT_EQ(0u, played.requested_peak);
+  EXPECT_EQ(0u, played.warm_up);
+  EXPECT_EQ(std::chrono::nanoseconds{0}, played.steady_time);
 }
 
 }  // namespace
