@@ -108,13 +108,15 @@ result<std::optional<share_message>> receive_now(int socket) {
 namespace sharing {
 
 result<void> wait_for_events(int socket, short events,
-                             std::chrono::steady_clock::time_point deadline) {
+                             std::chrono::steady_clock::time_point deadline, int bell) {
   for (;;) {
     const auto remaining =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - channel_clock::now());
-    pollfd polled{.fd = socket, .events = events, .revents = 0};
+    // A negative number is passed over.
+    std::array<pollfd, 2> polled{{{.fd = socket, .events = events, .revents = 0},
+                                  {.fd = bell, .events = POLLIN, .revents = 0}}};
     const auto limit = std::clamp<std::chrono::milliseconds::rep>(remaining.count(), 0, 1 << 30);
-    const int ready = ::poll(&polled, 1, static_cast<int>(limit));
+    const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(limit));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return system_error("poll");
     if (ready == 0) return deadline_passed();

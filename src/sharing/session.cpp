@@ -2,11 +2,14 @@
 #include "sharing/session.hpp"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -112,6 +115,31 @@ session::~session() {
   }
 }
 
+// --- Waiting -------------------------------------------------------------------------------------
+
+result<void> session::listen(listener& call) {
+  if (call.bell_) return {};
+  call.bell_ = descriptor{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  if (!call.bell_) {
+    return error{.code = errc::system, .detail = std::string{"eventfd: "} + std::strerror(errno)};
+  }
+  bells_.push_back(call.bell_.get());
+  return {};
+}
+
+result<void> session::wait(const listener& call, clock::time_point deadline) const {
+  WEIR_TRY(wait_for_events(channel_.get(), POLLIN, deadline, call.bell_.get()));
+  eventfd_t rings = 0;
+  static_cast<void>(::eventfd_read(call.bell_.get(), &rings));  // it may not have rung
+  return {};
+}
+
+void session::forget(const listener& call) noexcept {
+  if (!call.bell_) return;
+  const detail::mutex_lock lock{mutex_};
+  std::erase(bells_, call.bell_.get());
+}
+
 // --- Receiving ----------------------------------------------------------------------------------
 
 bool session::has_room() const noexcept {
@@ -120,8 +148,10 @@ bool session::has_room() const noexcept {
 
 /// Reads the messages that have come, without waiting.
 void session::receive_pending() {
+  bool has_news = false;
   while (!peer_closed_ && has_room()) {
     auto message = channel_.receive(milliseconds{0});
+    has_news |= message || message.code() != errc::not_ready;
     if (message) {
       handle(*message);
     } else if (message.code() == errc::not_ready) {
@@ -134,6 +164,8 @@ void session::receive_pending() {
   }
   if (peer_closed_ && !outgoing_grants_.empty() && has_peer_exited(milliseconds{0}))
     while (!outgoing_grants_.empty()) end_grant(outgoing_grants_.begin()->first);
+  if (!has_news) return;
+  for (const int bell : bells_) static_cast<void>(::eventfd_write(bell, 1));
 }
 
 void session::end_grant(std::uint64_t number) {
@@ -204,6 +236,7 @@ void session::handle_revocation(std::uint64_t number) {
 
 result<std::unique_ptr<incoming>> session::receive(timeout limit) {
   const auto deadline = clock::now() + limit;
+  listener self{*this};
   for (;;) {
     {
       const session_lock lock{*this};
@@ -226,8 +259,9 @@ result<std::unique_ptr<incoming>> session::receive(timeout limit) {
         return message;
       }
       if (peer_closed_) return peer_closed();
+      if (limit > timeout{0}) WEIR_TRY(listen(self));
     }
-    WEIR_TRY(wait_for_events(channel_.get(), POLLIN, deadline));
+    WEIR_TRY(wait(self, deadline));
   }
 }
 
@@ -329,6 +363,7 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
   }
   auto sent = send(encode_number(packet_kind::revoke, number), {}, limit);
   if (!sent && sent.code() != errc::peer_closed) return sent;
+  listener self{*this};
   for (;;) {
     {
       const session_lock lock{*this};
@@ -340,8 +375,9 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
         return {};
       }
       if (!has_room()) return error{.code = errc::not_ready, .detail = "unread messages"};
+      if (limit > timeout{0}) WEIR_TRY(listen(self));
     }
-    WEIR_TRY(wait_for_events(channel_.get(), POLLIN, deadline));
+    WEIR_TRY(wait(self, deadline));
   }
 }
 

@@ -22,10 +22,11 @@
 
 namespace weir::inline v0::sharing {
 
-/// Waits until one of `events` (POLLIN, POLLOUT) is ready or the socket is closed. not_ready: the
-/// deadline has passed.
+/// Waits until one of `events` (POLLIN, POLLOUT) is ready or the socket is closed, or until `bell`,
+/// if there is one, can be read. not_ready: the deadline has passed.
 [[nodiscard]] result<void> wait_for_events(int socket, short events,
-                                           std::chrono::steady_clock::time_point deadline);
+                                           std::chrono::steady_clock::time_point deadline,
+                                           int bell = -1);
 
 /// The number that stands for this process; a forked child has another.
 [[nodiscard]] std::uint64_t own_number();
@@ -211,6 +212,27 @@ class session : public std::enable_shared_from_this<session> {
   };
   using mapping_key = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t, access_rights>;
 
+  /// A call that waits for messages. Those that another thread has read are not in the socket any
+  /// more: whoever reads some rings for all that listen.
+  class listener {
+   public:
+    explicit listener(session& owner) noexcept : owner_{owner} {}
+    ~listener() { owner_.forget(*this); }
+    listener(const listener&) = delete;
+    listener& operator=(const listener&) = delete;
+
+   private:
+    friend class session;
+    session& owner_;
+    descriptor bell_;  // an eventfd; none before listen()
+  };
+  /// Messages that are read from now on end its wait().
+  [[nodiscard]] result<void> listen(listener& call) WEIR_REQUIRES(mutex_);
+  /// not_ready: none came in time.
+  [[nodiscard]] result<void> wait(const listener& call, clock::time_point deadline) const
+      WEIR_EXCLUDES(mutex_);
+  void forget(const listener& call) noexcept WEIR_EXCLUDES(mutex_);
+
   [[nodiscard]] result<void> greet();
   [[nodiscard]] bool has_room() const noexcept WEIR_REQUIRES(mutex_);
   void receive_pending() WEIR_REQUIRES(mutex_);
@@ -259,6 +281,7 @@ class session : public std::enable_shared_from_this<session> {
   bool peer_closed_ WEIR_GUARDED_BY(mutex_) = false;
   std::deque<queued_message> queue_ WEIR_GUARDED_BY(mutex_);
   std::size_t queued_descriptors_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::vector<int> bells_ WEIR_GUARDED_BY(mutex_);  // of those who listen
   /// Messages that the socket had no room for.
   std::deque<std::vector<std::byte>> unsent_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t last_incoming_grant_ WEIR_GUARDED_BY(mutex_) = 0;

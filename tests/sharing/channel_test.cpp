@@ -1,8 +1,13 @@
 // The socket under a link: whole messages, descriptors, deadlines, and ends that go away.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -16,19 +21,44 @@ using timer = std::chrono::steady_clock;
 std::vector<std::byte> some_bytes(std::size_t count) {
   return std::vector<std::byte>(count, std::byte{7});
 }
+/// No two neighbours are equal.
+std::vector<std::byte> distinct_bytes(std::size_t count) {
+  std::vector<std::byte> content(count);
+  for (std::size_t i = 0; i < count; ++i) content[i] = static_cast<std::byte>(i % 251);
+  return content;
+}
+
+std::string path_of(const char* name) {
+  return ::testing::TempDir() + "weir_share_" + name + std::to_string(::getpid());
+}
+
+bool closes_on_exec(int number) { return (::fcntl(number, F_GETFD) & FD_CLOEXEC) != 0; }
+
+/// A socket at a path that no share_listener made.
+descriptor socket_at(const std::string& path) {
+  ::unlink(path.c_str());
+  descriptor socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return socket;
+}
 
 TEST(channels, carry_whole_messages_and_say_who_wrote_them) {
   auto [one, two] = share_channel::pair().value();
-  EXPECT_TRUE(one.send(some_bytes(3), {}, 1s));
-  EXPECT_TRUE(one.send(some_bytes(share_channel::most_content), {}, 1s));
-  EXPECT_EQ(two.receive(1s).value().content.size(), 3u);
+  const share_peer self{::getpid(), ::geteuid()};
+  EXPECT_TRUE(one.send(distinct_bytes(3), {}, 1s));
+  EXPECT_TRUE(one.send(distinct_bytes(share_channel::most_content), {}, 1s));
+  EXPECT_TRUE(two.send(distinct_bytes(1), {}, 1s));
+  EXPECT_EQ(two.receive(1s).value().content, distinct_bytes(3));
   const auto second = two.receive(1s).value();
-  EXPECT_EQ(second.content, some_bytes(share_channel::most_content));
-  EXPECT_EQ(second.from, (share_peer{::getpid(), ::geteuid()}));
+  EXPECT_EQ(second.content, distinct_bytes(4096));
+  EXPECT_EQ(second.from, self);
+  EXPECT_EQ(one.receive(1s).value().from, self);
+  EXPECT_TRUE(closes_on_exec(one.get()));
+  EXPECT_TRUE(closes_on_exec(two.get()));
   EXPECT_EQ(to_string(share_peer{4711, 1000}), "process 4711 of user 1000");
-  EXPECT_EQ(code_of(one.send({}, {}, 1s)), errc::invalid_argument);
-  EXPECT_EQ(code_of(one.send(some_bytes(share_channel::most_content + 1), {}, 1s)),
-            errc::invalid_argument);
 }
 
 TEST(channels, carry_descriptors) {
@@ -47,22 +77,91 @@ TEST(channels, carry_descriptors) {
     EXPECT_EQ(::write(got.descriptors[0].get(), "x", 1), 1);
     char seen = 0;
     EXPECT_EQ(::read(reads.get(), &seen, 1), 1);
-    EXPECT_EQ(::fcntl(got.descriptors[0].get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    EXPECT_TRUE(closes_on_exec(got.descriptors[0].get()));
   }
   EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(channels, carry_as_much_as_they_say_and_no_more) {
+  auto [one, two] = share_channel::pair().value();
+  const std::vector<int> most(most_share_pieces, one.get());
+  const std::vector<int> more(most_share_pieces + 1, one.get());
+  const std::string refused = "invalid_argument: the size of a message";
+  EXPECT_EQ(reason_of(one.send({}, {}, 1s)), refused);
+  EXPECT_EQ(reason_of(one.send(some_bytes(share_channel::most_content + 1), {}, 1s)), refused);
+  EXPECT_EQ(reason_of(one.send(some_bytes(1), more, 1s)), refused);
+  EXPECT_EQ(reason_of(two.receive(0ms)), "not_ready: the deadline has passed");
+  ASSERT_EQ(reason_of(one.send(distinct_bytes(share_channel::most_content), most, 1s)), "");
+  const auto received = two.receive(1s).value();
+  EXPECT_EQ(received.content, distinct_bytes(4096));
+  EXPECT_EQ(received.descriptors.size(), 240u);
+  EXPECT_EQ(received.from.process, ::getpid());
+}
+
+TEST(channels, keep_the_order_of_descriptors) {
+  auto [one, two] = share_channel::pair().value();
+  std::vector<descriptor> files;
+  std::vector<int> numbers;
+  for (const char* name : {"/dev/null", "/dev/zero", "/dev/urandom"}) {
+    files.emplace_back(::open(name, O_RDONLY | O_CLOEXEC));
+    numbers.push_back(files.back().get());
+  }
+  ASSERT_TRUE(one.send(some_bytes(1), numbers, 1s));
+  const auto received = two.receive(1s).value();
+  ASSERT_EQ(received.descriptors.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    struct stat sent {};
+    struct stat came {};
+    ASSERT_EQ(::fstat(numbers[i], &sent), 0);
+    ASSERT_EQ(::fstat(received.descriptors[i].get(), &came), 0);
+    EXPECT_EQ(came.st_rdev, sent.st_rdev) << i;
+  }
 }
 
 TEST(channels, keep_their_deadlines) {
   auto [one, two] = share_channel::pair().value();
   const auto begin = timer::now();
-  EXPECT_EQ(code_of(two.receive(30ms)), errc::not_ready);
+  EXPECT_EQ(reason_of(two.receive(30ms)), "not_ready: the deadline has passed");
   result<void> sent;
   while (sent) sent = one.send(some_bytes(4096), {}, 30ms);  // until it is full
-  EXPECT_EQ(sent.code(), errc::not_ready);
+  EXPECT_EQ(reason_of(sent), "not_ready: the deadline has passed");
   EXPECT_LT(timer::now() - begin, 10s);
   EXPECT_GE(timer::now() - begin, 60ms);
   EXPECT_TRUE(two.receive(0ms));  // nothing was lost or cut
   EXPECT_EQ(two.receive(0ms).value().content, some_bytes(4096));
+}
+
+TEST(channels, send_when_there_is_room_again) {
+  auto [one, two] = share_channel::pair().value();
+  std::size_t count = 0;
+  while (one.send(some_bytes(4096), {}, 0ms)) ++count;
+  std::thread reader{[&count, &from = two] {
+    for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(code_of(from.receive(20s)), std::nullopt);
+  }};
+  EXPECT_EQ(reason_of(one.send(some_bytes(9), {}, 20s)), "");
+  reader.join();
+  EXPECT_EQ(two.receive(1s).value().content, some_bytes(9));
+}
+
+// A signal ends the system calls that wait, and must not end the wait.
+TEST(channels, wait_through_signals) {
+  static std::atomic<int> signals;
+  signals = 0;
+  struct sigaction counting {};
+  struct sigaction before {};
+  counting.sa_handler = [](int) { ++signals; };
+  ASSERT_EQ(::sigaction(SIGALRM, &counting, &before), 0);
+  const itimerval often{{0, 1000}, {0, 1000}};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
+  auto [one, two] = share_channel::pair().value();
+  EXPECT_EQ(code_of(two.receive(20ms)), errc::not_ready);
+  const std::string path = path_of("signals");
+  const auto listener = share_listener::listen(path).value();
+  EXPECT_EQ(code_of(listener.accept(20ms)), errc::not_ready);
+  const itimerval never{};
+  ASSERT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
+  ASSERT_EQ(::sigaction(SIGALRM, &before, nullptr), 0);
+  EXPECT_GE(signals, 2);
 }
 
 TEST(channels, tell_of_a_closed_end_after_what_it_sent) {
@@ -70,7 +169,8 @@ TEST(channels, tell_of_a_closed_end_after_what_it_sent) {
   EXPECT_TRUE(two.send(some_bytes(9), {}, 1s));  // which the other never reads
   EXPECT_TRUE(one.send(some_bytes(1), {}, 1s));
   one.close();
-  EXPECT_EQ(code_of(two.receive(1s)), std::nullopt);
+  EXPECT_FALSE(one);
+  EXPECT_EQ(two.receive(1s).value().content, some_bytes(1));
   EXPECT_EQ(code_of(two.receive(1s)), errc::peer_closed);
   EXPECT_EQ(code_of(two.send(some_bytes(1), {}, 1s)), errc::peer_closed);
   EXPECT_EQ(code_of(one.receive(1s)), errc::moved_from);
@@ -81,8 +181,11 @@ TEST(channels, refuse_what_is_too_large_and_go_on) {
   const std::size_t before = open_descriptors();
   {
     auto [one, two] = share_channel::pair().value();
-    const auto large = some_bytes(share_channel::most_content + 1);
-    ASSERT_EQ(::send(one.get(), large.data(), large.size(), 0), static_cast<ssize_t>(large.size()));
+    for (const std::size_t beyond : {1, 1000}) {
+      const auto large = some_bytes(share_channel::most_content + beyond);
+      ASSERT_EQ(::send(one.get(), large.data(), large.size(), 0),
+                static_cast<ssize_t>(large.size()));
+    }
     // As many descriptors as the kernel takes, which is more than any ticket speaks of.
     constexpr std::size_t flood = 253;
     std::vector<int> numbers(flood, one.get());
@@ -103,8 +206,8 @@ TEST(channels, refuse_what_is_too_large_and_go_on) {
     EXPECT_TRUE(one.send(some_bytes(1), {}, 1s));
 
     const std::size_t held = open_descriptors();
-    EXPECT_EQ(code_of(two.receive(1s)), errc::invalid_argument);
-    EXPECT_EQ(code_of(two.receive(1s)), errc::invalid_argument);
+    for (int i = 0; i < 3; ++i)
+      EXPECT_EQ(reason_of(two.receive(1s)), "invalid_argument: a message that is too large");
     EXPECT_EQ(open_descriptors(), held);
     EXPECT_EQ(two.receive(1s).value().content, some_bytes(1));
   }
@@ -112,29 +215,148 @@ TEST(channels, refuse_what_is_too_large_and_go_on) {
 }
 
 TEST(channels, meet_at_a_path) {
-  const std::string path = ::testing::TempDir() + "weir_share_" + std::to_string(::getpid());
-  EXPECT_EQ(code_of(share_channel::connect(path, 50ms)), errc::not_found);
+  const std::string path = path_of("");
+  EXPECT_EQ(reason_of(share_channel::connect(path, 50ms)), "not_found: " + path);
   {
     const auto listener = share_listener::listen(path).value();
     EXPECT_EQ(listener.path(), path);
-    EXPECT_EQ(code_of(share_listener::listen(path)), errc::not_permitted);
+    EXPECT_EQ(reason_of(share_listener::listen(path)),
+              "not_permitted: " + path + ": Address already in use");
     EXPECT_EQ(code_of(listener.accept(20ms)), errc::not_ready);
     const auto one = share_channel::connect(path, 1s).value();
     const auto two = listener.accept(1s).value();
-    EXPECT_TRUE(one.send(some_bytes(1), {}, 1s));
-    EXPECT_EQ(two.receive(1s).value().from.process, ::getpid());
+    EXPECT_TRUE(closes_on_exec(one.get()));
+    EXPECT_TRUE(closes_on_exec(two.get()));
+    const share_peer self{::getpid(), ::geteuid()};
+    EXPECT_TRUE(one.send(distinct_bytes(5), {}, 1s));
+    EXPECT_TRUE(two.send(distinct_bytes(6), {}, 1s));
+    const auto at_listener = two.receive(1s).value();
+    const auto at_caller = one.receive(1s).value();
+    EXPECT_EQ(at_listener.content, distinct_bytes(5));
+    EXPECT_EQ(at_listener.from, self);
+    EXPECT_EQ(at_caller.content, distinct_bytes(6));
+    EXPECT_EQ(at_caller.from, self);
   }
   EXPECT_NE(::access(path.c_str(), F_OK), 0);
-  EXPECT_EQ(code_of(share_channel::connect("", 1s)), errc::invalid_argument);
-  EXPECT_EQ(code_of(share_listener::listen(std::string(200, 'x'))), errc::invalid_argument);
+}
+
+TEST(channels, need_a_path_that_the_system_can_take) {
+  const std::string folder = ::testing::TempDir();
+  const std::string longest = folder + std::string(107 - folder.size(), 'x');
+  const std::string longer = longest + "x";
+  EXPECT_EQ(reason_of(share_channel::connect("", 1s)), "invalid_argument: a path of 0 characters");
+  EXPECT_EQ(reason_of(share_listener::listen("")), "invalid_argument: a path of 0 characters");
+  EXPECT_EQ(reason_of(share_listener::listen(longer)),
+            "invalid_argument: a path of 108 characters");
+  EXPECT_EQ(reason_of(share_channel::connect(longer, 1s)),
+            "invalid_argument: a path of 108 characters");
+  {
+    const auto listener = share_listener::listen(longest);
+    ASSERT_EQ(reason_of(listener), "");
+    EXPECT_EQ(reason_of(share_channel::connect(longest, 1s)), "");
+  }
+  EXPECT_EQ(reason_of(share_listener::listen(folder + "no/such/folder")),
+            "system: bind: No such file or directory");
+  EXPECT_EQ(reason_of(share_channel::connect("/dev/null/x", 1s)),
+            "system: connect: Not a directory");
+}
+
+// Whoever could connect could ask for memory.
+TEST(channels, of_a_listener_are_its_users_alone) {
+  const std::string path = path_of("mode");
+  for (const mode_t mask : {0000, 0022, 0077}) {
+    const mode_t before = ::umask(mask);
+    const auto listener = share_listener::listen(path);
+    ::umask(before);
+    ASSERT_EQ(reason_of(listener), "");
+    struct stat status {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_TRUE(S_ISSOCK(status.st_mode));
+    EXPECT_EQ(status.st_mode & 0777, 0600u) << mask;
+  }
+}
+
+TEST(channels, are_not_found_where_nobody_listens) {
+  const std::string path = path_of("deserted");
+  { const auto gone = socket_at(path); }  // the file stays
+  EXPECT_EQ(reason_of(share_channel::connect(path, 1s)), "not_found: " + path);
+  ::unlink(path.c_str());
+}
+
+TEST(channels, wait_for_a_place_in_the_queue) {
+  const std::string path = path_of("full");
+  {
+    const auto listener = socket_at(path);
+    ASSERT_EQ(::listen(listener.get(), 0), 0);
+    std::vector<share_channel> waiting;
+    auto next = share_channel::connect(path, 0ms);
+    for (; next && waiting.size() < 100; next = share_channel::connect(path, 0ms))
+      waiting.push_back(*std::move(next));
+    EXPECT_EQ(reason_of(next), "not_ready: the deadline has passed");
+    const auto begin = timer::now();
+    EXPECT_EQ(code_of(share_channel::connect(path, 20ms)), errc::not_ready);
+    EXPECT_GE(timer::now() - begin, 20ms);
+    const descriptor accepted{::accept(listener.get(), nullptr, nullptr)};
+    EXPECT_EQ(reason_of(share_channel::connect(path, 1s)), "");
+  }
+  ::unlink(path.c_str());
+}
+
+TEST(listeners, take_their_path_along_when_they_are_moved) {
+  const std::string first = path_of("first");
+  const std::string second = path_of("second");
+  const auto exists = [](const std::string& path) { return ::access(path.c_str(), F_OK) == 0; };
+  {
+    auto original = share_listener::listen(first).value();
+    auto other = share_listener::listen(second).value();
+    {
+      auto moved = std::move(original);
+      EXPECT_EQ(moved.path(), first);
+      EXPECT_EQ(code_of(original.accept(0ms)), errc::moved_from);  // NOLINT: that is the question
+      original = std::move(moved);
+    }
+    EXPECT_TRUE(exists(first)) << "who was moved from removes nothing";
+    EXPECT_EQ(code_of(share_channel::connect(first, 1s)), std::nullopt);
+    EXPECT_EQ(code_of(original.accept(1s)), std::nullopt);
+
+    auto& same = other;
+    other = std::move(same);
+    EXPECT_TRUE(exists(second));
+    other = std::move(original);
+    EXPECT_FALSE(exists(second)) << "it listened there before";
+    EXPECT_EQ(other.path(), first);
+    EXPECT_EQ(code_of(share_channel::connect(first, 1s)), std::nullopt);
+    EXPECT_EQ(code_of(other.accept(1s)), std::nullopt);
+  }
+  EXPECT_FALSE(exists(first));
 }
 
 TEST(channels, adopt_sockets_for_messages_only) {
   int ends[2];
+  const std::string refused = "invalid_argument: not a Unix socket for messages";
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const descriptor stream{ends[1]};
+  EXPECT_EQ(reason_of(share_channel::adopt(descriptor{ends[0]})), refused);
+  EXPECT_EQ(reason_of(share_channel::adopt(descriptor{})), refused);
+  EXPECT_EQ(reason_of(share_channel::adopt(descriptor{::open("/dev/null", O_RDONLY | O_CLOEXEC)})),
+            refused);
+
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const descriptor other{ends[1]};
-  EXPECT_EQ(code_of(share_channel::adopt(descriptor{ends[0]})), errc::invalid_argument);
-  EXPECT_EQ(code_of(share_channel::adopt(descriptor{})), errc::invalid_argument);
+  const auto adopted = share_channel::adopt(descriptor{ends[0]}).value();
+  EXPECT_EQ(adopted.get(), ends[0]);
+  ASSERT_EQ(::send(other.get(), "x", 1, 0), 1);
+  EXPECT_EQ(adopted.receive(1s).value().from, (share_peer{::getpid(), ::geteuid()}));
+}
+
+TEST(channels, pass_their_socket_on) {
+  auto [one, two] = share_channel::pair().value();
+  const int number = one.get();
+  const descriptor taken = one.release();
+  EXPECT_EQ(taken.get(), number);
+  EXPECT_FALSE(one);
+  ASSERT_EQ(::send(taken.get(), "x", 1, 0), 1);
+  EXPECT_EQ(two.receive(1s).value().content.size(), 1u);
 }
 
 }  // namespace

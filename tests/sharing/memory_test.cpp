@@ -24,8 +24,30 @@ TEST_P(shared_memory_test, is_one_handle_or_many) {
   EXPECT_EQ(mismatches(pieces.address(), 7, 5 * mib / 4), 0u);
   EXPECT_EQ(code_of(shared_memory::create(gpu(), bytes{})), errc::invalid_argument);
   EXPECT_EQ(code_of(shared_memory::create(gpu(), bytes::max())), errc::size_overflow);
-  EXPECT_EQ(code_of(shared_memory::create(gpu(), unit() * 241, {.unit = unit()})),
-            errc::limit_exceeded);
+  EXPECT_EQ(reason_of(shared_memory::create(gpu(), unit() * 241, {.unit = unit()})),
+            "limit_exceeded: more than 240 handles");
+  EXPECT_EQ(whole.device(), gpu());
+  EXPECT_FALSE(shared_memory{});
+}
+
+TEST_P(shared_memory_test, is_of_the_device_that_was_asked_for) {
+  if (machine_runtime->device_count() < 2) GTEST_SKIP() << "there is one device";
+  auto [here, there] = link_to_itself();
+  const auto second = machine_runtime->device(device_id{1}).value();
+  const auto memory = shared_memory::create(second, unit()).value();
+  EXPECT_EQ(memory.device(), second);
+  static_cast<void>(here.offer(memory).value());
+  auto offer = there.receive(1s).value();
+  EXPECT_EQ(offer.ticket().device, second.uuid().value());
+  const auto taken = offer.open_memory().value();
+  const auto rights_of = [&](int number) {
+    unsigned long long flags = 0;
+    const CUmemLocation place{CU_MEM_LOCATION_TYPE_DEVICE, number};
+    EXPECT_EQ(cu->mem_get_access(&flags, &place, taken.mapped_at()), CUDA_SUCCESS);
+    return flags;
+  };
+  EXPECT_EQ(rights_of(0), unsigned{CU_MEM_ACCESS_FLAGS_PROT_NONE});
+  EXPECT_EQ(rights_of(1), unsigned{CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
 }
 
 TEST_P(shared_memory_test, is_seen_at_the_other_end) {
@@ -39,9 +61,16 @@ TEST_P(shared_memory_test, is_seen_at_the_other_end) {
   EXPECT_EQ(offer.ticket().grant, grant.number());
   EXPECT_EQ(offer.ticket().size, 5_MiB);
   EXPECT_EQ(code_of(offer.open_event()), errc::invalid_argument);  // and it is still there
+  EXPECT_EQ(reason_of(offer.open_event()), "invalid_argument: the offer is no event");
+  EXPECT_EQ(reason_of(offer.open_pool()), "invalid_argument: the offer is no pool");
   auto taken = offer.open_memory().value();
   EXPECT_EQ(code_of(offer.open_memory()), errc::moved_from);
+  EXPECT_EQ(code_of(offer.open_event()), errc::moved_from);
+  EXPECT_FALSE(offer.is_note());
+  EXPECT_TRUE(offer.note().empty());
+  EXPECT_EQ(offer.ticket(), share_ticket{});
   EXPECT_EQ(taken.size(), 5_MiB);
+  EXPECT_EQ(taken.rights(), access_rights::read_write);
   EXPECT_NE(taken.address().value(), memory.address());
   EXPECT_EQ(taken.address().value(), taken.mapped_at());
   EXPECT_EQ(words(taken.mapped_at(), 16), words(memory.address(), 16));
@@ -51,39 +80,97 @@ TEST_P(shared_memory_test, is_seen_at_the_other_end) {
   EXPECT_EQ(code_of(taken.allow(gpu())), errc::closed);
   EXPECT_EQ(code_of(imported_memory{}.address()), errc::moved_from);
   EXPECT_EQ(code_of(imported_memory{}.close()), errc::moved_from);
+  EXPECT_EQ(code_of(imported_memory{}.allow(gpu())), errc::moved_from);
+  EXPECT_EQ(imported_memory{}.mapped_at(), 0u);
+  EXPECT_EQ(imported_memory{}.size(), bytes{});
+  EXPECT_EQ(imported_memory{}.rights(), access_rights::none);
   EXPECT_EQ(taken.mapped_at(), 0u);
   EXPECT_EQ(here.outstanding(), 0u);
   EXPECT_TRUE(taken.close());
 }
 
-TEST_P(shared_memory_test, exports_the_handles_of_a_part_and_no_others) {
-  auto [here, there] = link_to_itself();
-  const auto memory = shared_memory::create(gpu(), unit() * 4, {.unit = unit()}).value();
-  const bytes offset = unit() + 4_KiB;
-  ASSERT_EQ(fill(memory.address() + offset.count(), 9, unit().count() / 4, nullptr), CUDA_SUCCESS);
-  ASSERT_EQ(cu->ctx_synchronize(), CUDA_SUCCESS);
-  static_cast<void>(here.offer(memory, {.offset = offset, .size = unit()}).value());
-  auto offer = there.receive(1s).value();
-  EXPECT_EQ(offer.ticket().first, 1u);
-  EXPECT_EQ(offer.ticket().pieces, 2u);
-  EXPECT_EQ(offer.ticket().offset, 4_KiB);
-  const auto taken = offer.open_memory().value();
-  EXPECT_EQ(taken.size(), unit());
-  EXPECT_EQ(mismatches(taken.mapped_at(), 9, unit().count() / 4), 0u);
+/// Memory in handles of their own, each filled with its number.
+class shared_handles : public sharing_test {
+ protected:
+  void SetUp() override {
+    sharing_test::SetUp();
+    if (machine == nullptr || IsSkipped()) return;
+    words_each = unit().count() / sizeof(word);
+    memory = numbered(10);
+    ends.emplace(link_to_itself());
+  }
+  void TearDown() override {
+    memory = {};
+    ends.reset();
+    sharing_test::TearDown();
+  }
+  shared_memory numbered(word first) {
+    auto filled = shared_memory::create(gpu(), unit() * 4, {.unit = unit()}).value();
+    for (word i = 0; i < 4; ++i)
+      EXPECT_EQ(fill(filled.address() + i * unit().count(), first + i, words_each, nullptr),
+                CUDA_SUCCESS);
+    EXPECT_EQ(cu->ctx_synchronize(), CUDA_SUCCESS);
+    return filled;
+  }
+  imported_memory share(const shared_memory& source, share_view part = {}) {
+    static_cast<void>(ends->first.offer(source, part).value());
+    return ends->second.receive(1s).value().open_memory().value();
+  }
+  word first_word(const imported_memory& taken) { return words(taken.mapped_at(), 1).front(); }
+
+  std::size_t words_each = 0;
+  shared_memory memory;
+  std::optional<std::pair<share_link, share_link>> ends;
+};
+WEIR_CONTRACT(shared_handles);
+
+TEST_P(shared_handles, of_a_part_are_mapped_in_their_order) {
+  const auto taken = share(memory, {.offset = unit() + 4_KiB, .size = unit() * 2});
+  EXPECT_EQ(taken.size(), unit() * 2);
+  const std::size_t in_first = words_each - 1024;
+  EXPECT_EQ(mismatches(taken.mapped_at(), 11, in_first), 0u);
+  EXPECT_EQ(mismatches(taken.mapped_at() + in_first * 4, 12, words_each), 0u);
+  EXPECT_EQ(mismatches(taken.mapped_at() + (in_first + words_each) * 4, 13, 1024), 0u);
   std::size_t size = 0;
   CUdeviceptr base = 0;
   EXPECT_EQ(cu->mem_get_address_range(&base, &size, taken.mapped_at()), CUDA_SUCCESS);
   EXPECT_EQ(base, taken.mapped_at() - 4096);
+}
 
-  const auto refused = [&, &from = here](share_view part) {
-    return code_of(from.offer(memory, part));
+TEST_P(shared_handles, of_different_parts_are_mapped_apart) {
+  const auto second = share(memory, {.offset = unit(), .size = unit()});
+  const auto third = share(memory, {.offset = unit() * 2, .size = unit()});
+  const auto both = share(memory, {.offset = unit(), .size = unit() * 2});
+  const auto other_memory = numbered(30);
+  const auto of_other = share(other_memory, {.offset = unit(), .size = unit()});
+  EXPECT_EQ(first_word(second), 11u);
+  EXPECT_EQ(first_word(third), 12u);
+  EXPECT_EQ(mismatches(both.mapped_at() + unit().count(), 12, words_each), 0u);
+  EXPECT_EQ(first_word(of_other), 31u);
+  // Of the same handles another offset needs no mapping of its own.
+  const auto inside = share(memory, {.offset = unit() + 4_KiB, .size = 4_KiB});
+  EXPECT_EQ(inside.mapped_at(), second.mapped_at() + 4096);
+  EXPECT_EQ(inside.size(), 4_KiB);
+}
+
+TEST_P(shared_handles, are_unmapped_with_the_last_import_of_them) {
+  const auto is_mapped = [&](CUdeviceptr address) {
+    std::size_t size = 0;
+    CUdeviceptr base = 0;
+    return cu->mem_get_address_range(&base, &size, address) == CUDA_SUCCESS;
   };
-  EXPECT_EQ(refused({.offset = unit() * 4}), errc::invalid_argument);
-  EXPECT_EQ(refused({.offset = unit(), .size = unit() * 4}), errc::invalid_argument);
-  EXPECT_EQ(refused({.size = bytes::max()}), errc::invalid_argument);
-  EXPECT_EQ(refused({.rights = access_rights::none}), errc::invalid_argument);
-  EXPECT_EQ(code_of(here.offer(shared_memory{})), errc::invalid_argument);
-  EXPECT_EQ(code_of(there.receive(0ms)), errc::not_ready);
+  const auto first = share(memory, {.size = unit()});
+  auto second = share(memory, {.size = unit()});
+  const CUdeviceptr address = first.mapped_at();
+  ASSERT_EQ(second.mapped_at(), address);
+  EXPECT_TRUE(first.close());
+  EXPECT_TRUE(is_mapped(address));
+  EXPECT_EQ(first_word(second), 10u);
+  EXPECT_EQ(ends->first.outstanding(), 1u);
+  second = {};
+  EXPECT_FALSE(is_mapped(address));
+  EXPECT_EQ(ends->first.outstanding(), 0u);
+  EXPECT_EQ(first_word(share(memory, {.size = unit()})), 10u);  // and mapped anew
 }
 
 TEST_P(shared_memory_test, is_mapped_once_and_with_the_granted_rights) {
@@ -168,9 +255,20 @@ TEST_P(shared_memory_test, links_carry_notes_in_order) {
   EXPECT_TRUE(here.send_note(as_note("before")));
   static_cast<void>(here.offer(memory).value());
   EXPECT_TRUE(here.send_note({}));
-  EXPECT_EQ(text_of(there.receive(1s).value()), "before");
-  EXPECT_FALSE(there.receive(1s).value().is_note());
-  EXPECT_TRUE(there.receive(1s).value().is_note());
+  const auto first = there.receive(1s).value();
+  EXPECT_TRUE(first.is_note());
+  EXPECT_EQ(text_of(first), "before");
+  EXPECT_EQ(first.ticket(), share_ticket{});
+  const auto second = there.receive(1s).value();
+  EXPECT_FALSE(second.is_note());
+  EXPECT_TRUE(second.note().empty());
+  const auto third = there.receive(1s).value();
+  EXPECT_TRUE(third.is_note());
+  EXPECT_TRUE(third.note().empty());
+  std::string longest(share_link::most_note, 'x');
+  longest.back() = 'y';
+  EXPECT_TRUE(here.send_note(as_note(longest)));
+  EXPECT_EQ(text_of(there.receive(1s).value()), longest);
   const std::string large(share_link::most_note + 1, 'x');
   EXPECT_EQ(code_of(here.send_note(as_note(large))), errc::invalid_argument);
 }
@@ -185,13 +283,18 @@ TEST_P(shared_memory_test, of_an_allocator_is_a_block_in_handles_of_its_own) {
     auto memory = shared_memory::allocate(heap, pool, unit() * 2 + 1_KiB, stream).value();
     auto behind = shared_memory::allocate(heap, pool, unit(), stream).value();
     EXPECT_EQ(memory.unit(), unit());
+    EXPECT_EQ(memory.size(), unit() * 2 + 1_KiB);
+    EXPECT_EQ(memory.device(), gpu());
+    EXPECT_EQ(memory.address() % unit().count(), 0u);
     EXPECT_EQ(pool.stats().blocks.current, 3u);
+    EXPECT_EQ(pool.stats().requested.current, unit() * 5);  // in whole handles
     ASSERT_EQ(fill(memory.address(), 5, unit().count() / 2, stream.handle()), CUDA_SUCCESS);
     ASSERT_TRUE(stream.synchronize());
     static_cast<void>(here.offer(memory).value());
     auto offer = there.receive(1s).value();
     EXPECT_EQ(offer.ticket().pieces, 3u);
     EXPECT_EQ(offer.ticket().offset, bytes{});
+    EXPECT_EQ(offer.ticket().size, unit() * 2 + 1_KiB);
     auto taken = offer.open_memory().value();
     EXPECT_EQ(mismatches(taken.mapped_at(), 5, unit().count() / 2), 0u);
 
@@ -214,8 +317,8 @@ TEST_P(shared_memory_test, of_an_allocator_needs_an_exportable_pool) {
     EXPECT_EQ(code_of(shared_memory::allocate(heap, plain, unit(), stream)), errc::not_supported);
     EXPECT_EQ(code_of(shared_memory::allocate(heap, {}, unit(), stream)), errc::invalid_argument);
     EXPECT_EQ(code_of(shared_memory::allocate(heap, pool, {}, stream)), errc::invalid_argument);
-    EXPECT_EQ(code_of(shared_memory::allocate(heap, pool, unit() * 241, stream)),
-              errc::limit_exceeded);
+    EXPECT_EQ(reason_of(shared_memory::allocate(heap, pool, unit() * 241, stream)),
+              "limit_exceeded: more than 240 handles");
     EXPECT_EQ(plain.stats().blocks.current, 0u);
 
     void* const block = pool.allocate(3_MiB, stream);
@@ -249,7 +352,11 @@ TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_
       EXPECT_EQ(code_of(link.revoke(grant, 10ms)), errc::not_ready);
     }
     memory = {};
-    EXPECT_THAT(take_reports(), ElementsAre(Field(&error::code, errc::not_ready)));
+    EXPECT_THAT(take_reports(),
+                ElementsAre(error{.code = errc::not_ready,
+                                  .requested = unit(),
+                                  .detail = "a block stays allocated: another process may still "
+                                            "have it mapped"}));
     EXPECT_EQ(pool.stats().blocks.current, 1u);
   }
   EXPECT_TRUE(heap.close());
@@ -361,6 +468,65 @@ TEST_P(shared_memory_end_test, comes_after_a_capture_which_it_leaves_alone) {
   EXPECT_TRUE(closed.close());
   EXPECT_EQ(here.outstanding(), 0u) << "what could not go then goes now";
   expect_to_be_read();
+}
+
+// A stream that weir does not know: the legacy stream, which waits for it, tells of its capture.
+TEST_P(shared_memory_end_test, leaves_captures_of_strangers_alone) {
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
+  static_cast<void>(here.offer(memory).value());
+  const auto taken = there.receive(1s).value().open_memory().value();
+  const CUstream stranger = new_stream(CU_STREAM_DEFAULT);
+  ASSERT_EQ(cu->stream_begin_capture(stranger, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+  EXPECT_EQ(reason_of(taken.close()),
+            "capture_forbidden: work may still use the memory, and cannot be waited for in a "
+            "capture");
+  ASSERT_EQ(fill(copied, 7, count, stranger), CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cu->stream_end_capture(stranger, &graph), CUDA_SUCCESS) << "it is whole";
+  ASSERT_EQ(cu->graph_destroy(graph), CUDA_SUCCESS);
+  EXPECT_TRUE(taken.close());
+  EXPECT_EQ(here.outstanding(), 0u);
+}
+
+TEST_P(shared_memory_end_test, of_an_import_waits_for_every_device_that_reaches_it) {
+  if (machine_runtime->device_count() < 2) GTEST_SKIP() << "there is one device";
+  auto [here, there] = link_to_itself();
+  const auto memory = shared_memory::create(gpu(), unit()).value();
+  write(memory.address());
+  const auto second = machine_runtime->device(device_id{1}).value();
+  const auto far = weir::stream::create(second).value();
+  const auto far_memory = shared_memory::create(second, unit()).value();
+  for (const bool is_captured : {false, true}) {
+    static_cast<void>(here.offer(memory).value());
+    auto taken = there.receive(1s).value().open_memory().value();
+    ASSERT_TRUE(taken.allow(second));
+    {
+      const context_scope bound{second};
+      ASSERT_EQ(cu->memcpy_dtod_async(far_memory.address(), taken.mapped_at(), 64, far.handle()),
+                CUDA_SUCCESS);
+      if (is_captured) {
+        ASSERT_EQ(cu->stream_begin_capture(far.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                  CUDA_SUCCESS);
+      }
+    }
+    if (!is_captured) {
+      EXPECT_TRUE(taken.close());
+      EXPECT_TRUE(far.is_complete().value());
+      continue;
+    }
+    EXPECT_EQ(code_of(taken.close()), errc::capture_forbidden);
+    taken = {};
+    EXPECT_EQ(here.outstanding(), 1u);
+    CUgraph graph = nullptr;
+    ASSERT_EQ(cu->stream_end_capture(far.handle(), &graph), CUDA_SUCCESS);
+    ASSERT_EQ(cu->graph_destroy(graph), CUDA_SUCCESS);
+    // It waits for the device that had the capture, and for that one alone.
+    static_cast<void>(shared_memory::create(gpu(), unit()).value());
+    EXPECT_EQ(here.outstanding(), 1u);
+    static_cast<void>(shared_memory::create(second, unit()).value());
+    EXPECT_EQ(here.outstanding(), 0u);
+  }
 }
 
 TEST_P(shared_memory_test, can_be_reached_by_other_devices_with_the_same_rights) {

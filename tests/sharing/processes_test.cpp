@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <thread>
 
 #include "sharing/sharing_fixture.hpp"
@@ -47,6 +48,7 @@ WEIR_CHILD(answer_in_memory) {
   WEIR_CHILD_EXPECT(0, number_of(link));
   auto offer = link->receive(20s);
   WEIR_CHILD_EXPECT(0, number_of(offer));
+  const bool is_legacy = offer->ticket().kind == share_kind::legacy_memory;
   auto memory = offer->open_memory();
   WEIR_CHILD_EXPECT(0, number_of(memory));
   auto note = link->receive(20s);
@@ -59,7 +61,12 @@ WEIR_CHILD(answer_in_memory) {
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.stream_create(&stream, CU_STREAM_NON_BLOCKING));
   for (int i = 0; i < 100; ++i)
     WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.memset_d32_async(address, value + 1, 16, stream));
+  if (is_legacy) {
+    const auto home = runtime_over(machine)->device(device_id{0}).value();
+    WEIR_CHILD_EXPECT(number_of(errc::not_supported), number_of(memory->allow(home)));
+  }
   WEIR_CHILD_EXPECT(0, number_of(memory->close()));
+  WEIR_CHILD_EXPECT(number_of(errc::closed), number_of(memory->address()));
   WEIR_CHILD_EXPECT(true, machine.take_hazards().empty());
   WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.stream_destroy(stream));
   WEIR_CHILD_EXPECT(0, number_of(link->send_note(as_note("done"))));
@@ -143,6 +150,51 @@ TEST_P(processes, share_legacy_memory) {
   EXPECT_EQ(text_of(link.receive(20s).value()), "done");
   EXPECT_EQ(link.outstanding(), 0u);
   EXPECT_EQ(mismatches(memory, 62, 16), 0u);
+  EXPECT_TRUE(child.link().meet());
+  EXPECT_EQ(child.wait(), 0);
+}
+
+/// Offers legacy memory of its own: first as larger than it is, then as it is.
+WEIR_CHILD(lie_about_legacy_memory) {
+  const table& cu = machine.driver();
+  auto channel = share_channel::adopt(descriptor{parent.receive_descriptor()});
+  WEIR_CHILD_EXPECT(0, number_of(channel));
+  const auto own = runtime_over(machine);
+  const auto home = own->device(device_id{0}).value();
+  const bytes size = home.capabilities().granularity;
+  CUdeviceptr memory = 0;
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_alloc(&memory, size.count()));
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.memset_d32(memory, 77, 16));
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.ctx_synchronize());
+  CUipcMemHandle handle{};
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.ipc_get_mem_handle(&handle, memory));
+  const liar self{*std::move(channel)};
+  self.say(sharing::encode_number(sharing::packet_kind::hello, self.number));
+  share_ticket ticket{.kind = share_kind::legacy_memory,
+                      .device = home.uuid().value(),
+                      .exporter = self.number,
+                      .object = 1,
+                      .size = size * 2};
+  std::memcpy(ticket.payload.data(), &handle, sizeof(handle));
+  for (ticket.grant = 1; ticket.grant <= 2; ++ticket.grant) {
+    self.offer(ticket);
+    ticket.size = size;
+  }
+  WEIR_CHILD_EXPECT(true, parent.meet());
+  WEIR_CHILD_EXPECT(CUDA_SUCCESS, cu.mem_free(memory));
+  return 0;
+}
+
+TEST_P(processes, check_the_size_of_legacy_memory) {
+  child_process child{"lie_about_legacy_memory", GetParam()};
+  auto link = link_to(child);
+  EXPECT_EQ(reason_of(link.receive(20s).value().open_memory()),
+            "invalid_argument: the memory has " + to_string(unit()));
+  auto taken = link.receive(20s).value().open_memory().value();  // the first is closed by now
+  EXPECT_EQ(taken.size(), unit());
+  EXPECT_EQ(mismatches(taken.mapped_at(), 77, 16), 0u);
+  EXPECT_TRUE(taken.close());
+  EXPECT_EQ(taken.mapped_at(), 0u);
   EXPECT_TRUE(child.link().meet());
   EXPECT_EQ(child.wait(), 0);
 }
@@ -235,6 +287,27 @@ TEST_P(processes, notice_that_an_importer_died) {
     EXPECT_TRUE(comes([&] { return link.outstanding() == 0; }));
     EXPECT_EQ(pool.stats().blocks.current, 0u);  // a dead process has nothing mapped
     EXPECT_EQ(code_of(link.check()), errc::peer_closed);
+  }
+  EXPECT_TRUE(heap.close());
+}
+
+// A process that has ended has nothing mapped, also if nobody looked before the link was closed.
+TEST_P(processes, free_what_a_dead_importer_had_when_its_link_ends) {
+  auto heap = caching_allocator::create(gpu()).value();
+  const auto stream = weir::stream::create(gpu()).value();
+  {
+    const auto pool = heap.create_pool("shared", {.exportable = true}).value();
+    auto memory = shared_memory::allocate(heap, pool, unit(), stream).value();
+    child_process child{"hold_forever", GetParam()};
+    {
+      auto link = link_to(child);
+      static_cast<void>(link.offer(memory).value());
+      EXPECT_TRUE(child.link().meet());
+      child.kill();
+      EXPECT_NE(child.wait(), 0);
+    }
+    memory = {};
+    EXPECT_EQ(pool.stats().blocks.current, 0u);
   }
   EXPECT_TRUE(heap.close());
 }

@@ -29,6 +29,17 @@ result<share_link> link_from_parent(const machine_under_test& machine, process_l
   return share_link::open(runtime_over(machine), std::move(channel));
 }
 
+std::pair<share_link, share_link> open_link_to_itself(const std::shared_ptr<runtime>& machine,
+                                                      share_link_options settings) {
+  auto [one, two] = share_channel::pair().value();
+  std::optional<share_link> second;
+  std::thread other{
+      [&, end = &two] { second = share_link::open(machine, std::move(*end), settings).value(); }};
+  auto first = share_link::open(machine, std::move(one), settings).value();
+  other.join();
+  return {std::move(first), *std::move(second)};
+}
+
 share_ticket ticket_of(std::uint64_t exporter, device home, bytes size) {
   return {.device = home.uuid().value(),
           .exporter = exporter,
@@ -43,38 +54,19 @@ void sharing_test::SetUp() {
   contract_test::SetUp();
   if (machine == nullptr) return;
   machine_runtime = runtime_over(*machine);
-  set_error_handler(
-      [](const error& failure, void* self) noexcept {
-        static_cast<sharing_test*>(self)->reports_.push_back(failure);
-      },
-      this);
 }
 
 void sharing_test::TearDown() {
   machine_runtime.reset();
   contract_test::TearDown();
-  set_error_handler(nullptr);
-  for (const error& each : reports_) ADD_FAILURE() << each.message();
+  for (const error& each : take_reports()) ADD_FAILURE() << each.message();
 }
-
-std::vector<error> sharing_test::take_reports() { return std::exchange(reports_, {}); }
 
 share_link sharing_test::link_to(child_process& child) {
   auto [ours, theirs] = share_channel::pair().value();
   EXPECT_TRUE(child.link().send_descriptor(theirs.get()));
   theirs.close();
   return share_link::open(machine_runtime, std::move(ours), {.limit = 20s}).value();
-}
-
-std::pair<share_link, share_link> sharing_test::link_to_itself(share_link_options settings) {
-  auto [one, two] = share_channel::pair().value();
-  std::optional<share_link> second;
-  std::thread other{[&, end = &two] {
-    second = share_link::open(machine_runtime, std::move(*end), settings).value();
-  }};
-  auto first = share_link::open(machine_runtime, std::move(one), settings).value();
-  other.join();
-  return {std::move(first), *std::move(second)};
 }
 
 }  // namespace weir::testing_support

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "sharing/packet.hpp"
 #include "support/child_process.hpp"
 #include "support/contract_test.hpp"
+#include "support/reports.hpp"
 #include "weir/share/session.hpp"
 
 namespace weir::testing_support {
@@ -23,13 +25,12 @@ namespace weir::testing_support {
 using namespace weir::literals;
 using namespace std::chrono_literals;
 
-/// The error's code, or nothing where there was none.
+/// "code: detail" of the error, "" where there was none.
 template <class Result>
-[[nodiscard]] std::optional<errc> code_of(const Result& outcome) {
-  if (outcome) return std::nullopt;
-  return outcome.code();
+[[nodiscard]] std::string reason_of(const Result& outcome) {
+  return outcome ? "" : to_string(outcome.code()) + ": " + outcome.error().detail;
 }
-/// The same as a number, 0 where there was none: for children.
+/// The code as a number, 0 where there was none: for children.
 template <class Result>
 [[nodiscard]] int number_of(const Result& outcome) {
   return outcome ? 0 : static_cast<int>(outcome.code());
@@ -50,6 +51,10 @@ template <class Result>
 [[nodiscard]] result<share_link> link_from_parent(const machine_under_test& machine,
                                                   process_link& parent);
 
+/// A link whose ends are both in this process.
+[[nodiscard]] std::pair<share_link, share_link> open_link_to_itself(
+    const std::shared_ptr<runtime>& machine, share_link_options settings = {});
+
 /// A ticket for one handle of 2 MiB, as `exporter` would write it.
 [[nodiscard]] share_ticket ticket_of(std::uint64_t exporter, device home, bytes size);
 
@@ -65,14 +70,16 @@ class sharing_test : public contract_test {
   /// Opens a link to a child, which calls link_from_parent().
   [[nodiscard]] share_link link_to(child_process& child);
   /// Both ends in this process.
-  [[nodiscard]] std::pair<share_link, share_link> link_to_itself(share_link_options settings = {});
+  [[nodiscard]] std::pair<share_link, share_link> link_to_itself(share_link_options settings = {}) {
+    return open_link_to_itself(machine_runtime, settings);
+  }
   /// What the error handler heard since the last time.
-  [[nodiscard]] std::vector<error> take_reports();
+  [[nodiscard]] std::vector<error> take_reports() { return reported_.take(); }
 
   std::shared_ptr<runtime> machine_runtime;
 
  private:
-  std::vector<error> reports_;
+  reports reported_;
 };
 
 /// The other end of a link, in the hands of somebody who can say anything.

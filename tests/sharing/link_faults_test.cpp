@@ -1,0 +1,226 @@
+// Sharing on a machine whose calls fail: one error each, and nothing stays behind. Simulated only.
+#include <cstring>
+
+#include "sharing/session.hpp"
+#include "sharing/sharing_fixture.hpp"
+#include "weir/sim/machine.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using driver::call;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::IsEmpty;
+
+class link_faults : public ::testing::Test {
+ protected:
+  link_faults() {
+    sim::machine_options options;
+    options.devices.assign(2, sim::device_spec{.capacity = bytes{std::uint64_t{1} << 30},
+                                               .context_overhead = bytes{64 << 20}});
+    machine = sim::machine::create(options).value();
+    machine_runtime = runtime::open_simulated(machine).value();
+    bound.emplace(gpu());
+    links.emplace(open_link_to_itself(machine_runtime));
+  }
+  void TearDown() override {
+    EXPECT_THAT(reported.take(), IsEmpty());
+    EXPECT_THAT(machine->hazards(), IsEmpty());
+  }
+
+  [[nodiscard]] weir::device gpu() const { return machine_runtime->device(device_id{0}).value(); }
+  [[nodiscard]] bytes used() const { return machine->used(device_id{0}); }
+  [[nodiscard]] share_link& here() { return links->first; }
+  [[nodiscard]] share_link& there() { return links->second; }
+  imported_memory share(const shared_memory& memory) {
+    static_cast<void>(here().offer(memory).value());
+    return there().receive(1s).value().open_memory().value();
+  }
+  /// Captures a stream of weir's while `act` runs.
+  template <class Act>
+  void during_a_capture(const Act& act) {
+    const auto stream = weir::stream::create(gpu()).value();
+    const table& cu = machine->driver();
+    ASSERT_EQ(cu.stream_begin_capture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+              CUDA_SUCCESS);
+    act();
+    CUgraph graph = nullptr;
+    ASSERT_EQ(cu.stream_end_capture(stream.handle(), &graph), CUDA_SUCCESS);
+    ASSERT_EQ(cu.graph_destroy(graph), CUDA_SUCCESS);
+  }
+
+  reports reported;
+  std::shared_ptr<sim::machine> machine;
+  std::shared_ptr<runtime> machine_runtime;
+  std::optional<context_scope> bound;
+  std::optional<std::pair<share_link, share_link>> links;
+};
+
+TEST_F(link_faults, leave_nothing_behind_whichever_call_fails) {
+  const auto share_something = [&]() -> result<imported_memory> {
+    WEIR_TRY_VALUE(memory, shared_memory::create(gpu(), 4_MiB, {.unit = 2_MiB}));
+    WEIR_TRY(here().offer(memory));
+    WEIR_TRY_VALUE(offer, there().receive(1s));
+    auto opened = offer.open_memory();
+    machine->clear_faults();  // what follows releases
+    return opened;
+  };
+  const std::uint64_t calls_before = machine->calls();
+  EXPECT_TRUE(share_something().value().close());
+  const std::uint64_t calls = machine->calls() - calls_before;
+  EXPECT_EQ(here().outstanding(), 0u);
+  bytes used_before = used();
+  std::size_t open_before = open_descriptors();
+  std::size_t failures = 0;
+  for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+    SCOPED_TRACE(nth);
+    machine->fail_any(nth, CUDA_ERROR_OUT_OF_MEMORY);
+    const auto outcome = share_something();
+    machine->clear_faults();
+    if (outcome) {
+      EXPECT_TRUE(outcome->close());
+    } else {
+      ++failures;
+      EXPECT_EQ(outcome.code(), errc::out_of_memory);
+    }
+    EXPECT_EQ(here().outstanding(), 0u);
+    if (const auto untold = reported.take(); !untold.empty()) {  // a release that did not happen
+      EXPECT_TRUE(outcome);
+      EXPECT_THAT(untold, ElementsAre(Field(&error::code, errc::out_of_memory)));
+      used_before = used();
+      open_before = open_descriptors();
+    }
+    EXPECT_EQ(used(), used_before);
+    EXPECT_EQ(open_descriptors(), open_before);
+  }
+  EXPECT_GE(failures, 20u);
+}
+
+TEST_F(link_faults, of_an_unmapping_are_returned_and_end_the_import_all_the_same) {
+  for (const call failing : {call::mem_unmap, call::mem_address_free}) {
+    const auto memory = shared_memory::create(gpu(), 4_MiB, {.unit = 2_MiB}).value();
+    const auto taken = share(memory);
+    const std::uint64_t unmapped = machine->calls(call::mem_unmap);
+    machine->fail(failing, 1, CUDA_ERROR_ILLEGAL_STATE);
+    const auto closed = taken.close();
+    ASSERT_FALSE(closed);
+    EXPECT_EQ(closed.error().native, CUDA_ERROR_ILLEGAL_STATE);
+    EXPECT_EQ(closed.error().call, driver::info(failing).symbol);
+    EXPECT_EQ(machine->calls(call::mem_unmap), unmapped + 2) << "each piece is tried";
+    EXPECT_EQ(taken.mapped_at(), 0u);
+    EXPECT_EQ(here().outstanding(), 0u);
+    EXPECT_TRUE(taken.close());
+    machine->clear_faults();
+  }
+}
+
+TEST_F(link_faults, of_a_wait_leave_kept_mappings_for_the_next_one) {
+  const auto memory = shared_memory::create(gpu(), 2_MiB).value();
+  auto dropped = share(memory);
+  const auto second = share(memory);
+  during_a_capture([&] { dropped = {}; });
+  EXPECT_EQ(here().outstanding(), 2u);
+  machine->fail(call::ctx_synchronize, 1, CUDA_ERROR_ILLEGAL_STATE);
+  const auto closed = second.close();
+  ASSERT_FALSE(closed);
+  EXPECT_EQ(closed.error().native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(second.mapped_at(), 0u) << "a device that cannot be waited for does no more work";
+  EXPECT_EQ(here().outstanding(), 1u);
+  { const auto waits = shared_memory::create(gpu(), 2_MiB).value(); }
+  EXPECT_EQ(here().outstanding(), 0u);
+}
+
+TEST_F(link_faults, of_a_capture_keep_the_exporters_memory_until_the_next_wait) {
+  const bytes before = used();
+  auto memory = shared_memory::create(gpu(), 6_MiB, {.unit = 2_MiB}).value();
+  EXPECT_EQ(used(), before + 6_MiB);
+  during_a_capture([&] { memory = {}; });
+  EXPECT_EQ(used(), before + 6_MiB);
+  { const auto waits = shared_memory::create(gpu(), 2_MiB).value(); }
+  EXPECT_EQ(used(), before);
+}
+
+TEST_F(link_faults, of_a_lost_device_end_imports_with_an_error) {
+  auto memory = shared_memory::create(gpu(), 2_MiB).value();
+  auto closed = share(memory);
+  auto dropped = share(memory);
+  machine->lose_device(device_id{0});
+  EXPECT_EQ(code_of(closed.close()), errc::device_lost);
+  EXPECT_EQ(closed.mapped_at(), 0u);
+  EXPECT_EQ(here().outstanding(), 1u);
+  dropped = {};
+  EXPECT_EQ(here().outstanding(), 0u);
+  EXPECT_THAT(reported.take(), ::testing::Contains(Field(&error::code, errc::device_lost)));
+  memory = {};
+  EXPECT_THAT(reported.take(), ::testing::Contains(Field(&error::code, errc::device_lost)));
+}
+
+TEST_F(link_faults, are_answered_where_a_device_has_no_name) {
+  table nameless = machine->driver();
+  nameless.device_get_uuid = nullptr;
+  const auto other_runtime = runtime::open_table(nameless, "nameless", machine).value();
+  const auto ends = open_link_to_itself(other_runtime);
+  const auto home = other_runtime->device(device_id{0}).value();
+  const auto memory = shared_memory::create(home, 2_MiB).value();
+  EXPECT_EQ(reason_of(ends.first.offer(memory)), "not_supported: the device has no UUID");
+  EXPECT_EQ(ends.first.outstanding(), 0u);
+}
+
+TEST_F(link_faults, are_answered_where_memory_needs_too_many_handles) {
+  const bytes before = used();
+  {
+    const auto most = shared_memory::create(gpu(), 480_MiB, {.unit = 2_MiB}).value();
+    EXPECT_EQ(used(), before + 480_MiB);
+    const auto taken = share(most);
+    EXPECT_EQ(taken.size(), 480_MiB);
+  }
+  EXPECT_EQ(here().outstanding(), 0u);
+  EXPECT_EQ(reason_of(shared_memory::create(gpu(), 480_MiB + 1_B, {.unit = 2_MiB})),
+            "limit_exceeded: more than 240 handles");
+  EXPECT_EQ(used(), before);
+  // Both sizes are rounded up: the unit to the granularity, the whole to the unit.
+  const auto uneven = shared_memory::create(gpu(), 5_MiB, {.unit = 3_MiB}).value();
+  EXPECT_EQ(uneven.size(), 5_MiB);
+  EXPECT_EQ(uneven.unit(), 4_MiB);
+  EXPECT_EQ(used(), before + 8_MiB);
+}
+
+// The size in a ticket is a claim; an allocation of a pool is as large as the driver says.
+TEST_F(link_faults, of_a_lying_peer_free_what_was_imported) {
+  auto [ours, theirs] = share_channel::pair().value();
+  const liar other{std::move(theirs)};
+  other.say(sharing::encode_number(sharing::packet_kind::hello, other.number));
+  const auto link = share_link::open(machine_runtime, std::move(ours)).value();
+  const auto stream = weir::stream::create(gpu()).value();
+  const auto pool =
+      stream_pool::create(gpu(), {.handles = stream_pool_handles::posix_descriptor}).value();
+  auto memory = pool.allocate_owned(4_MiB, stream).value();
+  ASSERT_TRUE(stream.synchronize());
+  const auto exported = pool.export_descriptor().value();
+  auto imported = stream_pool::import_descriptor(gpu(), exported.get()).value();
+  share_ticket ticket{.kind = share_kind::pool_pointer,
+                      .device = gpu().uuid().value(),
+                      .exporter = other.number,
+                      .object = 1,
+                      .payload = pool.export_pointer(memory.data()).value().data};
+  const auto open_as = [&](bytes size) {
+    ++ticket.grant;
+    ticket.size = size;
+    other.offer(ticket);
+    return link.receive(1s).value().open_allocation(imported, stream);
+  };
+  EXPECT_EQ(reason_of(open_as(4_MiB + 1_B)), "invalid_argument: the allocation has 4 MiB");
+  ASSERT_TRUE(stream.synchronize());
+  for (const bytes size : {4_MiB, 1_MiB}) {
+    auto opened = open_as(size);
+    ASSERT_EQ(reason_of(opened), "");
+    EXPECT_TRUE(opened->free());
+    ASSERT_TRUE(stream.synchronize());
+  }
+  EXPECT_TRUE(memory.free());
+  ASSERT_TRUE(stream.synchronize());
+}
+
+}  // namespace
+}  // namespace weir::testing_support
