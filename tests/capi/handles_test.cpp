@@ -145,6 +145,94 @@ TEST_F(c_handles, are_found_without_a_lock_as_long_as_they_are_open) {
   EXPECT_EQ(capi::peek(later, second), nullptr);
 }
 
+// Who closes a handle waits for those who read what it stands for.
+TEST_F(c_handles, are_closed_when_nobody_reads_them_any_more) {
+  weir_stream* shared = nullptr;
+  ASSERT_EQ(weir_stream_create(machine, 0, 0, 0, &shared), weir_ok);
+  capi::table::reader* const reader = capi::read_section::reader();
+  if (reader == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
+  std::atomic<bool> is_closed{false};
+  std::thread closer;
+  {
+    const capi::read_section section{*reader};
+    closer = std::thread{[&] {
+      EXPECT_EQ(weir_stream_close(shared), weir_ok);
+      is_closed = true;
+    }};
+    while (capi::peek(section, shared) != nullptr) std::this_thread::yield();
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    EXPECT_FALSE(is_closed);
+  }
+  closer.join();
+}
+
+TEST_F(c_handles, pass_a_threads_mark_on_to_the_next_thread) {
+  if (capi::read_section::reader() == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
+  std::set<capi::table::reader*> marks;
+  for (int i = 0; i < 10; ++i) {
+    std::thread{[&] {
+      marks.insert(capi::read_section::reader());
+      EXPECT_EQ(capi::read_section::reader(), capi::read_section::reader());
+    }}.join();
+  }
+  EXPECT_EQ(marks.size(), 1u);
+  EXPECT_FALSE(marks.contains(capi::read_section::reader()));
+}
+
+// A thread that was reading when the process was forked is not there, and must not be waited for.
+TEST_F(c_handles, are_closed_in_a_forked_child_whoever_read_them) {
+  std::atomic<int> stage{0};
+  std::thread reads{[&] {
+    capi::table::reader* const reader = capi::read_section::reader();
+    if (reader != nullptr) {
+      const capi::read_section section{*reader};
+      stage = 1;
+      while (stage == 1) std::this_thread::yield();
+    }
+    stage = 2;
+  }};
+  while (stage == 0) std::this_thread::yield();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(20);
+    const weir_error code = weir_stream_close(stream);
+    ::_exit(code == weir_ok || code == weir_error_driver_gone ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  stage = 2;
+  reads.join();
+}
+
+TEST_F(c_handles, are_numbers_with_a_kind_a_place_and_a_generation) {
+  weir_event* first = nullptr;
+  weir_event* second = nullptr;
+  ASSERT_EQ(weir_event_create(machine, 0, 0, &first), weir_ok);
+  ASSERT_EQ(weir_event_close(first), weir_ok);
+  ASSERT_EQ(weir_event_create(machine, 0, 0, &second), weir_ok);
+  const std::uint64_t old = capi::number_of(first);
+  const std::uint64_t now = capi::number_of(second);
+  EXPECT_EQ(now & 0xff, 0x05u);
+  EXPECT_EQ(capi::table::index_in(now), capi::table::index_in(old)) << "the place is used again";
+  EXPECT_EQ(now >> 32, (old >> 32) + 1);
+
+  const auto said = [](std::uint64_t number) {
+    const weir_error code = weir_event_synchronize(reinterpret_cast<weir_event*>(number));
+    const std::string message = code == weir_ok ? ": " : weir_last_error_message();
+    return message.substr(message.rfind(": ") + 2);
+  };
+  EXPECT_EQ(said(now), "");
+  EXPECT_EQ(said(old), "the event was closed");
+  EXPECT_EQ(said(now + (std::uint64_t{1} << 32)), "this is no event") << "it is not there yet";
+  EXPECT_EQ(said(now & 0xffff'ffff), "this is no event") << "no generation is 0";
+  EXPECT_EQ(said((now & ~std::uint64_t{0xff}) | 0x03), "this is no event");
+  EXPECT_EQ(said((now & ~(std::uint64_t{0xffffff} << 8)) | std::uint64_t{0xffffff} << 8),
+            "this is no event");
+  EXPECT_EQ(weir_event_close(second), weir_ok);
+}
+
 TEST_F(c_handles, use_the_thread_cache) {
   void* first = nullptr;
   ASSERT_EQ(weir_allocator_allocate(memory, 4096, stream, &first), weir_ok);

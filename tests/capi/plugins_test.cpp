@@ -24,7 +24,7 @@ using testing_support::reports;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 constexpr const char* small_process =
-    "runtime=sim,sim_devices=2,sim_capacity=1GiB,heap_limit=64MiB";
+    "runtime=sim,sim_devices=2,sim_capacity=1GiB,sim_mode=manual,heap_limit=64MiB";
 
 /// The process's own things can be made once a process, and are of a simulated machine here.
 class plugins : public ::testing::Test {
@@ -40,17 +40,49 @@ class plugins : public ::testing::Test {
     EXPECT_THROW(static_cast<void>(weir_torch_malloc_or_throw(100, 0, nullptr)), failure);
     weir_torch_init(1);
     weir_torch_free(nullptr, 0, 0, nullptr);
+    EXPECT_EQ(weir_plugin_release_stream(0, nullptr), weir_ok);  // there is nothing to say it to
+
+    ASSERT_EQ(weir_default_set_options("runtime=sim,sim_devices=3"), weir_ok);
+    ASSERT_EQ(weir_default_set_options(small_process), weir_ok);  // instead
+    weir_torch_init(1);
+    EXPECT_EQ(weir_default_set_options("runtime=sim,sim_devices=3"), weir_error_not_permitted);
+    EXPECT_THAT(weir_last_error_message(),
+                HasSubstr("the process's runtime is open already, with other options"));
+    // Allocators that there are not yet are made as was said last.
+    ASSERT_EQ(limit_of(0), 64 * mib);
+    const std::string other_limit = std::string{small_process} + ",heap_limit=48MiB";
+    ASSERT_EQ(weir_default_set_options(other_limit.c_str()), weir_ok);
+    ASSERT_EQ(limit_of(0), 64 * mib);
+    ASSERT_EQ(limit_of(1), 48 * mib);
     ASSERT_EQ(weir_default_set_options(small_process), weir_ok);
+  }
+  [[nodiscard]] static weir_allocator* memory_of(int device) {
+    weir_allocator* memory = nullptr;
+    EXPECT_EQ(weir_default_allocator(device, &memory), weir_ok) << weir_last_error_message();
+    return memory;
+  }
+  [[nodiscard]] static std::uint64_t limit_of(int device) {
+    std::uint64_t most = 0;
+    EXPECT_EQ(weir_allocator_get_limit(memory_of(device), &most), weir_ok);
+    return most;
+  }
+  [[nodiscard]] static weir_memory_stats stats_of(int device) {
+    weir_memory_stats stats{};
+    stats.struct_size = sizeof(stats);
+    EXPECT_EQ(weir_allocator_get_stats(memory_of(device), &stats), weir_ok)
+        << weir_last_error_message();
+    return stats;
+  }
+  [[nodiscard]] static std::uint64_t legacy_id(int device = 0) {
+    return capi::default_allocator_of(device).value().object->legacy.id().value().number();
   }
   void TearDown() override {
     for (const error& each : reported.take()) ADD_FAILURE() << each.message();
   }
   [[nodiscard]] static weir_block_info block_of(const void* pointer, int device = 0) {
-    weir_allocator* memory = nullptr;
-    EXPECT_EQ(weir_default_allocator(device, &memory), weir_ok);
     weir_block_info block{};
     block.struct_size = sizeof(block);
-    EXPECT_EQ(weir_allocator_find_block(memory, pointer, &block), weir_ok)
+    EXPECT_EQ(weir_allocator_find_block(memory_of(device), pointer, &block), weir_ok)
         << weir_last_error_message();
     return block;
   }
@@ -117,7 +149,13 @@ TEST_F(plugins, share_what_belongs_to_the_process) {
   EXPECT_EQ(weir_runtime_close(same_machine), weir_ok);
 
   EXPECT_EQ(weir_default_set_options("heap_policy=lavish"), weir_error_bad_option);
-  EXPECT_EQ(weir_default_set_options("runtime=sim,sim_devices=3"), weir_error_not_permitted);
+  for (const char* other_machine :
+       {"runtime=auto", "driver_path=x", "sim_devices=3", "sim_capacity=2GiB", "sim_seed=77",
+        "sim_mode=timed", "sim_lag=1ms", "sim_hazards=off"}) {
+    const std::string list = std::string{small_process} + "," + other_machine;
+    EXPECT_EQ(weir_default_set_options(list.c_str()), weir_error_not_permitted) << other_machine;
+  }
+  EXPECT_EQ(weir_default_set_options(nullptr), weir_error_not_permitted) << "the real machine";
   EXPECT_EQ(weir_default_set_options(small_process), weir_ok);
 }
 
@@ -127,20 +165,52 @@ TEST_F(plugins, of_torch_follow_streams) {
   void* p = weir_torch_malloc(3 * mib, 0, stream.native);
   ASSERT_NE(p, nullptr) << weir_last_error_message();
   EXPECT_EQ(block_of(p).stream, stream.id);
+  EXPECT_EQ(block_of(p).requested, 3 * mib);
   std::size_t size = 0;
   EXPECT_EQ(weir_torch_base_alloc(static_cast<char*>(p) + mib, &size), p);
   EXPECT_EQ(size, 3 * mib);
   EXPECT_EQ(weir_torch_base_alloc(&size, &size), nullptr);
-  weir_torch_record_stream(p, other.native);
   weir_torch_record_stream(nullptr, other.native);
   weir_torch_free(p, 3 * mib, 0, stream.native);
   EXPECT_EQ(weir_torch_malloc(0, 0, nullptr), nullptr);
 
   p = weir_torch_malloc_or_throw(mib, 1, nullptr);
   EXPECT_EQ(block_of(p, 1).state, weir_block_live);
+  EXPECT_EQ(block_of(p, 1).stream, legacy_id(1));
+  EXPECT_EQ(block_of(p, 1).requested, mib);
+  weir_torch_free(p, mib, 0, nullptr);  // it is found on the other device
+  EXPECT_EQ(stats_of(1).blocks.current, 0u);
+  p = weir_torch_malloc_or_throw(mib, 0, other.native);
+  EXPECT_EQ(block_of(p).stream, other.id);
   weir_torch_free(p, mib, 1, nullptr);
+  EXPECT_EQ(stats_of(0).blocks.current, 0u);
   EXPECT_EQ(weir_torch_malloc(1, 7, nullptr), nullptr);
-  EXPECT_THROW(static_cast<void>(weir_torch_malloc_or_throw(1, 7, nullptr)), failure);
+  try {
+    static_cast<void>(weir_torch_malloc_or_throw(77, 7, nullptr));
+    FAIL() << "nothing was thrown";
+  } catch (const failure& thrown) {
+    EXPECT_EQ(thrown.code(), errc::no_device);
+    EXPECT_EQ(thrown.reason().requested, bytes{77});
+    EXPECT_EQ(thrown.reason().detail, weir_last_error_message());
+  }
+}
+
+TEST_F(plugins, of_torch_keep_memory_for_the_streams_that_were_recorded) {
+  const raw_stream stream;
+  const raw_stream other;
+  for (const bool is_recorded : {false, true}) {
+    void* const p = weir_torch_malloc(3 * mib, 0, stream.native);
+    ASSERT_EQ(weir_fill(p, 1, 3 * mib, other.handle), weir_ok);  // stays queued
+    if (is_recorded) weir_torch_record_stream(p, other.native);
+    ASSERT_EQ(weir_stream_synchronize(stream.handle), weir_ok);
+    if (!is_recorded) {
+      ASSERT_EQ(weir_stream_synchronize(other.handle), weir_ok);
+    }
+    weir_torch_free(p, 3 * mib, 0, stream.native);
+    EXPECT_EQ(stats_of(0).pending, is_recorded ? 3 * mib : 0u);
+    ASSERT_EQ(weir_stream_synchronize(other.handle), weir_ok);
+    weir_torch_empty_cache();
+  }
 }
 
 TEST_F(plugins, of_torch_give_back_and_limit) {
@@ -154,13 +224,19 @@ TEST_F(plugins, of_torch_give_back_and_limit) {
   stats.struct_size = sizeof(stats);
   ASSERT_EQ(weir_allocator_get_stats(memory, &stats), weir_ok);
   EXPECT_LT(stats.reserved.current, 30 * mib);
+  const std::uint64_t of_other = limit_of(1);
   weir_torch_memory_fraction(0.5, 0);
-  std::uint64_t most = 0;
-  ASSERT_EQ(weir_allocator_get_limit(memory, &most), weir_ok);
-  EXPECT_EQ(most, 512 * mib);
+  EXPECT_EQ(limit_of(0), 512 * mib);
+  EXPECT_EQ(limit_of(1), of_other);
+  weir_torch_memory_fraction(0.25, 1);
+  EXPECT_EQ(limit_of(0), 512 * mib);
+  EXPECT_EQ(limit_of(1), 256 * mib);
   ASSERT_EQ(weir_allocator_set_limit(memory, 64 * mib), weir_ok);
+  ASSERT_EQ(weir_allocator_set_limit(memory_of(1), 64 * mib), weir_ok);
   weir_torch_memory_fraction(7, 0);
-  EXPECT_EQ(reported.take().size(), 1u);
+  const auto errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code, errc::invalid_argument);
 }
 
 TEST_F(plugins, say_out_of_memory_as_the_caller_wants_it) {
@@ -174,8 +250,10 @@ TEST_F(plugins, say_out_of_memory_as_the_caller_wants_it) {
     static_cast<void>(weir_torch_malloc_or_throw(100 * mib, 0, nullptr));
     FAIL() << "nothing was thrown";
   } catch (const out_of_memory& thrown) {
+    EXPECT_EQ(thrown.reason().code, errc::out_of_memory);
     EXPECT_EQ(thrown.reason().requested, bytes{100 * mib});
-    EXPECT_THAT(thrown.report(), HasSubstr("100 MiB"));
+    const auto& source = *capi::default_allocator_of(0).value().object;
+    EXPECT_EQ(thrown.report(), source.memory.explain(bytes{100 * mib}, source.legacy).text());
   }
   // The last word counts here, too.
   weir_allocator* memory = nullptr;
@@ -204,7 +282,7 @@ TEST_F(plugins, without_a_stream_use_the_threads_own) {
     weir_cupy_free(nullptr, p, 0);  // on the stream it was allocated for
   }}.join();
   void* const on_other_device = weir_cupy_malloc(nullptr, 4096, 1);
-  EXPECT_NE(block_of(on_other_device, 1).stream, stream.id);
+  EXPECT_EQ(block_of(on_other_device, 1).stream, legacy_id(1));
   weir_cupy_free(nullptr, on_other_device, 0);  // CuPy may name any device
   weir_cupy_free(nullptr, before, 0);
 
@@ -218,10 +296,15 @@ TEST_F(plugins, without_a_stream_use_the_threads_own) {
 
   EXPECT_EQ(weir_plugin_set_stream(0, elsewhere.native), weir_error_bad_stream);
   EXPECT_EQ(weir_plugin_set_stream(9, nullptr), weir_error_no_device);
+  for (int device : {-1, 1, 2})
+    EXPECT_EQ(weir_plugin_release_stream(device, elsewhere.native), weir_ok);  // says nothing of it
+  void* const still = weir_cupy_malloc(nullptr, 4096, 0);
+  EXPECT_EQ(block_of(still).stream, stream.id);
+  weir_cupy_free(nullptr, still, -1);
   EXPECT_EQ(weir_plugin_release_stream(0, stream.native), weir_ok);  // and it is not named any more
   void* const t = weir_cupy_malloc(nullptr, 4096, 0);
-  EXPECT_NE(block_of(t).stream, stream.id);
-  weir_cupy_free(nullptr, t, 0);
+  EXPECT_EQ(block_of(t).stream, legacy_id());
+  weir_cupy_free(nullptr, t, 2);
   EXPECT_EQ(weir_plugin_set_stream(0, nullptr), weir_ok);
 }
 
@@ -295,8 +378,14 @@ TEST_F(plugins, answer_questions_about_memory) {
   std::size_t total = 0;
   ASSERT_EQ(weir_plugin_get_memory(0, &available, &total), weir_ok);
   EXPECT_EQ(total, 1024 * mib);
-  EXPECT_GT(available, 0u);
-  EXPECT_LT(available, total);
+  weir_torch_free(weir_torch_malloc(20 * mib, 0, nullptr), 20 * mib, 0, nullptr);
+  weir_runtime* machine = nullptr;
+  std::uint64_t free = 0;
+  ASSERT_EQ(weir_default_runtime(&machine), weir_ok);
+  ASSERT_EQ(weir_device_get_memory(machine, 0, &free, nullptr), weir_ok);
+  ASSERT_EQ(weir_plugin_get_memory(0, &available, nullptr), weir_ok);
+  EXPECT_GE(stats_of(0).cached, 20 * mib);
+  EXPECT_EQ(available, free + stats_of(0).cached);
   EXPECT_EQ(weir_plugin_get_memory(0, nullptr, nullptr), weir_ok);
   EXPECT_EQ(weir_plugin_get_memory(5, nullptr, nullptr), weir_error_no_device);
 
@@ -324,7 +413,10 @@ TEST_F(plugins, report_what_is_wrong_with_a_free) {
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].code, errc::double_free);
   weir_torch_record_stream(&foreign, nullptr);
-  EXPECT_EQ(reported.take().size(), 1u);
+  errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code, errc::foreign_pointer);
+  EXPECT_EQ(errors[0].detail, "of none of the process's allocators");
 }
 
 TEST_F(plugins, are_silent_when_the_driver_is_gone) {
