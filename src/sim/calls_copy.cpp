@@ -68,10 +68,11 @@ class copy {
 
  private:
   std::vector<std::uint64_t> rows_of_staging() {
-    staged_ = std::make_shared<std::vector<std::byte>>(layout_.size());
+    const auto& staging =
+        staged_.emplace_back(std::make_shared<std::vector<std::byte>>(layout_.size()));
     std::vector<std::uint64_t> rows;
     for (std::size_t i = 0; i < layout_.to.size(); ++i) {
-      rows.push_back(address_of(staged_->data()) + i * layout_.width);
+      rows.push_back(address_of(staging->data()) + i * layout_.width);
     }
     return rows;
   }
@@ -129,7 +130,7 @@ class copy {
   shape layout_;
   bool to_pageable_ = false;
   bool from_pageable_ = false;
-  std::shared_ptr<std::vector<std::byte>> staged_;
+  std::vector<std::shared_ptr<std::vector<std::byte>>> staged_;  // of each side that needs it
 };
 
 shape line(std::uint64_t to, std::uint64_t from, std::uint64_t size) {
