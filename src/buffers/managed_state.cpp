@@ -265,10 +265,10 @@ result<void> managed_state::free() noexcept {
     const auto captured = each.is_capturing();
     return captured && *captured;
   });
+  const context_scope bound{device()};
+  const thread_capture_mode_guard relaxed{device()};  // for the waits, too
   result<void> outcome;
   if (auto settled = settle(patience::wait); !settled) outcome = std::move(settled).error();
-  const context_scope bound{device()};
-  const thread_capture_mode_guard relaxed{device()};
   auto freed = free_plain(bound, std::exchange(base_, 0));
   return outcome ? freed : outcome;
 }

@@ -82,6 +82,9 @@ TEST_P(copies, of_nothing_queue_nothing) {
   const auto on = make_stream();
   WEIR_DONE(copy_bytes(nullptr, nullptr, 0_B, on));
   WEIR_DONE(fill_bytes(nullptr, 1, 0_B, on));
+  const std::uint64_t pattern = 1;
+  WEIR_DONE(fill_pattern(nullptr, &pattern, 8_B, 0, on));
+  WEIR_DONE(fill_2d({nullptr, 0_B}, 1, 8_B, 0, on));
   WEIR_DONE(copy_2d({nullptr, 0_B}, {nullptr, 0_B}, 0_B, 5, on));
   WEIR_DONE(copy_3d({nullptr, 0_B}, {nullptr, 0_B}, {8_B, 0, 2}, on));
   WEIR_DONE(copy_batch({}, on));
@@ -99,6 +102,13 @@ TEST_P(copies, refuse_what_cannot_be) {
   EXPECT_EQ(code_of(copy_bytes(first + 1, first, 8_B, on)), errc::invalid_argument);
   EXPECT_EQ(code_of(copy_bytes(first, first + 1, 8_B, on)), errc::invalid_argument);
   WEIR_DONE(copy_bytes(first + 2, first, 8_B, on));  // beside each other
+  WEIR_DONE(copy_bytes(first, first + 2, 8_B, on));
+  EXPECT_EQ(copy_bytes(first + 1, first, 8_B, on).error(),
+            (error{.code = errc::invalid_argument,
+                   .requested = 8_B,
+                   .detail = "source and destination overlap"}));
+  EXPECT_EQ(copy_bytes(first, nullptr, 4_B, on).error(),
+            (error{.code = errc::invalid_argument, .requested = 4_B, .detail = "a null address"}));
   std::vector<word> few(63);
   EXPECT_EQ(code_of(weir::copy(some, few, on)), errc::invalid_argument);
   EXPECT_EQ(code_of(fill_bytes(nullptr, 0, 1_B, on)), errc::invalid_argument);
@@ -141,10 +151,34 @@ TEST_P(copies, fills_reach_every_element_and_no_other) {
     expect_filled<std::uint8_t>(memory(), on, count, 0xab);
     expect_filled<std::uint16_t>(memory(), on, count, 0x1234);
     expect_filled<three_bytes>(memory(), on, count, {1, 2, 3});
+    expect_filled<three_bytes>(memory(), on, count, {1, 1, 2});
     expect_filled<float>(memory(), on, count, 1.5F);
     expect_filled<double>(memory(), on, count, -0.1);
     expect_filled<std::array<word, 5>>(memory(), on, count, {1, 2, 3, 4, 5});
     expect_filled<std::uint64_t>(memory(), on, count, 0);
+  }
+}
+
+TEST_P(copies, patterns_begin_at_any_address) {
+  const auto on = make_stream();
+  constexpr std::size_t size = 96;
+  auto to = device_vector<std::uint8_t>::create(memory(), size, on).value();
+  const std::array<std::uint8_t, 12> pattern{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  for (const std::size_t offset : {4U, 5U, 6U, 7U}) {
+    for (const std::size_t element : {2U, 3U, 4U, 6U, 8U, 12U}) {
+      for (const std::size_t count : {1U, 2U, 3U, 7U}) {
+        std::vector<std::uint8_t> expected(size, 0xee);
+        for (std::size_t i = 0; i < element * count; ++i) {
+          expected[offset + i] = pattern[i % element];
+        }
+        WEIR_DONE(to.fill(0xee));
+        WEIR_DONE(fill_pattern(to.data() + offset, pattern.data(), bytes{element}, count, on));
+        std::vector<std::uint8_t> filled(size);
+        WEIR_DONE(to.copy_to(filled));
+        WEIR_DONE(on.synchronize());
+        ASSERT_EQ(filled, expected) << count << " of " << element << " B at " << offset;
+      }
+    }
   }
 }
 
@@ -259,9 +293,14 @@ TEST_P(copies, of_boxes_refuse_what_cannot_be) {
 TEST_P(copies, rows_are_filled_and_the_gaps_are_not) {
   const auto on = make_stream();
   auto to = make(std::vector<word>(32, 5), on);
-  WEIR_DONE(fill_2d({to.data(), 32_B}, 0, 16_B, 4, on));
+  WEIR_DONE(fill_2d({to.data(), 32_B}, 7, 16_B, 3, on));
   const auto words = read(to);
-  for (std::size_t i = 0; i < words.size(); ++i) EXPECT_EQ(words[i], i % 8 < 4 ? 0 : 5) << i;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    EXPECT_EQ(words[i], i % 8 < 4 && i < 24 ? 0x07070707 : 5) << i;
+  WEIR_DONE(fill_2d({to.data() + 1, 16_B}, 9, 16_B, 3, on));  // without gaps
+  const auto then = read(to);
+  for (std::size_t i = 0; i < then.size(); ++i)
+    EXPECT_EQ(then[i], i >= 1 && i < 13 ? 0x09090909 : words[i]) << i;
 }
 
 // --- Batches -------------------------------------------------------------------------------------

@@ -37,9 +37,32 @@ TEST_P(device_buffers, own_memory_of_their_resource) {
     WEIR_DONE(one.close());
     EXPECT_EQ(bytes{stats_of(from).requested.current}, 0_B);
     WEIR_DONE(one.close());
+    EXPECT_EQ(one.data(), nullptr);
+    EXPECT_EQ(one.size(), 0_B);
+    EXPECT_EQ(one.capacity(), 0_B);
+    EXPECT_FALSE(one.resource());
     EXPECT_EQ(code_of(one.resize(1_B)), errc::moved_from);
+    EXPECT_EQ(code_of(one.resize_discarding(1_B)), errc::moved_from);
+    EXPECT_EQ(code_of(one.reserve(1_B)), errc::moved_from);
+    EXPECT_EQ(code_of(one.shrink_to_fit()), errc::moved_from);
     EXPECT_EQ(code_of(one.hand_over(on)), errc::moved_from);
+    EXPECT_EQ(code_of(one.record_stream(on)), errc::moved_from);
     one = device_buffer::create(from, 1_B, on).value();
+    two = device_buffer::create(from, 700_B, on, contents::undefined, 4096_B).value();
+    one = std::move(two);  // the old one is freed
+    EXPECT_EQ(bytes{stats_of(from).requested.current}, 700_B);
+    EXPECT_EQ(one.size(), 700_B);
+    EXPECT_EQ(one.capacity(), 700_B);
+    EXPECT_TRUE(one.stream() == on);
+    EXPECT_EQ(two.size(), 0_B);  // NOLINT: moved from, on purpose
+    EXPECT_EQ(two.capacity(), 0_B);
+    EXPECT_FALSE(two);
+    WEIR_DONE(one.resize(9000_B));
+    EXPECT_EQ(address_of(one.data()) % 4096, 0U) << "the alignment came along";
+    auto& same = one;
+    one = std::move(same);
+    EXPECT_EQ(one.size(), 9000_B);
+    EXPECT_EQ(bytes{stats_of(from).requested.current}, 9000_B);
   }
   EXPECT_EQ(bytes{stats_of(from).requested.current}, 0_B);
 }
@@ -47,9 +70,15 @@ TEST_P(device_buffers, own_memory_of_their_resource) {
 TEST_P(device_buffers, can_be_released) {
   const auto on = make_stream();
   auto one = device_buffer::create(memory(), 1000_B, on).value();
+  void* const address = one.data();
+  WEIR_DONE(one.resize(10_B));
   const auto raw = one.release();
   EXPECT_FALSE(one);
-  EXPECT_EQ(raw.size, 1000_B);
+  EXPECT_EQ(one.data(), nullptr);
+  EXPECT_TRUE(one.empty());
+  EXPECT_EQ(one.capacity(), 0_B);
+  EXPECT_EQ(raw.data, address);
+  EXPECT_EQ(raw.size, 1000_B) << "all of it, whatever the size is";
   WEIR_DONE(memory().try_deallocate(raw.data, raw.size, on));
 }
 
@@ -162,6 +191,35 @@ TEST_P(device_buffers, copy_between_two_streams_without_waiting) {
   EXPECT_THAT(words_of(static_cast<std::byte*>(to.data()) + 2048, 512, second), Each(6U));
 }
 
+TEST_P(device_buffers, copies_between_them_keep_to_their_parts) {
+  const auto first = make_stream();
+  const auto second = make_stream();
+  const auto values = counting(256, 1);
+  auto from = device_buffer::create(memory(), 1024_B, first).value();
+  WEIR_DONE(copy_bytes(from.data(), values.data(), 1024_B, first));
+  for (const stream_ref& on : {first.ref(), second.ref()}) {
+    auto to = device_buffer::create(memory(), 2048_B, on, contents::zeroed).value();
+    WEIR_DONE(copy_between(to, 40_B, from, 80_B, 400_B));
+    std::vector<word> expected(512, 0);
+    std::copy_n(values.begin() + 20, 100, expected.begin() + 10);
+    EXPECT_EQ(words_of(to.data(), 512, on), expected);
+    WEIR_DONE(copy_between(to, 1024_B, from, 0_B, 1024_B));  // up to both ends
+    std::copy_n(values.begin(), 256, expected.begin() + 256);
+    EXPECT_EQ(words_of(to.data(), 512, on), expected);
+    WEIR_DONE(copy_between(to, 2048_B, from, 1024_B, 0_B));
+    const error refused{.code = errc::invalid_argument,
+                        .requested = 4_B,
+                        .detail = "a copy over the end of a buffer"};
+    EXPECT_EQ(copy_between(to, 2045_B, from, 0_B, 4_B).error(), refused);
+    EXPECT_EQ(copy_between(to, 0_B, from, 1021_B, 4_B).error(), refused);
+    EXPECT_EQ(copy_between(to, 2052_B, from, 0_B, 4_B).error(), refused);
+    EXPECT_EQ(copy_between(to, 0_B, from, 1028_B, 4_B).error(), refused);
+    device_buffer none;
+    EXPECT_EQ(code_of(copy_between(none, 0_B, from, 0_B, 0_B)), errc::moved_from);
+    EXPECT_EQ(code_of(copy_between(to, 0_B, none, 0_B, 0_B)), errc::moved_from);
+  }
+}
+
 // --- Vectors -------------------------------------------------------------------------------------
 
 TEST_P(device_buffers, vectors_count_in_elements) {
@@ -185,6 +243,37 @@ TEST_P(device_buffers, vectors_count_in_elements) {
   EXPECT_EQ(back, values);
   WEIR_DONE(some.fill(4));
   EXPECT_EQ(some.get(0).value(), 4U);
+}
+
+TEST_P(device_buffers, vectors_grow_shrink_and_go_from_stream_to_stream) {
+  const auto first = make_stream();
+  const auto second = make_stream();
+  const auto values = counting(100);
+  auto some = device_vector<word>::copy_of(memory(), values, first).value();
+  WEIR_DONE(some.reserve(400));
+  EXPECT_EQ(some.capacity(), 400U);
+  EXPECT_EQ(some.size(), 100U);
+  WEIR_DONE(some.resize(50));
+  WEIR_DONE(some.shrink_to_fit());
+  EXPECT_EQ(some.capacity(), 50U);
+  EXPECT_EQ(words_of(some.data(), 50, first), counting(50));
+  auto held = occupy(first.handle());
+  ASSERT_EQ(CUDA_SUCCESS, increment(address_of(some.data()), 50, first.handle()));
+  WEIR_DONE(some.hand_over(second));
+  EXPECT_TRUE(some.stream() == second);
+  ASSERT_EQ(CUDA_SUCCESS, increment(address_of(some.data()), 50, second.handle()));
+  WEIR_DONE(some.record_stream(first));
+  held->finish();
+  EXPECT_EQ(words_of(some.data(), 50, second), counting(50, 2));
+  EXPECT_EQ(some.buffer().size(), 200_B);
+  device_span<word> view = some;
+  EXPECT_EQ(view.data(), some.data());
+  EXPECT_EQ(view.size_bytes(), 200_B);
+  const device_span<const word> constant = std::as_const(some);
+  EXPECT_EQ(constant.size(), 50U);
+  EXPECT_EQ(view.part(10, 5).value().data(), some.data() + 10);
+  EXPECT_EQ(view.part(10, 5).value().size(), 5U);
+  EXPECT_EQ(view.part(50, 0).value().size(), 0U);
 }
 
 TEST_P(device_buffers, vectors_begin_as_zeros_if_asked_for) {

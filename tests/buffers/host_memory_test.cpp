@@ -1,8 +1,6 @@
 // Pinned, mapped and registered host memory, and staging through it.
 #include "weir/buffer/host_memory.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -175,14 +173,15 @@ TEST_P(host_memory, staging_in_place_hands_out_pieces_in_order) {
   const auto on = make_stream();
   auto stage = staging_buffer::create(pinned(), on, {.chunk = 1000_B}).value();
   auto there = device_vector<std::uint8_t>::create(memory(), 2500, on).value();
-  std::vector<std::uint64_t> offsets;
+  std::vector<std::pair<std::uint64_t, std::size_t>> given;
   WEIR_DONE(stage.upload_with(there.data(), 2500_B, [&](std::span<std::byte> piece, bytes offset) {
-    offsets.push_back(offset.count());
+    given.emplace_back(offset.count(), piece.size());
     for (std::size_t i = 0; i < piece.size(); ++i) {
       piece[i] = static_cast<std::byte>((offset.count() + i) % 251);
     }
   }));
-  EXPECT_THAT(offsets, ::testing::ElementsAre(0, 1000, 2000));
+  EXPECT_THAT(given, ::testing::ElementsAre(std::pair{0, 1000}, std::pair{1000, 1000},
+                                            std::pair{2000, 500}));
   std::size_t seen = 0;
   WEIR_DONE(stage.download_with(there.data(), 2500_B,
                                 [&](std::span<const std::byte> piece, bytes offset) {

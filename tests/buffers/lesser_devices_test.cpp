@@ -2,11 +2,10 @@
 #include <thread>
 #include <vector>
 
-#include "buffers/buffers_test.hpp"
+#include "buffers/simulated_test.hpp"
 #include "weir/buffer/copy.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 #include "weir/pool/pinned_pool.hpp"
-#include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -15,43 +14,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 constexpr std::size_t count = 64 * kib / sizeof(word);
-
-/// A machine of its own, whose oracle knows the accesses of the host.
-class simulated : public ::testing::Test {
- protected:
-  void open(sim::machine_options settings) {
-    settings.mode = sim::progress::manual;
-    machine = sim::machine::create(settings).value();
-    runtime_ = runtime::open_simulated(machine).value();
-  }
-  void TearDown() override {
-    runtime_.reset();
-    for (const auto& hazard : machine->hazards()) ADD_FAILURE() << hazard.message();
-    for (const auto& each : heard.take()) ADD_FAILURE() << each.message();
-  }
-  [[nodiscard]] weir::device gpu(int index = 0) const {
-    return runtime_->device(device_id{index}).value();
-  }
-  [[nodiscard]] stream make_stream() const { return stream::create(gpu()).value(); }
-  /// A kernel that adds one to each element.
-  void launch(device_span<word> on, const stream_ref& stream) {
-    const context_scope bound{gpu()};
-    ASSERT_TRUE(machine->launch(stream.handle(), "increment",
-                                {sim::writes(address_of(on.data()), on.size_bytes().count())},
-                                [on] {
-                                  for (std::size_t i = 0; i < on.size(); ++i) ++on.data()[i];
-                                }));
-  }
-  /// The host adds one to each element, and says so.
-  void touch(std::span<word> elements) {
-    machine->host_write(elements.data(), elements.size_bytes());
-    for (word& each : elements) ++each;
-  }
-
-  error_reports heard;
-  std::shared_ptr<sim::machine> machine;
-  std::shared_ptr<runtime> runtime_;
-};
 
 // --- The oracle's word on views ------------------------------------------------------------------
 

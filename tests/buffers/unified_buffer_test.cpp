@@ -329,6 +329,7 @@ TEST(managed_memory_text, is_exact) {
   EXPECT_EQ(to_string(attachment::global), "global");
   EXPECT_EQ(to_string(attachment::host), "host");
   EXPECT_EQ(to_string(attachment::single), "single");
+  EXPECT_EQ(to_string(static_cast<attachment>(3)), "unknown");
   EXPECT_EQ(to_string(managed_range_info{}),
             "read_mostly: no, preferred: none, accessed_by: none, last_prefetch: none");
   EXPECT_EQ(to_string(managed_range_info{true, first, {managed_place::host(), first}, first}),

@@ -1,0 +1,485 @@
+// Managed memory and its users, step by step: what a view waits for, what a refusal leaves behind,
+// and what is told at the end.
+#include <cstring>
+#include <utility>
+
+#include "buffers/simulated_test.hpp"
+#include "weir/buffer/unified_buffer.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using driver::call;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+constexpr std::size_t count = 1024;
+
+/// Two devices with concurrent managed access.
+class managed_users : public simulated {
+ protected:
+  void SetUp() override {
+    sim::machine_options settings;
+    settings.devices.assign(2, device_with_room());
+    open(settings);
+  }
+  /// A buffer of zeros that nothing uses any more.
+  [[nodiscard]] unified_buffer<word> make(const stream_ref& on,
+                                          attachment mode = attachment::global) {
+    auto some = unified_buffer<word>::zeroed(count, on, mode).value();
+    EXPECT_TRUE(some.view());
+    return some;
+  }
+};
+
+// --- Streams that use it -------------------------------------------------------------------------
+
+TEST_F(managed_users, every_use_counts_until_its_stream_is_done) {
+  const auto on = make_stream();
+  auto some = make(on);
+  EXPECT_TRUE(some.try_view());
+  WEIR_DONE(some.prefetch(gpu(), on));
+  EXPECT_EQ(code_of(some.try_view()), errc::not_ready) << "a prefetch is a use";
+  EXPECT_TRUE(some.view());
+  EXPECT_TRUE(on.is_complete().value());
+  WEIR_DONE(some.attach(attachment::host, on));
+  EXPECT_EQ(code_of(some.try_view()), errc::not_ready) << "an attachment is one";
+  EXPECT_TRUE(some.view());
+  EXPECT_TRUE(on.is_complete().value());
+  launch(some.record_stream(on).value(), on);
+  EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
+  machine->run_until_idle();
+  EXPECT_TRUE(some.try_view());
+}
+
+TEST_F(managed_users, a_view_waits_for_every_stream_and_for_closed_ones) {
+  auto first = make_stream();
+  const auto second = make_stream();
+  const auto far = make_stream(1);
+  auto some = make(first);
+  for (const stream_ref& each : {first.ref(), second.ref(), far.ref()})
+    launch({some.record_stream(each).value().data() + (each == far      ? 512
+                                                       : each == second ? 256
+                                                                        : 0),
+            256},
+           each);
+  WEIR_DONE(first.close());
+  EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
+  WEIR_DONE(second.synchronize());
+  WEIR_DONE(far.synchronize());
+  EXPECT_EQ(code_of(some.try_view()), errc::not_ready) << "the closed one is not done";
+  const auto view = some.view().value();
+  EXPECT_THAT(view.span().first(768), Each(1U));
+  EXPECT_THAT(view.span().subspan(768), Each(0U));
+}
+
+TEST_F(managed_users, a_view_behind_an_event_forgets_who_was_recorded) {
+  auto passing = make_stream();
+  const auto on = make_stream();
+  auto some = make(on);
+  launch(some.record_stream(passing).value(), passing);
+  auto first = event::create(gpu()).value();
+  WEIR_DONE(first.record(passing));
+  WEIR_DONE(on.wait(first));
+  WEIR_DONE(passing.close());
+  launch(some.record_stream(on).value(), on);
+  auto behind = event::create(gpu()).value();
+  WEIR_DONE(behind.record(on));
+  auto elsewhere = make(make_stream());
+  launch(elsewhere.record_stream(on).value(), on);  // nothing to do with `some`
+  EXPECT_THAT(some.view(behind).value().span(), Each(2U));
+  EXPECT_FALSE(on.is_complete().value()) << "only as far as the event";
+  EXPECT_TRUE(some.try_view()) << "nobody is asked again";
+}
+
+TEST_F(managed_users, a_stream_that_cannot_be_marked_is_waited_for_when_it_closes) {
+  for (const call failing : {call::event_create, call::event_record}) {
+    auto on = make_stream();
+    auto some = make(on);
+    launch(some.record_stream(on).value(), on);
+    machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
+    WEIR_DONE(on.close());
+    EXPECT_THAT(some.unsafe_span(), Each(1U)) << "the work is done";
+    EXPECT_THAT(some.try_view().value().span(), Each(1U));
+  }
+}
+
+TEST_F(managed_users, streams_of_another_runtime_are_refused) {
+  const auto elsewhere = runtime::open_simulated(machine).value();
+  const auto foreign = stream::create(elsewhere->device(device_id{0}).value()).value();
+  const auto on = make_stream();
+  auto some = make(on);
+  EXPECT_EQ(code_of(some.record_stream(foreign)), errc::bad_stream);
+  EXPECT_EQ(code_of(some.prefetch(gpu(), foreign)), errc::bad_stream);
+  EXPECT_EQ(code_of(some.attach(attachment::host, foreign)), errc::bad_stream);
+  EXPECT_EQ(some.attached(), attachment::global);
+}
+
+TEST_F(managed_users, an_attachment_that_fails_changes_nothing) {
+  const auto on = make_stream();
+  auto some = make(on);
+  machine->fail(call::stream_attach_mem_async, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(some.attach(attachment::host, on)), errc::driver_error);
+  EXPECT_EQ(some.attached(), attachment::global);
+  EXPECT_TRUE(some.try_view());
+  WEIR_DONE(some.attach(attachment::global, stream_ref::legacy(gpu())));
+  WEIR_DONE(some.attach(attachment::host, stream_ref::per_thread(gpu())));
+  EXPECT_EQ(some.attached(), attachment::host);
+}
+
+TEST_F(managed_users, constant_buffers_are_viewed_and_recorded_too) {
+  const auto on = make_stream();
+  const auto some = make(on);
+  auto behind = event::create(gpu()).value();
+  WEIR_DONE(behind.record(on));
+  EXPECT_THAT(some.view(behind).value().span(), Each(0U));
+  EXPECT_THAT(some.try_view().value().span(), Each(0U));
+  const auto elements = some.record_stream(on).value();
+  EXPECT_EQ(elements.data(), some.data());
+  EXPECT_EQ(elements.size(), count);
+  EXPECT_EQ(some.unsafe_span().data(), some.data());
+  EXPECT_EQ(some.device(), gpu());
+}
+
+// --- Views ---------------------------------------------------------------------------------------
+
+TEST_F(managed_users, a_view_that_fails_leaves_the_buffer_usable) {
+  const auto on = make_stream();
+  auto some = make(on);
+  launch(some.record_stream(on).value(), on);
+  machine->fail(call::stream_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(some.view()), errc::driver_error);
+  launch(some.record_stream(on).value(), on);
+  EXPECT_THAT(some.view().value().span(), Each(2U));
+}
+
+TEST_F(managed_users, resizing_waits_for_those_who_use_the_old_memory) {
+  const auto on = make_stream();
+  auto some = make(on, attachment::host);
+  launch(some.record_stream(on).value(), on);  // a device with concurrent access may
+  WEIR_DONE(some.resize(2 * count, on));       // by the host itself
+  const auto view = some.view().value();
+  EXPECT_THAT(view.span().first(count), Each(1U));
+  EXPECT_THAT(view.span().subspan(count), Each(0U));
+}
+
+TEST_F(managed_users, a_resize_that_fails_keeps_the_old_memory) {
+  const auto on = make_stream();
+  auto some = make(on);
+  const word* const before = some.data();
+  for (const call failing : {call::mem_alloc_managed, call::memcpy_async, call::memset_d8_async}) {
+    machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(code_of(some.resize(2 * count, on)), errc::driver_error);
+    EXPECT_EQ(some.data(), before);
+    EXPECT_EQ(some.size(), count);
+  }
+  WEIR_DONE(some.attach(attachment::single, on));
+  machine->fail(call::stream_attach_mem_async, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(some.resize(2 * count, on)), errc::driver_error);
+  EXPECT_EQ(some.data(), before);
+}
+
+// --- The end -------------------------------------------------------------------------------------
+
+TEST_F(managed_users, closing_waits_and_returns_what_went_wrong) {
+  const auto on = make_stream();
+  auto some = make(on);
+  launch(some.record_stream(on).value(), on);
+  WEIR_DONE(some.close());
+  EXPECT_TRUE(on.is_complete().value());
+  EXPECT_EQ(machine->calls(call::mem_free), 1U);
+
+  some = make(on);
+  launch(some.record_stream(on).value(), on);
+  machine->fail(call::stream_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  const auto not_waited = some.close();
+  ASSERT_EQ(code_of(not_waited), errc::driver_error);
+  EXPECT_EQ(not_waited.error().call, "cuStreamSynchronize");
+  EXPECT_EQ(machine->calls(call::mem_free), 2U) << "it is freed all the same";
+
+  some = make(on);
+  machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(some.close()), errc::driver_error);
+  EXPECT_FALSE(some);
+}
+
+TEST_F(managed_users, what_a_destructor_cannot_free_is_reported) {
+  const auto on = make_stream();
+  {
+    const auto some = make(on);
+    machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);
+  }
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].code, errc::driver_error);
+  EXPECT_EQ(reports[0].call, "cuMemFree");
+}
+
+TEST_F(managed_users, a_captured_user_is_not_waited_for_at_the_end) {
+  const auto on = make_stream();
+  const auto other = make_stream();
+  const context_scope bound{gpu()};
+  const auto& cu = machine->driver();
+  {
+    auto some = make(on);
+    ASSERT_TRUE(some.record_stream(on));
+    launch(some.record_stream(other).value(), other);
+    ASSERT_EQ(CUDA_SUCCESS, cu.stream_begin_capture(on.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
+    WEIR_DONE(some.close());
+    EXPECT_EQ(machine->calls(call::mem_free), 1U);
+  }
+  CUgraph graph = nullptr;
+  ASSERT_EQ(CUDA_SUCCESS, cu.stream_end_capture(on.handle(), &graph)) << "the capture is whole";
+  EXPECT_EQ(CUDA_SUCCESS, cu.graph_destroy(graph));
+}
+
+TEST_F(managed_users, a_view_frees_the_memory_of_a_buffer_that_went) {
+  const auto on = make_stream();
+  auto some = make(on);
+  {
+    const auto view = some.view().value();
+    WEIR_DONE(some.close());
+    EXPECT_EQ(machine->calls(call::mem_free), 0U);
+  }
+  EXPECT_EQ(machine->calls(call::mem_free), 1U);
+}
+
+TEST_F(managed_users, a_buffer_keeps_its_runtime) {
+  auto on = std::make_optional(make_stream());
+  auto some = make(*on);
+  on.reset();
+  runtime_.reset();
+  EXPECT_THAT(some.view().value().span(), Each(0U));
+  WEIR_DONE(some.close());
+}
+
+// --- Placement -----------------------------------------------------------------------------------
+
+TEST_F(managed_users, advice_is_for_the_named_part_alone) {
+  constexpr std::size_t page = 4096 / sizeof(word);
+  const auto on = make_stream();
+  auto some = unified_buffer<word>::zeroed(3 * page, on).value();
+  const element_range middle{page, page};
+  WEIR_DONE(some.advise_read_mostly(true, middle));
+  WEIR_DONE(some.advise_preferred(managed_place{device_id{1}}, middle));
+  WEIR_DONE(some.advise_accessed_by(gpu(1), true, middle));
+  WEIR_DONE(some.advise_accessed_by(managed_place::host(), true, middle));
+  WEIR_DONE(some.prefetch(managed_place::host_node(0), on, middle));
+  const managed_range_info told{.read_mostly = true,
+                                .preferred = managed_place{device_id{1}},
+                                .accessed_by = {managed_place{device_id{1}}, managed_place::host()},
+                                .last_prefetch = managed_place::host()};
+  EXPECT_EQ(some.info(middle).value(), told);
+  EXPECT_EQ(some.info({0, page}).value(), managed_range_info{});
+  EXPECT_EQ(some.info({2 * page}).value(), managed_range_info{}) << "to the end";
+  WEIR_DONE(some.advise_accessed_by(managed_place::host(), false, middle));
+  EXPECT_THAT(some.info(middle).value().accessed_by, ElementsAre(managed_place{device_id{1}}));
+  EXPECT_EQ(code_of(some.info({3 * page})), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.info({page, 2 * page + 1})), errc::invalid_argument);
+  WEIR_DONE(some.info({page, 2 * page}));
+}
+
+TEST_F(managed_users, what_the_driver_refuses_is_told) {
+  const auto on = make_stream();
+  auto some = make(on);
+  machine->fail(call::mem_prefetch_async, 1, CUDA_ERROR_UNKNOWN);
+  const auto refused = some.prefetch(gpu(), on);
+  ASSERT_EQ(code_of(refused), errc::driver_error);
+  EXPECT_EQ(refused.error().requested, some.size_bytes());
+  machine->fail(call::mem_advise, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(some.advise_read_mostly()), errc::driver_error);
+  for (std::uint64_t nth = 1; nth <= 6; ++nth) {
+    machine->fail(call::mem_range_get_attribute, nth, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(code_of(some.info()), errc::driver_error) << nth;
+    machine->clear_faults();
+  }
+}
+
+// --- Other drivers -------------------------------------------------------------------------------
+
+/// The machine's driver but for a few calls, which answer as drivers may that the machine is none
+/// of.
+class other_drivers : public managed_users {
+ protected:
+  void SetUp() override {
+    managed_users::SetUp();
+    calls = machine->driver();
+    real = calls;
+  }
+  void reopen() { runtime_ = runtime::open_table(calls, "another driver", machine).value(); }
+
+  driver::table calls{};
+  inline static driver::table real{};
+  inline static std::size_t asked_for = 0;
+  inline static std::vector<std::pair<int, int>> places;  // type and number
+};
+
+TEST_F(other_drivers, zeros_are_zeros_whatever_the_memory_held) {
+  calls.mem_alloc_managed = [](CUdeviceptr* address, std::size_t size, unsigned flags) {
+    const CUresult answer = real.mem_alloc_managed(address, size, flags);
+    if (answer == CUDA_SUCCESS) std::memset(reinterpret_cast<void*>(*address), 0xee, size);
+    return answer;
+  };
+  reopen();
+  const auto on = make_stream();
+  for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
+    auto some = unified_buffer<word>::zeroed(count, on, mode).value();
+    EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
+    WEIR_DONE(some.resize(2 * count, on));
+    EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
+    const auto undefined =
+        unified_buffer<word>::create(count, on, contents::undefined, mode).value();
+    EXPECT_THAT(undefined.view().value().span(), Each(0xeeeeeeeeU)) << to_string(mode);
+  }
+}
+
+struct alignas(4096) wide {
+  word value[1024];
+};
+
+TEST_F(other_drivers, memory_is_aligned_where_the_drivers_is_not) {
+  calls.mem_alloc_managed = [](CUdeviceptr* address, std::size_t size, unsigned flags) {
+    asked_for = size;
+    const CUresult answer = real.mem_alloc_managed(address, size + 256, flags);
+    *address += 256;
+    return answer;
+  };
+  calls.mem_free = [](CUdeviceptr address) { return real.mem_free(address - 256); };
+  reopen();
+  const auto on = make_stream();
+  {
+    const auto narrow = unified_buffer<word>::create(count, on).value();
+    EXPECT_EQ(asked_for, 4096U) << "that is aligned enough";
+    const auto some = unified_buffer<wide>::create(3, on).value();
+    EXPECT_EQ(asked_for, 4 * 4096U) << "with room to align";
+    EXPECT_EQ(address_of(some.data()) % 4096, 0U);
+    EXPECT_EQ(some.size(), 3U);
+  }
+  EXPECT_EQ(machine->calls(call::mem_free), 2U);
+}
+
+TEST_F(other_drivers, nodes_of_the_host_have_numbers) {
+  calls.mem_prefetch_async = [](CUdeviceptr, std::size_t, CUmemLocation location, unsigned,
+                                CUstream) {
+    places.emplace_back(location.type, location.id);
+    return CUDA_SUCCESS;
+  };
+  calls.mem_advise = [](CUdeviceptr, std::size_t, CUmem_advise, CUmemLocation location) {
+    places.emplace_back(location.type, location.id);
+    return CUDA_SUCCESS;
+  };
+  calls.mem_range_get_attribute = [](void* data, std::size_t size, CUmem_range_attribute attribute,
+                                     CUdeviceptr address, std::size_t range) {
+    auto& value = *static_cast<int*>(data);
+    switch (attribute) {
+      case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
+        value = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+        return CUDA_SUCCESS;
+      case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
+        value = CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+        return CUDA_SUCCESS;
+      case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+        value = 3;
+        return CUDA_SUCCESS;
+      case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+        value = 4;
+        return CUDA_SUCCESS;
+      default:
+        return real.mem_range_get_attribute(data, size, attribute, address, range);
+    }
+  };
+  reopen();
+  places.clear();
+  const auto on = make_stream();
+  auto some = make(on);
+  for (const managed_place each :
+       {managed_place{gpu(1)}, managed_place::host(), managed_place::host_node(3)}) {
+    WEIR_DONE(some.prefetch(each, on));
+    WEIR_DONE(some.advise_preferred(each));
+  }
+  const std::pair<int, int> device{CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  const std::pair<int, int> host{CU_MEM_LOCATION_TYPE_HOST, 0};
+  const std::pair<int, int> node{CU_MEM_LOCATION_TYPE_HOST_NUMA, 3};
+  EXPECT_THAT(places, ElementsAre(device, device, host, host, node, node));
+  EXPECT_EQ(some.info().value(),
+            (managed_range_info{.read_mostly = false,
+                                .preferred = managed_place::host_node(3),
+                                .accessed_by = {},
+                                .last_prefetch = managed_place::host_node(4)}));
+}
+
+// --- Devices without concurrent managed access ---------------------------------------------------
+
+class exclusive_device : public simulated {
+ protected:
+  void SetUp() override {
+    sim::machine_options settings;
+    settings.devices.assign(1, sim::device_spec{.concurrent_managed_access = false});
+    open(settings);
+  }
+};
+
+TEST_F(exclusive_device, a_refused_view_leaves_all_buffers_usable) {
+  const auto on = make_stream();
+  auto one = unified_buffer<word>::zeroed(count, on).value();
+  auto two = unified_buffer<word>::zeroed(count, on).value();
+  EXPECT_EQ(code_of(one.try_view()), errc::not_supported);
+  launch(one.record_stream(on).value(), on);
+  launch(two.record_stream(on).value(), on);
+  for (const call failing : {call::stream_synchronize, call::ctx_synchronize}) {
+    machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(code_of(one.view()), errc::driver_error);
+    launch(one.record_stream(on).value(), on);
+    launch(two.record_stream(on).value(), on);
+  }
+  EXPECT_THAT(one.view().value().span(), Each(3U));
+  EXPECT_THAT(two.view().value().span(), Each(3U));
+}
+
+TEST_F(exclusive_device, the_last_view_lets_devices_in_again) {
+  const auto on = make_stream();
+  auto one = unified_buffer<word>::zeroed(count, on).value();
+  auto two = unified_buffer<word>::zeroed(count, on).value();
+  auto first = std::make_optional(one.view().value());
+  auto second = std::make_optional(two.view().value());
+  first.reset();
+  EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready) << "of the other buffer";
+  EXPECT_EQ(code_of(two.record_stream(on)), errc::not_ready);
+  second.reset();
+  EXPECT_TRUE(one.record_stream(on));
+  EXPECT_TRUE(two.record_stream(on));
+}
+
+TEST_F(exclusive_device, a_view_of_host_memory_refuses_nobody_else) {
+  const auto on = make_stream();
+  auto shared = unified_buffer<word>::zeroed(count, on).value();
+  const auto mine = unified_buffer<word>::zeroed(count, on, attachment::host).value();
+  const auto view = mine.view().value();
+  EXPECT_TRUE(shared.record_stream(on));
+}
+
+TEST_F(exclusive_device, an_event_is_not_enough_for_the_memory_of_a_stream) {
+  const auto own = make_stream();
+  auto some = unified_buffer<word>::zeroed(count, own, attachment::single).value();
+  launch(some.record_stream(own).value(), own);
+  auto behind = event::create(gpu()).value();
+  WEIR_DONE(behind.record(own));
+  auto elsewhere = unified_buffer<word>::zeroed(count, own).value();
+  launch(elsewhere.record_stream(own).value(), own);
+  EXPECT_THAT(some.view(behind).value().span(), Each(1U));
+  EXPECT_TRUE(own.is_complete().value()) << "all work of its stream matters";
+}
+
+TEST_F(exclusive_device, a_device_may_use_what_is_the_hosts_no_more) {
+  const auto on = make_stream();
+  auto some = unified_buffer<word>::copy_of(counting(count), on, attachment::host).value();
+  EXPECT_EQ(code_of(some.record_stream(on)), errc::not_permitted);
+  WEIR_DONE(some.attach(attachment::single, on));
+  EXPECT_EQ(code_of(some.record_stream(make_stream())), errc::bad_stream);
+  launch(some.record_stream(on).value(), on);
+  EXPECT_EQ(some.view().value()[count - 1], count);
+}
+
+}  // namespace
+}  // namespace weir::testing_support
