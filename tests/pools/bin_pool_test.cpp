@@ -35,6 +35,40 @@ TEST_F(bin_pool_test, rounding_wastes_less_than_an_eighth_and_512_bytes) {
   }
 }
 
+TEST_F(bin_pool_test, a_power_of_two_has_eight_sizes) {
+  const std::pair<bytes, bytes> expected[] = {{0_B, 0_B},
+                                              {1_B, 512_B},
+                                              {512_B, 512_B},
+                                              {513_B, 1024_B},
+                                              {4095_B, 4096_B},
+                                              {4097_B, 4608_B},
+                                              {8192_B, 8192_B},
+                                              {8193_B, 9216_B},
+                                              {9216_B, 9216_B},
+                                              {9217_B, 10240_B},
+                                              {15361_B, 16384_B},
+                                              {16385_B, 18432_B},
+                                              {1_MiB, 1_MiB},
+                                              {1_MiB + 1_B, 1152_KiB},
+                                              {7_MiB + 1_B, 7680_KiB},
+                                              {1_GiB + 1_B, 1152_MiB}};
+  for (const auto& [size, rounded] : expected)
+    EXPECT_EQ(block_pool::rounded_size(size).value(), rounded) << size.count();
+}
+
+TEST_F(bin_pool_test, an_alignment_costs_the_room_to_align_in) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  const std::pair<bytes, bytes> expected[] = {
+      {1_B, 1_KiB}, {256_B, 1_KiB}, {512_B, 1536_B}, {4_KiB, 5_KiB}, {2_MiB, 2_MiB + 256_KiB}};
+  for (const auto& [alignment, size] : expected) {
+    void* const p = pool.allocate(1000_B, stream, alignment);
+    EXPECT_EQ(pool.stats().allocated.current, size) << alignment.count();
+    EXPECT_EQ(pool.stats().requested.current, 1000_B);
+    pool.deallocate(p, 1000_B, stream);
+  }
+}
+
 TEST_F(bin_pool_test, a_size_that_cannot_be_rounded_is_refused) {
   EXPECT_EQ(code_of(block_pool::rounded_size(bytes::max())), errc::size_overflow);
   const auto stream = new_stream();
@@ -120,6 +154,20 @@ TEST_F(bin_pool_test, another_stream_does_not_get_memory_that_is_in_use) {
   write(two, r, 1_MiB);
   pool.deallocate(q, two);
   pool.deallocate(r, two);
+}
+
+TEST_F(bin_pool_test, a_stream_gets_what_it_freed_last_and_others_what_was_freed_first) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  std::vector<void*> all;
+  for (int i = 0; i < 3; ++i) all.push_back(pool.allocate(1_MiB, one));
+  for (void* const each : all) pool.deallocate(each, one);
+  for (const int each : {2, 1, 0}) EXPECT_EQ(pool.allocate(1_MiB, one), all[each]);
+  for (void* const each : all) pool.deallocate(each, one);
+  machine->run_until_idle();
+  for (void* const each : all) EXPECT_EQ(pool.allocate(1_MiB, two), each);
+  for (void* const each : all) pool.deallocate(each, two);
 }
 
 TEST_F(bin_pool_test, one_event_on_each_stream_closes_many_frees) {
@@ -236,6 +284,20 @@ TEST_F(bin_pool_test, a_stream_of_the_driver_is_released_before_it_goes) {
   EXPECT_EQ(q, p);
   write(two, q, 1_MiB);
   pool.deallocate(q);
+}
+
+TEST_F(bin_pool_test, streams_that_are_gone_or_elsewhere_are_refused) {
+  const auto pool = make_bins();
+  const auto elsewhere = weir::stream::create(gpu(1)).value();
+  EXPECT_EQ(code_of(pool.release_stream(elsewhere)), errc::bad_stream);
+  for (const stream_ref& each : {stream_ref::legacy(gpu()), stream_ref::per_thread(gpu())}) {
+    void* const p = pool.allocate(1_MiB, each);
+    ASSERT_TRUE(pool.release_stream(each)) << "they never end";
+    pool.deallocate(p, each);
+    EXPECT_EQ(pool.allocate(1_MiB, each), p);
+    pool.deallocate(p, each);
+    ASSERT_TRUE(pool.empty_cache());
+  }
 }
 
 TEST_F(bin_pool_test, default_streams_are_streams) {
@@ -444,6 +506,22 @@ TEST_F(bin_pool_test, a_free_that_the_driver_refuses_loses_nothing) {
   EXPECT_EQ(used(), before);
 }
 
+TEST_F(bin_pool_test, a_request_is_served_though_what_is_over_the_threshold_stays) {
+  const auto stream = new_stream();
+  const auto pool = make_bins(0_B);
+  pool.deallocate(pool.allocate(1_MiB, stream), stream);
+  for (const call failing : {call::mem_free, call::event_record}) {
+    machine->fail(failing, 1, driver::CUDA_ERROR_UNKNOWN);
+    pool.deallocate(pool.allocate(2_MiB, stream), stream);
+    const auto reports = heard.take();
+    ASSERT_THAT(reports, SizeIs(1));
+    EXPECT_EQ(reports[0].native, driver::CUDA_ERROR_UNKNOWN);
+    EXPECT_GE(pool.stats().cached, 2_MiB);
+    EXPECT_EQ(contradiction(pool.stats()), "");
+    machine->clear_faults();
+  }
+}
+
 // --- Running out --------------------------------------------------------------------------------
 
 TEST_F(bin_pool_test, a_full_device_releases_what_is_cached) {
@@ -531,6 +609,22 @@ TEST_F(bin_pool_test, on_a_full_device_a_wait_is_queued_rather_than_the_cache_em
   EXPECT_EQ(machine->calls(call::mem_free), 0u);
 }
 
+TEST_F(bin_pool_test, a_full_device_goes_on_where_the_driver_refuses_a_block) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  std::vector<void*> all;
+  for (int i = 0; i < 3; ++i) all.push_back(pool.allocate(512_MiB, stream));
+  for (void* const each : all) pool.deallocate(each, stream);
+  machine->fail(call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
+  void* const p = pool.allocate(1_GiB, stream);
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].call, "cuMemFree");
+  EXPECT_EQ(pool.stats().cached, 512_MiB) << "the one that it did not take";
+  EXPECT_EQ(contradiction(pool.stats()), "");
+  pool.deallocate(p, stream);
+}
+
 TEST_F(bin_pool_test, out_of_memory_comes_with_numbers_and_harms_nothing) {
   const auto stream = new_stream();
   const auto pool = make_bins();
@@ -592,17 +686,24 @@ TEST_F(bin_pool_test, the_counters_are_exact) {
   EXPECT_EQ(now.reserved, now.allocated);
   EXPECT_EQ(now.blocks, (gauge{2, 2}));
   pool.deallocate(p, stream);
-  pool.reset_peaks();
   now = pool.stats();
-  EXPECT_EQ(now.requested, (byte_gauge{5000_B, 5000_B}));
-  EXPECT_EQ(now.allocated, (byte_gauge{5_KiB, 5_KiB}));
+  EXPECT_EQ(now.requested, (byte_gauge{5000_B, 6000_B}));
+  EXPECT_EQ(now.allocated, (byte_gauge{5_KiB, 6_KiB}));
   EXPECT_EQ(now.reserved, (byte_gauge{6_KiB, 6_KiB}));
+  EXPECT_EQ(now.blocks, (gauge{1, 2}));
   EXPECT_EQ(now.cached, 1024_B);
+  EXPECT_EQ(now.pending, 0_B);
   EXPECT_EQ(now.allocations, 2u);
   EXPECT_EQ(now.frees, 1u);
+  EXPECT_EQ(now.hits, 0u);
+  EXPECT_EQ(now.misses, 2u);
   EXPECT_EQ(contradiction(now), "");
+  ASSERT_EQ(pool.trim(5_KiB).value(), 1_KiB);
+  EXPECT_EQ(pool.stats().reserved, (byte_gauge{5_KiB, 6_KiB}));
   pool.deallocate(q, stream);
 }
+
+TEST_F(bin_pool_test, every_peak_is_reset) { expect_peaks_to_be_reset(make_bins()); }
 
 TEST_F(bin_pool_test, counters_begin_anew_and_amounts_stay) {
   const auto one = new_stream();
@@ -650,6 +751,66 @@ TEST_F(bin_pool_test, a_reported_free_names_the_memory) {
   std::ostringstream address;
   address << memory;
   EXPECT_EQ(reports[0].detail, "freeing " + address.str() + " of 1 MiB");
+  void* const again = pool.allocate(1_MiB, stream);
+  ASSERT_EQ(again, memory);
+  pool.deallocate(again, 2_MiB, stream);
+  pool.deallocate(again, stream);
+  pool.deallocate(again);
+  const auto more = heard.take();
+  ASSERT_THAT(more, SizeIs(3));
+  EXPECT_EQ(more[0].code, errc::invalid_argument);
+  EXPECT_EQ(more[0].detail,
+            "a block of 1 MiB was freed as one of 2 MiB; freeing " + address.str() + " of 2 MiB");
+  for (const int each : {1, 2}) {
+    EXPECT_EQ(more[each].code, errc::double_free);
+    EXPECT_EQ(more[each].requested, 0_B);
+    EXPECT_EQ(more[each].detail, "freeing " + address.str()) << "the size is not known";
+  }
+}
+
+TEST_F(bin_pool_test, a_handle_that_was_moved_from_says_so) {
+  const auto stream = new_stream();
+  auto pool = make_bins(1_MiB);
+  const auto moved = std::move(pool);
+  int host = 0;
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream)), errc::moved_from);  // NOLINT
+  EXPECT_EQ(code_of(pool.try_deallocate(&host, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(pool.try_deallocate(&host)), errc::moved_from);
+  EXPECT_EQ(code_of(pool.record_stream(&host, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(pool.release_stream(stream)), errc::moved_from);
+  EXPECT_EQ(code_of(pool.trim()), errc::moved_from);
+  EXPECT_EQ(code_of(pool.empty_cache()), errc::moved_from);
+  EXPECT_EQ(code_of(pool.set_threshold(1_MiB)), errc::moved_from);
+  EXPECT_EQ(code_of(pool.close()), errc::moved_from);
+  EXPECT_EQ(code_of(pooled_buffer<int>::create(pool, 1, stream)), errc::moved_from);
+  EXPECT_EQ(pool.threshold(), 0_B);
+  EXPECT_EQ(pool.stats(), block_pool_stats{});
+  pool.reset_peaks();
+  pool.reset_counters();
+  EXPECT_EQ(moved.threshold(), 1_MiB);
+  EXPECT_EQ(moved.device(), gpu());
+  ASSERT_TRUE(moved.set_threshold(3_MiB));
+  EXPECT_EQ(moved.threshold(), 3_MiB);
+}
+
+TEST_F(bin_pool_test, the_end_releases_all_and_tells_what_failed) {
+  const auto stream = new_stream();
+  const bytes before = used();
+  {
+    const auto pool = make_bins();
+    static_cast<void>(pool.allocate(1_MiB, stream));
+    static_cast<void>(pool.allocate(2_MiB, stream));
+    pool.deallocate(pool.allocate(4_MiB, stream), stream);
+    machine->fail(call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
+  }
+  EXPECT_EQ(machine->calls(call::mem_free), 3u) << "one that fails does not keep the others";
+  EXPECT_GT(used(), before);
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(2));
+  EXPECT_EQ(reports[0], (error{.code = errc::still_live,
+                               .requested = 3_MiB,
+                               .detail = "a pool went with 2 live blocks of 3 MiB"}));
+  EXPECT_EQ(reports[1].native, driver::CUDA_ERROR_UNKNOWN);
 }
 
 }  // namespace

@@ -62,6 +62,22 @@ TEST_F(buffer_pool_test, types_of_the_same_length_in_bytes_share_memory) {
   EXPECT_EQ(pool.stats().taken, 4096_B + 512_B);  // one double is not 256 of them
 }
 
+struct alignas(8192) wide {
+  char data[8192];
+};
+
+TEST_F(buffer_pool_test, buffers_are_aligned_for_their_type) {
+  const auto stream = new_stream();
+  const auto pool = make();
+  for (int round = 0; round < 2; ++round) {
+    const auto taken =
+        round == 0 ? pool.take<wide>(3, stream) : pool.try_take_cached<wide>(3, stream);
+    ASSERT_TRUE(taken);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(taken->data()) % alignof(wide), 0u);
+    EXPECT_EQ(pool.stats().taken, 32_KiB) << "with room to align";
+  }
+}
+
 TEST_F(buffer_pool_test, every_take_respects_streams) {
   const auto one = new_stream();
   const auto two = new_stream();
@@ -261,6 +277,12 @@ TEST_F(buffer_pool_test, counters_and_peaks_begin_anew_on_one_device_or_on_all) 
   const buffer_pool_stats before{
       .hits = 2, .misses = 1, .returns = 3, .cached = 1_MiB, .taken_peak = 1_MiB};
   EXPECT_EQ(pool.stats(gpu(0)), before);
+  EXPECT_EQ(pool.stats(gpu(1)), before);
+  EXPECT_EQ(
+      pool.stats(),
+      (buffer_pool_stats{
+          .hits = 4, .misses = 2, .returns = 6, .cached = 2_MiB, .taken = {}, .taken_peak = 2_MiB}))
+      << "the sums";
   pool.reset_counters(gpu(0));
   EXPECT_EQ(pool.stats(gpu(0)), (buffer_pool_stats{.cached = 1_MiB, .taken_peak = 1_MiB}));
   EXPECT_EQ(pool.stats(gpu(1)), before);
@@ -273,6 +295,28 @@ TEST_F(buffer_pool_test, counters_and_peaks_begin_anew_on_one_device_or_on_all) 
   const auto live = pool.take(1_MiB, two).value();
   EXPECT_EQ(pool.stats(),
             (buffer_pool_stats{.hits = 1, .cached = 1_MiB, .taken = 1_MiB, .taken_peak = 1_MiB}));
+}
+
+TEST_F(buffer_pool_test, every_peak_becomes_what_is_taken) {
+  const auto one = new_stream();
+  const auto two = weir::stream::create(gpu(1)).value();
+  const auto pool = make();
+  const auto kept = pool.take(1_MiB, one).value();
+  const auto kept_there = pool.take(2_MiB, two).value();
+  for (const stream_ref& stream : {one.ref(), two.ref()})
+    static_cast<void>(pool.take(4_MiB, stream).value());
+  EXPECT_EQ(pool.stats(gpu(0)).taken_peak, 5_MiB);
+  EXPECT_EQ(pool.stats(gpu(1)).taken_peak, 6_MiB);
+  pool.reset_peaks(gpu(0));
+  EXPECT_EQ(pool.stats(gpu(0)).taken_peak, 1_MiB);
+  EXPECT_EQ(pool.stats(gpu(1)).taken_peak, 6_MiB);
+  pool.reset_peaks();
+  EXPECT_EQ(pool.stats(), (buffer_pool_stats{.hits = 0,
+                                             .misses = 4,
+                                             .returns = 2,
+                                             .cached = 8_MiB,
+                                             .taken = 3_MiB,
+                                             .taken_peak = 3_MiB}));
 }
 
 TEST_F(buffer_pool_test, what_is_cached_is_bounded_in_bytes) {
@@ -331,6 +375,22 @@ TEST_F(buffer_pool_test, age_waits_for_whoever_still_uses_the_memory) {
   EXPECT_EQ(pool.stats().cached, 2_MiB);
 }
 
+TEST_F(buffer_pool_test, a_clock_is_asked_only_where_age_is_bounded) {
+  const auto stream = new_stream();
+  int asked = 0;
+  const auto clock = [&] {
+    ++asked;
+    return 0ns;
+  };
+  const auto ageless = make({.clock = clock});
+  static_cast<void>(ageless.take(1_MiB, stream).value());
+  EXPECT_EQ(ageless.trim(bytes::max()).value(), 0_B);
+  EXPECT_EQ(asked, 0);
+  const auto aging = make({.max_idle_time = 1s, .clock = clock});
+  static_cast<void>(aging.take(1_MiB, stream).value());
+  EXPECT_GT(asked, 0);
+}
+
 TEST_F(buffer_pool_test, the_systems_clock_will_do) {
   const auto stream = new_stream();
   const auto pool = make({.max_idle_time = 0ns});
@@ -368,10 +428,19 @@ TEST_F(buffer_pool_test, bad_input_gets_a_typed_error) {
   const auto moved = std::move(copy);
   EXPECT_EQ(code_of(copy.take<int>(1, stream)), errc::moved_from);  // NOLINT
   EXPECT_EQ(code_of(copy.try_take_cached<int>(1, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(copy.free(pooled_memory{}, stream)), errc::moved_from);
   EXPECT_EQ(code_of(copy.empty_cache()), errc::moved_from);
+  EXPECT_EQ(code_of(copy.empty_cache(gpu())), errc::moved_from);
+  EXPECT_EQ(code_of(copy.trim()), errc::moved_from);
   EXPECT_EQ(code_of(copy.trim(gpu())), errc::moved_from);
   EXPECT_EQ(code_of(copy.close()), errc::moved_from);
   EXPECT_EQ(copy.stats(), buffer_pool_stats{});
+  EXPECT_EQ(copy.stats(gpu()), buffer_pool_stats{});
+  copy.reset_peaks();
+  copy.reset_peaks(gpu());
+  copy.reset_counters();
+  copy.reset_counters(gpu());
+  EXPECT_EQ(code_of(moved.free(pooled_memory{}, stream)), errc::moved_from) << "it owns nothing";
 }
 
 TEST_F(buffer_pool_test, closing_leaves_live_buffers_good_and_caches_nothing) {
@@ -400,7 +469,9 @@ TEST_F(buffer_pool_test, closing_attempts_every_device) {
   static_cast<void>(pool.take(8_MiB, one).value());
   static_cast<void>(pool.take(8_MiB, two).value());
   machine->fail(call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_FALSE(pool.close());
+  const auto failed = pool.close();
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(pool.stats(gpu(0)).cached, 8_MiB);
   EXPECT_EQ(pool.stats(gpu(1)).cached, 0_MiB);
   EXPECT_TRUE(pool.close());

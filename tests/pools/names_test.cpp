@@ -20,12 +20,29 @@ template <class T>
 TEST(pool_names, enumerations_print_as_they_are_spelled) {
   EXPECT_EQ(printed(contents::undefined), "undefined");
   EXPECT_EQ(printed(contents::zeroed), "zeroed");
+  EXPECT_EQ(printed(static_cast<contents>(2)), "unknown");
+  EXPECT_EQ(printed(memory_kind::device), "device");
+  EXPECT_EQ(printed(memory_kind::managed), "managed");
   EXPECT_EQ(printed(memory_kind::pinned), "pinned");
+  EXPECT_EQ(printed(static_cast<memory_kind>(3)), "unknown");
   EXPECT_EQ(printed(stream_pool_handles::none), "none");
   EXPECT_EQ(printed(stream_pool_handles::posix_descriptor), "posix_descriptor");
-  EXPECT_EQ(printed(stream_pool_attribute::reserved_peak), "reserved_peak");
-  EXPECT_EQ(printed(stream_pool_attribute::used_peak), "used_peak");
-  EXPECT_EQ(static_cast<int>(stream_pool_attribute::reserved_peak), 6) << "the driver's numbers";
+  EXPECT_EQ(printed(static_cast<stream_pool_handles>(2)), "unknown");
+}
+
+TEST(pool_names, attributes_have_the_drivers_numbers) {
+  const std::vector<std::string> names{"",
+                                       "reuse_follow_event_dependencies",
+                                       "reuse_opportunistic",
+                                       "reuse_internal_dependencies",
+                                       "release_threshold",
+                                       "reserved",
+                                       "reserved_peak",
+                                       "used",
+                                       "used_peak",
+                                       ""};
+  for (std::size_t number = 0; number < names.size(); ++number)
+    EXPECT_EQ(printed(static_cast<stream_pool_attribute>(number)), names[number]) << number;
   EXPECT_EQ(static_cast<int>(stream_pool_attribute::used_peak), 8);
 }
 
@@ -79,6 +96,11 @@ TEST(pool_names, a_configuration_names_every_member) {
             "initial 1 MiB, max 1 GiB, threshold 64 MiB, handles posix_descriptor, "
             "reuse_follow_event_dependencies on, reuse_opportunistic off, "
             "reuse_internal_dependencies on");
+  EXPECT_EQ(printed(stream_pool_config{.reuse_follow_event_dependencies = false,
+                                       .reuse_internal_dependencies = false}),
+            "initial 0 B, max unlimited, threshold unlimited, handles none, "
+            "reuse_follow_event_dependencies off, reuse_opportunistic on, "
+            "reuse_internal_dependencies off");
 }
 
 }  // namespace

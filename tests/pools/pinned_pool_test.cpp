@@ -75,6 +75,20 @@ TEST_F(pinned_pool_test, a_block_is_reused_on_a_stream_at_rest) {
   EXPECT_EQ(pool.stats().events, 9u);  // one for each look, none for a free
 }
 
+TEST_F(pinned_pool_test, every_peak_is_reset) { expect_peaks_to_be_reset(make()); }
+
+TEST_F(pinned_pool_test, options_are_kept_and_memory_is_every_devices) {
+  EXPECT_EQ(make({.threshold = 3_MiB}).threshold(), 3_MiB);
+  EXPECT_EQ(make().threshold(), bytes::max());
+  const auto stream = new_stream();
+  const auto pool = make();
+  void* const p = pool.allocate(1_MiB, stream);
+  unsigned flags = 0;
+  ASSERT_EQ(machine->driver().mem_host_get_flags(&flags, p), driver::CUDA_SUCCESS);
+  EXPECT_EQ(flags, driver::host_alloc_portable | driver::host_alloc_device_map);
+  pool.deallocate(p, stream);
+}
+
 TEST_F(pinned_pool_test, no_power_of_two_is_wasted) {
   const auto stream = new_stream();
   const auto pool = make();

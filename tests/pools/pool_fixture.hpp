@@ -28,6 +28,26 @@ class block_pool_test : public heap_test {
         machine->launch(stream.handle(), "kernel read",
                         {sim::reads(reinterpret_cast<driver::CUdeviceptr>(memory), size.count())}));
   }
+  /// Every peak of a new pool is above what it holds, and once it was reset just that.
+  template <class Pool>
+  void expect_peaks_to_be_reset(const Pool& pool) {
+    const auto stream = new_stream();
+    void* const kept = pool.allocate(1000_B, stream);
+    pool.deallocate(pool.allocate(5000_B, stream), stream);
+    machine->run_until_idle();
+    ASSERT_EQ(pool.trim().value(), 5_KiB);
+    block_pool_stats expected = pool.stats();
+    EXPECT_EQ(expected.requested, (byte_gauge{1000_B, 6000_B}));
+    EXPECT_EQ(expected.allocated, (byte_gauge{1_KiB, 6_KiB}));
+    EXPECT_EQ(expected.reserved, (byte_gauge{1_KiB, 6_KiB}));
+    EXPECT_EQ(expected.blocks, (gauge{1, 2}));
+    expected.requested.peak = 1000_B;
+    expected.allocated.peak = expected.reserved.peak = 1_KiB;
+    expected.blocks.peak = 1;
+    pool.reset_peaks();
+    EXPECT_EQ(pool.stats(), expected) << "and nothing else is";
+    pool.deallocate(kept, stream);
+  }
 };
 
 /// What contradicts itself in the counters of a pool that nobody is just using and whose counters

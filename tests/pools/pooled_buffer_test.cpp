@@ -102,11 +102,20 @@ TEST_F(pooled_buffer_test, goes_back_once) {
   {
     auto first = pooled_buffer<int>::create(pool, 100, stream).value();
     auto second = std::move(first);
+    EXPECT_EQ(second.size(), 100u);
+    EXPECT_EQ(second.stream(), stream.ref());
     EXPECT_FALSE(first);  // NOLINT: what moving leaves is promised
     EXPECT_EQ(first.size(), 0u);
     EXPECT_EQ(code_of(first.free()), errc::moved_from);
     EXPECT_EQ(code_of(first.record_stream(other)), errc::moved_from);
     first = std::move(second);
+    EXPECT_EQ(first.size(), 100u);
+    EXPECT_EQ(first.stream(), stream.ref());
+    EXPECT_FALSE(second);  // NOLINT
+    EXPECT_EQ(second.size(), 0u);
+    auto& same = first;
+    first = std::move(same);
+    EXPECT_EQ(first.size(), 100u);
     EXPECT_EQ(pool.stats().blocks.current, 1u);
     second = pooled_buffer<int>::create(pool, 200, stream).value();
     first = std::move(second);  // the old one goes back
@@ -118,6 +127,27 @@ TEST_F(pooled_buffer_test, goes_back_once) {
     EXPECT_EQ(code_of(first.record_stream(other)), errc::already_freed);
   }
   EXPECT_EQ(pool.stats().frees, 2u);
+}
+
+TEST_F(pooled_buffer_test, that_it_was_freed_moves_along) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  auto freed = pooled_memory::create(pool, 4_KiB, stream).value();
+  ASSERT_TRUE(freed.free());
+  EXPECT_TRUE(freed.is_freed());
+  auto next = std::move(freed);
+  EXPECT_TRUE(next.is_freed());
+  EXPECT_FALSE(freed.is_freed());  // NOLINT: what moving leaves is promised
+  EXPECT_EQ(code_of(freed.free()), errc::moved_from);
+  pooled_memory last;
+  last = std::move(next);
+  EXPECT_EQ(code_of(last.free()), errc::already_freed);
+  EXPECT_EQ(code_of(next.free()), errc::moved_from);  // NOLINT
+  last = pooled_memory::create(pool, 4_KiB, stream).value();
+  EXPECT_FALSE(last.is_freed()) << "it owns again";
+  pooled_memory none;
+  EXPECT_EQ(none.release(), nullptr);
+  EXPECT_EQ(code_of(none.free()), errc::moved_from) << "there was nothing to release";
 }
 
 TEST_F(pooled_buffer_test, giving_back_to_a_stream_of_another_device_changes_nothing) {
@@ -244,12 +274,15 @@ TEST_F(pooled_buffer_test, a_lost_device_is_an_error_and_no_more) {
     const auto pool = make_bins();
     auto buffer = pooled_buffer<int>::create(pool, 100, stream).value();
     machine->lose_device(device_id{0});
-    EXPECT_FALSE(pool.try_allocate(64_MiB, stream));
+    EXPECT_EQ(code_of(pool.try_allocate(64_MiB, stream)), errc::device_lost);
     EXPECT_TRUE(buffer.free());
-    EXPECT_FALSE(pool.empty_cache());
+    EXPECT_EQ(code_of(pool.empty_cache()), errc::device_lost);
     EXPECT_EQ(pool.stats().cached, 512_B);
+    EXPECT_THAT(heard.take(), IsEmpty()) << "all of it was returned";
   }
-  static_cast<void>(heard.take());  // what went with the device may be reported
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1)) << "the block went with the device";
+  EXPECT_EQ(reports[0].code, errc::device_lost);
 }
 
 TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {

@@ -47,14 +47,17 @@ class stream_pool_faults_test : public ::testing::Test {
                                 {sim::writes(address_of(memory), size.count())}));
   }
 
+  /// Makes a pool, uses it and closes it, with each of its driver calls failing in turn. Whatever
+  /// fails is told, and the device's memory is as before; but the initial size is the driver's for
+  /// good where it is the free of just that which fails.
+  void expect_each_failure_to_be_told();
+
   reports heard;
   std::shared_ptr<sim::machine> machine;
   std::shared_ptr<runtime> runtime_;
 };
 
-// --- Calls that fail ----------------------------------------------------------------------------
-
-TEST_F(stream_pool_faults_test, whatever_call_fails_is_told_and_nothing_is_left_behind) {
+void stream_pool_faults_test::expect_each_failure_to_be_told() {
   const auto stream = make_stream();
   const auto scenario = [&]() -> result<void> {
     WEIR_TRY_VALUE(pool,
@@ -67,6 +70,7 @@ TEST_F(stream_pool_faults_test, whatever_call_fails_is_told_and_nothing_is_left_
     WEIR_TRY(freed);
     WEIR_TRY(pool.set_threshold(64_MiB));
     WEIR_TRY(pool.stats());
+    WEIR_TRY(pool.reset_peaks());
     WEIR_TRY(pool.trim());
     WEIR_TRY(pool.enable_peer(gpu(1)));
     WEIR_TRY(owned.free());
@@ -80,22 +84,37 @@ TEST_F(stream_pool_faults_test, whatever_call_fails_is_told_and_nothing_is_left_
   ASSERT_TRUE(scenario());
   const auto calls = machine->calls() - calls_before;
   ASSERT_TRUE(gpu().synchronize());
-  bytes clean = used();
+  bytes expected = used();
   std::size_t failures = 0;
+  std::size_t lost = 0;
   for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+    SCOPED_TRACE("call " + std::to_string(nth));
     machine->fail_any(nth, CUDA_ERROR_UNKNOWN);
     const auto outcome = scenario();
     machine->clear_faults();
+    const auto reported = heard.take();
     failures += outcome ? 0 : 1;
-    EXPECT_TRUE(!outcome || !heard.take().empty()) << "call " << nth << " failed and nobody knows";
-    static_cast<void>(heard.take());
-    ASSERT_TRUE(gpu().synchronize());
-    if (!outcome && outcome.error().call == "cuMemFreeAsync") {
-      clean = used();  // what the driver does not take back stays with it
+    EXPECT_TRUE(!outcome || !reported.empty()) << "it failed and nobody knows";
+    if (!outcome) {
+      EXPECT_EQ(outcome.error().native, CUDA_ERROR_UNKNOWN) << outcome.error().message();
     }
-    EXPECT_EQ(used(), clean) << "call " << nth;
+    for (const error& each : reported) EXPECT_EQ(each.native, CUDA_ERROR_UNKNOWN) << each.message();
+    ASSERT_TRUE(gpu().synchronize());
+    if (!outcome && outcome.error().call == "cuMemFreeAsync" &&
+        outcome.error().requested == 0_B) {  // that of the initial size
+      expected += 64_MiB;
+      ++lost;
+    }
+    ASSERT_EQ(used(), expected) << (outcome ? "" : outcome.error().message());
   }
   EXPECT_GT(failures, 30u);
+  EXPECT_EQ(lost, 1u);
+}
+
+// --- Calls that fail ----------------------------------------------------------------------------
+
+TEST_F(stream_pool_faults_test, whatever_call_fails_is_told_and_nothing_is_left_behind) {
+  expect_each_failure_to_be_told();
 }
 
 TEST_F(stream_pool_faults_test, a_pool_that_cannot_be_destroyed_stays_and_can_be_closed_again) {
@@ -159,6 +178,54 @@ TEST_F(stream_pool_faults_test, a_free_that_fails_in_a_destructor_is_reported_wi
   EXPECT_TRUE(pool.try_deallocate(memory, stream));
 }
 
+TEST_F(stream_pool_faults_test, a_threshold_below_the_initial_size_is_raised_to_whole_units) {
+  const std::pair<bytes, bytes> expected[] = {{0_B, 64_MiB},
+                                              {40_MiB, 64_MiB},
+                                              {64_MiB, 64_MiB},
+                                              {65_MiB, 65_MiB},
+                                              {bytes::max(), bytes::max()}};
+  for (const auto& [asked, applied] : expected) {
+    const auto pool = make({.initial = 40_MiB, .threshold = asked});
+    EXPECT_EQ(pool.threshold().value(), applied) << asked.count();
+    EXPECT_EQ(pool.stats().value(),
+              (stream_pool_stats{.reserved = 64_MiB, .reserved_peak = 64_MiB}));
+  }
+  EXPECT_EQ(make({.threshold = 5_MiB}).threshold().value(), 5_MiB) << "there is nothing to keep";
+}
+
+TEST_F(stream_pool_faults_test, trimming_asks_again_only_inside_a_unit) {
+  auto pool = make();
+  const auto stream = make_stream();
+  auto live = pool.allocate_owned(64_MiB, stream).value();
+  EXPECT_TRUE(pool.allocate_owned(128_MiB, stream));
+  ASSERT_TRUE(stream.synchronize());
+  const auto trimmed = [&](bytes keep) {
+    const auto before = machine->calls(call::mem_pool_trim_to);
+    const bytes released = pool.trim(keep).value();
+    return std::pair{released, machine->calls(call::mem_pool_trim_to) - before};
+  };
+  EXPECT_EQ(trimmed(193_MiB), (std::pair{0_B, std::uint64_t{1}}));
+  EXPECT_EQ(trimmed(160_MiB), (std::pair{32_MiB, std::uint64_t{1}})) << "whole units";
+  EXPECT_EQ(trimmed(100_MiB), (std::pair{64_MiB, std::uint64_t{2}})) << "96 MiB";
+  EXPECT_EQ(pool.stats().value().reserved, 96_MiB);
+  EXPECT_EQ(trimmed(0_B), (std::pair{32_MiB, std::uint64_t{1}})) << "what is live stays";
+  EXPECT_EQ(pool.stats().value().reserved, 64_MiB);
+  EXPECT_EQ(trimmed(1_MiB), (std::pair{0_B, std::uint64_t{2}}));
+}
+
+TEST_F(stream_pool_faults_test, an_alignment_costs_the_room_to_align_in) {
+  auto pool = make();
+  const auto stream = make_stream();
+  const std::pair<bytes, bytes> expected[] = {
+      {1_B, 1000_B}, {256_B, 1000_B}, {512_B, 1256_B}, {4_KiB, 4840_B}, {2_MiB, 2_MiB + 744_B}};
+  for (const auto& [alignment, size] : expected) {
+    const auto memory = pool.allocate_owned(1000_B, stream, alignment).value();
+    EXPECT_EQ(address_of(memory.data()) % alignment.count(), 0u);
+    EXPECT_EQ(pool.stats().value().used, size) << alignment.count();
+    EXPECT_EQ(pool.stats().value().active_bytes, 1000_B);
+  }
+}
+
 TEST_F(stream_pool_faults_test, an_attribute_that_the_driver_refuses_stays) {
   auto pool = make({.threshold = 64_MiB});
   machine->fail(call::mem_pool_set_attribute, 1, CUDA_ERROR_UNKNOWN);
@@ -196,7 +263,11 @@ TEST_F(stream_pool_faults_test, a_full_device_is_out_of_memory_with_the_figures)
   EXPECT_EQ(refused.code(), errc::out_of_memory);
   EXPECT_EQ(refused.error().requested, 3_GiB);
   EXPECT_EQ(refused.error().native, CUDA_ERROR_OUT_OF_MEMORY);
-  EXPECT_THAT(refused.error().detail, ::testing::StartsWith("the pool uses 0 B of"));
+  EXPECT_EQ(refused.error().detail, "the pool uses 0 B of 1.94 GiB reserved");
+  auto bounded = make({.max = 64_MiB});
+  auto memory = bounded.allocate_owned(40_MiB, stream).value();
+  EXPECT_EQ(bounded.try_allocate(48_MiB, stream).error().detail,
+            "the pool uses 40 MiB of 64 MiB reserved, at most 64 MiB");
 }
 
 TEST_F(stream_pool_faults_test, the_pool_waits_only_when_there_is_no_room) {
@@ -208,6 +279,37 @@ TEST_F(stream_pool_faults_test, the_pool_waits_only_when_there_is_no_room) {
   EXPECT_EQ(machine->calls(call::mem_free_host), 0u) << "no wait would help";
   EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::out_of_memory);
   EXPECT_EQ(machine->calls(call::mem_free_host), 1u);
+}
+
+TEST_F(stream_pool_faults_test, four_thousand_frees_are_remembered_and_as_many_as_are_live) {
+  const auto stream = make_stream();
+  const auto freed_twice = [&](int count) {
+    auto pool = make();
+    std::vector<void*> all;
+    for (int i = 0; i < count; ++i) all.push_back(pool.allocate(512_B, stream));
+    for (void* const each : all) EXPECT_TRUE(pool.try_deallocate(each, 512_B, stream));
+    return std::pair{code_of(pool.try_deallocate(all.front(), stream)),
+                     code_of(pool.try_deallocate(all.back(), stream))};
+  };
+  EXPECT_EQ(freed_twice(4097),
+            (std::pair{std::optional{errc::double_free}, std::optional{errc::double_free}}));
+  EXPECT_EQ(freed_twice(4098),
+            (std::pair{std::optional{errc::foreign_pointer}, std::optional{errc::double_free}}));
+}
+
+TEST_F(stream_pool_faults_test, a_new_stream_with_the_handle_of_one_that_is_gone_may_free) {
+  auto pool = make();
+  auto gone = std::make_optional(make_stream());
+  auto memory = pool.allocate_owned(1_MiB, *gone).value();
+  auto other = pool.allocate_owned(1_MiB, *gone).value();
+  const stream_ref closed = *gone;
+  ASSERT_TRUE(gone->synchronize());
+  gone.reset();
+  const auto next = make_stream();
+  ASSERT_EQ(next.handle(), closed.handle()) << "handles are recycled";
+  EXPECT_EQ(code_of(memory.free(closed)), errc::bad_stream);
+  EXPECT_TRUE(memory.free(next)) << "streams are not";
+  EXPECT_TRUE(other.free(stream_ref{gpu(), next.handle()})) << "nobody says that it is the old one";
 }
 
 TEST_F(stream_pool_faults_test, old_frees_are_forgotten_but_never_mistaken) {
@@ -351,7 +453,7 @@ TEST_F(stream_pool_faults_test, a_lost_device_is_said_to_be_lost) {
     machine->lose_device(device_id{0});
     EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::device_lost);
   }
-  static_cast<void>(heard.take());
+  EXPECT_THAT(heard.take(), IsEmpty()) << "it was returned, and nothing was live";
 }
 
 TEST_F(stream_pool_faults_test, pools_and_owners_keep_the_runtime) {
@@ -439,6 +541,33 @@ TEST_F(stream_pool_old_driver_test, the_pool_keeps_to_its_maximum_itself) {
   EXPECT_EQ(pool.stats().value().reserved, 64_MiB);
   auto free_of_limits = make();
   EXPECT_TRUE(free_of_limits.allocate_owned(512_MiB, stream));
+}
+
+TEST_F(stream_pool_old_driver_test, whatever_call_fails_is_told_and_nothing_is_left_behind) {
+  expect_each_failure_to_be_told();
+}
+
+TEST_F(stream_pool_old_driver_test, the_maximum_counts_in_whole_units) {
+  const auto stream = make_stream();
+  auto pool = make({.max = 40_MiB});
+  auto first = pool.allocate_owned(30_MiB, stream).value();
+  auto second = pool.allocate_owned(30_MiB, stream);
+  EXPECT_TRUE(second) << "64 MiB are the whole units of 40";
+  EXPECT_EQ(pool.stats().value().reserved, 64_MiB);
+  EXPECT_EQ(code_of(pool.try_allocate(41_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(code_of(pool.try_allocate(30_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(pool.stats().value().active_allocations, 2u);
+}
+
+TEST_F(stream_pool_old_driver_test, memory_whose_extent_is_not_told_goes_back) {
+  const auto stream = make_stream();
+  auto pool = make({.max = 64_MiB});
+  machine->fail(call::mem_pool_get_attribute, 1, CUDA_ERROR_INVALID_HANDLE);
+  const auto refused = pool.try_allocate(16_MiB, stream);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(pool.stats().value().used, 0_B);
+  EXPECT_TRUE(pool.allocate_owned(16_MiB, stream));
 }
 
 TEST_F(stream_pool_old_driver_test, the_maximum_says_nothing_of_a_graphs_memory) {

@@ -170,8 +170,13 @@ TEST_P(stream_pool_memory_test, another_size_is_told_and_freed_all_the_same) {
   auto pool = make();
   const auto stream = make_stream();
   void* const memory = pool.allocate(1_MiB, stream);
-  EXPECT_EQ(code_of(pool.try_deallocate(memory, 2_MiB, stream)), errc::invalid_argument);
+  const auto told = pool.try_deallocate(memory, 2_MiB, stream);
+  ASSERT_FALSE(told);
+  EXPECT_EQ(told.error(), (error{.code = errc::invalid_argument,
+                                 .requested = 2_MiB,
+                                 .detail = "freed, but allocated with 1 MiB"}));
   EXPECT_EQ(pool.stats().value().active_allocations, 0u);
+  EXPECT_EQ(pool.stats().value().used, 0_B);
 }
 
 TEST_P(stream_pool_memory_test, memory_is_freed_without_its_size_too) {
@@ -226,6 +231,10 @@ TEST_P(stream_pool_memory_test, streams_of_another_runtime_are_refused) {
   const auto elsewhere = runtime::open_table(*cu, "another", machine).value();
   const auto stream = weir::stream::create(elsewhere->device(device_id{0}).value()).value();
   EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::bad_stream);
+  const auto own = make_stream();
+  auto memory = pool.allocate_owned(1_MiB, own).value();
+  EXPECT_EQ(code_of(memory.free(stream)), errc::bad_stream);
+  EXPECT_TRUE(memory) << "still owned";
 }
 
 TEST_P(stream_pool_memory_test, an_owner_may_outlive_its_stream) {
@@ -305,7 +314,7 @@ TEST_P(stream_pool_memory_test, a_pool_with_nothing_left_closes_with_nothing_to_
   auto pool = make({.initial = 32_MiB});
   const auto stream = make_stream();
   EXPECT_TRUE(pool.allocate_owned(1_MiB, stream));
-  EXPECT_EQ(pool.close().value().allocations, 0u);
+  EXPECT_EQ(pool.close().value(), stream_pool_remains{});
 }
 
 TEST_P(stream_pool_memory_test, raw_memory_that_outlives_all_handles_is_reported) {
@@ -317,8 +326,9 @@ TEST_P(stream_pool_memory_test, raw_memory_that_outlives_all_handles_is_reported
   }
   const auto reports = heard.take();
   ASSERT_EQ(reports.size(), 1u);
-  EXPECT_EQ(reports[0].code, errc::still_live);
-  EXPECT_EQ(reports[0].requested, 3_MiB);
+  EXPECT_EQ(reports[0], (error{.code = errc::still_live,
+                               .requested = 3_MiB,
+                               .detail = "1 allocations of 3 MiB outlive their stream pool"}));
   WEIR_OK(cu->mem_free_async(address_of(raw), stream.handle()));
 }
 
@@ -329,6 +339,9 @@ TEST_P(stream_pool_memory_test, a_device_has_one_default_pool) {
   EXPECT_EQ(pool, stream_pool::default_of(gpu()).value());
   EXPECT_NE(pool, make());
   EXPECT_TRUE(pool.is_default());
+  EXPECT_FALSE(pool.is_imported());
+  EXPECT_FALSE(make().is_default());
+  EXPECT_EQ(pool.config(), stream_pool_config{.threshold = 0_B}) << "the driver's own";
   CUmemoryPool theirs = nullptr;
   WEIR_OK(cu->device_get_default_mem_pool(&theirs, device));
   EXPECT_EQ(pool.handle(), theirs);

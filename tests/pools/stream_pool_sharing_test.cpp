@@ -55,8 +55,14 @@ WEIR_CHILD(import_stream_pool) {
 
   auto bad = message.pointer;
   bad.data.fill(std::byte{0x5a});
-  WEIR_CHILD_EXPECT(false, pool.import_pointer(bad, stream).has_value());
+  const auto foreign = pool.import_pointer(bad, stream);
+  WEIR_CHILD_EXPECT(true, !foreign && foreign.code() == errc::foreign_pointer);
+  const auto another = runtime::open_table(machine.driver(), "another", nullptr).value();
+  const auto elsewhere = weir::stream::create(another->device(device_id{0}).value()).value();
+  const auto not_ours = pool.import_pointer(message.pointer, elsewhere);
+  WEIR_CHILD_EXPECT(true, !not_ours && not_ours.code() == errc::bad_stream);
   auto memory = pool.import_pointer(message.pointer, stream).value();
+  WEIR_CHILD_EXPECT(true, memory.size() == 0_B || memory.size() >= size);  // if the driver tells
   WEIR_CHILD_EXPECT(true, not_supported(pool.export_pointer(memory.data())));
   const auto again = pool.import_pointer(message.pointer, stream);
   WEIR_CHILD_EXPECT(true, !again && again.code() == errc::already_mapped);

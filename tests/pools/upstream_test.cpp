@@ -1,5 +1,6 @@
 // bin_pool on memory of somebody else: what it asks of its upstream, and what it says of it.
 #include <atomic>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -24,7 +25,7 @@ class counting_source final : public memory_source {
   result<void*> allocate(bytes size) override {
     const std::lock_guard lock{mutex_};
     ++requests_;
-    if (refusal_) return *std::exchange(refusal_, {});
+    if (refusals_ != 0) return refuse_now();
     if (live_ + size > capacity_)
       return error{.code = errc::out_of_memory, .requested = size, .detail = "the slab is full"};
     const context_scope scope{home_};
@@ -35,7 +36,7 @@ class counting_source final : public memory_source {
   }
   result<void> deallocate(void* memory, bytes size) override {
     const std::lock_guard lock{mutex_};
-    if (refusal_) return *std::exchange(refusal_, {});
+    if (refusals_ != 0) return refuse_now();
     const auto at = blocks_.find(reinterpret_cast<std::uintptr_t>(memory));
     if (at == blocks_.end() || at->second != size) return errc::foreign_pointer;
     const context_scope scope{home_};
@@ -46,8 +47,11 @@ class counting_source final : public memory_source {
     return {};
   }
 
-  /// The next call fails so.
-  void refuse(error reason) { refusal_ = std::move(reason); }
+  /// The next call fails so, or the next few do.
+  void refuse(error reason, int times = 1) {
+    refusal_ = std::move(reason);
+    refusals_ = times;
+  }
   /// What is handed out next lies so far behind what the driver aligned.
   void shift(std::uint64_t offset) { offset_ = offset; }
   [[nodiscard]] bytes live() const { return live_; }
@@ -55,11 +59,17 @@ class counting_source final : public memory_source {
   [[nodiscard]] int returns() const { return returns_; }
 
  private:
+  [[nodiscard]] error refuse_now() {
+    --refusals_;
+    return refusal_;
+  }
+
   const device home_;
   const bytes capacity_;
   std::mutex mutex_;
   std::map<std::uint64_t, bytes> blocks_;
-  std::optional<error> refusal_;
+  error refusal_;
+  int refusals_ = 0;
   std::uint64_t offset_ = 0;
   bytes live_{};
   int requests_ = 0;
@@ -161,6 +171,21 @@ TEST_F(upstream_test, its_failures_are_told) {
   EXPECT_EQ(reports[0].code, errc::not_permitted);
 }
 
+TEST_F(upstream_test, what_it_refuses_to_take_stays_in_the_order_of_its_frees) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_pool();
+  std::vector<void*> all;
+  for (int i = 0; i < 3; ++i) all.push_back(pool.allocate(1_MiB, one));
+  for (void* const each : all) pool.deallocate(each, one);
+  source->refuse({.code = errc::not_permitted}, 3);
+  EXPECT_EQ(code_of(pool.trim()), errc::not_permitted);
+  EXPECT_EQ(pool.stats().cached, 3_MiB);
+  EXPECT_EQ(pool.stats().reserved.current, 3_MiB);
+  for (void* const each : all) EXPECT_EQ(pool.allocate(1_MiB, two), each);
+  for (void* const each : all) pool.deallocate(each, two);
+}
+
 TEST_F(upstream_test, memory_that_is_not_aligned_is_refused_and_returned) {
   const auto stream = new_stream();
   const auto pool = make_pool();
@@ -208,6 +233,96 @@ TEST_F(upstream_test, a_resource_is_one) {
   }
   EXPECT_EQ(allocator.stats().requested.current, 0_B);
   EXPECT_EQ(allocator.stats().allocations, 1u);
+}
+
+/// Hands out one block, as it is told to, and knows whether it came back.
+class told_source final : public memory_source {
+ public:
+  explicit told_source(std::function<result<void*>()> answer) : answer_{std::move(answer)} {}
+  result<void*> allocate(bytes) override { return answer_(); }
+  result<void> deallocate(void*, bytes) override {
+    if (on_return) on_return();
+    ++returns;
+    return {};
+  }
+
+  std::function<void()> on_return;
+  int returns = 0;
+
+ private:
+  std::function<result<void*>()> answer_;
+};
+
+TEST_F(upstream_test, no_memory_at_all_is_out_of_memory) {
+  const auto stream = new_stream();
+  const auto nothing =
+      std::make_shared<told_source>([]() -> result<void*> { return static_cast<void*>(nullptr); });
+  const auto pool = bin_pool::create(gpu(), {}, nothing).value();
+  const auto refused = pool.try_allocate(1000_B, stream);
+  ASSERT_EQ(code_of(refused), errc::out_of_memory);
+  EXPECT_EQ(refused.error().requested, 1000_B);
+  EXPECT_EQ(pool.stats().failures, 1u);
+  EXPECT_EQ(nothing->returns, 0);
+}
+
+TEST_F(upstream_test, a_failure_of_another_kind_ends_the_request) {
+  const auto stream = new_stream();
+  alignas(256) static std::byte memory[1024];
+  int calls = 0;
+  const auto ill = std::make_shared<told_source>([&]() -> result<void*> {
+    switch (++calls) {
+      case 1:
+        return static_cast<void*>(memory);
+      case 2:
+        return errc::out_of_memory;  // so the cache is released, and it is asked again
+      default:
+        return errc::device_lost;
+    }
+  });
+  const auto pool = bin_pool::create(gpu(), {}, ill).value();
+  pool.deallocate(pool.allocate(1_KiB, stream), stream);
+  EXPECT_EQ(code_of(pool.try_allocate(2_KiB, stream)), errc::device_lost);
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(ill->returns, 1);
+  EXPECT_EQ(pool.stats().failures, 0u) << "that is no want of memory";
+}
+
+TEST_F(upstream_test, what_it_throws_for_want_of_host_memory_is_an_error) {
+  const auto stream = new_stream();
+  const auto told =
+      std::make_shared<told_source>([]() -> result<void*> { throw std::bad_alloc{}; });
+  const auto pool = bin_pool::create(gpu(), {}, told).value();
+  EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream)), errc::no_host_memory);
+  alignas(256) static std::byte memory[1024];
+  const auto careless =
+      std::make_shared<told_source>([]() -> result<void*> { return static_cast<void*>(memory); });
+  const auto other = bin_pool::create(gpu(), {}, careless).value();
+  other.deallocate(other.allocate(1_KiB, stream), stream);
+  careless->on_return = [] { throw std::bad_alloc{}; };
+  EXPECT_EQ(code_of(other.empty_cache()), errc::no_host_memory);
+  EXPECT_EQ(other.stats().cached, 1_KiB) << "it is cached as before";
+  careless->on_return = {};
+  EXPECT_EQ(other.empty_cache().value(), 1_KiB);
+  EXPECT_EQ(careless->returns, 1);
+}
+
+TEST_F(upstream_test, at_the_end_nothing_goes_back_that_a_stream_still_uses) {
+  const auto stream = new_stream();
+  alignas(256) static std::byte memory[1024];
+  bool is_done = false;
+  bool was_done = false;
+  const auto told =
+      std::make_shared<told_source>([]() -> result<void*> { return static_cast<void*>(memory); });
+  told->on_return = [&] { was_done = is_done; };
+  {
+    const auto pool = bin_pool::create(gpu(), {}, told).value();
+    void* const block = pool.allocate(1_KiB, stream);
+    const context_scope scope{gpu()};
+    ASSERT_TRUE(machine->launch(stream.handle(), "kernel", {}, [&] { is_done = true; }));
+    pool.deallocate(block, stream);
+  }
+  EXPECT_EQ(told->returns, 1);
+  EXPECT_TRUE(was_done);
 }
 
 TEST_F(upstream_test, none_is_the_driver) {

@@ -35,7 +35,10 @@ TEST_F(aligned_test, aligns_beyond_the_upstream_and_gives_back_what_it_got) {
 TEST_F(aligned_test, blocks_stay_inside_what_the_upstream_gave) {
   auto aligned = aligned_resource::create(ledger, 8_KiB).value();
   void* const p = aligned.try_allocate(1_KiB, stream).value();
-  EXPECT_LE(ledger.used(), 1_KiB + 8_KiB - 256_B) << "no more padding than is needed";
+  EXPECT_EQ(ledger.used(), 1_KiB + 8_KiB - 256_B) << "no more padding than is needed";
+  const std::uint64_t origin = ledger.last();
+  EXPECT_EQ(address(p), (origin + 8191) / 8192 * 8192) << "the first place that is aligned";
+  EXPECT_LE(address(p) + 1024, origin + 1024 + 8192 - 256);
   void* const q = aligned.try_allocate(1_KiB, stream).value();
   EXPECT_GE(address(q), address(p) + 1024);
   EXPECT_TRUE(aligned.try_deallocate(p, 1_KiB, stream));
@@ -61,6 +64,23 @@ TEST_F(aligned_test, what_cannot_be_aligned_is_refused) {
   EXPECT_EQ(code_of(aligned.try_allocate(bytes::max() - 1_KiB, stream)), errc::size_overflow);
   EXPECT_EQ(aligned.try_allocate(0_B, stream).value(), nullptr);
   EXPECT_EQ(ledger.live(), 0U);
+}
+
+TEST_F(aligned_test, only_an_alignment_that_can_be_padded_is_tried_again) {
+  auto aligned = aligned_resource::create(ledger, 1_B).value();
+  EXPECT_EQ(aligned.alignment(), 1_B);
+  ledger.refuse({errc::bad_alignment});
+  EXPECT_EQ(code_of(aligned.try_allocate(1_KiB, stream, 256_B)), errc::bad_alignment);
+  EXPECT_EQ(ledger.requests(), 1) << "every resource can give this one";
+  ledger.refuse({errc::out_of_memory});
+  EXPECT_EQ(code_of(aligned.try_allocate(1_KiB, stream, 512_B)), errc::out_of_memory);
+  EXPECT_EQ(ledger.requests(), 2) << "padding would not help";
+  ledger.refuse({errc::bad_alignment, errc::device_lost});
+  EXPECT_EQ(code_of(aligned.try_allocate(1_KiB, stream, 512_B)), errc::device_lost);
+  EXPECT_EQ(ledger.requests(), 4);
+  void* const p = aligned.try_allocate(1_KiB, stream, 512_B).value();
+  EXPECT_EQ(ledger.used(), 1_KiB + 256_B);
+  EXPECT_TRUE(aligned.try_deallocate(p, 1_KiB, stream));
 }
 
 TEST_F(aligned_test, only_pointers_it_gave_come_back) {
@@ -136,6 +156,47 @@ TEST_F(retry_test, asks_until_there_is_room) {
   patient.reset_stats();
   EXPECT_EQ(patient.recoveries(), 0U);
   EXPECT_TRUE(patient.try_deallocate(p, 1_KiB, stream));
+}
+
+TEST_F(retry_test, tries_eight_times_unless_told_otherwise) {
+  int calls = 0;
+  auto patient =
+      retry_resource::create(ledger, [&](bytes, unsigned) { return ++calls > 0; }).value();
+  ledger.refuse({errc::out_of_memory, errc::out_of_memory, errc::out_of_memory, errc::out_of_memory,
+                 errc::out_of_memory, errc::out_of_memory, errc::out_of_memory, errc::out_of_memory,
+                 errc::out_of_memory});
+  EXPECT_EQ(code_of(patient.try_allocate(1_KiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(calls, 8);
+  EXPECT_EQ(ledger.requests(), 9);
+  auto hasty = retry_resource::create(
+                   ledger, [&](bytes, unsigned) { return ++calls > 0; }, 0)
+                   .value();
+  ledger.refuse({errc::out_of_memory});
+  EXPECT_EQ(code_of(hasty.try_allocate(1_KiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(calls, 8) << "never";
+}
+
+TEST_F(retry_test, a_callback_may_use_another_such_resource_which_calls_its_own) {
+  std::optional<retry_resource> outer;
+  std::vector<std::string> called;
+  const auto inner = retry_resource::create(ledger, [&](bytes, unsigned) {
+                       called.emplace_back("inner");
+                       ledger.refuse({errc::out_of_memory});
+                       EXPECT_FALSE(outer->try_allocate(1_B, stream)) << "the outer one runs";
+                       return false;
+                     }).value();
+  outer = retry_resource::create(ledger, [&](bytes, unsigned) {
+            called.emplace_back("outer");
+            ledger.refuse({errc::out_of_memory});
+            EXPECT_FALSE(inner.try_allocate(2_B, stream));
+            return false;
+          }).value();
+  for (int i = 0; i < 2; ++i) {
+    ledger.refuse({errc::out_of_memory});
+    EXPECT_FALSE(outer->try_allocate(3_B, stream));
+  }
+  EXPECT_THAT(called, ::testing::ElementsAre("outer", "inner", "outer", "inner"));
+  outer.reset();
 }
 
 TEST_F(retry_test, counts_only_real_recoveries) {

@@ -45,6 +45,49 @@ TEST_F(any_resource_test, knows_what_kind_of_memory_it_hands_out) {
   EXPECT_EQ(name(memory_kind::pinned), "pinned");
 }
 
+TEST_F(any_resource_test, adaptors_are_what_their_upstream_is) {
+  const ledger_resource pinned{other_gpu, memory_kind::pinned};
+  const any_resource under = pinned;
+  const auto expect_like = [&](const auto& adaptor) {
+    EXPECT_EQ(adaptor.upstream(), under);
+    EXPECT_EQ(adaptor.device(), other_gpu);
+    EXPECT_EQ(adaptor.kind(), memory_kind::pinned);
+    const auto same = adaptor;
+    EXPECT_EQ(any_resource{adaptor}, any_resource{same});
+  };
+  expect_like(aligned_resource::create(under, 4_KiB).value());
+  expect_like(limiting_resource::create(under, 4_KiB).value());
+  expect_like(statistics_resource::create(under).value());
+  expect_like(tracking_resource::create(under).value());
+  expect_like(
+      logging_resource::create(under, [](std::string_view) -> result<void> { return {}; }).value());
+  expect_like(retry_resource::create(under, [](bytes, unsigned) { return false; }).value());
+  const any_resource other = ledger_resource{other_gpu, memory_kind::pinned};
+  const auto both = fallback_resource::create(under, other).value();
+  EXPECT_EQ(both.primary(), under);
+  EXPECT_EQ(both.alternate(), other);
+  EXPECT_EQ(both.device(), other_gpu);
+  EXPECT_EQ(both.kind(), memory_kind::pinned);
+  EXPECT_EQ(synchronous_resource::create(under).value().upstream(), under);
+}
+
+/// A resource on a host without memory.
+struct exhausted_resource {
+  result<void*> try_allocate(bytes, const stream_ref&, bytes) { throw std::bad_alloc{}; }
+  result<void> try_deallocate(void*, bytes, const stream_ref&) { throw std::bad_alloc{}; }
+  [[nodiscard]] weir::device device() const { return home; }
+  friend bool operator==(const exhausted_resource&, const exhausted_resource&) = default;
+  weir::device home;
+};
+
+TEST_F(any_resource_test, a_free_that_runs_out_of_host_memory_is_reported) {
+  const any_resource memory = exhausted_resource{gpu};
+  memory.deallocate(&machine, 1_KiB, stream);
+  const auto reported = take_reports();
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_EQ(reported.front().code, errc::no_host_memory);
+}
+
 TEST_F(any_resource_test, keeps_its_machine_alive) {
   any_resource plain = plain_resource::create(gpu).value();
   EXPECT_TRUE(stream.close());

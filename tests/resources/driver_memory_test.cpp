@@ -17,12 +17,39 @@ TEST_F(driver_memory_test, each_request_is_a_call_of_the_driver) {
   EXPECT_EQ(machine->calls(call::mem_alloc), 1U);
   EXPECT_EQ(machine->calls(call::mem_alloc_managed), 1U);
   EXPECT_EQ(plain.in_use(), 1_MiB);
+  EXPECT_EQ(managed.in_use(), 1_MiB);
+  void* const q = managed.try_allocate(700_B, stream).value();
+  EXPECT_EQ(managed.in_use(), 1_MiB + 700_B);
+  EXPECT_TRUE(managed.try_deallocate(q, 700_B, stream));
   EXPECT_TRUE(plain.try_deallocate(p, 1_MiB, stream));
   EXPECT_TRUE(managed.try_deallocate(m, 1_MiB, stream));
-  EXPECT_EQ(machine->calls(call::mem_free), 2U);
+  EXPECT_EQ(machine->calls(call::mem_free), 3U);
   EXPECT_EQ(plain.in_use(), 0_B);
+  EXPECT_EQ(managed.in_use(), 0_B);
+  EXPECT_EQ(plain.device(), gpu);
+  EXPECT_EQ(managed.device(), gpu);
   EXPECT_EQ(machine->used(device_id{0}).count() % (2_MiB).count(),
             device_with_room().context_overhead.count() % (2_MiB).count());
+}
+
+TEST_F(driver_memory_test, what_the_driver_cannot_give_is_not_asked_for) {
+  for (any_resource memory : {any_resource{plain_resource::create(gpu).value()},
+                              any_resource{managed_resource::create(gpu).value()}}) {
+    const auto elsewhere = stream::create(other_gpu).value();
+    const auto before = machine->calls();
+    EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream, 512_B)), errc::bad_alignment);
+    EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream, 0_B)), errc::bad_alignment);
+    EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream, 96_B)), errc::bad_alignment);
+    EXPECT_EQ(code_of(memory.try_allocate(1_KiB, elsewhere)), errc::bad_stream);
+    EXPECT_EQ(memory.try_allocate(0_B, stream).value(), nullptr);
+    const auto refused = memory.try_allocate(bytes::max() - 510_B, stream);
+    EXPECT_EQ(refused.error(),
+              (error{.code = errc::size_overflow, .requested = bytes::max() - 510_B}));
+    EXPECT_TRUE(memory.try_deallocate(nullptr, 1_KiB, elsewhere));
+    EXPECT_EQ(machine->calls(), before);
+    EXPECT_EQ(code_of(memory.try_allocate(bytes::max() - 511_B, stream)), errc::out_of_memory)
+        << "the driver's largest";
+  }
 }
 
 TEST_F(driver_memory_test, a_free_waits_for_the_stream) {
@@ -58,8 +85,28 @@ TEST_F(driver_memory_test, live_memory_is_freed_and_reported_at_the_end) {
   EXPECT_EQ(machine->used(device_id{0}), before);
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 1U);
-  EXPECT_EQ(reported.front().code, errc::still_live);
-  EXPECT_EQ(reported.front().requested, 8_MiB);
+  EXPECT_EQ(reported.front(), (error{.code = errc::still_live,
+                                     .requested = 8_MiB,
+                                     .detail = "a resource ended with 2 live blocks of 8 MiB"}));
+}
+
+TEST_F(driver_memory_test, the_end_waits_for_the_device_and_tells_what_fails) {
+  bool ran = false;
+  {
+    auto plain = plain_resource::create(gpu).value();
+    static_cast<void>(plain.try_allocate(4_MiB, stream).value());
+    static_cast<void>(plain.try_allocate(4_MiB, stream).value());
+    ASSERT_TRUE(machine->launch(stream.handle(), "long work", {}, [&] { ran = true; }));
+    machine->fail(call::ctx_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
+    machine->fail(call::mem_free, 1, driver::CUDA_ERROR_INVALID_VALUE);
+  }
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(machine->calls(call::mem_free), 2U) << "all are attempted";
+  const auto reported = take_reports();
+  ASSERT_EQ(reported.size(), 3U);
+  EXPECT_EQ(reported[0].native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(reported[1].native, driver::CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(reported[2].code, errc::still_live);
 }
 
 TEST_F(driver_memory_test, after_the_end_of_the_driver_there_is_nothing_to_tell) {

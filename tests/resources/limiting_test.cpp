@@ -14,8 +14,10 @@ TEST_F(limiting_test, refuses_what_is_over_the_budget_and_takes_what_is_not) {
   auto limited = limiting_resource::create(ledger, 10_KiB).value();
   void* const six = limited.try_allocate(6_KiB, stream).value();
   const auto refused = limited.try_allocate(4_KiB + 1_B, stream);
-  ASSERT_EQ(code_of(refused), errc::limit_exceeded);
-  EXPECT_EQ(refused.error().requested, 4_KiB + 1_B);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error(), (error{.code = errc::limit_exceeded,
+                                    .requested = 4_KiB + 1_B,
+                                    .detail = "6 KiB of 10 KiB are used"}));
   EXPECT_EQ(ledger.requests(), 1) << "the upstream is not asked for what is over the budget";
   void* const four = limited.try_allocate(4_KiB, stream).value();
   EXPECT_EQ(limited.used(), limited.limit());
@@ -55,12 +57,41 @@ TEST_F(limiting_test, wrong_frees_do_not_bend_the_budget) {
   auto limited = limiting_resource::create(ledger, 1_MiB).value();
   void* const p = limited.try_allocate(1_KiB, stream).value();
   void* const q = limited.try_allocate(1_KiB, stream).value();
-  EXPECT_EQ(code_of(limited.try_deallocate(p, 512_KiB, stream)), errc::invalid_argument);
+  EXPECT_EQ(limited.try_deallocate(p, 512_KiB, stream).error(),
+            (error{.code = errc::invalid_argument,
+                   .requested = 512_KiB,
+                   .detail = "freed with another size than it was allocated with, 1 KiB"}));
   EXPECT_EQ(limited.used(), 1_KiB) << "it is gone, with the size that was asked for";
   EXPECT_EQ(code_of(limited.try_deallocate(p, 1_KiB, stream)), errc::double_free);
   EXPECT_EQ(code_of(limited.try_deallocate(&limited, 1_KiB, stream)), errc::foreign_pointer);
   EXPECT_EQ(limited.used(), 1_KiB);
   EXPECT_TRUE(limited.try_deallocate(q, 1_KiB, stream));
+}
+
+TEST_F(limiting_test, nothing_costs_nothing) {
+  auto limited = limiting_resource::create(ledger, 0_B).value();
+  EXPECT_EQ(limited.limit(), 0_B);
+  EXPECT_EQ(limited.try_allocate(0_B, stream).value(), nullptr);
+  EXPECT_EQ(code_of(limited.try_allocate(1_B, stream)), errc::limit_exceeded);
+  EXPECT_TRUE(limited.try_deallocate(nullptr, 1_KiB, stream));
+  EXPECT_EQ(limited.used(), 0_B);
+}
+
+TEST_F(limiting_test, the_latest_frees_are_remembered) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  std::vector<void*> all;
+  for (int i = 0; i < 32; ++i) all.push_back(limited.try_allocate(1_KiB, stream).value());
+  for (void* const each : all) EXPECT_TRUE(limited.try_deallocate(each, 1_KiB, stream));
+  for (void* const each : all)
+    EXPECT_EQ(code_of(limited.try_deallocate(each, 1_KiB, stream)), errc::double_free);
+}
+
+TEST_F(limiting_test, what_went_with_the_driver_is_not_live) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  void* const p = limited.try_allocate(1_KiB, stream).value();
+  ledger.refuse_free({errc::driver_gone});
+  EXPECT_EQ(code_of(limited.try_deallocate(p, 1_KiB, stream)), errc::driver_gone);
+  EXPECT_EQ(code_of(limited.try_deallocate(p, 1_KiB, stream)), errc::double_free);
 }
 
 TEST_F(limiting_test, a_lower_limit_is_for_requests_to_come) {

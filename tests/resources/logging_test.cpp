@@ -1,10 +1,16 @@
 // logging_resource: RMM's rows, and a log whose troubles are its own.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
@@ -45,6 +51,45 @@ TEST_F(logging_test, rows_are_those_of_rmm) {
   EXPECT_TRUE(std::regex_match(rows[3], std::regex{begin + R"(allocate failure,\(nil\),3072,0x1)"
                                                            "\n"}))
       << rows[3];
+}
+
+std::string time_of_day() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count();
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  char text[32];
+  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%06ld", local.tm_hour, local.tm_min,
+                local.tm_sec, static_cast<long>(micros % 1'000'000));
+  return text;
+}
+
+TEST_F(logging_test, the_time_is_that_of_the_request) {
+  auto logged = logging_resource::create(ledger, rows_here()).value();
+  std::string before, after;
+  do {  // once more at midnight
+    rows.clear();
+    before = time_of_day();
+    EXPECT_TRUE(logged.try_deallocate(logged.try_allocate(1_KiB, stream).value(), 1_KiB, stream));
+    after = time_of_day();
+  } while (after < before);
+  for (const std::string& row : rows) {
+    const std::string time = row.substr(row.find(',') + 1, before.size());
+    EXPECT_LE(before, time);
+    EXPECT_LE(time, after);
+  }
+}
+
+TEST_F(logging_test, a_free_is_written_before_it_is_passed_on) {
+  std::vector<std::size_t> live;
+  auto logged = logging_resource::create(ledger, [&](std::string_view) -> result<void> {
+                  live.push_back(ledger.live());
+                  return {};
+                }).value();
+  EXPECT_TRUE(logged.try_deallocate(logged.try_allocate(1_KiB, stream).value(), 1_KiB, stream));
+  EXPECT_THAT(live, ::testing::ElementsAre(0, 1, 1));
 }
 
 TEST_F(logging_test, nothing_leaves_no_row) {
@@ -91,6 +136,64 @@ TEST_F(logging_test, a_sink_that_fails_harms_only_the_log) {
   logged.reset_stats();
   EXPECT_EQ(logged.lost_rows(), 0U);
   EXPECT_TRUE(logged.log_state());
+}
+
+TEST_F(logging_test, whatever_a_sink_throws_harms_only_the_log) {
+  auto logged =
+      logging_resource::create(ledger, [](std::string_view) -> result<void> { throw 7; }).value();
+  EXPECT_EQ(logged.lost_rows(), 1U) << "the header";
+  EXPECT_EQ(logged.log_state().error(), error{.code = errc::system});
+  auto other = logging_resource::create(ledger, [](std::string_view) -> result<void> {
+                 throw std::runtime_error{"no room"};
+               }).value();
+  EXPECT_EQ(other.log_state().error(), (error{.code = errc::system, .detail = "no room"}));
+}
+
+/// Lets no file of this process grow beyond a size while it lives.
+class file_size_limit {
+ public:
+  explicit file_size_limit(rlim_t size) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small{size, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+  }
+  ~file_size_limit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  file_size_limit(const file_size_limit&) = delete;
+  file_size_limit& operator=(const file_size_limit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = SIG_DFL;
+};
+
+TEST_F(logging_test, half_a_row_is_ended_before_the_next) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("weir_torn_log_" + std::to_string(::getpid()) + ".csv");
+  auto logged = logging_resource::create(ledger, path.string()).value();
+  void* p = nullptr;
+  {
+    const file_size_limit full{std::filesystem::file_size(path) + 5};
+    p = logged.try_allocate(1_KiB, stream).value();
+    EXPECT_TRUE(logged.try_deallocate(p, 1_KiB, stream)) << "nothing at all can be written";
+  }
+  EXPECT_EQ(logged.lost_rows(), 2U);
+  ASSERT_FALSE(logged.log_state());
+  EXPECT_EQ(logged.log_state().error().detail,
+            path.string() + ": " + std::generic_category().message(EFBIG));
+  for (int i = 0; i < 2; ++i) p = logged.try_allocate(2_KiB, stream).value();
+  std::ifstream file{path};
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  std::filesystem::remove(path);
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines[1].size(), 5U) << "what there was room for";
+  EXPECT_THAT(lines[2], ::testing::EndsWith(",2048," + text_of(stream.handle())));
+  EXPECT_THAT(lines[3], ::testing::HasSubstr(",allocate," + text_of(p) + ",2048,"));
+  EXPECT_EQ(logged.lost_rows(), 2U);
 }
 
 TEST_F(logging_test, a_full_disk_is_the_state_of_the_log) {

@@ -51,6 +51,18 @@ TEST_F(pmr_test, equal_over_an_equal_upstream) {
   one.deallocate(nothing, 0);
 }
 
+TEST_F(pmr_test, nothing_costs_a_byte_and_alignments_are_passed_on) {
+  ledger_resource pinned{gpu, memory_kind::pinned};
+  auto resource = pmr_resource::create(pinned).value();
+  void* const nothing = resource.allocate(0);
+  EXPECT_EQ(pinned.used(), 1_B);
+  void* const some = resource.allocate(100, 256);
+  EXPECT_EQ(pinned.used(), 101_B);
+  resource.deallocate(some, 100, 256);
+  resource.deallocate(nothing, 0);
+  EXPECT_EQ(pinned.live(), 0U);
+}
+
 TEST_F(pmr_test, what_cannot_be_had_is_thrown) {
   ledger_resource pinned{gpu, memory_kind::pinned};
   auto resource = pmr_resource::create(pinned).value();
@@ -83,7 +95,11 @@ TEST_F(pmr_test, a_wait_that_fails_loses_no_memory) {
   EXPECT_EQ(ledger.live(), 0U);
   void* const p = memory.allocate(1_KiB);
   EXPECT_TRUE(memory.try_deallocate(p, 1_KiB));
+  const auto waits = machine->calls(driver::call::stream_synchronize);
   EXPECT_EQ(memory.try_allocate(0_B).value(), nullptr);
+  EXPECT_EQ(machine->calls(driver::call::stream_synchronize), waits) << "nothing to wait for";
+  ledger.refuse_free({errc::bad_stream});
+  EXPECT_EQ(code_of(memory.try_deallocate(p, 1_KiB)), errc::bad_stream);
 }
 
 TEST_F(pmr_test, an_allocator_counts_in_values) {
@@ -96,6 +112,7 @@ TEST_F(pmr_test, an_allocator_counts_in_values) {
   const stream_allocator<char> of_bytes{of_doubles};
   EXPECT_EQ(stream_allocator<double>{of_bytes}, of_doubles);
   EXPECT_NE((stream_allocator<double>{ledger_resource{gpu}, stream}), of_doubles);
+  EXPECT_NE((stream_allocator<double>{ledger, stream_ref::legacy(gpu)}), of_doubles);
 }
 
 }  // namespace

@@ -83,6 +83,8 @@ class ledger_resource {
   [[nodiscard]] bytes used() const { return state_->used; }
   [[nodiscard]] bytes peak() const { return state_->peak; }
   [[nodiscard]] int requests() const { return state_->requests; }
+  /// The address that was handed out last.
+  [[nodiscard]] std::uint64_t last() const { return state_->next + 256; }
 
  private:
   struct state {
