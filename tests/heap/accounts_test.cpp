@@ -13,6 +13,12 @@ using namespace weir::literals;
 const tag first = tag::named("accounts test: first").value();
 const tag second = tag::named("accounts test: second").value();
 
+memory_stats figures(const ledger& of) {
+  memory_stats sums;
+  of.fill(sums);
+  return sums;
+}
+
 TEST(accounts_test, every_block_is_in_its_tag_its_pool_and_the_total) {
   accounts books;
   books.add_pool(pool_id{7});
@@ -55,23 +61,6 @@ TEST(accounts_test, every_block_is_in_its_tag_its_pool_and_the_total) {
   EXPECT_EQ(sums.active_blocks.current, 1u);
 }
 
-TEST(accounts_test, a_peak_counts_what_waits_as_it_was_asked_for) {
-  accounts books;
-  const auto which = books.number_of(pool_id{}, {}).value();
-  books.allocated(which, 1000, 1024);
-  books.freed(which, 1000, 1024);
-  books.pending(which, 1000, 1024);
-  books.allocated(which, 10, 512);
-  EXPECT_EQ(books.total().requested.peak, 1000u);
-  EXPECT_EQ(books.total().active_requested.peak, 1010u);
-  EXPECT_EQ(books.total().active_blocks.peak, 2u);
-  books.waited(which, 1000, 1024);
-  books.allocated(which, 20, 512);
-  books.reset_peaks();
-  EXPECT_EQ(books.total().active_requested, (gauge{30, 30}));
-  EXPECT_EQ(books.total().active_blocks, (gauge{2, 2}));
-}
-
 TEST(accounts_test, what_caches_counted_is_taken_over_once) {
   accounts books;
   const auto which = books.number_of(pool_id{}, {}).value();
@@ -91,6 +80,252 @@ TEST(accounts_test, what_caches_counted_is_taken_over_once) {
   EXPECT_EQ(books.total().blocks.current, 0u);
 }
 
+TEST(accounts_test, every_figure_is_in_the_three_ledgers_that_it_belongs_to) {
+  accounts books;
+  books.add_pool(pool_id{7});
+  const auto own = books.number_of(pool_id{}, first).value();
+  const auto apart = books.number_of(pool_id{7}, first).value();
+  const auto other = books.number_of(pool_id{7}, second).value();
+  account_delta counted{.requested = 700, .allocated = 2048, .allocations = 5, .frees = 2};
+  books.allocated(own, 100, 512, counted);
+  EXPECT_EQ(counted.requested, 0);
+  EXPECT_EQ(counted.allocated, 0);
+  EXPECT_EQ(counted.allocations, 0u);
+  EXPECT_EQ(counted.frees, 0u);
+  books.missed(apart);
+  books.allocated(apart, 1000, 1024);
+  books.allocated(other, 3000, 3072);
+  books.freed(other, 3000, 3072);
+  books.pending(other, 3000, 3072);
+  books.failed(pool_id{7}, second);
+  books.failed(pool_id{7}, first);
+  books.failed(pool_id{}, first);
+
+  const memory_stats allocators_own{.requested = {800_B, 800_B},
+                                    .allocated = {2560_B, 2560_B},
+                                    .active = {2560_B, 2560_B},
+                                    .reserved = {},
+                                    .blocks = {4, 4},
+                                    .active_requested = {800_B, 800_B},
+                                    .active_blocks = {4, 4},
+                                    .allocations = 6,
+                                    .frees = 2,
+                                    .hits = 5,
+                                    .heap_hits = 1,
+                                    .failures = 1};
+  EXPECT_EQ(figures(*books.of(pool_id{})), allocators_own);
+  const memory_stats pool{.requested = {1000_B, 4000_B},
+                          .allocated = {1024_B, 4096_B},
+                          .active = {4096_B, 4096_B},
+                          .reserved = {},
+                          .blocks = {1, 2},
+                          .active_requested = {4000_B, 4000_B},
+                          .active_blocks = {2, 2},
+                          .pending = 3072_B,
+                          .allocations = 2,
+                          .frees = 1,
+                          .heap_hits = 1,
+                          .misses = 1,
+                          .failures = 2};
+  EXPECT_EQ(figures(*books.of(pool_id{7})), pool);
+  const memory_stats first_tag{.requested = {1800_B, 1800_B},
+                               .allocated = {3584_B, 3584_B},
+                               .active = {3584_B, 3584_B},
+                               .reserved = {},
+                               .blocks = {5, 5},
+                               .active_requested = {1800_B, 1800_B},
+                               .active_blocks = {5, 5},
+                               .allocations = 7,
+                               .frees = 2,
+                               .hits = 5,
+                               .heap_hits = 1,
+                               .misses = 1,
+                               .failures = 2};
+  EXPECT_EQ(figures(*books.of(first)), first_tag);
+  const memory_stats second_tag{.requested = {0_B, 3000_B},
+                                .allocated = {0_B, 3072_B},
+                                .active = {3072_B, 3072_B},
+                                .reserved = {},
+                                .blocks = {0, 1},
+                                .active_requested = {3000_B, 3000_B},
+                                .active_blocks = {1, 1},
+                                .pending = 3072_B,
+                                .allocations = 1,
+                                .frees = 1,
+                                .heap_hits = 1,
+                                .failures = 1};
+  EXPECT_EQ(figures(*books.of(second)), second_tag);
+  const memory_stats all{.requested = {1800_B, 4800_B},
+                         .allocated = {3584_B, 6656_B},
+                         .active = {6656_B, 6656_B},
+                         .reserved = {},
+                         .blocks = {5, 6},
+                         .active_requested = {4800_B, 4800_B},
+                         .active_blocks = {6, 6},
+                         .pending = 3072_B,
+                         .allocations = 8,
+                         .frees = 3,
+                         .hits = 5,
+                         .heap_hits = 2,
+                         .misses = 1,
+                         .failures = 3};
+  EXPECT_EQ(figures(books.total()), all);
+
+  // What waits no more is gone from what is active, and from nothing else.
+  books.waited(other, 3000, 3072);
+  books.reset_peaks();
+  books.reset_counters();
+  const memory_stats rest{.requested = {1800_B, 1800_B},
+                          .allocated = {3584_B, 3584_B},
+                          .active = {3584_B, 3584_B},
+                          .reserved = {},
+                          .blocks = {5, 5},
+                          .active_requested = {1800_B, 1800_B},
+                          .active_blocks = {5, 5}};
+  EXPECT_EQ(figures(books.total()), rest);
+  EXPECT_EQ(figures(*books.of(first)), rest);
+  EXPECT_EQ(figures(*books.of(second)), memory_stats{});
+  const memory_stats rest_of_pool{.requested = {1000_B, 1000_B},
+                                  .allocated = {1024_B, 1024_B},
+                                  .active = {1024_B, 1024_B},
+                                  .reserved = {},
+                                  .blocks = {1, 1},
+                                  .active_requested = {1000_B, 1000_B},
+                                  .active_blocks = {1, 1}};
+  EXPECT_EQ(figures(*books.of(pool_id{7})), rest_of_pool);
+}
+
+TEST(accounts_test, a_peak_counts_what_waits_with_what_is_live) {
+  accounts books;
+  const auto account = books.number_of(pool_id{}, {}).value();
+  books.allocated(account, 1000, 1024);
+  books.freed(account, 1000, 1024);
+  books.pending(account, 1000, 1024);
+  books.allocated(account, 10, 512);
+  const memory_stats with_pending{.requested = {10_B, 1000_B},
+                                  .allocated = {512_B, 1024_B},
+                                  .active = {1536_B, 1536_B},
+                                  .reserved = {},
+                                  .blocks = {1, 1},
+                                  .active_requested = {1010_B, 1010_B},
+                                  .active_blocks = {2, 2},
+                                  .pending = 1024_B,
+                                  .allocations = 2,
+                                  .frees = 1,
+                                  .heap_hits = 2};
+  EXPECT_EQ(figures(books.total()), with_pending);
+  books.reset_peaks();
+  EXPECT_EQ(figures(books.total()).active, (byte_gauge{1536_B, 1536_B}));
+  EXPECT_EQ(figures(books.total()).requested, (byte_gauge{10_B, 10_B}));
+  EXPECT_EQ(figures(books.total()).blocks, (gauge{1, 1}));
+}
+
+TEST(accounts_test, what_caches_counted_raises_every_peak_when_told) {
+  accounts books;
+  books.add_pool(pool_id{7});
+  const auto account = books.number_of(pool_id{7}, second).value();
+  account_delta counted{.requested = 300, .allocated = 1024, .allocations = 3, .frees = 1};
+  books.fold(account, counted);
+  memory_stats known{.requested = {300_B, 0_B},
+                     .allocated = {1024_B, 0_B},
+                     .active = {1024_B, 0_B},
+                     .reserved = {},
+                     .blocks = {2, 0},
+                     .active_requested = {300_B, 0_B},
+                     .active_blocks = {2, 0},
+                     .allocations = 3,
+                     .frees = 1,
+                     .hits = 3};
+  for (const ledger* each : {&books.total(), books.of(pool_id{7}), books.of(second)})
+    EXPECT_EQ(figures(*each), known);
+  books.raise_peaks();
+  known.requested.peak = known.active_requested.peak = 300_B;
+  known.allocated.peak = known.active.peak = 1024_B;
+  known.blocks.peak = known.active_blocks.peak = 2;
+  for (const ledger* each : {&books.total(), books.of(pool_id{7}), books.of(second)})
+    EXPECT_EQ(figures(*each), known);
+}
+
+TEST(accounts_test, a_failure_of_nobodys_is_in_the_total_only) {
+  accounts books;
+  books.failed(pool_id{9}, second);
+  EXPECT_EQ(books.total().failures, 1u);
+  EXPECT_EQ(books.of(pool_id{})->failures, 0u);
+  EXPECT_EQ(books.of(pool_id{9}), nullptr);
+  EXPECT_EQ(books.of(second), nullptr);
+}
+
+TEST(accounts_test, a_tag_that_nobody_used_is_told_from_those_around_it) {
+  accounts books;
+  ASSERT_EQ(first.number() + 1, second.number());
+  books.set_limit(second, 512);  // the first has no entry, below one that has
+  EXPECT_EQ(books.tags(), second.number() + 1u);
+  EXPECT_EQ(books.of(first), nullptr);
+  EXPECT_EQ(books.limit(first), bytes::max().count());
+  EXPECT_FALSE(books.limited(first));
+  EXPECT_TRUE(books.may_allocate(first, ~std::uint64_t{0}));
+  books.failed({}, first);
+  books.raise_peaks();
+  books.reset_peaks();
+  books.reset_counters();
+  EXPECT_TRUE(books.any_limit());
+  EXPECT_TRUE(books.limited(second));
+  EXPECT_EQ(books.limit(second), 512u);
+  accounts fewer;
+  fewer.set_limit(first, 512);
+  EXPECT_EQ(fewer.of(second), nullptr) << "the next number";
+  EXPECT_EQ(fewer.limit(second), bytes::max().count());
+  EXPECT_FALSE(fewer.limited(second));
+}
+
+/// A cache counts all accounts up to the highest it met.
+TEST(accounts_test, tags_below_one_that_was_asked_for_can_be_counted_too) {
+  accounts books;
+  books.add_pool(pool_id{7});
+  static_cast<void>(books.number_of(pool_id{7}, first));  // numbers of private pairs come above
+  EXPECT_EQ(books.number_of(pool_id{}, second).value(), second.number());
+  EXPECT_EQ(books.tag_of(first.number()), first);
+  EXPECT_EQ(books.pool_of(first.number()), pool_id{});
+  account_delta counted{.requested = 10, .allocated = 512, .allocations = 1};
+  books.fold(first.number(), counted);
+  EXPECT_EQ(books.of(first)->hits, 1u);
+  books.allocated(second.number(), 10, 512);
+  EXPECT_EQ(books.of(second)->blocks.current, 1u);
+}
+
+TEST(accounts_test, a_pool_that_goes_leaves_the_others_theirs) {
+  accounts books;
+  books.add_pool(pool_id{1});
+  books.add_pool(pool_id{2});
+  const auto gone = books.number_of(pool_id{1}, first).value();
+  const auto kept = books.number_of(pool_id{2}, second).value();
+  books.allocated(kept, 10, 512);
+  books.remove_pool(pool_id{1});
+  EXPECT_EQ(books.of(pool_id{1}), nullptr);
+  EXPECT_EQ(books.pool_of(gone), pool_id{});
+  EXPECT_EQ(books.number_of(pool_id{2}, second).value(), kept);
+  EXPECT_EQ(books.pool_of(kept), pool_id{2});
+  EXPECT_EQ(books.tag_of(kept), second);
+  books.freed(kept, 10, 512);
+  EXPECT_EQ(books.of(pool_id{2})->frees, 1u);
+}
+
+TEST(accounts_test, the_footprint_counts_accounts_tags_and_pools) {
+  accounts books;
+  std::size_t before = books.footprint();
+  const auto grew_by = [&] {
+    const std::size_t more = books.footprint() - before;
+    before = books.footprint();
+    return more;
+  };
+  books.add_pool(pool_id{7});
+  EXPECT_GE(grew_by(), sizeof(ledger));
+  books.set_limit(second, 512);
+  EXPECT_GE(grew_by(), second.number() * sizeof(ledger));
+  static_cast<void>(books.number_of(pool_id{7}, first));
+  EXPECT_GE(grew_by(), first_private_account * 2 * sizeof(void*));
+}
+
 TEST(accounts_test, a_limit_counts_all_pools) {
   accounts books;
   books.add_pool(pool_id{3});
@@ -103,6 +338,10 @@ TEST(accounts_test, a_limit_counts_all_pools) {
   books.allocated(books.number_of(pool_id{3}, first).value(), 512, 512);
   EXPECT_TRUE(books.may_allocate(first, 512));
   EXPECT_FALSE(books.may_allocate(first, 513));
+  books.set_limit(first, 1536);  // what is live
+  EXPECT_TRUE(books.may_allocate(first, 0));
+  EXPECT_FALSE(books.may_allocate(first, 1));
+  books.set_limit(first, 2048);
   EXPECT_FALSE(books.may_allocate(first, ~std::uint64_t{0}));
   books.set_limit(first, 1000);  // below what is live
   EXPECT_FALSE(books.may_allocate(first, 1));

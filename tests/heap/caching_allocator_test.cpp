@@ -11,7 +11,9 @@ using driver::call;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-using caching_allocator_test = heap_test;
+struct caching_allocator_test : heap_test {
+  std::uint64_t marked = 0;
+};
 
 TEST_F(caching_allocator_test, memory_is_aligned_distinct_and_usable) {
   auto memory = make();
@@ -146,7 +148,7 @@ TEST_F(caching_allocator_test, another_stream_does_not_get_it_before_its_turn) {
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
-  machine->hold(one.handle());
+  auto held = hold(one);
   std::vector<void*> first;
   for (int i = 0; i < 20; ++i) {
     first.push_back(memory.allocate(10_MiB, one));
@@ -159,7 +161,7 @@ TEST_F(caching_allocator_test, another_stream_does_not_get_it_before_its_turn) {
     memory.deallocate(p, two);
   }
   EXPECT_THAT(machine->hazards(), IsEmpty());
-  machine->release(one.handle());
+  held.release();
   EXPECT_EQ(check(memory), "");
 }
 
@@ -290,14 +292,14 @@ TEST_F(caching_allocator_test, a_recycled_handle_is_another_stream) {
     ASSERT_EQ(driver::CUDA_SUCCESS,
               bound.driver().stream_create_with_priority(&made, driver::CU_STREAM_NON_BLOCKING, 0));
     const stream_ref bare{gpu(), made};
-    machine->hold(made);
+    held_stream held{*machine, made};
     void* const p = memory.allocate(256_KiB, bare);
     write(bare, p, 256_KiB);
     memory.deallocate(p, bare);
     EXPECT_TRUE(made != handle || p != first);
     handle = made;
     first = p;
-    machine->release(made);
+    held.release();
     ASSERT_EQ(driver::CUDA_SUCCESS, bound.driver().stream_destroy(made));  // its work is not done
   }
   EXPECT_THAT(machine->hazards(), IsEmpty());
@@ -384,6 +386,255 @@ TEST_F(caching_allocator_test, its_options_are_those_of_the_process_under_shorte
             "policy=compact,limit=5MiB,limit_percent=100,thread_cache=64MiB,crossing=all_work,"
             "unannounced_ends=off,queued_waits=off,detect_captures=off,debug_unmap=off,"
             "exportable=off,record=off,record_stacks=off,live=off");
+}
+
+TEST_F(caching_allocator_test, every_call_on_a_handle_that_was_moved_from_says_so) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto moved = std::move(memory);
+  int local = 0;
+  EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.try_deallocate(&local, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.try_deallocate(&local, 1_KiB, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.try_deallocate(&local)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.record_stream(&local, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.size_of(&local)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.block_at(&local)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.handles_under(&local)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.trim()), errc::moved_from);
+  EXPECT_EQ(code_of(memory.empty_cache()), errc::moved_from);
+  EXPECT_EQ(code_of(memory.release_stream(stream)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.create_pool("x")), errc::moved_from);
+  EXPECT_EQ(code_of(memory.begin_capture(stream)), errc::moved_from);
+  EXPECT_TRUE(memory.close());
+  try {
+    static_cast<void>(memory.allocate(1_KiB, stream));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const failure& thrown) {
+    EXPECT_EQ(thrown.reason().code, errc::moved_from);
+  }
+  memory.deallocate(&local, stream);
+  memory.deallocate(&local, 1_KiB, stream);
+  memory.deallocate(&local);
+  const auto reported = heard.take();
+  ASSERT_EQ(reported.size(), 3u);
+  for (const auto& each : reported) EXPECT_EQ(each.code, errc::moved_from);
+  EXPECT_EQ(memory.stats(), memory_stats{});
+  EXPECT_EQ(memory.stats(tag{}), memory_stats{});
+  EXPECT_THAT(memory.stats_by_tag(), IsEmpty());
+  EXPECT_THAT(memory.snapshot().pools, IsEmpty());
+  EXPECT_EQ(memory.explain(1_KiB, stream).requested, 0_B);
+  memory.reset_peaks();
+  memory.reset_counters();
+  listener ear;
+  EXPECT_FALSE(memory.add_observer(ear));
+  static_cast<void>(memory.on_out_of_memory([](bytes) { return false; }));
+  static_cast<void>(memory.notice_captures());
+}
+
+TEST_F(caching_allocator_test, an_observation_that_is_assigned_ends_the_one_before) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pair = [&] { memory.deallocate(memory.allocate(1000_B, stream), stream); };
+  listener first;
+  listener second;
+  auto observation = memory.add_observer(first);
+  pair();
+  observation = memory.add_observer(second);
+  pair();
+  auto& same = observation;
+  observation = std::move(same);
+  pair();
+  EXPECT_TRUE(observation);
+  EXPECT_EQ(first.count(memory_event_kind::allocate), 1u);
+  EXPECT_EQ(second.count(memory_event_kind::allocate), 2u);
+  observation = {};
+  EXPECT_FALSE(observation);
+  pair();
+  EXPECT_EQ(second.count(memory_event_kind::allocate), 2u);
+  static_cast<void>(memory.add_observer(first));  // for no time at all
+  pair();
+  EXPECT_EQ(first.count(memory_event_kind::allocate), 1u);
+}
+
+TEST_F(caching_allocator_test, a_wrong_address_is_told_for_what_it_is) {
+  auto memory = make({.policy = placement_policy::compact, .thread_cache = {}});
+  const auto stream = new_stream();
+  const auto other = new_stream();
+  std::vector<void*> all;
+  for (int i = 0; i < 6; ++i) all.push_back(memory.allocate(2_MiB, stream));
+  const auto inside = memory.try_deallocate(static_cast<std::byte*>(all[2]) + 512, stream);
+  ASSERT_EQ(code_of(inside), errc::foreign_pointer);
+  EXPECT_EQ(inside.error().detail, "the address is inside a block, not its start");
+  const auto last_byte = static_cast<std::byte*>(all[2]) + (2 << 20) - 1;
+  EXPECT_EQ(memory.try_deallocate(last_byte, stream).error().detail,
+            "the address is inside a block, not its start");
+  // Behind a live block: bound to a stream, free for all, and a hole.
+  const auto held = hold(stream);
+  write(stream, all[1], 2_MiB);
+  memory.deallocate(all[1], stream);
+  EXPECT_EQ(code_of(memory.try_deallocate(all[1], stream)), errc::double_free);
+  EXPECT_EQ(code_of(memory.try_deallocate(all[1], other)), errc::double_free);
+  memory.deallocate(all[3], other);
+  ASSERT_TRUE(memory.trim(bytes::max()));
+  EXPECT_EQ(code_of(memory.try_deallocate(all[3], stream)), errc::double_free);
+  int local = 0;
+  const auto foreign = memory.try_deallocate(&local, stream);
+  EXPECT_EQ(code_of(foreign), errc::foreign_pointer);
+  EXPECT_EQ(foreign.error().detail, "");
+  for (const std::size_t i : {0u, 2u, 4u, 5u}) memory.deallocate(all[i], stream);
+}
+
+TEST_F(caching_allocator_test, a_hole_was_freed_before) {
+  auto memory = make({.policy = placement_policy::compact, .thread_cache = {}});
+  const auto stream = new_stream();
+  void* const low = memory.allocate(2_MiB, stream);
+  void* const middle = memory.allocate(2_MiB, stream);
+  void* const high = memory.allocate(2_MiB, stream);
+  memory.deallocate(middle, stream);
+  EXPECT_EQ(memory.trim().value(), 2_MiB);
+  EXPECT_EQ(code_of(memory.try_deallocate(middle, stream)), errc::double_free);
+  memory.deallocate(low, stream);
+  memory.deallocate(high, stream);
+}
+
+TEST_F(caching_allocator_test, a_size_is_checked_of_recorded_blocks_too) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  for (const bool right : {true, false}) {
+    void* const p = memory.allocate(1000_B, one);
+    write(two, p, 1000_B);
+    ASSERT_TRUE(memory.record_stream(p, two));
+    const auto freed = memory.try_deallocate(p, right ? 1000_B : 1001_B, one);
+    if (right) {
+      EXPECT_TRUE(freed);
+    } else {
+      ASSERT_EQ(code_of(freed), errc::invalid_argument);
+      EXPECT_EQ(freed.error().requested, 1001_B);
+      EXPECT_EQ(freed.error().detail, "the block was asked for with 1000 B");
+    }
+    EXPECT_EQ(memory.stats().pending, 1_KiB) << "freed all the same";
+    machine->run_until_idle();
+    ASSERT_TRUE(memory.trim(bytes::max()));
+  }
+}
+
+TEST_F(caching_allocator_test, a_block_recorded_for_its_own_stream_waits_for_nobody) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  void* const p = memory.allocate(1_MiB, one);
+  write(one, p, 1_MiB);
+  ASSERT_TRUE(memory.record_stream(p, one));
+  memory.deallocate(p, one);
+  EXPECT_EQ(memory.stats().pending, 0_B);
+  EXPECT_EQ(memory.allocate(1_MiB, one), p);
+  // Freed behind another stream's work it is that stream's, and waits for the first.
+  ASSERT_TRUE(memory.record_stream(p, one));
+  memory.deallocate(p, two);
+  EXPECT_EQ(memory.stats().pending, 1_MiB);
+  const auto picture = memory.snapshot();
+  const auto& blocks = picture.pools[0].blocks;
+  const auto pending = std::find_if(blocks.begin(), blocks.end(), [](const block_info& each) {
+    return each.state == block_state::pending;
+  });
+  ASSERT_NE(pending, blocks.end());
+  EXPECT_EQ(pending->stream, two.id());
+  EXPECT_THAT(pending->waits_for, ElementsAre(one.id()));
+  machine->run_until_idle();
+}
+
+TEST_F(caching_allocator_test, what_is_freed_on_a_stream_that_is_gone_is_not_kept_for_it) {
+  auto memory = make();
+  auto stream = new_stream();
+  void* const small = memory.allocate(64_KiB, stream);
+  void* const large = memory.allocate(4_MiB, stream);
+  ASSERT_TRUE(stream.close());
+  memory.deallocate(small);
+  memory.deallocate(large);
+  EXPECT_EQ(memory.stats().thread_cached, 0_B);
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(caching_allocator_test, what_a_cache_has_no_room_for_is_free_all_the_same) {
+  auto memory = make({.thread_cache = 4_KiB});
+  const auto stream = new_stream();
+  void* const p = memory.allocate(100_KiB, stream);
+  std::thread{[&] { memory.deallocate(p, stream); }}.join();  // who has no cache yet
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(memory.stats().thread_cached, 0_B);
+  EXPECT_EQ(memory.allocate(100_KiB, stream), p);
+  memory.deallocate(p, stream);
+  EXPECT_EQ(check(memory), "");
+}
+
+/// An event is recorded for what others may want: after a mebibyte, or a 256th of what is reserved;
+/// or after a quarter of that in 16 frees.
+TEST_F(caching_allocator_test, a_stream_that_freed_much_is_marked) {
+  auto memory = make({.thread_cache = {}});
+  const auto one = new_stream();
+  const auto two = new_stream();
+  memory.deallocate(memory.allocate(512_B, two), two);
+  const auto marks = [&](std::uint64_t blocks, bytes size) {
+    ASSERT_TRUE(memory.empty_cache());  // from nothing again
+    std::vector<void*> all;
+    for (std::uint64_t i = 0; i < blocks; ++i) all.push_back(memory.allocate(size, one));
+    const auto before = memory.stats().events;
+    for (void* const p : all) memory.deallocate(p, one);
+    marked = memory.stats().events - before;
+  };
+  marks(1, 1_MiB - 512_B);
+  EXPECT_EQ(marked, 0u);
+  marks(1, 1_MiB);
+  EXPECT_GT(marked, 0u);
+  marks(15, 32_KiB);
+  EXPECT_EQ(marked, 0u);
+  marks(16, 16_KiB - 512_B);
+  EXPECT_EQ(marked, 0u);
+  marks(16, 16_KiB);
+  EXPECT_GT(marked, 0u);
+}
+
+TEST_F(caching_allocator_test, every_option_goes_its_own_way) {
+  options all;
+  const auto text = [&] { return to_string(allocator_options::from(all)); };
+  const std::string plain = text();
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string expected = plain;
+    return expected.replace(expected.find(from), from.size(), to);
+  };
+  const auto expect = [&](const std::string& from, const std::string& to) {
+    EXPECT_EQ(text(), replaced(from, to));
+    all = {};
+  };
+  all.heap_policy = placement_policy::throughput;
+  expect("policy=balanced", "policy=throughput");
+  all.heap_limit = 7_MiB;
+  expect(",limit=0", ",limit=7MiB");
+  all.heap_limit_percent = 12;
+  expect("limit_percent=100", "limit_percent=12");
+  all.heap_thread_cache = 3_MiB;
+  expect("thread_cache=64MiB", "thread_cache=3MiB");
+  all.heap_unannounced_ends = true;
+  expect("unannounced_ends=off", "unannounced_ends=on");
+  all.heap_queued_waits = false;
+  expect("queued_waits=on", "queued_waits=off");
+  all.heap_detect_captures = true;
+  expect("detect_captures=off", "detect_captures=on");
+  all.heap_debug_unmap = true;
+  expect("debug_unmap=off", "debug_unmap=on");
+  all.heap_exportable = true;
+  expect("exportable=off", "exportable=on");
+  all.heap_crossing = crossing_rule::declared_uses;
+  expect("crossing=all_work", "crossing=declared_uses");
+  all.record = "there.weirtrace";
+  expect("record=off", "record=there.weirtrace");
+  all.record_stacks = true;
+  expect("record_stacks=off", "record_stacks=on");
+  all.live = true;
+  expect("live=off", "live=on");
 }
 
 TEST_F(caching_allocator_test, the_observer_sees_everything_in_order) {

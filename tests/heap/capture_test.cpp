@@ -1,4 +1,6 @@
 // Captured graphs: memory of their own, safe to replay, given back when the graph is gone.
+#include <array>
+
 #include "heap/graph_fixture.hpp"
 
 namespace weir::testing_support {
@@ -137,6 +139,319 @@ TEST_F(graph_memory_test, tied_to_the_graph_it_lives_as_long_as_that) {
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().reserved.current, 0_B);
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+}
+
+TEST_F(graph_memory_test, a_graph_that_is_gone_is_noticed_by_the_next_request) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  memory.deallocate(memory.allocate(8_MiB, stream), stream);
+  const auto graph = end(stream);
+  ASSERT_TRUE(own.keep_with(graph));
+  own = {};
+  destroy(graph);
+  ASSERT_EQ(memory.snapshot().pools.size(), 2u);
+  void* const p = memory.allocate(4_MiB, stream);  // a miss, which looks what became of it
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  EXPECT_EQ(memory.stats().reserved.current, 4_MiB);
+  memory.deallocate(p, stream);
+}
+
+/// Every graph that it is tied to holds a pool, and every claim's pool handle.
+TEST_F(graph_memory_test, a_pool_goes_with_its_last_holder) {
+  auto memory = make();
+  const auto stream = new_stream();
+  listener ear;
+  auto observation = memory.add_observer(ear);
+  const auto released = [&] { return ear.count(memory_event_kind::pool_released); };
+  auto own = memory.begin_capture(stream).value();
+  static_cast<void>(own.pool());  // a handle that comes and goes
+  begin(stream);
+  memory.deallocate(memory.allocate(8_MiB, stream), stream);
+  EXPECT_EQ(own.pool().stats().reserved.current, 8_MiB);
+  const auto graph = end(stream);
+  own.end();
+  const auto first = instantiate(graph);
+  ASSERT_TRUE(own.keep_with(graph));
+  auto pool = own.pool();
+  EXPECT_EQ(pool.id(), pool_id{1});
+  EXPECT_EQ(pool.name(), "graph");
+  own = {};
+  destroy(first);
+  ASSERT_TRUE(memory.trim());
+  EXPECT_EQ(released(), 0u);
+  destroy(graph);
+  ASSERT_TRUE(memory.trim());
+  EXPECT_EQ(released(), 0u);
+  EXPECT_EQ(memory.stats().reserved.current, 8_MiB);
+  pool = {};
+  EXPECT_EQ(released(), 1u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  observation.end();
+}
+
+TEST_F(graph_memory_test, replays_on_any_stream_keep_the_memory) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const std::array others{new_stream(), new_stream()};
+  for (const auto& each : others) memory.deallocate(memory.allocate(1_KiB, each), each);
+  for (const auto& each : others) {
+    ASSERT_TRUE(memory.empty_cache());
+    auto own = memory.begin_capture(stream).value();
+    begin(stream);
+    void* const p = memory.allocate(8_MiB, stream);
+    write(stream, p, 8_MiB);
+    memory.deallocate(p, stream);
+    const auto graph = end(stream);
+    const auto replay = instantiate(graph);
+    auto held = hold(each);
+    launch(replay, each);
+    destroy(replay);
+    destroy(graph);
+    own = {};  // the stream that freed it is idle, but the replay is under way elsewhere
+    ASSERT_TRUE(memory.trim());
+    EXPECT_EQ(memory.stats().reserved.current, 8_MiB);
+    held.release();
+    machine->run_until_idle();
+    EXPECT_EQ(memory.trim().value(), 8_MiB);
+    EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  }
+}
+
+TEST_F(graph_memory_test, of_a_pool_whose_blocks_left_the_capture_the_rest_goes) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  void* const stays = memory.allocate(16_MiB, stream);
+  memory.deallocate(memory.allocate(12_MiB, stream), stream);
+  destroy(end(stream));
+  own = {};
+  EXPECT_EQ(memory.trim().value(), 12_MiB);
+  EXPECT_EQ(memory.stats().reserved.current, 16_MiB);
+  memory.deallocate(stays, stream);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+}
+
+TEST_F(graph_memory_test, two_captures_at_a_time_have_two_pools) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto branch = new_stream();
+  auto first = memory.begin_capture(one).value();
+  auto second = memory.begin_capture(two).value();
+  EXPECT_NE(first.pool().id(), second.pool().id());
+  begin(one, driver::CU_STREAM_CAPTURE_MODE_RELAXED);
+  begin(two, driver::CU_STREAM_CAPTURE_MODE_RELAXED);
+  const auto pool_of = [&](const stream& on) {
+    void* const p = memory.allocate(1_MiB, on);
+    const auto pool = memory.block_at(p).value().pool;
+    memory.deallocate(p, on);
+    return pool;
+  };
+  EXPECT_EQ(pool_of(two), second.pool().id());
+  EXPECT_EQ(pool_of(one), first.pool().id());
+  // A stream that the second took in.
+  auto fork = event::create(gpu()).value();
+  auto join = event::create(gpu()).value();
+  ASSERT_TRUE(fork.record(two));
+  ASSERT_TRUE(branch.wait(fork));
+  EXPECT_EQ(pool_of(branch), second.pool().id());
+  ASSERT_TRUE(join.record(branch));
+  ASSERT_TRUE(two.wait(join));
+  EXPECT_EQ(code_of(memory.begin_capture(two)), errc::invalid_argument);
+  destroy(end(one));
+  first.end();
+  EXPECT_EQ(pool_of(one), pool_id{}) << "its capture is over";
+  EXPECT_EQ(pool_of(two), second.pool().id());
+  destroy(end(two));
+  second.end();
+  EXPECT_EQ(pool_of(two), pool_id{});
+  memory.deallocate(memory.allocate(64_KiB, one), one);
+  const auto hits = memory.stats().hits;
+  memory.deallocate(memory.allocate(64_KiB, one), one);
+  EXPECT_EQ(memory.stats().hits, hits + 1) << "nobody asks for captures any more";
+}
+
+TEST_F(graph_memory_test, an_undeclared_capture_has_one_pool) {
+  auto memory = make({.detect_captures = true});
+  const auto stream = new_stream();
+  begin(stream);
+  void* const a = memory.allocate(1_MiB, stream);
+  void* const b = memory.allocate(1_MiB, stream);
+  const auto pool = memory.block_at(a).value().pool;
+  EXPECT_NE(pool, pool_id{});
+  EXPECT_EQ(memory.block_at(b).value().pool, pool);
+  EXPECT_EQ(memory.snapshot().pools.size(), 2u);
+  memory.deallocate(a, stream);
+  memory.deallocate(b, stream);
+  const auto graph = end(stream);
+  begin(stream);
+  void* const c = memory.allocate(1_MiB, stream);
+  EXPECT_NE(memory.block_at(c).value().pool, pool) << "another capture";
+  memory.deallocate(c, stream);
+  destroy(end(stream));
+  destroy(graph);
+  machine->run_until_idle();
+  ASSERT_TRUE(memory.trim());
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
+}
+
+/// A capture that failed: its stream takes no work until it is ended.
+TEST_F(graph_memory_test, a_broken_capture_is_served_as_if_there_were_none) {
+  auto memory = make({.detect_captures = true});
+  const auto stream = new_stream();
+  const auto branch = new_stream();
+  begin(stream);
+  auto fork = event::create(gpu()).value();
+  ASSERT_TRUE(fork.record(stream));
+  ASSERT_TRUE(branch.wait(fork));
+  driver::CUgraph graph = nullptr;
+  const context_scope bound{gpu()};
+  EXPECT_NE(cuda().stream_end_capture(branch.handle(), &graph), driver::CUDA_SUCCESS);
+  if (stream.ref().capture().value().status == capture_status::invalidated) {
+    void* const p = memory.allocate(1_MiB, stream);
+    EXPECT_EQ(memory.block_at(p).value().pool, pool_id{});
+    memory.deallocate(p, stream);
+  } else {
+    ADD_FAILURE() << "not broken";
+  }
+  static_cast<void>(cuda().stream_end_capture(stream.handle(), &graph));
+}
+
+/// Ties need calls that old drivers do not have.
+TEST_F(graph_memory_test, without_user_objects_nothing_is_tied_to_graphs) {
+  for (const int missing : {0, 1, 2}) {
+    driver::table table = machine->driver();
+    if (missing == 0) table.user_object_create = nullptr;
+    if (missing == 1) table.graph_retain_user_object = nullptr;
+    if (missing == 2) table.user_object_release = nullptr;
+    const auto old = runtime::open_table(table, "old", machine).value();
+    const auto device = old->device(device_id{0}).value();
+    auto memory = caching_allocator::create(device).value();
+    const auto stream = stream::create(device).value();
+    auto own = memory.begin_capture(stream).value();
+    begin(stream);
+    memory.deallocate(memory.allocate(1_MiB, stream), stream);
+    const auto graph = end(stream);
+    own.end();
+    EXPECT_EQ(code_of(own.keep_with(graph)), errc::not_supported);
+    destroy(graph);
+    own = {};
+    // A capture that nobody declared cannot be served at all.
+    begin(stream);
+    EXPECT_EQ(code_of(memory.try_allocate(64_MiB, stream)), errc::not_supported);
+    destroy(end(stream));
+    EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+    EXPECT_EQ(check(memory), "");
+  }
+}
+
+TEST_F(graph_memory_test, a_tie_that_the_driver_refuses_is_none) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  memory.deallocate(memory.allocate(8_MiB, stream), stream);
+  const auto graph = end(stream);
+  own.end();
+  machine->fail(driver::call::graph_retain_user_object, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(own.keep_with(graph));
+  machine->fail(driver::call::user_object_create, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(own.keep_with(graph));
+  own = {};
+  EXPECT_EQ(memory.stats().reserved.current, 0_B) << "nobody holds it";
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  destroy(graph);
+  begin(stream);
+  machine->fail(driver::call::graph_retain_user_object, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(memory.try_allocate(64_MiB, stream));
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  destroy(end(stream));
+  EXPECT_EQ(check(memory), "");
+}
+
+/// The claim goes while callbacks run for a request that its pool serves.
+TEST_F(graph_memory_test, a_pool_outlives_the_callbacks_of_its_request) {
+  auto memory = make({.limit = 64_MiB});
+  const auto stream = new_stream();
+  const auto other = new_stream();
+  void* held = memory.allocate(60_MiB, other);
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  const auto registration = memory.on_out_of_memory([&](bytes) {
+    own = {};
+    if (held != nullptr) memory.deallocate(std::exchange(held, nullptr), other);
+    return true;
+  });
+  EXPECT_EQ(code_of(memory.try_allocate(16_MiB, stream)), errc::invalid_argument);
+  destroy(end(stream));
+  ASSERT_TRUE(memory.trim());
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(graph_memory_test, a_claim_says_what_became_of_its_allocator) {
+  const auto stream = new_stream();
+  auto memory = make();
+  auto own = memory.begin_capture(stream).value();
+  EXPECT_TRUE(own);
+  auto moved = std::move(own);
+  EXPECT_FALSE(own);
+  const auto graph = reinterpret_cast<driver::CUgraph>(&memory);  // looked at by nobody
+  EXPECT_EQ(code_of(own.keep_with(graph)), errc::moved_from);
+  EXPECT_FALSE(own.pool());
+  own.end();
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(code_of(moved.keep_with(graph)), errc::closed);
+  EXPECT_FALSE(moved.pool());
+  moved.end();
+  memory = make();
+  EXPECT_EQ(code_of(moved.keep_with(graph)), errc::closed) << "it is gone";
+  EXPECT_FALSE(moved.pool());
+  EXPECT_EQ(code_of(memory.begin_capture(stream_ref::per_thread(gpu(1)))), errc::bad_stream);
+}
+
+TEST_F(graph_memory_test, a_stream_that_cannot_be_asked_who_it_is_cannot_be_declared) {
+  auto memory = make();
+  const context_scope bound{gpu()};
+  driver::CUstream made = nullptr;
+  ASSERT_EQ(driver::CUDA_SUCCESS,
+            cuda().stream_create_with_priority(&made, driver::CU_STREAM_NON_BLOCKING, 0));
+  const stream_ref bare{gpu(), made};
+  ASSERT_EQ(cuda().stream_begin_capture(made, driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+            driver::CUDA_SUCCESS);
+  const auto refused = memory.begin_capture(bare);
+  EXPECT_EQ(code_of(refused), errc::capture_forbidden);
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  driver::CUgraph graph = nullptr;
+  ASSERT_EQ(cuda().stream_end_capture(made, &graph), driver::CUDA_SUCCESS);
+  destroy(graph);
+  EXPECT_TRUE(memory.begin_capture(bare));
+  ASSERT_EQ(cuda().stream_destroy(made), driver::CUDA_SUCCESS);
+}
+
+TEST_F(graph_memory_test, notices_are_counted) {
+  auto memory = make();
+  const auto stream = new_stream();
+  void* const p = memory.allocate(8_MiB, stream);
+  write(stream, p, 8_MiB);
+  memory.deallocate(p, stream);
+  machine->run_until_idle();
+  auto one = memory.notice_captures();
+  auto two = memory.notice_captures();
+  const auto is_quiet = [&] { return memory.trim().value() == 0_B; };
+  EXPECT_TRUE(is_quiet());
+  two = std::move(one);  // one of the two is over
+  EXPECT_TRUE(is_quiet());
+  {
+    const auto last = std::move(two);
+    EXPECT_TRUE(is_quiet());
+  }
+  EXPECT_FALSE(is_quiet());
 }
 
 TEST_F(graph_memory_test, an_undeclared_capture_is_noticed_by_a_miss) {

@@ -155,15 +155,38 @@ TEST_F(block_questions, no_exportable_allocator_where_it_cannot_be) {
   for (const auto policy : {placement_policy::classic, placement_policy::classic_expandable}) {
     allocator_options settings = exportable();
     settings.policy = policy;
-    EXPECT_EQ(code_of(caching_allocator::create(gpu(), settings)), errc::not_supported);
+    const auto refused = caching_allocator::create(gpu(), settings);
+    EXPECT_EQ(code_of(refused), errc::not_supported);
+    EXPECT_EQ(refused.error().detail, "memory of classic policies is not exportable");
   }
   sim::machine_options other;
   other.devices = {sim::device_spec{.capacity = 2_GiB, .posix_handles = false}};
   const auto poor = sim::machine::create(other).value();
   const auto there = runtime::open_simulated(poor).value();
   const auto device = there->device(device_id{0}).value();
-  EXPECT_EQ(code_of(caching_allocator::create(device, exportable())), errc::not_supported);
-  EXPECT_TRUE(caching_allocator::create(device));
+  const auto refused = caching_allocator::create(device, exportable());
+  EXPECT_EQ(code_of(refused), errc::not_supported);
+  EXPECT_EQ(refused.error().detail, "the device cannot export memory");
+  auto memory = caching_allocator::create(device).value();
+  EXPECT_EQ(code_of(memory.create_pool("own", {.exportable = true})), errc::not_supported);
+  EXPECT_TRUE(memory.create_pool("own", {.retains = true}));
+}
+
+TEST_F(block_questions, without_virtual_memory_there_is_the_classic_policy_alone) {
+  sim::machine_options other;
+  other.devices = {sim::device_spec{.capacity = 2_GiB, .virtual_memory = false}};
+  const auto poor = sim::machine::create(other).value();
+  const auto there = runtime::open_simulated(poor).value();
+  const auto device = there->device(device_id{0}).value();
+  for (const auto policy :
+       {placement_policy::balanced, placement_policy::throughput, placement_policy::compact,
+        placement_policy::never_move, placement_policy::classic_expandable})
+    EXPECT_EQ(code_of(caching_allocator::create(device, {.policy = policy})), errc::not_supported);
+  auto memory = caching_allocator::create(device, {.policy = placement_policy::classic}).value();
+  EXPECT_EQ(code_of(memory.create_pool("own", {.exportable = true})), errc::not_supported);
+  const auto stream = stream::create(device).value();
+  const auto pool = memory.create_pool("graphs", {.retains = true}).value();
+  memory.deallocate(pool.allocate(1_MiB, stream), stream);
 }
 
 }  // namespace

@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,6 +49,42 @@ class listener final : public event_sink {
   std::vector<memory_event> events_;
 };
 
+/// A stream whose work nothing moves on until the end of the scope, so that a test that ends early
+/// leaves no allocator behind that waits for it. Whoever waits for it meanwhile would wait for
+/// ever: that is a failure, and the stream goes on.
+class held_stream {
+ public:
+  held_stream(sim::machine& machine, driver::CUstream stream) : machine_{machine}, stream_{stream} {
+    machine_.hold(stream_);
+    guard_ = std::thread{[this] {
+      std::unique_lock lock{mutex_};
+      if (over_.wait_for(lock, std::chrono::seconds{10}, [this] { return released_; })) return;
+      ADD_FAILURE() << "somebody waits for a stream that is held";
+      machine_.release(stream_);
+    }};
+  }
+  ~held_stream() { release(); }
+  held_stream(const held_stream&) = delete;
+  held_stream& operator=(const held_stream&) = delete;
+  void release() {
+    {
+      const std::lock_guard lock{mutex_};
+      if (std::exchange(released_, true)) return;
+    }
+    over_.notify_one();
+    guard_.join();
+    machine_.release(stream_);
+  }
+
+ private:
+  sim::machine& machine_;
+  driver::CUstream stream_;
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool released_ = false;
+  std::thread guard_;
+};
+
 /// 2 GiB of simulated device; some sanitizers leave few addresses. Nothing may be left that races
 /// or was reported, unless a test took it.
 class heap_test : public ::testing::Test {
@@ -69,6 +108,7 @@ class heap_test : public ::testing::Test {
     return caching_allocator::create(gpu(), settings).value();
   }
   [[nodiscard]] stream new_stream() const { return stream::create(gpu()).value(); }
+  [[nodiscard]] held_stream hold(const stream& on) const { return {*machine, on.handle()}; }
   /// A kernel that writes the memory.
   void write(const stream_ref& on, void* where, bytes size) {
     const context_scope bound{gpu()};

@@ -60,7 +60,7 @@ TEST_F(retaining_pools, what_a_stream_freed_is_its_own_and_at_once) {
   EXPECT_EQ(pool.allocate(8_MiB, one), a);
   // Recorded and waited for, it goes back to the stream that freed it, and to no other; also if
   // that stream has passed the free by then.
-  machine->hold(two.handle());
+  auto held = hold(two);
   write(two, a, 8_MiB);
   ASSERT_TRUE(memory.record_stream(a, two));
   memory.deallocate(a);
@@ -69,7 +69,7 @@ TEST_F(retaining_pools, what_a_stream_freed_is_its_own_and_at_once) {
     machine->run_until_idle();
   }
   ASSERT_TRUE(memory.trim());
-  machine->release(two.handle());
+  held.release();
   machine->run_until_idle();
   ASSERT_TRUE(memory.trim());
   void* const c = pool.allocate(8_MiB, two);

@@ -86,7 +86,7 @@ TEST_F(room_search_test, completed_epochs_are_retired) {
 TEST_F(room_search_test, other_streams_memory_is_taken_behind_a_wait) {
   const auto one = new_stream();
   const auto two = new_stream();
-  machine->hold(one.handle());
+  auto held = hold(one);
   void* const p = memory->allocate(1_GiB, one);
   write(one, p, 1_GiB);
   memory->deallocate(p, one);
@@ -97,7 +97,7 @@ TEST_F(room_search_test, other_streams_memory_is_taken_behind_a_wait) {
   write(two, q, 1_GiB);
   EXPECT_GT(memory->stats().waits, 0u);
   EXPECT_EQ(told.count(memory_event_kind::wait), memory->stats().waits);
-  machine->release(one.handle());
+  held.release();
   memory->deallocate(q, two);
 }
 
@@ -106,8 +106,8 @@ TEST_F(room_search_test, pending_blocks_are_taken_behind_waits) {
   const auto two = new_stream();
   const auto three = new_stream();
   void* const p = memory->allocate(1_GiB, one);
-  machine->hold(one.handle());
-  machine->hold(two.handle());
+  auto first = hold(one);
+  auto second = hold(two);
   write(two, p, 1_GiB);
   ASSERT_TRUE(memory->record_stream(p, two));
   memory->deallocate(p, one);
@@ -115,8 +115,8 @@ TEST_F(room_search_test, pending_blocks_are_taken_behind_waits) {
   void* const q = memory->allocate(1_GiB, three);
   write(three, q, 1_GiB);
   EXPECT_EQ(memory->stats().pending, 0_B);
-  machine->release(one.handle());
-  machine->release(two.handle());
+  first.release();
+  second.release();
   memory->deallocate(q, three);
 }
 

@@ -4,9 +4,23 @@
 namespace weir::testing_support {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-using stats_test = heap_test;
+class stats_test : public heap_test {
+ protected:
+  /// After reset_peaks() each is what it is now.
+  static void expect_no_peaks(const memory_stats& now) {
+    EXPECT_EQ(now.requested.peak, now.requested.current);
+    EXPECT_EQ(now.allocated.peak, now.allocated.current);
+    EXPECT_EQ(now.active.peak, now.active.current);
+    EXPECT_EQ(now.reserved.peak, now.reserved.current);
+    EXPECT_EQ(now.blocks.peak, now.blocks.current);
+    EXPECT_EQ(now.active_requested.peak, now.active_requested.current);
+    EXPECT_EQ(now.active_blocks.peak, now.active_blocks.current);
+  }
+};
 
 const tag weights = tag::named("stats test: weights").value();
 const tag scratch = tag::named("stats test: scratch").value();
@@ -98,6 +112,256 @@ TEST_F(stats_test, counters_begin_anew_and_amounts_stay) {
   memory.deallocate(kept, stream);
   EXPECT_EQ(memory.stats().frees, 1u);
   EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(stats_test, every_peak_of_pools_tags_and_all_begins_anew) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto reader = new_stream();
+  const auto pool = memory.create_pool("apart").value();
+  {
+    const tag_scope as{weights};
+    void* const inside = pool.allocate(3'000'000_B, stream);
+    void* const read = pool.allocate(5'000'000_B, stream);
+    void* const outside = memory.allocate(7'000'000_B, stream);
+    write(reader, read, 5_KiB);
+    ASSERT_TRUE(memory.record_stream(read, reader));
+    memory.deallocate(read, stream);
+    memory.deallocate(inside, stream);
+    memory.deallocate(outside, stream);
+  }
+  const auto expect = [](const memory_stats& now, std::uint64_t requested, std::uint64_t rounded,
+                         bytes reserved, std::uint64_t blocks) {
+    EXPECT_EQ(now.requested, (byte_gauge{0_B, bytes{requested}}));
+    EXPECT_EQ(now.allocated, (byte_gauge{0_B, bytes{rounded}}));
+    EXPECT_EQ(now.active, (byte_gauge{5'000'192_B, bytes{rounded}}));
+    EXPECT_EQ(now.reserved.peak, reserved);
+    EXPECT_EQ(now.blocks, (gauge{0, blocks}));
+    EXPECT_EQ(now.active_requested, (byte_gauge{5'000'000_B, bytes{requested}}));
+    EXPECT_EQ(now.active_blocks, (gauge{1, blocks}));
+    EXPECT_EQ(now.pending, 5'000'192_B);
+  };
+  expect(memory.stats(), 15'000'000, 15'000'576, 16_MiB, 3);
+  expect(memory.stats(weights), 15'000'000, 15'000'576, bytes{15'000'576}, 3);
+  expect(pool.stats(), 8'000'000, 8'000'512, 8_MiB, 2);
+  machine->run_until_idle();
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved, (byte_gauge{0_B, 16_MiB}));
+  EXPECT_EQ(pool.stats().reserved, (byte_gauge{0_B, 8_MiB}));
+  memory.reset_peaks();
+  expect_no_peaks(memory.stats());
+  expect_no_peaks(memory.stats(weights));
+  expect_no_peaks(pool.stats());
+}
+
+/// What a thread's cache has counted and not told is told before anything is set anew.
+TEST_F(stats_test, resets_count_what_caches_hold) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const tag_scope as{weights};
+  void* const p = memory.allocate(100_KiB, stream);
+  memory.deallocate(p, stream);  // not told
+  memory.reset_peaks();
+  EXPECT_EQ(memory.stats().allocated.peak, 0_B);
+  EXPECT_EQ(memory.stats(weights).blocks.peak, 0u);
+  EXPECT_EQ(memory.allocate(100_KiB, stream), p);  // a hit, not told
+  memory.reset_counters();
+  EXPECT_EQ(memory.stats().hits, 0u);
+  EXPECT_EQ(memory.stats().allocations, 0u);
+  memory.deallocate(p, stream);
+  const auto by_tag = memory.stats_by_tag();
+  EXPECT_THAT(by_tag, IsEmpty()) << "nothing was allocated since";
+  EXPECT_EQ(memory.allocate(100_KiB, stream), p);
+  const auto again = memory.stats_by_tag();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].tag, weights);
+  EXPECT_EQ(again[0].stats.hits, 1u);
+  EXPECT_EQ(again[0].stats.allocated.current, 100_KiB);
+  memory.deallocate(p, stream);
+}
+
+TEST_F(stats_test, handles_and_waits_are_counted_by_what_was_done) {
+  auto memory = make({.policy = placement_policy::compact, .limit = 32_MiB, .thread_cache = {}});
+  const auto one = new_stream();
+  const auto two = new_stream();
+  std::vector<void*> all;
+  for (int i = 0; i < 16; ++i) all.push_back(memory.allocate(2_MiB, one));
+  for (std::size_t i = 0; i < 16; i += 2) memory.deallocate(std::exchange(all[i], nullptr), one);
+  const auto expect = [&](std::uint64_t created, std::uint64_t moved, std::uint64_t returned,
+                          std::uint64_t released, std::uint64_t waits) {
+    const auto now = memory.stats();
+    EXPECT_EQ(now.handles_created, created);
+    EXPECT_EQ(now.handles_moved, moved);
+    EXPECT_EQ(now.handles_returned, returned);
+    EXPECT_EQ(now.handles_released, released);
+    EXPECT_EQ(now.waits, waits);
+  };
+  expect(16, 0, 0, 0, 0);
+  void* const large = memory.allocate(12_MiB, one);
+  expect(16, 6, 0, 0, 0);
+  memory.deallocate(large, one);
+  // The last of the six is free again, and what lies beside its old place.
+  void* const part = memory.allocate(10_MiB, one);
+  void* const beside = std::exchange(all[9], nullptr);
+  memory.deallocate(beside, one);
+  memory.deallocate(std::exchange(all[11], nullptr), one);
+  void* const back = memory.allocate(6_MiB, one);
+  expect(16, 6, 1, 0, 0);
+  write(one, back, 6_MiB);
+  memory.deallocate(back, one);
+  void* const behind = memory.allocate(6_MiB, two);
+  EXPECT_EQ(behind, beside);
+  expect(16, 6, 1, 0, 1);
+  EXPECT_GT(memory.stats().events, 0u);
+  machine->run_until_idle();
+  EXPECT_EQ(memory.trim(26_MiB).value(), 4_MiB);
+  expect(16, 6, 1, 2, 1);
+  memory.reset_counters();
+  expect(0, 0, 0, 0, 0);
+  EXPECT_EQ(memory.stats().events, 0u);
+  // From then on they count again.
+  write(two, behind, 6_MiB);
+  memory.deallocate(behind, two);
+  EXPECT_EQ(memory.allocate(6_MiB, one), behind);
+  expect(0, 0, 0, 0, 1);
+  all.push_back(memory.allocate(2_MiB, one));
+  expect(1, 0, 0, 0, 1);
+  for (void* const p : all) memory.deallocate(p, one);
+  memory.deallocate(part, one);
+  memory.deallocate(behind, one);
+}
+
+TEST_F(stats_test, a_pools_figures_are_its_own) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("apart").value();
+  void* const own = memory.allocate(10_MiB, stream);
+  void* const cached = memory.allocate(3_MiB, stream);
+  void* const inside = pool.allocate(6_MiB, stream);
+  void* const freed = pool.allocate(4_MiB, stream);
+  const auto held = hold(stream);
+  write(stream, freed, 4_MiB);
+  memory.deallocate(freed, stream);
+  memory.deallocate(cached, stream);  // into the thread's cache
+  const auto picture = memory.snapshot();
+  EXPECT_EQ(picture.device, device_id{0});
+  EXPECT_EQ(picture.stats, memory.stats());
+  ASSERT_EQ(picture.pools.size(), 2u);
+  EXPECT_EQ(picture.pools[1].id, pool.id());
+  EXPECT_EQ(picture.pools[1].name, "apart");
+  EXPECT_EQ(picture.pools[1].stats, pool.stats());
+  const memory_stats& ours = picture.pools[0].stats;
+  const memory_stats& theirs = picture.pools[1].stats;
+  EXPECT_EQ(ours.allocated.current, 10_MiB);
+  EXPECT_EQ(ours.reserved.current, 14_MiB);
+  EXPECT_EQ(ours.cached, 4_MiB);
+  EXPECT_EQ(ours.thread_cached, 3_MiB);
+  EXPECT_EQ(ours.stream_bound, 0_B);
+  EXPECT_EQ(theirs.allocated.current, 6_MiB);
+  EXPECT_EQ(theirs.reserved.current, 10_MiB);
+  EXPECT_EQ(theirs.cached, 4_MiB);
+  EXPECT_EQ(theirs.thread_cached, 0_B);
+  EXPECT_EQ(theirs.stream_bound, 4_MiB);
+  EXPECT_EQ(picture.stats.cached, 8_MiB);
+  EXPECT_EQ(picture.stats.thread_cached, 3_MiB);
+  EXPECT_EQ(picture.stats.stream_bound, 4_MiB);
+  EXPECT_GT(ours.metadata, 0_B);
+  EXPECT_GT(theirs.metadata, 0_B);
+  EXPECT_GT(picture.stats.metadata, ours.metadata + theirs.metadata);
+  memory.deallocate(own, stream);
+  memory.deallocate(inside, stream);
+  EXPECT_EQ(caching_allocator::create(gpu(1)).value().snapshot().device, device_id{1});
+}
+
+TEST_F(stats_test, metadata_counts_all_that_there_is) {
+  auto memory = make();
+  bytes before = memory.stats().metadata;
+  const auto grew = [&] {
+    const bytes now = memory.stats().metadata;
+    return now > std::exchange(before, now);
+  };
+  const auto stream = new_stream();
+  void* const first = memory.allocate(1_KiB, stream);
+  EXPECT_TRUE(grew()) << "a store, a thread's cache, a stream";
+  const auto pool = memory.create_pool("apart").value();
+  EXPECT_TRUE(grew()) << "an account";
+  memory.deallocate(pool.allocate(1_KiB, stream), stream);
+  EXPECT_TRUE(grew()) << "its store";
+  const auto others = new_stream();
+  const auto held = hold(others);
+  write(others, first, 1_KiB);
+  ASSERT_TRUE(memory.record_stream(first, others));
+  EXPECT_TRUE(grew()) << "a stream, and a recorded use";
+  const bytes without_waiting = before;
+  memory.deallocate(first, stream);
+  EXPECT_NE(memory.stats().metadata, without_waiting) << "a block that waits, and a mark";
+  static_cast<void>(grew());
+  std::vector<void*> all;
+  for (int i = 0; i < 5000; ++i) all.push_back(memory.allocate(512_B, stream));
+  EXPECT_GE(memory.stats().metadata - before, bytes{5000 * 48}) << "records and the table";
+  for (void* const p : all) memory.deallocate(p, stream);
+}
+
+TEST_F(stats_test, tags_are_listed_by_what_is_live_if_anything_ever_was) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto reader = new_stream();
+  const tag refused = tag::named("stats test: refused").value();
+  const tag last = tag::named("stats test: last").value();
+  ASSERT_TRUE(memory.set_limit(last, 1_GiB));  // never used, though the heap knows it
+  ASSERT_TRUE(memory.set_limit(refused, 512_B));
+  void* live = nullptr;
+  void* waiting = nullptr;
+  {
+    const tag_scope as{refused};
+    EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream)), errc::limit_exceeded);
+  }
+  {
+    const tag_scope as{weights};
+    live = memory.allocate(2_MiB, stream);
+  }
+  {
+    const tag_scope as{scratch};
+    waiting = memory.allocate(5_MiB, stream);
+  }
+  const auto held = hold(reader);
+  write(reader, waiting, 5_MiB);
+  ASSERT_TRUE(memory.record_stream(waiting, reader));
+  memory.deallocate(waiting, stream);
+  const auto all = memory.stats_by_tag();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0].tag, weights) << "what waits is live no more";
+  EXPECT_EQ(all[1].tag, scratch);
+  EXPECT_EQ(all[1].stats.active.current, 5_MiB);
+  EXPECT_EQ(all[1].stats.reserved, all[1].stats.active);
+  EXPECT_EQ(all[2].tag, refused);
+  EXPECT_EQ(all[2].stats.failures, 1u);
+  memory.deallocate(live, stream);
+}
+
+TEST_F(stats_test, of_a_closed_allocator_there_is_nothing) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("apart").value();
+  const tag_scope as{weights};
+  memory.deallocate(memory.allocate(1_KiB, stream), stream);
+  memory.deallocate(pool.allocate(1_KiB, stream), stream);
+  void* const p = memory.allocate(1_KiB, stream);
+  memory.deallocate(p, stream);
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(memory.stats(), memory_stats{});
+  EXPECT_EQ(memory.stats(weights), memory_stats{});
+  EXPECT_EQ(pool.stats(), memory_stats{});
+  EXPECT_THAT(memory.stats_by_tag(), IsEmpty());
+  EXPECT_THAT(memory.snapshot().pools, IsEmpty());
+  EXPECT_EQ(memory.snapshot().stats, memory_stats{});
+  EXPECT_THAT(pool.snapshot().blocks, IsEmpty());
+  EXPECT_EQ(pool.snapshot().name, "");
+  EXPECT_EQ(code_of(memory.size_of(p)), errc::closed);
+  EXPECT_EQ(code_of(memory.block_at(p)), errc::closed);
+  EXPECT_EQ(code_of(memory.handles_under(p)), errc::closed);
+  memory.reset_peaks();
+  memory.reset_counters();
 }
 
 TEST_F(stats_test, a_pending_block_names_the_streams_it_waits_for) {
@@ -263,8 +527,15 @@ TEST_F(stats_test, a_snapshot_covers_everything) {
   EXPECT_EQ(state_of(live).requested, 1000_B);
   EXPECT_EQ(state_of(live).tag, weights);
   EXPECT_EQ(state_of(live).stream, one.id());
+  EXPECT_THAT(state_of(live).waits_for, IsEmpty());
   EXPECT_EQ(state_of(cached).state, block_state::thread_cached);
   EXPECT_EQ(state_of(pending).state, block_state::pending);
+  EXPECT_THAT(state_of(pending).waits_for, ElementsAre(two.id()));
+  for (void* const freed : {cached, pending}) {
+    EXPECT_EQ(state_of(freed).requested, 0_B);
+    EXPECT_EQ(state_of(freed).tag, tag{});
+    EXPECT_EQ(state_of(freed).stream, one.id());
+  }
   EXPECT_EQ(picture.stats.allocated.current, 1024_B);
   memory.deallocate(live, one);
 }
@@ -281,7 +552,7 @@ TEST_F(stats_test, a_report_says_where_the_memory_is_and_what_helps) {
     live = memory.allocate(300_MiB, one);
   }
   void* const bound = memory.allocate(100_MiB, two);
-  machine->hold(two.handle());
+  auto held = hold(two);
   write(two, bound, 100_MiB);
   memory.deallocate(bound, two);
   ASSERT_TRUE(memory.release_stream(two));
@@ -299,7 +570,7 @@ TEST_F(stats_test, a_report_says_where_the_memory_is_and_what_helps) {
   EXPECT_THAT(about.advice, HasSubstr("Raise the limit by"));
   EXPECT_THAT(about.advice, HasSubstr("bound to stream " + std::to_string(two.id().number())));
   EXPECT_THAT(about.text(), HasSubstr("stats test: weights"));
-  machine->release(two.handle());
+  held.release();
   try {
     static_cast<void>(memory.allocate(600_MiB, one));
     FAIL();

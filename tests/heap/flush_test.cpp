@@ -1,0 +1,291 @@
+// What threads' caches keep and what they hand over, to the byte.
+#include <thread>
+
+#include "heap/graph_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+/// Caches of 1 MiB, whatever is reserved.
+class flush_test : public graph_test {
+ protected:
+  [[nodiscard]] static heap::thread_cache& own_cache() { return *heap::this_thread.cache; }
+  [[nodiscard]] std::vector<void*> take(std::size_t count, bytes size, const stream_ref& on) {
+    std::vector<void*> all;
+    for (std::size_t i = 0; i < count; ++i) all.push_back(memory.allocate(size, on));
+    return all;
+  }
+  void free(const std::vector<void*>& all, const stream_ref& on) {
+    for (void* const p : all) memory.deallocate(p, on);
+  }
+  /// Without asking, which would have everybody tell what he counted.
+  [[nodiscard]] static bytes cached() { return bytes{own_cache().held()}; }
+
+  caching_allocator memory = make({.thread_cache = 1_MiB});
+  const stream one = new_stream();
+  const stream two = new_stream();
+};
+
+TEST_F(flush_test, a_cache_takes_what_it_may_hold) {
+  const auto all = take(17, 64_KiB, one);
+  for (std::size_t i = 0; i < 16; ++i) {
+    memory.deallocate(all[i], one);
+    EXPECT_EQ(cached(), (i + 1) * 64_KiB);
+  }
+  EXPECT_EQ(own_cache().bound() * 512, (1_MiB).count());
+  // Nothing of it was asked for again: all goes but for the last one.
+  memory.deallocate(all[16], one);
+  EXPECT_EQ(cached(), 64_KiB);
+  EXPECT_EQ(memory.stats().thread_cached, 64_KiB);
+  EXPECT_EQ(memory.stats().frees, 17u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, a_full_cache_keeps_the_newer_half_of_what_is_asked_for_again) {
+  const auto all = take(17, 64_KiB, one);
+  free({all.begin(), all.begin() + 16}, one);
+  for (int i = 0; i < 5; ++i) memory.deallocate(memory.allocate(64_KiB, one), one);
+  memory.deallocate(all[16], one);  // 5 hits of 22 frees are enough
+  EXPECT_EQ(cached(), 9 * 64_KiB);
+  EXPECT_EQ(memory.allocate(64_KiB, one), all[16]) << "the last one first";
+  for (std::size_t i = 0; i < 8; ++i)
+    EXPECT_EQ(memory.allocate(64_KiB, one), all[15 - i]) << "those that were freed last";
+  EXPECT_EQ(cached(), 0_B);
+  EXPECT_EQ(memory.stats().hits, 14u);
+  EXPECT_EQ(memory.stats().allocated.current, 9 * 64_KiB);
+  free({all.begin() + 8, all.end()}, one);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, a_full_cache_keeps_nothing_of_what_is_hardly_asked_for_again) {
+  const auto all = take(17, 64_KiB, one);
+  free({all.begin(), all.begin() + 16}, one);
+  for (int i = 0; i < 4; ++i) memory.deallocate(memory.allocate(64_KiB, one), one);
+  memory.deallocate(all[16], one);  // 4 hits of 21 frees are not
+  EXPECT_EQ(cached(), 64_KiB);
+  EXPECT_EQ(memory.stats().hits, 4u);
+  EXPECT_EQ(memory.stats().frees, 21u);
+  EXPECT_EQ(memory.stats().allocated, (byte_gauge{0_B, 17 * 64_KiB}));
+}
+
+TEST_F(flush_test, lists_are_halved_from_the_largest_size_until_half_is_free) {
+  // 768, 192 and 64 KiB fill it.
+  const auto large = take(6, 128_KiB, one);
+  const auto middle = take(3, 64_KiB, one);
+  const auto small = take(64, 1_KiB, one);
+  void* const last = memory.allocate(1_KiB, one);
+  free(large, one);
+  free(middle, one);
+  free(small, one);
+  ASSERT_EQ(cached(), 1_MiB);
+  for (int i = 0; i < 30; ++i) memory.deallocate(memory.allocate(1_KiB, one), one);
+  memory.deallocate(last, one);
+  // Three of six, one of three, and with that half of the cache is free.
+  EXPECT_EQ(cached(), 3 * 128_KiB + 64_KiB + 64_KiB + 1_KiB);
+  EXPECT_EQ(memory.allocate(64_KiB, one), middle[2]);
+  const auto hits = memory.stats().hits;
+  free(take(3, 128_KiB, one), one);
+  EXPECT_EQ(memory.stats().hits, hits + 3);
+  memory.deallocate(middle[2], one);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, what_other_streams_left_goes_before_this_ones) {
+  const auto theirs = take(8, 64_KiB, two);
+  const auto ours = take(8, 64_KiB, one);
+  void* const last = memory.allocate(64_KiB, one);
+  free(theirs, two);
+  free(ours, one);
+  ASSERT_EQ(cached(), 1_MiB);
+  for (int i = 0; i < 20; ++i) memory.deallocate(memory.allocate(64_KiB, one), one);
+  memory.deallocate(last, one);
+  EXPECT_EQ(cached(), 9 * 64_KiB) << "half of the cache was free with that";
+  for (std::size_t i = 0; i < 9; ++i)
+    EXPECT_EQ(memory.allocate(64_KiB, one), i == 0 ? last : ours[8 - i]);
+  free(ours, one);
+  memory.deallocate(last, one);
+}
+
+TEST_F(flush_test, a_block_as_large_as_the_cache_is_kept_alone) {
+  memory = make({.thread_cache = 64_KiB});
+  void* const whole = memory.allocate(64_KiB, one);
+  void* const small = memory.allocate(512_B, one);
+  void* const larger = memory.allocate(64_KiB + 512_B, one);
+  memory.deallocate(whole, one);
+  EXPECT_EQ(cached(), 64_KiB);
+  memory.deallocate(small, one);
+  EXPECT_EQ(cached(), 512_B) << "there was no room for both";
+  memory.deallocate(larger, one);
+  EXPECT_EQ(cached(), 512_B) << "it may not hold so much";
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, from_a_mebibyte_on_one_block_is_kept) {
+  void* const binned = memory.allocate(1_MiB, one);
+  void* const first = memory.allocate(1_MiB + 512_B, one);
+  void* const second = memory.allocate(7_MiB, one);
+  memory.deallocate(binned, one);
+  memory.deallocate(first, one);
+  EXPECT_EQ(own_cache().units * 512, (1_MiB).count());
+  EXPECT_EQ(own_cache().large_units * 512, (1_MiB + 512_B).count());
+  memory.deallocate(second, one);  // in its place
+  EXPECT_EQ(own_cache().large_units * 512, (7_MiB).count());
+  EXPECT_EQ(memory.stats().thread_cached, 8_MiB);
+  EXPECT_EQ(memory.allocate(1_MiB + 512_B, one), first) << "from the heap, for which both went";
+  EXPECT_EQ(own_cache().large, heap::no_block);
+  EXPECT_EQ(own_cache().large_units, 0u);
+  EXPECT_EQ(memory.stats().hits, 0u);
+  memory.deallocate(first, one);
+  EXPECT_EQ(memory.allocate(1_MiB + 512_B, one), first);
+  EXPECT_EQ(memory.stats().hits, 1u);
+  write(one, first, 1_MiB);
+  memory.deallocate(first, one);
+  void* const theirs = memory.allocate(1_MiB + 512_B, two);
+  EXPECT_NE(theirs, first) << "it is another stream's";
+  EXPECT_EQ(memory.stats().hits, 1u);
+  memory.deallocate(theirs, two);
+}
+
+/// Of the ninth stream the lists of the one that was used longest ago make way.
+TEST_F(flush_test, the_stream_that_was_used_longest_ago_makes_way) {
+  std::vector<stream> streams;
+  std::vector<void*> first;
+  for (std::size_t i = 0; i < 9; ++i) streams.push_back(new_stream());
+  for (std::size_t i = 0; i < 8; ++i) {
+    first.push_back(memory.allocate(64_KiB, streams[i]));
+    memory.deallocate(first[i], streams[i]);
+  }
+  EXPECT_EQ(own_cache().tables.size(), 8u);
+  memory.deallocate(memory.allocate(64_KiB, streams[0]), streams[0]);
+  EXPECT_EQ(cached(), 8 * 64_KiB);
+  void* const ninth = memory.allocate(64_KiB, streams[8]);
+  EXPECT_EQ(own_cache().tables.size(), 8u);
+  EXPECT_EQ(cached(), 7 * 64_KiB) << "the second's went";
+  const auto hits = memory.stats().hits;
+  for (const std::size_t i : {0u, 2u, 3u, 4u, 5u, 6u, 7u}) {
+    EXPECT_EQ(memory.allocate(64_KiB, streams[i]), first[i]);
+    memory.deallocate(first[i], streams[i]);
+  }
+  EXPECT_EQ(memory.stats().hits, hits + 7);
+  memory.deallocate(ninth, streams[8]);
+  EXPECT_EQ(check(memory), "");
+}
+
+// --- For other threads ---------------------------------------------------------------------------
+
+TEST_F(flush_test, what_others_free_comes_home_when_it_is_asked_for) {
+  const auto all = take(3, 64_KiB, one);
+  std::thread{[&] {
+    memory.deallocate(memory.allocate(4_KiB, one), one);
+    free(all, one);
+    EXPECT_EQ(cached(), 4_KiB);
+  }}.join();
+  EXPECT_TRUE(own_cache().has_remote());
+  EXPECT_EQ(cached(), 0_B);
+  EXPECT_EQ(memory.allocate(64_KiB, one), all[0]) << "freed first";
+  EXPECT_FALSE(own_cache().has_remote());
+  EXPECT_EQ(cached(), 2 * 64_KiB);
+  memory.deallocate(all[0], one);
+  EXPECT_EQ(memory.stats().hits, 1u);
+  EXPECT_EQ(memory.stats().frees, 5u);
+}
+
+TEST_F(flush_test, what_finds_no_place_at_home_waits_with_who_freed_it) {
+  memory.deallocate(memory.allocate(64_KiB, one), one);
+  std::vector<void*> all;
+  std::thread{[&] { all = take(33, 4_KiB, one); }}.join();  // whose cache is closed now
+  for (std::size_t i = 0; i < 31; ++i) memory.deallocate(all[i], one);
+  EXPECT_EQ(own_cache().unplaced_count, 31u);
+  EXPECT_EQ(own_cache().unplaced_units, 31u * 8);
+  memory.deallocate(all[31], one);
+  EXPECT_EQ(own_cache().unplaced_count, 0u) << "worth the lock";
+  EXPECT_EQ(own_cache().unplaced_units, 0u);
+  EXPECT_EQ(own_cache().unplaced, heap::no_block);
+  memory.deallocate(all[32], one);
+  EXPECT_EQ(own_cache().unplaced_count, 1u);
+  EXPECT_EQ(memory.stats().blocks.current, 0u) << "whoever asks counts it";
+  EXPECT_EQ(own_cache().unplaced_count, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, who_needs_room_takes_what_has_no_place) {
+  memory = make({.limit = 4_MiB, .thread_cache = 1_MiB});
+  void* const pin = memory.allocate(2_MiB, one);
+  std::vector<void*> all;
+  std::thread{[&] { all = take(2, 1_MiB, one); }}.join();
+  memory.deallocate(all[0], one);
+  EXPECT_EQ(own_cache().unplaced_count, 1u);
+  memory.deallocate(all[1], one);
+  EXPECT_EQ(own_cache().unplaced_count, 0u) << "more than a cache may hold is worth the lock";
+  const auto misses = memory.stats().misses;
+  void* const both = memory.allocate(2_MiB, one);
+  EXPECT_EQ(both, all[0]);
+  EXPECT_EQ(memory.stats().misses, misses);
+  memory.deallocate(both, one);
+  memory.deallocate(pin, one);
+}
+
+// --- Without a driver call -----------------------------------------------------------------------
+
+TEST_F(flush_test, what_caches_hold_serves_others_before_the_driver_is_asked) {
+  memory = make({.thread_cache = 64_MiB});
+  const auto ours = take(8, 128_KiB, one);
+  free(ours, one);
+  EXPECT_EQ(cached(), 1_MiB);
+  const auto reserved = memory.stats().reserved.current;
+  const auto expect = [&](std::uint64_t heap_hits) {
+    EXPECT_EQ(memory.stats().heap_hits, heap_hits);
+    EXPECT_EQ(memory.stats().misses, 1u);
+    EXPECT_EQ(memory.stats().reserved.current, reserved);
+  };
+  expect(7);
+  void* const whole = memory.allocate(2_MiB, one);  // this thread's own
+  expect(8);
+  memory.deallocate(whole, one);
+  std::thread{[&] {
+    void* const theirs = memory.allocate(2_MiB, one);  // the other thread's large one
+    expect(9);
+    memory.deallocate(theirs, one);
+  }}.join();
+}
+
+// --- Beside captures -----------------------------------------------------------------------------
+
+TEST_F(flush_test, a_free_that_may_be_a_captures_is_not_kept) {
+  const auto all = take(4, 64_KiB, one);
+  auto own = memory.begin_capture(two).value();
+  memory.deallocate(all[0], one);
+  EXPECT_EQ(cached(), 64_KiB) << "the stream says that it is not captured";
+  memory.deallocate(all[1]);
+  EXPECT_EQ(cached(), 64_KiB) << "nobody says which stream it is";
+  EXPECT_EQ(memory.allocate(64_KiB, one), all[0]);
+  EXPECT_EQ(memory.stats().hits, 1u);
+  own.end();
+  memory.deallocate(all[2]);
+  EXPECT_EQ(cached(), 64_KiB);
+  memory.deallocate(all[0], one);
+  memory.deallocate(all[3], one);
+}
+
+TEST_F(flush_test, where_captures_are_looked_for_only_what_is_outside_is_kept) {
+  memory = make({.thread_cache = 1_MiB, .detect_captures = true});
+  const auto all = take(3, 64_KiB, one);
+  memory.deallocate(all[0], one);
+  EXPECT_EQ(cached(), 64_KiB);
+  memory.deallocate(all[1]);
+  EXPECT_EQ(cached(), 64_KiB);
+  begin(one);
+  memory.deallocate(all[2], one);
+  EXPECT_EQ(cached(), 64_KiB);
+  void* const inside = memory.allocate(64_KiB, one);
+  EXPECT_NE(inside, all[0]);
+  memory.deallocate(inside, one);
+  destroy(end(one));
+  EXPECT_EQ(memory.allocate(64_KiB, one), all[0]);
+  memory.deallocate(all[0], one);
+  EXPECT_EQ(check(memory), "");
+}
+
+}  // namespace
+}  // namespace weir::testing_support

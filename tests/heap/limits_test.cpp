@@ -1,0 +1,230 @@
+// Limits, of all memory and of tags, and the callbacks that are asked before a request fails.
+#include <chrono>
+#include <future>
+#include <stdexcept>
+
+#include "heap/heap_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::ElementsAre;
+
+using limits_test = heap_test;
+
+const tag weights = tag::named("limits test: weights").value();
+const tag scratch = tag::named("limits test: scratch").value();
+
+TEST_F(limits_test, the_smaller_of_size_and_share_counts) {
+  EXPECT_EQ(make().limit(), bytes::max());
+  EXPECT_EQ(make({.limit = 700_MiB}).limit(), 700_MiB);
+  EXPECT_EQ(make({.limit = 700_MiB, .limit_percent = 50}).limit(), 700_MiB);
+  EXPECT_EQ(make({.limit = 700_MiB, .limit_percent = 25}).limit(), 512_MiB);
+  // 2 GiB are no multiple of 100: a percent is not rounded before it counts.
+  EXPECT_EQ(make({.limit_percent = 99}).limit(), bytes{(2_GiB).count() * 99 / 100});
+  EXPECT_EQ(make({.limit_percent = 1}).limit(), bytes{(2_GiB).count() / 100});
+  EXPECT_EQ(make({.limit_percent = 100}).limit(), bytes::max());
+}
+
+TEST_F(limits_test, a_fraction_is_of_the_device_and_rounded_down) {
+  auto memory = make();
+  ASSERT_TRUE(memory.set_limit_fraction(1.0));
+  EXPECT_EQ(memory.limit(), 2_GiB);
+  ASSERT_TRUE(memory.set_limit_fraction(0.3));
+  EXPECT_EQ(memory.limit(), bytes{644'245'094});
+  const auto refused = memory.set_limit_fraction(1.0000001);
+  EXPECT_EQ(code_of(refused), errc::invalid_argument);
+  EXPECT_EQ(memory.limit(), bytes{644'245'094});
+}
+
+TEST_F(limits_test, what_is_reserved_may_reach_the_limit_and_no_more) {
+  auto memory = make({.limit = 64_MiB, .thread_cache = {}});
+  const auto stream = new_stream();
+  void* const p = memory.allocate(40_MiB, stream);
+  EXPECT_EQ(code_of(memory.try_allocate(24_MiB + 1_B, stream)), errc::out_of_memory);
+  void* const q = memory.allocate(24_MiB, stream);
+  EXPECT_EQ(memory.stats().reserved.current, 64_MiB);
+  const auto refused = memory.try_allocate(1_B, stream);
+  ASSERT_EQ(code_of(refused), errc::out_of_memory);
+  EXPECT_EQ(refused.error().requested, 1_B);
+  EXPECT_EQ(refused.error().detail, "64 MiB are reserved, 64 MiB live");
+  ASSERT_TRUE(memory.set_limit(32_MiB));  // less than there is: nothing more
+  EXPECT_EQ(code_of(memory.try_allocate(2_MiB, stream)), errc::out_of_memory);
+  ASSERT_TRUE(memory.set_limit(66_MiB));
+  void* const r = memory.allocate(2_MiB, stream);
+  for (void* const each : {p, q, r}) memory.deallocate(each, stream);
+}
+
+TEST_F(limits_test, a_tags_limit_counts_what_is_rounded_in_every_pool) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("apart").value();
+  ASSERT_TRUE(memory.set_limit(weights, 2_KiB));
+  ASSERT_TRUE(memory.set_limit(scratch, 1_KiB));
+  const tag_scope as{weights};
+  void* const p = memory.allocate(1000_B, stream);
+  void* const q = pool.allocate(500_B, stream);
+  const auto refused = memory.try_allocate(513_B, stream);
+  ASSERT_EQ(code_of(refused), errc::limit_exceeded);
+  EXPECT_EQ(refused.error().requested, 513_B);
+  EXPECT_EQ(refused.error().detail, "tag \"limits test: weights\" may have 2 KiB");
+  EXPECT_EQ(code_of(pool.try_allocate(513_B, stream)), errc::limit_exceeded);
+  void* const r = memory.allocate(512_B, stream);
+  EXPECT_EQ(code_of(memory.try_allocate(1_B, stream)), errc::limit_exceeded);
+  EXPECT_EQ(memory.stats().failures, 3u);
+  EXPECT_EQ(memory.stats(weights).failures, 3u);
+  EXPECT_EQ(memory.stats(scratch).failures, 0u);
+  EXPECT_EQ(pool.stats().failures, 1u);
+  for (void* const each : {p, q, r}) memory.deallocate(each, stream);
+  // Without the limit its blocks come from the cache again.
+  ASSERT_TRUE(memory.set_limit(weights, bytes::max()));
+  memory.deallocate(memory.allocate(512_B, stream), stream);
+  const auto hits = memory.stats().hits;
+  memory.deallocate(memory.allocate(512_B, stream), stream);
+  EXPECT_EQ(memory.stats().hits, hits + 1);
+  EXPECT_EQ(check(memory), "");
+}
+
+/// A tag whose first block comes after its limit, and one of a thread that knows neither.
+TEST_F(limits_test, a_tags_limit_holds_for_caches_to_come) {
+  auto memory = make();
+  const auto stream = new_stream();
+  ASSERT_TRUE(memory.set_limit(weights, 64_KiB));
+  const auto fill = [&] {
+    const tag_scope as{weights};
+    memory.deallocate(memory.allocate(64_KiB, stream), stream);
+    void* const p = memory.allocate(64_KiB, stream);
+    EXPECT_EQ(code_of(memory.try_allocate(512_B, stream)), errc::limit_exceeded);
+    memory.deallocate(p, stream);
+  };
+  fill();
+  std::thread{fill}.join();
+  EXPECT_EQ(memory.stats(weights).hits, 0u) << "counted by the heap alone";
+  EXPECT_EQ(memory.stats(weights).failures, 2u);
+}
+
+TEST_F(limits_test, all_callbacks_are_asked_for_what_is_needed) {
+  auto memory = make({.limit = 64_MiB});
+  auto other = make({.thread_cache = {}});
+  const auto stream = new_stream();
+  void* held = memory.allocate(64_MiB, stream);
+  std::vector<bytes> first, second;
+  const auto one = memory.on_out_of_memory([&](bytes needed) {
+    first.push_back(needed);
+    if (held == nullptr) return false;
+    memory.deallocate(std::exchange(held, nullptr), stream);
+    return true;
+  });
+  auto two = memory.on_out_of_memory([&](bytes needed) {
+    second.push_back(needed);
+    return false;
+  });
+  void* const p = memory.allocate(1000_B, stream);
+  EXPECT_THAT(first, ElementsAre(1024_B)) << "rounded";
+  EXPECT_THAT(second, ElementsAre(1024_B));
+  auto moved = std::move(two);
+  two = {};
+  const auto none = memory.on_out_of_memory({});
+  EXPECT_EQ(code_of(memory.try_allocate(65_MiB, stream)), errc::out_of_memory);
+  EXPECT_THAT(second, ElementsAre(1024_B, 65_MiB)) << "it was moved";
+  moved = {};
+  EXPECT_EQ(code_of(memory.try_allocate(64_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(first.size(), 3u);
+  EXPECT_EQ(second.size(), 2u);
+  memory.deallocate(p, stream);
+}
+
+TEST_F(limits_test, memory_that_a_callback_freed_elsewhere_counts) {
+  auto memory = make({.thread_cache = {}});
+  auto other = make({.thread_cache = {}});
+  const auto stream = new_stream();
+  void* taken = other.allocate(1500_MiB, stream);
+  int asked = 0;
+  const auto registration = memory.on_out_of_memory([&](bytes) {
+    ++asked;
+    if (taken != nullptr) {
+      other.deallocate(std::exchange(taken, nullptr), stream);
+      EXPECT_TRUE(other.empty_cache());
+    }
+    return false;  // it says nothing, but the device has more
+  });
+  void* const p = memory.allocate(1_GiB, stream);
+  EXPECT_EQ(asked, 1);
+  memory.deallocate(p, stream);
+}
+
+TEST_F(limits_test, a_callback_that_throws_ends_the_request_and_nothing_else) {
+  auto memory = make({.limit = 64_MiB});
+  const auto stream = new_stream();
+  auto pool = memory.create_pool("apart").value();
+  void* const held = memory.allocate(64_MiB, stream);
+  int asked = 0;
+  {
+    const auto registration = memory.on_out_of_memory([&](bytes) -> bool {
+      ++asked;
+      throw std::runtime_error{"no"};
+    });
+    EXPECT_THROW(static_cast<void>(pool.try_allocate(2_MiB, stream)), std::runtime_error);
+    EXPECT_THROW(static_cast<void>(pool.try_allocate(2_MiB, stream)), std::runtime_error);
+  }
+  EXPECT_EQ(asked, 2) << "asked again";
+  memory.deallocate(held, stream);
+  ASSERT_TRUE(memory.empty_cache());
+  memory.deallocate(pool.allocate(2_MiB, stream), stream);
+  pool = {};
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u) << "nobody holds it any more";
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(limits_test, what_a_callback_holds_goes_without_the_lock) {
+  auto memory = make();
+  std::promise<std::uint64_t> answer;
+  std::thread asker;
+  bool lock_is_free = false;
+  {
+    // Asks the allocator on another thread when it goes.
+    std::shared_ptr<void> speaker{
+        nullptr, [&](void*) {
+          asker = std::thread{[&] { answer.set_value(memory.stats().frees); }};
+          lock_is_free =
+              answer.get_future().wait_for(std::chrono::seconds{10}) == std::future_status::ready;
+        }};
+    const auto registration =
+        memory.on_out_of_memory([owned = std::move(speaker)](bytes) { return false; });
+  }
+  asker.join();
+  EXPECT_TRUE(lock_is_free);
+}
+
+TEST_F(limits_test, a_registration_may_outlive_what_it_registers_with) {
+  auto memory = make();
+  int asked = 0;
+  auto witness = std::make_shared<int>(0);
+  auto early = memory.on_out_of_memory([&, witness](bytes) { return ++asked > 0; });
+  EXPECT_EQ(witness.use_count(), 2);
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(witness.use_count(), 1) << "a closed allocator keeps no callbacks";
+  {
+    const auto late = memory.on_out_of_memory([&, witness](bytes) { return ++asked > 0; });
+    EXPECT_EQ(witness.use_count(), 1);
+  }
+  early = {};
+  EXPECT_EQ(asked, 0);
+}
+
+TEST_F(limits_test, a_closed_allocator_takes_none) {
+  auto memory = make({.limit = 64_MiB});
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(code_of(memory.set_limit(1_GiB)), errc::closed);
+  EXPECT_EQ(code_of(memory.set_limit(weights, 1_GiB)), errc::closed);
+  EXPECT_EQ(code_of(memory.set_limit_fraction(0.5)), errc::closed);
+  EXPECT_EQ(memory.limit(), 64_MiB);
+  auto moved = std::move(memory);
+  EXPECT_EQ(code_of(memory.set_limit(1_GiB)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.set_limit(weights, 1_GiB)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.set_limit_fraction(0.5)), errc::moved_from);
+  EXPECT_EQ(memory.limit(), 0_B);
+}
+
+}  // namespace
+}  // namespace weir::testing_support
