@@ -2,13 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <numeric>
 
 #include "report/block_index.hpp"
 #include "report/groups.hpp"
 #include "report/history.hpp"
-#include "report/oom_report.hpp"
 #include "report/series.hpp"
 #include "samples.hpp"
 
@@ -68,11 +68,191 @@ TEST(report_history, physical_memory_moves_and_goes_in_pieces) {
                                                   std::pair{40 * mib, 2 * mib}));
 }
 
+TEST(report_history, a_block_is_all_that_its_event_says) {
+  recording_writer writer;
+  writer.out.stacks = {{0}, {1}};
+  writer.allocate(0x1000, 1000, 1, 2, 2);
+  writer.out.events.back().pool = 3;
+  writer.allocate(0x2000, 50, 0, 0, 1);
+  writer.out.events.back().extra = 0;    // the recording does not say what it is rounded to
+  writer.allocate(0x3000, 70, 0, 0, 3);  // a stack that is not there
+  writer.allocate(0x4000, 80);           // none
+  writer.deallocate(0x2000);
+  writer.deallocate(0x1000);
+  const report::history history = make_history(writer.out);
+  ASSERT_EQ(history.blocks.size(), 4U);
+  const block_lifetime& first = history.blocks[0];
+  EXPECT_EQ(first.address, 0x1000U);
+  EXPECT_EQ(first.size, 1000U);
+  EXPECT_EQ(first.rounded, 1024U);
+  EXPECT_EQ(first.start, 0U);
+  EXPECT_EQ(first.end, 5U);
+  EXPECT_EQ(first.stream, 1U);
+  EXPECT_EQ(first.tag, 2U);
+  EXPECT_EQ(first.pool, 3U);
+  EXPECT_TRUE(first.placed);
+  EXPECT_TRUE(first.at(0));
+  EXPECT_TRUE(first.at(4));
+  EXPECT_FALSE(first.at(5));
+  EXPECT_EQ(history.blocks[1].rounded, 50U);
+  EXPECT_EQ(history.blocks[1].end, 4U);
+  EXPECT_FALSE(history.blocks[1].at(0));
+  EXPECT_EQ(history.blocks[2].end, 6U);
+  ASSERT_EQ(history.sites.size(), 3U);
+  EXPECT_EQ(history.sites[0].stack, 2U);
+  EXPECT_EQ(history.sites[0].size, 0U);
+  EXPECT_EQ(history.sites[1].stack, 1U);
+  EXPECT_EQ(history.sites[2].stack, 0U);
+  EXPECT_EQ(first.site, 0U);
+  EXPECT_EQ(history.blocks[1].site, 1U);
+  EXPECT_EQ(history.blocks[2].site, 2U);
+  EXPECT_EQ(history.blocks[3].site, 2U);
+  EXPECT_THAT(history.freed, ElementsAre(1, 0));
+  EXPECT_THAT(history.live, ElementsAre(1000, 1050, 1120, 1200, 1150, 150));
+  EXPECT_EQ(history.peak, 3U);
+  EXPECT_EQ(history.events(), 6U);
+}
+
+TEST(report_history, without_stacks_a_site_is_a_size) {
+  recording_writer writer;
+  writer.allocate(0x1000, 100, 0, 0, 7);
+  writer.allocate(0x2000, 200);
+  writer.allocate(0x3000, 100);
+  const report::history history = make_history(writer.out);
+  ASSERT_EQ(history.sites.size(), 2U);
+  EXPECT_EQ(history.sites[0].stack, 0U);
+  EXPECT_EQ(history.sites[0].size, 100U);
+  EXPECT_EQ(history.sites[1].size, 200U);
+  EXPECT_EQ(history.blocks[2].site, 0U);
+}
+
+TEST(report_history, the_first_of_equal_peaks_is_the_peak) {
+  recording_writer writer;
+  writer.allocate(0x1000, 100);
+  writer.deallocate(0x1000);
+  writer.allocate(0x2000, 100);
+  EXPECT_EQ(make_history(writer.out).peak, 0U);
+}
+
+TEST(report_history, is_walked_in_the_order_of_the_events) {
+  recording_writer writer;
+  writer.allocate(0x1000, 100);
+  writer.allocate(0x2000, 50);
+  writer.allocate(0x1000, 30);  // ends the one before
+  writer.add(trace_kind::record_stream);
+  writer.deallocate(0x2000);
+  std::vector<std::string> seen;
+  walk(
+      make_history(writer.out),
+      [&](std::uint32_t block) { seen.push_back("begin " + std::to_string(block)); },
+      [&](std::uint32_t block) { seen.push_back("end " + std::to_string(block)); },
+      [&](std::uint32_t event) { seen.push_back("after " + std::to_string(event)); });
+  EXPECT_THAT(seen, ElementsAre("begin 0", "after 0", "begin 1", "after 1", "end 0", "begin 2",
+                                "after 2", "after 3", "end 1", "after 4"));
+}
+
+/// As "address size start end", in MiB and events.
+std::vector<std::string> mappings_of(const report::history& history) {
+  std::vector<std::string> all;
+  for (const mapped_range& each : history.mappings)
+    all.push_back(std::to_string(each.address / mib) + " " + std::to_string(each.size / mib) + " " +
+                  std::to_string(each.start) + " " + std::to_string(each.end));
+  return all;
+}
+
+class physical_test : public testing::Test {
+ protected:
+  void add(trace_kind kind, std::uint64_t address, std::uint64_t size, std::uint64_t from = 0) {
+    trace_event& event = writer.add(kind);
+    event.address = address * mib;
+    event.size = size * mib;
+    event.extra = from * mib;
+  }
+  recording_writer writer;
+};
+
+TEST_F(physical_test, is_mapped_from_its_reservation_to_its_release) {
+  writer.allocate(mib, 5);
+  add(trace_kind::reserve, 10, 6);
+  add(trace_kind::reserve, 20, 4);
+  add(trace_kind::release, 10, 6);
+  const report::history history = make_history(writer.out);
+  EXPECT_THAT(mappings_of(history), ElementsAre("10 6 1 3", "20 4 2 4"));
+  EXPECT_TRUE(history.mappings[0].at(1));
+  EXPECT_TRUE(history.mappings[0].at(2));
+  EXPECT_FALSE(history.mappings[0].at(3));
+  EXPECT_FALSE(history.mappings[0].at(0));
+  EXPECT_THAT(history.reserved, ElementsAre(0, 6 * mib, 10 * mib, 4 * mib));
+}
+
+TEST_F(physical_test, moves_in_part) {
+  add(trace_kind::reserve, 10, 6);
+  add(trace_kind::move, 40, 2, 12);
+  add(trace_kind::release, 10, 2);
+  writer.allocate(mib, 5);
+  const report::history history = make_history(writer.out);
+  EXPECT_THAT(mappings_of(history), ElementsAre("10 2 0 2", "12 2 0 1", "14 2 0 4", "40 2 1 4"));
+  EXPECT_THAT(history.reserved, ElementsAre(6 * mib, 6 * mib, 4 * mib, 4 * mib));
+}
+
+TEST_F(physical_test, that_is_reserved_again_was_released) {
+  add(trace_kind::reserve, 10, 4);
+  add(trace_kind::reserve, 14, 4);
+  add(trace_kind::reserve, 12, 4);
+  EXPECT_THAT(mappings_of(make_history(writer.out)),
+              ElementsAre("10 2 0 3", "12 2 0 2", "14 2 1 2", "16 2 1 3", "12 4 2 3"));
+}
+
+TEST_F(physical_test, that_nobody_mapped_is_released_for_nothing) {
+  add(trace_kind::reserve, 10, 4);
+  add(trace_kind::release, 14, 8);
+  add(trace_kind::release, 2, 8);
+  add(trace_kind::reserve, 30, 0);
+  const report::history history = make_history(writer.out);
+  EXPECT_THAT(mappings_of(history), ElementsAre("10 4 0 4"));
+  EXPECT_THAT(history.reserved, ElementsAre(4 * mib, 0, 0, 0)) << "never less than nothing";
+}
+
+TEST_F(physical_test, of_a_recording_without_addresses_is_nobodys) {
+  add(trace_kind::reserve, 10, 4);
+  add(trace_kind::move, 20, 4, 10);
+  add(trace_kind::release, 20, 4);
+  writer.out.real_addresses = false;
+  EXPECT_TRUE(make_history(writer.out).mappings.empty());
+  EXPECT_TRUE(make_history(writer.out).reserved.empty());
+}
+
+TEST_F(physical_test, of_a_placement_comes_before_the_block_that_needs_it) {
+  writer.allocate(1, 100);
+  writer.allocate(2, 2000);
+  writer.deallocate(1);
+  writer.allocate(3, 300);
+  writer.out.real_addresses = false;
+  placement placed;
+  placed.places = {{10 * mib, 512}, {}, {20 * mib, 200}};
+  placed.steps = {{0, memory_event_kind::reserve, 10 * mib, 4 * mib, 0},
+                  {1, memory_event_kind::move, 20 * mib, 2 * mib, 12 * mib},
+                  {2, memory_event_kind::release, 10 * mib, 2 * mib, 0},
+                  {3, memory_event_kind::reserve, 50 * mib, 2 * mib, 0}};
+  const report::history history = make_history(writer.out, &placed);
+  EXPECT_THAT(mappings_of(history), ElementsAre("10 2 0 3", "12 2 0 1", "20 2 1 4"));
+  EXPECT_THAT(history.reserved, ElementsAre(4 * mib, 4 * mib, 4 * mib, 2 * mib));
+  EXPECT_EQ(history.blocks[0].address, 10 * mib);
+  EXPECT_EQ(history.blocks[0].rounded, 512U);
+  EXPECT_FALSE(history.blocks[1].placed);
+  EXPECT_EQ(history.blocks[1].address, 2U);
+  EXPECT_EQ(history.blocks[2].address, 20 * mib);
+  EXPECT_EQ(history.blocks[2].rounded, 300U) << "no less than what was asked for";
+}
+
 TEST(report_history, a_size_at_the_end_of_the_address_space_does_not_wrap) {
   const report::history history = make_history(sample_named("hostile", 0));
   for (const block_lifetime& block : history.blocks) {
     EXPECT_GE(block.address + block.rounded, block.address);
+    EXPECT_GE(block.address + block.size, block.address);
+    EXPECT_GE(block.rounded, block.size);
   }
+  EXPECT_EQ(history.blocks.back().size, 10U);
   EXPECT_FALSE(used_addresses(history).empty());
 }
 
@@ -146,6 +326,111 @@ TEST(report_groups, more_keys_than_colours_become_others) {
   EXPECT_EQ(by.labels.back(), "29 others");
 }
 
+TEST(report_groups, a_site_is_tallied_over_its_blocks) {
+  recording_writer writer;
+  writer.out.stacks = {{0}, {1}};
+  writer.allocate(0x1000, 1000, 0, 0, 1);  // at 0 us
+  writer.allocate(0x2000, 500, 0, 0, 1);   // at 1 us
+  writer.deallocate(0x1000);               // after 2 us
+  writer.allocate(0x3000, 300, 0, 0, 1);
+  writer.deallocate(0x2000);  // after 3 us
+  writer.allocate(0x4000, 9000, 0, 0, 2);
+  const report::history history = make_history(writer.out);
+  const auto sites = tally_sites(writer.out, history);
+  ASSERT_EQ(sites.size(), 2U);
+  EXPECT_EQ(sites[0].blocks, 3U);
+  EXPECT_EQ(sites[0].bytes, 1800U);
+  EXPECT_EQ(sites[0].most, 1500U);
+  EXPECT_EQ(sites[0].at_peak, 300U) << "when the second had most";
+  EXPECT_EQ(sites[0].at_end, 300U);
+  EXPECT_EQ(sites[0].lifetime, 5000U);
+  EXPECT_EQ(sites[1].blocks, 1U);
+  EXPECT_EQ(sites[1].most, 9000U);
+  EXPECT_EQ(sites[1].at_peak, 9000U);
+  EXPECT_EQ(sites[1].lifetime, 0U);
+}
+
+TEST(report_groups, are_named_and_ordered_by_what_they_held_at_most) {
+  recording_writer writer;
+  writer.out.tags = {"", "weights"};
+  writer.out.streams = {0, 70'000};
+  writer.out.pools = {"", "private", ""};
+  const auto allocate = [&](std::uint64_t address, std::uint64_t size, std::uint32_t stream,
+                            std::uint16_t tag, std::uint16_t pool) {
+    writer.allocate(address, size, stream, tag);
+    writer.out.events.back().pool = pool;
+  };
+  allocate(0x1000, 100, 0, 0, 0);
+  allocate(0x2000, 3000, 1, 1, 1);
+  allocate(0x3000, 200, 2, 7, 5);
+  writer.deallocate(0x2000);
+  allocate(0x4000, 400, 2, 7, 2);
+  const report::history history = make_history(writer.out);
+  const auto all = make_groupings(writer.out, history, tally_sites(writer.out, history));
+  ASSERT_EQ(all.size(), 5U);
+  EXPECT_EQ(all[0].name, "tag");
+  EXPECT_THAT(all[0].labels, ElementsAre("weights", "tag 7", "untagged"));
+  EXPECT_THAT(all[0].of_block, ElementsAre(2, 0, 1, 1));
+  EXPECT_EQ(all[1].name, "size");
+  EXPECT_THAT(all[1].labels, ElementsAre("1 KiB to 16 KiB", "below 1 KiB"));
+  EXPECT_THAT(all[1].of_block, ElementsAre(1, 0, 1, 1));
+  EXPECT_EQ(all[2].name, "stream");
+  EXPECT_THAT(all[2].labels, ElementsAre("stream 0x11170", "stream #2", "stream 0"));
+  EXPECT_THAT(all[2].of_block, ElementsAre(2, 0, 1, 1));
+  EXPECT_EQ(all[3].name, "site");
+  EXPECT_THAT(all[3].labels, ElementsAre("2.93 KiB", "400 B", "200 B", "100 B"));
+  EXPECT_EQ(all[4].name, "pool");
+  EXPECT_THAT(all[4].labels,
+              ElementsAre("private", "the allocator's own", "pool 5", "the allocator's own"));
+  EXPECT_THAT(all[4].of_block, ElementsAre(3, 0, 2, 1));
+  writer.out.events.resize(1);
+  const report::history first = make_history(writer.out);
+  EXPECT_EQ(make_groupings(writer.out, first, tally_sites(writer.out, first)).size(), 4U)
+      << "there is one pool only";
+}
+
+TEST(report_groups, sizes_are_classed_by_their_limits) {
+  recording_writer writer;
+  constexpr std::array<std::uint64_t, 7> limits{std::uint64_t{1} << 10,
+                                                std::uint64_t{16} << 10,
+                                                std::uint64_t{256} << 10,
+                                                2 * mib,
+                                                16 * mib,
+                                                128 * mib,
+                                                std::uint64_t{1} << 30};
+  std::uint64_t address = 0;
+  for (const std::uint64_t limit : limits) {
+    writer.allocate(address += 2 << 30, limit - 1);
+    writer.allocate(address += 2 << 30, limit);
+  }
+  const report::history history = make_history(writer.out);
+  const auto by_size = make_groupings(writer.out, history, tally_sites(writer.out, history))[1];
+  EXPECT_THAT(by_size.labels, ElementsAre("1 GiB and more", "128 MiB to 1 GiB", "16 MiB to 128 MiB",
+                                          "2 MiB to 16 MiB", "256 KiB to 2 MiB",
+                                          "16 KiB to 256 KiB", "1 KiB to 16 KiB", "below 1 KiB"));
+  EXPECT_THAT(by_size.of_block, ElementsAre(7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0));
+}
+
+TEST(report_groups, as_many_keys_as_colours_are_all_named) {
+  recording_writer writer;
+  for (std::uint16_t i = 0; i < 12; ++i) {
+    writer.out.tags.push_back("tag" + std::to_string(i));
+    writer.allocate(0x1000ULL * (i + 1), 100U + i, 0, static_cast<std::uint16_t>(i + 1));
+  }
+  const auto by_tag = [&] {
+    const report::history history = make_history(writer.out);
+    return make_groupings(writer.out, history, tally_sites(writer.out, history)).front();
+  };
+  EXPECT_EQ(by_tag().labels.size(), 12U);
+  EXPECT_EQ(by_tag().labels.back(), "tag0");
+  writer.allocate(0x90000, 1, 0, 0);
+  EXPECT_EQ(by_tag().labels.size(), 12U);
+  EXPECT_EQ(by_tag().labels.back(), "2 others");
+  EXPECT_EQ(by_tag().of_block.front(), 11U);
+  EXPECT_EQ(by_tag().of_block.back(), 11U);
+  EXPECT_EQ(by_tag().of_block[1], 10U);
+}
+
 TEST(report_groups, a_site_is_named_by_the_frame_of_the_program) {
   recording recorded;
   recorded.frames = {"weir::allocate", "x at /usr/lib/site-packages/a.py:1", "mine at b.py:2"};
@@ -153,6 +438,48 @@ TEST(report_groups, a_site_is_named_by_the_frame_of_the_program) {
   EXPECT_EQ(site_label(recorded, {1, 0}), "mine at b.py:2");
   EXPECT_EQ(site_label(recorded, {2, 0}), "weir::allocate");
   EXPECT_EQ(site_label(recorded, {0, 0}), "no stack");
+  recorded.stacks = {{9, 1, 0}, {}, {9}};
+  EXPECT_EQ(site_label(recorded, {1, 0}), "x at /usr/lib/site-packages/a.py:1");
+  EXPECT_EQ(site_label(recorded, {2, 0}), "an empty stack");
+  EXPECT_EQ(site_label(recorded, {3, 0}), "an empty stack");
+  EXPECT_EQ(site_label(recording{}, {0, 2048}), "2 KiB");
+  for (const char* const library :
+       {"f at /x/torch/y.py:1", "f at /site-packages/y.py:1", "f at /dist-packages/y.py:1",
+        "c10::f", "at::f", "weir::f", "<frozen f>"}) {
+    recorded.frames = {library, "mine"};
+    recorded.stacks = {{0, 1}};
+    EXPECT_EQ(site_label(recorded, {1, 0}), "mine") << library;
+  }
+}
+
+TEST(report_series, a_bin_shows_its_highest_moment) {
+  recording_writer writer;
+  writer.out.tags = {"", "a"};
+  trace_event& reserved = writer.add(trace_kind::reserve);
+  reserved.address = 16 * mib;
+  reserved.size = 4 * mib;
+  writer.allocate(16 * mib, 100, 0, 1);
+  writer.allocate(17 * mib, 50);
+  writer.deallocate(17 * mib);
+  writer.deallocate(16 * mib);
+  trace_event& released = writer.add(trace_kind::release);
+  released.address = 16 * mib;
+  released.size = 2 * mib;
+  writer.allocate(18 * mib, 30);
+  const report::history history = make_history(writer.out);  // 0 100 150 100 0 0 30
+  const auto groupings = make_groupings(writer.out, history, tally_sites(writer.out, history));
+  const series by_two = make_series(writer.out, history, groupings, 4);
+  EXPECT_EQ(by_two.shift, 1U);
+  EXPECT_THAT(by_two.time, ElementsAre(0, 2000, 4000, 6000));
+  EXPECT_THAT(by_two.moment, ElementsAre(1, 2, 4, 6));
+  EXPECT_THAT(by_two.low, ElementsAre(0, 100, 0, 30));
+  EXPECT_THAT(by_two.reserved, ElementsAre(4 * mib, 4 * mib, 4 * mib, 2 * mib));
+  ASSERT_EQ(by_two.stacks.size(), groupings.size());
+  EXPECT_THAT(groupings[0].labels, ElementsAre("a", "untagged"));
+  EXPECT_THAT(by_two.stacks[0], ElementsAre(100, 0, 100, 50, 0, 0, 0, 30));
+  EXPECT_EQ(make_series(writer.out, history, groupings, 8).shift, 0U);
+  EXPECT_EQ(make_series(writer.out, history, groupings, 7).shift, 1U);
+  EXPECT_EQ(make_series(writer.out, history, groupings, 3).shift, 2U);
 }
 
 TEST(report_series, coarse_bins_keep_every_peak) {
@@ -203,6 +530,36 @@ TEST_P(kept_blocks, what_is_kept_is_exact_at_the_moments_it_is_kept_for) {
 
 INSTANTIATE_TEST_SUITE_P(budgets, kept_blocks, testing::Values(100'000, 4'000, 500, 40));
 
+TEST(report_regions, are_whole_pages_without_the_wide_gaps) {
+  recording_writer writer;
+  writer.allocate(2 * mib + 100, 10);
+  writer.allocate(3 * mib, 2 * mib);   // the first page, and the next
+  writer.allocate(20 * mib, 2 * mib);  // one page to its end
+  trace_event& reserved = writer.add(trace_kind::reserve);
+  reserved.address = 40 * mib;
+  reserved.size = 6 * mib;
+  writer.allocate(48 * mib, 0);
+  writer.allocate(100 * mib, 1);
+  const report::history history = make_history(writer.out);
+  const auto regions = [&](std::size_t most) {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
+    for (const region& each : used_addresses(history, most))
+      all.emplace_back(each.address / mib, each.size / mib);
+    return all;
+  };
+  using testing::Pair;
+  EXPECT_THAT(regions(6),
+              ElementsAre(Pair(2, 4), Pair(20, 2), Pair(40, 6), Pair(48, 2), Pair(100, 2)));
+  EXPECT_THAT(regions(5),
+              ElementsAre(Pair(2, 4), Pair(20, 2), Pair(40, 6), Pair(48, 2), Pair(100, 2)));
+  // Gaps of less than 8 MiB, then of less than 32.
+  EXPECT_THAT(regions(4), ElementsAre(Pair(2, 4), Pair(20, 2), Pair(40, 10), Pair(100, 2)));
+  EXPECT_THAT(regions(3), ElementsAre(Pair(2, 48), Pair(100, 2)));
+  EXPECT_THAT(regions(1), ElementsAre(Pair(2, 100)));
+  writer.out.real_addresses = false;
+  EXPECT_TRUE(used_addresses(make_history(writer.out)).empty());
+}
+
 TEST(report_regions, far_apart_addresses_become_few_ranges) {
   recording_writer writer;
   for (std::uint64_t i = 0; i < 100; ++i) writer.allocate(i << 40, 3 * mib);
@@ -211,51 +568,6 @@ TEST(report_regions, far_apart_addresses_become_few_ranges) {
   const auto few = used_addresses(history, 10);
   EXPECT_LE(few.size(), 10U);
   EXPECT_EQ(few.front().address, 0U);
-}
-
-// --- Out of memory -------------------------------------------------------------------------------
-
-recording full_card(std::uint64_t capacity, std::uint64_t requested) {
-  recording_writer writer;
-  writer.out.device_capacity = bytes{capacity};
-  writer.out.tags = {"", "a", "b"};
-  trace_event& reserved = writer.add(trace_kind::reserve);
-  reserved.address = 100 * mib;
-  reserved.size = 40 * mib;
-  for (std::uint64_t i = 0; i < 10; ++i) writer.allocate((100 + 4 * i) * mib, 2 * mib, 0, 1);
-  trace_event& failed = writer.add(trace_kind::out_of_memory);
-  failed.size = requested;
-  return writer.out;
-}
-
-TEST(report_oom, fragments_are_told_from_a_full_card) {
-  const recording fragments = full_card(50 * mib, 15 * mib);
-  const auto reports = explain_ooms(fragments, make_history(fragments), 16);
-  ASSERT_EQ(reports.size(), 1U);
-  EXPECT_EQ(reports[0].free.bytes, 20 * mib);
-  EXPECT_EQ(reports[0].free.pieces, 10U);
-  EXPECT_EQ(reports[0].free.longest, 2 * mib);
-  EXPECT_THAT(reports[0].verdict, testing::StartsWith("Fragmentation: 20 MiB"));
-
-  const recording full = full_card(50 * mib, 40 * mib);
-  EXPECT_THAT(explain_ooms(full, make_history(full), 16)[0].verdict,
-              testing::StartsWith("The program needs more than the device has"));
-  const recording elsewhere = full_card(500 * mib, 40 * mib);
-  EXPECT_THAT(explain_ooms(elsewhere, make_history(elsewhere), 16)[0].verdict,
-              testing::HasSubstr("other allocators or processes held at least 420 MiB"));
-  const recording unknown = full_card(0, 40 * mib);
-  EXPECT_THAT(explain_ooms(unknown, make_history(unknown), 16)[0].verdict,
-              testing::HasSubstr("cannot be told"));
-}
-
-TEST(report_oom, a_limit_is_named) {
-  recording limited = full_card(500 * mib, 40 * mib);
-  trace_event limit = limited.events.front();
-  limit.kind = trace_kind::limit;
-  limit.size = 30 * mib;
-  limited.events.insert(limited.events.begin(), limit);
-  EXPECT_THAT(explain_ooms(limited, make_history(limited), 16)[0].verdict,
-              testing::StartsWith("The limit of 30 MiB is in the way"));
 }
 
 }  // namespace

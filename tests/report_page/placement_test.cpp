@@ -1,0 +1,112 @@
+// Where a policy would put the blocks of a recording, and the recording with those addresses.
+#include "report/placement.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "samples.hpp"
+
+namespace weir::report_test {
+namespace {
+
+using namespace weir::report;
+using testing::ElementsAre;
+
+constexpr std::uint64_t mib = 1 << 20;
+
+std::vector<std::string> words(const recording& of) {
+  std::vector<std::string> all;
+  for (const trace_event& each : of.events)
+    all.push_back(std::to_string(each.time / 1000) + " " + std::string{name(each.kind)} + " " +
+                  std::to_string(each.address) + " " + std::to_string(each.size) + " " +
+                  std::to_string(each.extra) + " " + std::to_string(each.other));
+  return all;
+}
+
+TEST(report_placement, a_recording_is_written_anew_with_other_addresses) {
+  recording_writer writer;
+  writer.allocate(1, 100, 1, 3, 9);                   // 0
+  writer.allocate(2, 0);                              // 1: takes no memory
+  writer.add(trace_kind::reserve).address = 5;        // 2: the recording's own
+  writer.add(trace_kind::record_stream).address = 1;  // 3
+  writer.allocate(3, 200, 1, 3, 8);                   // 4: there is no memory for it
+  writer.deallocate(3);                               // 5
+  writer.add(trace_kind::release).address = 5;        // 6
+  writer.marker("here");                              // 7
+  writer.deallocate(1);                               // 8
+  writer.add(trace_kind::reusable).address = 1;       // 9
+  writer.allocate(1, 300);                            // 10: its address again
+  writer.add(trace_kind::move).address = 5;           // 11
+  writer.deallocate(1);                               // 12
+  writer.deallocate(77);                              // 13: of nobody
+  writer.out.real_addresses = false;
+  placement placed;
+  placed.places = {{1000, 512}, {}, {}, {4000, 1024}};
+  placed.steps = {{0, memory_event_kind::reserve, 1000, 2 * mib, 0},
+                  {2, memory_event_kind::move, 2000, mib, 1000},
+                  {3, memory_event_kind::release, 1000, mib, 0},
+                  {4, memory_event_kind::release, 2000, mib, 0}};
+  const recording moved = relocate(writer.out, placed);
+  EXPECT_TRUE(moved.real_addresses);
+  EXPECT_EQ(moved.program, "made up");
+  EXPECT_EQ(moved.texts.size(), 1U);
+  EXPECT_THAT(words(moved), ElementsAre("0 reserve 1000 2097152 0 0", "0 allocate 1000 100 512 9",
+                                        "3 record_stream 1000 0 0 0", "4 move 2000 1048576 1000 0",
+                                        "4 out_of_memory 0 200 0 0", "7 marker 0 0 0 0",
+                                        "8 deallocate 1000 0 0 0", "9 reusable 1000 0 0 0",
+                                        "10 release 1000 1048576 0 0",
+                                        "10 allocate 4000 300 1024 0", "12 deallocate 4000 0 0 0"));
+  EXPECT_EQ(moved.events[1].stream, 1U);
+  EXPECT_EQ(moved.events[1].tag, 3U);
+  EXPECT_EQ(moved.events[4].stream, 1U);
+  EXPECT_EQ(moved.events[4].tag, 3U);
+}
+
+/// Every event of the allocator that plays stands in the placement, by the block it is of.
+TEST(report_placement, is_what_the_allocator_did) {
+  recording_writer writer;
+  writer.allocate(1, 3 * mib);
+  writer.allocate(2, 0);
+  writer.allocate(3, 5 * mib);
+  writer.deallocate(1);
+  writer.deallocate(2);
+  writer.allocate(4, 1000);
+  writer.allocate(5, std::uint64_t{1} << 40);  // more than any device has
+  writer.allocate(6, 9 * mib);
+  writer.out.real_addresses = false;
+  const auto outcome = place(replay::make_script(writer.out), {.policy = replay::policy::compact});
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  const placement& placed = outcome->first;
+  EXPECT_EQ(placed.policy, replay::policy::compact);
+  EXPECT_EQ(outcome->second.policy, replay::policy::compact);
+  EXPECT_EQ(outcome->second.ooms, 1U);
+  ASSERT_EQ(placed.places.size(), 6U);
+  const std::uint64_t base = placed.places[0].address;
+  EXPECT_NE(base, 0U);
+  const auto offsets = [&](std::size_t i) { return placed.places[i].address - base; };
+  EXPECT_EQ(placed.places[1].address, 0U);
+  EXPECT_EQ(offsets(2), 3 * mib);
+  EXPECT_EQ(placed.places[4].address, 0U);
+  EXPECT_EQ(placed.places[0].rounded, 3 * mib);
+  EXPECT_EQ(placed.places[2].rounded, 5 * mib);
+  EXPECT_EQ(placed.places[3].rounded, 1024U);
+  EXPECT_EQ(placed.places[5].rounded, 9 * mib);
+  // What was reserved before a block's allocation has room for it.
+  std::uint64_t reserved = 0;
+  std::vector<std::uint32_t> before;
+  for (const placement::physical& each : placed.steps) {
+    if (each.kind != memory_event_kind::reserve) continue;
+    if (before.empty() || before.back() != each.before) before.push_back(each.before);
+    EXPECT_EQ(each.address, base + reserved);
+    reserved += each.size;
+  }
+  EXPECT_THAT(before, ElementsAre(0, 2, 5));
+  EXPECT_EQ(reserved, outcome->second.reserved_peak);
+  const auto refused =
+      place(replay::make_script(writer.out), {.policy = replay::policy::driver_pool});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().detail, "driver-pool does not say where its memory is");
+}
+
+}  // namespace
+}  // namespace weir::report_test
