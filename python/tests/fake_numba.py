@@ -41,7 +41,8 @@ class BaseCUDAMemoryManager(abc.ABC):
     def mempin(self, owner, pointer, size, mapped=False): ...
 
     @abc.abstractmethod
-    def initialize(self): ...
+    def initialize(self):
+        self.initialized = getattr(self, "initialized", 0) + 1
 
     @abc.abstractmethod
     def get_ipc_handle(self, memory): ...

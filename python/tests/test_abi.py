@@ -73,13 +73,13 @@ class Abi(unittest.TestCase):
                 values[name] = eval(value)  # "1 << 3"
         for kind, prefix in ((weir.BlockState, "weir_block_"), (weir.DeviceFeature, "weir_device_"),
                              (weir.CaptureStatus, "weir_capture_"), (weir.Attachment, "weir_attach_")):
-            for member in kind:
-                self.assertEqual(values[prefix + member.name.lower()], member.value)
+            for name, member in kind.__members__.items():  # second names for a number, too
+                self.assertEqual(values[prefix + name.lower()], member.value)
             self.assertEqual(len(kind), sum(name.startswith(prefix) for name in values))
-        for member in weir.StreamPoolAttribute:
-            self.assertEqual(values["weir_stream_pool_" + member.name.lower()], member.value)
-        self.assertEqual((values["weir_read"], values["weir_read_write"]),
-                         (weir.AccessRights.READ, weir.AccessRights.READ_WRITE))
+        for name, member in weir.StreamPoolAttribute.__members__.items():
+            self.assertEqual(values["weir_stream_pool_" + name.lower()], member.value)
+        self.assertEqual((values["weir_read"], values["weir_read_write"], 0),
+                         (weir.AccessRights.READ, weir.AccessRights.READ_WRITE, weir.AccessRights.NONE))
         self.assertEqual((values["weir_buffer_zeroed"], values["weir_buffer_pool_declared_uses"]),
                          (weir._buffers._ZEROED, weir._buffers._DECLARED_USES))
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """weir.UnifiedBuffer and weir.BufferPool, on a simulated machine."""
 
+import ctypes
 import gc
 import unittest
 
@@ -61,7 +62,7 @@ class Unified(Case):
         buffer.resize(2)
         with buffer.view() as view:
             self.assertEqual(bytes(view), b"ab")
-        self.assertRaises(ValueError, buffer.resize, -1)
+        self.assertRaisesRegex(ValueError, "weir: a negative size", buffer.resize, -1)
 
     def test_placement_is_advised_by_range(self):
         half = 2 * MIB
@@ -77,6 +78,16 @@ class Unified(Case):
         self.assertEqual((buffer.info(size=half).preferred, buffer.info().preferred), (weir.HOST, None))
         buffer.advise_preferred(None)
         self.assertIsNone(buffer.info(offset=half).preferred)
+        self.assertEqual(buffer.info(), weir.ManagedInfo(weir.Attachment.GLOBAL, False, None, (), None))
+        buffer.advise_preferred(1)
+        buffer.advise_read_mostly()
+        buffer.advise_accessed_by(0)
+        buffer.advise_accessed_by(1)
+        self.assertEqual(buffer.info(), weir.ManagedInfo(weir.Attachment.GLOBAL, True, 1, (0, 1), None))
+        buffer.advise_read_mostly(False)
+        buffer.advise_preferred(None)
+        buffer.advise_accessed_by(0, False)
+        buffer.advise_accessed_by(1, False)
         buffer.advise_accessed_by(1)
         self.assertEqual(buffer.info().accessed_by, (1,))
         buffer.advise_accessed_by(other, False)
@@ -88,7 +99,7 @@ class Unified(Case):
         with self.assertRaises(weir.Error) as caught:
             buffer.prefetch(7, self.stream)
         self.assertEqual(caught.exception.name, "no_device")
-        self.assertEqual(weir.host_node(3), -5)
+        self.assertEqual((weir.HOST, weir.host_node(0), weir.host_node(3)), (-1, -2, -5))
 
     def test_attachments_change(self):
         buffer = weir.UnifiedBuffer(self.device, 64)
@@ -100,7 +111,7 @@ class Unified(Case):
 
     def test_bad_input_is_a_typed_error(self):
         self.assertRaises(weir.InvalidArgument, weir.UnifiedBuffer, self.device, 0)
-        self.assertRaises(ValueError, weir.UnifiedBuffer, self.device, -1)
+        self.assertRaisesRegex(ValueError, "weir: a negative size", weir.UnifiedBuffer, self.device, -1)
         self.assertRaises(TypeError, weir.UnifiedBuffer, self.device, 1, self.stream.handle)
         with self.assertRaises(weir.Error) as caught:
             weir.UnifiedBuffer(self.machine.device(1), 1, self.stream)
@@ -108,8 +119,9 @@ class Unified(Case):
 
     def test_it_is_an_array_to_other_libraries(self):
         buffer = weir.UnifiedBuffer(self.device, 100)
-        shown = buffer.__cuda_array_interface__
-        self.assertEqual((shown["shape"], shown["typestr"], shown["data"]), ((100,), "|u1", (buffer.ptr, False)))
+        self.assertEqual(buffer.__cuda_array_interface__,
+                         {"shape": (100,), "typestr": "|u1", "data": (buffer.ptr, False), "version": 3, "strides": None})
+        self.assertIs(buffer.device, self.device)
 
 
 class Pools(Case):
@@ -130,7 +142,7 @@ class Pools(Case):
         block.free()
         block.free()  # nothing more
         again = pool.take_cached(MIB, self.stream)
-        self.assertEqual(again.ptr, address)
+        self.assertEqual((again.ptr, again.nbytes, again.stream), (address, MIB, self.stream))
         other = weir.Stream(self.device)
         again.record_stream(other)
         again.free(other)
@@ -152,12 +164,31 @@ class Pools(Case):
         self.assertEqual(pool.empty_cache(), MIB)
         self.assertEqual(pool.stats().cached, 0)
 
+    def test_what_is_forgotten_goes_back(self):
+        pool = weir.BufferPool()
+        block = pool.take(MIB, self.stream)
+        self.assertEqual((pool._live(), pool.stats().returns), (1, 0))
+        del block
+        self.assertEqual((pool._live(), pool.stats().returns, pool.stats().cached), (0, 1, MIB))
+
+    def test_zeros_are_zeros(self):
+        pool, host = weir.BufferPool(), weir.PinnedPool(self.device).allocate(2, self.stream)
+        for take in (pool.take, pool.take_cached):
+            for given, byte in (({"zeroed": True}, 0), ({"zeroed": False}, 7), ({}, 7)):
+                with pool.take(512, self.stream) as block:
+                    self.stream.fill(block.ptr, 7, 512)
+                block = take(512, self.stream, **given)
+                self.stream.copy(host.ptr, block.ptr + 511, 1)
+                self.stream.synchronize()
+                self.assertEqual(ctypes.c_ubyte.from_address(host.ptr).value, byte)
+                block.free()
+
     def test_bounds_are_kept(self):
         pool = weir.BufferPool(max_cached=0, max_idle_time=1.5, declared_uses=True)
         pool.take(1000, self.stream).free()
         self.stream.synchronize()
         self.assertEqual(pool.trim(weir.NO_LIMIT), 1024)  # what is over the bounds
-        self.assertRaises(ValueError, weir.BufferPool, max_idle_time=-1)
+        self.assertRaisesRegex(ValueError, "weir: a negative time", weir.BufferPool, max_idle_time=-1)
 
     def test_addresses_can_be_released(self):
         pool = weir.BufferPool()
@@ -171,7 +202,8 @@ class Pools(Case):
     def test_bad_input_is_a_typed_error(self):
         pool = weir.BufferPool()
         self.assertRaises(weir.InvalidArgument, pool.take, 0, self.stream)
-        self.assertRaises(ValueError, pool.take, -1, self.stream)
+        for take in (pool.take, pool.take_cached):
+            self.assertRaisesRegex(ValueError, "weir: a negative size", take, -1, self.stream)
         self.assertRaises(weir.InvalidArgument, pool.take, 1, None)  # of which device?
         self.assertRaises(TypeError, pool.take, 1, self.stream.handle)
         self.assertRaises(MemoryError, pool.take, 1 << 50, self.stream)

@@ -5,6 +5,7 @@ import abc
 import sys
 import types
 import unittest
+import unittest.mock
 
 from support import MIB, Case
 
@@ -50,17 +51,35 @@ class CudaCore(Case):
     def test_buffers_are_weirs(self):
         stream = weir.Stream(weir.Runtime.default().device(0))
         resource = weir.cuda_core.MemoryResource(types.SimpleNamespace(device_id=0), policy="compact")
-        self.assertEqual((resource.device_id, resource.is_device_accessible, resource.is_host_accessible),
-                         (0, True, False))
+        self.assertEqual((resource.device_id, resource.is_device_accessible, resource.is_host_accessible,
+                          resource.is_managed), (0, True, False, False))
         buffer = resource.allocate(MIB, stream=stream)
         self.assertEqual(resource.allocator.find_block(buffer.handle).stream, stream.id)
         second = resource.allocate(MIB, stream=stream)
         self.assertEqual(resource.allocator.stats().blocks.current, 2)
+        self.assertEqual((buffer.size, resource.allocator.size_of(buffer.handle)), (MIB, MIB))
         buffer.close(stream)
+        self.assertEqual(resource.allocator.stats().blocks.current, 1)
         del second
         self.assertEqual(resource.allocator.stats().blocks.current, 0)
-        resource.release_stream(stream)
         self.assertIs(weir.cuda_core.MemoryResource(0, policy="compact").allocator, resource.allocator)
+
+    def test_every_call_keeps_its_stream(self):
+        stream = weir.Stream(weir.Runtime.default().device(0))
+        resource = weir.cuda_core.MemoryResource()
+        self.assertEqual(resource.device_id, 0)
+        with unittest.mock.patch.object(resource, "_memory") as memory:
+            memory.allocate.return_value.ptr = 0x1000
+            buffer = resource.allocate(MIB, stream=stream)
+            self.assertEqual((buffer.handle, buffer.size, buffer.resource), (0x1000, MIB, resource))
+            resource.deallocate(0x1000, MIB)
+            resource.deallocate(0x1000, MIB, stream=stream)
+            resource.release_stream(stream)
+            buffer.resource = None
+        call = unittest.mock.call
+        self.assertEqual(memory.mock_calls, [
+            call.allocate(MIB, stream.handle), call.allocate().release(), call.deallocate(0x1000),
+            call.deallocate(0x1000, stream.handle), call.release_stream(stream.handle)])
 
     def test_out_of_memory_is_a_memory_error(self):
         resource = weir.cuda_core.MemoryResource(0, options="heap_limit=16MiB")

@@ -17,6 +17,8 @@ import weir.cupy
 
 
 class Cupy(Case):
+    """With a CuPy of its own."""
+
     def setUp(self):
         super().setUp()
         self.fake = fake_cupy.Fake()
@@ -28,6 +30,8 @@ class Cupy(Case):
     def live(self):
         return weir.cupy.stats().blocks.current
 
+
+class Arrays(Cupy):
     def test_it_goes_on_and_off(self):
         before = self.fake.allocator
         self.assertFalse(weir.cupy.is_enabled())
@@ -283,6 +287,333 @@ class Cupy(Case):
         array = weir.cupy.malloc(MIB)
         self.assertEqual(weir.cupy.allocator().size_of(array.ptr), MIB)
         self.assertFalse(weir.cupy.is_enabled())
+
+
+class Streams(Cupy):
+    """How long weir keeps hold of CuPy's streams."""
+
+    def setUp(self):
+        super().setUp()
+        self.calls = []
+        for name in ("watch", "unwatch", "close"):
+            patch = unittest.mock.patch.object(weir.cupy._Stream, name,
+                                               staticmethod(lambda handle, name=name: self.calls.append((name, handle))))
+            patch.start()
+            self.addCleanup(patch.stop)
+        patch = unittest.mock.patch.object(weir.cupy._Stream, "kept", {})
+        self.kept = patch.start()
+        self.addCleanup(patch.stop)
+
+    def entry(self):
+        entry = weir.cupy._Stream(7, "stream")
+        self.assertEqual((entry.handle, entry.stream, entry.users, entry.watched, self.kept),
+                         (7, "stream", set(), False, {7: entry}))
+        return entry
+
+    def test_it_is_let_go_of_when_forgotten_and_unused(self):
+        entry = self.entry()
+        entry.begin()
+        self.assertTrue(entry.take(1) and entry.take(2))
+        entry.leave(1)
+        entry.forget()
+        self.assertEqual((self.calls, self.kept), ([("watch", 7)], {7: entry}))
+        entry.leave(2)
+        self.assertEqual((self.calls, self.kept, entry.stream),
+                         ([("watch", 7), ("unwatch", 7), ("close", 7)], {}, None))
+        entry.leave(2)
+        entry.forget()
+        self.assertEqual(len(self.calls), 3)  # once is enough
+
+    def test_it_is_let_go_of_when_unused_and_forgotten(self):
+        entry = self.entry()
+        entry.begin()
+        entry.take(1)
+        entry.leave(1)
+        self.assertEqual((self.calls, entry.stream), ([("watch", 7)], "stream"))
+        entry.forget()
+        self.assertEqual(self.calls, [("watch", 7), ("unwatch", 7), ("close", 7)])
+        self.assertFalse(entry.take(3))  # too late
+        entry.leave(3)
+        self.assertEqual((len(self.calls), self.kept), (3, {}))
+
+    def test_one_that_was_never_watched_is_only_closed(self):
+        self.entry().forget()
+        self.assertEqual(self.calls, [("close", 7)])
+
+    def test_somebody_may_come_while_it_is_left(self):
+        entry = self.entry()
+
+        class Kept(dict):
+            def pop(self, *arguments):
+                found = super().pop(*arguments)
+                entry.users.add(5)
+                return found
+
+        weir.cupy._Stream.kept = Kept(self.kept)
+        entry.forget()
+        self.assertEqual((self.calls, weir.cupy._Stream.kept, entry.stream), ([], {7: entry}, "stream"))
+
+    def memory(self):
+        self.wrapped = iter(range(100, 300))
+        patch = unittest.mock.patch.object(weir._native.lib, "weir_stream_wrap", self.wrap)
+        patch.start()
+        self.addCleanup(patch.stop)
+        return weir.cupy._Memory(0, "")
+
+    def wrap(self, runtime, device, native, handle):
+        self.assertEqual((runtime, device), (self.fake.runtime._handle, 0))
+        self.natives = getattr(self, "natives", []) + [native]
+        handle._obj.value = next(self.wrapped)
+
+    def test_a_stream_is_met_once(self):
+        memory, stream = self.memory(), self.fake.Stream()
+        entry = memory.take_stream(stream, 1)
+        self.assertIs(memory.take_stream(stream, 2), entry)
+        self.assertEqual((entry.handle, entry.stream, entry.users, self.natives), (100, stream, {1, 2}, [stream.ptr]))
+        self.assertEqual(self.calls, [("watch", 100)])
+        memory.forget_stream(stream)
+        memory.forget_stream(stream)  # nobody knows it any more
+        self.assertEqual(self.calls, [("watch", 100)])
+        entry.leave(1)
+        entry.leave(2)
+        self.assertEqual(self.calls, [("watch", 100), ("unwatch", 100), ("close", 100)])
+
+    def test_so_many_are_remembered_the_oldest_are_forgotten(self):
+        memory, streams = self.memory(), [self.fake.Stream() for _ in range(66)]
+        for stream in streams[:64]:
+            memory.take_stream(stream, 1).leave(1)
+        self.assertEqual([call for call in self.calls if call[0] != "watch"], [])
+        for stream in streams[64:]:
+            memory.take_stream(stream, 1).leave(1)
+        self.assertEqual([call for call in self.calls if call[0] != "watch"],
+                         [("unwatch", 100), ("close", 100), ("unwatch", 101), ("close", 101)])
+        self.assertEqual(list(memory._streams), [id(stream) for stream in streams[2:]])
+
+    def test_another_thread_may_be_quicker(self):
+        memory, stream = self.memory(), self.fake.Stream()
+        first = memory.take_stream(stream, 1)
+        self.assertIs(memory._meet(stream), first)
+        self.assertEqual(self.calls, [("watch", 100), ("close", 101)])  # the second goes again
+
+    def test_one_that_was_just_let_go_of_is_met_again(self):
+        memory, stream = self.memory(), self.fake.Stream()
+        entry = memory.take_stream(stream, 1)
+        entry.leave(1)
+        entry.forget()  # though the memory knows it still
+        self.assertEqual(self.kept, {})
+
+        def take(user, real=entry.take):
+            memory._streams.clear()  # as whoever forgets it does first
+            return real(user)
+
+        with unittest.mock.patch.object(weir.cupy._Stream, "take", lambda self, user: (
+                take(user) if self is entry else self.users.add(user) is None)):
+            again = memory.take_stream(stream, 2)
+        self.assertIsNot(again, entry)
+        self.assertEqual((entry.users, again.handle, again.users), (set(), 101, {2}))
+
+    def test_streams_that_cannot_be_had(self):
+        memory = self.memory()
+        self.assertIsNone(memory.take_stream(unittest.mock.Mock(ptr=5), 1))  # not CuPy's own
+        with unittest.mock.patch.object(weir._native.lib, "weir_stream_wrap", side_effect=weir.Error("captured")):
+            self.assertIsNone(memory.take_stream(self.fake.Stream(), 1))
+        self.assertEqual((self.calls, memory._streams), ([], {}))
+
+
+class Requests(Cupy):
+    """What CuPy asks for, and what weir is asked for then."""
+
+    def asked(self, stream):
+        """The call for 1000 bytes on CuPy's current stream."""
+        calls = []
+        with unittest.mock.patch.multiple(
+                weir._native.lib,
+                weir_allocator_allocate=lambda *given: self.serve(calls, "allocate", *given),
+                weir_allocator_allocate_native=lambda *given: self.serve(calls, "native", *given)):
+            owner = weir.cupy._allocate(weir.cupy._current_state().memory(0), 1000, stream)
+        self.assertEqual((owner.ptr, owner.allocator), (0x4000, weir.cupy.allocator()._handle))
+        owner.ptr = 0
+        [(name, allocator, size, on)] = calls
+        self.assertEqual((allocator, size), (owner.allocator, 1000))
+        return name, on, owner.stream
+
+    def serve(self, calls, name, allocator, size, on, pointer):
+        calls.append((name, allocator, size, on))
+        pointer._obj.value = 0x4000
+
+    def test_each_kind_of_stream_has_its_call(self):
+        weir.cupy.enable()
+        Stream = unittest.mock.Mock
+        for native in (0, 1):  # the legacy stream by both its names
+            self.assertEqual(self.asked(Stream(ptr=native)), ("allocate", None, None))
+        self.assertEqual(self.asked(Stream(ptr=2)), ("native", 2, None))  # a thread's own
+        self.assertEqual(self.asked(Stream(ptr=4711)), ("native", 4711, None))  # somebody else's
+        stream = self.fake.Stream()
+        name, on, entry = self.asked(stream)
+        self.assertEqual((name, on, entry.stream), ("allocate", entry.handle, stream))
+
+    def test_a_threads_own_stream_is_not_kept(self):
+        weir.cupy.enable()
+        with unittest.mock.patch.object(weir.cupy._Memory, "take_stream") as take:
+            self.asked(unittest.mock.Mock(ptr=2))
+            self.asked(unittest.mock.Mock(ptr=0))
+        take.assert_not_called()
+
+    def test_an_array_is_what_cupy_expects(self):
+        weir.cupy.enable()
+        array = self.fake.empty(1000)
+        self.assertEqual((array.ptr, array.mem.ptr, array.mem.size, array.device_id), (array.mem._owner.ptr,) * 2 + (1000, 0))
+        for size in (0, -5):
+            nothing = self.fake.empty(size)
+            self.assertEqual((nothing.ptr, nothing.mem.size, nothing.mem._owner, nothing.device_id), (0, 0, None, 0))
+            pinned = self.fake.empty_pinned(size)
+            self.assertEqual((pinned.ptr, pinned.size(), int(pinned.mem)), (0, 0, 0))
+        self.assertEqual(self.fake.empty(1).mem.size, 1)
+        pinned = self.fake.empty_pinned(1)
+        self.assertEqual((pinned.size(), int(pinned.mem)), (1, pinned.ptr))
+        self.assertNotEqual(pinned.ptr, 0)
+
+    def test_one_that_could_not_be_made_frees_nothing(self):
+        frees = []
+        owner = weir.cupy._Owner(5)
+        self.assertEqual((owner.ptr, owner.allocator, owner.stream), (0, 5, None))
+        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: False)
+        self.assertEqual(frees, [])
+        owner.ptr, owner.stream = 0x4000, unittest.mock.Mock()
+        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: True)
+        self.assertEqual((frees, owner.stream.mock_calls), ([], []))
+        owner.__del__(free=lambda *given: frees.append(given), forked=lambda: False)
+        self.assertEqual((frees, owner.stream.mock_calls), ([(5, 0x4000)], [unittest.mock.call.leave(id(owner))]))
+        owner.ptr, owner.stream = 0, None
+
+    def test_garbage_is_collected_before_pinned_memory_is_out(self):
+        weir.cupy.enable()
+        pool, collected = weir.cupy._current_state().pinned_pool(), []
+        self.assertIs(weir.cupy._current_state().pinned_pool(), pool)
+        block = pool.allocate(MIB)
+        with unittest.mock.patch.object(weir.PinnedPool, "allocate", side_effect=[weir.OutOfMemory("full"), block]) as allocate, \
+                unittest.mock.patch.object(weir.cupy.gc, "collect", lambda: collected.append(True)):
+            pinned = self.fake.empty_pinned(MIB)
+        self.assertEqual((pinned.ptr, pinned.size(), collected, allocate.mock_calls),
+                         (block.ptr, MIB, [True], [unittest.mock.call(MIB)] * 2))
+        with unittest.mock.patch.object(weir.PinnedPool, "allocate", side_effect=weir.OutOfMemory("full")):
+            self.assertRaises(weir.OutOfMemory, self.fake.empty_pinned, MIB)
+
+    def test_the_error_says_what_cupys_would(self):
+        weir.cupy.enable(options="heap_limit=65MiB")
+        held = self.fake.empty(40 * MIB)
+        with self.assertRaises(weir.OutOfMemory) as caught:
+            self.fake.empty(40 * MIB)
+        problem = caught.exception
+        self.assertEqual((problem._size, problem._total, problem._limit, problem.code, problem.name, problem.native),
+                         (40 * MIB, 40 * MIB, 0, 4, "out_of_memory", problem.native))
+        self.assertIsNone(problem.__cause__)
+        self.assertTrue(problem.__suppress_context__)
+        again = pickle.loads(pickle.dumps(problem))
+        self.assertEqual((str(again), again.code, again.name, again.native),
+                         (str(problem), problem.code, problem.name, problem.native))
+        del self.cupy.cuda.memory.OutOfMemoryError  # a version that has none
+        with self.assertRaises(weir.OutOfMemory) as caught:
+            self.fake.empty(40 * MIB)
+        self.assertIs(type(caught.exception), weir.OutOfMemory)
+        del held
+
+    def test_what_was_before_comes_back(self):
+        before = self.fake.allocator
+        weir.cupy.enable(pinned=False)
+        self.assertEqual((self.fake.allocator, self.fake.pinned_allocator), (weir.cupy.malloc, self.fake.pinned_pool.malloc))
+        weir.cupy.enable()
+        self.assertEqual(self.fake.pinned_allocator, weir.cupy.pinned_malloc)
+        weir.cupy.disable()
+        self.assertEqual((self.fake.allocator, self.fake.pinned_allocator, weir.cupy.is_enabled()),
+                         (before, self.fake.pinned_pool.malloc, False))
+        weir.cupy.enable(pinned=False)
+        theirs = self.fake.pinned_allocator = object()  # not weir's to restore
+        weir.cupy.disable()
+        self.assertIs(self.fake.pinned_allocator, theirs)
+        self.fake.allocator = other = object()
+        weir.cupy.disable()  # nothing: it is not enabled
+        self.assertIs(self.fake.allocator, other)
+
+    def test_options_become_text(self):
+        weir.cupy.enable()
+        self.assertEqual(weir.cupy._state.options, "heap_detect_captures=on")
+        state = weir.cupy._state
+        weir.cupy.enable(policy="compact", options={"heap_limit": "77MiB"})
+        self.assertEqual(weir.cupy._state.options, "heap_detect_captures=on,heap_limit=77MiB,heap_policy=compact")
+        self.assertIsNot(weir.cupy._state, state)
+        weir.cupy.enable()
+        self.assertIs(weir.cupy._state, state)
+        with unittest.mock.patch.multiple(weir.cupy, _state=None, _states={}):
+            made = weir.cupy._current_state()
+            self.assertEqual((made.options, weir.cupy._states), ("heap_detect_captures=on", {made.options: made}))
+            self.assertIs(weir.cupy._current_state(), made)
+
+    def test_devices_have_memory_of_their_own(self):
+        weir.cupy.enable()
+        memories = {0: weir.cupy._current_state().memory(0), 1: unittest.mock.Mock()}
+        memories[1].allocator.stats.return_value, memories[1].allocator.empty_cache.return_value = "stats", 7
+        with unittest.mock.patch.object(weir.cupy._current_state(), "memories", memories):
+            self.assertIs(weir.cupy.allocator(), memories[0].allocator)
+            self.assertEqual((weir.cupy.stats(1), weir.cupy.empty_cache(1)), ("stats", 7))
+            self.fake.device = 1  # CuPy's current one
+            self.addCleanup(setattr, self.fake, "device", 0)
+            self.assertIs(weir.cupy.allocator(), memories[1].allocator)
+            self.assertEqual(weir.cupy.stats(), "stats")
+            self.assertIs(weir.cupy.allocator(0), memories[0].allocator)
+            with unittest.mock.patch.object(weir.cupy, "allocator_report") as report:
+                weir.cupy.report(0)
+                weir.cupy.report()
+            self.assertEqual(report.mock_calls, [unittest.mock.call(memory.allocator, "CuPy") for memory in memories.values()])
+
+    def test_streams_are_watched_on_their_device(self):
+        weir.cupy.enable()
+        devices = []
+
+        def memory(device):
+            devices.append(device)
+            return weir.cupy._State.memory(weir.cupy._current_state(), 0)
+
+        calls = []
+        stream = self.fake.Stream()
+        with unittest.mock.patch.object(weir.cupy._current_state(), "memory", memory), \
+                unittest.mock.patch.object(weir.cupy._machine, "watch_stream", lambda known: calls.append(("watch", known.handle))), \
+                unittest.mock.patch.object(weir.cupy._machine, "unwatch_stream", lambda known: calls.append(("unwatch", known.handle))):
+            for device_id, device in ((3, 3), (0, 0), (-1, 9)):
+                stream.device_id, self.fake.device = device_id, 9
+                weir.cupy.watch_stream(stream)
+                self.assertEqual(devices.pop(), device)
+            weir.cupy.watch_stream(unittest.mock.Mock(spec=["ptr"], ptr=stream.ptr))
+            self.assertEqual(devices, [9])
+            self.fake.device = 0
+            known = weir.cupy._watched[stream.ptr]
+            weir.cupy.release_stream(stream)
+        self.assertEqual(calls, [("watch", stream.ptr)] * 4 + [("unwatch", stream.ptr)])
+        self.assertEqual((weir.cupy._watched, known.closed), ({}, True))
+
+    def test_released_streams_are_forgotten_by_all(self):
+        weir.cupy.enable()
+        memories = {0: unittest.mock.Mock(), 1: unittest.mock.Mock()}
+        with unittest.mock.patch.object(weir.cupy._current_state(), "memories", memories):
+            for native in (0, 1, 2, 3):
+                weir.cupy.release_stream(native)
+        call = unittest.mock.call
+        for memory in memories.values():
+            self.assertEqual(memory.mock_calls, [call.forget_stream(0), call.forget_stream(1), call.forget_stream(2),
+                                                 call.forget_stream(3), call.allocator.release_stream(3)])
+
+    def test_the_drivers_pools_are_as_asked_for(self):
+        made = []
+        with unittest.mock.patch.object(weir.cupy, "StreamPool", side_effect=lambda device, **given: made.append(
+                (device.runtime._handle, device.number, given)) or unittest.mock.Mock(handle=40 + len(made))):
+            weir.cupy.stream_pool()
+            pool = weir.cupy.stream_pool(initial=MIB, maximum=4 * MIB, threshold=2 * MIB)
+        runtime = self.fake.runtime._handle
+        self.assertEqual(made, [(runtime, 0, {"initial": 0, "maximum": 0, "threshold": None}),
+                                (runtime, 0, {"initial": MIB, "maximum": 4 * MIB, "threshold": 2 * MIB})])
+        self.assertEqual(pool.handles, [42])
+        self.assertEqual([pool.handle for pool in weir.cupy._stream_pools[-2:]], [41, 42])  # they live on
+        del weir.cupy._stream_pools[-2:]
 
 
 class Exit(Case):

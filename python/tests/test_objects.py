@@ -2,17 +2,21 @@
 """weir's objects in Python on a simulated GPU: memory, streams, errors, statistics, pools, recordings."""
 
 import ctypes
+import dataclasses
 import gc
 import os
 import pickle
 import tempfile
 import threading
 import unittest
+import unittest.mock
+import weakref
 from pathlib import Path
 
 from support import GIB, MIB, Case
 
 import weir
+from weir import _native
 from weir._machine import native_stream, options_text
 
 
@@ -27,7 +31,47 @@ class Machine(Case):
         free, total = device.memory()
         self.assertTrue(0 < free <= total == 2 * GIB)
         device.synchronize()
-        self.assertIn("simulated", repr(machine))
+        self.assertEqual((machine.device().number, weir.Device(machine).number), (0, 0))
+        self.assertEqual([each.number for each in machine.devices()], [0, 1])
+        self.assertIs(device.runtime, machine)
+        self.assertEqual((repr(machine), repr(device)),
+                         ("<weir.Runtime 'simulated'>", f"<weir.Device 1 {device.info.name!r}>"))
+        machine.close()
+        self.assertEqual(repr(machine), "<weir.Runtime closed>")
+
+    def test_a_device_says_what_it_is(self):
+        from weir._native import lib, structure
+        read = structure("weir_device_info")()
+        lib.weir_device_get_info(self.machine._handle, 0, ctypes.byref(read))
+        info = self.device.info
+        self.assertEqual((info.name, info.pci_bus_id), (read.name.decode(), read.pci_bus_id.decode()))
+        self.assertEqual((info.total_memory, info.granularity), (read.total_memory, 2 * MIB))
+        self.assertEqual(info.compute, (read.compute_major, read.compute_minor))
+        self.assertNotEqual(*info.compute)
+        self.assertEqual((info.multiprocessors, int(info.features)), (read.multiprocessors, read.features))
+        self.assertIn(weir.DeviceFeature.HAS_UUID, info.features)
+        self.assertEqual(info.uuid, bytes(read.uuid))
+        self.assertEqual(len(info.uuid), 16)
+
+    def test_the_environment_counts_unless_told_otherwise(self):
+        with unittest.mock.patch.dict(os.environ, WEIR_SIM_DEVICES="3", WEIR_HEAP_LIMIT="64MiB"):
+            self.assertEqual(weir.Runtime(runtime="sim").device_count, 3)
+            machine = weir.Runtime(runtime="sim", environment=False)
+            self.assertEqual(machine.device_count, 1)
+            device = machine.device()
+            self.assertEqual(weir.Allocator(device).limit, 64 * MIB)
+            self.assertNotEqual(weir.Allocator(device, environment=False).limit, 64 * MIB)
+            self.assertEqual(weir.Allocator(device, "heap_limit=32MiB").limit, 32 * MIB)
+
+    def test_the_processes_own_cannot_be_closed(self):
+        for default in (weir.Runtime.default, weir.Allocator.default):
+            with default() as own:
+                pass
+            self.assertTrue(own.closed)  # there was nothing to close
+            self.assertEqual(own._handle, default()._handle)
+        self.assertEqual(weir.Allocator.default().device.number, 0)
+        with weir.Allocator.default().allocate(MIB) as block:
+            self.assertEqual(block.nbytes, MIB)
 
     def test_a_closed_machine_is_an_error_not_a_crash(self):
         with weir.Runtime(runtime="sim") as machine:
@@ -48,14 +92,35 @@ class Machine(Case):
         self.assertRaises(ValueError, weir.Runtime, "runtime=sim\0")
         self.assertEqual(options_text("a=1", {"b": True, "c": "x,y\\z"}), r"a=1,b=on,c=x\,y\\z")
         self.assertEqual(options_text({"a": False}), "a=off")
+        self.assertEqual((options_text(), options_text(""), options_text("", {"b": 1})), ("", "", "b=1"))
+        self.assertEqual(options_text({"a": 1}, {"b": 2}), "a=1,b=2")
         rows = {row["name"]: row for row in weir.option_rows()}
         self.assertEqual(rows["heap_policy"]["environment"], "WEIR_HEAP_POLICY")
+        self.assertEqual(list(rows["sim_devices"].items()),
+                         [("name", "sim_devices"), ("type", "whole number"), ("initial", "1"), ("values", "1 to 16"),
+                          ("unit", "devices"), ("environment", "WEIR_SIM_DEVICES"),
+                          ("meaning", "How many devices the simulated machine has.")])
 
     def test_errors_pass_between_processes(self):
         error = weir.OutOfMemory("no room", 4, "out_of_memory", 2)
         again = pickle.loads(pickle.dumps(error))
         self.assertEqual((type(again), str(again), again.code, again.name, again.native),
                          (weir.OutOfMemory, "no room", 4, "out_of_memory", 2))
+        plain = weir.Error("no room")
+        self.assertEqual((plain.code, plain.name, plain.native), (0, "", 0))
+
+    def test_an_error_says_what_the_library_said(self):
+        with self.assertRaises(weir.Error) as caught:
+            self.machine.device(7)
+        code, name, message = caught.exception.code, caught.exception.name, str(caught.exception)
+        self.assertEqual((name, caught.exception.native), ("no_device", 0))
+        self.assertEqual(_native.lib.weir_error_name(code), b"no_device")
+        self.assertNotEqual(message, name)
+        self.assertIn(name, message)
+        with unittest.mock.patch.object(_native.lib, "weir_last_error_message", lambda: b""):
+            self.assertEqual(str(_native.last_error(code)), "no_device")  # where there is nothing to say
+        with unittest.mock.patch.object(_native.lib, "weir_last_error_native", lambda: 719):
+            self.assertEqual(_native.last_error(code).native, 719)
 
 
 class Streams(Case):
@@ -68,8 +133,35 @@ class Streams(Case):
         second.synchronize()
         self.assertTrue(event.is_complete and first.is_complete and second.is_complete)
         self.assertEqual(first.capture, weir.CaptureStatus.NONE)
+        self.assertTrue(first.device is event.device is self.device)
+        self.assertFalse(first.closed)
         first.close()
+        self.assertTrue(first.closed)
         self.assertRaises(weir.Closed, first.synchronize)
+
+    def test_work_is_done_when_it_is(self):
+        machine = weir.Runtime(runtime="sim", sim_mode="manual")  # work happens when somebody waits
+        device = machine.device()
+        first, second, legacy = weir.Stream(device), weir.Stream(device), weir.Stream.wrap(device, None)
+        block, event, later = weir.BinPool(device).allocate(MIB, first), weir.Event(device), weir.Event(device)
+        self.assertTrue(event.is_complete and first.is_complete)  # nothing was asked of them
+        first.fill(block.ptr, 1, MIB)
+        event.record(first)
+        second.wait(event)
+        self.assertFalse(event.is_complete or first.is_complete or second.is_complete)
+        second.synchronize()
+        self.assertTrue(event.is_complete and second.is_complete)
+        for wait in (first.synchronize, event.synchronize, device.synchronize):
+            first.fill(block.ptr, 1, MIB)
+            event.record(first)
+            self.assertFalse(event.is_complete)
+            wait()
+            self.assertTrue(event.is_complete)
+        legacy.fill(block.ptr, 2, MIB)
+        later.record()  # on the legacy stream
+        self.assertFalse(later.is_complete)
+        later.synchronize()
+        self.assertTrue(legacy.is_complete)
 
     def test_events_measure_time(self):
         stream = weir.Stream(self.device)
@@ -78,6 +170,8 @@ class Streams(Case):
         end.record(stream)
         end.synchronize()
         self.assertGreaterEqual(end.elapsed_since(begin), 0)
+        self.assertEqual(begin.elapsed_since(end), -end.elapsed_since(begin))
+        self.assertRaises(weir.Error, end.elapsed_since, weir.Event(self.device))  # which measures none
 
     def test_anybodys_stream_is_understood(self):
         stream = weir.Stream(self.device)
@@ -99,6 +193,35 @@ class Streams(Case):
         stream.synchronize()
         self.assertEqual(native_stream(None), 0)
         self.assertRaises(TypeError, native_stream, "stream")
+        self.assertEqual(stream.__cuda_stream__(), (0, stream.handle))
+
+        class Named:
+            __cuda_stream__ = (0, 4711)  # a property there, a method here
+
+        class NumbasDefault:
+            handle = ctypes.c_void_p(0)
+
+        class Torch2(Torch):
+            ptr = None
+
+        self.assertEqual((native_stream(Named()), native_stream(NumbasDefault()), native_stream(Torch2())),
+                         (4711, 0, stream.handle))
+
+    def test_a_wrapped_stream_is_kept_alive(self):
+        stream = weir.Stream(self.device)
+
+        class Theirs:
+            ptr = stream.handle
+
+        theirs = Theirs()
+        gone = weakref.ref(theirs)
+        wrapped = weir.Stream.wrap(self.device, theirs)
+        self.assertIs(wrapped.device, self.device)
+        del theirs
+        gc.collect()
+        self.assertIsNotNone(gone())
+        del wrapped
+        self.assertIsNone(gone())
 
 
 class Memory(Case):
@@ -123,9 +246,9 @@ class Memory(Case):
     def test_a_block_is_an_array_of_bytes(self):
         block = self.memory.allocate(1000, self.stream)
         shown = block.__cuda_array_interface__
-        self.assertEqual((shown["shape"], shown["typestr"], shown["data"], shown["version"]),
-                         ((1000,), "|u1", (block.ptr, False), 3))
-        self.assertEqual(shown["stream"], self.stream.handle)
+        self.assertEqual(shown, {"shape": (1000,), "typestr": "|u1", "data": (block.ptr, False), "version": 3,
+                                 "strides": None, "stream": self.stream.handle})
+        self.assertEqual(repr(block), f"<weir.Block 1000 bytes at {block.ptr:#x}>")
         self.assertEqual(self.memory.allocate(8).__cuda_array_interface__["stream"], 1)
         self.assertEqual((len(block), int(block), block.ptr % 512), (1000, block.ptr, 0))
         self.assertEqual(self.memory.size_of(block), 1000)
@@ -138,17 +261,23 @@ class Memory(Case):
         self.assertEqual(repr(block), "<weir.Block freed>")
 
     def test_blocks_go_back_by_every_way(self):
-        with self.memory.allocate(MIB, self.stream):
+        with self.memory.allocate(MIB, self.stream) as kept:
             self.assertEqual(self.live(), 1)
+        self.assertEqual((kept.ptr, kept.stream, self.live()), (0, None, 0))
         block = self.memory.allocate(MIB, self.stream)
+        self.assertIs(block.stream, self.stream)
         block.free()
         block.free()  # nothing more
+        self.assertEqual((block.ptr, block.stream, self.live()), (0, None, 0))
         self.memory.allocate(MIB, self.stream)  # forgotten at once
         other = weir.Stream(self.device)
         block = self.memory.allocate(MIB, self.stream)
         block.record_stream(other)
         block.free(other)
-        address = self.memory.allocate(MIB, self.stream).release()
+        released = self.memory.allocate(MIB, self.stream)
+        address = released.release()
+        self.assertEqual((released.ptr, released.release()), (0, 0))
+        released.free()  # not its own any more
         self.assertEqual(self.live(), 1)
         self.memory.deallocate(address, size=MIB)
         cycle = [self.memory.allocate(MIB, self.stream)]
@@ -195,9 +324,74 @@ class Memory(Case):
         self.assertRaises(weir.Closed, weir.watch_stream, legacy)
 
     def test_nothing_is_nothing(self):
-        block = self.memory.allocate(0, self.stream)
-        self.assertEqual((block.ptr, block.nbytes), (0, 0))
-        block.free()
+        pool = self.memory.pool("apart")
+        for memory in (self.memory, pool, weir.StreamPool(self.device), weir.BinPool(self.device),
+                       weir.PinnedPool(self.device)):
+            block = memory.allocate(0, self.stream)
+            self.assertEqual((block.ptr, block.nbytes, block.release()), (0, 0, 0))
+            memory.allocate(0, self.stream).free()
+        stats = self.memory.stats()
+        self.assertEqual((stats.blocks.current, stats.failures), (0, 0))
+        self.assertEqual(self.memory.allocate(0, alignment=4096).ptr, 0)
+        self.assertEqual(self.memory.allocate(0, self.stream.handle).ptr, 0)
+
+    def test_less_than_nothing_is_an_error(self):
+        for memory in (self.memory, self.memory.pool("apart"), weir.StreamPool(self.device), weir.BinPool(self.device),
+                       weir.PinnedPool(self.device)):
+            self.assertRaisesRegex(ValueError, "weir: a negative size", memory.allocate, -1, self.stream)
+
+    def test_what_is_forgotten_is_closed_behind_its_blocks(self):
+        for memory, allocate in ((weir.Allocator(self.device), weir.Allocator.allocate),
+                                 (weir.StreamPool(self.device), weir.StreamPool.allocate),
+                                 (weir.BinPool(self.device), weir.BinPool.allocate),
+                                 (weir.BufferPool(), weir.BufferPool.take)):
+            blocks = [allocate(memory, MIB, self.stream) for _ in range(2)]
+            memory.__del__()  # as the collector does with a cycle, in any order
+            self.assertFalse(memory.closed)
+            blocks.pop()
+            self.assertFalse(memory.closed)
+            blocks.pop()
+            self.assertTrue(memory.closed)
+            memory.__del__()
+            empty = type(memory)(*(() if isinstance(memory, weir.BufferPool) else (self.device,)))
+            empty.__del__()
+            self.assertTrue(empty.closed)
+
+    def test_finalizers_run_once(self):
+        block = self.memory.allocate(MIB, self.stream)
+        block.__del__()
+        self.assertEqual((block.ptr, self.live()), (0, 0))
+        with unittest.mock.patch.object(weir.Allocator, "_free_quietly") as free:
+            del block
+            self.memory.allocate(0)  # there is nothing to free
+        free.assert_not_called()
+        closes = []
+        with unittest.mock.patch.object(weir.Stream, "_close_quietly", staticmethod(lambda handle: closes.append(handle))):
+            stream = weir.Stream(self.device)
+            handle = stream._handle
+            stream.__del__()
+            del stream
+            stream = weir.Stream(self.device)
+            stream.close()
+            closed = stream._handle
+            del stream
+        self.assertEqual(closes, [handle, closed])
+        for each in closes:
+            _native.lib.weir_stream_close(each)
+
+    def test_what_was_never_made_owns_nothing(self):
+        stream = weir.Stream.__new__(weir.Stream)
+        self.assertEqual((stream.closed, stream._handle), (True, 0))
+        stream.close()
+        with self.assertRaises(TypeError):
+            type("Misspelt", (weir._machine.Owned,), {}, closes="weir_stream_close")
+
+    def test_what_cannot_be_closed_says_so(self):
+        stream = weir.Stream(self.device)
+        self.assertIsNone(stream.close())
+        stream._closed = False  # so that it tries again
+        self.assertRaises(weir.Error, stream.close)
+        self.assertTrue(stream.closed)
 
     def test_bad_input_is_a_typed_error(self):
         with self.assertRaises(weir.BadPointer) as caught:
@@ -208,10 +402,10 @@ class Memory(Case):
         with self.assertRaises(weir.BadPointer) as caught:
             self.memory.deallocate(address)
         self.assertEqual(caught.exception.name, "double_free")
-        self.assertRaises(ValueError, self.memory.allocate, -1)
-        with self.assertRaises(weir.InvalidArgument) as caught:
-            self.memory.allocate(8, alignment=3)
-        self.assertEqual(caught.exception.name, "bad_alignment")
+        for alignment in (3, 511, 513):
+            with self.assertRaises(weir.InvalidArgument) as caught:
+                self.memory.allocate(8, alignment=alignment)
+            self.assertEqual(caught.exception.name, "bad_alignment")
         with self.assertRaises(weir.Error) as caught:
             self.memory.allocate(2**64 - 1)
         self.assertIn(caught.exception.name, ("size_overflow", "out_of_memory"))
@@ -249,6 +443,31 @@ class Memory(Case):
         self.assertEqual(len(sizes), 1)  # not registered any more
         del block
 
+    def test_a_callback_answers_with_a_number(self):
+        answers = {1: True, 2: [], 3: None, 4: "some"}
+        asked = []
+
+        def give(needed):
+            asked.append(needed)
+            return answers[needed]
+
+        registration = self.memory.on_out_of_memory(give)
+        called = weir._allocator._called_by_the_library[-1]  # as the library does
+        self.assertEqual([called(None, needed) for needed in (1, 2, 3, 4)], [1, 0, 0, 1])
+        self.assertEqual(asked, [1, 2, 3, 4])
+        registration.close()
+        self.assertTrue(registration.closed)
+        self.assertEqual((called(None, 1), asked), (0, [1, 2, 3, 4]))
+        gone = weakref.ref(give)
+        del give, registration
+        self.assertIsNone(gone())
+        self.assertEqual(called(None, 1), 0)
+        forgotten = self.memory.on_out_of_memory(lambda needed: 1)
+        called = weir._allocator._called_by_the_library[-1]
+        self.assertEqual(called(None, 1), 1)
+        del forgotten
+        self.assertEqual(called(None, 1), 0)
+
     def test_a_callback_that_raises_does_no_harm(self):
         import sys
         kinds, before = [], sys.excepthook
@@ -258,9 +477,13 @@ class Memory(Case):
             registration = self.memory.on_out_of_memory(lambda needed: 1 / 0)
             self.assertRaises(MemoryError, self.memory.allocate, 40 * MIB)
             registration.close()
+            self.assertEqual(kinds, [ZeroDivisionError])
+            with self.memory.on_out_of_memory(lambda needed: 1 / 0):
+                called = weir._allocator._called_by_the_library[-1]
+                self.assertEqual(called(None, 1), 0)
         finally:
             sys.excepthook = before
-        self.assertEqual(kinds, [ZeroDivisionError])
+        self.assertEqual(kinds, [ZeroDivisionError] * 2)
 
     def test_limits_can_be_set_and_read(self):
         self.memory.limit = 0.5
@@ -285,12 +508,13 @@ class Memory(Case):
         self.assertLessEqual(stats.allocated.current, stats.reserved.current)
         self.assertEqual(self.memory.stats("weights").requested.current, 1000)
         tags = self.memory.stats_by_tag()
-        self.assertEqual(list(tags)[0], "")  # the most memory first
-        self.assertEqual(sum(of.requested.current for of in tags.values()), 1000 + 3 * MIB)
+        self.assertEqual([(tag, of.requested.current) for tag, of in tags.items()],
+                         [("", 3 * MIB), ("weights", 1000)])  # the most memory first
+        self.assertEqual(weir.Allocator(self.device).stats_by_tag(), {})
         other.free()
         self.assertEqual(self.memory.stats().requested.peak, 1000 + 3 * MIB)
         self.memory.reset_peaks()
-        self.assertLess(self.memory.stats().requested.peak, 3 * MIB)
+        self.assertEqual(self.memory.stats().requested, weir.Gauge(1000, 1000))
         del weights
         self.stream.synchronize()
         self.assertGreater(self.memory.empty_cache(), 0)
@@ -303,14 +527,35 @@ class Memory(Case):
         pool = self.memory.pool("apart")
         apart = pool.allocate(5 * MIB, self.stream)
         shown = self.memory.snapshot()
-        self.assertEqual((shown.device, shown.stats.blocks.current), (0, 2))
-        own, other = shown.pools[0], next(each for each in shown.pools if each.id == pool.id)
-        self.assertEqual(other.name, "apart")
+        self.assertEqual((shown.device, shown.stats), (0, self.memory.stats()))
+        own, other = shown.pools
+        self.assertEqual([(each.id, each.name) for each in shown.pools], [(0, own.name), (pool.id, "apart")])
+        self.assertEqual(other.stats, pool.stats())
+        self.assertNotIn("Info", repr(shown))  # of blocks and pieces there may be thousands
         [shown_block] = [each for each in own.blocks if each.state is weir.BlockState.LIVE]
         self.assertEqual((shown_block.address, shown_block.requested, shown_block.tag, shown_block.stream),
                          (block.ptr, 1000, "shown", self.stream.id))
-        self.assertEqual(sum(piece.size for piece in own.physical), own.stats.reserved.current)
-        self.assertIn(apart.ptr, [each.address for each in other.blocks])
+        self.assertEqual(shown_block, self.memory.find_block(block.ptr))
+        self.assertEqual((shown_block.pool, shown_block.size), (0, own.stats.allocated.current))
+        for each in shown.pools:
+            self.assertEqual(sum(piece.size for piece in each.physical), each.stats.reserved.current)
+            for pieces in (each.blocks, each.physical):
+                addresses = [piece.address for piece in pieces]
+                self.assertEqual(addresses, sorted(set(addresses)))
+        [other_block] = [each for each in other.blocks if each.state is weir.BlockState.LIVE]
+        self.assertEqual((other_block.address, other_block.requested, other_block.pool, other_block.tag),
+                         (apart.ptr, 5 * MIB, pool.id, ""))
+
+    def test_values_stay_as_they_were(self):
+        kinds = (weir.Gauge, weir.Stats, weir.PoolStats, weir.BufferPoolStats, weir.StreamPoolStats, weir.RecorderStats)
+        for kind in kinds:  # what nobody counted yet is 0
+            self.assertEqual({str(value) for value in dataclasses.astuple(kind())} - {"(0, 0)"}, {"0"})
+            self.assertEqual(kind(), kind())
+        kinds += (weir.ManagedInfo, weir.BlockInfo, weir.PhysicalInfo, weir.PoolSnapshot, weir.Snapshot, weir.DeviceInfo)
+        for kind in kinds:
+            value = kind(*dataclasses.fields(kind))
+            with self.assertRaises(dataclasses.FrozenInstanceError):
+                setattr(value, dataclasses.fields(kind)[0].name, 1)
 
     def test_pools_keep_apart(self):
         pool = self.memory.pool("own")
@@ -319,6 +564,12 @@ class Memory(Case):
         outside = self.memory.allocate(MIB, self.stream)
         self.assertEqual((pool.stats().blocks.current, self.live()), (1, 2))
         self.assertEqual(self.memory.find_block(block.ptr).pool, pool.id)
+        own = pool.allocate(1000, self.stream, alignment=MIB)
+        self.assertEqual((own.ptr % MIB, own.nbytes), (0, 1000))
+        self.assertIs(own.stream, self.stream)
+        self.assertEqual(self.memory.find_block(own.ptr).stream, self.stream.id)
+        self.assertIs(pool.allocator, self.memory)
+        own.free()
         block.free()
         pool.close()
         self.assertRaises(weir.Error, pool.allocate, MIB, self.stream)
@@ -355,13 +606,18 @@ class Memory(Case):
     def test_a_recording_is_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "run.weirtrace"
-            with self.memory.record(path, level=0) as recorder:
+            with self.memory.record(path, level=0, program="train.py") as recorder:
                 self.memory.allocate(MIB, self.stream).free()
                 recorder.marker("half way")
                 recorder.flush()
-                self.assertGreaterEqual(recorder.stats().written, 2)
+                stats = recorder.stats()
+                self.assertGreaterEqual(stats.written, 3)
+                self.assertEqual((stats.dropped, stats.threads), (0, 1))
                 self.assertFalse(path.exists())
-            self.assertGreater(path.stat().st_size, 0)
+            recorded = path.read_bytes()
+            self.assertIn(b"half way", recorded)
+            self.assertIn(b"train.py", recorded)
+            self.assertGreaterEqual(len(recorded), stats.file_size)
             with self.assertRaises(weir.Error):
                 self.memory.record(Path(folder) / "no" / "such" / "folder")
 
@@ -379,16 +635,23 @@ class Pools(Case):
         self.assertRaises(MemoryError, pool.allocate, 2 * GIB, stream)
         self.assertRaises(TypeError, pool.allocate, MIB, stream.handle)
         self.device.synchronize()
+        reserved = pool.stats().reserved.current
+        self.assertGreaterEqual(reserved, MIB)
+        self.assertEqual((pool.stats().used, pool.stats().allocations), (weir.Gauge(0, MIB), weir.Gauge(0, 1)))
         pool.reset_peaks()
-        self.assertEqual(pool.stats().allocations.peak, 0)
-        self.assertEqual(pool.trim(), pool.stats().reserved.peak)
-        self.assertEqual(pool.stats().reserved.current, 0)
+        self.assertEqual(pool.stats(), weir.StreamPoolStats(reserved=weir.Gauge(reserved, reserved)))
+        self.assertEqual(pool.trim(reserved), 0)
+        self.assertEqual(pool.trim(), reserved)
+        self.assertEqual(pool.stats().reserved, weir.Gauge(0, reserved))
         address = pool.allocate(MIB, stream).release()
         self.assertRaises(weir.InvalidArgument, pool.deallocate, address, stream, size=MIB - 1)
         address = pool.allocate(MIB, stream).release()
         pool.deallocate(address, stream)
         self.assertRaises(weir.BadPointer, pool.deallocate, address, stream)
         pool.close()
+        self.assertTrue(pool.closed)
+        self.assertRaises(weir.Closed, pool.stats)
+        self.assertRaises(weir.Closed, pool.allocate, MIB, stream)
 
     def test_the_devices_own_pool(self):
         stream = weir.Stream(self.device)
@@ -448,8 +711,19 @@ class Pools(Case):
         self.assertEqual(ctypes.c_ubyte.from_address(host.ptr).value, 7)
         self.assertRaises(weir.NotSupported, imported.allocate, 1, stream)
         self.assertRaises(weir.NotSupported, imported.stats)
-        self.assertRaises(ValueError, imported.import_pointer, b"short")
+        for wrong in (b"short", exported + b"!"):
+            self.assertRaisesRegex(ValueError, "weir: an exported pointer has 64 bytes", imported.import_pointer, wrong)
+        self.assertEqual((imported._live(), imported.device), (1, self.device))
         same.free()
+        self.assertEqual(imported._live(), 0)
+        stream.synchronize()
+        again = imported.import_pointer(exported, stream)
+        self.assertEqual((imported._live(), again.stream), (1, stream))
+        del again
+        self.assertEqual(imported._live(), 0)
+        stream.synchronize()
+        imported.deallocate(imported.import_pointer(exported, stream).release(), stream)
+        self.assertEqual(imported._live(), 0)
         stream.synchronize()
         del same, imported
         block.free()
@@ -459,8 +733,13 @@ class Pools(Case):
         stream = weir.Stream(self.device)
         for kind in (weir.PinnedPool, weir.BinPool):
             pool = kind(self.device, threshold=64 * MIB)
+            self.assertIs(pool.device, self.device)
             block = pool.allocate(MIB, stream)
-            self.assertEqual(pool.stats().blocks.current, 1)
+            self.assertEqual(hasattr(block, "__cuda_array_interface__"), kind is weir.BinPool)
+            self.assertEqual((block.nbytes, block.stream, block.ptr % 512), (MIB, stream, 0))
+            self.assertEqual(pool.stats(), weir.PoolStats(
+                requested=weir.Gauge(MIB, MIB), allocated=weir.Gauge(MIB, MIB), reserved=weir.Gauge(MIB, MIB),
+                blocks=weir.Gauge(1, 1), allocations=1, misses=1))
             block.record_stream(weir.Stream(self.device))
             block.free(stream)
             pool.allocate(MIB, stream)
@@ -468,14 +747,35 @@ class Pools(Case):
             self.device.synchronize()
             pool.reset_peaks()
             pool.reset_counters()
-            self.assertEqual((pool.stats().allocations, pool.stats().requested.peak), (0, 0))
+            cached = pool.stats().cached
+            self.assertEqual(pool.stats(), weir.PoolStats(reserved=weir.Gauge(cached, cached), cached=cached))
             pool.deallocate(pool.allocate(MIB, stream).release())
             self.device.synchronize()
             self.assertEqual(pool.trim(weir.NO_LIMIT), 0)
-            self.assertGreaterEqual(pool.empty_cache(), MIB)
+            self.assertEqual(pool.empty_cache(), cached)
             self.assertEqual((pool.stats().cached, pool.trim()), (0, 0))
-            pool.set_threshold(0)
+
+    def test_pools_of_whole_blocks_keep_to_their_threshold(self):
+        for kind in (weir.PinnedPool, weir.BinPool):
+            for set_up, cached in ((lambda: kind(self.device), 3 * MIB),
+                                   (lambda: kind(self.device, threshold=2 * MIB), 2 * MIB),
+                                   (lambda: kind(self.device, threshold=0), 0)):
+                pool = set_up()
+                self.cache(pool)
+                self.assertEqual(pool.stats().cached, cached)
+            pool.set_threshold(MIB)
+            self.cache(pool)
+            self.assertEqual(pool.stats().cached, MIB)
             pool.set_threshold(None)
+            self.cache(pool)
+            self.assertEqual((pool.stats().cached, pool.trim(MIB)), (3 * MIB, 2 * MIB))
+
+    def cache(self, pool):
+        blocks = [pool.allocate(MIB) for _ in range(3)]
+        for block in blocks:
+            block.free()
+        self.device.synchronize()
+        pool.trim(weir.NO_LIMIT)  # only what is over the threshold
 
 
 class Threads(Case):

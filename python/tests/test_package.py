@@ -4,12 +4,17 @@
 The library is the one that WEIR_LIBRARY names, so that none is built here.
 """
 
+import base64
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import unittest
+import unittest.mock
 import zipfile
 from pathlib import Path
 
@@ -76,6 +81,92 @@ class Package(unittest.TestCase):
             self.assertLessEqual({f"weir/plugins/{path.relative_to(ROOT / 'plugins')}"
                                   for path in sources if "tests" not in path.parts}, plugins)
 
+    def test_the_wheel_holds_what_it_says(self):
+        name = weir_backend.build_wheel(self.folder)
+        info = weir_backend.dist_info()
+        self.assertEqual(name, f"weir-{weir_backend.version()}-{weir_backend.tag()}.whl")
+        with zipfile.ZipFile(self.folder / name) as wheel:
+            files = {each.filename: (each, wheel.read(each)) for each in wheel.infolist()}
+        library = f"weir/lib/{weir_backend.soname()}"
+        self.assertEqual(files[library][1], Path(LIBRARY).read_bytes())
+        for path in (ROOT / "python/weir").glob("*.py"):
+            self.assertEqual(files[f"weir/{path.name}"][1], path.read_bytes())
+        for folder, to, kinds in (("include", "weir/include", (".h", ".hpp", ".def")), ("plugins", "weir/plugins", None)):
+            wanted = {f"{to}/{path.relative_to(ROOT / folder).as_posix()}" for path in (ROOT / folder).rglob("*")
+                      if path.is_file() and not {"tests", "__pycache__"} & set(path.relative_to(ROOT / folder).parts)
+                      and (kinds is None or path.suffix in kinds)}
+            self.assertEqual({each for each in files if each.startswith(to + "/")}, wanted)
+        for each, (entry, content) in files.items():
+            self.assertEqual((entry.date_time, entry.compress_type), ((2020, 1, 1, 0, 0, 0), zipfile.ZIP_DEFLATED))
+            self.assertEqual(entry.external_attr >> 16, 0o100755 if each == library else 0o100644, each)
+        rows = files.pop(f"{info}/RECORD")[1].decode().splitlines()
+        digests = {each: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+                   for each, (_, content) in files.items()}
+        self.assertEqual(sorted(rows), sorted([*(f"{each},sha256={digests[each]},{len(content)}"
+                                                 for each, (_, content) in files.items()), f"{info}/RECORD,,"]))
+        self.check_metadata({each[len(info) + 1:]: content for each, (_, content) in files.items()
+                             if each.startswith(info)})
+
+    def check_metadata(self, files):
+        """What every form of the package says of itself."""
+        self.assertEqual(set(files), {"METADATA", "WHEEL", "LICENSE", "top_level.txt"})
+        about = files["METADATA"].decode()
+        self.assertTrue(about.startswith(f"Metadata-Version: 2.1\nName: weir\nVersion: {weir_backend.version()}\n"))
+        self.assertTrue(about.endswith("\n\n" + (ROOT / "README.md").read_text()))
+        self.assertIn(f"\nTag: {weir_backend.tag()}\n", files["WHEEL"].decode())
+        self.assertEqual((files["LICENSE"], files["top_level.txt"]), ((ROOT / "LICENSE").read_bytes(), b"weir\n"))
+
+    def test_metadata_can_be_had_alone(self):
+        for prepare in (weir_backend.prepare_metadata_for_build_wheel, weir_backend.prepare_metadata_for_build_editable):
+            folder = self.folder / prepare.__name__ / "deep"
+            name = prepare(folder)
+            self.assertEqual(name, weir_backend.dist_info())
+            self.check_metadata({path.name: path.read_bytes() for path in (folder / name).iterdir()})
+            shutil.rmtree(folder.parent)
+        for requires in (weir_backend.get_requires_for_build_wheel, weir_backend.get_requires_for_build_sdist,
+                         weir_backend.get_requires_for_build_editable):
+            self.assertEqual(requires(), [])
+
+    def test_a_library_that_is_named_must_be_there(self):
+        for build in (weir_backend.build_wheel, weir_backend.build_editable):
+            with unittest.mock.patch.dict(os.environ, WEIR_LIBRARY=str(self.folder / "missing.so")):
+                self.assertRaisesRegex(SystemExit, "WEIR_LIBRARY names no file", build, self.folder)
+
+    def built(self, tools, **environment):
+        """The commands by which the library is built where none is named, with these tools."""
+        commands = []
+        with unittest.mock.patch.dict(os.environ, environment), \
+                unittest.mock.patch.object(weir_backend, "ROOT", self.folder), \
+                unittest.mock.patch.object(shutil, "which", lambda name: tools.get(name)), \
+                unittest.mock.patch.object(subprocess, "run",
+                                           lambda command, check, stdout: commands.append((command, check, stdout))), \
+                unittest.mock.patch("sys.stderr") as said:
+            os.environ.pop("WEIR_LIBRARY", None)
+            self.assertEqual(weir_backend.library(), self.folder / "build/python/src/libweir.so")
+        self.assertEqual([(check, stdout) for _, check, stdout in commands], [(True, said)] * 2)
+        told = "".join(call.args[0] for call in said.write.mock_calls)  # each before it runs
+        self.assertEqual(told, "".join(f"weir: {' '.join(command)}\n" for command, _, _ in commands))
+        self.assertEqual(said.flush.call_count, 2)
+        return [command for command, _, _ in commands]
+
+    def test_a_library_that_is_not_named_is_built(self):
+        build = self.folder / "build/python"
+        configure = ["/bin/cmake", "-S", str(self.folder), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
+                     "-DWEIR_DEVELOPER=OFF", "-DWEIR_WERROR=OFF", "-DWEIR_INSTALL=OFF"]
+        make = ["/bin/cmake", "--build", str(build), "--target", "weir_shared", "-j", "3"]
+        tools = {"cmake": "/bin/cmake"}
+        self.assertEqual(self.built(tools, WEIR_JOBS="3"), [configure, make])
+        ninja = {**tools, "ninja": "/bin/ninja"}
+        self.assertEqual(self.built(ninja, WEIR_JOBS="3"), [[*configure, "-G", "Ninja"], make])
+        build.mkdir(parents=True)
+        (build / "CMakeCache.txt").touch()  # of another time, with the generator it had then
+        self.assertEqual(self.built(ninja, WEIR_JOBS="3"), [configure, make])
+        with unittest.mock.patch.object(os, "cpu_count", lambda: 5):
+            self.assertEqual(self.built(tools, WEIR_JOBS="")[1][-1], "5")
+        with unittest.mock.patch.object(os, "cpu_count", lambda: None):
+            self.assertEqual(self.built(tools, WEIR_JOBS="")[1][-1], "1")
+        self.assertRaisesRegex(SystemExit, "there is no cmake", self.built, {})
+
     def test_an_editable_package_is_this_tree(self):
         os.environ["WEIR_LIBRARY"] = LIBRARY
         name = weir_backend.build_editable(self.folder)
@@ -86,11 +177,18 @@ class Package(unittest.TestCase):
         name = weir_backend.build_sdist(self.folder)
         with tarfile.open(self.folder / name) as archive:
             names = {entry.partition("/")[2] for entry in archive.getnames()}
+            base = f"weir-{weir_backend.version()}"
+            self.assertEqual({entry.partition("/")[0] for entry in archive.getnames()}, {base})
+            about = archive.getmember(f"{base}/PKG-INFO")
+            self.assertEqual(archive.extractfile(about).read(), weir_backend.metadata_files()["METADATA"])
+            self.assertAlmostEqual(about.mtime, time.time(), delta=1000)
+        self.assertEqual(name, f"{base}.tar.gz")
         for needed in ("pyproject.toml", "CMakeLists.txt", "src/CMakeLists.txt", "include/weir.h",
                        "cmake/weir_room.cmake", "python/backend/weir_backend.py", "python/weir/_abi.py",
                        "LICENSE", "README.md", "PKG-INFO"):
             self.assertIn(needed, names)
-        self.assertFalse([each for each in names if "__pycache__" in each or each.startswith("build")])
+        self.assertFalse([each for each in names if "__pycache__" in each or "tests" in each.split("/")
+                          or each.startswith("build")])
 
 
 if __name__ == "__main__":

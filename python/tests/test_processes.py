@@ -66,6 +66,30 @@ print(status, memory.stats().blocks.current, weir.reported_errors())
 """)
         self.expect_silence(ran, "driver_gone\n0 5 0\n")
 
+    def test_a_forked_child_does_not_even_try(self):
+        ran = run(BEGIN + """
+made = [weir.Event(machine.device(0)), weir.BinPool(machine.device(0)), weir.BufferPool()]
+called = []
+for kind in (weir.Runtime, weir.Allocator, weir.Stream, weir.Event, weir.BinPool, weir.BufferPool):
+    kind._close_quietly = staticmethod(lambda handle, kind=kind: called.append(kind.__name__) or 0)
+weir.Allocator._free_quietly = lambda *_: called.append("free")
+weir.Allocator._live = weir.BinPool._live = lambda self: 0  # they could not even ask
+def forget():
+    made.clear(); blocks.clear()
+    global memory, stream, machine
+    del memory, stream, machine
+    gc.collect()
+    print(sorted(called), weir._native.is_forked(), flush=True)
+child = os.fork()
+if child == 0:
+    forget()
+    os._exit(0)
+os.waitpid(child, 0)
+forget()
+""")
+        self.expect_silence(ran, "[] True\n['Allocator', 'BinPool', 'BufferPool', 'Event', 'Runtime', 'Stream', "
+                                 "'free', 'free', 'free', 'free'] False\n")
+
     def test_a_machine_without_a_driver_says_so(self):
         ran = run("""
 import weir
