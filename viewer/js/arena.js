@@ -72,9 +72,8 @@ class Arena {
 
   zoom(factor, at = { x: this.stage.width / 2, y: this.stage.height / 2 }) {
     const before = this.positionAt(at);
-    this.fitted = false;
     this.rowBytes = Math.max(512 * 8, Math.min(this.total / this.rows(), this.perRow() * factor));
-    if (this.rowBytes >= this.total / this.rows()) this.fitted = true;
+    this.fitted = this.rowBytes >= this.total / this.rows();
     this.from = before - this.perRow() * (Math.floor(at.y / rowHeight) + at.x / this.stage.width);
     this.scroll(0);
   }

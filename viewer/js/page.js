@@ -92,7 +92,7 @@ class Page {
   async look(event, scroll = false) {
     this.moment = event;
     this.timeline.stage.redraw();
-    const state = await this.blockIndex.at(event);
+    const [state] = await Promise.all([this.blockIndex.at(event), this.series.loadTime(event)]);
     if (this.moment !== event) return;  // somebody went on meanwhile
     this.state = state;
     const when = `after event ${countText(event)}, at ${timeText(this.series.timeAt(event), 1000)}`;
@@ -256,7 +256,7 @@ class Page {
       if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
       if (event.target.closest && event.target.closest('button, summary, tr[tabindex]') && /^(Enter| )$/.test(event.key)) return;
       const found = table.find(([keys, , , , when]) => keys.includes(event.key) && (!when || when()));
-      if (!found || (!index.events && !/[t?]/.test(event.key))) return;
+      if (!found || (!index.events && !/^[t?]$/.test(event.key))) return;
       event.preventDefault();
       found[3]();
     });

@@ -201,6 +201,13 @@ class Series {
     return 0;
   }
 
+  // Until timeAt(event) is exact: it asks for the event's bin and for the next.
+  async loadTime(event) {
+    const { bins, binEvents } = this.levels[0];
+    const bin = Math.min(bins - 1, Math.floor(event / binEvents));
+    for (const at of [bin, Math.min(bins - 1, bin + 1)]) await this.cache.get(this.key(0, Math.floor(at / this.index.tileBins), 0));
+  }
+
   // The highest bin among events [from, to): what is known of it at the best level that is here.
   // `least` is the finest level to ask for.
   highest(from, to, grouping, least = 0) {

@@ -311,7 +311,7 @@ class Timeline {
 
   say() {
     const { index } = this;
-    const wide = this.eventAt(this.to) - this.eventAt(this.from);
+    const wide = Math.min(index.events, this.eventAt(this.to) - this.eventAt(this.from));
     const level = this.columns.reduce((most, column) => (column ? Math.max(most, column.level) : most), 0);
     const events = 2 ** (index.shift + level * index.levelShift);
     const detail = !index.events ? 'Nothing was recorded.'

@@ -20,12 +20,11 @@ const addressText = (address) => `0x${address.toString(16)}`;
 const percentText = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : '-');
 
 // A span of nanoseconds; `step` is the finest difference that must be seen.
-function timeText(nanoseconds, step = nanoseconds) {
+function timeText(nanoseconds, step = null) {
   const scales = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']];
   const [scale, unit] = scales.find(([size]) => Math.abs(nanoseconds) >= size) || scales[3];
-  const digits = Math.max(0, Math.min(9, Math.ceil(Math.log10(scale / Math.max(step, 1)) + 0.999)));
-  const needed = step === nanoseconds ? 2 : digits;
-  return `${(nanoseconds / scale).toFixed(scale === 1 ? 0 : needed)} ${unit}`;
+  const digits = step === null ? 2 : Math.max(0, Math.min(9, Math.ceil(Math.log10(scale / Math.max(step, 1)) + 0.999)));
+  return `${(nanoseconds / scale).toFixed(scale === 1 ? 0 : digits)} ${unit}`;
 }
 
 const byId = (id) => document.getElementById(id);

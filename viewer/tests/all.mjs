@@ -1,0 +1,5 @@
+// Every test of the page, in the order in which they run.
+import './figures.mjs';
+import './views.mjs';
+import './golden.mjs';
+import './recorded.mjs';
