@@ -19,12 +19,6 @@ constexpr std::uint64_t overhead = 16 * mib;
 
 constexpr std::uint64_t rounded(std::uint64_t size) { return (size + 511) / 512 * 512; }
 
-void require(bool holds, const std::string& message) {
-  if (holds) return;
-  std::fprintf(stderr, "wrong: %s\n", message.c_str());
-  std::abort();
-}
-
 /// What must succeed because nothing of the allocator is in it.
 template <class Result>
 void succeed(const Result& outcome, const char* operation) {

@@ -7,27 +7,14 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
+#include "fuzz_input.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
 namespace weir::fuzz {
-
-/// The bytes of an input, one after the other; 0 behind its end.
-class fuzz_input {
- public:
-  explicit fuzz_input(std::span<const std::uint8_t> data) noexcept : data_{data} {}
-  [[nodiscard]] bool at_end() const noexcept { return next_ >= data_.size(); }
-  [[nodiscard]] std::uint8_t next() noexcept { return at_end() ? std::uint8_t{0} : data_[next_++]; }
-  [[nodiscard]] std::size_t below(std::size_t end) noexcept { return next() % end; }
-
- private:
-  std::span<const std::uint8_t> data_;
-  std::size_t next_ = 0;
-};
 
 /// The machine that programs run on, one after the other: making one costs more than most of them.
 ///
