@@ -29,6 +29,10 @@ endforeach()
 add_library(weir_test_settings INTERFACE)
 target_link_libraries(weir_test_settings INTERFACE weir_inside GTest::gmock_main)
 target_include_directories(weir_test_settings INTERFACE ${PROJECT_SOURCE_DIR}/tests)
+option(WEIR_MUTANTS "The sources hold planted faults (tests/mutation)" OFF)
+if(WEIR_MUTANTS)
+  target_sources(weir_test_settings INTERFACE ${PROJECT_SOURCE_DIR}/tests/mutation/listener.cpp)
+endif()
 if(WEIR_SANITIZE)
   target_compile_options(weir_test_settings INTERFACE -O0)
   if(WEIR_FUZZ)  # fuzzers follow the way through the library; to mark it in tests doubles their cost
@@ -76,7 +80,8 @@ endfunction()
 function(weir_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;THREADED" "TIMEOUT"
     "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
-  if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
+  if((WEIR_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL Coverage) AND
+     (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
   endif()
   add_executable(${name} ${test_SOURCES})
