@@ -22,12 +22,18 @@
 
 namespace weir::fuzz {
 
-#define WEIR_FUZZ_HANDLES(X)                                                            \
-  X(runtime)                                                                            \
-  X(stream)                                                                             \
-  X(event)                                                                              \
-  X(allocator) X(pool) X(callback) X(capture) X(capture_notice) X(snapshot) X(recorder) \
-      X(stream_pool) X(block_pool) X(buffer) X(buffer_pool) X(imported) X(shared) X(link) X(offer)
+#define WEIR_FUZZ_HANDLES(X) \
+  X(runtime)                 \
+  X(stream)                  \
+  X(event)                   \
+  X(allocator)               \
+  X(pool)                    \
+  X(callback)                \
+  X(capture)                 \
+  X(capture_notice)          \
+  X(snapshot)                \
+  X(recorder)                \
+  X(stream_pool) X(block_pool) X(buffer) X(buffer_pool) X(imported) X(shared) X(link) X(offer)
 
 enum class handle_type {
 #define X(name) name,
