@@ -84,7 +84,7 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   entry& met = entries_[slot];
   met.id = id;
   met.handle = stream.handle();
-  met.lasting = stream.is_legacy() || (!rules_.unannounced_ends && !rules_.undeclared_captures);
+  met.lasting = !rules_.unannounced_ends || stream.is_legacy();
   // What it was given before we knew of it may use what was freed since: it holds that up.
   const bool counts_from_now = mutated(mutation::new_stream_holds_up_nothing);
   met.stamped = met.closed = met.quiescent = completed_;
@@ -151,7 +151,7 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
   if (stream.lost || stream.ended || stream.capture_expected) return false;
   if (!stream.lasting && slot != named_) return false;
   const bool asked_for_id = !stream.registered && !ref(slot).is_legacy() && slot != named_;
-  if (asked_for_id && captures_expected_ != 0) return false;
+  if (asked_for_id && (captures_expected_ != 0 || rules_.undeclared_captures)) return false;
   // Also the legacy stream while somebody else's capture forbids to use it.
   const auto capture = ref(slot).capture(bound);
   if (!capture && says_gone(capture.error())) stream.lost = !ref(slot).is_per_thread();

@@ -32,8 +32,8 @@ struct order_rules {
   /// Streams that nobody watches may be destroyed without notice, so they are asked only in calls
   /// that name them.
   bool unannounced_ends = false;
-  /// Captures may take streams without a declaration, so streams that nobody watches are asked only
-  /// in calls that name them, too.
+  /// Captures may take streams without a declaration, so streams that nobody watches are marked
+  /// only in calls that name them, too.
   bool undeclared_captures = false;
 };
 
