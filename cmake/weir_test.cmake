@@ -52,6 +52,7 @@ add_custom_target(weir_tests)           # every weir_test() program
 add_custom_target(weir_checked_tests)   # of these: CHECKED ones
 add_custom_target(weir_threaded_tests)  # THREADED ones
 add_custom_target(weir_release_tests)   # those that are not CHECKED
+add_custom_target(weir_counted_tests)   # what ./dev coverage runs: no slow ones, none that need a GPU
 add_custom_target(weir_gpu_programs)    # what ./dev gpu runs: tests and benchmarks that need a GPU
 add_custom_target(weir_products)  # what a user sees: libraries, command, examples
 add_dependencies(weir_products weir weir_shared)
@@ -80,14 +81,16 @@ endfunction()
 function(weir_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;THREADED" "TIMEOUT"
     "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
-  if((WEIR_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL Coverage) AND
-     (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
+  if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
   endif()
   add_executable(${name} ${test_SOURCES})
   target_link_libraries(${name} PRIVATE ${test_LIBRARIES} weir_test_settings)
   target_precompile_headers(${name} REUSE_FROM weir_test_headers)
   add_dependencies(weir_tests ${name})
+  if(NOT slow IN_LIST test_LABELS AND NOT gpu IN_LIST test_LABELS)
+    add_dependencies(weir_counted_tests ${name})
+  endif()
   if(NOT test_LABELS)
     set(test_LABELS unit)
   endif()

@@ -1,9 +1,14 @@
 // Managed memory and its users, step by step: what a view waits for, what a refusal leaves behind,
 // and what is told at the end.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "buffers/simulated_test.hpp"
+#include "weir/buffer/host_memory.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 
 namespace weir::testing_support {
@@ -252,6 +257,40 @@ TEST_F(managed_users, a_buffer_keeps_its_runtime) {
   runtime_.reset();
   EXPECT_THAT(some.view().value().span(), Each(0U));
   WEIR_DONE(some.close());
+}
+
+TEST_F(managed_users, a_forked_child_is_told_and_touches_nothing) {
+  const auto on = make_stream();
+  auto some = make(on);
+  auto viewed = make(on);
+  auto view = std::make_optional(viewed.view().value());
+  auto mapped = mapped_buffer<word>::create(gpu(), 10).value();
+  std::vector<word> values(1024);
+  auto pinned = registered_memory::create(gpu(), std::as_writable_bytes(std::span{values})).value();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int wrong = 0;
+    const auto expect_gone = [&](const auto& outcome, int number) {
+      if (wrong == 0 && code_of(outcome) != errc::driver_gone) wrong = number;
+    };
+    expect_gone(some.view(), 1);
+    expect_gone(some.try_view(), 2);
+    expect_gone(some.resize(2 * count, on), 3);
+    expect_gone(unified_buffer<word>::zeroed(count, on), 4);
+    expect_gone(mapped_buffer<word>::create(gpu(), 10), 5);
+    expect_gone(some.close(), 6);
+    expect_gone(mapped.close(), 7);
+    expect_gone(pinned.close(), 8);
+    view.reset();
+    viewed = {};
+    if (!heard.take().empty()) wrong = 9;
+    ::_exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+  EXPECT_THAT(some.view().value().span(), Each(0U)) << "the parent goes on";
+  EXPECT_EQ(code_of(viewed.record_stream(on)), errc::not_ready) << "its view lives";
 }
 
 // --- Placement -----------------------------------------------------------------------------------

@@ -83,6 +83,7 @@ TEST(address_table_test, readers_find_what_stays_while_others_come_and_go) {
       if (which != no_block && which != i) ++wrong;
     }
   }};
+  while (found == 0) std::this_thread::yield();  // it reads from now on
   std::mt19937_64 random{3};
   for (int i = 0; i < 200'000; ++i) {
     const std::uint64_t address = (1'000'000 + random() % 1000) * unit;
@@ -95,7 +96,6 @@ TEST(address_table_test, readers_find_what_stays_while_others_come_and_go) {
   over = true;
   reader.join();
   EXPECT_EQ(wrong, 0u);
-  EXPECT_GT(found, 0u);
 }
 
 }  // namespace

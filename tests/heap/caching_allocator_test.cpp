@@ -245,7 +245,8 @@ TEST_F(caching_allocator_test, hits_make_no_driver_call) {
   const auto stream = new_stream();
   const stream_ref known = stream;
   const auto legacy = stream_ref::legacy(gpu());
-  for (const auto& on : {known, legacy}) {
+  const auto per_thread = stream_ref::per_thread(gpu());  // asked who it is the first time
+  for (const auto& on : {known, legacy, per_thread}) {
     for (const bytes size : {512_B, 512_KiB, 1_MiB, 64_MiB}) {
       memory.deallocate(memory.allocate(size, on), on);
       const auto before = machine->calls();

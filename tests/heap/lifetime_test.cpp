@@ -88,6 +88,96 @@ TEST_F(heap_lifetime_test, a_threads_cache_goes_back_with_the_thread) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(heap_lifetime_test, what_others_freed_for_a_thread_goes_back_with_it) {
+  auto memory = make();
+  const auto stream = new_stream();
+  std::vector<void*> all;
+  std::atomic<int> stage{0};
+  std::thread owner{[&] {
+    for (int i = 0; i < 4; ++i) all.push_back(memory.allocate(64_KiB, stream));
+    stage = 1;
+    while (stage != 2) std::this_thread::yield();
+  }};
+  while (stage != 1) std::this_thread::yield();
+  memory.deallocate(memory.allocate(4_KiB, stream), stream);
+  for (void* const p : all) memory.deallocate(p, stream);  // on their way to the other's cache
+  stage = 2;
+  owner.join();
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(memory.stats().frees, 5u);
+  EXPECT_EQ(memory.stats().thread_cached, 4_KiB);
+  EXPECT_EQ(check(memory), "");
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
+}
+
+TEST_F(heap_lifetime_test, threads_that_come_and_go_share_one_cache) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto work = [&] {
+    std::thread{[&] { memory.deallocate(memory.allocate(64_KiB, stream), stream); }}.join();
+  };
+  work();
+  const bytes metadata = memory.stats().metadata;
+  for (int i = 0; i < 10; ++i) work();
+  EXPECT_EQ(memory.stats().metadata, metadata);
+}
+
+/// Nobody can ask the default stream of a thread that is gone: the device's rest tells.
+TEST_F(heap_lifetime_test, a_thread_takes_its_default_stream_along) {
+  auto memory = make();
+  std::thread{[&] {
+    const auto own = stream_ref::per_thread(gpu());
+    void* const p = memory.allocate(8_MiB, own);
+    write(own, p, 8_MiB);
+    memory.deallocate(p, own);
+  }}.join();
+  EXPECT_EQ(memory.trim().value(), 0_B) << "its work is not done";
+  const auto rests = machine->calls(driver::call::ctx_synchronize);
+  EXPECT_EQ(memory.empty_cache().value(), 8_MiB);
+  EXPECT_GT(machine->calls(driver::call::ctx_synchronize), rests);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(heap_lifetime_test, an_end_that_fails_attempts_all_and_returns_the_first_failure) {
+  const auto stream = new_stream();
+  auto memory = make();
+  const auto pool = memory.create_pool("apart").value();
+  memory.deallocate(memory.allocate(2_MiB, stream), stream);
+  memory.deallocate(pool.allocate(4_MiB, stream), stream);
+  const auto taken = machine->used(device_id{0});
+  machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
+  machine->fail(driver::call::mem_release, 2, driver::CUDA_ERROR_UNKNOWN);
+  const auto closed = memory.close();
+  ASSERT_FALSE(closed);
+  EXPECT_EQ(closed.error().native, driver::CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_LT(machine->used(device_id{0}), taken);
+  EXPECT_TRUE(memory.close()) << "it is closed all the same";
+}
+
+TEST_F(heap_lifetime_test, mappings_are_undone_at_once_where_that_was_asked_for) {
+  const auto unmapped = [&](allocator_options settings) {
+    settings.policy = placement_policy::compact;
+    settings.limit = 16_MiB;
+    settings.thread_cache = {};
+    auto memory = make(settings);
+    const auto stream = new_stream();
+    std::vector<void*> all;
+    for (int i = 0; i < 8; ++i) all.push_back(memory.allocate(2_MiB, stream));
+    for (const std::size_t i : {1u, 3u}) memory.deallocate(std::exchange(all[i], nullptr), stream);
+    machine->run_until_idle();
+    EXPECT_TRUE(memory.trim(bytes::max()));
+    const auto before = machine->calls(driver::call::mem_unmap);
+    all.push_back(memory.allocate(4_MiB, stream));
+    EXPECT_EQ(memory.stats().handles_moved, 2u);
+    const auto calls = machine->calls(driver::call::mem_unmap) - before;
+    for (void* const p : all) memory.deallocate(p, stream);
+    return calls;
+  };
+  EXPECT_EQ(unmapped({.exportable = true}), 0u);
+  EXPECT_EQ(unmapped({.debug_unmap = true}), 2u);
+}
+
 TEST_F(heap_lifetime_test, an_allocator_may_go_before_its_threads) {
   const auto stream = new_stream();
   auto memory = std::make_optional(make());

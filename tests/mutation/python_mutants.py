@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -89,19 +90,15 @@ class Copy:
             process = subprocess.Popen([sys.executable, str(self.root / "python/tests" / script), "-f", *tests],
                                        cwd=self.root, stdout=output, stderr=output, start_new_session=True,
                                        env={**self.environment, **environment})
-            try:
-                code = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                try:
-                    os.killpg(process.pid, 9)  # it, and what it left running
-                except ProcessLookupError:
-                    pass
-                process.wait()
+            ended, end = False, time.monotonic() + limit
+            while not ended and time.monotonic() < end:
+                time.sleep(0.02)
+                ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            os.killpg(process.pid, 9)  # it, and what it left running; nobody else has its number yet
+            code = process.wait()
             output.seek(0)
             said = output.read().decode("utf-8", "replace")
-        if code is None:
+        if not ended:
             raise TimeoutError(script)
         if code == 0:
             return None

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "pools/pool_fixture.hpp"
+#include "weir/pool/buffer_pool.hpp"
 #include "weir/pool/pinned_pool.hpp"
 
 namespace weir::testing_support {
@@ -291,6 +292,8 @@ TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {
   auto buffer = std::make_optional(pooled_buffer<int>::create(*pool, 100, stream).value());
   void* const p = pool->allocate(64_KiB, stream);
   pool->deallocate(pool->allocate(128_KiB, stream), stream);
+  const auto buffers = buffer_pool::create().value();
+  static_cast<void>(buffers.take(4_KiB, stream).value());
   const pid_t child = ::fork();
   if (child == 0) {
     int wrong = 0;
@@ -305,6 +308,15 @@ TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {
     expect_gone(pool->set_threshold({}), 5);
     expect_gone(pool->close(), 6);
     expect_gone(buffer->free(), 7);
+    expect_gone(pool->release_stream(stream), 11);
+    expect_gone(bin_pool::create(gpu()), 12);
+    expect_gone(buffers.take(4_KiB, stream), 13);
+    expect_gone(buffers.try_take_cached(4_KiB, stream), 14);
+    expect_gone(buffers.empty_cache(), 15);
+    expect_gone(buffers.close(), 16);
+    pool->reset_peaks();
+    pool->reset_counters();
+    if (pool->threshold() != 0_B) wrong = 17;
     if (pool->stats().allocations != 0) wrong = 8;
     buffer.reset();
     pool.reset();

@@ -1,4 +1,9 @@
 // plain_resource and managed_resource: the driver's own memory.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
+
 #include "resources/resources_fixture.hpp"
 #include "weir/resource/managed_resource.hpp"
 #include "weir/resource/plain_resource.hpp"
@@ -115,6 +120,24 @@ TEST_F(driver_memory_test, after_the_end_of_the_driver_there_is_nothing_to_tell)
   machine->shut_down();
   EXPECT_EQ(code_of(plain.try_deallocate(p, 4_MiB, stream)), errc::driver_gone);
   EXPECT_EQ(code_of(plain.try_allocate(4_MiB, stream)), errc::driver_gone);
+}
+
+TEST_F(driver_memory_test, a_forked_child_is_told_and_frees_nothing) {
+  auto plain = std::make_optional(plain_resource::create(gpu).value());
+  void* const p = plain->try_allocate(4_MiB, stream).value();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int wrong = 0;
+    if (code_of(plain->try_allocate(4_MiB, stream)) != errc::driver_gone) wrong = 1;
+    if (code_of(plain->try_deallocate(p, 4_MiB, stream)) != errc::driver_gone) wrong = 2;
+    plain.reset();
+    if (!take_reports().empty()) wrong = 3;
+    ::_exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+  EXPECT_TRUE(plain->try_deallocate(p, 4_MiB, stream)) << "the parent goes on";
 }
 
 TEST_F(driver_memory_test, captures_are_neither_broken_nor_lied_to) {

@@ -1,10 +1,12 @@
 // The socket under a link: whole messages, descriptors, deadlines, and ends that go away.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -274,6 +276,46 @@ TEST(channels, of_a_listener_are_its_users_alone) {
     EXPECT_TRUE(S_ISSOCK(status.st_mode));
     EXPECT_EQ(status.st_mode & 0777, 0600u) << mask;
   }
+}
+
+TEST(channels, say_so_where_the_process_has_no_descriptor_left) {
+  const std::string path = path_of("scarce");
+  const std::string other_path = path_of("scarcer");
+  const auto listener = share_listener::listen(path).value();
+  const auto waiting = share_channel::connect(path, 1s).value();
+  auto one = share_channel::pair().value();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string paired = reason_of(share_channel::pair());
+  const std::string connected = reason_of(share_channel::connect(path, 1s));
+  const std::string listened = reason_of(share_listener::listen(other_path));
+  const std::string accepted = reason_of(listener.accept(1s));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(paired, "system: socketpair: Too many open files");
+  EXPECT_EQ(connected, "system: socket: Too many open files");
+  EXPECT_EQ(listened, "system: socket: Too many open files");
+  EXPECT_EQ(accepted, "system: accept: Too many open files");
+  EXPECT_EQ(code_of(listener.accept(1s)), std::nullopt) << "who waited is still there";
+}
+
+TEST(channels, are_not_permitted_where_the_user_may_not_go) {
+  const std::string path = path_of("closed");
+  const auto listener = share_listener::listen(path).value();
+  ASSERT_EQ(::chmod(path.c_str(), 0), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(1);
+    if (reason_of(share_channel::connect(path, 1s)) != "not_permitted: " + path) ::_exit(2);
+    const std::string refused = "not_permitted: /weir_share: Permission denied";
+    ::_exit(reason_of(share_listener::listen("/weir_share")) == refused ? 0 : 3);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(channels, are_not_found_where_nobody_listens) {

@@ -115,6 +115,59 @@ TEST_F(link_faults, of_an_unmapping_are_returned_and_end_the_import_all_the_same
   }
 }
 
+TEST_F(link_faults, name_the_call_that_failed) {
+  CUdeviceptr plain = 0;
+  ASSERT_EQ(machine->driver().mem_alloc(&plain, 2 << 20), CUDA_SUCCESS);
+  const auto memory = shared_memory::create(gpu(), 2_MiB).value();
+  const auto failed_call = [&](call failing, const auto& act) {
+    machine->fail(failing, 1, CUDA_ERROR_ILLEGAL_STATE);
+    const auto outcome = act();
+    machine->clear_faults();
+    return outcome ? std::string_view{} : outcome.error().call;
+  };
+  for (const call failing : {call::mem_get_address_range, call::ipc_get_mem_handle}) {
+    EXPECT_EQ(failed_call(failing, [&] { return here().offer_legacy(gpu(), plain); }),
+              driver::info(failing).symbol);
+  }
+  static_cast<void>(here().offer(memory).value());
+  auto offer = there().receive(1s).value();
+  EXPECT_EQ(failed_call(call::mem_get_allocation_properties, [&] { return offer.open_memory(); }),
+            driver::info(call::mem_get_allocation_properties).symbol);
+  EXPECT_EQ(here().outstanding(), 0u);
+  ASSERT_EQ(machine->driver().mem_free(plain), CUDA_SUCCESS);
+}
+
+TEST_F(link_faults, of_several_unmappings_are_told_by_the_first) {
+  const auto memory = shared_memory::create(gpu(), 4_MiB, {.unit = 2_MiB}).value();
+  const auto taken = share(memory);
+  machine->fail(call::mem_unmap, 1, CUDA_ERROR_ILLEGAL_STATE);
+  machine->fail(call::mem_unmap, 2, CUDA_ERROR_INVALID_VALUE);
+  const auto closed = taken.close();
+  ASSERT_FALSE(closed);
+  EXPECT_EQ(closed.error().native, CUDA_ERROR_ILLEGAL_STATE);
+  machine->clear_faults();
+}
+
+// Work that a capture forbids to wait for may go on; that of a lost device does not.
+TEST_F(link_faults, of_one_device_do_not_hide_the_capture_of_another) {
+  const auto second = machine_runtime->device(device_id{1}).value();
+  auto memory = shared_memory::create(gpu(), 2_MiB).value();
+  const auto taken = share(memory);
+  ASSERT_TRUE(taken.allow(second));
+  const auto far = weir::stream::create(second).value();
+  const context_scope on_second{second};
+  const table& cu = machine->driver();
+  ASSERT_EQ(cu.stream_begin_capture(far.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+            CUDA_SUCCESS);
+  machine->fail(call::ctx_synchronize, 1, CUDA_ERROR_ILLEGAL_STATE);  // of the first
+  EXPECT_EQ(code_of(taken.close()), errc::capture_forbidden);
+  EXPECT_NE(taken.mapped_at(), 0u);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cu.stream_end_capture(far.handle(), &graph), CUDA_SUCCESS);
+  ASSERT_EQ(cu.graph_destroy(graph), CUDA_SUCCESS);
+  EXPECT_TRUE(taken.close());
+}
+
 TEST_F(link_faults, of_a_wait_leave_kept_mappings_for_the_next_one) {
   const auto memory = shared_memory::create(gpu(), 2_MiB).value();
   auto dropped = share(memory);
@@ -210,7 +263,9 @@ TEST_F(link_faults, of_a_lying_peer_free_what_was_imported) {
     other.offer(ticket);
     return link.receive(1s).value().open_allocation(imported, stream);
   };
-  EXPECT_EQ(reason_of(open_as(4_MiB + 1_B)), "invalid_argument: the allocation has 4 MiB");
+  const auto refused = open_as(4_MiB + 1_B);
+  EXPECT_EQ(reason_of(refused), "invalid_argument: the allocation has 4 MiB");
+  EXPECT_EQ(refused.error().requested, 4_MiB + 1_B);
   ASSERT_TRUE(stream.synchronize());
   for (const bytes size : {4_MiB, 1_MiB}) {
     auto opened = open_as(size);

@@ -151,6 +151,8 @@ TEST_P(shared_handles, of_different_parts_are_mapped_apart) {
   const auto inside = share(memory, {.offset = unit() + 4_KiB, .size = 4_KiB});
   EXPECT_EQ(inside.mapped_at(), second.mapped_at() + 4096);
   EXPECT_EQ(inside.size(), 4_KiB);
+  const auto beginning = share(memory, {.size = 4_KiB});
+  EXPECT_EQ(share(memory, {.size = unit()}).mapped_at(), beginning.mapped_at());
 }
 
 TEST_P(shared_handles, are_unmapped_with_the_last_import_of_them) {
@@ -339,7 +341,7 @@ TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_
   const auto stream = weir::stream::create(gpu()).value();
   {
     const auto pool = heap.create_pool("shared", {.exportable = true}).value();
-    auto memory = shared_memory::allocate(heap, pool, unit(), stream).value();
+    auto memory = shared_memory::allocate(heap, pool, unit() - 1_KiB, stream).value();
     auto [ours, theirs] = share_channel::pair().value();
     const liar other{std::move(theirs)};
     other.say(sharing::encode_number(sharing::packet_kind::hello, other.number));
@@ -354,7 +356,7 @@ TEST_P(shared_memory_test, of_an_allocator_stays_out_if_the_other_side_does_not_
     memory = {};
     EXPECT_THAT(take_reports(),
                 ElementsAre(error{.code = errc::not_ready,
-                                  .requested = unit(),
+                                  .requested = unit() - 1_KiB,
                                   .detail = "a block stays allocated: another process may still "
                                             "have it mapped"}));
     EXPECT_EQ(pool.stats().blocks.current, 1u);

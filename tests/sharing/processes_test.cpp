@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "sharing/sharing_fixture.hpp"
+#include "support/call_counter.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -188,13 +189,20 @@ WEIR_CHILD(lie_about_legacy_memory) {
 TEST_P(processes, check_the_size_of_legacy_memory) {
   child_process child{"lie_about_legacy_memory", GetParam()};
   auto link = link_to(child);
-  EXPECT_EQ(reason_of(link.receive(20s).value().open_memory()),
-            "invalid_argument: the memory has " + to_string(unit()));
+  const auto closes = [] {
+    return counted().succeeded[static_cast<std::size_t>(call::ipc_close_mem_handle)];
+  };
+  const std::uint64_t before = closes();
+  const auto refused = link.receive(20s).value().open_memory();
+  EXPECT_EQ(reason_of(refused), "invalid_argument: the memory has " + to_string(unit()));
+  EXPECT_EQ(refused.error().requested, unit() * 2);
+  EXPECT_EQ(closes(), before + 1);
   auto taken = link.receive(20s).value().open_memory().value();  // the first is closed by now
   EXPECT_EQ(taken.size(), unit());
   EXPECT_EQ(mismatches(taken.mapped_at(), 77, 16), 0u);
   EXPECT_TRUE(taken.close());
   EXPECT_EQ(taken.mapped_at(), 0u);
+  EXPECT_EQ(closes(), before + 2);
   EXPECT_TRUE(child.link().meet());
   EXPECT_EQ(child.wait(), 0);
 }

@@ -29,8 +29,9 @@ export async function start() {
 }
 
 export async function stop() {
-  await browser.close();
-  rmSync(folder, { recursive: true });
+  const [closing, emptied] = [browser, folder];  // another may have started before this one is gone
+  await closing.close();
+  rmSync(emptied, { recursive: true });
 }
 
 // The text of a made-up recording's report; report_page_maker of the build writes it.
