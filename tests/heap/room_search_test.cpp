@@ -120,51 +120,6 @@ TEST_F(room_search_test, pending_blocks_are_taken_behind_waits) {
   memory->deallocate(q, three);
 }
 
-TEST_F(room_search_test, the_smallest_pending_block_that_is_large_enough_is_taken) {
-  const auto one = new_stream();
-  const auto two = new_stream();
-  const auto pool = memory->create_pool("apart").value();
-  std::vector<void*> waiting;
-  for (const bytes size : {300_MiB, 180_MiB - 100_B, 200_MiB, 90_MiB})
-    waiting.push_back(memory->allocate(size, one));
-  void* const theirs = pool.allocate(160_MiB, one);  // nearest in size, but another pool's
-  void* const rest = memory->allocate(94_MiB, one);
-  const auto held = hold(two);
-  write(two, waiting[0], 1_MiB);
-  for (void* const p : waiting) ASSERT_TRUE(memory->record_stream(p, two));
-  ASSERT_TRUE(memory->record_stream(theirs, two));
-  for (void* const p : waiting) memory->deallocate(p, one);
-  memory->deallocate(theirs, one);
-  ASSERT_EQ(memory->stats().pending, 930_MiB);
-  ASSERT_EQ(memory->stats().reserved.current, 1_GiB);
-  void* const q = memory->allocate(150_MiB, one);
-  EXPECT_EQ(q, waiting[1]);
-  EXPECT_EQ(memory->stats().pending, 750_MiB);
-  EXPECT_EQ(memory->stats().active_requested.current, 750_MiB + 150_MiB + 94_MiB);
-  EXPECT_EQ(memory->stats().active_blocks.current, 6u);
-  // Exactly as large is large enough.
-  EXPECT_EQ(memory->allocate(200_MiB, one), waiting[2]);
-  for (void* const p : {q, waiting[2], rest}) memory->deallocate(p, one);
-}
-
-TEST_F(room_search_test, a_callback_that_says_it_helped_is_believed_once) {
-  const auto stream = new_stream();
-  void* const p = memory->allocate(1_GiB, stream);
-  for (const bool first_helps : {true, false}) {
-    ASSERT_TRUE(memory->set_limit(1_GiB));
-    const auto raise = [&](bytes) { return bool{memory->set_limit(1100_MiB)}; };
-    const auto nothing = [](bytes) { return false; };
-    const auto one =
-        memory->on_out_of_memory(first_helps ? out_of_memory_callback{raise} : nothing);
-    const auto two =
-        memory->on_out_of_memory(first_helps ? out_of_memory_callback{nothing} : raise);
-    void* const q = memory->allocate(64_MiB, stream);  // nothing was freed, but there is room now
-    memory->deallocate(q, stream);
-    ASSERT_TRUE(memory->empty_cache());
-  }
-  memory->deallocate(p, stream);
-}
-
 TEST_F(room_search_test, what_other_pools_cache_is_released) {
   const auto stream = new_stream();
   const auto other = memory->create_pool("other").value();

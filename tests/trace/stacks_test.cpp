@@ -28,6 +28,10 @@ using addresses = std::vector<void*>;
 
 // By names that a program's table of symbols has.
 
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wreturn-type-c-linkage"  // C never calls them
+#endif
+
 extern "C" [[gnu::noinline, gnu::visibility("default")]] addresses weir_test_send(
     weir::event_sink& sink, const weir::memory_event& event) {
   sink.on_event(event);
