@@ -208,6 +208,11 @@ TEST_F(live_page_tests, end_at_once) {
 }
 
 TEST_F(live_page_tests, are_their_parents_after_a_fork) {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "ThreadSanitizer does not know the parent's threads in a child";
+#endif
+#endif
   auto memory = caching_allocator::create(gpu_).value();
   auto page = live_page::publish(memory).value();
   const pid_t child = ::fork();
