@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,35 @@ def weir(*words, **environment):
                           timeout=100, env={**clean, "LC_ALL": "C", **environment}, check=False)
 
 
+def snapshot(path):
+    """A recording with markers, stacks and memory of the device: two steps of a program, as PyTorch
+    writes it. Its second step holds 3 MiB at most, its first 6."""
+    frames = {name: [{"name": name, "filename": "train.py", "line": line}]
+              for name, line in (("load", 3), ("step", 8))}
+
+    def entry(time, action, address, size, name="step", stream=0):
+        return {"action": action, "addr": address << 20, "size": size << 20, "stream": stream,
+                "time_us": time, "frames": frames[name]}
+
+    def free(time, address, size):
+        return [entry(time, "free_requested", address, size),
+                entry(time, "free_completed", address, size)]
+
+    history = [entry(100, "segment_alloc", 64, 20), entry(110, "alloc", 64, 2, "load"),
+               entry(120, "alloc", 66, 4), *free(130, 66, 4), entry(210, "alloc", 66, 1),
+               entry(220, "oom", 0, 90), *free(230, 66, 1)]
+    history[-3]["device_free"] = 0
+    marks = [{"stage": stage, "name": name, "device": 0, "time_us": time}
+             for stage, name, time in (("START", "one", 105), ("END", "one", 200), ("START", "two", 205))]
+    block = {"address": 64 << 20, "size": 2 << 20, "requested_size": 2 << 20,
+             "state": "active_allocated", "frames": frames["load"]}
+    segment = {"device": 0, "address": 64 << 20, "total_size": 20 << 20, "stream": 0,
+               "segment_type": "large", "blocks": [block]}
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [history],
+                                   "external_annotations": marks}))
+    return path
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -62,6 +92,28 @@ class Replay(Case):
         ran = self.expect(weir("replay", self.small, "--format", "csv"), 0)
         self.assertEqual(ran.stdout.splitlines()[0].split(","), COLUMNS)
         self.assertEqual(ran.stderr, "")
+
+    def test_every_figure_of_a_small_trace(self):
+        row = self.rows(self.small)[0]
+        self.assertGreater(int(row.pop("events_per_s")), 0)
+        self.assertEqual(row, {"trace": "small", "policy": "balanced", "streams": "2", "allocs": "3",
+                               "requested_peak": "3145728", "reserved_peak": "4194304",
+                               "ratio": "1.3333", "driver_calls": "32", "driver_us": "83",
+                               "steady_driver_pct": "140.260", "waits": "0", "ooms": "0"})
+
+    def test_the_lag_is_how_long_memory_stays_its_streams(self):
+        # Two streams that take turns where only one block fits: the second waits for the first as long as the lag says.
+        turns = self.folder / "turns.trace"
+        lines = ["op,id,bytes,stream,t_us"]
+        for turn in range(6):
+            begin = 100 * turn
+            lines += [f"a,{turn},67108864,{turn % 2},{begin}", f"r,{turn},,{turn % 2},{begin + 50}",
+                      f"f,{turn},,{turn % 2},{begin + 50}"]
+        turns.write_text("\n".join(lines) + "\n")
+        waits = [int(self.rows(turns, "--lag-us", lag, "--capacity", "100MiB")[0]["waits"])
+                 for lag in (0, 1000000)]
+        self.assertEqual(waits[0], 0)
+        self.assertGreater(waits[1], 0)
 
     def test_all_policies_of_a_recorded_program(self):
         rows = self.rows(self.gpt2, "--policy", "all")
@@ -90,6 +142,11 @@ class Replay(Case):
         packed = self.folder / "my.run.trace.gz"
         packed.write_bytes(gzip.compress(SMALL.encode()))
         self.assertEqual(self.rows(packed)[0]["trace"], "my.run")
+        for name, shown in ((".trace", ".trace"), ("x.csv.gz", "x"), ("a.log.csv", "a"), ("plain", "plain"),
+                            ("x.pkl", "x"), ("y.gz.z", "y.gz.z")):
+            trace = self.folder / name
+            trace.write_text(SMALL)
+            self.assertEqual(self.rows(trace)[0]["trace"], shown)
 
     def test_the_same_trace_gives_the_same_figures(self):
         def figures():
@@ -112,11 +169,37 @@ class Replay(Case):
         self.assertEqual(replay["streams"], 2)
         self.assertEqual(replay["requested_peak"], 3 << 20)
         self.assertIsNone(replay["recorded_reserved_peak"])
+        ran = self.expect(weir("replay", self.gpt2, "--policy", "torch-expandable,balanced", "--format",
+                               "json"), 0)
+        self.assertEqual([each["recorded_reserved_peak"] for each in json.loads(ran.stdout)["replays"]],
+                         [14543749120, None])
+        # Where nothing was played the document is there all the same, and a table is not.
+        missing = self.folder / "missing"
+        self.assertEqual(json.loads(self.expect(weir("replay", missing, "--format", "json"), 2).stdout)
+                         ["replays"], [])
+        self.assertEqual(len(self.expect(weir("replay", missing, "--format", "csv"), 2).stdout
+                             .splitlines()), 1)
+        self.assertEqual(self.expect(weir("replay", missing), 2).stdout, "")
+
+    def test_what_is_replayed_is_neither_recorded_nor_published(self):
+        trace = self.folder / "no.weirtrace"
+        self.expect(weir("replay", self.small, WEIR_RECORD=str(trace), WEIR_LIVE="on"), 0)
+        self.assertFalse(trace.exists())
+
+    def test_a_word_of_the_environment_that_is_none_is_refused(self):
+        self.expect(weir("replay", self.small, WEIR_HEAP_LIMIT="much"), 64)
 
     def test_what_does_not_fit_is_said_and_makes_the_exit_code(self):
-        rows = self.rows(self.gpt2, "--capacity", "8GiB", code=1)
-        self.assertGreater(int(rows[0]["ooms"]), 0)
-        self.assertLessEqual(int(rows[0]["reserved_peak"]), 8 << 30)
+        ran = self.expect(weir("replay", self.gpt2, "--capacity", "8GiB", "--format", "csv"), 1)
+        row = next(csv.DictReader(io.StringIO(ran.stdout)))
+        self.assertGreater(int(row["ooms"]), 0)
+        self.assertLessEqual(int(row["reserved_peak"]), 8 << 30)
+        self.assertEqual(ran.stderr, f"weir replay: gpt2_two_steps, balanced: {row['ooms']} requests "
+                                     "could not be met\n")
+        # What is missing of one and fails of the other is a failure.
+        ran = self.expect(weir("replay", self.gpt2, self.folder / "missing", "--capacity", "8GiB"), 2)
+        self.assertIn("requests could not be met", ran.stderr)
+        self.rows(self.small, "--capacity", "4194304")
 
     def test_an_unknown_policy_gets_a_suggestion(self):
         ran = self.expect(weir("replay", self.small, "--policy", "balancd"), 64)
@@ -184,6 +267,46 @@ class Replay(Case):
 
 
 class Plan(Case):
+    def test_every_line_of_the_text(self):
+        ran = self.expect(weir("plan", self.small, "--seconds", "0"), 0)
+        self.assertEqual(ran.stdout,
+                         "trace          small\n"
+                         "blocks         3\n"
+                         "lower bound    3145728 bytes (3 MiB)\n"
+                         "by size        3145728 bytes (3 MiB)\n"
+                         "height         3145728 bytes (3 MiB)\n"
+                         "ratio          1.0000\n"
+                         "tries          0\n"
+                         "time           0.00 s\n")
+        written = json.loads(self.expect(weir("plan", self.small, "--seconds", "0", "--json"), 0).stdout)
+        self.assertEqual(list(written), ["weir", "trace", "blocks", "lower_bound", "height_by_size",
+                                         "height", "ratio", "tries", "seconds"])
+        self.assertEqual((written["trace"], written["tries"]), ("small", 0))
+        self.assertLess(written["seconds"], 1)
+
+    def test_a_step_lies_between_two_markers(self):
+        recorded = snapshot(self.folder / "two.pickle")
+
+        def figures(*words):
+            written = json.loads(self.expect(weir("plan", recorded, "--seconds", "0", "--json", *words),
+                                             0).stdout)
+            return written["blocks"], written["lower_bound"] >> 20
+        self.assertEqual(figures(), (3, 6))
+        self.assertEqual(figures("--step", "0"), (2, 6))
+        self.assertEqual(figures("--step", "1"), (1, 2))  # what stays from one step to the next
+        self.assertEqual(figures("--step", "2"), (2, 3))
+        ran = self.expect(weir("plan", recorded, "--step", "3"), 64)
+        self.assertEqual(ran.stderr, f"weir plan: {recorded}: there is no step 3\n")
+        self.assertEqual(ran.stdout, "")
+
+    def test_a_damaged_trace_is_planned_as_far_as_it_goes(self):
+        whole = (arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
+        damaged = self.folder / "cut.weirtrace"
+        damaged.write_bytes(whole[:len(whole) // 2])
+        self.assertIn("damaged at byte",
+                      self.expect(weir("plan", damaged, "--seconds", "0"), 1).stderr)
+        self.expect(weir("plan", damaged, "--seconds", "0", "-o", self.folder), 2)  # which is no file
+
     def test_a_small_trace_reaches_its_bound(self):
         ran = self.expect(weir("plan", self.small, "--json"), 0)
         written = json.loads(ran.stdout)
@@ -198,6 +321,8 @@ class Plan(Case):
         self.assertIn("lower bound    3145728 bytes (3 MiB)", ran.stdout)
         rows = list(csv.DictReader(io.StringIO(offsets.read_text())))
         self.assertEqual([row["size"] for row in rows], ["1048576", "2097152", "524288"])
+        self.assertEqual(offsets.read_text(), "offset,size,begin,end\n"
+                                              "2097152,1048576,1,3\n0,2097152,2,5\n2097152,524288,4,6\n")
         before = offsets.read_text()
         self.expect(weir("plan", self.small, "-o", offsets), 2)
         self.assertEqual(offsets.read_text(), before)
@@ -209,6 +334,61 @@ class Plan(Case):
 
 
 class Diff(Case):
+    TEXT = """                               before            after            growth
+bytes at the peak             3145728          9437184          +6291456
+blocks at the peak                  2                2                +0
+reserved at most                    0                0                +0
+allocations                         3                3                +0
+bytes allocated               3670016          9961472          +6291456
+out of memory                       0                0                +0
+
+by tag
+        +6 MiB        2 -> 2       blocks  (no tag)
+
+by size
+        +8 MiB        0 -> 1       blocks  8 MiB to 16 MiB
+        -2 MiB        1 -> 0       blocks  2 MiB to 4 MiB
+
+by site
+        +6 MiB        2 -> 2       blocks  (no stack)
+"""
+
+    def test_every_line_of_the_text(self):
+        larger = self.folder / "larger.trace"
+        larger.write_text(SMALL.replace("2097152", "8388608"))
+        self.assertEqual(self.expect(weir("diff", self.small, larger), 0).stdout, self.TEXT)
+        self.assertEqual(self.expect(weir("diff", self.small, larger, "--top", "2"), 0).stdout, self.TEXT)
+        self.assertEqual(self.expect(weir("diff", self.small, larger, "--top", "1"), 0).stdout,
+                         self.TEXT.replace("        -2 MiB        1 -> 0       blocks  2 MiB to 4 MiB\n",
+                                           "  and 1 more that grew less\n"))
+        back = self.expect(weir("diff", larger, self.small), 0).stdout.splitlines()
+        self.assertEqual(back[1], "bytes at the peak             9437184          3145728          -6291456")
+        self.assertIn("        +2 MiB        0 -> 1       blocks  2 MiB to 4 MiB", back)
+        self.assertIn("        -8 MiB        1 -> 0       blocks  8 MiB to 16 MiB", back)
+
+    def test_every_figure_by_name(self):
+        recorded = snapshot(self.folder / "two.pickle")
+        written = json.loads(self.expect(weir("diff", self.small, recorded, "--json"), 0).stdout)
+        self.assertEqual({name: (each["before"], each["after"]) for name, each in written.items()
+                          if isinstance(each, dict)},
+                         {"requested_peak": (3 << 20, 6 << 20), "blocks_at_peak": (2, 2),
+                          "reserved_peak": (0, 20 << 20), "allocs": (3, 3),
+                          "allocated_bytes": (3670016, 7 << 20), "ooms": (0, 1)})
+        self.assertEqual(written["by_site"],
+                         [{"name": name, "bytes_before": before << 20, "bytes_after": after << 20,
+                           "blocks_before": blocks_before, "blocks_after": blocks_after}
+                          for name, before, after, blocks_before, blocks_after in
+                          (("step at train.py:8", 0, 4, 0, 1), ("load at train.py:3", 0, 2, 0, 1),
+                           ("(no stack)", 3, 0, 2, 0))])
+
+    def test_a_damaged_one_of_the_two_is_said(self):
+        whole = (arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
+        damaged = self.folder / "cut.weirtrace"
+        damaged.write_bytes(whole[:len(whole) // 2])
+        for pair in ((damaged, self.small), (self.small, damaged)):
+            self.assertIn("damaged at byte", self.expect(weir("diff", *pair), 1).stderr)
+        self.expect(weir("diff", self.folder / "missing", self.small), 2)
+
     def test_what_grew_comes_first(self):
         larger = self.folder / "larger.trace"
         larger.write_text(SMALL.replace("2097152", "8388608"))
@@ -252,7 +432,23 @@ class Record(Case):
 
     def test_nothing_recorded_is_said(self):
         ran = self.expect(weir("record", "-o", self.folder / "run.weirtrace", "--", "true"), 3)
-        self.assertIn("nothing was recorded", ran.stderr)
+        self.assertEqual(ran.stderr,
+                         "weir record: nothing was recorded: the program made no allocator of weir\n")
+        # What was there before was not recorded now.
+        (self.folder / "run.old").write_text("old")
+        self.expect(weir("record", "-o", self.folder / "run.weirtrace", "--", "true"), 3)
+
+    def test_all_that_was_recorded_is_listed(self):
+        trace = self.folder / "run.weirtrace"
+        write = 'printf 123 > "$WEIR_RECORD"; printf 45 > "${WEIR_RECORD%.weirtrace}.2.weirtrace"; exit 5'
+        ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", write), 5)
+        self.assertEqual(sorted(ran.stderr.splitlines()),
+                         sorted([f"weir record: {trace} (3 B)",
+                                 f"weir record: {self.folder / 'run.2.weirtrace'} (2 B)"]))
+
+    def test_a_program_that_may_not_be_run(self):
+        ran = self.expect(weir("record", "-o", self.folder / "x.weirtrace", "--", self.small), 126)
+        self.assertIn(f"weir record: {self.small}: ", ran.stderr)
 
     def test_a_file_that_is_there_is_left_alone(self):
         self.expect(weir("record", "-o", self.small, "--", "true"), 64)
@@ -278,10 +474,71 @@ class Top(Case):
             self.assertEqual(program.wait(timeout=20), 0)
         self.expect(weir("top", program.pid, "--once"), 2)
 
+    def test_every_figure_of_a_running_program(self):
+        with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            for _ in range(100):
+                shown = json.loads(self.expect(weir("top", program.pid, "--once", "--format", "json"),
+                                               0).stdout)["allocators"][0]
+                if shown["allocations"] == 1001:
+                    break
+                time.sleep(0.1)
+            updates, stream = shown.pop("updates"), shown["streams"][-1]["stream"]
+            total = shown.pop("device_total")
+            reserved = shown.pop("reserved")
+            self.assertGreaterEqual(reserved["current"], 64 << 20)
+            self.assertGreaterEqual(reserved["peak"], reserved["current"])
+            peak = (64 << 20) + 4096
+
+            def gauge(current, peak):
+                return {"current": current, "peak": peak}
+            bound = [each.pop("bound") for each in shown["streams"]]
+            self.assertEqual(shown, {
+                "process": program.pid, "device": 0, "requested": gauge(64 << 20, peak),
+                "allocated": gauge(64 << 20, peak), "active": gauge(64 << 20, peak),
+                "blocks": gauge(1, 2), "allocations": 1001, "frees": 1000, "hits": 999, "failures": 0,
+                "tags": [{"name": "weights", "requested": 64 << 20, "peak": peak, "blocks": 1}],
+                "streams": [{"stream": stream, "live": 64 << 20}]})
+            self.assertEqual(len(bound), 1)
+            lines = self.expect(weir("top", program.pid, "--once"), 0).stdout.splitlines()
+            self.assertRegex(lines[0], f"^process {program.pid}, device 0 of [0-9.]+ GiB, update \\d+$")
+            self.assertGreaterEqual(int(lines[0].rsplit(" ", 1)[1]), updates)
+            self.assertEqual(lines[2].split(), ["now", "at", "most"])
+            self.assertEqual([line.split() for line in lines[3:6]],
+                             [[name, "64", "MiB", "64", "MiB"] for name in ("requested", "allocated",
+                                                                            "active")])
+            self.assertEqual(lines[6].split()[0], "reserved")
+            self.assertEqual(lines[7].split(), ["blocks", "1", "2"])
+            self.assertRegex(lines[9], "^allocations 1001, by threads alone 99.8 %, handles [1-9]\\d* made 0 "
+                                       "moved, waits 0, failures 0$")
+            self.assertEqual(lines[11].split(), ["tag", "requested", "at", "most", "blocks"])
+            self.assertEqual(lines[12].split(), ["weights", "64", "MiB", "64", "MiB", "1"])
+            self.assertEqual(lines[14].split(), ["stream", "live", "kept", "for", "it"])
+            self.assertEqual(lines[15].split()[:3], [str(stream), "64", "MiB"])
+            self.assertEqual(len(lines), 16)
+            self.assertGreater(total, 64 << 20)
+            program.stdin.close()
+
+    def test_goes_on_until_the_process_ends(self):
+        with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            with subprocess.Popen([arguments.weir, "top", str(program.pid), "--seconds", "0.05"],
+                                  stdout=subprocess.PIPE, text=True) as top:
+                for _ in range(2):  # once, and again
+                    while not top.stdout.readline().startswith(f"process {program.pid}"):
+                        pass
+                program.stdin.close()
+                program.wait(timeout=20)
+                top.stdout.read()
+                self.assertEqual(top.wait(timeout=20), 0)
+
     def test_without_a_page_or_a_process(self):
         ran = self.expect(weir("top", os.getpid(), "--once"), 2)
         self.assertIn("publishes no live page", ran.stderr)
-        self.expect(weir("top", 2**22 + 1, "--once"), 2)
+        self.assertEqual(self.expect(weir("top", 2**22 + 1, "--once"), 2).stderr,
+                         "weir top: there is no process 4194305\n")
         self.expect(weir("top", "-3"), 64)
         self.expect(weir("top", "me"), 64)
 

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""weir report as its users run it: what it writes, when it does not, and its exit codes."""
+
+import argparse
+import base64
+import re
+import sys
+import unittest
+import zlib
+from pathlib import Path
+
+import test_replay
+from test_replay import Case, snapshot, weir
+
+
+class Index:
+    """The beginning of a page's index, and the policies in it."""
+
+    def __init__(self, page):
+        text = re.search(r'id="index">([^<]*)<', page).group(1)
+        self.packed = zlib.decompress(base64.b64decode(text), -15)
+        self.at = 0
+        self.version = self.number()
+        _, self.file, self.program, self.device = (self.text() for _ in range(4))
+        self.capacity, self.dropped, self.real = (self.number() for _ in range(3))
+        self.placed_by = self.text()
+        self.damaged = self.number()
+
+    def number(self):
+        value = shift = 0
+        while True:
+            byte = self.packed[self.at]
+            self.at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    def text(self):
+        length = self.number()
+        self.at += length
+        return self.packed[self.at - length:self.at].decode()
+
+    def names(self, *words):
+        """Whether each of the words stands in the index as a text of its own."""
+        return [bytes([len(word)]) + word.encode() in self.packed for word in words]
+
+
+class Report(Case):
+    def setUp(self):
+        super().setUp()
+        self.page = self.folder / "page.html"
+
+    def report(self, trace, *words, code=0):
+        return self.expect(weir("report", trace, "-o", self.page, *words), code)
+
+    def test_says_what_it_wrote(self):
+        ran = self.report(self.small)
+        size = self.page.stat().st_size
+        self.assertEqual(ran.stdout, f"{self.page}: 7 events, {size / 1024:.2f} KiB\n")
+        self.assertEqual(ran.stderr, "")
+        self.assertEqual(list(self.folder.glob("*.part")), [])
+        index = Index(self.page.read_text())
+        self.assertEqual((index.version, index.file, index.real, index.damaged), (1, "small.trace", 0, 0))
+        self.assertEqual(index.placed_by, "balanced")
+        self.assertEqual(index.names("torch-default", "torch-expandable", "balanced", "compact"),
+                         [True, True, True, False])
+
+    def test_the_policies_are_those_that_were_asked_for(self):
+        self.report(self.small, "--policy", "compact,driver-pool", "--place", "throughput")
+        index = Index(self.page.read_text())
+        self.assertEqual(index.placed_by, "throughput")
+        self.assertEqual(index.names("compact", "driver-pool", "balanced"), [True, True, False])
+        self.report(self.small, "--policy", "none", "-f")
+        index = Index(self.page.read_text())
+        self.assertEqual(index.placed_by, "balanced")
+        self.assertEqual(index.names("torch-default", "compact"), [False, False])
+
+    def test_a_recording_with_addresses_is_placed_by_nobody(self):
+        self.report(snapshot(self.folder / "two.pickle"), "--policy", "none")
+        index = Index(self.page.read_text())
+        self.assertEqual((index.file, index.real, index.placed_by), ("two.pickle", 1, ""))
+
+    def test_nothing_is_overwritten_unless_asked(self):
+        self.page.write_text("precious")
+        ran = self.report(self.small, code=2)
+        self.assertEqual(ran.stderr, f"weir report: {self.page} exists; --force replaces it\n")
+        self.assertEqual(self.page.read_text(), "precious")
+        self.report(self.small, "--force")
+        self.assertTrue(self.page.read_text().startswith("<!doctype html>"))
+
+    def test_a_damaged_trace_is_shown_as_far_as_it_goes(self):
+        whole = (test_replay.arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
+        damaged = self.folder / "cut.weirtrace"
+        damaged.write_bytes(whole[:len(whole) // 2])
+        ran = self.report(damaged, "--policy", "none", code=1)
+        self.assertIn("damaged at byte", ran.stderr)
+        self.assertEqual(Index(self.page.read_text()).damaged, 1)
+
+    def test_what_cannot_be_read_or_written(self):
+        self.assertIn("missing", self.report(self.folder / "missing", code=2).stderr)
+        self.assertFalse(self.page.exists())
+        before = sorted(self.folder.iterdir())
+        ran = self.expect(weir("report", self.small, "-o", self.folder / "no/such"), 2)
+        self.assertIn("no/such: cannot be created", ran.stderr)
+        (self.folder / "full").mkdir()
+        ran = self.expect(weir("report", self.small, "-o", self.folder / "full", "-f"), 2)
+        self.assertIn("full: cannot be named", ran.stderr)
+        (self.folder / "full").rmdir()
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+    def test_bad_words(self):
+        for words in (["--policy", "balancd"], ["--policy", ""], ["--place", "balancd"],
+                      ["--place", "driver-pool"], ["--place", "balanced,compact"], ["--place", "none"]):
+            ran = self.report(self.small, *words, code=64)
+            self.assertNotEqual(ran.stderr, "")
+            self.assertFalse(self.page.exists())
+        self.expect(weir("report", self.small), 64)
+        self.expect(weir("report", "-o", self.page), 64)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--weir", required=True)
+    parser.add_argument("--traces", required=True, type=Path)
+    parser.add_argument("--shipped", required=True, type=Path)
+    test_replay.arguments, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
