@@ -65,6 +65,14 @@ TEST(plan, blocks_go_into_the_smallest_gap_that_fits) {
   EXPECT_EQ((std::vector<std::uint64_t>{0, 10, 19, 27, 34, 27, 10, 14, 18}), planned.offsets);
 }
 
+TEST(plan, blocks_lie_above_all_that_they_meet) {
+  // What lies in the place of the first, later, ends lower.
+  const std::vector<lifetime> blocks{{6, 0, 2}, {1, 0, 4}, {3, 2, 4}, {2, 2, 4}};
+  const plan planned = make_plan(blocks);
+  expect_valid(blocks, planned);
+  EXPECT_EQ((std::vector<std::uint64_t>{0, 6, 0, 3}), planned.offsets);
+}
+
 TEST(plan, its_bound_is_the_most_that_is_alive_at_once) {
   EXPECT_EQ(7u, make_plan({{3, 0, 2}, {4, 1, 3}, {2, 2, 4}, {3, 3, 4}}).bound);
   EXPECT_EQ(9u, make_plan({{3, 0, 3}, {4, 1, 3}, {2, 2, 4}, {3, 3, 4}}).bound);
@@ -108,6 +116,22 @@ TEST(plan, the_search_places_blocks_earlier_that_stick_out) {
   EXPECT_EQ((std::vector<std::uint64_t>{21, 21, 20}), heights);
   EXPECT_EQ((std::vector<std::uint64_t>{5, 0, 8, 16, 11, 17, 19, 0, 4}), planned.offsets);
   EXPECT_GT(planned.search_time.count(), 0);
+}
+
+TEST(plan, the_search_goes_on_from_plans_that_are_no_lower) {
+  const std::vector<lifetime> first{{3, 0, 5}, {2, 0, 4}, {2, 0, 5}, {2, 2, 6}, {6, 3, 5},
+                                    {6, 4, 9}, {5, 5, 8}, {2, 5, 7}, {5, 6, 10}};
+  const std::vector<lifetime> second{{4, 0, 4},  {3, 0, 3}, {3, 2, 6}, {5, 3, 6}, {2, 4, 7},
+                                     {1, 5, 10}, {2, 5, 6}, {6, 6, 7}, {2, 6, 7}};
+  const plan_settings settings{.improve = std::chrono::seconds{60}, .tries = 2000};
+  const plan one = make_plan(first, settings);
+  EXPECT_EQ(19u, one.height);
+  EXPECT_EQ(4u, one.tries);
+  EXPECT_EQ((std::vector<std::uint64_t>{8, 0, 17, 6, 11, 0, 11, 16, 6}), one.offsets);
+  const plan two = make_plan(second, settings);
+  EXPECT_EQ(13u, two.height);
+  EXPECT_EQ(4u, two.tries);
+  EXPECT_EQ((std::vector<std::uint64_t>{0, 4, 10, 5, 2, 4, 0, 5, 0}), two.offsets);
 }
 
 TEST(plan, the_same_seed_and_tries_give_the_same_plan) {
