@@ -19,7 +19,7 @@ called = set()
 def note(frame, event, _argument):
     if event == "call" and frame.f_code.co_filename.startswith(package):
         code = frame.f_code
-        called.add((os.path.relpath(code.co_filename, root), code.co_qualname))
+        called.add((os.path.relpath(code.co_filename, root), code.co_firstlineno))
 
 
 @atexit.register

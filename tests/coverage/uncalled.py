@@ -172,7 +172,9 @@ def python_functions(source):
                 if isinstance(child, ast.ClassDef):
                     yield from visit(child, [*scope, child.name])
                 else:
-                    yield Function(".".join([*scope, child.name]), path, child.lineno)
+                    first = min(each.lineno for each in [child, *child.decorator_list])
+                    yield Function(".".join([*scope, child.name]), path, child.lineno,
+                                   lines={(path, first)})
 
         yield from visit(ast.parse(file.read_text()), [file.stem])
 
@@ -180,7 +182,7 @@ def python_functions(source):
 def python_calls(build):
     calls = set()
     for file in build.glob("python_calls/*.json"):
-        calls |= {(path, name) for path, name in json.loads(file.read_text())}
+        calls |= {(path, line) for path, line in json.loads(file.read_text())}
     return calls
 
 
@@ -211,7 +213,7 @@ def main():
 
     from_python = list(python_functions(arguments.source))
     calls = python_calls(arguments.build)
-    uncalled += [each for each in from_python if (each.file, each.name.split(".", 1)[1]) not in calls]
+    uncalled += [each for each in from_python if not each.lines & calls]
 
     uncalled.sort(key=lambda each: (each.file, each.line))
     listing = "".join(f"{each.file}:{each.line} {each.name}\n" for each in uncalled)
