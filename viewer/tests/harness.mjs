@@ -25,7 +25,9 @@ const made = new Map();  // pages by what was asked for
 
 export async function start() {
   folder = mkdtempSync(join(tmpdir(), 'weir-report-'));
-  browser = await chromium.launch({ executablePath: options.chromium, args: ['--no-sandbox'] });
+  // On a busy machine the browser must not take its own slowness for a hang.
+  const args = ['--no-sandbox', '--disable-gpu-watchdog', '--disable-hang-monitor'];
+  browser = await chromium.launch({ executablePath: options.chromium, args });
 }
 
 export async function stop() {
