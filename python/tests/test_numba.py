@@ -98,9 +98,14 @@ class Numba(Case):
         memory = self.manager.memalloc(MIB)
         self.manager.reset()
         self.assertEqual(self.stats().blocks.current, 0)
-        del memory  # its finalizer finds nothing to free
+        self.assertEqual(self.manager._live, {})
+        other = self.manager.memalloc(MIB)
+        self.assertEqual(int(other.device_pointer), int(memory.device_pointer))
+        del memory  # its finalizer finds nothing to free: what is there now is another's
         gc.collect()
-        self.assertEqual(self.stats().blocks.current, 0)
+        for _ in range(65):
+            self.manager.memalloc(512)
+        self.assertEqual((self.context.waits, self.stats().requested.current), (2, MIB + 512))
 
     def test_what_is_cached_counts_as_free(self):
         free, total = self.device.memory()

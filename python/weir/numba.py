@@ -87,7 +87,7 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
                 block = self._memory.allocate(size, _LEGACY_STREAM)
             self._live[block.ptr] = block
         return cuda.MemoryPointer(self.context, _device_pointer(block.ptr), size,
-                                  finalizer=self._finalizer(block.ptr))
+                                  finalizer=self._finalizer(block))
 
     def get_memory_info(self) -> Any:
         """What is free on the device, and what this allocator holds without using it."""
@@ -129,12 +129,14 @@ class WeirMemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
     # --- Letting go ---------------------------------------------------------------------------------
 
-    def _finalizer(self, address: int) -> Any:
+    def _finalizer(self, block: Block) -> Any:
+        address = block.ptr
+
         def finalize() -> None:
             with self._lock:
-                block = self._live.pop(address, None)  # gone already after reset()
-                if block is not None:
-                    self._released.append(block)
+                # After reset() it is gone, and its address may be another's.
+                if self._live.get(address) is block:
+                    self._released.append(self._live.pop(address))
                     self._released_bytes += block.nbytes
         return finalize
 
