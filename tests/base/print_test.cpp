@@ -65,6 +65,16 @@ TEST(print, tags) {
   EXPECT_EQ(streamed(tag::named("print test").value()), "print test");
 }
 
+TEST(gauge, keeps_its_peak_until_that_is_reset) {
+  gauge count;
+  for (const std::uint64_t each : {2U, 5U, 3U}) count.set(each);
+  EXPECT_EQ(count, (gauge{3, 5}));
+  count.reset_peak();
+  EXPECT_EQ(count, (gauge{3, 3}));
+  count.set(4);
+  EXPECT_EQ(count, (gauge{4, 4}));
+}
+
 TEST(print, gauges) {
   EXPECT_EQ(to_string(gauge{3, 5}), "3 (peak 5)");
   EXPECT_EQ(streamed(byte_gauge{4_KiB, 8_KiB}), "4 KiB (peak 8 KiB)");

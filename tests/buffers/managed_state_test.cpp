@@ -295,6 +295,20 @@ TEST_F(managed_users, a_forked_child_is_told_and_touches_nothing) {
 
 // --- Placement -----------------------------------------------------------------------------------
 
+TEST(managed_place, is_of_one_kind) {
+  const managed_place places[] = {managed_place{device_id{2}}, managed_place::host(),
+                                  managed_place::host_node(3)};
+  const char* const texts[] = {"device 2", "host", "host node 3"};
+  const int numbers[] = {2, 0, 3};
+  for (std::size_t i = 0; i < std::size(places); ++i) {
+    EXPECT_EQ(places[i].is_device(), i == 0);
+    EXPECT_EQ(places[i].is_host(), i == 1);
+    EXPECT_EQ(places[i].is_host_node(), i == 2);
+    EXPECT_EQ(places[i].number(), numbers[i]);
+    EXPECT_EQ(to_string(places[i]), texts[i]);
+  }
+}
+
 TEST_F(managed_users, advice_is_for_the_named_part_alone) {
   constexpr std::size_t page = 4096 / sizeof(word);
   const auto on = make_stream();

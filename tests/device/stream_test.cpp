@@ -30,6 +30,9 @@ TEST_F(stream_test, NullIsTheLegacyStream) {
   EXPECT_EQ(null, stream_ref::legacy(device_at(0)));
   EXPECT_NE(null, stream_ref::legacy(device_at(1)));
   EXPECT_NE(null, stream_ref::per_thread(device_at(0)));
+  EXPECT_TRUE(stream_ref::per_thread(device_at(0)).is_per_thread());
+  EXPECT_FALSE(stream_ref::per_thread(device_at(0)).is_legacy());
+  EXPECT_FALSE(null.is_per_thread());
   EXPECT_EQ(null.id().value(), stream_ref::legacy(device_at(0)).id().value());
 }
 

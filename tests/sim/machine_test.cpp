@@ -105,6 +105,28 @@ TEST(Progress, TimedWorkIsCompleteWhenItsTimeHasCome) {
   EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
 }
 
+TEST(Progress, TimeCanComeFromSomebodyElse) {
+  machine_options wanted = with(progress::timed, 1ms);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream s = b.stream();
+  const CUevent e = b.event();
+  ASSERT_EQ(b.cuda.event_record(e, s), CUDA_SUCCESS);
+  time_point shown{999'999ns};
+  b.machine->follow_time([&] { return shown; });
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(b.machine->now(), shown);
+  shown = time_point{500ns};
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(b.machine->now(), time_point{999'999ns}) << "never backwards";
+  shown = time_point{1ms};
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
+  b.machine->follow_time({});
+  shown = time_point{2ms};
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
+  EXPECT_EQ(b.machine->now(), time_point{1ms}) << "not followed any more";
+}
+
 TEST(Progress, ShorterTimedWorkIsCompleteBeforeLongerWorkThatWasQueuedFirst) {
   machine_options wanted = with(progress::timed);
   wanted.costs = cost_table::free();
@@ -242,6 +264,31 @@ TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
   EXPECT_EQ(b.machine->driver_time(), 336ns) << "one call, three handles";
   EXPECT_EQ(b.machine->calls(call::mem_create), 3U);
   EXPECT_EQ(b.machine->calls(call::mem_set_access), 1U);
+}
+
+TEST(Costs, TheTableOfAnH200IsWhatWasMeasured) {
+  const cost_table measured = cost_table::h200();
+  const auto cost = [&](call which) {
+    const call_cost& each = measured.of[static_cast<std::size_t>(which)];
+    return std::pair{each.nanoseconds, each.nanoseconds_per_mib};
+  };
+  using pair = std::pair<double, double>;
+  EXPECT_EQ(cost(call::mem_alloc), (pair{35'000, 235}));
+  EXPECT_EQ(cost(call::mem_free), (pair{35'000, 235}));
+  EXPECT_EQ(cost(call::mem_create), (pair{12'000, 0}));
+  EXPECT_EQ(cost(call::mem_map), (pair{1'000, 0}));
+  EXPECT_EQ(cost(call::mem_set_access), (pair{28'000, 0}));
+  EXPECT_EQ(cost(call::mem_unmap), (pair{18'000, 0}));
+  EXPECT_EQ(cost(call::mem_release), (pair{14'000, 270}));
+  EXPECT_EQ(cost(call::event_record), (pair{200, 0}));
+  EXPECT_EQ(cost(call::event_query), (pair{175, 0}));
+  EXPECT_EQ(cost(call::stream_wait_event), (pair{166, 0}));
+  EXPECT_EQ(cost(call::mem_address_reserve), (pair{0, 0})) << "not measured: nothing";
+  bench b;  // charges them unless told otherwise
+  CUdeviceptr at = 0;
+  const auto before = b.machine->driver_time();
+  ASSERT_EQ(b.cuda.mem_alloc(&at, std::size_t{4} << 20), CUDA_SUCCESS);
+  EXPECT_EQ(b.machine->driver_time() - before, 35'000ns + 4 * 235ns);
 }
 
 TEST(Costs, ABigDeviceCostsNothingUntilItIsTouched) {
