@@ -2,12 +2,16 @@
 """Plants faults in weir and counts which of them its tests notice.
 
     mutate.py [ROOM...] [--count N] [--seed S] [--only TEXT] [--jobs J]
+    mutate.py --sample FILE
 
 A room is a folder of src/ with its public headers, `tools`, `python` or `viewer`. For each, N faults are drawn by the
 seed among those on lines that some test reaches. C++: the faults of all rooms are compiled into one build, asleep
 (switch.hpp), and woken one at a time; a first run of the tests says which test comes by which fault, and only those
 run against it: the room's own first, then the contract suites. Python and the viewer have tools of their own beside
 this file.
+
+A sample names its faults, by room, so that it is the same whatever else changes, and it is quick: the room's own tests
+alone, compiled without optimising. Each of its faults must be noticed.
 
 Survivors are printed with file and line. A fault that changes nothing anyone could see is no survivor: equivalent.json
 holds those that were judged so, each with its reason.
@@ -162,8 +166,8 @@ def draw(mutants, count, seed, taken):
 class Tree:
     """A copy of the sources with the faults in it, and its build. It stays between runs."""
 
-    def __init__(self, folder, jobs):
-        self.source, self.build, self.jobs = folder / "tree", folder / "build", jobs
+    def __init__(self, folder, jobs, quick):
+        self.source, self.build, self.jobs, self.quick = folder / "tree", folder / "build", jobs, quick
         self.source.mkdir(parents=True, exist_ok=True)
         self.said = ""  # what the last build printed
 
@@ -186,11 +190,12 @@ class Tree:
     def configure(self):
         if (self.build / "build.ninja").exists():
             return
+        level = "-O0" if self.quick else "-O1"
         subprocess.run(
             ["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Mutate",
-             "-DWEIR_WERROR=OFF", "-DWEIR_DEVELOPER=ON", "-DWEIR_MUTANTS=ON",
-             f"-DCMAKE_CXX_FLAGS=-O1 -w -include {self.source}/tests/mutation/switch.hpp", "-DCMAKE_C_FLAGS=-O1 -w"],
-            check=True, stdout=subprocess.DEVNULL)
+             "-DWEIR_WERROR=OFF", "-DWEIR_DEVELOPER=ON", "-DWEIR_MUTANTS=ON", f"-DWEIR_UNITY={self.quick}",
+             f"-DCMAKE_CXX_FLAGS={level} -w -include {self.source}/tests/mutation/switch.hpp",
+             f"-DCMAKE_C_FLAGS={level} -w"], check=True, stdout=subprocess.DEVNULL)
 
     def make(self, targets):
         """Builds, and returns the lines of planted files that stood in the way, by file."""
@@ -222,16 +227,21 @@ def without_nearest(mutants, newlines, lines):
     return [each for each in mutants if each.id not in bad]
 
 
-def plant_and_build(tree, planted, targets):
-    """Compiles; faults that do not compile are taken out. What is left, by file."""
+def plant_and_build(tree, planted, stages):
+    """Compiles; faults that do not compile are taken out. Stage by stage, so that one in a header stops the few files
+    of its own room and not all that include it."""
     from cpp_mutants import plant
-    for _ in range(ROUNDS):
+    stages = list(stages)
+    for _ in range(ROUNDS * len(stages)):
         texts = {file: plant((ROOT / file).read_bytes(), mutants) for file, mutants in planted.items()}
         tree.write(texts)
         tree.configure()
-        bad = tree.make(targets)
+        bad = tree.make(stages[0])
         if not bad:
-            return
+            stages.pop(0)
+            if not stages:
+                return
+            continue
         dropped = 0
         for file, lines in bad.items():
             if file not in planted:
@@ -273,16 +283,15 @@ class Program:
         self.problem = ""
 
     def run(self, more, limit, *arguments):
-        """The exit status; None when it took too long."""
+        """The exit status, None when it took too long, and what it printed."""
         process = subprocess.Popen([*self.command, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
                                    env={**os.environ, **self.environment, **more}, text=True, errors="replace")
         try:
             said, _ = process.communicate(timeout=limit)
-            self.said = said
-            return process.returncode
+            return process.returncode, said
         except subprocess.TimeoutExpired:
-            return None
+            return None, ""
         finally:
             try:  # children that a test left behind
                 os.killpg(process.pid, signal.SIGKILL)
@@ -297,7 +306,7 @@ class Program:
         reached.write_bytes(bytes(1 << 20))
         tests.unlink(missing_ok=True)
         began = time.monotonic()
-        status = self.run({"WEIR_MUTANTS_REACHED": str(reached), "WEIR_MUTANTS_TESTS": str(tests)}, 600)
+        status, _ = self.run({"WEIR_MUTANTS_REACHED": str(reached), "WEIR_MUTANTS_TESTS": str(tests)}, 600)
         self.seconds = time.monotonic() - began
         self.numbers = {number for number, byte in enumerate(reached.read_bytes()) if byte}
         reached.unlink()
@@ -335,11 +344,11 @@ def notice(mutant, programs):
             arguments, cost = [], program.seconds
         else:
             continue
-        status = program.run({"WEIR_MUTANT": str(mutant["number"])}, 15 + 6 * cost, *arguments)
+        status, said = program.run({"WEIR_MUTANT": str(mutant["number"])}, 15 + 6 * cost, *arguments)
         if status is None:
             return f"{program.name} (too long)"
         if status != 0:
-            failed = re.search(r"\[  FAILED  \] (\S+)", program.said) if program.tests else None
+            failed = re.search(r"\[  FAILED  \] (\S+)", said) if program.tests else None
             return f"{program.name} {failed[1]}" if failed else program.name
         left -= cost
         if left <= 0:
@@ -348,13 +357,13 @@ def notice(mutant, programs):
 
 
 class Runner:
-    def __init__(self, tree, folder, jobs):
+    def __init__(self, tree, folder, jobs, contracts):
         shown = subprocess.run(["ctest", "--test-dir", tree.build, "--show-only=json-v1"], check=True,
                                capture_output=True, text=True).stdout
         every = [Program(each, tree.build) for each in json.loads(shown)["tests"]]
         self.programs = [each for each in every if each.command and Path(each.command[0]).exists()
                          and not LEFT_OUT.search(each.name) and not {"gpu", "package", "fuzz"} & set(each.labels)]
-        self.folder, self.jobs = folder, jobs
+        self.folder, self.jobs, self.contracts = folder, jobs, contracts
 
     def own(self, room):
         folders = OWN.get(room, [room])
@@ -363,7 +372,7 @@ class Runner:
 
     def asked(self, room):
         own = self.own(room)
-        return own + [each for each in self.programs if each.room in CONTRACTS and each not in own]
+        return own + [each for each in self.programs if each.room in self.contracts and each not in own]
 
     def reach(self, rooms):
         wanted = {each.name: each for room in rooms for each in self.asked(room)}
@@ -373,22 +382,24 @@ class Runner:
                 if program.problem:
                     say(f"  {program.problem}")
 
-    def try_all(self, room, mutants):
-        programs = self.asked(room)
+    def try_all(self, mutants, then):
+        """Of all rooms at once, so that no core waits for a room's slowest. Calls `then` after each."""
+        programs = {room: self.asked(room) for room in {each["room"] for each in mutants}}
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            futures = {pool.submit(notice, each, programs): each for each in mutants}
+            futures = {pool.submit(notice, each, programs[each["room"]]): each for each in mutants}
             for future in concurrent.futures.as_completed(futures):
                 mutant = futures[future]
                 mutant["by"] = future.result()
                 tell(mutant)
+                then()
 
 
 # --- The whole -------------------------------------------------------------------------------------------
 
 
-def test_targets(rooms):
+def test_targets(rooms, contracts):
     """The targets of ninja that hold the programs of the rooms' tests."""
-    folders = {each for room in rooms for each in OWN.get(room, [room])} | set(CONTRACTS)
+    folders = {each for room in rooms for each in OWN.get(room, [room])} | set(contracts)
     targets = []
     for folder in sorted(folders):
         file = ROOT / "tests" / folder / "CMakeLists.txt"
@@ -407,15 +418,20 @@ def run_rooms(rooms, options, results):
     taken, planted, chosen = {0}, collections.defaultdict(list), {}
     for room in rooms:
         every = find_all(room, files[room], database, options.jobs, folder)
-        drawn = draw(every, PLANTED * options.count, f"{options.seed}:{room}", taken)
+        if options.sample:
+            drawn = [each for each in every if each.id in options.sample[room]]
+            tell_missing(room, options, {each.id for each in drawn})
+        else:
+            drawn = draw(every, PLANTED * options.count, f"{options.seed}:{room}", taken)
         say(f"{room}: {len(every)} possible faults, {len(drawn)} drawn")
         chosen[room] = drawn
         for mutant in drawn:
             planted[mutant.file].append(mutant)
-    tree = Tree(folder, options.jobs)
+    tree = Tree(folder, options.jobs, bool(options.sample))
     say("build")
-    plant_and_build(tree, planted, test_targets(rooms))
-    runner = Runner(tree, folder / "reach", options.jobs)
+    stages = [[f"weir_{each}"] for each in files if each != "tools"]
+    plant_and_build(tree, planted, [*stages, test_targets(rooms, options.contracts)])
+    runner = Runner(tree, folder / "reach", options.jobs, options.contracts)
     say("which test comes by which fault")
     runner.reach(rooms)
     for room in rooms:
@@ -429,19 +445,17 @@ def run_rooms(rooms, options, results):
         if options.only:
             tried = [each for each in tried if options.only in f"{each.file}:{each.line} {each.id}"]
         entries = [{"room": room, "id": each.id, "file": each.file, "line": each.line, "function": each.function,
-                    "operator": each.operator, "before": each.before, "after": each.after, "number": each.number}
-                   for each in tried]
-        began = time.monotonic()
-        runner.try_all(room, entries)
+                    "operator": each.operator, "before": each.before, "after": each.after, "number": each.number,
+                    "by": "(not tried)"} for each in tried]
         results[room] = {"compiled": len(compiled), "reached": len(reached), "equivalent": len(known),
-                         "seconds": round(time.monotonic() - began), "mutants": entries}
-        show(room, results[room])
-        save(options, results)
+                         "mutants": entries}
+    say("try them")
+    runner.try_all([each for room in rooms for each in results[room]["mutants"]], lambda: save(options, results))
 
 
-def run_beside(room, options, results):
-    """Python's and the viewer's faults, by the tools beside this file, on a library and a page of the planted tree."""
-    tree = Tree(options.folder, options.jobs)
+def build_product(room, options):
+    """What the tests of Python and of the viewer run on, from the planted tree."""
+    tree = Tree(options.folder, options.jobs, bool(options.sample))
     if not tree.build.exists():
         tree.write({})
         tree.configure()
@@ -449,13 +463,20 @@ def run_beside(room, options, results):
                        "viewer": ("report_page_maker", "tests/report_page/report_page_maker")}[room]
     if tree.make([target]):
         sys.exit("mutate.py: the planted tree does not build:\n" + tree.said[-4000:])
-    command = {"python": [sys.executable, HERE / "python_mutants.py", "run", "--library", tree.build / product,
+    return tree.build / product
+
+
+def run_beside(room, options, results):
+    """Python's and the viewer's faults, by the tools beside this file."""
+    product = options.library if room == "python" and options.library else build_product(room, options)
+    command = {"python": [sys.executable, HERE / "python_mutants.py", "run", "--library", product,
                           "--jobs", str(options.jobs)],
-               "viewer": ["node", HERE / "viewer_mutants.mjs", "run", "--maker", tree.build / product,
+               "viewer": ["node", HERE / "viewer_mutants.mjs", "run", "--maker", product,
                           "--chromium", shutil.which("chromium") or "chromium"]}[room]
-    began, entries = time.monotonic(), []
-    with subprocess.Popen([*command, "--count", str(options.count), "--seed", options.seed], stdout=subprocess.PIPE,
-                          text=True) as process:
+    entries = []
+    command += ["--only", *options.sample[room]] if options.sample else ["--count", str(options.count),
+                                                                         "--seed", options.seed]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             entry = json.loads(line)
             entry["by"] = entry["by"] if entry["state"] != "survived" else None
@@ -463,11 +484,17 @@ def run_beside(room, options, results):
             tell(entry)
     if process.returncode:
         sys.exit(f"mutate.py: {room}: its tool ended with {process.returncode}")
+    if options.sample:
+        tell_missing(room, options, {each["id"] for each in entries})
     excused = HERE / f"equivalent-{room}.json"
     results[room] = {"equivalent": len(json.loads(excused.read_text())) if excused.exists() else 0,
-                     "seconds": round(time.monotonic() - began), "mutants": entries}
-    show(room, results[room])
+                     "mutants": entries}
     save(options, results)
+
+
+def tell_missing(room, options, found):
+    for name in sorted(set(options.sample[room]) - found):
+        say(f"  there is no such fault any more, the sample needs another: {name}")
 
 
 def tell(mutant):
@@ -482,12 +509,12 @@ def show(room, result):
     share = f"{100 * killed / len(tried):.0f} %" if tried else "-"
     say(f"{room:10} {killed:4} of {len(tried):4} noticed ({share}), {result.get('equivalent', 0)} equivalent"
         + (f"; no test reaches {result['compiled'] - result['reached']} of {result['compiled']}"
-           if "compiled" in result else "") + f"; {result['seconds']} s")
+           if "compiled" in result else ""))
 
 
 def save(options, results):
     options.folder.mkdir(parents=True, exist_ok=True)
-    name = f"results-{options.seed}-{'-'.join(results) if len(results) < 4 else 'all'}.json"
+    name = f"results-{'sample' if options.sample else options.seed}-{'-'.join(results) if len(results) < 4 else 'all'}.json"
     (options.folder / name).write_text(json.dumps(results, indent=1))
 
 
@@ -498,10 +525,16 @@ def main():
     parser.add_argument("--seed", default="1")
     parser.add_argument("--only", default="", help="only faults whose place or id holds this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutate")
+    parser.add_argument("--folder", type=Path)
     parser.add_argument("--least", type=float, default=0, help="fail where fewer percent of a room are noticed")
+    parser.add_argument("--sample", type=Path, help="the faults in this file, and no others")
+    parser.add_argument("--library", type=Path, help="a libweir.so for Python's tests; otherwise one is built")
     options = parser.parse_args()
-    options.folder = options.folder.resolve()
+    options.sample = json.loads(options.sample.read_text()) if options.sample else None
+    options.folder = (options.folder or ROOT / "build" / ("mutate-sample" if options.sample else "mutate")).resolve()
+    options.contracts = [] if options.sample else CONTRACTS
+    if options.sample:
+        options.rooms, options.count, options.least = list(options.sample), sys.maxsize, 100
     options.equivalent = json.loads((HERE / "equivalent.json").read_text())
     every = [*rooms_of_sources(), "python", "viewer"]
     unknown = set(options.rooms) - set(every)
