@@ -1,8 +1,6 @@
 // weir as torch's CUDA allocator.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "byte_counters.hpp"
+#include "compat.hpp"
 #include "device_by_page.hpp"
 #include "device_state.hpp"
 #include "imported_block.hpp"
@@ -28,6 +27,9 @@ namespace weir_torch {
 /// A request or free on a cache hit costs what weir's does, a comparison with the thread's last
 /// stream, one load (slow_path_), and the bytes counted. Whatever needs more of a request than that
 /// (history, pools, shared blocks) sets a bit of slow_path_ and is dealt with out of line.
+///
+/// Methods that not every version of torch declares like this are not marked `override`, and where
+/// a signature changed the older forms call the newest (compat.hpp).
 ///
 /// One in a process, never destroyed. Any thread. weir's errors leave as torch's exceptions; a free
 /// never throws.
@@ -45,6 +47,9 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void raw_delete(void* pointer) override;
   void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override;
   void attachOutOfMemoryObserver(torch_cuda::OutOfMemoryObserver observer) override;
+  /// From 2.12 on. Of requests that torch's own allocator would refuse before it asks the driver:
+  /// there are none here, so the observer is never called.
+  void attachOomRejectionObserver(torch_cuda::OutOfMemoryObserver /*observer*/) {}
 
   // --- Devices, limits and caches: devices.cpp --------------------------------------------------
   void init(int devices) override;
@@ -54,31 +59,43 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   bool isEnabled() const override { return true; }
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
-  void emptyCache(MempoolId_t pool = {0, 0}) override;
+  void emptyCache(MempoolId_t pool);
+  void emptyCache() { emptyCache(find_active_pool().id); }  // 2.6, 2.7
   void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override;
   void* getBaseAllocation(void* pointer, std::size_t* size) override;
   void enablePeerAccess(c10::DeviceIndex from, c10::DeviceIndex to) override;
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
                           std::size_t count, cudaStream_t stream, bool peers) override;
-  std::vector<torch_cuda::StreamSegmentSize> getExpandableSegmentSizes(
-      c10::DeviceIndex device) override;
+  segment_sizes getExpandableSegmentSizes(c10::DeviceIndex device);  // from 2.10 on
 
   // --- Stats and snapshots: stats.cpp -----------------------------------------------------------
   torch_cuda::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
   void resetAccumulatedStats(c10::DeviceIndex device) override;
   void resetPeakStats(c10::DeviceIndex device) override;
-  torch_cuda::SnapshotInfo snapshot(MempoolId_t pool, bool with_traces) override;
+  torch_cuda::SnapshotInfo snapshot(MempoolId_t pool, bool with_traces);
+  torch_cuda::SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }  // to 2.10
+  torch_cuda::SnapshotInfo snapshot() { return snapshot(find_active_pool().id); }       // 2.6, 2.7
 
   // --- Histories: recording.cpp -----------------------------------------------------------------
   bool isHistoryEnabled() override;
   void recordHistory(bool enabled, torch_cuda::CreateContextFn stack_recorder,
                      std::size_t max_entries, torch_cuda::RecordContext stack_level, bool clear,
-                     const std::vector<std::string>& skipped_actions) override;
+                     const std::vector<std::string>& skipped_actions);
+  void recordHistory(bool enabled, torch_cuda::CreateContextFn stack_recorder,
+                     std::size_t max_entries, torch_cuda::RecordContext stack_level,
+                     bool clear) {  // 2.8 to 2.10
+    recordHistory(enabled, stack_recorder, max_entries, stack_level, clear, {});
+  }
+  void recordHistory(bool enabled, torch_cuda::CreateContextFn stack_recorder,
+                     std::size_t max_entries,
+                     torch_cuda::RecordContext stack_level) {  // 2.6, 2.7
+    recordHistory(enabled, stack_recorder, max_entries, stack_level, false);
+  }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& fields) override;
-  void pushCompileContext(std::string& text) override;
-  void popCompileContext() override;
-  void setUserMetadata(const std::string& text) override;
-  std::string getUserMetadata() override;
+  void pushCompileContext(std::string& text);     // from 2.8 on
+  void popCompileContext();                       // from 2.8 on
+  void setUserMetadata(const std::string& text);  // from 2.10 on
+  std::string getUserMetadata();                  // from 2.10 on
   void attachAllocatorTraceTracker(torch_cuda::AllocatorTraceTracker tracker) override;
 
   // --- Pools, graphs, checkpoints: graphs.cpp ---------------------------------------------------
@@ -88,9 +105,20 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void releasePool(c10::DeviceIndex device, MempoolId_t pool) override;
   int getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) override;
   void createOrIncrefPool(c10::DeviceIndex device, MempoolId_t pool,
-                          std::shared_ptr<torch_cuda::CUDAAllocator> provider) override;
-  void setUseOnOOM(c10::DeviceIndex device, MempoolId_t pool, bool value) override;
-  void setNoSplit(c10::DeviceIndex device, MempoolId_t pool) override;
+                          std::shared_ptr<torch_cuda::CUDAAllocator> provider);
+  void createOrIncrefPool(c10::DeviceIndex device, MempoolId_t pool,
+                          torch_cuda::CUDAAllocator* provider) {  // 2.8 to 2.10: not owned
+    const std::shared_ptr<torch_cuda::CUDAAllocator> no_owner;
+    createOrIncrefPool(device, pool, {no_owner, provider});
+  }
+  void ensureExistsAndIncrefPool(c10::DeviceIndex device, MempoolId_t pool) {  // 2.6, 2.7
+    createOrIncrefPool(device, pool, std::shared_ptr<torch_cuda::CUDAAllocator>{});
+  }
+  void setUseOnOOM(c10::DeviceIndex device, MempoolId_t pool, bool value);
+  void setUseOnOOM(c10::DeviceIndex device, MempoolId_t pool) {  // 2.8, 2.9
+    setUseOnOOM(device, pool, true);
+  }
+  void setNoSplit(c10::DeviceIndex device, MempoolId_t pool);  // from 2.10 on
   bool checkPoolLiveAllocations(c10::DeviceIndex device, MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override;
   std::shared_ptr<torch_cuda::AllocatorState> getCheckpointState(c10::DeviceIndex device,

@@ -75,7 +75,7 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   state->streams.append_used(used_until_now);
   state->oom_callback =
       state->memory.on_out_of_memory([](weir::bytes) { return run_torch_callbacks(); });
-  const double fraction = torch_cuda::CUDAAllocatorConfig::per_process_memory_fraction();
+  const double fraction = configured_memory_fraction();
   if (fraction < 1.0) {
     state->memory_fraction = fraction;
     checked(state->memory.set_limit(weir::bytes{
@@ -159,8 +159,7 @@ void* weir_allocator::getBaseAllocation(void* pointer, std::size_t* size) {
   return reinterpret_cast<void*>(block.address);
 }
 
-std::vector<torch_cuda::StreamSegmentSize> weir_allocator::getExpandableSegmentSizes(
-    c10::DeviceIndex /*device*/) {
+segment_sizes weir_allocator::getExpandableSegmentSizes(c10::DeviceIndex /*device*/) {
   return {};  // weir's memory belongs to no stream
 }
 

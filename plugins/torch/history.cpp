@@ -24,8 +24,7 @@ void allocation_history::configure(const settings& config) {
               "a history with stacks needs a recorder of stacks");
   std::uint32_t skipped_actions = 0;
   for (const std::string& name : config.skipped_actions)
-    skipped_actions |=
-        1U << static_cast<unsigned>(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
+    skipped_actions |= 1U << static_cast<unsigned>(parse_action(name));
   {
     const std::lock_guard lock{mutex_};
     skipped_actions_ = skipped_actions;
@@ -66,18 +65,17 @@ context allocation_history::capture_stack(RecordContext level) const {
 void allocation_history::add_entry(action kind, const traced_block& block, context stack) {
   if (!has_readers_) return;
   const auto& compiling = compile_contexts();
-  trace_entry entry{kind,
-                    device_,
-                    block.address,
-                    block.size,
-                    block.stream,
-                    block.pool,
-                    c10::getApproximateTime(),
-                    stack_level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC
-                        ? std::move(stack)
-                        : nullptr,
-                    compiling.empty() ? "N/A" : compiling.top(),
-                    metadata_};
+  const bool with_stack = stack_level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
+  trace_entry entry = make_entry({.action = kind,
+                                  .device = device_,
+                                  .address = block.address,
+                                  .size = block.size,
+                                  .stream = block.stream,
+                                  .pool = block.pool,
+                                  .time = c10::getApproximateTime(),
+                                  .stack = with_stack ? std::move(stack) : nullptr,
+                                  .compile_context = compiling.empty() ? "N/A" : compiling.top(),
+                                  .metadata = metadata_});
   for (const auto& tracker : trackers_) tracker(entry);
   if (enabled_ && (skipped_actions_ >> static_cast<unsigned>(kind) & 1U) == 0)
     entries_.add(std::move(entry));

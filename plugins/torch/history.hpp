@@ -2,8 +2,6 @@
 // trackers.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -16,16 +14,11 @@
 #include <unordered_set>
 #include <vector>
 
+#include "compat.hpp"
 #include "ring.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir_torch {
-
-namespace torch_cuda = c10::cuda::CUDACachingAllocator;
-using c10::MempoolId_t;
-using context = std::shared_ptr<c10::GatheredContext>;
-using trace_entry = torch_cuda::TraceEntry;
-using annotation = c10::CachingDeviceAllocator::AnnotationEntry;
 
 /// The block that a trace entry is about.
 struct traced_block {

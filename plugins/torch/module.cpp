@@ -24,7 +24,7 @@ namespace py = pybind11;
 /// Bytes that torch's previous allocator holds once its cache is emptied.
 std::int64_t held_by(torch_cuda::CUDAAllocator& previous) {
   if (!previous.initialized()) return 0;
-  previous.emptyCache({0, 0});
+  empty_cache_of(previous);
   std::int64_t held = 0;
   for (c10::DeviceIndex device = 0; device < c10::cuda::device_count(); ++device)
     held += previous.getDeviceStats(device).reserved_bytes[0].current;
@@ -55,7 +55,9 @@ void install(const std::string& list, bool exportable_if_possible) {
   // torch initialises its allocator together with CUDA; if that has happened, it is done here.
   if (previous->initialized()) allocator->init(c10::cuda::device_count());
   set_installed(allocator);
-  c10::SetAllocator(c10::kCUDA, allocator, 0);
+  // torch.accelerator asks this register. An entry of a lower priority than torch's own, which is 1
+  // from 2.12 on, would be ignored.
+  c10::SetAllocator(c10::kCUDA, allocator, 1);
   torch_cuda::allocator.store(allocator);
 }
 

@@ -1,8 +1,6 @@
 // torch's memory pools on one device: their use counts, and the requests that go to them.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <atomic>
 #include <functional>
 #include <map>
@@ -11,11 +9,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "compat.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
 namespace weir_torch {
-
-using c10::MempoolId_t;
 
 /// torch names a pool by a pair of numbers; here each is a weir pool that keeps its memory.
 ///

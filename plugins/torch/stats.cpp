@@ -1,5 +1,4 @@
 // memory_stats() and memory_snapshot().
-#include <c10/core/AllocatorConfig.h>
 #include <c10/util/ApproximateClock.h>
 
 #include <algorithm>
@@ -12,26 +11,22 @@
 namespace weir_torch {
 namespace {
 
-using c10::CachingAllocator::Stat;
-using c10::CachingAllocator::StatArray;
-using c10::CachingAllocator::StatType;
-
 std::int64_t as_signed(std::uint64_t value) noexcept { return static_cast<std::int64_t>(value); }
 
 /// weir knows no small and large pools; torch's sums must add up, so all of it counts as large.
-void fill(StatArray& stats, weir::gauge gauge, std::int64_t allocated, std::int64_t freed) {
-  Stat stat;
-  stat.current = as_signed(gauge.current);
-  stat.peak = as_signed(std::max(gauge.peak, gauge.current));
-  stat.allocated = std::max<std::int64_t>(allocated, 0);
-  stat.freed = std::max<std::int64_t>(freed, 0);
-  stats[static_cast<std::size_t>(StatType::AGGREGATE)] = stat;
-  stats[static_cast<std::size_t>(StatType::LARGE_POOL)] = stat;
+void fill(stat_array& stats, weir::gauge gauge, std::int64_t allocated, std::int64_t freed) {
+  stat_array::value_type all;
+  all.current = as_signed(gauge.current);
+  all.peak = as_signed(std::max(gauge.peak, gauge.current));
+  all.allocated = std::max<std::int64_t>(allocated, 0);
+  all.freed = std::max<std::int64_t>(freed, 0);
+  stats[static_cast<std::size_t>(stat_type::AGGREGATE)] = all;
+  stats[static_cast<std::size_t>(stat_type::LARGE_POOL)] = all;
 }
 
 /// Sums since the last reset: what was ever allocated is counted, and what was freed follows from
 /// what is live.
-void fill_sum(StatArray& stats, weir::gauge now, weir::gauge at_reset, std::uint64_t total,
+void fill_sum(stat_array& stats, weir::gauge now, weir::gauge at_reset, std::uint64_t total,
               std::uint64_t total_at_reset) {
   const std::int64_t allocated = as_signed(total - total_at_reset);
   fill(stats, now, allocated, allocated - (as_signed(now.current) - as_signed(at_reset.current)));
@@ -150,9 +145,7 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
 }
 
 torch_cuda::SnapshotInfo weir_allocator::snapshot(MempoolId_t pool, bool with_traces) {
-  using c10::CachingAllocator::AcceleratorAllocatorConfig;
-  using torch_cuda::CUDAAllocatorConfig;
-  torch_cuda::SnapshotInfo info;
+  torch_cuda::SnapshotInfo info{};
   if (with_traces) info.device_traces.resize(static_cast<std::size_t>(devices_.load()));
   for_each_device([&](device_state& state) { add_to_snapshot(state, pool, info); });
   if (with_traces) {
@@ -164,17 +157,7 @@ torch_cuda::SnapshotInfo weir_allocator::snapshot(MempoolId_t pool, bool with_tr
     for (auto& entries : info.device_traces)
       for (auto& entry : entries) entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
   }
-  auto& config = info.config_metadata;
-  config.garbage_collection_threshold = AcceleratorAllocatorConfig::garbage_collection_threshold();
-  config.max_split_size = AcceleratorAllocatorConfig::max_split_size();
-  config.pinned_num_register_threads = CUDAAllocatorConfig::pinned_num_register_threads();
-  config.expandable_segments = CUDAAllocatorConfig::expandable_segments();
-  config.release_lock_on_malloc = CUDAAllocatorConfig::release_lock_on_cudamalloc();
-  config.pinned_use_host_register = CUDAAllocatorConfig::pinned_use_cuda_host_register();
-  config.last_allocator_settings = AcceleratorAllocatorConfig::last_allocator_settings();
-  config.graph_capture_record_stream_reuse =
-      CUDAAllocatorConfig::graph_capture_record_stream_reuse();
-  config.roundup_power2_divisions = AcceleratorAllocatorConfig::roundup_power2_divisions();
+  info.config_metadata = describe_settings<decltype(info.config_metadata)>();
   return info;
 }
 
