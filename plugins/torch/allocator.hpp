@@ -92,10 +92,14 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
     recordHistory(enabled, stack_recorder, max_entries, stack_level, false);
   }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& fields) override;
-  void pushCompileContext(std::string& text);     // from 2.8 on
-  void popCompileContext();                       // from 2.8 on
-  void setUserMetadata(const std::string& text);  // from 2.10 on
-  std::string getUserMetadata();                  // from 2.10 on
+  void pushCompileContext(std::string& text);                         // from 2.8 on
+  void popCompileContext();                                           // from 2.8 on
+  void setUserMetadata(const std::string& text);                      // from 2.10 on
+  std::string getUserMetadata();                                      // from 2.10 on
+  bool supportsUserMetadata() { return true; }                        // from 2.14 on
+  void annotateMemory(const void* pointer, const std::string& text);  // from 2.14 on
+  /// The stack that a live block was allocated with, if it was recorded. From 2.12 on.
+  context getContextForPointer(const void* pointer);
   void attachAllocatorTraceTracker(torch_cuda::AllocatorTraceTracker tracker) override;
 
   // --- Pools, graphs, checkpoints: graphs.cpp ---------------------------------------------------

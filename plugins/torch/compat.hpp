@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -124,6 +125,16 @@ Entry make_entry(entry_fields&& from) {
   }
 }
 
+/// The action of entries that annotate a block, where torch has it (from 2.14 on).
+template <class Entry = trace_entry>
+constexpr std::optional<typename Entry::Action> find_annotate_action() {
+  if constexpr (requires { Entry::Action::ANNOTATE; }) {
+    return Entry::Action::ANNOTATE;
+  } else {
+    return std::nullopt;
+  }
+}
+
 /// "segment_map", …, as torch names them where entries are to be skipped.
 template <class Entry = trace_entry>
 auto parse_action(std::string_view name) {
@@ -141,9 +152,8 @@ auto parse_action(std::string_view name) {
   };
   for (const auto& [known, value] : actions)
     if (known == name) return value;
-  if constexpr (requires { action::ANNOTATE; }) {
-    if (name == "annotate") return action::ANNOTATE;
-  }
+  if (const auto annotate = find_annotate_action<Entry>(); annotate && name == "annotate")
+    return *annotate;
   TORCH_CHECK(false, "Unknown TraceEntry action: ", name);
 }
 

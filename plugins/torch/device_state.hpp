@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "history.hpp"
 #include "imported_block.hpp"
@@ -40,7 +41,7 @@ struct device_state {
         gpu{memory.device()},
         streams{device, gpu, used},
         pools{memory, on_change},
-        history{device, on_change},
+        history{device, on_change, [this](weir::pool_id pool) { return pools.torch_id_of(pool); }},
         unmaps{gpu} {}
 
   const c10::DeviceIndex index;
@@ -66,7 +67,13 @@ struct device_state {
   void update_history_observer() {
     if (history.has_readers() == static_cast<bool>(history_observer)) return;
     if (history.has_readers()) {
+      history.begin_segments();
       history_observer = memory.add_observer(history);
+      std::vector<segment_table::segment> mapped;
+      for (const weir::pool_snapshot& pool : memory.snapshot().pools)
+        for (const weir::physical_info& piece : pool.physical)
+          mapped.push_back({piece.address, piece.size.count(), pool.id});
+      history.set_segments(mapped);
     } else {
       history_observer.end();
     }

@@ -62,21 +62,29 @@ context allocation_history::capture_stack(RecordContext level) const {
   return record == nullptr ? nullptr : record();
 }
 
-void allocation_history::add_entry(action kind, const traced_block& block, context stack) {
+void allocation_history::add_entry(action kind, const traced_block& block, context stack,
+                                   const std::string* attached_text) {
   if (!has_readers_) return;
   const auto& compiling = compile_contexts();
   const bool with_stack = stack_level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
-  trace_entry entry = make_entry({.action = kind,
-                                  .device = device_,
-                                  .address = block.address,
-                                  .size = block.size,
-                                  .stream = block.stream,
-                                  .pool = block.pool,
-                                  .time = c10::getApproximateTime(),
-                                  .stack = with_stack ? std::move(stack) : nullptr,
-                                  .compile_context = compiling.empty() ? "N/A" : compiling.top(),
-                                  .metadata = metadata_});
-  for (const auto& tracker : trackers_) tracker(entry);
+  trace_entry entry =
+      make_entry({.action = kind,
+                  .device = device_,
+                  .address = block.address,
+                  .size = block.size,
+                  .stream = block.stream,
+                  .pool = block.pool,
+                  .time = c10::getApproximateTime(),
+                  .stack = with_stack ? std::move(stack) : nullptr,
+                  .compile_context = compiling.empty() ? "N/A" : compiling.top(),
+                  .metadata = attached_text != nullptr ? *attached_text : metadata_});
+  for (const auto& tracker : trackers_) {
+    try {
+      tracker(entry);
+    } catch (...) {
+      // NCCL's throws if it never registered a segment that is freed. The others are told.
+    }
+  }
   if (enabled_ && (skipped_actions_ >> static_cast<unsigned>(kind) & 1U) == 0)
     entries_.add(std::move(entry));
 }
@@ -141,7 +149,17 @@ void allocation_history::on_out_of_memory(std::uint64_t size, std::uint64_t devi
 
 void allocation_history::on_snapshot(std::uint64_t active, MempoolId_t pool) {
   const std::lock_guard lock{mutex_};
+  if (!trackers_.empty()) segments_.merge();  // they may register the segments that were shown
   add_entry(action::SNAPSHOT, {0, active, nullptr, pool}, nullptr);
+}
+
+void allocation_history::annotate(const traced_block& block, context stack,
+                                  const std::string& text) {
+  constexpr auto annotate_action = find_annotate_action();
+  if constexpr (annotate_action) {
+    const std::lock_guard lock{mutex_};
+    add_entry(*annotate_action, block, std::move(stack), &text);
+  }
 }
 
 void allocation_history::complete_frees(const std::unordered_set<std::uint64_t>& pending) {
@@ -185,22 +203,60 @@ void allocation_history::pop_compile_context() {
   if (!compile_contexts().empty()) compile_contexts().pop();
 }
 
-void allocation_history::on_event(const weir::memory_event& event) noexcept try {
-  if (!has_readers()) return;
+// --- Segments -----------------------------------------------------------------------------------
+
+void allocation_history::begin_segments() {
   const std::lock_guard lock{mutex_};
+  segments_.clear();
+  early_events_.emplace();
+}
+
+void allocation_history::set_segments(const std::vector<segment_table::segment>& mapped) {
+  const std::lock_guard lock{mutex_};
+  segment_table::changes told;  // entries of the early events were added when they came
+  segments_.clear();
+  for (const auto& [address, size, pool] : mapped) segments_.reserve(address, size, pool, told);
+  // Some of them may be in `mapped` already: what counts is how the last one left an address.
+  if (early_events_)
+    for (const weir::memory_event& event : *early_events_) apply_to_segments(event, told);
+  early_events_.reset();
+  segments_.merge();
+}
+
+void allocation_history::apply_to_segments(const weir::memory_event& event,
+                                           segment_table::changes& told) {
   switch (event.kind) {
     case weir::memory_event_kind::reserve:
-      add_entry(action::SEGMENT_MAP, {event.address, event.size, nullptr, {0, 0}}, nullptr);
+      segments_.reserve(event.address, event.size, event.pool, told);
       break;
     case weir::memory_event_kind::release:
-      add_entry(action::SEGMENT_UNMAP, {event.address, event.size, nullptr, {0, 0}}, nullptr);
+      segments_.release(event.address, event.size, event.pool, told);
       break;
     case weir::memory_event_kind::move:
-      add_entry(action::SEGMENT_UNMAP, {event.other_address, event.size, nullptr, {0, 0}}, nullptr);
-      add_entry(action::SEGMENT_MAP, {event.address, event.size, nullptr, {0, 0}}, nullptr);
+      segments_.release(event.other_address, event.size, event.pool, told);
+      segments_.reserve(event.address, event.size, event.pool, told);
       break;
     default:
       break;
+  }
+}
+
+void allocation_history::on_event(const weir::memory_event& event) noexcept try {
+  if (event.kind != weir::memory_event_kind::reserve &&
+      event.kind != weir::memory_event_kind::release && event.kind != weir::memory_event_kind::move)
+    return;
+  const MempoolId_t fallback = torch_id_(event.pool);
+  const std::lock_guard lock{mutex_};
+  if (early_events_) early_events_->push_back(event);
+  segment_table::changes told;
+  apply_to_segments(event, told);
+  for (const auto& [what, address, size, pool] : told) {
+    const action kind = what == segment_change::kind::alloc   ? action::SEGMENT_ALLOC
+                        : what == segment_change::kind::map   ? action::SEGMENT_MAP
+                        : what == segment_change::kind::unmap ? action::SEGMENT_UNMAP
+                                                              : action::SEGMENT_FREE;
+    const MempoolId_t id = pool == event.pool ? fallback : torch_id_(pool);
+    add_entry(kind, {.address = address, .size = size, .pool = id}, nullptr);
   }
 } catch (...) {
   // An entry is lost for want of host memory, or a tracker threw: the allocator goes on.

@@ -16,6 +16,7 @@
 
 #include "compat.hpp"
 #include "ring.hpp"
+#include "segment_table.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir_torch {
@@ -40,8 +41,10 @@ struct traced_block {
 /// released once the interpreter is gone.
 class allocation_history final : public weir::event_sink {
  public:
-  allocation_history(c10::DeviceIndex device, std::function<void()> on_change)
-      : device_{device}, on_change_{std::move(on_change)} {}
+  /// `torch_id` names weir's pools; it is called with weir's lock held.
+  allocation_history(c10::DeviceIndex device, std::function<void()> on_change,
+                     std::function<MempoolId_t(weir::pool_id)> torch_id)
+      : device_{device}, on_change_{std::move(on_change)}, torch_id_{std::move(torch_id)} {}
   allocation_history(const allocation_history&) = delete;
   allocation_history& operator=(const allocation_history&) = delete;
 
@@ -77,6 +80,8 @@ class allocation_history final : public weir::event_sink {
   void on_out_of_memory(std::uint64_t size, std::uint64_t device_free, void* stream,
                         MempoolId_t pool, context stack);
   void on_snapshot(std::uint64_t active, MempoolId_t pool);
+  /// Attaches a text to a live block. Only where torch has such entries (from 2.14 on).
+  void annotate(const traced_block& block, context stack, const std::string& text);
   /// Completes the frees whose memory is not among `pending` any more.
   void complete_frees(const std::unordered_set<std::uint64_t>& pending);
 
@@ -90,17 +95,24 @@ class allocation_history final : public weir::event_sink {
 
   /// Physical memory is reserved, released or moved: segment entries.
   void on_event(const weir::memory_event& event) noexcept override;
+  /// Before and after this becomes an observer of the allocator, with what is mapped by then:
+  /// events that come in between count on top of that.
+  void begin_segments();
+  void set_segments(const std::vector<segment_table::segment>& mapped);
 
  private:
   using action = trace_entry::Action;
 
   // All of these need the lock.
-  void add_entry(action kind, const traced_block& block, context stack);
+  void add_entry(action kind, const traced_block& block, context stack,
+                 const std::string* attached_text = nullptr);
+  void apply_to_segments(const weir::memory_event& event, segment_table::changes& told);
   void complete_overlapping(std::uint64_t address, std::uint64_t size);
   void update() noexcept;
 
   const c10::DeviceIndex device_;
   const std::function<void()> on_change_;  // is_active() may have changed
+  const std::function<MempoolId_t(weir::pool_id)> torch_id_;
   std::atomic<bool> enabled_{false};
   std::atomic<bool> has_readers_{false};
   std::atomic<std::size_t> stack_count_{0};
@@ -115,6 +127,8 @@ class allocation_history final : public weir::event_sink {
   std::unordered_set<std::uint64_t> stream_recorded_;    // addresses
   std::map<std::uint64_t, traced_block> pending_frees_;  // freed, not completed
   std::string metadata_;
+  segment_table segments_;
+  std::optional<std::vector<weir::memory_event>> early_events_;  // since begin_segments()
 };
 
 /// Annotations of all devices (torch.profiler.record_function with global annotations).

@@ -71,6 +71,21 @@ std::string weir_allocator::getUserMetadata() {
   return state_of(c10::cuda::current_device()).history.metadata();
 }
 
+void weir_allocator::annotateMemory(const void* pointer, const std::string& text) {
+  device_state* const state = find_owner(pointer);
+  TORCH_CHECK(state != nullptr && state->memory.size_of(pointer),
+              "annotateMemory: no live allocation found at pointer ", pointer);
+  if (!state->history.has_readers()) return;
+  state->history.annotate(trace_of(*state, pointer),
+                          state->history.capture_stack(torch_cuda::RecordContext::ALLOC), text);
+}
+
+context weir_allocator::getContextForPointer(const void* pointer) {
+  const device_state* const state = find_owner(pointer);
+  return state == nullptr ? nullptr
+                          : state->history.stack_of(reinterpret_cast<std::uint64_t>(pointer));
+}
+
 // --- Recordings ---------------------------------------------------------------------------------
 
 void weir_allocator::record(c10::DeviceIndex device, const std::string& path, bool stacks) {

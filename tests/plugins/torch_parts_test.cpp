@@ -9,6 +9,7 @@
 #include "torch/byte_counters.hpp"
 #include "torch/device_by_page.hpp"
 #include "torch/ring.hpp"
+#include "torch/segment_table.hpp"
 #include "torch/torch_snapshot.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
@@ -49,6 +50,99 @@ TEST(ring, has_room_for_one_entry_at_least) {
   last.add(1);
   last.add(2);
   EXPECT_THAT(last.all(), ElementsAre(2));
+}
+
+// --- segment_table ------------------------------------------------------------------------------
+
+using change = segment_change::kind;
+constexpr weir::pool_id own{0};
+constexpr weir::pool_id other{1};
+
+TEST(segment_table, tells_new_segments_from_extensions) {
+  segment_table segments;
+  segment_table::changes told;
+  segments.reserve(100, 10, own, told);
+  segments.reserve(110, 10, own, told);    // behind it
+  segments.reserve(90, 10, own, told);     // in front of it
+  segments.reserve(120, 10, other, told);  // of another pool
+  segments.reserve(200, 10, own, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::alloc, 100, 10, own},
+                                segment_change{change::map, 110, 10, own},
+                                segment_change{change::map, 90, 10, own},
+                                segment_change{change::alloc, 120, 10, other},
+                                segment_change{change::alloc, 200, 10, own}));
+}
+
+TEST(segment_table, frees_a_segment_as_it_was_allocated_and_unmaps_its_extensions) {
+  segment_table segments;
+  segment_table::changes told;
+  segments.reserve(100, 10, own, told);
+  segments.reserve(110, 10, own, told);
+  told.clear();
+  segments.release(110, 10, own, told);
+  segments.release(100, 10, own, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::unmap, 110, 10, own},
+                                segment_change{change::free, 100, 10, own}));
+  EXPECT_THAT(segments.all(), IsEmpty());
+}
+
+TEST(segment_table, frees_a_segment_whole_when_a_part_goes_and_allocates_the_rest_anew) {
+  segment_table segments;
+  segment_table::changes told;
+  segments.reserve(100, 30, other, told);
+  told.clear();
+  segments.release(110, 10, other, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::free, 100, 30, other},
+                                segment_change{change::alloc, 100, 10, other},
+                                segment_change{change::alloc, 120, 10, other}));
+  told.clear();
+  segments.release(100, 10, other, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::free, 100, 10, other}));
+}
+
+TEST(segment_table, has_the_segments_of_a_snapshot_after_a_merge) {
+  segment_table segments;
+  segment_table::changes told;
+  segments.reserve(100, 10, own, told);
+  segments.reserve(110, 10, own, told);
+  segments.reserve(120, 10, other, told);
+  segments.merge();
+  told.clear();
+  segments.release(110, 10, own, told);  // an extension before the merge
+  EXPECT_THAT(told, ElementsAre(segment_change{change::free, 100, 20, own},
+                                segment_change{change::alloc, 100, 10, own}));
+}
+
+TEST(segment_table, frees_a_segment_that_was_merged_into_one_before_it_with_that) {
+  segment_table segments;
+  segment_table::changes told;
+  segments.reserve(110, 10, own, told);
+  segments.reserve(100, 10, own, told);  // in front of it
+  segments.merge();
+  told.clear();
+  segments.release(100, 10, own, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::free, 110, 10, own},
+                                segment_change{change::free, 100, 20, own},
+                                segment_change{change::alloc, 110, 10, own}));
+}
+
+TEST(segment_table, unmaps_what_it_does_not_know_and_replaces_what_it_knows_already) {
+  segment_table segments;
+  segment_table::changes told;
+  segments.release(100, 10, own, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::unmap, 100, 10, own}));
+  segments.reserve(100, 30, own, told);
+  told.clear();
+  segments.reserve(110, 10, own, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::map, 110, 10, own}));
+  std::uint64_t mapped = 0;
+  for (const auto& segment : segments.all()) mapped += segment.size;
+  EXPECT_EQ(mapped, 30U);
+  told.clear();
+  segments.release(95, 10, own, told);  // half of it unknown
+  EXPECT_THAT(told, ElementsAre(segment_change{change::unmap, 95, 5, own},
+                                segment_change{change::free, 100, 10, own},
+                                segment_change{change::alloc, 105, 5, own}));
 }
 
 TEST(byte_counters, adds_up_threads_also_those_that_ended) {

@@ -59,7 +59,7 @@ class Functions(AllocatorTest):
                 x = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
                 weir.torch.stop()
                 actions = {entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]}
-                assert {"alloc", "segment_map"} <= actions, actions
+                assert {"alloc", "segment_alloc"} <= actions, actions
                 """, before=f"""
                 import os
                 folder = {folder!r}

@@ -30,12 +30,14 @@ LAST = 10**6
 
 # Minor versions of torch 2 (from, to) in which the method overrides one of torch's.
 OVERRIDING = {
+    "annotateMemory(const void*, const string&)": (14, LAST),
     "attachOomRejectionObserver(OutOfMemoryObserver)": (12, LAST),
     "createOrIncrefPool(DeviceIndex, MempoolId_t, CUDAAllocator*)": (8, 10),
     "createOrIncrefPool(DeviceIndex, MempoolId_t, shared_ptr<CUDAAllocator>)": (11, LAST),
     "emptyCache()": (6, 7),
     "emptyCache(MempoolId_t)": (8, LAST),
     "ensureExistsAndIncrefPool(DeviceIndex, MempoolId_t)": (6, 7),
+    "getContextForPointer(const void*)": (12, LAST),
     "getExpandableSegmentSizes(DeviceIndex)": (10, LAST),
     "getUserMetadata()": (10, LAST),
     "popCompileContext()": (8, LAST),
@@ -51,6 +53,7 @@ OVERRIDING = {
     "snapshot()": (6, 7),
     "snapshot(MempoolId_t)": (8, 10),
     "snapshot(MempoolId_t, bool)": (11, LAST),
+    "supportsUserMetadata()": (14, LAST),
 }
 
 # The same of methods that are left to torch's defaults.
@@ -58,12 +61,9 @@ INHERITED = {
     "Allocator::is_simple_data_ptr": (6, LAST),
     "CUDAAllocator::recordStream": (9, LAST),   # for any device's stream: calls ours
     "CUDAAllocator::getMemoryInfo": (10, LAST),  # asks the driver
-    "CUDAAllocator::getContextForPointer": (12, LAST),
     "CUDAAllocator::allocateWithAddress": (13, LAST),
     "CUDAAllocator::markCaptureBegin": (13, LAST),
     "CUDAAllocator::markCaptureEnd": (13, LAST),
-    "CUDAAllocator::annotateMemory": (14, LAST),
-    "CUDAAllocator::supportsUserMetadata": (14, LAST),
 }
 
 
