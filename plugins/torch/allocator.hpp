@@ -191,6 +191,9 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   [[nodiscard]] traced_block trace_of(device_state& state, const void* pointer) const;
   static void deleter(void* pointer);
 
+  /// Notes what torch's pools reserve now. Costs a lock of weir's for each, and a snapshot while
+  /// pools that are not in use any more have live blocks.
+  static void note_pool_reserves(device_state& state);
   void add_to_snapshot(device_state& state, MempoolId_t only, torch_cuda::SnapshotInfo& snapshot);
 
   std::atomic<std::uint32_t> slow_path_{0};         // slow_path_reason

@@ -78,6 +78,27 @@ active_pool find_active_pool() {
   return {};
 }
 
+// --- Counters and snapshots ---------------------------------------------------------------------
+
+/// Whether memory_stats() has counters for each pool (from 2.13 on).
+template <class Stats = torch_cuda::DeviceStats>
+constexpr bool has_pool_stats() {
+  return requires(Stats & stats) { stats.reserved_bytes_by_private_pools; };
+}
+
+/// The pool's counters, which must exist (has_pool_stats()).
+template <class Stats>
+stat_array& pool_stats(Stats& stats, MempoolId_t pool) {
+  return stats.reserved_bytes_by_private_pools[pool];
+}
+
+/// Where torch sorts the segments of a pool to register them with NCCL (from 2.11 on).
+template <class Segment>
+void set_registration_order(Segment& segment, std::size_t number) {
+  if constexpr (requires { segment.registration_counter; })
+    segment.registration_counter = static_cast<std::int32_t>(number);
+}
+
 // --- Histories ----------------------------------------------------------------------------------
 
 struct entry_fields {

@@ -12,6 +12,7 @@
 
 #include "history.hpp"
 #include "imported_block.hpp"
+#include "pool_reserves.hpp"
 #include "pools.hpp"
 #include "streams.hpp"
 #include "used_streams.hpp"
@@ -61,6 +62,7 @@ struct device_state {
   std::unique_ptr<weir::recorder> recording;
   weir::observer_registration recording_observer;
   counters_at_reset reset;
+  pool_reserves private_reserves;  // only where torch has a field for it
   double memory_fraction = 1.0;
 
   /// Registers the history with the allocator while its entries have readers. Needs the lock.

@@ -58,7 +58,9 @@ void weir_allocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool
 }
 
 void weir_allocator::releasePool(c10::DeviceIndex device, MempoolId_t pool) {
-  state_of(device).pools.release(pool);
+  device_state& state = state_of(device);
+  if (state.pools.use_count(pool) == 1) note_pool_reserves(state);  // the last time that it can be
+  state.pools.release(pool);
 }
 
 int weir_allocator::getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) {

@@ -67,6 +67,13 @@ std::vector<weir::memory_pool> pool_table::last_resorts() const {
   return pools;
 }
 
+std::vector<std::pair<MempoolId_t, weir::memory_pool>> pool_table::all() const {
+  const std::lock_guard lock{mutex_};
+  std::vector<std::pair<MempoolId_t, weir::memory_pool>> pools;
+  for (const auto& [id, pool] : pools_) pools.emplace_back(id, pool.memory);
+  return pools;
+}
+
 MempoolId_t pool_table::torch_id_of(weir::pool_id pool) const {
   const std::lock_guard lock{mutex_};
   const auto id = torch_ids_.find(pool);

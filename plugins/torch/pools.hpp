@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "compat.hpp"
@@ -45,6 +46,8 @@ class pool_table {
   void set_last_resort(MempoolId_t id, bool value);
   /// Pools to try when there is no other memory.
   [[nodiscard]] std::vector<weir::memory_pool> last_resorts() const;
+  /// Those that are in use.
+  [[nodiscard]] std::vector<std::pair<MempoolId_t, weir::memory_pool>> all() const;
   /// torch's id of a weir pool, also of one that was released; {0, 0} is the allocator's own.
   [[nodiscard]] MempoolId_t torch_id_of(weir::pool_id pool) const;
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <unordered_set>
+#include <vector>
 
 #include "allocator.hpp"
 #include "torch_snapshot.hpp"
@@ -36,7 +38,38 @@ weir::gauge in_bytes(const weir::byte_gauge& size) {
   return {size.current.count(), size.peak.count()};
 }
 
+/// The counters of torch's pools, where torch asks for them.
+template <class Stats>
+void fill_pools(Stats& stats, const pool_reserves& reserves) {
+  if constexpr (has_pool_stats<Stats>()) {
+    for (const auto& [id, counters] : reserves.all())
+      fill(pool_stats(stats, id), {counters.current, counters.peak}, as_signed(counters.allocated),
+           as_signed(counters.freed));
+  }
+}
+
 }  // namespace
+
+void weir_allocator::note_pool_reserves(device_state& state) {
+  if constexpr (!has_pool_stats()) return;
+  std::map<MempoolId_t, weir::byte_gauge> seen;
+  for (const auto& [id, pool] : state.pools.all()) seen[id] = pool.stats().reserved;
+  const std::lock_guard lock{state.mutex};
+  std::vector<MempoolId_t> released;
+  for (const auto& id : state.private_reserves.with_memory())
+    if (seen.count(id) == 0) released.push_back(id);
+  if (!released.empty()) {
+    for (const auto& id : released) seen[id] = {};  // unless it is found among what still exists
+    for (const weir::pool_snapshot& pool : state.memory.snapshot().pools) {
+      const auto entry = seen.find(state.pools.torch_id_of(pool.id));
+      if (entry == seen.end()) continue;
+      if (std::find(released.begin(), released.end(), entry->first) == released.end()) continue;
+      entry->second.current += pool.stats.reserved.current;
+    }
+  }
+  for (const auto& [id, reserved] : seen)
+    state.private_reserves.note(id, reserved.current.count(), reserved.peak.count());
+}
 
 torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) {
   torch_cuda::DeviceStats stats;
@@ -45,10 +78,12 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
   if (state == nullptr) return stats;
   const weir::memory_stats now = state->memory.stats();
   const byte_counters::sums total = byte_counters_.read(static_cast<std::size_t>(device));
+  note_pool_reserves(*state);
   counters_at_reset reset;
   {
     const std::lock_guard lock{state->mutex};
     reset = state->reset;
+    fill_pools(stats, state->private_reserves);
   }
   const auto since = [](std::uint64_t counter, std::uint64_t before) {
     return as_signed(counter - before);
@@ -90,12 +125,19 @@ void weir_allocator::resetAccumulatedStats(c10::DeviceIndex device) {
   now.rounded = total.rounded;
   now.synchronizations = state->synchronizations;
   now.ooms = state->ooms;
+  note_pool_reserves(*state);
   const std::lock_guard lock{state->mutex};
   state->reset = now;
+  state->private_reserves.reset_sums();
 }
 
 void weir_allocator::resetPeakStats(c10::DeviceIndex device) {
-  if (device_state* const state = find_state(device)) state->memory.reset_peaks();
+  device_state* const state = find_state(device);
+  if (state == nullptr) return;
+  note_pool_reserves(*state);
+  state->memory.reset_peaks();
+  const std::lock_guard lock{state->mutex};
+  state->private_reserves.reset_peaks();
 }
 
 // --- Snapshots ----------------------------------------------------------------------------------
@@ -106,6 +148,9 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
   std::unordered_set<std::uint64_t> pending;
   std::uint64_t active = 0;
   for (const weir::pool_snapshot& pool : all.pools) {
+    // By address: a pool lies in one range of addresses and is filled in the order of its requests,
+    // so processes with the same requests have the same order.
+    std::size_t number = 0;
     const MempoolId_t id = state.pools.torch_id_of(pool.id);
     const bool is_shown = only == MempoolId_t(0, 0) || id == only;
     for (const snapshot_segment& range : segments_of(pool)) {
@@ -120,6 +165,7 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
       segment.is_large = true;
       segment.is_expandable = true;
       segment.owner_private_pool_id = id;
+      set_registration_order(segment, number++);
       for (const snapshot_block& piece : range.blocks) {
         if (piece.state == snapshot_block::kind::pending_free) pending.insert(piece.address);
         if (!is_shown) continue;

@@ -8,6 +8,7 @@
 
 #include "torch/byte_counters.hpp"
 #include "torch/device_by_page.hpp"
+#include "torch/pool_reserves.hpp"
 #include "torch/ring.hpp"
 #include "torch/segment_table.hpp"
 #include "torch/torch_snapshot.hpp"
@@ -143,6 +144,27 @@ TEST(segment_table, unmaps_what_it_does_not_know_and_replaces_what_it_knows_alre
   EXPECT_THAT(told, ElementsAre(segment_change{change::unmap, 95, 5, own},
                                 segment_change{change::free, 100, 10, own},
                                 segment_change{change::alloc, 105, 5, own}));
+}
+
+// --- pool_reserves ------------------------------------------------------------------------------
+
+TEST(pool_reserves, keeps_the_counters_of_a_pool_that_is_gone_until_they_are_reset) {
+  using counters = pool_reserves::counters;
+  constexpr pool_reserves::pool one{0, 1};
+  constexpr pool_reserves::pool two{7, 0};
+  pool_reserves reserves;
+  reserves.note(one, 100, 150);
+  reserves.note(two, 40, 40);
+  reserves.note(one, 60, 150);
+  EXPECT_EQ(reserves.all().at(one), (counters{60, 150, 100, 40}));
+  EXPECT_EQ(reserves.all().at(two), (counters{40, 40, 40, 0}));
+  reserves.reset_sums();
+  EXPECT_EQ(reserves.all().at(one), (counters{60, 150, 0, 0}));
+  reserves.reset_peaks();
+  EXPECT_EQ(reserves.all().at(one), (counters{60, 60, 0, 0}));
+  reserves.note(one, 0, 0);
+  EXPECT_EQ(reserves.all().at(one), (counters{0, 60, 0, 60}));
+  EXPECT_THAT(reserves.with_memory(), ElementsAre(two));
 }
 
 TEST(byte_counters, adds_up_threads_also_those_that_ended) {
