@@ -137,6 +137,35 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size,
   return block;
 }
 
+c10::DataPtr weir_allocator::allocateWithAddress(std::size_t size, void* address) {
+  const c10::DeviceIndex device = current_device();
+  const c10::Device where{c10::kCUDA, device};
+  if (size == 0) return {nullptr, nullptr, &deleter, where};
+  device_state& state = state_of(device);
+  std::optional<weir::stream_ref> scratch;
+  const weir::stream_ref& stream =
+      state.streams.look_up(c10::cuda::getCurrentCUDAStream(device), scratch);
+  const auto route = state.pools.is_active()
+                         ? state.pools.find_route(stream.is_legacy() ? nullptr : stream.handle())
+                         : std::nullopt;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      route,
+      "weir allocates at an exact address only in a memory pool: use torch.cuda.use_mem_pool()");
+  context stack = state.history.capture_stack(torch_cuda::RecordContext::STATE);
+  const auto block = route->memory.allocate_at(address, weir::bytes{size}, stream);
+  TORCH_CHECK(block || block.code() != weir::errc::bad_alignment,
+              "allocateWithAddress: the address must be aligned to kMinBlockSize (512 bytes), got ",
+              address);
+  TORCH_CHECK(block, "cannot allocate ", format_size(size), " at the exact address ", address, ": ",
+              block.error().message());
+  byte_counters_.add(static_cast<std::size_t>(device), size);
+  if (device_by_page_ != nullptr) device_by_page_->set(address, device);
+  if (state.history.is_active())
+    state.history.on_allocated(trace_of(state, address), std::move(stack));
+  if (has_tools()) notify_tools(state, address, static_cast<std::int64_t>(size));
+  return {address, address, &deleter, where};
+}
+
 /// A stream that is being captured and was never seen before cannot be identified: the driver would
 /// invalidate the capture. Its memory is allocated in the name of the stream that the capture began
 /// on, and its free is deferred, because nothing orders the two.

@@ -45,6 +45,9 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void* raw_alloc(std::size_t size) override;
   void* raw_alloc_with_stream(std::size_t size, cudaStream_t stream) override;
   void raw_delete(void* pointer) override;
+  /// At exactly that address, of memory that is free in the pool whose scope is open; throws if it
+  /// is not. From 2.13 on.
+  c10::DataPtr allocateWithAddress(std::size_t size, void* address);
   void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override;
   void attachOutOfMemoryObserver(torch_cuda::OutOfMemoryObserver observer) override;
   /// From 2.12 on. Of requests that torch's own allocator would refuse before it asks the driver:

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "allocator.hpp"
@@ -27,6 +28,13 @@ bool run_torch_callbacks() noexcept {
     // One that failed freed nothing; the request fails with its own error.
   }
   return freed;
+}
+
+/// Rounded as torch does: a request that fills the limit exactly must fit. All of it is no limit.
+weir::bytes fraction_of(weir::bytes total, double fraction) {
+  if (fraction >= 1.0) return weir::bytes::max();
+  return weir::bytes{
+      static_cast<std::uint64_t>(std::round(fraction * static_cast<double>(total.count())))};
 }
 
 void check_index(c10::DeviceIndex device) {
@@ -78,8 +86,7 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   const double fraction = configured_memory_fraction();
   if (fraction < 1.0) {
     state->memory_fraction = fraction;
-    checked(state->memory.set_limit(weir::bytes{
-        static_cast<std::uint64_t>(fraction * static_cast<double>(gpu.total_memory().count()))}));
+    checked(state->memory.set_limit(fraction_of(gpu.total_memory(), fraction)));
   }
   if (device_by_page_ == nullptr) only_state_.store(state, std::memory_order_release);
   states_[static_cast<std::size_t>(device)].store(state, std::memory_order_release);
@@ -122,11 +129,7 @@ void weir_allocator::setMemoryFraction(double fraction, c10::DeviceIndex device)
               ". Please set within [0, 1].");
   check_index(device);
   device_state& state = state_of(device);
-  const auto total = static_cast<double>(state.gpu.total_memory().count());
-  const weir::bytes limit = fraction < 1.0
-                                ? weir::bytes{static_cast<std::uint64_t>(fraction * total)}
-                                : weir::bytes::max();
-  checked(state.memory.set_limit(limit));
+  checked(state.memory.set_limit(fraction_of(state.gpu.total_memory(), fraction)));
   const std::lock_guard lock{state.mutex};
   state.memory_fraction = fraction;
 }

@@ -30,6 +30,7 @@ LAST = 10**6
 
 # Minor versions of torch 2 (from, to) in which the method overrides one of torch's.
 OVERRIDING = {
+    "allocateWithAddress(size_t, void*)": (13, LAST),
     "annotateMemory(const void*, const string&)": (14, LAST),
     "attachOomRejectionObserver(OutOfMemoryObserver)": (12, LAST),
     "createOrIncrefPool(DeviceIndex, MempoolId_t, CUDAAllocator*)": (8, 10),
@@ -61,7 +62,6 @@ INHERITED = {
     "Allocator::is_simple_data_ptr": (6, LAST),
     "CUDAAllocator::recordStream": (9, LAST),   # for any device's stream: calls ours
     "CUDAAllocator::getMemoryInfo": (10, LAST),  # asks the driver
-    "CUDAAllocator::allocateWithAddress": (13, LAST),
     "CUDAAllocator::markCaptureBegin": (13, LAST),
     "CUDAAllocator::markCaptureEnd": (13, LAST),
 }
