@@ -109,6 +109,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   void beginAllocateToPool(c10::DeviceIndex device, MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) override;
+  void markCaptureBegin(c10::DeviceIndex device);  // from 2.13 on
+  void markCaptureEnd(c10::DeviceIndex device);    // from 2.13 on
   void releasePool(c10::DeviceIndex device, MempoolId_t pool) override;
   int getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) override;
   void createOrIncrefPool(c10::DeviceIndex device, MempoolId_t pool,

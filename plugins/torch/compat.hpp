@@ -78,6 +78,13 @@ active_pool find_active_pool() {
   return {};
 }
 
+/// Whether torch says when a capture begins and ends (from 2.13 on). Before, every scope of a pool
+/// can be one.
+template <class Allocator = torch_cuda::CUDAAllocator>
+constexpr bool torch_marks_captures() {
+  return requires(Allocator & allocator) { allocator.markCaptureBegin(0); };
+}
+
 // --- Counters and snapshots ---------------------------------------------------------------------
 
 /// Whether memory_stats() has counters for each pool (from 2.13 on).

@@ -35,6 +35,13 @@ live_blocks live_in(const weir::memory_pool& pool) {
   return live;
 }
 
+void check_provider(const torch_cuda::CUDAAllocator* provider) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      provider == nullptr,
+      "weir.torch.enable() makes all memory of this process weir's: a MemPool with an allocator of "
+      "its own is not supported. Use MemPool() without one, or run without weir.torch.enable().");
+}
+
 weir::memory_pool find_pool(const device_state& state, MempoolId_t id) {
   weir::memory_pool pool = state.pools.find(id);
   TORCH_CHECK(pool, "Could not find pool of id (", id.first, ", ", id.second, ")");
@@ -45,12 +52,25 @@ weir::memory_pool find_pool(const device_state& state, MempoolId_t id) {
 
 void weir_allocator::beginAllocateToPool(c10::DeviceIndex device, MempoolId_t pool,
                                          std::function<bool(cudaStream_t)> filter) {
+  // torch before 2.8 does not say with createOrIncrefPool() that a pool has an allocator.
+  if (const active_pool active = find_active_pool(); active.id == pool)
+    check_provider(active.provider);
   device_state& state = state_of(device);
   const auto current = c10::cuda::getCurrentCUDAStream(device);
   // Now or never: a stream that a capture took in cannot be identified.
   state.streams.identify_all(current);
-  std::optional<weir::stream_ref> scratch;
-  state.pools.begin(pool, std::move(filter), state.streams.look_up(current, scratch));
+  std::optional<weir::stream_ref> external;
+  const weir::stream_ref& stream = state.streams.look_up(current, external);
+  state.pools.begin(pool, std::move(filter),
+                    {.stream = stream, .is_torchs_own = !external.has_value()});
+}
+
+void weir_allocator::markCaptureBegin(c10::DeviceIndex device) {
+  state_of(device).pools.mark_capture_begin();
+}
+
+void weir_allocator::markCaptureEnd(c10::DeviceIndex device) {
+  state_of(device).pools.mark_capture_end();
 }
 
 void weir_allocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) {
@@ -69,10 +89,7 @@ int weir_allocator::getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) {
 
 void weir_allocator::createOrIncrefPool(c10::DeviceIndex device, MempoolId_t pool,
                                         std::shared_ptr<torch_cuda::CUDAAllocator> provider) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      provider == nullptr,
-      "weir.torch.enable() makes all memory of this process weir's: a MemPool with an allocator of "
-      "its own is not supported. Use MemPool() without one, or run without weir.torch.enable().");
+  check_provider(provider.get());
   state_of(device).pools.acquire(pool);
 }
 

@@ -9,6 +9,17 @@
 
 namespace weir_torch {
 
+namespace {
+
+/// Whether the stream is in a capture, as far as it can be asked.
+bool is_captured(const pool_table::origin& opened_on) {
+  if (!opened_on.is_torchs_own) return false;
+  const auto capture = opened_on.stream.capture();
+  return capture && capture->status == weir::capture_status::active;
+}
+
+}  // namespace
+
 pool_table::entry& pool_table::find_or_throw(MempoolId_t id) {
   const auto pool = pools_.find(id);
   TORCH_CHECK(pool != pools_.end(), "there is no memory pool (", id.first, ", ", id.second, ")");
@@ -80,7 +91,12 @@ MempoolId_t pool_table::torch_id_of(weir::pool_id pool) const {
   return id == torch_ids_.end() ? MempoolId_t(0, 0) : id->second;
 }
 
-void pool_table::begin(MempoolId_t id, stream_filter filter, const weir::stream_ref& current) {
+bool pool_table::captures_possible() const {
+  return marked_captures_ > 0 || std::any_of(scopes_.begin(), scopes_.end(),
+                                             [](const scope& open) { return open.can_be_capture; });
+}
+
+void pool_table::begin(MempoolId_t id, stream_filter filter, origin current) {
   {
     const std::lock_guard lock{mutex_};
     for (const scope& open : scopes_) {
@@ -91,8 +107,17 @@ void pool_table::begin(MempoolId_t id, stream_filter filter, const weir::stream_
   weir::capture_notice notice = memory_.notice_captures();
   {
     const std::lock_guard lock{mutex_};
-    if (scopes_.empty()) std::swap(notice_, notice);
-    scopes_.push_back({id, std::move(filter), current});
+    entry& pool = find_or_throw(id);
+    // The body of a condition is captured on a stream that nobody knows, and a scope may begin in
+    // there: requests are made in the name of the stream around it.
+    if (current.is_torchs_own) {
+      pool.last_origin = current;
+    } else if (current.stream.known_id() == weir::stream_id{} && pool.last_origin) {
+      current = *pool.last_origin;
+    }
+    if (!has_notice_) std::swap(notice_, notice);
+    has_notice_ = true;
+    scopes_.push_back({id, std::move(filter), std::move(current)});
     update();
   }
   on_change_();
@@ -106,9 +131,11 @@ void pool_table::end(MempoolId_t id) {
     const auto closed = std::find_if(scopes_.begin(), scopes_.end(),
                                      [&](const scope& open) { return open.id == id; });
     TORCH_CHECK(closed != scopes_.end(), "endAllocatePool: not currently recording to mempool_id");
+    const origin opened_on = closed->opened_on;
     scopes_.erase(closed);
-    if (scopes_.empty()) {
+    if (scopes_.empty() && marked_captures_ == 0 && !is_captured(opened_on)) {
       std::swap(ended, notice_);
+      has_notice_ = false;
       std::swap(freed, deferred_frees_);
     }
     update();
@@ -117,20 +144,38 @@ void pool_table::end(MempoolId_t id) {
   for (void* const block : freed) memory_.deallocate(block);
 }
 
-std::optional<pool_table::route> pool_table::find_route(cudaStream_t stream) const {
+void pool_table::mark_capture_begin() {
+  const std::lock_guard lock{mutex_};
+  ++marked_captures_;
+}
+
+void pool_table::mark_capture_end() {
+  const std::lock_guard lock{mutex_};
+  if (marked_captures_ > 0) --marked_captures_;
+}
+
+std::optional<pool_table::route> pool_table::find_route(cudaStream_t stream) {
+  weir::capture_notice ended;  // outside the lock
   const std::lock_guard lock{mutex_};
   for (auto open = scopes_.rbegin(); open != scopes_.rend(); ++open) {
     if (!open->filter(stream)) continue;
     const auto pool = pools_.find(open->id);
     if (pool == pools_.end()) continue;
-    return route{open->id, pool->second.memory, open->origin};
+    if (torch_marks_captures() && marked_captures_ == 0 && open->can_be_capture) {
+      open->can_be_capture = false;
+      if (!captures_possible()) {
+        std::swap(ended, notice_);
+        has_notice_ = false;
+      }
+    }
+    return route{open->id, pool->second.memory, open->opened_on.stream};
   }
   return std::nullopt;
 }
 
 bool pool_table::is_capturing() const {
   const std::lock_guard lock{mutex_};
-  return !scopes_.empty();
+  return captures_possible();
 }
 
 void pool_table::hold(void* block) {

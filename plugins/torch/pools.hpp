@@ -20,7 +20,11 @@ namespace weir_torch {
 /// A pool lives while its use count is above zero (acquire, release): graphs, MemPool objects,
 /// scopes. Between begin() and end() requests that the filter accepts go to the pool; the filter is
 /// torch's, and tests whether the stream is in its capture, or whether this is its thread. While a
-/// scope is open the allocator knows that captures may be under way.
+/// scope is open that can be a capture's the allocator knows that captures may be under way: any
+/// scope, unless torch marks captures; then one that requests come to without a mark is none.
+///
+/// torch ends and begins the scope of a capture in the middle of it, for the parts of a graph that
+/// run on a condition. That ends nothing here: the capture is asked for where the mark is missing.
 ///
 /// Any thread. A filter is called under the lock, and no call of weir is made under it that could
 /// come back here.
@@ -30,7 +34,13 @@ class pool_table {
   struct route {
     MempoolId_t id;
     weir::memory_pool memory;
-    weir::stream_ref origin;  ///< the stream that the scope was opened on
+    weir::stream_ref origin;  ///< the stream that the scope was opened on, or one before it
+  };
+
+  /// The stream that a scope is opened on.
+  struct origin {
+    weir::stream_ref stream;
+    bool is_torchs_own = false;  ///< others can be destroyed any time, and must not be asked about
   };
 
   pool_table(weir::caching_allocator& memory, std::function<void()> on_change)
@@ -51,10 +61,12 @@ class pool_table {
   /// torch's id of a weir pool, also of one that was released; {0, 0} is the allocator's own.
   [[nodiscard]] MempoolId_t torch_id_of(weir::pool_id pool) const;
 
-  void begin(MempoolId_t id, stream_filter filter, const weir::stream_ref& current);
+  void begin(MempoolId_t id, stream_filter filter, origin current);
   void end(MempoolId_t id);
+  void mark_capture_begin();
+  void mark_capture_end();
   /// The pool that a request on this stream goes to; none: to the allocator itself.
-  [[nodiscard]] std::optional<route> find_route(cudaStream_t stream) const;
+  [[nodiscard]] std::optional<route> find_route(cudaStream_t stream);
   /// Whether requests and frees must take the slow path.
   [[nodiscard]] bool is_active() const noexcept {
     return is_active_.load(std::memory_order_relaxed);
@@ -72,14 +84,18 @@ class pool_table {
     weir::memory_pool memory;
     int use_count = 0;
     bool is_last_resort = false;
+    std::optional<origin> last_origin;  // of torch's own streams
   };
   struct scope {
     MempoolId_t id;
     stream_filter filter;
-    weir::stream_ref origin;
+    origin opened_on;
+    bool can_be_capture = true;
   };
 
   entry& find_or_throw(MempoolId_t id);
+  /// Whether a capture may be under way. Needs the lock.
+  [[nodiscard]] bool captures_possible() const;
   void update() noexcept { is_active_ = !scopes_.empty() || !held_blocks_.empty(); }
 
   weir::caching_allocator& memory_;
@@ -89,7 +105,9 @@ class pool_table {
   std::map<MempoolId_t, entry> pools_;
   std::map<weir::pool_id, MempoolId_t> torch_ids_;
   std::vector<scope> scopes_;  // the last one whose filter accepts a request gets it
+  int marked_captures_ = 0;
   weir::capture_notice notice_;
+  bool has_notice_ = false;
   std::unordered_set<void*> held_blocks_;
   std::vector<void*> deferred_frees_;
 };

@@ -41,6 +41,8 @@ OVERRIDING = {
     "getContextForPointer(const void*)": (12, LAST),
     "getExpandableSegmentSizes(DeviceIndex)": (10, LAST),
     "getUserMetadata()": (10, LAST),
+    "markCaptureBegin(DeviceIndex)": (13, LAST),
+    "markCaptureEnd(DeviceIndex)": (13, LAST),
     "popCompileContext()": (8, LAST),
     "pushCompileContext(string&)": (8, LAST),
     "recordHistory(bool, CreateContextFn, size_t, RecordContext)": (6, 7),
@@ -62,8 +64,6 @@ INHERITED = {
     "Allocator::is_simple_data_ptr": (6, LAST),
     "CUDAAllocator::recordStream": (9, LAST),   # for any device's stream: calls ours
     "CUDAAllocator::getMemoryInfo": (10, LAST),  # asks the driver
-    "CUDAAllocator::markCaptureBegin": (13, LAST),
-    "CUDAAllocator::markCaptureEnd": (13, LAST),
 }
 
 
