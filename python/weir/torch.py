@@ -8,8 +8,9 @@ graphs, torch.compile, MemPool and tensors between processes keep working, on we
 a program there is mem_pool(), and for versions of torch that enable() does not cover, pluggable().
 docs/pytorch.md is the guide.
 
-enable() covers torch 2.11 (CUDA). It builds an extension against the installed torch, once: a compiler and
-ninja are needed, and the result is kept under ~/.cache/weir (WEIR_CACHE names another folder).
+enable() covers torch 2.6 to 2.14 (CUDA), and tries later ones. It builds an extension against the installed
+torch, once: a compiler and ninja are needed, and the result is kept under ~/.cache/weir (WEIR_CACHE names
+another folder).
 """
 
 import contextlib
@@ -19,13 +20,15 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import sysconfig
 import tempfile
+import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import torch
 
@@ -38,8 +41,9 @@ from ._report import size_text
 __all__ = ["COVERED", "enable", "is_enabled", "mark", "mem_pool", "pluggable", "record", "release_stream",
            "report", "stats", "stop", "tag", "trim", "watch_stream"]
 
-# Versions of torch whose allocator interface the extension was written after and run with.
-COVERED = ("2.11",)
+# The first and the last version of torch whose allocator interface the extension was written after. It is one
+# source for all of them, and may well fit a later one.
+COVERED = ((2, 6), (2, 14))
 POLICIES = ("balanced", "throughput", "compact", "never_move", "classic", "classic_expandable")
 
 _MODULE = "_weir_torch"
@@ -60,30 +64,70 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
                  "classic", "classic_expandable"; docs/tuning.md compares them
     options      options of weir, {"heap_limit": "40GiB"} or "heap_limit=40GiB"; docs/options.md lists them
     exportable   whether tensors can be sent to other processes, where the GPU and the policy allow it
-    any_version  try it with a torch that is not covered
+    any_version  try it with a torch that is older than those that are covered; without it a later one is
+                 tried, too, with a warning
     verbose      show how the extension is built
 
-    Raises RuntimeError if tensors are on a GPU already, or if this torch is not covered.
+    Raises RuntimeError if tensors are on a GPU already, or if this torch does not fit.
     """
     if is_enabled():
         return
-    if not torch.version.cuda:
-        raise RuntimeError("weir.torch: this torch was built without CUDA")
-    version = ".".join(torch.__version__.split(".")[:2])
-    if version not in COVERED and not any_version:
-        raise RuntimeError(f"weir.torch: enable() covers torch {', '.join(COVERED)}, this is "
-                           f"{torch.__version__}. pluggable() works with any version and does less; "
-                           "any_version=True tries all the same.")
+    _check_build(any_version)
     if policy is not None and policy not in POLICIES:
         raise ValueError(f"weir.torch: policy is one of {', '.join(POLICIES)}, not {policy!r}")
     chosen = options_text(options, {} if policy is None else {"heap_policy": policy})
     extension = _load(verbose)
+    if _is_later_than_covered() and not any_version:
+        warnings.warn(f"weir.torch: enable() was not tested with torch {torch.__version__}, which came after "
+                      f"{_covered()}. Its allocator interface fits; how it behaves is unknown.",
+                      RuntimeWarning, stacklevel=2)
     extension.install(chosen, exportable)
     # The work of torch's streams counts though they may never allocate. The extension sees most of those that
     # somebody has by itself, from the round robin in which torch hands them out, but not when it wraps around
     # between two probes.
     _on_stream_created(lambda stream: extension.mark_stream_used(getattr(stream, "device_index", 0),
                                                                  getattr(stream, "stream_id", 0)))
+
+
+def _version() -> Tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if found is None:
+        raise RuntimeError(f"weir.torch: {torch.__version__!r} is no version of torch that can be understood; "
+                           f"enable() covers {_covered()}")
+    return int(found.group(1)), int(found.group(2))
+
+
+def _covered() -> str:
+    return " to ".join(f"{major}.{minor}" for major, minor in COVERED)
+
+
+def _is_later_than_covered() -> bool:
+    return _version() > COVERED[1]
+
+
+def _check_build(any_version: bool) -> None:
+    """Raises a RuntimeError if there is no point in building the extension for this torch."""
+    if not torch.version.cuda:
+        raise RuntimeError("weir.torch: this torch was built without CUDA")
+    if _version() < COVERED[0] and not any_version:
+        raise RuntimeError(f"weir.torch: enable() covers torch {_covered()}, this is {torch.__version__}. "
+                           "pluggable() works with any version and does less; any_version=True tries all the "
+                           "same.")
+    if not torch.compiled_with_cxx11_abi():
+        # Nothing to try: strings and lists have another layout on the other side.
+        raise RuntimeError(f"weir.torch: this torch {torch.__version__} was built with the C++ ABI from before "
+                           "2011, as the wheels of torch 2.6 for CUDA 11.8 and 12.4 were, and cannot be linked "
+                           "with weir. Use its wheel for CUDA 12.6, a later torch, or pluggable().")
+
+
+def _build_failure() -> str:
+    """What can be done about an extension that cannot be built."""
+    text = f"weir.torch: the extension for torch {torch.__version__} could not be built. "
+    if _is_later_than_covered():
+        text += (f"enable() covers torch {_covered()}: the allocator interface of a later one may have "
+                 "changed; then a newer weir or one of those is needed. ")
+    return text + ("A C++20 compiler and ninja are needed; enable(verbose=True) shows how it is tried. "
+                   "pluggable() works without an extension.")
 
 
 def _on_stream_created(callback: Callable[[Any], None]) -> None:
@@ -392,8 +436,6 @@ def _build(target: Path, library: str, verbose: bool) -> ModuleType:
                                "-lc10_cuda", *map(_loaded, ("libcudart.so", "libstdc++.so",
                                                             "libgcc_s.so"))])
         except Exception as problem:
-            raise RuntimeError(
-                f"weir.torch: the extension for torch {torch.__version__} could not be built; "
-                "enable(verbose=True) shows how it is tried, pluggable() works without one") from problem
+            raise RuntimeError(_build_failure()) from problem
         shutil.move(str(Path(folder) / f"{_MODULE}.so"), str(target))
     return module

@@ -83,7 +83,8 @@ def version_of(headers):
 
 
 def cuda_headers():
-    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda", *sorted(map(str, Path("/usr/local").glob("cuda-*")))]
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda",
+             *sorted(map(str, Path("/usr/local").glob("cuda-*")))]
     for home in filter(None, homes):
         if Path(home, "include", "cuda_runtime_api.h").exists():
             return Path(home, "include")
