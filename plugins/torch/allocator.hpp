@@ -22,6 +22,11 @@
 
 namespace weir_torch {
 
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Winconsistent-missing-override"  // compat.hpp
+#endif
+
 /// torch's interface of a CUDA allocator, on one weir::caching_allocator a device.
 ///
 /// A request or free on a cache hit costs what weir's does, a comparison with the thread's last
@@ -223,6 +228,10 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   std::atomic<ipc_server*> ipc_server_{nullptr};
   std::map<std::string, std::weak_ptr<void>> imported_;
 };
+
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
 
 /// The allocator that is installed, or null.
 [[nodiscard]] weir_allocator* installed() noexcept;
