@@ -74,7 +74,8 @@ struct device_state {
       std::vector<segment_table::segment> mapped;
       for (const weir::pool_snapshot& pool : memory.snapshot().pools)
         for (const weir::physical_info& piece : pool.physical)
-          mapped.push_back({piece.address, piece.size.count(), pool.id});
+          mapped.push_back({piece.address, piece.size.count(), pool.id,
+                            piece.number != 0 && !history.segments_expand()});
       history.set_segments(mapped);
     } else {
       history_observer.end();

@@ -72,6 +72,8 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   auto* const state =
       new device_state{device, std::move(memory), used_streams_[static_cast<std::size_t>(device)],
                        [this] { update_slow_path(); }};
+  if (options.policy == weir::placement_policy::classic_expandable)
+    state->history.let_segments_expand();
   // Work on any stream that torch has handed out counts, whether or not it ever requests memory.
   state->stream_source = checked(
       weir::watch_streams(gpu, [table = &state->streams](std::vector<weir::stream_ref>& streams) {

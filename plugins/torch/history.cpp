@@ -215,7 +215,8 @@ void allocation_history::set_segments(const std::vector<segment_table::segment>&
   const std::lock_guard lock{mutex_};
   segment_table::changes told;  // entries of the early events were added when they came
   segments_.clear();
-  for (const auto& [address, size, pool] : mapped) segments_.reserve(address, size, pool, told);
+  for (const auto& [address, size, pool, whole] : mapped)
+    segments_.reserve(address, size, pool, whole, told);
   // Some of them may be in `mapped` already: what counts is how the last one left an address.
   if (early_events_)
     for (const weir::memory_event& event : *early_events_) apply_to_segments(event, told);
@@ -227,14 +228,16 @@ void allocation_history::apply_to_segments(const weir::memory_event& event,
                                            segment_table::changes& told) {
   switch (event.kind) {
     case weir::memory_event_kind::reserve:
-      segments_.reserve(event.address, event.size, event.pool, told);
+      // Only segments are a stream's.
+      segments_.reserve(event.address, event.size, event.pool,
+                        event.stream != weir::stream_id{} && !segments_expand_, told);
       break;
     case weir::memory_event_kind::release:
       segments_.release(event.address, event.size, event.pool, told);
       break;
     case weir::memory_event_kind::move:
       segments_.release(event.other_address, event.size, event.pool, told);
-      segments_.reserve(event.address, event.size, event.pool, told);
+      segments_.reserve(event.address, event.size, event.pool, false, told);
       break;
     default:
       break;

@@ -98,6 +98,9 @@ class allocation_history final : public weir::event_sink {
   /// Before and after this becomes an observer of the allocator, with what is mapped by then:
   /// events that come in between count on top of that.
   void begin_segments();
+  /// With policy classic_expandable: memory is mapped piece by piece there.
+  void let_segments_expand() noexcept { segments_expand_ = true; }
+  [[nodiscard]] bool segments_expand() const noexcept { return segments_expand_; }
   void set_segments(const std::vector<segment_table::segment>& mapped);
 
  private:
@@ -128,6 +131,7 @@ class allocation_history final : public weir::event_sink {
   std::map<std::uint64_t, traced_block> pending_frees_;  // freed, not completed
   std::string metadata_;
   segment_table segments_;
+  std::atomic<bool> segments_expand_{false};
   std::optional<std::vector<weir::memory_event>> early_events_;  // since begin_segments()
 };
 

@@ -44,13 +44,16 @@ class segment_table {
     std::uint64_t address = 0;
     std::uint64_t size = 0;
     weir::pool_id pool{};
+    bool whole = false;
   };
 
-  void reserve(std::uint64_t address, std::uint64_t size, weir::pool_id pool, changes& told) {
+  /// `whole`: a segment, whatever lies beside it.
+  void reserve(std::uint64_t address, std::uint64_t size, weir::pool_id pool, bool whole,
+               changes& told) {
     changes forgotten;  // in case that the table knows of it already
     release(address, size, pool, forgotten);
-    const bool is_extension = touches(address, size, pool);
-    pieces_[address] = {size, pool, !is_extension, {}};
+    const bool is_extension = !whole && touches(address, size, pool);
+    pieces_[address] = {size, pool, !is_extension, whole, {}};
     told.push_back({is_extension ? segment_change::kind::map : segment_change::kind::alloc, address,
                     size, pool});
   }
@@ -78,7 +81,7 @@ class segment_table {
       for (const auto& [rest, rest_end] :
            {std::pair{start, cut_start}, std::pair{cut_end, gone_end}}) {
         if (rest == rest_end) continue;
-        pieces_[rest] = {rest_end - rest, gone.pool, gone.is_segment, {}};
+        pieces_[rest] = {rest_end - rest, gone.pool, gone.is_segment, gone.whole, {}};
         if (gone.is_segment)
           told.push_back({segment_change::kind::alloc, rest, rest_end - rest, gone.pool});
       }
@@ -91,17 +94,17 @@ class segment_table {
   /// that are inside one then are freed with it.
   void merge() {
     for (auto at = pieces_.begin(); at != pieces_.end(); ++at) {
-      piece& whole = at->second;
+      piece& joined = at->second;
       for (auto next = std::next(at);
-           next != pieces_.end() && at->first + whole.size == next->first &&
-           whole.pool == next->second.pool;
+           next != pieces_.end() && at->first + joined.size == next->first &&
+           joined.pool == next->second.pool && !joined.whole && !next->second.whole;
            next = pieces_.erase(next)) {
-        if (next->second.is_segment) whole.merged.emplace_back(next->first, next->second.size);
-        whole.merged.insert(whole.merged.end(), next->second.merged.begin(),
-                            next->second.merged.end());
-        whole.size += next->second.size;
+        if (next->second.is_segment) joined.merged.emplace_back(next->first, next->second.size);
+        joined.merged.insert(joined.merged.end(), next->second.merged.begin(),
+                             next->second.merged.end());
+        joined.size += next->second.size;
       }
-      whole.is_segment = true;
+      joined.is_segment = true;
     }
   }
 
@@ -109,7 +112,7 @@ class segment_table {
   [[nodiscard]] std::vector<segment> all() const {
     std::vector<segment> pieces;
     for (const auto& [address, known] : pieces_)
-      pieces.push_back({address, known.size, known.pool});
+      pieces.push_back({address, known.size, known.pool, known.whole});
     return pieces;
   }
 
@@ -118,6 +121,7 @@ class segment_table {
     std::uint64_t size = 0;
     weir::pool_id pool{};
     bool is_segment = false;  // told as `alloc`, or shown by a snapshot
+    bool whole = false;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> merged;  // segments inside, by address
   };
   using piece_map = std::map<std::uint64_t, piece>;

@@ -148,9 +148,9 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
   std::unordered_set<std::uint64_t> pending;
   std::uint64_t active = 0;
   for (const weir::pool_snapshot& pool : all.pools) {
-    // By address: a pool lies in one range of addresses and is filled in the order of its requests,
-    // so processes with the same requests have the same order.
-    std::size_t number = 0;
+    // Processes with the same requests must have the same order. An arena is one range of addresses
+    // that is filled in the order of the requests; segments are numbered.
+    std::size_t position = 0;
     const MempoolId_t id = state.pools.torch_id_of(pool.id);
     const bool is_shown = only == MempoolId_t(0, 0) || id == only;
     for (const snapshot_segment& range : segments_of(pool)) {
@@ -165,7 +165,8 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
       segment.is_large = true;
       segment.is_expandable = true;
       segment.owner_private_pool_id = id;
-      set_registration_order(segment, number++);
+      set_registration_order(segment, range.number != 0 ? range.number : position);
+      ++position;
       for (const snapshot_block& piece : range.blocks) {
         if (piece.state == snapshot_block::kind::pending_free) pending.insert(piece.address);
         if (!is_shown) continue;

@@ -15,6 +15,17 @@ snapshot_block::kind kind_of(weir::block_state state) noexcept {
   }
 }
 
+/// Both are sorted by address.
+void number_segments(std::vector<snapshot_segment>& segments,
+                     const std::vector<weir::physical_info>& physical) {
+  auto piece = physical.begin();
+  for (snapshot_segment& segment : segments) {
+    while (piece != physical.end() && piece->address < segment.address) ++piece;
+    if (piece != physical.end() && piece->address == segment.address)
+      segment.number = piece->number;
+  }
+}
+
 }  // namespace
 
 std::vector<snapshot_segment> segments_of(const weir::pool_snapshot& pool) {
@@ -42,6 +53,7 @@ std::vector<snapshot_segment> segments_of(const weir::pool_snapshot& pool) {
     segment.blocks.push_back(block);
     end = info.address + info.size.count();
   }
+  number_segments(segments, pool.physical);
   return segments;
 }
 

@@ -28,6 +28,7 @@ struct snapshot_segment {
   std::uint64_t allocated = 0;
   std::uint64_t active = 0;
   weir::stream_id stream{};  ///< of its first block that has one
+  std::uint32_t number = 0;  ///< of the first physical_info in it
   std::vector<snapshot_block> blocks;
 };
 

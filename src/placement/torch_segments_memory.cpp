@@ -1,5 +1,6 @@
 // PyTorch's segments: how they come from the driver, and how they are released.
 #include <algorithm>
+#include <limits>
 #include <new>
 
 #include "placement/torch_segments.hpp"
@@ -174,9 +175,10 @@ result<void> torch_segments::close(const context_scope& bound) {
 
 void torch_segments::describe_memory(const segment& of, pool_snapshot& into) const {
   const std::uint64_t page = expandable_ ? page_size(of.holds) : of.size;
+  const std::uint32_t number = std::numeric_limits<std::uint32_t>::max() - of.rank + 1;
   for_each_stretch(of, [&](stretch with_memory) {
     for (std::uint64_t done = 0; done < with_memory.size; done += page) {
-      into.physical.push_back({with_memory.address + done, bytes{page}});
+      into.physical.push_back({with_memory.address + done, bytes{page}, number});
     }
   });
 }

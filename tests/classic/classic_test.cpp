@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
+#include <map>
 
 #include "classic/classic_fixture.hpp"
 #include "weir/device/event.hpp"
@@ -284,6 +286,23 @@ TEST_F(classic_fixed, closing_gives_everything_back_whoever_uses_it) {
   EXPECT_EQ(bench.machine->used(device_id{0}), before);
   EXPECT_EQ(bench.reserved(), 0U);
   EXPECT_EQ(bench.blocks.in_use(), 0U);
+}
+
+TEST_F(classic_fixed, numbers_segments_in_the_order_in_which_they_came) {
+  std::map<std::uint64_t, std::uint32_t> numbers;  // by address
+  const auto small = bench.allocate(1000);
+  const auto gone = bench.allocate(30 * mib);
+  numbers[bench.address(small)] = 1;
+  bench.free(gone);
+  bench.pass(0);
+  EXPECT_EQ(bench.release().count(), 30 * mib);
+  numbers[bench.address(bench.allocate(40 * mib))] = 3;
+  numbers[bench.address(bench.allocate(50 * mib))] = 4;
+  pool_snapshot seen;
+  bench.store->describe(seen);
+  std::map<std::uint64_t, std::uint32_t> shown;
+  for (const physical_info& piece : seen.physical) shown[piece.address] = piece.number;
+  EXPECT_EQ(shown, numbers);
 }
 
 TEST_F(classic_fixed, describes_blocks_and_segments) {

@@ -62,11 +62,11 @@ constexpr weir::pool_id other{1};
 TEST(segment_table, tells_new_segments_from_extensions) {
   segment_table segments;
   segment_table::changes told;
-  segments.reserve(100, 10, own, told);
-  segments.reserve(110, 10, own, told);    // behind it
-  segments.reserve(90, 10, own, told);     // in front of it
-  segments.reserve(120, 10, other, told);  // of another pool
-  segments.reserve(200, 10, own, told);
+  segments.reserve(100, 10, own, false, told);
+  segments.reserve(110, 10, own, false, told);    // behind it
+  segments.reserve(90, 10, own, false, told);     // in front of it
+  segments.reserve(120, 10, other, false, told);  // of another pool
+  segments.reserve(200, 10, own, false, told);
   EXPECT_THAT(told, ElementsAre(segment_change{change::alloc, 100, 10, own},
                                 segment_change{change::map, 110, 10, own},
                                 segment_change{change::map, 90, 10, own},
@@ -77,8 +77,8 @@ TEST(segment_table, tells_new_segments_from_extensions) {
 TEST(segment_table, frees_a_segment_as_it_was_allocated_and_unmaps_its_extensions) {
   segment_table segments;
   segment_table::changes told;
-  segments.reserve(100, 10, own, told);
-  segments.reserve(110, 10, own, told);
+  segments.reserve(100, 10, own, false, told);
+  segments.reserve(110, 10, own, false, told);
   told.clear();
   segments.release(110, 10, own, told);
   segments.release(100, 10, own, told);
@@ -90,7 +90,7 @@ TEST(segment_table, frees_a_segment_as_it_was_allocated_and_unmaps_its_extension
 TEST(segment_table, frees_a_segment_whole_when_a_part_goes_and_allocates_the_rest_anew) {
   segment_table segments;
   segment_table::changes told;
-  segments.reserve(100, 30, other, told);
+  segments.reserve(100, 30, other, false, told);
   told.clear();
   segments.release(110, 10, other, told);
   EXPECT_THAT(told, ElementsAre(segment_change{change::free, 100, 30, other},
@@ -104,9 +104,9 @@ TEST(segment_table, frees_a_segment_whole_when_a_part_goes_and_allocates_the_res
 TEST(segment_table, has_the_segments_of_a_snapshot_after_a_merge) {
   segment_table segments;
   segment_table::changes told;
-  segments.reserve(100, 10, own, told);
-  segments.reserve(110, 10, own, told);
-  segments.reserve(120, 10, other, told);
+  segments.reserve(100, 10, own, false, told);
+  segments.reserve(110, 10, own, false, told);
+  segments.reserve(120, 10, other, false, told);
   segments.merge();
   told.clear();
   segments.release(110, 10, own, told);  // an extension before the merge
@@ -117,8 +117,8 @@ TEST(segment_table, has_the_segments_of_a_snapshot_after_a_merge) {
 TEST(segment_table, frees_a_segment_that_was_merged_into_one_before_it_with_that) {
   segment_table segments;
   segment_table::changes told;
-  segments.reserve(110, 10, own, told);
-  segments.reserve(100, 10, own, told);  // in front of it
+  segments.reserve(110, 10, own, false, told);
+  segments.reserve(100, 10, own, false, told);  // in front of it
   segments.merge();
   told.clear();
   segments.release(100, 10, own, told);
@@ -132,9 +132,9 @@ TEST(segment_table, unmaps_what_it_does_not_know_and_replaces_what_it_knows_alre
   segment_table::changes told;
   segments.release(100, 10, own, told);
   EXPECT_THAT(told, ElementsAre(segment_change{change::unmap, 100, 10, own}));
-  segments.reserve(100, 30, own, told);
+  segments.reserve(100, 30, own, false, told);
   told.clear();
-  segments.reserve(110, 10, own, told);
+  segments.reserve(110, 10, own, false, told);
   EXPECT_THAT(told, ElementsAre(segment_change{change::map, 110, 10, own}));
   std::uint64_t mapped = 0;
   for (const auto& segment : segments.all()) mapped += segment.size;
@@ -144,6 +144,30 @@ TEST(segment_table, unmaps_what_it_does_not_know_and_replaces_what_it_knows_alre
   EXPECT_THAT(told, ElementsAre(segment_change{change::unmap, 95, 5, own},
                                 segment_change{change::free, 100, 10, own},
                                 segment_change{change::alloc, 105, 5, own}));
+}
+
+TEST(segment_table, keeps_whole_segments_apart_though_they_lie_side_by_side) {
+  segment_table segments;
+  segment_table::changes told;
+  segments.reserve(100, 10, own, true, told);
+  segments.reserve(110, 10, own, true, told);
+  segments.merge();
+  segments.release(110, 10, own, told);
+  EXPECT_THAT(told, ElementsAre(segment_change{change::alloc, 100, 10, own},
+                                segment_change{change::alloc, 110, 10, own},
+                                segment_change{change::free, 110, 10, own}));
+}
+
+TEST(segments_of, numbers_segments_as_their_memory_is) {
+  weir::pool_snapshot pool;
+  for (const std::uint64_t address : {0x1000U, 0x1200U, 0x8000U})
+    pool.blocks.push_back(
+        {.address = address, .size = weir::bytes{512}, .state = weir::block_state::live});
+  pool.physical = {{0x1000, weir::bytes{1024}, 7}, {0x8000, weir::bytes{512}, 3}};
+  const auto segments = segments_of(pool);
+  ASSERT_EQ(segments.size(), 2U);
+  EXPECT_EQ(segments[0].number, 7U);
+  EXPECT_EQ(segments[1].number, 3U);
 }
 
 // --- pool_reserves ------------------------------------------------------------------------------

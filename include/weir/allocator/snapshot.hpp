@@ -50,6 +50,9 @@ struct block_info {
 struct physical_info {
   device_address address = 0;
   bytes size{};
+  /// Of a segment of the classic policies: from 1, in the order in which its pool took them. 0 of a
+  /// handle, which can move.
+  std::uint32_t number = 0;
 };
 
 /// The physical memory under a block.
