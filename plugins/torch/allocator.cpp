@@ -92,11 +92,12 @@ void* weir_allocator::raw_alloc_with_stream(std::size_t size, cudaStream_t strea
 
 void* weir_allocator::allocate_on(device_state& state, std::size_t size,
                                   const weir::stream_ref& stream) {
+  const std::uint32_t reasons = slow_path_.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY((reasons & cache_off) != 0)) return allocate_uncached(state, size);
   void* block = nullptr;
   try {
-    block = slow_path_.load(std::memory_order_relaxed) == 0
-                ? state.memory.allocate(weir::bytes{size}, stream)
-                : slow_allocate(state, size, stream);
+    block = reasons == 0 ? state.memory.allocate(weir::bytes{size}, stream)
+                         : slow_allocate(state, size, stream);
   } catch (const weir::out_of_memory& failed) {
     block = retry_or_throw(state, size, stream, failed.report());
   } catch (const weir::failure& failed) {
@@ -114,6 +115,7 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size,
   // Before anything is locked: it may need the interpreter.
   context stack = state.history.capture_stack(torch_cuda::RecordContext::STATE);
   cudaStream_t const handle = stream.is_legacy() ? nullptr : stream.handle();
+  const event_stack cause{stack};
   std::optional<pool_table::route> route;
   if (state.pools.is_active()) route = state.pools.find_route(handle);
   void* block = nullptr;
@@ -238,30 +240,48 @@ inline bool weir_allocator::is_free_slow() const {
 
 void weir_allocator::free_block(void* pointer) noexcept {
   if (pointer == nullptr) return;
+  if (is_uncached(pointer)) {
+    C10_CUDA_CHECK_WARN(free_uncached(pointer));
+    return;
+  }
   device_state* const state = find_owner(pointer);
   if (state == nullptr) {
     weir::report_error({.code = weir::errc::foreign_pointer});
     return;
   }
   if (is_free_slow()) {
-    try {
-      if (prepare_free(*state, pointer)) return;
-    } catch (...) {
-      // A tool could not be notified; the memory is freed all the same.
-    }
+    slow_free(*state, pointer);
+  } else {
+    state->memory.deallocate(pointer);
   }
-  state->memory.deallocate(pointer);
+}
+
+void weir_allocator::slow_free(device_state& state, void* pointer) noexcept {
+  context stack;
+  try {
+    if (prepare_free(state, pointer, stack)) return;
+  } catch (...) {
+    // A tool could not be notified; the memory is freed all the same.
+  }
+  const event_stack cause{stack};
+  state.memory.deallocate(pointer);
 }
 
 void weir_allocator::raw_delete(void* pointer) {
   if (pointer == nullptr) return;
+  if (is_uncached(pointer)) {
+    C10_CUDA_CHECK(free_uncached(pointer));
+    return;
+  }
   device_state& state = owner_of(pointer);
-  if (is_free_slow() && prepare_free(state, pointer)) return;
+  context stack;
+  if (is_free_slow() && prepare_free(state, pointer, stack)) return;
+  const event_stack cause{stack};
   const auto freed = state.memory.try_deallocate(pointer);
   TORCH_CHECK(freed, "invalid device pointer: ", pointer, ": ", freed.error().message());
 }
 
-bool weir_allocator::prepare_free(device_state& state, void* pointer) {
+bool weir_allocator::prepare_free(device_state& state, void* pointer, context& stack) {
   if (has_tools()) {
     const auto size = state.memory.size_of(pointer);
     if (size) notify_tools(state, pointer, -static_cast<std::int64_t>(size->count()));
@@ -272,9 +292,10 @@ bool weir_allocator::prepare_free(device_state& state, void* pointer) {
     if (ipc_server* const server = ipc_server_.load(std::memory_order_acquire))
       server->withdraw(reinterpret_cast<std::uint64_t>(pointer));
   }
-  if (state.history.is_active())
-    state.history.on_free(trace_of(state, pointer),
-                          state.history.capture_stack(torch_cuda::RecordContext::ALL));
+  if (state.history.is_active()) {
+    stack = state.history.capture_stack(torch_cuda::RecordContext::ALL);
+    state.history.on_free(trace_of(state, pointer), stack);
+  }
   return state.pools.is_active() && state.pools.defer_free(pointer);
 }
 
@@ -304,6 +325,44 @@ void weir_allocator::notify_tools(device_state& state, void* pointer, std::int64
                                    c10::Device{c10::kCUDA, state.index});
 }
 
+// --- Without the cache --------------------------------------------------------------------------
+
+void* weir_allocator::allocate_uncached(device_state& state, std::size_t size) {
+  void* block = nullptr;
+  cudaError_t outcome = cudaMalloc(&block, size);
+  if (outcome == cudaErrorMemoryAllocation) {
+    // What weir caches was freed before the cache was switched off.
+    static_cast<void>(cudaGetLastError());
+    static_cast<void>(state.memory.empty_cache());
+    outcome = cudaMalloc(&block, size);
+  }
+  if (outcome == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+                     format_size(size), " on GPU ", static_cast<int>(state.index),
+                     " from cudaMalloc, because the caching allocator is switched off.");
+  }
+  C10_CUDA_CHECK(outcome);  // of a capture, too: its memory must not come from here
+  try {
+    uncached_.add(block);
+  } catch (...) {
+    static_cast<void>(cudaFree(block));
+    throw;
+  }
+  update_slow_path();
+  if (const auto* const trace = c10::impl::GPUTrace::get_trace())
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(block));
+  return block;
+}
+
+cudaError_t weir_allocator::free_uncached(void* pointer) {
+  if (!uncached_.remove(pointer)) return cudaSuccess;  // another thread was faster
+  if (!uncached_.any()) update_slow_path();
+  if (const auto* const trace = c10::impl::GPUTrace::get_trace())
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(pointer));
+  return cudaFree(pointer);  // waits for the work of all streams
+}
+
 // --- The rest -----------------------------------------------------------------------------------
 
 void weir_allocator::copy_data(void* to, const void* from, std::size_t count) const {
@@ -313,6 +372,7 @@ void weir_allocator::copy_data(void* to, const void* from, std::size_t count) co
 void weir_allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
   // Memory of other processes, and memory that was sent to them, is counted by torch itself.
   if (pointer.get() == nullptr || pointer.get_deleter() != &deleter) return;
+  if (is_uncached(pointer.get())) return;  // its free waits for all streams
   device_state& state = owner_of(pointer.get());
   // A stream of another device is looked up in that device's table, but weir decides whether it can
   // be used here.

@@ -16,6 +16,7 @@
 #include "device_state.hpp"
 #include "imported_block.hpp"
 #include "ipc_server.hpp"
+#include "uncached_blocks.hpp"
 #include "used_streams.hpp"
 #include "weir/base/options.hpp"
 #include "weir/device/runtime.hpp"
@@ -64,7 +65,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   bool initialized() override;
   std::string name() override { return "weir"; }
   void enable(bool value) override;
-  bool isEnabled() const override { return true; }
+  bool isEnabled() const override { return enabled_.load(std::memory_order_relaxed); }
   double getMemoryFraction(c10::DeviceIndex device) override;
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override;
   void emptyCache(MempoolId_t pool);
@@ -169,6 +170,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
     pools_active = 1,
     history_active = 2,
     sharing_active = 4,
+    cache_off = 8,       // requests go to cudaMalloc
+    uncached_live = 16,  // and some of those blocks are live
   };
 
   device_state& create_state(c10::DeviceIndex device);
@@ -192,10 +195,22 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// The device of a request that names none.
   [[nodiscard]] c10::DeviceIndex current_device() const;
 
+  /// A block of cudaMalloc's on the current device.
+  void* allocate_uncached(device_state& state, std::size_t size);
+  /// Whether the block is of cudaMalloc's.
+  [[nodiscard]] bool is_uncached(const void* pointer) const {
+    return C10_UNLIKELY((slow_path_.load(std::memory_order_relaxed) & uncached_live) != 0) &&
+           uncached_.contains(pointer);
+  }
+  /// Frees it, if it is.
+  [[nodiscard]] cudaError_t free_uncached(void* pointer);
+
   void free_block(void* pointer) noexcept;
+  void slow_free(device_state& state, void* pointer) noexcept;
   [[nodiscard]] bool is_free_slow() const;
-  /// True: the free is deferred, and not the caller's to make any more.
-  bool prepare_free(device_state& state, void* pointer);
+  /// True: the free is deferred, and not the caller's to make any more. `stack` is what the free's
+  /// own events get.
+  bool prepare_free(device_state& state, void* pointer, context& stack);
   [[nodiscard]] device_state* find_owner(const void* pointer) const noexcept;
   [[nodiscard]] device_state& owner_of(const void* pointer) const;
   [[nodiscard]] traced_block trace_of(device_state& state, const void* pointer) const;
@@ -206,7 +221,9 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   static void note_pool_reserves(device_state& state);
   void add_to_snapshot(device_state& state, MempoolId_t only, torch_cuda::SnapshotInfo& snapshot);
 
-  std::atomic<std::uint32_t> slow_path_{0};         // slow_path_reason
+  std::atomic<std::uint32_t> slow_path_{0};  // slow_path_reason
+  std::atomic<bool> enabled_{true};          // the cache
+  uncached_blocks uncached_;
   std::atomic<device_state*> only_state_{nullptr};  // of a machine with one device
   std::array<std::atomic<device_state*>, byte_counters::max_devices> states_{};
   std::array<used_streams, byte_counters::max_devices> used_streams_;  // exist before the states

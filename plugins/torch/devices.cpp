@@ -2,6 +2,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/env.h>
 
 #include <algorithm>
 #include <cmath>
@@ -37,6 +38,14 @@ weir::bytes fraction_of(weir::bytes total, double fraction) {
       static_cast<std::uint64_t>(std::round(fraction * static_cast<double>(total.count())))};
 }
 
+/// Whether the environment sends every request to cudaMalloc: to find errors with a memory checker,
+/// for which a cache hides them.
+bool is_cache_forbidden() {
+  static const bool forbidden =
+      c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING").value_or(false);
+  return forbidden;
+}
+
 void check_index(c10::DeviceIndex device) {
   TORCH_CHECK(device >= 0 && static_cast<std::size_t>(device) < byte_counters::max_devices,
               "Invalid device argument ", static_cast<int>(device));
@@ -50,6 +59,7 @@ weir_allocator::weir_allocator(std::shared_ptr<weir::runtime> runtime, weir::opt
       settings_{std::move(settings)},
       exportable_if_possible_{exportable_if_possible} {
   if (runtime_->device_count() > 1) device_by_page_ = std::make_unique<device_by_page>();
+  update_slow_path();
 }
 
 void weir_allocator::mark_stream_used(c10::DeviceIndex device, std::int64_t id) {
@@ -108,13 +118,14 @@ void weir_allocator::update_slow_path() {
     if (state.history.is_active()) reasons |= history_active;
   });
   if (ipc_server_.load(std::memory_order_acquire) != nullptr) reasons |= sharing_active;
+  if (is_cache_forbidden() || !isEnabled()) reasons |= cache_off;
+  if (uncached_.any()) reasons |= uncached_live;
   slow_path_.store(reasons, std::memory_order_relaxed);
 }
 
 void weir_allocator::enable(bool value) {
-  TORCH_CHECK(value,
-              "weir is the CUDA allocator of this process and cannot be switched off; to run "
-              "without a cache, start the program without weir.torch.enable()");
+  enabled_.store(value, std::memory_order_relaxed);
+  update_slow_path();
 }
 
 // --- Limits and caches --------------------------------------------------------------------------
@@ -141,6 +152,7 @@ void weir_allocator::emptyCache(MempoolId_t pool) {
   // releases it by itself.
   if (pool != MempoolId_t(0, 0)) return;
   for_each_device([](device_state& state) {
+    const event_stack cause{state.history.capture_stack(torch_cuda::RecordContext::ALL)};
     state.synchronizations.fetch_add(1, std::memory_order_relaxed);
     state.unmaps.drain(state.pools.is_capturing());
     const auto released = state.memory.empty_cache();

@@ -17,7 +17,21 @@ std::stack<std::string>& compile_contexts() {
   return contexts;
 }
 
+std::string& user_metadata() {
+  static thread_local std::string text;
+  return text;
+}
+
+thread_local constinit const event_stack* innermost_stack = nullptr;
+
 }  // namespace
+
+event_stack::event_stack(context stack) noexcept
+    : stack_{std::move(stack)}, outer_{std::exchange(innermost_stack, this)} {}
+event_stack::~event_stack() { innermost_stack = outer_; }
+context event_stack::current() {
+  return innermost_stack == nullptr ? nullptr : innermost_stack->stack_;
+}
 
 void allocation_history::configure(const settings& config) {
   TORCH_CHECK(config.stack_level == RecordContext::NEVER || config.stack_recorder != nullptr,
@@ -77,7 +91,7 @@ void allocation_history::add_entry(action kind, const traced_block& block, conte
                   .time = c10::getApproximateTime(),
                   .stack = with_stack ? std::move(stack) : nullptr,
                   .compile_context = compiling.empty() ? "N/A" : compiling.top(),
-                  .metadata = attached_text != nullptr ? *attached_text : metadata_});
+                  .metadata = attached_text != nullptr ? *attached_text : user_metadata()});
   for (const auto& tracker : trackers_) {
     try {
       tracker(entry);
@@ -185,15 +199,9 @@ context allocation_history::stack_of(std::uint64_t address) const {
   return stack == live_stacks_.end() ? nullptr : stack->second;
 }
 
-void allocation_history::set_metadata(const std::string& text) {
-  const std::lock_guard lock{mutex_};
-  metadata_ = text;
-}
+void allocation_history::set_metadata(const std::string& text) { user_metadata() = text; }
 
-std::string allocation_history::metadata() const {
-  const std::lock_guard lock{mutex_};
-  return metadata_;
-}
+std::string allocation_history::metadata() { return user_metadata(); }
 
 void allocation_history::push_compile_context(const std::string& text) {
   compile_contexts().push(text);
@@ -259,7 +267,7 @@ void allocation_history::on_event(const weir::memory_event& event) noexcept try 
                         : what == segment_change::kind::unmap ? action::SEGMENT_UNMAP
                                                               : action::SEGMENT_FREE;
     const MempoolId_t id = pool == event.pool ? fallback : torch_id_(pool);
-    add_entry(kind, {.address = address, .size = size, .pool = id}, nullptr);
+    add_entry(kind, {.address = address, .size = size, .pool = id}, event_stack::current());
   }
 } catch (...) {
   // An entry is lost for want of host memory, or a tracker threw: the allocator goes on.

@@ -21,6 +21,23 @@
 
 namespace weir_torch {
 
+/// While it lives, what this thread makes weir do to physical memory gets this stack in the
+/// history: segments are reserved for a request, and released by a free or an emptied cache.
+class [[nodiscard]] event_stack {
+ public:
+  explicit event_stack(context stack) noexcept;
+  ~event_stack();
+  event_stack(const event_stack&) = delete;
+  event_stack& operator=(const event_stack&) = delete;
+
+  /// Of the innermost that lives on this thread, or null.
+  [[nodiscard]] static context current();
+
+ private:
+  const context stack_;
+  const event_stack* const outer_;
+};
+
 /// The block that a trace entry is about.
 struct traced_block {
   std::uint64_t address = 0;
@@ -88,8 +105,9 @@ class allocation_history final : public weir::event_sink {
   [[nodiscard]] std::vector<trace_entry> entries() const;
   [[nodiscard]] context stack_of(std::uint64_t address) const;
 
-  void set_metadata(const std::string& text);
-  [[nodiscard]] std::string metadata() const;
+  /// The calling thread's, for its entries on every device, as torch keeps it.
+  static void set_metadata(const std::string& text);
+  [[nodiscard]] static std::string metadata();
   static void push_compile_context(const std::string& text);
   static void pop_compile_context();
 
@@ -129,7 +147,6 @@ class allocation_history final : public weir::event_sink {
   std::unordered_map<std::uint64_t, context> live_stacks_;
   std::unordered_set<std::uint64_t> stream_recorded_;    // addresses
   std::map<std::uint64_t, traced_block> pending_frees_;  // freed, not completed
-  std::string metadata_;
   segment_table segments_;
   std::atomic<bool> segments_expand_{false};
   std::optional<std::vector<weir::memory_event>> early_events_;  // since begin_segments()

@@ -64,12 +64,10 @@ void weir_allocator::popCompileContext() {
 }
 
 void weir_allocator::setUserMetadata(const std::string& text) {
-  state_of(c10::cuda::current_device()).history.set_metadata(text);
+  allocation_history::set_metadata(text);
 }
 
-std::string weir_allocator::getUserMetadata() {
-  return state_of(c10::cuda::current_device()).history.metadata();
-}
+std::string weir_allocator::getUserMetadata() { return allocation_history::metadata(); }
 
 void weir_allocator::annotateMemory(const void* pointer, const std::string& text) {
   device_state* const state = find_owner(pointer);
