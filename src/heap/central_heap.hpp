@@ -323,6 +323,10 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] bool queues_waits() const noexcept override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> take_pending_behind_waits(const request& wanted,
                                                        const pool_state& pool,
+  [[nodiscard]] bool any_pending_like(const request& wanted,
+                                      const pool_state& pool) const noexcept override
+      WEIR_REQUIRES(mutex_);
+  void retire_pending(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_);
                                                        driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_from_others(const pool_state& spared, bytes most,

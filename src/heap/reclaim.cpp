@@ -1,4 +1,5 @@
 // What a search for room asks of the heap.
+#include <algorithm>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -44,6 +45,22 @@ result<bool> central_heap::retire_completed(stream_slot spared, driver_access& d
   WEIR_TRY_VALUE(any, poll_streams(driver, spared));
   if (pools_to_sweep_) sweep_pools(driver);
   return any;
+}
+
+bool central_heap::any_pending_like(const request& wanted, const pool_state& pool) const noexcept {
+  const auto& waiting = pending_.all();
+  return std::any_of(waiting.begin(), waiting.end(), [&](const auto& each) {
+    mutex_.assert_held();
+    const block& block = blocks_[each.index];
+    return block.units == wanted.units && each.freed.stream == wanted.stream &&
+           accounts_.pool_of(block.account) == pool.id;
+  });
+}
+
+void central_heap::retire_pending(driver_access& driver) noexcept {
+  if (!driver.entered()) return;
+  const auto grew = order_.poll(driver.enter());
+  if (grew && *grew) static_cast<void>(retire_all());
 }
 
 bool central_heap::queues_waits() const noexcept { return placement_.queues_waits; }

@@ -39,6 +39,12 @@ class reclaimer {
   /// What was completed meanwhile becomes quiescent; closes the epochs of all streams but one.
   [[nodiscard]] virtual result<bool> retire_completed(stream_slot spared,
                                                       order::driver_access& driver) = 0;
+  /// Whether a block of just that size waits for recorded streams and is the stream's afterwards.
+  [[nodiscard]] virtual bool any_pending_like(const request& wanted,
+                                              const pool_state& pool) const noexcept = 0;
+  /// Looks whether the recorded streams have come to rest; closes no epoch. A driver in trouble is
+  /// left to who needs it.
+  virtual void retire_pending(order::driver_access& driver) noexcept = 0;
   /// Whether a stream may be made to wait for others.
   [[nodiscard]] virtual bool queues_waits() const noexcept = 0;
   /// A pending block that is large enough becomes the stream's, behind queued waits.

@@ -9,6 +9,8 @@ result<block_index> room_search::find_room() {
   for (;;) {
     WEIR_TRY(prepare());
     flush_leftovers();
+    WEIR_TRY_VALUE(rerouted_early, retire_pending());
+    if (rerouted_early) continue;
     if (fit()) return room_;
     WEIR_TRY_VALUE(rerouted, notice_capture());
     if (rerouted) continue;
@@ -56,6 +58,17 @@ result<void> room_search::prepare() {
 
 void room_search::flush_leftovers() {
   if (own_ != nullptr) heap_.flush_leftovers(*own_);
+}
+
+/// Memory that its stream used already comes before memory that it never had: a program that
+/// records a use of every block would otherwise spread over all that is free. Costs a look at the
+/// marks of the recorded streams, so it is for a block that would serve the request exactly. True:
+/// the stream is being captured, and the request goes to another pool.
+result<bool> room_search::retire_pending() {
+  if (!heap_.any_pending_like(wanted_, *pool_)) return false;
+  WEIR_TRY_VALUE(rerouted, notice_capture());
+  if (!rerouted && !asks_no_stream()) heap_.retire_pending(driver_);
+  return rerouted;
 }
 
 bool room_search::fit() {

@@ -42,6 +42,7 @@ class room_search {
   // after an act of the store say whether there is room now.
   [[nodiscard]] result<void> prepare();
   void flush_leftovers();
+  [[nodiscard]] result<bool> retire_pending();
   [[nodiscard]] bool fit();
   [[nodiscard]] result<bool> notice_capture();
   [[nodiscard]] result<bool> retire_completed();

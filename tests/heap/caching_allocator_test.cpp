@@ -240,6 +240,51 @@ TEST_F(caching_allocator_test, recorded_streams_are_waited_for) {
   }
 }
 
+TEST_F(caching_allocator_test, a_block_whose_recorded_streams_rest_is_used_before_fresh_memory) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  void* const other = memory.allocate(1000_B, two);  // so that two has memory of that size, too
+  void* const p = memory.allocate(1000_B, one);
+  write(two, p, 1000_B);
+  ASSERT_TRUE(memory.record_stream(p, two));
+  auto held = hold(two);
+  memory.deallocate(p, one);
+  void* const q = memory.allocate(1000_B, one);  // plenty of free memory lies behind p
+  EXPECT_NE(q, p) << "the recorded stream may still use it";
+  EXPECT_EQ(memory.stats().pending, 1_KiB);
+  held.release();
+  machine->run_until_idle();
+  void* const smaller = memory.allocate(512_B, one);
+  EXPECT_NE(smaller, p) << "nobody looks for another size";
+  void* const beside = memory.allocate(1000_B, two);
+  EXPECT_NE(beside, p) << "nor for another stream";
+  EXPECT_EQ(memory.stats().pending, 1_KiB);
+  EXPECT_EQ(memory.allocate(1000_B, one), p);
+  EXPECT_EQ(memory.stats().pending, 0_B);
+  write(one, p, 1000_B);
+  EXPECT_EQ(check(memory), "");
+  for (void* const each : {other, p, q, smaller, beside}) memory.deallocate(each);
+}
+
+TEST_F(caching_allocator_test, a_pending_block_of_a_pool_is_that_pools) {
+  auto memory = make();
+  const auto pool = memory.create_pool("apart").value();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  void* const first = memory.allocate(1000_B, one);  // there is room beside it
+  void* const p = pool.allocate(1000_B, one);
+  ASSERT_TRUE(memory.record_stream(p, two));
+  memory.deallocate(p, one);
+  machine->run_until_idle();
+  void* const second = memory.allocate(1000_B, one);
+  EXPECT_NE(second, p);
+  EXPECT_EQ(memory.stats().pending, 1_KiB);
+  EXPECT_EQ(pool.allocate(1000_B, one), p);
+  EXPECT_EQ(memory.stats().pending, 0_B);
+  for (void* const each : {first, second, p}) memory.deallocate(each);
+}
+
 TEST_F(caching_allocator_test, hits_make_no_driver_call) {
   auto memory = make();
   const auto stream = new_stream();

@@ -109,6 +109,14 @@ class scripted_heap final : public heap::reclaimer {
     EXPECT_EQ(spared, 4u);
     return script_.answer("retire", true, false);
   }
+  bool any_pending_like(const placement::request& wanted,
+                        const pool_state& pool) const noexcept override {
+    EXPECT_EQ(wanted.units, 3u);
+    return pool.id == pool_id{} && pending_like;
+  }
+  void retire_pending(order::driver_access&) noexcept override {
+    script_.asked.push_back("retire pending");
+  }
   bool queues_waits() const noexcept override { return waits; }
   result<bool> take_pending_behind_waits(const placement::request&, const pool_state&,
                                          order::driver_access&) override {
@@ -131,6 +139,7 @@ class scripted_heap final : public heap::reclaimer {
   }
 
   pool_state* captured = nullptr;
+  bool pending_like = false;
   bool waits = true;
   bool releases = true;
   heap::callback_answer callbacks;
@@ -220,6 +229,20 @@ TEST_F(rungs_test, what_is_free_as_it_lies_is_no_miss) {
   EXPECT_EQ(search().value(), room);
   EXPECT_THAT(plan.asked, ElementsAreArray(up_to("fit")));
   EXPECT_FALSE(missed);
+}
+
+TEST_F(rungs_test, a_pending_block_of_that_size_is_looked_at_first) {
+  heap.pending_like = true;
+  plan.succeeds = {{"fit", 1}};
+  EXPECT_EQ(search().value(), room);
+  EXPECT_THAT(plan.asked, ElementsAre("prepare", "leftovers", "retire pending", "fit"));
+  EXPECT_FALSE(missed);
+  EXPECT_EQ(search(pool, capture_status::active).value(), room);
+  EXPECT_THAT(plan.asked, ElementsAre("capture's pool", "prepare apart", "fit"))
+      << "what waits in one pool is nothing to another";
+  pool.retains = true;  // for graphs of the user's: no event may be asked for while one is made
+  EXPECT_EQ(search(pool, capture_status::active, nullptr, true).value(), room);
+  EXPECT_THAT(plan.asked, ElementsAre("prepare", "fit"));
 }
 
 TEST_F(rungs_test, what_becomes_free_is_looked_at_again) {
