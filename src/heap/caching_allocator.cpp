@@ -124,6 +124,11 @@ result<void> caching_allocator::record_stream(void* pointer, const stream_ref& s
   return heap_->record_stream(pointer, stream);
 }
 
+result<bool> caching_allocator::forget_uses(const void* freed) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->forget_uses(freed);
+}
+
 result<bytes> caching_allocator::rounded_size(bytes size) {
   const std::uint64_t units = heap::units_for(size);
   if (units > heap::most_units) return error{.code = errc::size_overflow, .requested = size};

@@ -134,6 +134,7 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   result<void> slow_free(void* pointer, const stream_ref* stream, bytes expected)
       WEIR_EXCLUDES(mutex_);
   result<void> record_stream(void* pointer, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<bool> forget_uses(const void* freed) WEIR_EXCLUDES(mutex_);
 
   // --- Trimming, limits, callbacks, observers: trim.cpp, limits.cpp, observers.cpp --------------
 

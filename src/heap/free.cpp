@@ -191,3 +191,19 @@ result<void> central_heap::record_stream(void* pointer, const stream_ref& stream
 }
 
 }  // namespace weir::inline v0::heap
+result<bool> central_heap::forget_uses(const void* freed) {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  const block_index index = table_.find(reinterpret_cast<std::uint64_t>(freed));
+  const auto& waiting = pending_.all();
+  const auto entry = std::find_if(waiting.begin(), waiting.end(),
+                                  [&](const auto& each) { return each.index == index; });
+  if (index == no_block || entry == waiting.end()) return false;
+  const auto taken = pending_.take(static_cast<std::size_t>(entry - waiting.begin()));
+  const block& block = blocks_[index];
+  accounts_.waited(block.account, block.size() - block.out.waste, block.size());
+  free_to_store(index, order_.now(taken.freed.stream));
+  return true;
+}
+

@@ -444,6 +444,7 @@ TEST_F(caching_allocator_test, every_call_on_a_handle_that_was_moved_from_says_s
   EXPECT_EQ(code_of(memory.try_deallocate(&local, 1_KiB, stream)), errc::moved_from);
   EXPECT_EQ(code_of(memory.try_deallocate(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.record_stream(&local, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.forget_uses(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.size_of(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.block_at(&local)), errc::moved_from);
   EXPECT_EQ(code_of(memory.handles_under(&local)), errc::moved_from);

@@ -55,6 +55,7 @@ TEST_F(heap_lifetime_test, calls_after_the_end_say_so) {
   EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::closed);
   EXPECT_EQ(code_of(copy.try_deallocate(p, stream)), errc::closed);
   EXPECT_EQ(code_of(copy.record_stream(p, stream)), errc::closed);
+  EXPECT_EQ(code_of(copy.forget_uses(p)), errc::closed);
   EXPECT_EQ(code_of(copy.size_of(p)), errc::closed);
   EXPECT_EQ(code_of(copy.trim()), errc::closed);
   EXPECT_EQ(code_of(copy.empty_cache()), errc::closed);

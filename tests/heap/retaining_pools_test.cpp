@@ -79,6 +79,37 @@ TEST_F(retaining_pools, what_a_stream_freed_is_its_own_and_at_once) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(retaining_pools, a_block_whose_uses_are_ordered_by_the_caller_waits_no_longer) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_pool(memory);
+  void* const a = pool.allocate(1000_B, one);
+  auto held = hold(two);
+  write(two, a, 1000_B);
+  ASSERT_TRUE(memory.record_stream(a, two));
+  EXPECT_FALSE(memory.forget_uses(a).value()) << "it is live";
+  memory.deallocate(a);
+  EXPECT_EQ(memory.stats().active.current, 1_KiB);
+  void* const b = pool.allocate(1000_B, one);
+  EXPECT_NE(b, a);
+  auto joined = event::create(gpu()).value();
+  ASSERT_TRUE(joined.record(two));
+  ASSERT_TRUE(one.wait(joined));
+  EXPECT_TRUE(memory.forget_uses(a).value());
+  EXPECT_EQ(memory.stats().active.current, 1_KiB) << "b";
+  EXPECT_EQ(memory.stats().pending, 0_B);
+  EXPECT_FALSE(memory.forget_uses(a).value()) << "it waits no more";
+  EXPECT_FALSE(memory.forget_uses(&memory).value());
+  void* const c = pool.allocate(1000_B, two);
+  EXPECT_NE(c, a) << "the stream of the free alone was joined";
+  EXPECT_EQ(pool.allocate(1000_B, one), a);
+  write(one, a, 1000_B);  // a hazard if it were not behind the other stream's work
+  held.release();
+  for (void* const p : {a, b, c}) memory.deallocate(p);
+  EXPECT_EQ(check(memory), "");
+}
+
 TEST_F(retaining_pools, neither_move_nor_give_back_while_held) {
   allocator_options settings;
   settings.limit = 256_MiB;

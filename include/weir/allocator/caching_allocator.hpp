@@ -151,6 +151,10 @@ class WEIR_API caching_allocator {
   /// Work queued on `stream` until the block is freed may use it, too: it will not be reused before
   /// that work is done. Costs a lock; no driver call until the free.
   result<void> record_stream(void* pointer, const stream_ref& stream) const;
+  /// For a block that was freed and waits for recorded streams: the caller has ordered what they do
+  /// with it before everything that the stream of the free does from now on (they were joined,
+  /// inside one capture for instance), so that stream may have it at once. False: no such block.
+  [[nodiscard]] result<bool> forget_uses(const void* freed) const;
 
   /// The size of the block that a request of `size` bytes gets: the next multiple of 512.
   /// size_overflow: there is none.
