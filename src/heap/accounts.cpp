@@ -16,9 +16,17 @@ void add(gauge& to, std::int64_t change) noexcept {
 }
 /// Between two reads an amount may be short by hits that their threads have not told yet, even
 /// below zero: where somebody else has freed them already. No peak may come of that.
-void raise(gauge& gauge) noexcept {
-  if (static_cast<std::int64_t>(gauge.peak) < static_cast<std::int64_t>(gauge.current))
-    gauge.peak = gauge.current;
+void raise_to(gauge& gauge, std::uint64_t amount) noexcept {
+  if (static_cast<std::int64_t>(gauge.peak) < static_cast<std::int64_t>(amount))
+    gauge.peak = amount;
+}
+void raise(gauge& gauge) noexcept { raise_to(gauge, gauge.current); }
+
+/// `most` above what is counted centrally, but no more than `peak`: what others did since may have
+/// been with other blocks, and a size as requested is never above what it takes.
+std::uint64_t at_most(const gauge& gauge, std::uint64_t most, std::uint64_t peak) noexcept {
+  const auto amount = static_cast<std::int64_t>(gauge.current + most);
+  return static_cast<std::uint64_t>(std::min(amount, static_cast<std::int64_t>(peak)));
 }
 
 }  // namespace
@@ -34,6 +42,19 @@ void ledger::raise_peaks() noexcept {
   for (gauge* const each :
        {&requested, &allocated, &active, &blocks, &active_requested, &active_blocks})
     raise(*each);
+}
+
+void ledger::raise_peaks(const account_delta& counted) noexcept {
+  add_pending();
+  const auto most_requested = static_cast<std::uint64_t>(counted.most_requested);
+  const auto most_allocated = static_cast<std::uint64_t>(counted.most_allocated);
+  const auto most_blocks = static_cast<std::uint64_t>(counted.most_blocks);
+  raise_to(allocated, allocated.current + most_allocated);
+  raise_to(active, active.current + most_allocated);
+  raise_to(requested, at_most(requested, most_requested, allocated.peak));
+  raise_to(active_requested, at_most(active_requested, most_requested, active.peak));
+  raise_to(blocks, blocks.current + most_blocks);
+  raise_to(active_blocks, active_blocks.current + most_blocks);
 }
 
 void ledger::reset_peaks() noexcept {
@@ -196,6 +217,15 @@ void accounts::raise_peaks() noexcept {
   for (auto& [id, sums] : pools_) sums->raise_peaks();
   for (auto& each : tags_)
     if (each != nullptr) each->sums.raise_peaks();
+}
+
+void accounts::raise_peaks(account_number account, const account_delta& counted,
+                           bool alone) noexcept {
+  const cell& at = cells_[account];
+  at.by_tag->raise_peaks(counted);
+  if (!alone) return;
+  total_.raise_peaks(counted);
+  at.by_pool->raise_peaks(counted);
 }
 
 void accounts::reset_peaks() noexcept {

@@ -27,6 +27,10 @@ struct account_delta {
   std::int64_t allocated = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
+  // The most that each of them has been, and allocations - frees.
+  std::int64_t most_requested = 0;
+  std::int64_t most_allocated = 0;
+  std::int64_t most_blocks = 0;
 };
 
 /// Sums of one pool, of one tag, or of all.
@@ -47,6 +51,8 @@ struct ledger {
   std::uint64_t failures = 0;
 
   void raise_peaks() noexcept;
+  /// To what was live when a thread had most of what it counted.
+  void raise_peaks(const account_delta& counted) noexcept;
   void reset_peaks() noexcept;
   void reset_counters() noexcept;
   void add_pending() noexcept;
@@ -86,6 +92,10 @@ class accounts {
   /// several caches can be taken over as of one moment.
   void fold(account_number account, account_delta& counted) noexcept;
   void raise_peaks() noexcept;
+  /// Raises the peaks to what was live when the thread had most. `alone`: it counted for no other
+  /// account since; otherwise two of its accounts may have had the same memory one after the
+  /// other, and only the tag's own peaks are known.
+  void raise_peaks(account_number account, const account_delta& counted, bool alone) noexcept;
   void reset_peaks() noexcept;
   void reset_counters() noexcept;
 

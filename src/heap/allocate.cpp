@@ -146,6 +146,7 @@ void central_heap::hand_out(block_index index, bytes size, account_number accoun
   block.out.home = 0;
   table_.insert(block.address, index);
   if (thread_cache* const own = own_cache(); own != nullptr && account < own->delta_count) {
+    raise_peaks(*own);
     // All tags together: what one freed in the cache another may have taken there.
     for (std::uint32_t i = 0; i < own->delta_count; ++i)
       if (i != account) accounts_.fold(static_cast<account_number>(i), own->deltas[i]);

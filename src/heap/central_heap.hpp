@@ -279,6 +279,8 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
 
   // --- flush.cpp. A foreign cache is stopped. Each counts what the cache counted. ---------------
 
+  /// To what was live when the cache's owner had most of what it has counted.
+  void raise_peaks(const thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void fold(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_list(block_index head, bool counted) noexcept WEIR_REQUIRES(mutex_);
   bool flush_large(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
@@ -321,13 +323,13 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   bool flush_others(thread_cache* own) noexcept override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> retire_completed(stream_slot spared, driver_access& driver) override
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool queues_waits() const noexcept override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> take_pending_behind_waits(const request& wanted,
-                                                       const pool_state& pool,
   [[nodiscard]] bool any_pending_like(const request& wanted,
                                       const pool_state& pool) const noexcept override
       WEIR_REQUIRES(mutex_);
   void retire_pending(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool queues_waits() const noexcept override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> take_pending_behind_waits(const request& wanted,
+                                                       const pool_state& pool,
                                                        driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_from_others(const pool_state& spared, bytes most,

@@ -6,7 +6,17 @@
 
 namespace weir::inline v0::heap {
 
+void central_heap::raise_peaks(const thread_cache& cache) noexcept {
+  std::uint32_t counted = 0;
+  for (std::uint32_t i = 0; i < cache.delta_count; ++i)
+    if (cache.deltas[i].allocations != 0 || cache.deltas[i].frees != 0) ++counted;
+  for (std::uint32_t i = 0; counted != 0 && i < cache.delta_count; ++i)
+    if (cache.deltas[i].allocations != 0)
+      accounts_.raise_peaks(static_cast<account_number>(i), cache.deltas[i], counted == 1);
+}
+
 void central_heap::fold(thread_cache& cache) noexcept {
+  raise_peaks(cache);
   for (std::uint32_t i = 0; i < cache.delta_count; ++i)
     accounts_.fold(static_cast<account_number>(i), cache.deltas[i]);
 }
@@ -31,6 +41,7 @@ bool central_heap::flush_large(thread_cache& cache) noexcept {
 }
 
 bool central_heap::flush_unplaced(thread_cache& cache) noexcept {
+  raise_peaks(cache);  // those that it leaves unplaced were live
   const block_index head = std::exchange(cache.unplaced, no_block);
   cache.unplaced_count = 0;
   cache.unplaced_units = 0;

@@ -93,6 +93,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
                     .detail = "the block was asked for with " + to_string(bytes{requested})};
   }
   emit(memory_event_kind::deallocate, block, order_.id(slot), block.account);
+  if (const thread_cache* const own = own_cache()) raise_peaks(*own);  // it was live until now
   accounts_.freed(block.account, requested, block.size());
   if (block.recorded) {
     free_recorded(index, slot, driver);
@@ -190,7 +191,6 @@ result<void> central_heap::record_stream(void* pointer, const stream_ref& stream
   return no_host_memory();
 }
 
-}  // namespace weir::inline v0::heap
 result<bool> central_heap::forget_uses(const void* freed) {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
@@ -207,3 +207,4 @@ result<bool> central_heap::forget_uses(const void* freed) {
   return true;
 }
 
+}  // namespace weir::inline v0::heap

@@ -80,6 +80,44 @@ TEST(accounts_test, what_caches_counted_is_taken_over_once) {
   EXPECT_EQ(books.total().blocks.current, 0u);
 }
 
+TEST(accounts_test, peaks_rise_to_what_a_thread_had_most) {
+  accounts books;
+  const auto which = books.number_of(pool_id{}, first).value();
+  books.allocated(which, 100, 512);
+  const account_delta counted{.requested = -50,
+                              .allocated = -512,
+                              .allocations = 4,
+                              .frees = 5,
+                              .most_requested = 900,
+                              .most_allocated = 1024,
+                              .most_blocks = 2};
+  books.raise_peaks(which, counted, false);
+  memory_stats sums;
+  books.total().fill(sums);
+  EXPECT_EQ(sums.allocated.peak, 512_B) << "another account may have had the same blocks";
+  books.of(first)->fill(sums);
+  EXPECT_EQ(sums.allocated.peak, 1536_B);
+  books.raise_peaks(which, counted, true);
+  for (const ledger* const each : {&books.total(), books.of(pool_id{}), books.of(first)}) {
+    each->fill(sums);
+    EXPECT_EQ(sums.requested.peak, 1000_B);
+    EXPECT_EQ(sums.allocated.peak, 1536_B);
+    EXPECT_EQ(sums.active.peak, 1536_B);
+    EXPECT_EQ(sums.active_requested.peak, 1000_B);
+    EXPECT_EQ(sums.blocks.peak, 3u);
+    EXPECT_EQ(sums.active_blocks.peak, 3u);
+    EXPECT_EQ(sums.allocated.current, 512_B);
+    EXPECT_EQ(sums.requested.current, 100_B);
+  }
+  // Requested is never above allocated, whatever others freed meanwhile.
+  books.freed(which, 10, 512);
+  const account_delta later{.allocations = 1, .most_requested = 5000, .most_allocated = 1024};
+  books.raise_peaks(which, later, true);
+  books.total().fill(sums);
+  EXPECT_EQ(sums.requested.peak, 1536_B);
+  EXPECT_EQ(sums.active_requested.peak, 1536_B);
+}
+
 TEST(accounts_test, every_figure_is_in_the_three_ledgers_that_it_belongs_to) {
   accounts books;
   books.add_pool(pool_id{7});

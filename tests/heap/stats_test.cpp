@@ -417,6 +417,66 @@ TEST_F(stats_test, a_peak_counts_what_was_live_together_only) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(stats_test, a_peak_counts_what_a_thread_served_itself) {
+  auto memory = make();
+  const auto stream = new_stream();
+  for (const bytes size : {1000_B, 1_MiB, 8_MiB}) {
+    const bytes rounded = caching_allocator::rounded_size(size).value();
+    memory.deallocate(memory.allocate(size, stream), stream);
+    memory.reset_peaks();
+    const std::uint64_t hits = memory.stats().hits;
+    memory.deallocate(memory.allocate(size, stream), stream);
+    const memory_stats now = memory.stats();
+    ASSERT_EQ(now.hits, hits + 1);
+    EXPECT_EQ(now.requested.peak, size);
+    EXPECT_EQ(now.allocated.peak, rounded);
+    EXPECT_EQ(now.active.peak, rounded);
+    EXPECT_EQ(now.active_requested.peak, size);
+    EXPECT_EQ(now.blocks.peak, 1u);
+    EXPECT_EQ(now.active_blocks.peak, 1u);
+    EXPECT_EQ(memory.snapshot().pools[0].stats.allocated.peak, rounded);
+    EXPECT_EQ(memory.stats(tag{}).allocated.peak, rounded);
+  }
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(stats_test, a_peak_of_hits_counts_what_was_freed_after_them) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto reader = new_stream();
+  memory.deallocate(memory.allocate(1_MiB, stream), stream);
+  void* const read = memory.allocate(2_MiB, stream);
+  ASSERT_TRUE(memory.record_stream(read, reader));
+  memory.deallocate(memory.allocate(1_MiB, stream), stream);  // kept by size again
+  memory.reset_peaks();
+  memory.deallocate(memory.allocate(1_MiB, stream), stream);
+  memory.deallocate(read, stream);  // with the lock
+  EXPECT_EQ(memory.stats().allocated.peak, 3_MiB);
+  EXPECT_EQ(memory.stats().blocks.peak, 2u);
+}
+
+TEST_F(stats_test, two_tags_that_share_a_block_have_a_peak_each_and_one_together) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const tag first = tag::named("first of a pair").value();
+  const tag second = tag::named("second of a pair").value();
+  const auto take_and_free = [&](tag as) {
+    const tag_scope tagged{as};
+    memory.deallocate(memory.allocate(1_MiB, stream), stream);
+  };
+  take_and_free(first);
+  take_and_free(second);
+  memory.reset_peaks();
+  const std::uint64_t hits = memory.stats().hits;
+  take_and_free(first);
+  take_and_free(second);
+  ASSERT_EQ(memory.stats().hits, hits + 2);
+  EXPECT_EQ(memory.stats(first).allocated.peak, 1_MiB);
+  EXPECT_EQ(memory.stats(second).allocated.peak, 1_MiB);
+  EXPECT_LE(memory.stats().allocated.peak, 1_MiB);
+  EXPECT_EQ(check(memory), "");
+}
+
 TEST_F(stats_test, tags_follow_the_scope_and_add_up) {
   auto memory = make();
   const auto stream = new_stream();
