@@ -23,6 +23,13 @@ bool is_out_of_memory(weir::errc code) noexcept {
          code == weir::errc::size_overflow;
 }
 
+constexpr std::size_t block_unit = 512;
+
+/// As torch's profiler counts blocks.
+std::int64_t as_block_size(std::size_t size) noexcept {
+  return static_cast<std::int64_t>((size + block_unit - 1) / block_unit * block_unit);
+}
+
 /// Whether a profiler or a sanitizer is attached that is notified of every block.
 bool has_tools() {
   return C10_UNLIKELY(c10::impl::GPUTrace::haveState || c10::memoryProfilingEnabled());
@@ -94,23 +101,38 @@ void* weir_allocator::allocate_on(device_state& state, std::size_t size,
                                   const weir::stream_ref& stream) {
   const std::uint32_t reasons = slow_path_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY((reasons & cache_off) != 0)) return allocate_uncached(state, size);
+  const std::size_t rounded =
+      C10_UNLIKELY((reasons & rounding_up) != 0) ? torch_settings_.round(size) : size;
   void* block = nullptr;
   try {
     block = reasons == 0 ? state.memory.allocate(weir::bytes{size}, stream)
-                         : slow_allocate(state, size, stream);
+                         : slow_allocate(state, size, rounded, stream);
   } catch (const weir::out_of_memory& failed) {
-    block = retry_or_throw(state, size, stream, failed.report());
+    block = retry_or_throw(state, rounded, stream, failed.report());
   } catch (const weir::failure& failed) {
     if (!is_out_of_memory(failed.code())) fail(failed.reason());
-    block = retry_or_throw(state, size, stream, failed.what());
+    block = retry_or_throw(state, rounded, stream, failed.what());
   }
-  byte_counters_.add(static_cast<std::size_t>(state.index), size);
+  byte_counters_.add(static_cast<std::size_t>(state.index), size, rounded);
   if (device_by_page_ != nullptr) device_by_page_->set(block, state.index);
-  if (has_tools()) notify_tools(state, block, static_cast<std::int64_t>(size));
+  if (has_tools()) notify_tools(state, block, as_block_size(rounded));
+  if (C10_UNLIKELY(rounded - size >= block_unit)) state.padded.add(block, size, rounded);
+  if (C10_UNLIKELY((reasons & collecting) != 0))
+    collect(state, torch_settings_.collection_threshold());
   return block;
 }
 
-void* weir_allocator::slow_allocate(device_state& state, std::size_t size,
+void weir_allocator::collect(device_state& state, double threshold) {
+  if (threshold <= 0 || !state.grown.take() || state.pools.is_capturing()) return;
+  const weir::bytes limit = state.memory.limit();
+  if (limit == weir::bytes::max()) return;  // torch's own collects below a limit only, too
+  const auto most = static_cast<std::uint64_t>(threshold * static_cast<double>(limit.count()));
+  if (state.memory.stats().reserved.current.count() <= most) return;
+  // What cannot be released now stays: nobody needs it yet.
+  static_cast<void>(state.memory.trim(weir::bytes{most}));
+}
+
+void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::size_t rounded,
                                     const weir::stream_ref& stream) {
   // Before anything is locked: it may need the interpreter.
   context stack = state.history.capture_stack(torch_cuda::RecordContext::STATE);
@@ -120,13 +142,18 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size,
   if (state.pools.is_active()) route = state.pools.find_route(handle);
   void* block = nullptr;
   if (!route) {
-    block = state.memory.allocate(weir::bytes{size}, stream);
+    block = state.memory.allocate(weir::bytes{rounded}, stream);
   } else {
+    if (state.reuse.is_active()) {
+      for (const void* const freed : state.reuse.take_reusable(handle))
+        static_cast<void>(state.memory.forget_uses(freed));
+    }
     try {
-      block = route->memory.allocate(weir::bytes{size}, stream);
+      block = route->memory.allocate(weir::bytes{rounded}, stream);
+      if (torch_settings_.reuses_in_captures()) state.reuse.on_allocated(block);
     } catch (const weir::failure& failed) {
       if (failed.code() != weir::errc::capture_forbidden) throw;
-      block = allocate_for_unidentified(state, *route, size);
+      block = allocate_for_unidentified(state, *route, rounded);
     }
   }
   if (state.history.is_active()) {
@@ -284,7 +311,7 @@ void weir_allocator::raw_delete(void* pointer) {
 bool weir_allocator::prepare_free(device_state& state, void* pointer, context& stack) {
   if (has_tools()) {
     const auto size = state.memory.size_of(pointer);
-    if (size) notify_tools(state, pointer, -static_cast<std::int64_t>(size->count()));
+    if (size) notify_tools(state, pointer, -as_block_size(size->count()));
   }
   const std::uint32_t reasons = slow_path_.load(std::memory_order_relaxed);
   if (reasons == 0) return false;
@@ -296,6 +323,14 @@ bool weir_allocator::prepare_free(device_state& state, void* pointer, context& s
     stack = state.history.capture_stack(torch_cuda::RecordContext::ALL);
     state.history.on_free(trace_of(state, pointer), stack);
   }
+  if ((reasons & rounding_up) != 0 && state.padded.any()) {
+    state.padded.remove(pointer);
+    if (!state.padded.any()) update_slow_path();
+  }
+  if (state.reuse.is_active()) {
+    const traced_block block = trace_of(state, pointer);
+    state.reuse.on_free(pointer, static_cast<cudaStream_t>(block.stream), block.pool);
+  }
   return state.pools.is_active() && state.pools.defer_free(pointer);
 }
 
@@ -303,6 +338,7 @@ traced_block weir_allocator::trace_of(device_state& state, const void* pointer) 
   traced_block traced{.address = reinterpret_cast<std::uint64_t>(pointer)};
   if (const auto block = state.memory.block_at(pointer); block) {
     traced.size = block->requested.count();
+    if (state.padded.any()) traced.size = state.padded.requested_of(pointer).value_or(traced.size);
     traced.stream = state.streams.handle_of(block->stream);
     traced.pool = state.pools.torch_id_of(block->pool);
   }
@@ -384,6 +420,7 @@ void weir_allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDASt
   if (state.history.enabled())
     state.history.on_stream_recorded(reinterpret_cast<std::uint64_t>(pointer.get()));
   checked(state.memory.record_stream(pointer.get(), used_on));
+  if (state.reuse.is_active()) state.reuse.on_use(pointer.get(), stream.stream());
 }
 
 void weir_allocator::attachOutOfMemoryObserver(torch_cuda::OutOfMemoryObserver observer) {

@@ -16,6 +16,7 @@
 #include "device_state.hpp"
 #include "imported_block.hpp"
 #include "ipc_server.hpp"
+#include "torch_settings.hpp"
 #include "uncached_blocks.hpp"
 #include "used_streams.hpp"
 #include "weir/base/options.hpp"
@@ -161,6 +162,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// Adds a marker to the recordings that record() started.
   void mark(const std::string& text);
   [[nodiscard]] const weir::options& settings() const noexcept { return settings_; }
+  /// Follows torch's settings as they are now.
+  void apply_settings();
   /// Somebody has this stream of torch's, by torch's id of it.
   void mark_stream_used(c10::DeviceIndex device, std::int64_t id);
 
@@ -172,6 +175,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
     sharing_active = 4,
     cache_off = 8,       // requests go to cudaMalloc
     uncached_live = 16,  // and some of those blocks are live
+    rounding_up = 32,    // sizes are rounded to more than 512 bytes, or some blocks' were
+    collecting = 64,     // the cache has a threshold
   };
 
   device_state& create_state(c10::DeviceIndex device);
@@ -184,11 +189,14 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
 
   /// Memory for `stream`; throws torch's OutOfMemoryError.
   void* allocate_on(device_state& state, std::size_t size, const weir::stream_ref& stream);
-  void* slow_allocate(device_state& state, std::size_t size, const weir::stream_ref& stream);
+  void* slow_allocate(device_state& state, std::size_t size, std::size_t rounded,
+                      const weir::stream_ref& stream);
   void* allocate_for_unidentified(device_state& state, const pool_table::route& route,
                                   std::size_t size);
   [[nodiscard]] void* retry_or_throw(device_state& state, std::size_t size,
                                      const weir::stream_ref& stream, const std::string& report);
+  /// Releases cached memory above the threshold of torch's settings.
+  static void collect(device_state& state, double threshold);
   /// Reports an allocation, or a free (a negative size), to torch's profiler and sanitizer.
   void notify_tools(device_state& state, void* pointer, std::int64_t size);
 
@@ -223,6 +231,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
 
   std::atomic<std::uint32_t> slow_path_{0};  // slow_path_reason
   std::atomic<bool> enabled_{true};          // the cache
+  torch_settings torch_settings_;
   uncached_blocks uncached_;
   std::atomic<device_state*> only_state_{nullptr};  // of a machine with one device
   std::array<std::atomic<device_state*>, byte_counters::max_devices> states_{};

@@ -24,7 +24,9 @@ class byte_counters {
     std::uint64_t rounded = 0;
   };
 
-  void add(std::size_t device, std::uint64_t size) noexcept {
+  void add(std::size_t device, std::uint64_t size) noexcept { add(device, size, size); }
+  /// `taken` is what a block for the request takes, if that is more than its size rounded.
+  void add(std::size_t device, std::uint64_t size, std::uint64_t taken) noexcept {
     counters* const own = attached_.owner == this ? attached_.own : attach_thread();
     if (own == nullptr) [[unlikely]]
       return;
@@ -32,7 +34,7 @@ class byte_counters {
     // One writer: no read-modify-write is needed.
     cell.requested.store(cell.requested.load(std::memory_order_relaxed) + size,
                          std::memory_order_relaxed);
-    cell.rounded.store(cell.rounded.load(std::memory_order_relaxed) + ((size + 511) & ~511ULL),
+    cell.rounded.store(cell.rounded.load(std::memory_order_relaxed) + ((taken + 511) & ~511ULL),
                        std::memory_order_relaxed);
   }
 

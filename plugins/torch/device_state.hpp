@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "capture_reuse.hpp"
 #include "history.hpp"
 #include "imported_block.hpp"
+#include "padded_blocks.hpp"
 #include "pool_reserves.hpp"
 #include "pools.hpp"
 #include "streams.hpp"
@@ -29,6 +31,23 @@ struct counters_at_reset {
   std::uint64_t rounded = 0;
   std::uint64_t synchronizations = 0;
   std::uint64_t ooms = 0;
+};
+
+/// Notes that memory was taken from the driver.
+class growth_flag final : public weir::event_sink {
+ public:
+  void on_event(const weir::memory_event& event) noexcept override {
+    if (event.kind == weir::memory_event_kind::reserve)
+      is_set_.store(true, std::memory_order_relaxed);
+  }
+  /// Whether it was since the last call.
+  [[nodiscard]] bool take() noexcept {
+    return is_set_.load(std::memory_order_relaxed) &&
+           is_set_.exchange(false, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<bool> is_set_{false};
 };
 
 /// A device's allocator and all that goes with it. Created at the first request for the device, and
@@ -52,6 +71,9 @@ struct device_state {
   pool_table pools;
   allocation_history history;
   unmap_queue unmaps;
+  capture_reuse reuse;
+  padded_blocks padded;
+  growth_flag grown;                               // while there is a threshold for it
   weir::callback_registration oom_callback;        // torch's own, to free memory
   weir::stream_source_registration stream_source;  // torch's streams, through `streams`
   std::atomic<std::uint64_t> synchronizations{0};  // of empty_cache
@@ -59,12 +81,22 @@ struct device_state {
 
   std::mutex mutex;  // guards what follows
   weir::observer_registration history_observer;
+  weir::observer_registration growth_observer;
   std::unique_ptr<weir::recorder> recording;
   weir::observer_registration recording_observer;
   counters_at_reset reset;
   pool_reserves private_reserves;  // only where torch has a field for it
   double memory_fraction = 1.0;
 
+  /// Listens for growth while torch's settings have a threshold for it. Needs the lock.
+  void update_growth_observer(bool has_threshold) {
+    if (has_threshold == static_cast<bool>(growth_observer)) return;
+    if (has_threshold) {
+      growth_observer = memory.add_observer(grown);
+    } else {
+      growth_observer.end();
+    }
+  }
   /// Registers the history with the allocator while its entries have readers. Needs the lock.
   void update_history_observer() {
     if (history.has_readers() == static_cast<bool>(history_observer)) return;

@@ -106,6 +106,7 @@ device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   for (const auto& tracker : trackers_) state->history.attach(tracker);
   const std::lock_guard state_lock{state->mutex};
   state->update_history_observer();
+  state->update_growth_observer(torch_settings_.collection_threshold() > 0);
   return *state;
 }
 
@@ -116,11 +117,24 @@ void weir_allocator::update_slow_path() {
   for_each_device([&](device_state& state) {
     if (state.pools.is_active()) reasons |= pools_active;
     if (state.history.is_active()) reasons |= history_active;
+    if (state.padded.any()) reasons |= rounding_up;
   });
+  if (torch_settings_.rounds_up()) reasons |= rounding_up;
+  if (torch_settings_.collection_threshold() > 0) reasons |= collecting;
   if (ipc_server_.load(std::memory_order_acquire) != nullptr) reasons |= sharing_active;
   if (is_cache_forbidden() || !isEnabled()) reasons |= cache_off;
   if (uncached_.any()) reasons |= uncached_live;
   slow_path_.store(reasons, std::memory_order_relaxed);
+}
+
+void weir_allocator::apply_settings() {
+  torch_settings_.refresh();
+  const bool has_threshold = torch_settings_.collection_threshold() > 0;
+  for_each_device([&](device_state& state) {
+    const std::lock_guard state_lock{state.mutex};
+    state.update_growth_observer(has_threshold);
+  });
+  update_slow_path();
 }
 
 void weir_allocator::enable(bool value) {

@@ -74,7 +74,9 @@ void weir_allocator::markCaptureEnd(c10::DeviceIndex device) {
 }
 
 void weir_allocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t pool) {
-  state_of(device).pools.end(pool);
+  device_state& state = state_of(device);
+  state.pools.end(pool);
+  state.reuse.end(pool, !state.pools.is_capturing());
 }
 
 void weir_allocator::releasePool(c10::DeviceIndex device, MempoolId_t pool) {

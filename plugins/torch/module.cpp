@@ -54,6 +54,8 @@ void install(const std::string& list, bool exportable_if_possible) {
       new weir_allocator{std::move(runtime), std::move(settings), exportable_if_possible};
   // torch initialises its allocator together with CUDA; if that has happened, it is done here.
   if (previous->initialized()) allocator->init(c10::cuda::device_count());
+  watch_settings([allocator] { allocator->apply_settings(); });
+  allocator->apply_settings();
   set_installed(allocator);
   // torch.accelerator asks this register. An entry of a lower priority than torch's own, which is 1
   // from 2.12 on, would be ignored.

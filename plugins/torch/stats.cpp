@@ -48,6 +48,17 @@ void fill_pools(Stats& stats, const pool_reserves& reserves) {
   }
 }
 
+/// weir's, less the padding that torch's settings add to requests. (A peak is less by what it is
+/// now.)
+weir::memory_stats stats_of(const device_state& state) {
+  weir::memory_stats stats = state.memory.stats();
+  const weir::bytes padding{state.padded.padding()};
+  weir::byte_gauge& requested = stats.active_requested;
+  requested.current -= std::min(padding, requested.current);
+  requested.peak = std::max(requested.peak - std::min(padding, requested.peak), requested.current);
+  return stats;
+}
+
 }  // namespace
 
 void weir_allocator::note_pool_reserves(device_state& state) {
@@ -76,7 +87,7 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
   stats.max_split_size = -1;
   device_state* const state = find_state(device);
   if (state == nullptr) return stats;
-  const weir::memory_stats now = state->memory.stats();
+  const weir::memory_stats now = stats_of(*state);
   const byte_counters::sums total = byte_counters_.read(static_cast<std::size_t>(device));
   note_pool_reserves(*state);
   counters_at_reset reset;
@@ -101,7 +112,8 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
            total.rounded, reset.rounded);
   fill_sum(stats.active_bytes, in_bytes(now.active), in_bytes(reset.stats.active), total.rounded,
            reset.rounded);
-  // To torch, memory that waits for recorded streams is requested still, though not allocated.
+  // To torch, memory that waits for recorded streams is requested still, though not allocated; and
+  // padding that its settings add is not.
   fill_sum(stats.requested_bytes, in_bytes(now.active_requested),
            in_bytes(reset.stats.active_requested), total.requested, reset.requested);
   // Of physical memory only the net change is known.
@@ -119,7 +131,7 @@ void weir_allocator::resetAccumulatedStats(c10::DeviceIndex device) {
   device_state* const state = find_state(device);
   if (state == nullptr) return;
   counters_at_reset now;
-  now.stats = state->memory.stats();
+  now.stats = stats_of(*state);
   const byte_counters::sums total = byte_counters_.read(static_cast<std::size_t>(device));
   now.requested = total.requested;
   now.rounded = total.rounded;
@@ -173,6 +185,11 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
         torch_cuda::BlockInfo block;
         block.size = piece.size;
         block.requested_size = piece.requested;
+        if (block.requested_size != 0 && state.padded.any()) {
+          const auto* const address = reinterpret_cast<const void*>(piece.address);
+          block.requested_size = state.padded.requested_of(address).value_or(piece.requested);
+          segment.requested_size -= piece.requested - block.requested_size;
+        }
         block.allocated = piece.state == snapshot_block::kind::allocated;
         block.active = piece.state != snapshot_block::kind::inactive;
         if (block.allocated) block.context_when_allocated = state.history.stack_of(piece.address);

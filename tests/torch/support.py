@@ -57,16 +57,16 @@ def busy(milliseconds=50):
     torch.cuda._sleep(int(milliseconds * 1_500_000))
 
 
-def run_program(text, seconds=120, allocator=None, before=""):
-    """Runs a Python program in a process of its own under the allocator, which is enabled behind `before`;
-    its exit status and output."""
+def run_program(text, seconds=120, allocator=None, before="", environment=None):
+    """Runs a Python program in a process of its own under the allocator, which is enabled behind `before`,
+    with these variables added to the environment; its exit status and output."""
     chosen = allocator or ("weir" if WEIR else "native")
     program = "import sys\nsys.path.insert(0, {!r})\nimport support\n{}\nsupport.enable()\n{}".format(
         str(Path(__file__).resolve().parent), textwrap.dedent(before), textwrap.dedent(text))
-    environment = os.environ | {"WEIR_TORCH_ALLOCATOR": chosen}
-    environment.pop("WEIR_TORCH_RECORD", None)
+    variables = os.environ | {"WEIR_TORCH_ALLOCATOR": chosen} | (environment or {})
+    variables.pop("WEIR_TORCH_RECORD", None)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                          timeout=seconds, env=environment)
+                          timeout=seconds, env=variables)
     return done.returncode, done.stdout, done.stderr
 
 

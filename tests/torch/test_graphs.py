@@ -162,6 +162,59 @@ class Capture(AllocatorTest):
         gc.collect()
         self.assertTrue(bool((torch.full((MIB,), 3.0, device=GPU) == 3).all()))
 
+    def test_joined_streams_reuse_inside_a_capture(self):
+        torch.cuda.memory._set_allocator_settings("graph_capture_record_stream_reuse:True")
+        self.addCleanup(torch.cuda.memory._set_allocator_settings, "graph_capture_record_stream_reuse:False")
+        x = torch.ones(1000, device=GPU)
+        side, third = torch.cuda.Stream(), torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            main = torch.cuda.current_stream()
+            total = torch.zeros(1000, device=GPU)
+            first = x + 1
+            address = first.data_ptr()
+            outputs = []
+            for stream, factor in ((side, 2), (third, 3)):
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    outputs.append(first * factor)
+                first.record_stream(stream)
+            del first
+            main.wait_stream(side)
+            total.add_(1)
+            early = torch.full((1000,), 5.0, device=GPU)  # the third stream may still read
+            self.assertNotEqual(early.data_ptr(), address)
+            main.wait_stream(third)
+            total.add_(1)
+            late = torch.full((1000,), 7.0, device=GPU)
+            self.assertEqual(late.data_ptr(), address)
+            for each in outputs:
+                total.add_(each)
+        for _ in range(3):
+            graph.replay()
+            torch.cuda.synchronize()
+            self.assertTrue(bool((total == 2 + 4 + 6).all()))
+            self.assertTrue(bool((late == 7).all()) and bool((early == 5).all()))
+
+    def test_without_the_setting_what_was_recorded_waits_for_the_end(self):
+        side = torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            main = torch.cuda.current_stream()
+            first = torch.ones(1000, device=GPU)
+            address = first.data_ptr()
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                output = first * 2
+            first.record_stream(side)
+            del first
+            main.wait_stream(side)
+            late = torch.full((1000,), 7.0, device=GPU)
+            self.assertNotEqual(late.data_ptr(), address)
+        graph.replay()
+        torch.cuda.synchronize()
+        self.assertTrue(bool((output == 2).all()))
+
     def test_record_stream_of_outside_memory_during_a_capture(self):
         x = torch.ones(MIB, device=GPU)
         graph = torch.cuda.CUDAGraph()

@@ -3,6 +3,7 @@
 import os
 import pickle
 import tempfile
+import threading
 
 import support
 import torch
@@ -140,6 +141,40 @@ class History(AllocatorTest):
         released = [entry for entry in self.trace() if entry["action"] in ("segment_free", "segment_unmap")]
         self.assertGreaterEqual(sum(entry["size"] for entry in released), 300 * MIB)
 
+    def test_memory_from_the_driver_has_the_stack_of_what_took_it(self):
+        def take():
+            return block(40 * MIB)
+
+        def empty():
+            torch.cuda.empty_cache()
+
+        x = take()
+        del x
+        empty()
+
+        def stacks(*actions):
+            return [[frame["name"] for frame in entry["frames"]] for entry in self.trace()
+                    if entry["action"] in actions]
+
+        taken = stacks("segment_alloc", "segment_map")
+        released = stacks("segment_free", "segment_unmap")
+        self.assertTrue(taken and released)
+        for names in taken:
+            self.assertIn("take", names)
+        for names in released:
+            self.assertIn("empty", names)
+            self.assertIn("empty_cache", names)
+
+    def test_frees_have_no_stack_where_only_allocations_do(self):
+        torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python",
+                                                 clear_history=True)
+        x = block(40 * MIB)
+        del x
+        torch.cuda.empty_cache()
+        for entry in self.trace():
+            expected = entry["action"] in ("alloc", "segment_alloc", "segment_map")
+            self.assertEqual(bool(entry.get("frames")), expected, entry["action"])
+
     def test_running_out_is_in_it(self):
         with self.assertRaises(torch.OutOfMemoryError):
             block(1 << 47)
@@ -202,6 +237,26 @@ class History(AllocatorTest):
             entry = [entry for entry in self.trace()
                      if entry["action"] == "alloc" and entry["addr"] == x.data_ptr()][-1]
             self.assertEqual(entry["user_metadata"], "a phase")
+        finally:
+            torch.cuda.memory._set_memory_metadata("")
+
+    def test_user_metadata_is_the_threads_own(self):
+        torch.cuda.memory._set_memory_metadata("of the main thread")
+        try:
+            seen, addresses = [], []
+
+            def other():
+                seen.append(torch.cuda.memory._get_memory_metadata())
+                x = block(5 * MIB)
+                addresses.append(x.data_ptr())
+
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+            self.assertEqual(seen, [""])
+            texts = {entry["user_metadata"] for entry in self.trace()
+                     if entry["action"] == "alloc" and entry["addr"] == addresses[0]}
+            self.assertEqual(texts, {""})
         finally:
             torch.cuda.memory._set_memory_metadata("")
 

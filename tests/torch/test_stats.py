@@ -161,6 +161,34 @@ class Peaks(AllocatorTest):
         self.assertEqual(stat("requested_bytes.all.peak") - base, 5 * MIB + 10)
         del b, c
 
+    def test_the_peak_counts_what_the_cache_served(self):
+        for size in (3 * KIB, 900 * KIB, 8 * MIB):
+            passing = block(size)
+            top = allocated()
+            del passing
+            torch.cuda.reset_peak_memory_stats()
+            again = block(size)
+            self.assertEqual(allocated(), top)
+            del again
+            self.assertEqual(torch.cuda.max_memory_allocated(), top)
+
+    def test_two_ways_to_one_product_peak_alike(self):
+        a = torch.rand(1, 32, 32, device=GPU)
+        b = torch.rand(24, 32, 1, device=GPU)
+
+        def peak(product):
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            product()
+            torch.cuda.synchronize()
+            return torch.cuda.max_memory_allocated()
+
+        expanded = a.expand(24, 32, 32)
+        torch.bmm(expanded, b)  # cuBLAS has its workspace from here on
+        peaks = [peak(lambda: torch.matmul(a, b)), peak(lambda: torch.matmul(expanded, b)),
+                 peak(lambda: torch.bmm(expanded, b))]
+        self.assertEqual(peaks, peaks[:1] * 3)
+
     def test_reset_of_the_accumulated_counts(self):
         keep = [block(KIB) for _ in range(3)]
         del keep

@@ -107,6 +107,24 @@ class RecordStream(AllocatorTest):
         self.assertEqual(allocated(), base)
         self.assertEqual(stat("active_bytes.all.current"), stat("allocated_bytes.all.current"))
 
+    def test_the_block_comes_back_before_fresh_memory(self):
+        side = torch.cuda.Stream()
+        reader = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            x = block(700)
+            address = x.data_ptr()
+        with torch.cuda.stream(reader):
+            busy(50)
+        x.record_stream(reader)
+        del x
+        with torch.cuda.stream(side):
+            early = block(700)
+            self.assertNotEqual(early.data_ptr(), address)
+            reader.synchronize()
+            late = block(700)
+            self.assertEqual(late.data_ptr(), address)
+        del early, late
+
     def test_what_waits_is_requested_and_active_but_not_allocated(self):
         size = 16 * MIB + 5
         names = ("requested_bytes", "active_bytes", "active", "allocated_bytes", "allocation")

@@ -1,0 +1,149 @@
+// torch's settings, as far as weir follows them.
+#include "torch_settings.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace weir_torch {
+namespace {
+
+constexpr std::size_t least_block = 512;
+
+std::string without_spaces(const std::string& text) {
+  std::string dense;
+  for (const char each : text)
+    if (std::isspace(static_cast<unsigned char>(each)) == 0) dense += each;
+  return dense;
+}
+
+/// Its parts between commas; a list in brackets is cut, too.
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  const std::string dense = without_spaces(text);
+  for (std::size_t start = 0; start <= dense.size();) {
+    const std::size_t end = std::min(dense.find(',', start), dense.size());
+    parts.push_back(dense.substr(start, end - start));
+    start = end + 1;
+  }
+  return parts;
+}
+
+struct key_without_effect {
+  std::string_view setting;  // what the part begins with
+  std::string_view key;
+  std::string_view reason;
+};
+constexpr std::array keys_without_effect{
+    key_without_effect{"max_split_size_mb:", "max_split_size_mb",
+                       "a block of any size is split, and free memory is moved together where room "
+                       "is missing"},
+    key_without_effect{"max_non_split_rounding_mb:", "max_non_split_rounding_mb",
+                       "a request gets a block of its own size"},
+    key_without_effect{"large_segment_size_mb:", "large_segment_size_mb",
+                       "memory is taken from the driver as the policy says (docs/tuning.md)"},
+    key_without_effect{"release_lock_on_cudamalloc:True", "release_lock_on_cudamalloc",
+                       "threads serve themselves from caches of their own meanwhile"},
+};
+
+void name_keys_without_effect(const std::string& text) {
+  static std::atomic<std::uint32_t> named{0};
+  for (const std::string& part : parts_of(text)) {
+    for (std::size_t i = 0; i < keys_without_effect.size(); ++i) {
+      const key_without_effect& known = keys_without_effect[i];
+      if (part.rfind(known.setting, 0) != 0) continue;
+      if ((named.fetch_or(1U << i) >> i & 1U) != 0) continue;
+      TORCH_WARN("weir: the allocator setting ", known.key, " has no effect: ", known.reason);
+    }
+  }
+}
+
+/// weir stands in for the backend that the program began with: to name that one changes nothing.
+std::string without_native_backend(const std::string& text) {
+  std::string rest;
+  for (const std::string& part : parts_of(text)) {
+    if (part == "backend:native") continue;
+    rest += rest.empty() ? part : "," + part;
+  }
+  return rest;
+}
+
+struct values {
+  std::vector<std::size_t> divisions;
+  double collection_threshold = 0;
+  bool reuses_in_captures = false;
+  std::string text;
+};
+
+template <class Own = torch_cuda::CUDAAllocatorConfig,
+          class Accelerator = c10::CachingAllocator::AcceleratorAllocatorConfig>
+values read_settings() {
+  using shared = typename shared_settings_of<Own, Accelerator>::type;
+  values now;
+  now.divisions = shared::roundup_power2_divisions();
+  now.collection_threshold = shared::garbage_collection_threshold();
+  now.text = shared::last_allocator_settings();
+  if constexpr (requires { Own::graph_capture_record_stream_reuse(); })
+    now.reuses_in_captures = Own::graph_capture_record_stream_reuse();
+  return now;
+}
+
+template <class Accelerator = c10::CachingAllocator::AcceleratorAllocatorConfig>
+void hook_into_parser(std::function<void()> on_change) {
+  if constexpr (requires { Accelerator::getConfigParserHook(); }) {
+    auto parse = Accelerator::getConfigParserHook();  // torch's own
+    Accelerator::getConfigParserHook() = [parse = std::move(parse),
+                                          on_change = std::move(on_change)](const auto& text) {
+      try {
+        if (parse) parse(without_native_backend(text));
+      } catch (...) {
+        on_change();  // what came before the error counts
+        throw;
+      }
+      on_change();
+    };
+  }
+}
+
+}  // namespace
+
+void torch_settings::refresh() {
+  const values now = read_settings();
+  bool rounds_up = false;
+  for (std::size_t i = 0; i < intervals; ++i) {
+    const std::size_t divisions = i < now.divisions.size() ? now.divisions[i] : 0;
+    divisions_[i].store(divisions, std::memory_order_relaxed);
+    rounds_up = rounds_up || divisions > 1;
+  }
+  rounds_up_.store(rounds_up, std::memory_order_relaxed);
+  collection_threshold_.store(now.collection_threshold, std::memory_order_relaxed);
+  reuses_in_captures_.store(now.reuses_in_captures, std::memory_order_relaxed);
+  name_keys_without_effect(now.text);
+}
+
+std::size_t torch_settings::round(std::size_t size) const noexcept {
+  constexpr std::size_t first_interval = 20;  // log2 of 1 MiB
+  if (size >> 60 != 0) return size;  // there is no such block, and the sums below stay small
+  const std::size_t to_512 = (size + least_block - 1) / least_block * least_block;
+  if (size < least_block) return to_512;
+  const auto log = static_cast<std::size_t>(std::bit_width(size)) - 1;
+  const std::size_t index = std::min(log - std::min(log, first_interval), intervals - 1);
+  const std::size_t divisions = divisions_[index].load(std::memory_order_relaxed);
+  if (divisions <= 1 || size <= least_block * divisions) return to_512;
+  // Between a power of two and the next lie so many equal steps.
+  const std::size_t step =
+      std::bit_floor(size) >> (static_cast<std::size_t>(std::bit_width(divisions)) - 1);
+  return (size + step - 1) / step * step;
+}
+
+void watch_settings(std::function<void()> on_change) {
+  static_cast<void>(torch_cuda::CUDAAllocatorConfig::instance());
+  hook_into_parser(std::move(on_change));
+}
+
+}  // namespace weir_torch
