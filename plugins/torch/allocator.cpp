@@ -356,7 +356,9 @@ void weir_allocator::notify_tools(device_state& state, void* pointer, std::int64
   }
   if (!c10::memoryProfilingEnabled()) return;
   const weir::memory_stats stats = state.memory.stats();
-  c10::reportMemoryUsageToProfiler(pointer, size, stats.allocated.current.count(),
+  // A free is reported before it is made, and counts already.
+  const auto freed = static_cast<std::uint64_t>(size < 0 ? -size : 0);
+  c10::reportMemoryUsageToProfiler(pointer, size, stats.allocated.current.count() - freed,
                                    stats.reserved.current.count(),
                                    c10::Device{c10::kCUDA, state.index});
 }

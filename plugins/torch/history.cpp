@@ -50,6 +50,7 @@ void allocation_history::configure(const settings& config) {
     if (!config.enabled) {
       stream_recorded_.clear();
       pending_frees_.clear();
+      segment_stacks_.clear();
     }
     update();
   }
@@ -101,6 +102,31 @@ void allocation_history::add_entry(action kind, const traced_block& block, conte
   }
   if (enabled_ && (skipped_actions_ >> static_cast<unsigned>(kind) & 1U) == 0)
     entries_.add(std::move(entry));
+}
+
+void allocation_history::note_segment_stacks(const segment_change& change, const context& stack) {
+  const std::uint64_t address = change.address;
+  const std::uint64_t size = change.size;
+  auto each = segment_stacks_.upper_bound(address);
+  if (each != segment_stacks_.begin()) --each;
+  while (each != segment_stacks_.end() && each->first < address + size) {
+    const std::uint64_t start = each->first;
+    const std::uint64_t end = start + each->second.size;
+    if (end <= address) {
+      ++each;
+      continue;
+    }
+    context before = std::move(each->second.stack);
+    each = segment_stacks_.erase(each);
+    if (start < address) segment_stacks_[start] = {address - start, before};
+    if (end > address + size) {
+      segment_stacks_[address + size] = {end - address - size, std::move(before)};
+      break;
+    }
+  }
+  const bool is_mapped =
+      change.what == segment_change::kind::alloc || change.what == segment_change::kind::map;
+  if (is_mapped && stack != nullptr) segment_stacks_[address] = {size, stack};
 }
 
 void allocation_history::complete_overlapping(std::uint64_t address, std::uint64_t size) {
@@ -199,6 +225,15 @@ context allocation_history::stack_of(std::uint64_t address) const {
   return stack == live_stacks_.end() ? nullptr : stack->second;
 }
 
+context allocation_history::segment_stack_of(std::uint64_t address) const {
+  const std::lock_guard lock{mutex_};
+  auto range = segment_stacks_.upper_bound(address);
+  if (range == segment_stacks_.begin()) return nullptr;
+  --range;
+  const bool covers = address - range->first < range->second.size;
+  return covers ? range->second.stack : nullptr;
+}
+
 void allocation_history::set_metadata(const std::string& text) { user_metadata() = text; }
 
 std::string allocation_history::metadata() { return user_metadata(); }
@@ -261,13 +296,16 @@ void allocation_history::on_event(const weir::memory_event& event) noexcept try 
   if (early_events_) early_events_->push_back(event);
   segment_table::changes told;
   apply_to_segments(event, told);
-  for (const auto& [what, address, size, pool] : told) {
+  const context stack = event_stack::current();
+  for (const segment_change& change : told) {
+    note_segment_stacks(change, stack);
+    const auto& [what, address, size, pool] = change;
     const action kind = what == segment_change::kind::alloc   ? action::SEGMENT_ALLOC
                         : what == segment_change::kind::map   ? action::SEGMENT_MAP
                         : what == segment_change::kind::unmap ? action::SEGMENT_UNMAP
                                                               : action::SEGMENT_FREE;
     const MempoolId_t id = pool == event.pool ? fallback : torch_id_(pool);
-    add_entry(kind, {.address = address, .size = size, .pool = id}, event_stack::current());
+    add_entry(kind, {.address = address, .size = size, .pool = id}, stack);
   }
 } catch (...) {
   // An entry is lost for want of host memory, or a tracker threw: the allocator goes on.

@@ -104,6 +104,8 @@ class allocation_history final : public weir::event_sink {
 
   [[nodiscard]] std::vector<trace_entry> entries() const;
   [[nodiscard]] context stack_of(std::uint64_t address) const;
+  /// Of the request that the physical memory there was taken for.
+  [[nodiscard]] context segment_stack_of(std::uint64_t address) const;
 
   /// The calling thread's, for its entries on every device, as torch keeps it.
   static void set_metadata(const std::string& text);
@@ -128,6 +130,7 @@ class allocation_history final : public weir::event_sink {
   void add_entry(action kind, const traced_block& block, context stack,
                  const std::string* attached_text = nullptr);
   void apply_to_segments(const weir::memory_event& event, segment_table::changes& told);
+  void note_segment_stacks(const segment_change& change, const context& stack);
   void complete_overlapping(std::uint64_t address, std::uint64_t size);
   void update() noexcept;
 
@@ -145,8 +148,14 @@ class allocation_history final : public weir::event_sink {
   ring<trace_entry> entries_;
   std::vector<torch_cuda::AllocatorTraceTracker> trackers_;
   std::unordered_map<std::uint64_t, context> live_stacks_;
-  std::unordered_set<std::uint64_t> stream_recorded_;    // addresses
-  std::map<std::uint64_t, traced_block> pending_frees_;  // freed, not completed
+  /// A range of physical memory, and what it was taken for.
+  struct stacked_range {
+    std::uint64_t size = 0;
+    context stack;
+  };
+  std::map<std::uint64_t, stacked_range> segment_stacks_;  // by address
+  std::unordered_set<std::uint64_t> stream_recorded_;      // addresses
+  std::map<std::uint64_t, traced_block> pending_frees_;    // freed, not completed
   segment_table segments_;
   std::atomic<bool> segments_expand_{false};
   std::optional<std::vector<weir::memory_event>> early_events_;  // since begin_segments()

@@ -179,6 +179,7 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
       segment.owner_private_pool_id = id;
       set_registration_order(segment, range.number != 0 ? range.number : position);
       ++position;
+      segment.context_when_allocated = state.history.segment_stack_of(range.address);
       for (const snapshot_block& piece : range.blocks) {
         if (piece.state == snapshot_block::kind::pending_free) pending.insert(piece.address);
         if (!is_shown) continue;

@@ -1,7 +1,10 @@
 """memory_stats(), memory_allocated(), memory_reserved(), their peaks and their resets."""
 
 import gc
+import json
+import tempfile
 import unittest
+from pathlib import Path
 
 import support
 import torch
@@ -118,6 +121,21 @@ class Stats(AllocatorTest):
             text = torch.cuda.memory_summary(abbreviated=abbreviated)
             self.assertIn("Allocated memory", text)
         del keep
+
+    def test_the_profiler_hears_of_blocks(self):
+        base = allocated()
+        with torch.profiler.profile(profile_memory=True) as profile:
+            x = block(3 * MIB + 1)
+            address = x.data_ptr()
+            del x
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            profile.export_chrome_trace(str(path))
+            events = json.loads(path.read_text())["traceEvents"]
+        size = 3 * MIB + 512
+        heard = [(event["args"]["Bytes"], event["args"]["Total Allocated"]) for event in events
+                 if event.get("name") == "[memory]" and event["args"].get("Addr") == address]
+        self.assertEqual(heard, [(size, base + size), (-size, base)])
 
     def test_backend_and_process_list_answer(self):
         self.assertIsInstance(torch.cuda.get_allocator_backend(), str)
