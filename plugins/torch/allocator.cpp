@@ -102,7 +102,7 @@ void* weir_allocator::allocate_on(device_state& state, std::size_t size,
   const std::uint32_t reasons = slow_path_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY((reasons & cache_off) != 0)) return allocate_uncached(state, size);
   const std::size_t rounded =
-      C10_UNLIKELY((reasons & rounding_up) != 0) ? torch_settings_.round(size) : size;
+      C10_UNLIKELY((reasons & rounding_up) != 0) ? torch_settings_.rounding().round(size) : size;
   void* block = nullptr;
   try {
     block = reasons == 0 ? state.memory.allocate(weir::bytes{size}, stream)

@@ -119,7 +119,7 @@ void weir_allocator::update_slow_path() {
     if (state.history.is_active()) reasons |= history_active;
     if (state.padded.any()) reasons |= rounding_up;
   });
-  if (torch_settings_.rounds_up()) reasons |= rounding_up;
+  if (torch_settings_.rounding().rounds_up()) reasons |= rounding_up;
   if (torch_settings_.collection_threshold() > 0) reasons |= collecting;
   if (ipc_server_.load(std::memory_order_acquire) != nullptr) reasons |= sharing_active;
   if (is_cache_forbidden() || !isEnabled()) reasons |= cache_off;

@@ -2,7 +2,7 @@
 #include "torch_settings.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cctype>
 #include <cstdint>
 #include <string>
@@ -12,8 +12,6 @@
 
 namespace weir_torch {
 namespace {
-
-constexpr std::size_t least_block = 512;
 
 std::string without_spaces(const std::string& text) {
   std::string dense;
@@ -114,31 +112,10 @@ void hook_into_parser(std::function<void()> on_change) {
 
 void torch_settings::refresh() {
   const values now = read_settings();
-  bool rounds_up = false;
-  for (std::size_t i = 0; i < intervals; ++i) {
-    const std::size_t divisions = i < now.divisions.size() ? now.divisions[i] : 0;
-    divisions_[i].store(divisions, std::memory_order_relaxed);
-    rounds_up = rounds_up || divisions > 1;
-  }
-  rounds_up_.store(rounds_up, std::memory_order_relaxed);
+  rounding_.set(now.divisions);
   collection_threshold_.store(now.collection_threshold, std::memory_order_relaxed);
   reuses_in_captures_.store(now.reuses_in_captures, std::memory_order_relaxed);
   name_keys_without_effect(now.text);
-}
-
-std::size_t torch_settings::round(std::size_t size) const noexcept {
-  constexpr std::size_t first_interval = 20;  // log2 of 1 MiB
-  if (size >> 60 != 0) return size;  // there is no such block, and the sums below stay small
-  const std::size_t to_512 = (size + least_block - 1) / least_block * least_block;
-  if (size < least_block) return to_512;
-  const auto log = static_cast<std::size_t>(std::bit_width(size)) - 1;
-  const std::size_t index = std::min(log - std::min(log, first_interval), intervals - 1);
-  const std::size_t divisions = divisions_[index].load(std::memory_order_relaxed);
-  if (divisions <= 1 || size <= least_block * divisions) return to_512;
-  // Between a power of two and the next lie so many equal steps.
-  const std::size_t step =
-      std::bit_floor(size) >> (static_cast<std::size_t>(std::bit_width(divisions)) - 1);
-  return (size + step - 1) / step * step;
 }
 
 void watch_settings(std::function<void()> on_change) {

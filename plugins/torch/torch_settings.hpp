@@ -1,12 +1,11 @@
 // torch's settings (PYTORCH_ALLOC_CONF and its run-time form), as far as weir follows them.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstddef>
 #include <functional>
 
 #include "compat.hpp"
+#include "size_rounding.hpp"
 
 namespace weir_torch {
 
@@ -19,12 +18,8 @@ class torch_settings {
   /// Reads them from torch, and names keys once that have no effect here.
   void refresh();
 
-  /// Whether any size is rounded to more than a multiple of 512 bytes.
-  [[nodiscard]] bool rounds_up() const noexcept {
-    return rounds_up_.load(std::memory_order_relaxed);
-  }
-  /// The size of the block for a request, as roundup_power2_divisions has it.
-  [[nodiscard]] std::size_t round(std::size_t size) const noexcept;
+  /// roundup_power2_divisions
+  [[nodiscard]] const size_rounding& rounding() const noexcept { return rounding_; }
   /// garbage_collection_threshold; 0: none.
   [[nodiscard]] double collection_threshold() const noexcept {
     return collection_threshold_.load(std::memory_order_relaxed);
@@ -35,10 +30,7 @@ class torch_settings {
   }
 
  private:
-  /// From 1 MiB to 64 GiB, one for each power of two.
-  static constexpr std::size_t intervals = 16;
-  std::array<std::atomic<std::size_t>, intervals> divisions_{};
-  std::atomic<bool> rounds_up_{false};
+  size_rounding rounding_;
   std::atomic<double> collection_threshold_{0};
   std::atomic<bool> reuses_in_captures_{false};
 };

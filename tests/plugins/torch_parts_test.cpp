@@ -8,10 +8,13 @@
 
 #include "torch/byte_counters.hpp"
 #include "torch/device_by_page.hpp"
+#include "torch/padded_blocks.hpp"
 #include "torch/pool_reserves.hpp"
 #include "torch/ring.hpp"
 #include "torch/segment_table.hpp"
+#include "torch/size_rounding.hpp"
 #include "torch/torch_snapshot.hpp"
+#include "torch/uncached_blocks.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
@@ -29,6 +32,81 @@ TEST(ring, keeps_the_last_entries_oldest_first) {
   last.set_capacity(3);
   for (int i = 1; i <= 5; ++i) last.add(i);
   EXPECT_THAT(last.all(), ElementsAre(3, 4, 5));
+}
+
+TEST(size_rounding, is_to_512_bytes_unless_told_otherwise) {
+  size_rounding rounding;
+  EXPECT_FALSE(rounding.rounds_up());
+  rounding.set({0, 1, 1});
+  EXPECT_FALSE(rounding.rounds_up());
+  EXPECT_EQ(rounding.round(1), 512u);
+  EXPECT_EQ(rounding.round(512), 512u);
+  EXPECT_EQ(rounding.round(513), 1024u);
+  EXPECT_EQ(rounding.round((5 << 20) + 1), (5u << 20) + 512);
+}
+
+TEST(size_rounding, cuts_the_way_to_the_next_power_of_two_into_equal_parts) {
+  size_rounding rounding;
+  rounding.set(std::vector<std::size_t>(16, 4));
+  EXPECT_TRUE(rounding.rounds_up());
+  EXPECT_EQ(rounding.round(100), 512u);
+  EXPECT_EQ(rounding.round(2048), 2048u) << "no more than 512 bytes a part";
+  EXPECT_EQ(rounding.round(2049), 2560u);
+  EXPECT_EQ(rounding.round(1 << 20), 1u << 20);
+  EXPECT_EQ(rounding.round((1 << 20) + 1), 5u << 18);
+  EXPECT_EQ(rounding.round(84 << 20), 96u << 20);
+  EXPECT_EQ(rounding.round(127 << 20), 128u << 20);
+  EXPECT_EQ(rounding.round(std::size_t{1} << 40), std::size_t{1} << 40);
+  EXPECT_EQ(rounding.round(~std::size_t{0}), ~std::size_t{0}) << "no sum overflows";
+}
+
+TEST(size_rounding, has_a_number_for_each_power_of_two_from_1_mib_to_64_gib) {
+  size_rounding rounding;
+  rounding.set({2, 0, 8, 0, 0, 0, 8, 2, 2, 1, 1, 1, 1, 1, 1, 4});
+  EXPECT_EQ(rounding.round(600 << 10), 768u << 10) << "below 1 MiB as from there";
+  EXPECT_EQ(rounding.round((1 << 20) + 1), 3u << 19);
+  EXPECT_EQ(rounding.round((2 << 20) + 1), (2u << 20) + 512);
+  EXPECT_EQ(rounding.round((4 << 20) + 1), 9u << 19);
+  EXPECT_EQ(rounding.round(84 << 20), 88u << 20);
+  EXPECT_EQ(rounding.round(400 << 20), 512u << 20);
+  EXPECT_EQ(rounding.round((std::size_t{40} << 30) + 1), std::size_t{48} << 30);
+  EXPECT_EQ(rounding.round((std::size_t{256} << 30) + 1), std::size_t{320} << 30) << "and above";
+  rounding.set({});
+  EXPECT_FALSE(rounding.rounds_up());
+  EXPECT_EQ(rounding.round(84 << 20), 84u << 20);
+}
+
+TEST(padded_blocks, tell_what_was_requested_and_the_padding_of_all) {
+  padded_blocks blocks;
+  int a = 0, b = 0;
+  EXPECT_FALSE(blocks.any());
+  blocks.add(&a, 1000, 2048);
+  blocks.add(&b, 3000, 4096);
+  EXPECT_TRUE(blocks.any());
+  EXPECT_EQ(blocks.padding(), 1048u + 1096u);
+  EXPECT_EQ(blocks.requested_of(&b), 3000u);
+  blocks.remove(&a);
+  blocks.remove(&a);
+  EXPECT_EQ(blocks.padding(), 1096u);
+  EXPECT_EQ(blocks.requested_of(&a), std::nullopt);
+  blocks.remove(&b);
+  EXPECT_FALSE(blocks.any());
+  EXPECT_EQ(blocks.padding(), 0u);
+}
+
+TEST(uncached_blocks, are_removed_once) {
+  uncached_blocks blocks;
+  int a = 0, b = 0;
+  EXPECT_FALSE(blocks.any());
+  blocks.add(&a);
+  blocks.add(&b);
+  EXPECT_TRUE(blocks.contains(&a));
+  EXPECT_TRUE(blocks.remove(&a));
+  EXPECT_FALSE(blocks.remove(&a));
+  EXPECT_FALSE(blocks.contains(&a));
+  EXPECT_TRUE(blocks.any());
+  EXPECT_TRUE(blocks.remove(&b));
+  EXPECT_FALSE(blocks.any());
 }
 
 TEST(ring, keeps_its_newest_when_it_becomes_smaller_and_goes_on_when_larger) {
@@ -203,6 +281,9 @@ TEST(byte_counters, adds_up_threads_also_those_that_ended) {
   EXPECT_EQ(counters.read(1).rounded, 512U + 1024U + 512U);
   EXPECT_EQ(counters.read(2).requested, 5U);
   EXPECT_EQ(counters.read(0).requested, 0U);
+  counters.add(3, 1000, 1500);  // a block that is larger than its request needs
+  EXPECT_EQ(counters.read(3).requested, 1000U);
+  EXPECT_EQ(counters.read(3).rounded, 1536U);
 }
 
 TEST(device_by_page, finds_the_device_that_was_set_last) {
