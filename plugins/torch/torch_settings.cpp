@@ -47,6 +47,10 @@ constexpr std::array keys_without_effect{
                        "memory is taken from the driver as the policy says (docs/tuning.md)"},
     key_without_effect{"release_lock_on_cudamalloc:True", "release_lock_on_cudamalloc",
                        "threads serve themselves from caches of their own meanwhile"},
+    key_without_effect{"throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom",
+                       "a request fails when no memory can be found for it, and not before"},
+    key_without_effect{"expandable_segments_reserve", "expandable_segments_reserve",
+                       "addresses are reserved for all memory of the device"},
 };
 
 void name_keys_without_effect(const std::string& text) {
