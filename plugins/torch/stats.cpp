@@ -16,6 +16,9 @@ using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
+/// Of torch's segments for small requests.
+constexpr std::uint64_t small_segment = std::uint64_t{2} << 20;
+
 std::int64_t as_signed(std::uint64_t value) noexcept { return static_cast<std::int64_t>(value); }
 
 /// weir knows no small and large pools; torch's sums must add up, so all of it counts as large.
@@ -122,8 +125,8 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
       segment.allocated_size = range.allocated;
       segment.active_size = range.active;
       segment.stream = state.streams.handle_of(range.stream);
-      segment.is_large = true;
-      segment.is_expandable = true;
+      segment.is_large = !pool.in_segments || range.size > small_segment;
+      segment.is_expandable = !pool.in_segments;
       segment.owner_private_pool_id = id;
       for (const snapshot_block& piece : range.blocks) {
         if (piece.state == snapshot_block::kind::pending_free) pending.insert(piece.address);
