@@ -7,6 +7,7 @@
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/allocator/graph_memory.hpp"
 #include "weir/allocator/memory_pool.hpp"
+#include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/checked.hpp"

@@ -108,10 +108,10 @@ void* weir_allocator::allocate_on(device_state& state, std::size_t size,
     block = reasons == 0 ? state.memory.allocate(weir::bytes{size}, stream)
                          : slow_allocate(state, size, rounded, stream);
   } catch (const weir::out_of_memory& failed) {
-    block = retry_or_throw(state, rounded, stream, failed.report());
+    throw_out_of_memory(state, rounded, stream, failed.report());
   } catch (const weir::failure& failed) {
     if (!is_out_of_memory(failed.code())) fail(failed.reason());
-    block = retry_or_throw(state, rounded, stream, failed.what());
+    throw_out_of_memory(state, rounded, stream, failed.what());
   }
   byte_counters_.add(static_cast<std::size_t>(state.index), size, rounded);
   if (device_by_page_ != nullptr) device_by_page_->set(block, state.index);
@@ -157,11 +157,12 @@ void* weir_allocator::slow_allocate(device_state& state, std::size_t size, std::
     }
   }
   if (state.history.is_active()) {
-    state.history.on_allocated({.address = reinterpret_cast<std::uint64_t>(block),
-                                .size = size,
-                                .stream = handle,
-                                .pool = route ? route->id : MempoolId_t(0, 0)},
-                               std::move(stack));
+    traced_block traced{.address = reinterpret_cast<std::uint64_t>(block),
+                        .size = size,
+                        .stream = handle,
+                        .pool = route ? route->id : MempoolId_t(0, 0)};
+    if (!route && state.pools.has_fallback()) traced.pool = trace_of(state, block).pool;
+    state.history.on_allocated(traced, std::move(stack));
   }
   return block;
 }
@@ -205,11 +206,9 @@ void* weir_allocator::allocate_for_unidentified(device_state& state, const pool_
   return block;
 }
 
-void* weir_allocator::retry_or_throw(device_state& state, std::size_t size,
-                                     const weir::stream_ref& stream, const std::string& report) {
-  for (const weir::memory_pool& pool : state.pools.last_resorts()) {
-    if (auto block = pool.try_allocate(weir::bytes{size}, stream); block) return *block;
-  }
+void weir_allocator::throw_out_of_memory(device_state& state, std::size_t size,
+                                         const weir::stream_ref& stream,
+                                         const std::string& report) {
   state.ooms.fetch_add(1, std::memory_order_relaxed);
   weir::memory_info device{};
   if (const auto info = state.gpu.memory_info(); info) device = *info;

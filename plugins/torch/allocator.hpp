@@ -193,8 +193,9 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
                       const weir::stream_ref& stream);
   void* allocate_for_unidentified(device_state& state, const pool_table::route& route,
                                   std::size_t size);
-  [[nodiscard]] void* retry_or_throw(device_state& state, std::size_t size,
-                                     const weir::stream_ref& stream, const std::string& report);
+  /// Reports the failure to whom it concerns, and throws torch's OutOfMemoryError.
+  [[noreturn]] void throw_out_of_memory(device_state& state, std::size_t size,
+                                        const weir::stream_ref& stream, const std::string& report);
   /// Releases cached memory above the threshold of torch's settings.
   static void collect(device_state& state, double threshold);
   /// Reports an allocation, or a free (a negative size), to torch's profiler and sanitizer.

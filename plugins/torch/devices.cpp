@@ -162,9 +162,12 @@ void weir_allocator::setMemoryFraction(double fraction, c10::DeviceIndex device)
 }
 
 void weir_allocator::emptyCache(MempoolId_t pool) {
-  // A pool that is in use keeps its memory, for graphs that may be replayed; one that is not
-  // releases it by itself.
-  if (pool != MempoolId_t(0, 0)) return;
+  if (pool != MempoolId_t(0, 0)) {
+    // A pool that is in use keeps its memory, for graphs that may be replayed. One that is not
+    // releases it by itself as streams come to rest; who asks for it wants that now.
+    for_each_device([&](device_state& state) { state.pools.empty_released(pool); });
+    return;
+  }
   for_each_device([](device_state& state) {
     const event_stack cause{state.history.capture_stack(torch_cuda::RecordContext::ALL)};
     state.synchronizations.fetch_add(1, std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 
 #include "allocator.hpp"
 #include "errors.hpp"
+#include "provider_source.hpp"
 
 namespace weir_torch {
 namespace {
@@ -91,16 +92,18 @@ int weir_allocator::getPoolUseCount(c10::DeviceIndex device, MempoolId_t pool) {
 
 void weir_allocator::createOrIncrefPool(c10::DeviceIndex device, MempoolId_t pool,
                                         std::shared_ptr<torch_cuda::CUDAAllocator> provider) {
-  check_provider(provider.get());
-  state_of(device).pools.acquire(pool);
+  weir::pool_options options{.retains = true, .segments = true};
+  if (provider != nullptr)
+    options.source = std::make_shared<provider_source>(device, std::move(provider));
+  state_of(device).pools.acquire(pool, std::move(options));
 }
 
 void weir_allocator::setUseOnOOM(c10::DeviceIndex device, MempoolId_t pool, bool value) {
-  state_of(device).pools.set_last_resort(pool, value);
+  state_of(device).pools.set_fallback(pool, value);
 }
 
-void weir_allocator::setNoSplit(c10::DeviceIndex /*device*/, MempoolId_t /*pool*/) {
-  TORCH_WARN_ONCE("weir has no segments that it could leave whole: no_split has no effect");
+void weir_allocator::setNoSplit(c10::DeviceIndex device, MempoolId_t pool) {
+  state_of(device).pools.set_no_split(pool);
 }
 
 // --- Checkpoints --------------------------------------------------------------------------------

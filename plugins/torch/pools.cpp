@@ -2,6 +2,7 @@
 #include "pools.hpp"
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -26,21 +27,38 @@ pool_table::entry& pool_table::find_or_throw(MempoolId_t id) {
   return pool->second;
 }
 
-void pool_table::acquire(MempoolId_t id) {
+weir::memory_pool pool_table::create(MempoolId_t id, const weir::pool_options& options) {
+  const std::string name = "torch " + std::to_string(id.first) + "." + std::to_string(id.second);
+  weir::memory_pool created = checked(memory_.create_pool(name, options));
+  const std::lock_guard lock{mutex_};
+  torch_ids_[created.id()] = id;
+  return created;
+}
+
+void pool_table::update() noexcept {
+  is_active_ = !scopes_.empty() || !held_blocks_.empty();
+  has_fallback_ = std::any_of(pools_.begin(), pools_.end(),
+                              [](const auto& pool) { return pool.second.is_fallback; });
+}
+
+void pool_table::acquire(MempoolId_t id, weir::pool_options options) {
   TORCH_CHECK(id != MempoolId_t(0, 0), "(0, 0) is not a memory pool of its own");
   {
     const std::lock_guard lock{mutex_};
     if (const auto pool = pools_.find(id); pool != pools_.end()) {
+      TORCH_CHECK(options.source == nullptr, "memory pool (", id.first, ", ", id.second,
+                  ") exists already, without this allocator");
       ++pool->second.use_count;
       return;
     }
   }
-  const std::string name = "torch " + std::to_string(id.first) + "." + std::to_string(id.second);
-  weir::memory_pool created = checked(memory_.create_pool(name, {.retains = true}));
+  weir::memory_pool created = create(id, options);
   const std::lock_guard lock{mutex_};
-  torch_ids_[created.id()] = id;
   entry& pool = pools_[id];
-  if (!pool.memory) pool.memory = std::move(created);
+  if (!pool.memory) {
+    pool.memory = std::move(created);
+    pool.options = std::move(options);
+  }
   ++pool.use_count;
 }
 
@@ -49,8 +67,30 @@ void pool_table::release(MempoolId_t id) {
   const std::lock_guard lock{mutex_};
   entry& pool = find_or_throw(id);
   if (--pool.use_count > 0) return;
+  if (pool.options.segments) released_.emplace(id, pool.memory.id());  // a MemPool's
   released = std::move(pool.memory);
   pools_.erase(id);
+  update();
+}
+
+void pool_table::empty_released(MempoolId_t id) noexcept try {
+  std::vector<weir::pool_id> pools;
+  {
+    const std::lock_guard lock{mutex_};
+    const auto [first, last] = released_.equal_range(id);
+    for (auto pool = first; pool != last; ++pool) pools.push_back(pool->second);
+    released_.erase(first, last);
+  }
+  for (const weir::pool_id pool : pools) {
+    const auto emptied = memory_.empty_cache(pool);
+    if (!emptied && emptied.code() == weir::errc::closed) continue;  // it has ended by itself
+    if (!emptied && emptied.code() != weir::errc::capture_forbidden)
+      weir::report_error(emptied.error());
+    const std::lock_guard lock{mutex_};
+    released_.emplace(id, pool);
+  }
+} catch (const std::bad_alloc&) {
+  // The pool gives its memory back by itself, later.
 }
 
 int pool_table::use_count(MempoolId_t id) const {
@@ -65,17 +105,38 @@ weir::memory_pool pool_table::find(MempoolId_t id) const {
   return pool == pools_.end() ? weir::memory_pool{} : pool->second.memory;
 }
 
-void pool_table::set_last_resort(MempoolId_t id, bool value) {
-  const std::lock_guard lock{mutex_};
-  if (const auto pool = pools_.find(id); pool != pools_.end()) pool->second.is_last_resort = value;
+void pool_table::set_fallback(MempoolId_t id, bool value) {
+  weir::memory_pool memory;
+  {
+    const std::lock_guard lock{mutex_};
+    const auto pool = pools_.find(id);
+    if (pool == pools_.end() || pool->second.is_fallback == value) return;
+    pool->second.is_fallback = value;
+    memory = pool->second.memory;
+    update();
+  }
+  checked(memory.set_fallback(value));
 }
 
-std::vector<weir::memory_pool> pool_table::last_resorts() const {
+void pool_table::set_no_split(MempoolId_t id) {
+  weir::pool_options options;
+  bool is_fallback = false;
+  {
+    const std::lock_guard lock{mutex_};
+    const entry& pool = find_or_throw(id);
+    options = pool.options;
+    is_fallback = pool.is_fallback;
+  }
+  if (!options.splits) return;
+  TORCH_CHECK(find(id).stats().allocations == 0,
+              "no_split is chosen before a pool's first request");
+  options.splits = false;
+  weir::memory_pool created = create(id, options);
+  if (is_fallback) checked(created.set_fallback(true));
   const std::lock_guard lock{mutex_};
-  std::vector<weir::memory_pool> pools;
-  for (const auto& [id, pool] : pools_)
-    if (pool.is_last_resort) pools.push_back(pool.memory);
-  return pools;
+  entry& pool = find_or_throw(id);
+  std::swap(pool.memory, created);
+  pool.options = std::move(options);
 }
 
 std::vector<std::pair<MempoolId_t, weir::memory_pool>> pool_table::all() const {
@@ -103,7 +164,7 @@ void pool_table::begin(MempoolId_t id, stream_filter filter, origin current) {
       TORCH_CHECK(open.id != id, "beginAllocateToPool: already recording to mempool_id");
     }
   }
-  acquire(id);
+  acquire(id, {.retains = true});
   weir::capture_notice notice = memory_.notice_captures();
   {
     const std::lock_guard lock{mutex_};

@@ -15,7 +15,8 @@
 
 namespace weir_torch {
 
-/// torch names a pool by a pair of numbers; here each is a weir pool that keeps its memory.
+/// torch names a pool by a pair of numbers; here each is a weir pool that keeps its memory: in
+/// PyTorch's segments where a program made it as a MemPool, in an arena where a capture did.
 ///
 /// A pool lives while its use count is above zero (acquire, release): graphs, MemPool objects,
 /// scopes. Between begin() and end() requests that the filter accepts go to the pool; the filter is
@@ -48,16 +49,24 @@ class pool_table {
   pool_table(const pool_table&) = delete;
   pool_table& operator=(const pool_table&) = delete;
 
-  void acquire(MempoolId_t id);
+  /// One use more of the pool, which is made with these options if there is none.
+  void acquire(MempoolId_t id, weir::pool_options options);
   void release(MempoolId_t id);
+  /// Waits for the streams and releases what is free in MemPools of this id that nobody uses any
+  /// more. For destructors of theirs: what goes wrong is reported.
+  void empty_released(MempoolId_t id) noexcept;
   [[nodiscard]] int use_count(MempoolId_t id) const;
   /// The pool; empty if it is not in use any more.
   [[nodiscard]] weir::memory_pool find(MempoolId_t id) const;
-  void set_last_resort(MempoolId_t id, bool value);
-  /// Pools to try when there is no other memory.
-  [[nodiscard]] std::vector<weir::memory_pool> last_resorts() const;
   /// Those that are in use.
   [[nodiscard]] std::vector<std::pair<MempoolId_t, weir::memory_pool>> all() const;
+  /// Whether the pool serves requests outside of it that find no memory.
+  void set_fallback(MempoolId_t id, bool value);
+  [[nodiscard]] bool has_fallback() const noexcept {
+    return has_fallback_.load(std::memory_order_relaxed);
+  }
+  /// The pool's segments are not to be split. Only before its first request.
+  void set_no_split(MempoolId_t id);
   /// torch's id of a weir pool, also of one that was released; {0, 0} is the allocator's own.
   [[nodiscard]] MempoolId_t torch_id_of(weir::pool_id pool) const;
 
@@ -83,8 +92,9 @@ class pool_table {
   struct entry {
     weir::memory_pool memory;
     int use_count = 0;
-    bool is_last_resort = false;
+    bool is_fallback = false;
     std::optional<origin> last_origin;  // of torch's own streams
+    weir::pool_options options;
   };
   struct scope {
     MempoolId_t id;
@@ -93,17 +103,20 @@ class pool_table {
     bool can_be_capture = true;
   };
 
+  [[nodiscard]] weir::memory_pool create(MempoolId_t id, const weir::pool_options& options);
   entry& find_or_throw(MempoolId_t id);
   /// Whether a capture may be under way. Needs the lock.
   [[nodiscard]] bool captures_possible() const;
-  void update() noexcept { is_active_ = !scopes_.empty() || !held_blocks_.empty(); }
+  void update() noexcept;
 
   weir::caching_allocator& memory_;
   const std::function<void()> on_change_;
   std::atomic<bool> is_active_{false};
+  std::atomic<bool> has_fallback_{false};
   mutable std::mutex mutex_;
   std::map<MempoolId_t, entry> pools_;
   std::map<weir::pool_id, MempoolId_t> torch_ids_;
+  std::multimap<MempoolId_t, weir::pool_id> released_;  // may have blocks or busy streams still
   std::vector<scope> scopes_;  // the last one whose filter accepts a request gets it
   int marked_captures_ = 0;
   weir::capture_notice notice_;

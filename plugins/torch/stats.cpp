@@ -13,6 +13,9 @@
 namespace weir_torch {
 namespace {
 
+/// Of torch's segments for small requests.
+constexpr std::uint64_t small_segment = std::uint64_t{2} << 20;
+
 std::int64_t as_signed(std::uint64_t value) noexcept { return static_cast<std::int64_t>(value); }
 
 /// weir knows no small and large pools; torch's sums must add up, so all of it counts as large.
@@ -174,8 +177,8 @@ void weir_allocator::add_to_snapshot(device_state& state, MempoolId_t only,
       segment.allocated_size = range.allocated;
       segment.active_size = range.active;
       segment.stream = state.streams.handle_of(range.stream);
-      segment.is_large = true;
-      segment.is_expandable = true;
+      segment.is_large = !pool.in_segments || range.size > small_segment;
+      segment.is_expandable = !pool.in_segments;
       segment.owner_private_pool_id = id;
       set_registration_order(segment, range.number != 0 ? range.number : position);
       ++position;

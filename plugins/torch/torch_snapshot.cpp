@@ -31,9 +31,13 @@ void number_segments(std::vector<snapshot_segment>& segments,
 std::vector<snapshot_segment> segments_of(const weir::pool_snapshot& pool) {
   std::vector<snapshot_segment> segments;
   std::uint64_t end = 0;
+  std::size_t next_segment = 0;  // in pool.physical, where those are segments
   for (const weir::block_info& info : pool.blocks) {
     if (info.state == weir::block_state::hole) continue;
-    if (segments.empty() || info.address != end) {
+    const bool begins = pool.in_segments && next_segment < pool.physical.size() &&
+                        pool.physical[next_segment].address == info.address;
+    if (begins) ++next_segment;
+    if (segments.empty() || info.address != end || begins) {
       segments.emplace_back();
       segments.back().address = info.address;
     }

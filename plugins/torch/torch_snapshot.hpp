@@ -32,8 +32,8 @@ struct snapshot_segment {
   std::vector<snapshot_block> blocks;
 };
 
-/// The pool's contiguous ranges that have memory, by address. Their sizes add up to what the pool
-/// reserves.
+/// The pool's segments or, of an arena, its contiguous ranges that have memory, by address. Their
+/// sizes add up to what the pool reserves.
 [[nodiscard]] std::vector<snapshot_segment> segments_of(const weir::pool_snapshot& pool);
 
 }  // namespace weir_torch

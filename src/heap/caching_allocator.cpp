@@ -185,6 +185,10 @@ result<bytes> caching_allocator::trim(bytes keep) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->trim(keep);
 }
+result<bytes> caching_allocator::empty_cache(pool_id pool) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->empty_cache(pool);
+}
 result<bytes> caching_allocator::empty_cache() const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->empty_cache();
@@ -218,7 +222,7 @@ result<void> caching_allocator::set_limit(weir::tag of, bytes most) const {
 result<memory_pool> caching_allocator::create_pool(std::string_view name,
                                                    pool_options options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  WEIR_TRY_VALUE(pool, heap_->create_pool(name, options));
+  WEIR_TRY_VALUE(pool, heap_->create_pool(name, std::move(options)));
   return memory_pool{std::move(pool)};
 }
 

@@ -167,6 +167,7 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
                                                           pool_options options)
       WEIR_EXCLUDES(mutex_);
   void release_pool(pool_id id) noexcept WEIR_EXCLUDES(mutex_);
+  result<void> set_fallback(pool_id id, bool value) WEIR_EXCLUDES(mutex_);
   /// A handle to a claim's pool.
   [[nodiscard]] std::shared_ptr<pool> share_pool(pool_id id) WEIR_EXCLUDES(mutex_);
   /// The physical memory under any block, or only under one of that pool.
@@ -331,6 +332,8 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<bool> take_pending_behind_waits(const request& wanted,
                                                        const pool_state& pool,
                                                        driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<fallback_room> fit_in_fallback(const request& wanted) override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_from_others(const pool_state& spared, bytes most,
                                                   driver_access& driver) override

@@ -62,6 +62,12 @@ result<bytes> memory_pool::empty_cache() const {
   return owner->empty_cache(state_->id());
 }
 
+result<void> memory_pool::set_fallback(bool value) const {
+  const auto owner = owner_of(state_);
+  if (owner == nullptr) return gone(state_);
+  return owner->set_fallback(state_->id(), value);
+}
+
 pool_snapshot memory_pool::snapshot() const {
   const auto owner = owner_of(state_);
   return owner == nullptr ? pool_snapshot{} : owner->snapshot(state_->id());

@@ -48,11 +48,17 @@ result<std::shared_ptr<pool>> central_heap::create_pool(std::string_view name,
   if (options.exportable && !(can.virtual_memory && can.posix_descriptors)) {
     return error{.code = errc::not_supported, .detail = "the device cannot export memory"};
   }
+  if (options.exportable && options.in_segments()) {
+    return error{.code = errc::not_supported, .detail = "segments cannot be given away in parts"};
+  }
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
   pool_state& added = add_pool(std::string{name});
   added.exportable = options.exportable;
   added.retains = options.retains;
+  added.segments = options.in_segments();
+  added.splits = options.splits;
+  added.source = std::move(options.source);
   return std::make_shared<pool>(weak_from_this(), added.id, added.name);
 } catch (const std::bad_alloc&) {
   return no_host_memory();
@@ -72,6 +78,7 @@ void central_heap::drop_holder(pool_id id) noexcept {
   pool_state* const left = find_pool(id);
   if (left == nullptr || --left->holders != 0) return;
   left->takes_requests = false;
+  left->is_fallback = false;
   placement_.emit({.kind = memory_event_kind::pool_released, .pool = id});
   if (left->of_graphs()) {
     captures_.forget(id);
@@ -86,6 +93,16 @@ void central_heap::drop_holder(pool_id id) noexcept {
     }
   }
   pools_to_sweep_ = true;
+}
+
+result<void> central_heap::set_fallback(pool_id id, bool value) {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  pool_state* const pool = find_pool(id);
+  if (pool == nullptr || pool->holders == 0) return errc::closed;
+  pool->is_fallback = value;
+  return {};
 }
 
 void central_heap::release_pool(pool_id id) noexcept {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "heap/vocabulary.hpp"
+#include "weir/allocator/segment_source.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir::inline v0::heap {
@@ -22,13 +23,17 @@ struct pool_state {
   pool_id id{};
   std::string name;
   std::unique_ptr<backing_store> memory;
-  std::uint32_t holders = 0;   // a handle, a claim, graphs
-  std::uint64_t blocks = 0;    // handed out, pending ones included
-  bool exportable = false;     // its handles can be sent to other processes
+  std::uint32_t holders = 0;               // a handle, a claim, graphs
+  std::uint64_t blocks = 0;                // handed out, pending ones included
+  bool exportable = false;                 // its handles can be sent to other processes
+  bool segments = false;                   // PyTorch's, whatever the policy
+  bool splits = true;                      // false: its segments are not divided
+  std::shared_ptr<segment_source> source;  // of its segments; null: the driver
   bool of_capture = false;     // belongs to a graph: nothing of it is released or moved while held
   bool retains = false;        // belongs to graphs of its holders: the same
   bool takes_requests = true;  // a graph's pool does only during the capture
   bool forsaken = false;       // the last holder went, and that was noticed
+  bool is_fallback = false;    // serves requests to the allocator that find no memory
   /// Of graphs: replays may have been queued up to here when the last holder went.
   std::vector<stamp> guards;
 

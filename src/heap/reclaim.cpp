@@ -23,7 +23,10 @@ result<account_number> central_heap::prepare(pool_state& pool, driver_access& dr
     const store_traits traits{.policy = policy_,
                               .exportable = exportable_ || pool.exportable,
                               .one_slot_handles = pool.exportable,
-                              .moves = !pool.retains};
+                              .moves = !pool.retains,
+                              .segments = pool.segments,
+                              .splits = pool.splits,
+                              .source = pool.source};
     WEIR_TRY_VALUE(store, make_backing_store(placement_, pool.id, traits, driver.enter()));
     pool.memory = std::move(store);
   }
@@ -95,12 +98,26 @@ result<bool> central_heap::take_pending_behind_waits(const request& wanted, cons
   return true;
 }
 
+result<fallback_room> central_heap::fit_in_fallback(const request& wanted) {
+  for (const auto& each : pools_) {
+    if (!each->is_fallback || each->memory == nullptr) continue;
+    WEIR_TRY_VALUE(account, accounts_.number_of(each->id, current_tag()));
+    const block_index room = each->memory->fit(wanted);
+    if (room != no_block) return fallback_room{each.get(), account, room};
+  }
+  return fallback_room{};
+}
+
 result<bytes> central_heap::release_from_others(const pool_state& spared, bytes most,
                                                 driver_access& driver) {
   for (const auto& each : pools_) {
     if (each.get() == &spared || each->memory == nullptr || !may_release(*each)) continue;
-    WEIR_TRY_VALUE(released, each->memory->release(most, driver.enter()));
-    if (released != bytes{}) return released;
+    const auto released = each->memory->release(most, driver.enter());
+    if (!released && each->source != nullptr) {
+      report_error(released.error());  // the source's trouble, not that of the request
+      continue;
+    }
+    if (!released || *released != bytes{}) return released;
   }
   return bytes{};
 }

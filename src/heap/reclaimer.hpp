@@ -18,6 +18,13 @@ struct callback_answer {
   bool freed = false;    ///< memory of this allocator or of the device was freed meanwhile
 };
 
+/// Room in a pool that serves requests to the allocator when there is no other memory.
+struct fallback_room {
+  pool_state* pool = nullptr;  ///< null: none has any
+  account_number account = 0;
+  block_index block = no_block;
+};
+
 /// The acts by which memory becomes free that was not, each a rung of room_search::find_room().
 /// Implemented by the central heap. Every call is made with the heap's lock.
 class reclaimer {
@@ -52,6 +59,8 @@ class reclaimer {
                                                                const pool_state& pool,
                                                                order::driver_access& driver) = 0;
 
+  /// What a pool that helps out has free for the stream, as it lies.
+  [[nodiscard]] virtual result<fallback_room> fit_in_fallback(const request& wanted) = 0;
   /// Ends pools that nobody holds any more, as far as that can be.
   virtual void sweep_pools(order::driver_access& driver) noexcept = 0;
   [[nodiscard]] virtual bool may_release(const pool_state& pool) const noexcept = 0;

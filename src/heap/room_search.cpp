@@ -29,6 +29,8 @@ result<block_index> room_search::find_room() {
     if (taken && fit()) return room_;
     WEIR_TRY_VALUE(grown, grow());
     if (grown) return room_;
+    WEIR_TRY_VALUE(helped_out, fit_in_fallback());
+    if (helped_out) return room_;
     WEIR_TRY_VALUE(released, release_elsewhere());
     if (released) return room_;
     WEIR_TRY_VALUE(released_own, release_own());
@@ -142,6 +144,17 @@ result<bool> room_search::take_pending_behind_waits() {
 }
 
 result<bool> room_search::grow() { return accept(pool_->memory->grow(wanted_, driver_.enter())); }
+
+/// What a pool that helps out has free: a hit there costs nobody his cache.
+result<bool> room_search::fit_in_fallback() {
+  if (!is_own_pool()) return false;
+  WEIR_TRY_VALUE(found, heap_.fit_in_fallback(wanted_));
+  if (found.pool == nullptr) return false;
+  pool_ = found.pool;
+  account_ = found.account;
+  room_ = found.block;
+  return true;
+}
 
 /// What other pools cache, no more than needed.
 result<bool> room_search::release_elsewhere() {

@@ -53,6 +53,7 @@ class room_search {
   [[nodiscard]] result<bool> rearrange_behind_waits();
   [[nodiscard]] result<bool> take_pending_behind_waits();
   [[nodiscard]] result<bool> grow();
+  [[nodiscard]] result<bool> fit_in_fallback();
   [[nodiscard]] result<bool> release_elsewhere();
   [[nodiscard]] result<bool> release_own();
   [[nodiscard]] result<bool> ask_callbacks();

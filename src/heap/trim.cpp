@@ -10,15 +10,18 @@ namespace weir::inline v0::heap {
 
 result<bytes> central_heap::release_down_to(std::uint64_t keep, driver_access& driver) {
   const std::uint64_t before = placement_.reserved;
+  result<void> source_trouble;  // must not keep the others from giving back
   sweep_pools(driver);
   for (const auto& each : pools_) {
     if (each->memory == nullptr || !may_release(*each)) continue;
     while (placement_.reserved > keep) {
-      WEIR_TRY_VALUE(went,
-                     each->memory->release(bytes{placement_.reserved - keep}, driver.enter()));
-      if (went == bytes{}) break;
+      auto went = each->memory->release(bytes{placement_.reserved - keep}, driver.enter());
+      if (!went && each->source == nullptr) return std::move(went).error();
+      if (!went && source_trouble) source_trouble = std::move(went).error();
+      if (!went || *went == bytes{}) break;
     }
   }
+  WEIR_TRY(source_trouble);
   return bytes{before - placement_.reserved};
 }
 
@@ -100,7 +103,9 @@ result<bytes> central_heap::empty_cache(pool_id id) try {
   });
   if (!over) return bytes{};
   retire(*pool);
-  return pool->memory->release(bytes::max(), driver.enter());
+  WEIR_TRY_VALUE(released, pool->memory->release(bytes::max(), driver.enter()));
+  if (pool->holders == 0) sweep_pools(driver);  // ends it where that was all
+  return released;
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }

@@ -9,11 +9,22 @@ namespace weir::inline v0::placement {
 result<std::unique_ptr<backing_store>> make_backing_store(placement_context& shared, pool_id pool,
                                                           const store_traits& traits,
                                                           const context_scope& bound) {
+  if (traits.segments) {
+    const auto& can = shared.device.capabilities();
+    const bool mapped = traits.source == nullptr && can.virtual_memory &&
+                        torch_segments::segment_step % can.granularity.count() == 0;
+    return make_torch_segments(shared, pool,
+                               {.splits = traits.splits,
+                                .mapped = mapped,
+                                .exportable = mapped && traits.exportable,
+                                .source = traits.source},
+                               bound);
+  }
   // Segments do not move, either; but an arena grows in any capture, and gives room at an address.
   const bool stays = !traits.moves && shared.device.capabilities().virtual_memory;
   if (is_classic(traits.policy) && !traits.exportable && !stays) {
-    return make_torch_segments(shared, pool, traits.policy == placement_policy::classic_expandable,
-                               bound);
+    return make_torch_segments(
+        shared, pool, {.expandable = traits.policy == placement_policy::classic_expandable}, bound);
   }
   growth_rules rules = growth_rules::of(traits.policy);
   rules.moves = rules.moves && traits.moves;

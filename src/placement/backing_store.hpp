@@ -7,6 +7,7 @@
 
 #include "order/stream_order.hpp"
 #include "placement/block.hpp"
+#include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/options.hpp"
@@ -180,7 +181,10 @@ struct store_traits {
   bool exportable = false;  // other processes can be sent descriptors of its handles
   /// A handle goes to another process whole: one slot is as little as can be given away.
   bool one_slot_handles = false;
-  bool moves = true;  // false: where a handle is mapped it stays, whatever the policy
+  bool moves = true;      // false: where a handle is mapped it stays, whatever the policy
+  bool segments = false;  // PyTorch's fixed ones, whatever the policy
+  bool splits = true;     // of segments: whether they are divided
+  std::shared_ptr<segment_source> source{};  // of segments; null: the driver
 };
 
 /// The store of the policy; an arena if that alone has the traits. The driver is asked for

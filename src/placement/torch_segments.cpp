@@ -2,6 +2,7 @@
 #include "placement/torch_segments.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "device/state.hpp"
 #include "order/mutation.hpp"
@@ -12,6 +13,8 @@ namespace {
 constexpr std::uint32_t mebi = (1U << 20) / unit;  // a MiB in units
 constexpr std::uint32_t small_most = mebi;         // of a small request
 constexpr std::uint32_t large_tail = mebi;         // of a large run, not worth cutting off
+/// What a block can have beyond what was asked for: block::outside::waste counts it.
+constexpr std::uint64_t most_waste = std::numeric_limits<std::uint32_t>::max();
 
 block_state state_of(const block& of) noexcept {
   switch (of.is()) {
@@ -32,18 +35,21 @@ block_state state_of(const block& of) noexcept {
 }  // namespace
 
 result<std::unique_ptr<backing_store>> make_torch_segments(placement_context& shared, pool_id pool,
-                                                           bool expandable,
+                                                           segment_rules rules,
                                                            const context_scope& bound) {
   if (!bound) return bound.error();
-  if (expandable && !shared.device.capabilities().virtual_memory) {
+  if (rules.expandable && !shared.device.capabilities().virtual_memory) {
     return error{.code = errc::not_supported, .detail = "expandable segments need virtual memory"};
   }
-  return std::unique_ptr<backing_store>{std::make_unique<torch_segments>(shared, pool, expandable)};
+  return std::unique_ptr<backing_store>{
+      std::make_unique<torch_segments>(shared, pool, std::move(rules))};
 }
 
-torch_segments::torch_segments(placement_context& shared, pool_id pool, bool expandable) noexcept
+torch_segments::torch_segments(placement_context& shared, pool_id pool,
+                               segment_rules rules) noexcept
     : backing_store{shared, pool},
-      expandable_{expandable},
+      rules_{std::move(rules)},
+      expandable_{rules_.expandable},
       classes_{class_index{shared.blocks}, class_index{shared.blocks}} {}
 
 torch_segments::~torch_segments() {
@@ -74,7 +80,34 @@ block_index torch_segments::fit(const request& wanted) {
   const block_index match =
       best_fit(index_of(from), wanted.stream, static_cast<std::uint32_t>(units));
   if (match == no_block || !shared_.blocks.prepare(2)) return no_block;
+  if (!rules_.splits) {
+    const std::uint64_t waste = (shared_.blocks[match].units - units) * unit;
+    if (wanted.alignment != 1 || waste > most_waste) return no_block;
+  }
   return hand_out(match, wanted, from);
+}
+
+result<block_index> torch_segments::fit_at(std::uint64_t address, const request& wanted) {
+  if (expandable_) return backing_store::fit_at(address, wanted);
+  block_store& blocks = shared_.blocks;
+  const block_index run = block_over(address);
+  if (run == no_block) return errc::foreign_pointer;
+  const std::uint64_t skipped = (address - blocks[run].address) / unit;
+  const bool is_free = blocks[run].is() == block_kind::run && blocks[run].stream == wanted.stream &&
+                       skipped + wanted.units <= blocks[run].units;
+  if (!is_free || (!rules_.splits && skipped != 0)) return errc::not_ready;
+  if (!blocks.prepare(2)) return no_host_memory();
+  const segment& home = segment_with(address);
+  unlist(run, home);
+  block_index taken = run;
+  if (skipped != 0) {
+    taken = cut(run, static_cast<std::uint32_t>(skipped));
+    list(run, home);
+  }
+  // To the measure, whatever is left: another block of the same state may begin there.
+  if (rules_.splits && blocks[taken].units != wanted.units) list(cut(taken, wanted.units), home);
+  make_live(taken, wanted.stream);
+  return taken;
 }
 
 block_index torch_segments::best_fit(class_index& in, stream_slot stream,
@@ -114,14 +147,17 @@ block_index torch_segments::hand_out(block_index run, const request& wanted,
   }
   const std::uint32_t left = blocks[taken].units - wanted.units;
   const bool useful = from == size_class::small || expandable_ ? left != 0 : left > large_tail;
-  if (useful) listed.insert(cut(taken, wanted.units));
+  if (useful && rules_.splits) listed.insert(cut(taken, wanted.units));
+  make_live(taken, wanted.stream);
+  return taken;
+}
 
-  block& block = blocks[taken];
+void torch_segments::make_live(block_index index, stream_slot stream) noexcept {
+  block& block = shared_.blocks[index];
   block.become(block_kind::live);
-  block.stream = wanted.stream;
+  block.stream = stream;
   block.out = {};
   handed_out_ += block.size();
-  return taken;
 }
 
 // --- Taking back --------------------------------------------------------------------------------
@@ -281,6 +317,7 @@ std::uint64_t torch_segments::longest_fit(stream_slot stream) const noexcept {
 }
 
 void torch_segments::describe(pool_snapshot& into) const {
+  into.in_segments = !expandable_;
   for (const auto& [base, each] : segments_) {
     for (block_index at = each.first; at != no_block; at = shared_.blocks[at].after) {
       const block& of = shared_.blocks[at];
@@ -305,6 +342,13 @@ block_index torch_segments::block_over(std::uint64_t address) const noexcept {
   block_index at = home.first;
   while (shared_.blocks[at].end() <= address) at = shared_.blocks[at].after;
   return at;
+}
+
+result<block_handles> torch_segments::handles_under(block_index index) const {
+  if (!rules_.exportable) return errc::not_supported;
+  const std::uint64_t address = shared_.blocks[index].address;
+  const auto& [base, home] = *std::prev(segments_.upper_bound(address));
+  return block_handles{.handles = {home.memory}, .offset = bytes{address - base}};
 }
 
 std::size_t torch_segments::footprint() const noexcept {

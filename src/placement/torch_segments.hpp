@@ -13,6 +13,15 @@
 
 namespace weir::inline v0::placement {
 
+/// What segments are made of, and what becomes of them.
+struct segment_rules {
+  bool expandable = false;
+  bool splits = true;
+  bool mapped = false;                       // a handle a segment, instead of plain memory
+  bool exportable = false;                   // … that other processes can be sent
+  std::shared_ptr<segment_source> source{};  // asked instead of the driver
+};
+
 /// Memory in segments, each of one stream and of one size class.
 ///
 /// Requests of at most 1 MiB are small, all others large. Each is given the smallest run that its
@@ -23,10 +32,12 @@ namespace weir::inline v0::placement {
 /// that is the newest segment nearly always; going by age makes the same program place its memory
 /// in the same way on every machine.)
 ///
-/// Fixed segments come from plain allocation: 2 MiB for small requests, 20 MiB for large ones, and
-/// from 10 MiB on what is asked for, in multiples of 2 MiB. Expandable segments are address ranges
-/// larger than the device, of which pages of 2 MiB (small) or 20 MiB (large) get memory from the
-/// lowest on as they are needed; there any tail is cut off.
+/// Fixed segments are 2 MiB for small requests, 20 MiB for large ones, and from 10 MiB on what is
+/// asked for, in multiples of 2 MiB. They come from plain allocation, are a handle each in a range
+/// of their own, or come from a segment_source, which is asked with the heap's lock held. Where
+/// nothing is to be split a segment is one block or one run at all times. Expandable segments are
+/// address ranges larger than the device, of which pages of 2 MiB (small) or 20 MiB (large) get
+/// memory from the lowest on as they are needed; there any tail is cut off.
 ///
 /// A segment's stream never changes: what is cached for one stream serves no other. A block that
 /// was freed on another stream than its segment's is that stream's, a guest, until the work of that
@@ -40,10 +51,14 @@ namespace weir::inline v0::placement {
 /// O(log(runs) + log(segments)) and no host memory beyond recycled records.
 class torch_segments final : public backing_store {
  public:
-  torch_segments(placement_context& shared, pool_id pool, bool expandable) noexcept;
+  /// Sizes of large segments are multiples of it.
+  static constexpr std::uint64_t segment_step = std::uint64_t{2} << 20;
+
+  torch_segments(placement_context& shared, pool_id pool, segment_rules rules) noexcept;
   ~torch_segments() override;
 
   [[nodiscard]] block_index fit(const request& wanted) override;
+  [[nodiscard]] result<block_index> fit_at(std::uint64_t address, const request& wanted) override;
   [[nodiscard]] bool prefers_growth(const request& wanted) const override;
   [[nodiscard]] result<block_index> rearrange(const request& wanted, reach whose,
                                               const context_scope& bound) override;
@@ -60,6 +75,7 @@ class torch_segments final : public backing_store {
   [[nodiscard]] std::uint64_t fragments() const noexcept override;
   void describe(pool_snapshot& into) const override;
   [[nodiscard]] block_index block_over(std::uint64_t address) const noexcept override;
+  [[nodiscard]] result<block_handles> handles_under(block_index index) const override;
   [[nodiscard]] std::size_t footprint() const noexcept override;
   [[nodiscard]] std::string check() const override;
 
@@ -72,6 +88,7 @@ class torch_segments final : public backing_store {
     stream_slot stream = no_stream;
     size_class holds{};
     block_index first = no_block;
+    vmm::physical memory{};  // only of mapped ones
   };
   using segment_map = std::map<std::uint64_t, segment>;  // by first address
 
@@ -109,6 +126,7 @@ class torch_segments final : public backing_store {
   /// Cuts what is asked for out of a run. Two records must be prepared.
   [[nodiscard]] block_index hand_out(block_index run, const request& wanted,
                                      size_class from) noexcept;
+  void make_live(block_index index, stream_slot stream) noexcept;
   /// A new record for what lies `units` behind the start of `which`. One must be prepared.
   block_index cut(block_index index, std::uint32_t units) noexcept;
   /// Joins the block behind `which`, which is in no tree, to it.
@@ -134,6 +152,15 @@ class torch_segments final : public backing_store {
   segment_map::iterator forget(segment_map::iterator position) noexcept;
   [[nodiscard]] result<block_index> grow_fixed(const request& wanted, std::uint64_t units,
                                                const context_scope& bound);
+  /// Memory for a fixed segment: its address goes to `base`, a handle into the segment.
+  [[nodiscard]] result<void> take(segment& fresh, std::uint64_t& base, const context_scope& bound);
+  [[nodiscard]] result<void> map_segment(segment& fresh, std::uint64_t& base,
+                                         const context_scope& bound) const;
+  [[nodiscard]] result<void> take_from_source(const segment& fresh, std::uint64_t& base) const;
+  /// Gives the memory of a fixed segment back; on failure it has it still.
+  [[nodiscard]] result<void> give_back(std::uint64_t base, const segment& home,
+                                       const context_scope& bound) const;
+  [[nodiscard]] result<void> give_to_source(std::uint64_t base, std::uint64_t size) const;
   /// Whether a segment is free as a whole and at rest.
   [[nodiscard]] bool releasable(const segment& segment) const noexcept;
   [[nodiscard]] bool wholly_free(const segment& segment) const noexcept;
@@ -195,7 +222,8 @@ class torch_segments final : public backing_store {
   [[nodiscard]] std::string check_block(block_index index, std::uint64_t base, const segment& home,
                                         totals& sums) const;
 
-  bool expandable_;
+  const segment_rules rules_;
+  const bool expandable_;
   std::array<class_index, 2> classes_;
   segment_map segments_;
   std::uint32_t last_rank_ = std::numeric_limits<std::uint32_t>::max();
@@ -203,6 +231,6 @@ class torch_segments final : public backing_store {
 
 /// not_supported: expandable segments on a device without virtual memory.
 [[nodiscard]] result<std::unique_ptr<backing_store>> make_torch_segments(
-    placement_context& shared, pool_id pool, bool expandable, const context_scope& bound);
+    placement_context& shared, pool_id pool, segment_rules rules, const context_scope& bound);
 
 }  // namespace weir::inline v0::placement

@@ -1,8 +1,12 @@
 // PyTorch's segments: how they come from the driver, and how they are released.
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <new>
+#include <string>
+#include <utility>
 
+#include "device/state.hpp"
 #include "placement/torch_segments.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/virtual_memory.hpp"
@@ -14,7 +18,25 @@ constexpr std::uint64_t small_segment = std::uint64_t{2} << 20;
 constexpr std::uint64_t large_segment = std::uint64_t{20} << 20;
 constexpr std::uint64_t own_segment_from = std::uint64_t{10}
                                            << 20;  // such a request gets a segment to its measure
-constexpr std::uint64_t own_segment_step = std::uint64_t{2} << 20;
+
+/// The exception under way as an error. Destructors come here, too: it must not throw.
+error thrown_by_source(bytes size) noexcept {
+  error reason{.code = errc::internal, .requested = size};
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return no_host_memory();
+  } catch (const std::exception& thrown) {
+    try {
+      reason.detail = std::string{"a segment_source threw: "} + thrown.what();
+    } catch (const std::bad_alloc&) {
+      // The code has to do.
+    }
+  } catch (...) {
+    reason.detail.clear();
+  }
+  return reason;
+}
 
 }  // namespace
 
@@ -23,6 +45,10 @@ result<block_index> torch_segments::grow(const request& wanted, const context_sc
   const std::uint64_t units = units_to_look_for(wanted);
   if (units > most_units) return no_block;
   if (!shared_.blocks.prepare(4)) return no_host_memory();
+  if (!rules_.splits && wanted.alignment != 1) {
+    return error{.code = errc::not_supported,
+                 .detail = "segments that are not split begin where they begin"};
+  }
   return expandable_ ? grow_expandable(wanted, units, bound) : grow_fixed(wanted, units, bound);
 }
 
@@ -73,27 +99,109 @@ result<block_index> torch_segments::grow_fixed(const request& wanted, std::uint6
   const size_class holds = class_of(units);
   std::uint64_t size = holds == size_class::small ? small_segment : large_segment;
   if (units * unit >= own_segment_from) {
-    size = (units * unit + own_segment_step - 1) / own_segment_step * own_segment_step;
+    size = (units * unit + segment_step - 1) / segment_step * segment_step;
   }
   if (size / unit > most_units || !shared_.may_reserve(size)) return no_block;
 
   const thread_capture_mode_guard relaxed{shared_.device};
-  auto address = allocate_plain(bound, bytes{size});
-  if (!address) {
-    if (address.code() == errc::out_of_memory) return no_block;
-    return std::move(address).error();
+  segment fresh{.size = size, .stream = wanted.stream, .holds = holds};
+  std::uint64_t base = 0;
+  if (auto taken = take(fresh, base, bound); !taken) {
+    if (taken.code() == errc::out_of_memory) return no_block;
+    return std::move(taken).error();
   }
-  auto entered =
-      enter(*address, {.size = size, .stream = wanted.stream, .holds = holds}, block_kind::run);
+  auto entered = enter(base, fresh, block_kind::run);
   if (!entered) {
-    const auto freed = free_plain(bound, *address);
-    if (!freed) report_error(freed.error());
+    detail::report_failure(give_back(base, fresh, bound));
     return std::move(entered).error();
   }
   add_reserved(size);
   ++shared_.handles_created;
-  emit(memory_event_kind::reserve, wanted.stream, *address, size);
+  emit(memory_event_kind::reserve, wanted.stream, base, size);
   return hand_out((*entered)->second.first, wanted, holds);
+}
+
+result<void> torch_segments::take(segment& fresh, std::uint64_t& base, const context_scope& bound) {
+  if (rules_.source != nullptr) return take_from_source(fresh, base);
+  if (rules_.mapped) return map_segment(fresh, base, bound);
+  WEIR_TRY_VALUE(address, allocate_plain(bound, bytes{fresh.size}));
+  base = address;
+  return {};
+}
+
+result<void> torch_segments::map_segment(segment& fresh, std::uint64_t& base,
+                                         const context_scope& bound) const {
+  const bytes size{fresh.size};
+  WEIR_TRY_VALUE(memory, vmm::create(bound, size, {.posix_descriptor = rules_.exportable}));
+  std::uint64_t range = 0;
+  bool mapped = false;
+  const auto attempt = [&]() -> result<void> {
+    WEIR_TRY_VALUE(reserved, vmm::reserve(bound, size));
+    range = reserved;
+    WEIR_TRY(vmm::map(bound, range, memory));
+    mapped = true;
+    const vmm::access rights = vmm::access_for(shared_.device);
+    return vmm::set_access(bound, range, size, {&rights, 1});
+  };
+  auto outcome = attempt();
+  if (outcome) {
+    fresh.memory = memory;
+    base = range;
+    return outcome;
+  }
+  if (mapped) detail::report_failure(vmm::unmap(bound, range, size));
+  if (range != 0) detail::report_failure(vmm::free(bound, range, size));
+  detail::report_failure(vmm::release(bound, memory));
+  return outcome;
+}
+
+result<void> torch_segments::take_from_source(const segment& fresh, std::uint64_t& base) const {
+  const bytes size{fresh.size};
+  void* memory = nullptr;
+  try {
+    WEIR_TRY_VALUE(taken, rules_.source->allocate(size, shared_.order.ref(fresh.stream)));
+    memory = taken;
+  } catch (...) {
+    return thrown_by_source(size);
+  }
+  if (memory == nullptr) return error{.code = errc::out_of_memory, .requested = size};
+  const auto address = reinterpret_cast<std::uint64_t>(memory);
+  if (address % unit != 0) {
+    detail::report_failure(give_to_source(address, fresh.size));
+    return error{.code = errc::bad_alignment,
+                 .requested = size,
+                 .detail = "a segment_source must align to 512 bytes"};
+  }
+  const auto above = segments_.lower_bound(address);
+  const bool overlaps = address + fresh.size < address ||
+                        (above != segments_.end() && above->first - address < fresh.size) ||
+                        (above != segments_.begin() &&
+                         address - std::prev(above)->first < std::prev(above)->second.size);
+  if (overlaps) {
+    return error{.code = errc::invalid_argument,
+                 .requested = size,
+                 .detail = "a segment_source gave memory that the pool has already"};
+  }
+  base = address;
+  return {};
+}
+
+result<void> torch_segments::give_back(std::uint64_t base, const segment& home,
+                                       const context_scope& bound) const {
+  if (!bound) return bound.error();  // no driver, or a forked child: a source is not called either
+  if (rules_.source != nullptr) return give_to_source(base, home.size);
+  if (!rules_.mapped) return free_plain(bound, base);
+  WEIR_TRY(vmm::unmap(bound, base, bytes{home.size}));
+  // The memory is gone from here; what fails now is reported.
+  detail::report_failure(vmm::release(bound, home.memory));
+  detail::report_failure(vmm::free(bound, base, bytes{home.size}));
+  return {};
+}
+
+result<void> torch_segments::give_to_source(std::uint64_t base, std::uint64_t size) const try {
+  return rules_.source->deallocate(reinterpret_cast<void*>(base), bytes{size});
+} catch (...) {
+  return thrown_by_source(bytes{size});
 }
 
 bool torch_segments::wholly_free(const segment& home) const noexcept {
@@ -114,6 +222,7 @@ bool torch_segments::releasable(const segment& home) const noexcept {
 result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bound) {
   const thread_capture_mode_guard relaxed{shared_.device};
   std::uint64_t released = 0;
+  result<void> source_trouble;
   for (auto at = segments_.begin(); at != segments_.end() && released < most.count();) {
     const auto& [base, home] = *at;
     const std::uint64_t size = home.size;
@@ -121,13 +230,21 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
       ++at;
       continue;
     }
-    WEIR_TRY(free_plain(bound, base));
+    if (auto freed = give_back(base, home, bound); !freed) {
+      if (rules_.source == nullptr) return std::move(freed).error();
+      // One that the source does not take must not keep the others here.
+      if (source_trouble) source_trouble = std::move(freed);
+      ++at;
+      continue;
+    }
     remove_reserved(size);
     ++shared_.handles_released;
     emit(memory_event_kind::release, home.stream, base, size);
     at = forget(at);
     released += size;
   }
+  if (released == 0) WEIR_TRY(source_trouble);
+  detail::report_failure(source_trouble);
   return bytes{released};
 }
 
@@ -160,7 +277,7 @@ result<void> torch_segments::close(const context_scope& bound) {
       if (expandable_) {
         note(vmm::unmap(bound, with_memory.address, bytes{with_memory.size}));
       } else {
-        note(free_plain(bound, with_memory.address));
+        note(give_back(base, home, bound));
       }
       shared_.handles_released += with_memory.size / page;
       emit(memory_event_kind::release, home.stream, with_memory.address, with_memory.size);

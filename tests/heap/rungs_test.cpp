@@ -122,6 +122,10 @@ class scripted_heap final : public heap::reclaimer {
                                          order::driver_access&) override {
     return script_.answer("pending", true, false);
   }
+  result<heap::fallback_room> fit_in_fallback(const placement::request& wanted) override {
+    EXPECT_EQ(wanted.units, 3u);
+    return script_.answer("fallback", heap::fallback_room{fallback, 77, 9}, heap::fallback_room{});
+  }
   void sweep_pools(order::driver_access&) noexcept override { script_.asked.push_back("sweep"); }
   bool may_release(const pool_state&) const noexcept override { return releases; }
   result<bytes> release_from_others(const pool_state&, bytes most, order::driver_access&) override {
@@ -140,6 +144,7 @@ class scripted_heap final : public heap::reclaimer {
 
   pool_state* captured = nullptr;
   bool pending_like = false;
+  pool_state* fallback = nullptr;
   bool waits = true;
   bool releases = true;
   heap::callback_answer callbacks;
@@ -179,23 +184,12 @@ class rungs_test : public graph_test {
   result<block_index> search() { return search(pool, {}, &cache); }
 
   /// All rungs of the allocator's own pool, none of which helps.
-  static inline const names all = {"prepare",
-                                   "leftovers",
-                                   "fit",
-                                   "retire",
-                                   "flush own",
-                                   "flush others",
-                                   "prefers growth",
-                                   "rearrange",
-                                   "rearrange behind waits",
-                                   "pending",
-                                   "grow",
-                                   "sweep",
-                                   "grow",
-                                   "release others",
-                                   "release own",
-                                   "callbacks",
-                                   "wait"};
+  static inline const names all = {"prepare",        "leftovers", "fit",
+                                   "retire",         "flush own", "flush others",
+                                   "prefers growth", "rearrange", "rearrange behind waits",
+                                   "pending",        "grow",      "fallback",
+                                   "sweep",          "grow",      "release others",
+                                   "release own",    "callbacks", "wait"};
   /// The rungs up to one, and what follows.
   static names up_to(const std::string& rung, const names& rest = {}) {
     names some{all.begin(), std::find(all.begin(), all.end(), rung) + 1};
@@ -274,6 +268,18 @@ TEST_F(rungs_test, the_first_that_makes_room_is_the_last) {
   names expected = all;
   expected.insert(std::find(expected.begin(), expected.end(), "rearrange"), "grow");
   EXPECT_THAT(plan.asked, ElementsAreArray(expected));
+}
+
+TEST_F(rungs_test, a_pool_that_helps_out_comes_before_releases) {
+  heap.fallback = &apart;
+  plan.succeeds = {{"fallback", 1}};
+  EXPECT_EQ(search().value(), 9u);
+  EXPECT_THAT(plan.asked, ElementsAreArray(up_to("fallback")));
+  EXPECT_EQ(searched, &apart);
+  EXPECT_EQ(account, 77u);
+  EXPECT_TRUE(missed);
+  plan.fails = {{"fallback", errc::no_host_memory}};
+  EXPECT_EQ(code_of(search()), errc::no_host_memory);
 }
 
 TEST_F(rungs_test, others_release_until_that_is_enough) {

@@ -382,5 +382,46 @@ TEST_F(torch_snapshot, shows_blocks_that_wait_for_a_recorded_stream) {
   expect_counters_to_agree();
 }
 
+TEST_F(torch_snapshot, of_a_pool_in_segments_has_each_of_them) {
+  const auto pool = memory.create_pool("segments", {.segments = true}).value();
+  std::vector<void*> blocks;
+  for (const weir::bytes size : {1_MiB, 1_MiB, 1_MiB, 4_MiB, 4_MiB, 30_MiB})
+    blocks.push_back(pool.allocate(size, first));
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::size_t> counts;
+  for (const snapshot_segment& segment : segments_of(pool.snapshot())) {
+    sizes.push_back(segment.size >> 20);
+    counts.push_back(segment.blocks.size());
+  }
+  EXPECT_THAT(sizes, testing::UnorderedElementsAre(2, 2, 20, 30));
+  EXPECT_THAT(counts, testing::UnorderedElementsAre(2, 2, 3, 1));
+  expect_counters_to_agree();
+  for (void* const block : blocks) memory.deallocate(block, first);
+  expect_counters_to_agree();
+}
+
+TEST(torch_segments, side_by_side_are_not_one) {
+  weir::pool_snapshot pool;
+  for (std::uint64_t address = 0; address < 4; ++address) {
+    weir::block_info block;
+    block.address = (address + 8) << 20;
+    block.size = 1_MiB;
+    block.state = weir::block_state::live;
+    block.requested = 1_MiB;
+    pool.blocks.push_back(block);
+  }
+  pool.physical = {{8 << 20, 2_MiB}, {10 << 20, 2_MiB}};
+  ASSERT_EQ(segments_of(pool).size(), 1U) << "an arena's handles";
+  pool.in_segments = true;
+  const auto segments = segments_of(pool);
+  ASSERT_EQ(segments.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(segments[i].address, (8 + 2 * i) << 20);
+    EXPECT_EQ(segments[i].size, 2U << 20);
+    EXPECT_EQ(segments[i].allocated, 2U << 20);
+    EXPECT_EQ(segments[i].blocks.size(), 2U);
+  }
+}
+
 }  // namespace
 }  // namespace weir_torch

@@ -194,6 +194,9 @@ class WEIR_API caching_allocator {
   result<bytes> trim(bytes keep = {}) const;
   /// The same for all that is not live, after waiting for the streams.
   result<bytes> empty_cache() const;
+  /// memory_pool::empty_cache() by the pool's id, also where its last handle is gone and blocks or
+  /// streams kept it. closed: the pool has ended.
+  result<bytes> empty_cache(pool_id pool) const;
   /// `stream` will not be used any more: what threads cache for it is flushed, and a mark is
   /// queued on it so that its memory becomes quiescent. Must be called before a stream is
   /// destroyed that is not a weir::stream (which does it by itself): the driver does not survive
@@ -213,7 +216,7 @@ class WEIR_API caching_allocator {
 
   // --- Pools, captures, callbacks, observer -----------------------------------------------------
 
-  /// not_supported: exportable, on a device that cannot.
+  /// not_supported: exportable, on a device that cannot; or exportable and in segments.
   [[nodiscard]] result<memory_pool> create_pool(std::string_view name,
                                                 pool_options settings = {}) const;
   /// Call before the capture of `stream` begins. A capture that is not declared is noticed on every

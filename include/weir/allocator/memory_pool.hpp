@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
@@ -37,6 +38,20 @@ struct pool_options {
   /// harms a capture, whoever captures in whatever mode; on a stream that is being captured they
   /// neither record events nor ask for any. docs/allocator.md, "For frameworks".
   bool retains = false;
+  /// The pool's memory comes in PyTorch's segments instead of an arena, whatever the policy: 2 MiB
+  /// for requests of at most 1 MiB, 20 MiB for larger ones, and from 10 MiB on what is asked for,
+  /// in multiples of 2 MiB. A segment serves one stream; blocks lie in one segment each, and a
+  /// segment goes back when all of it is free. For who counts on that, or registers segments
+  /// elsewhere.
+  bool segments = false;
+  /// False: segments are not divided. A request gets one of its own, of the size above, or the
+  /// smallest free one that holds it, and wastes the rest. Alignments above 512 are not_supported.
+  bool splits = true;
+  /// Where the segments come from; null: from the driver. Not together with `exportable`.
+  std::shared_ptr<segment_source> source{};
+
+  /// Whether the pool has segments: asked for, or because splits or source needs them.
+  [[nodiscard]] bool in_segments() const noexcept { return segments || !splits || source; }
 };
 
 /// Memory of an allocator that is kept apart: what is freed to it is reused by it alone.
@@ -62,7 +77,7 @@ class WEIR_API memory_pool {
   /// that the pool has free for the stream; no driver call, no move, legal in a capture.
   /// foreign_pointer: the pool has no memory there; not_ready: something there is in use, by a
   /// block or by work of another stream; bad_alignment: the address is no multiple of 512;
-  /// not_supported: a pool made of classic segments.
+  /// not_supported: a pool made of expandable classic segments.
   [[nodiscard]] result<void*> allocate_at(void* address, bytes size,
                                           const stream_ref& stream) const;
 
@@ -76,6 +91,10 @@ class WEIR_API memory_pool {
   /// the free part; what a capture that is under way freed stays. The pool of a graph_memory, which
   /// knows its graphs, gives nothing back.
   result<bytes> empty_cache() const;
+  /// While set, a request to the allocator itself for which no new memory is to be had is given
+  /// what this pool has free for its stream, before anything that is cached is released. The block
+  /// is the pool's. Not for requests to other pools. Ends with the pool's last handle.
+  result<void> set_fallback(bool value) const;
   /// Of one moment, as caching_allocator::snapshot(); empty if the pool is gone.
   [[nodiscard]] pool_snapshot snapshot() const;
 

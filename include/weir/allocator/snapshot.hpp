@@ -67,6 +67,8 @@ struct pool_snapshot {
   memory_stats stats;
   std::vector<block_info> blocks;       ///< by address, without gaps inside a segment or arena
   std::vector<physical_info> physical;  ///< by address
+  /// Each entry of `physical` is a segment: no block spans two, though they may lie side by side.
+  bool in_segments = false;
 };
 
 /// Everything an allocator holds, of one moment.

@@ -1,0 +1,8 @@
+// The end of a source of segments.
+#include "weir/allocator/segment_source.hpp"
+
+namespace weir::inline v0 {
+
+segment_source::~segment_source() = default;
+
+}  // namespace weir::inline v0
