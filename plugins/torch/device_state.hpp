@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "history.hpp"
 #include "imported_block.hpp"
@@ -61,6 +62,8 @@ struct device_state {
   weir::observer_registration recording_observer;
   counters_at_reset reset;
   double memory_fraction = 1.0;
+
+  std::vector<weir::device> peers;  // guarded by the allocator's sharing_mutex_
 
   /// Registers the history with the allocator while its entries have readers. Needs the lock.
   void update_history_observer() {

@@ -79,6 +79,9 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
     chosen = options_text(options, {} if policy is None else {"heap_policy": policy})
     extension = _load(verbose)
     extension.install(chosen, exportable)
+    from . import _torch_sharing  # imports torch.multiprocessing
+
+    _torch_sharing.install(extension)
     # The work of torch's streams counts though they may never allocate. The extension sees most of those that
     # somebody has by itself, from the round robin in which torch hands them out, but not when it wraps around
     # between two probes.
@@ -87,8 +90,8 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
 
 
 def _on_stream_created(callback: Callable[[Any], None]) -> None:
-    """Calls `callback` with every stream that Python gets from torch's own. It is the one place in which torch
-    is changed: the class stays the same, and a stream is created as before."""
+    """Calls `callback` with every stream that Python gets from torch's own. This and _torch_sharing.install()
+    are the places in which torch is changed: the class stays the same, and a stream is created as before."""
     original = torch.cuda.Stream.__new__
 
     @functools.wraps(original)
