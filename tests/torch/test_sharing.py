@@ -39,6 +39,7 @@ class Sharing(AllocatorTest):
     """The other process has the same allocator."""
 
     allocator = HERE
+    policy = os.environ.get("WEIR_TORCH_POLICY", "balanced")  # of weir, in the other process
     settings = ""  # PYTORCH_CUDA_ALLOC_CONF of the other process
 
     def setUp(self):
@@ -56,7 +57,7 @@ class Sharing(AllocatorTest):
         super().tearDown()
 
     def start(self, function, *arguments):
-        environment = {"WEIR_TORCH_ALLOCATOR": self.allocator}
+        environment = {"WEIR_TORCH_ALLOCATOR": self.allocator, "WEIR_TORCH_POLICY": self.policy}
         if self.settings:
             environment["PYTORCH_CUDA_ALLOC_CONF"] = self.settings
         process = self.context.Process(target=function, args=arguments)
@@ -242,6 +243,13 @@ class SharingWithWeir(Sharing):
     allocator = "weir"
 
 
+class SharingWithClassicPolicy(Sharing):
+    """weir shares the driver's own memory there."""
+
+    allocator = "weir"
+    policy = "classic"
+
+
 @unittest.skipUnless(support.WEIR, "about weir's handles")
 class Handles(AllocatorTest):
     def handle_of(self, tensor):
@@ -250,6 +258,19 @@ class Handles(AllocatorTest):
     def test_begin_with_torchs_own_format(self):
         x = block(1000)
         self.assertEqual(self.handle_of(x)[:2], b"\2e")
+
+    @unittest.skipUnless(Sharing.policy == "balanced", "sizes of handles depend on the policy")
+    def test_over_several_sizes_are_refused_by_torchs_own_allocator(self):
+        x = block(401 * MIB)  # handles of 8 MiB, and one of 2
+        handle = self.handle_of(x)
+        self.assertEqual(handle[:2], b"\x7fe")
+        status, _, errors = support.run_program(f"""
+            import torch
+            torch.cuda.init()
+            torch.UntypedStorage._new_shared_cuda(0, {handle!r}, 512, 0, b"none", 0, bytes(64), False)
+            """, allocator="native")
+        self.assertNotEqual(status, 0)
+        self.assertIn("future version of torch", errors)
 
     def test_of_small_tensors_in_one_piece_of_memory_are_the_same(self):
         tensors = [block(512) for _ in range(50)]
