@@ -13,6 +13,11 @@ detail::stream_registry& streams_of(weir::device owner) noexcept {
   return detail::device_state::of(owner).known_streams;
 }
 
+/// Whether the error means that nothing runs on the device any more.
+bool does_no_work(const error& reason) noexcept {
+  return reason.code == errc::device_lost || reason.code == errc::driver_gone;
+}
+
 }  // namespace
 
 result<void> central_heap::enable_peer(weir::device peer) try {
@@ -65,13 +70,21 @@ result<void> central_heap::record_foreign_stream(void* pointer, const stream_ref
   }
   const foreign_use use{*identified,
                         streams_of(stream.device()).registration_of(identified->known_id())};
+  // Without the lock: a stream that is destroyed tells every allocator of its device.
+  std::optional<weir::stream> created;
+  bool is_first = false;
+  {
+    const detail::mutex_lock lock{mutex_};
+    is_first = !joint_stream_;
+  }
+  if (is_first) {
+    WEIR_TRY_VALUE(fresh, stream::create(device_));
+    created.emplace(std::move(fresh));
+  }
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
   WEIR_TRY_VALUE(index, find_live(pointer));
-  if (!joint_stream_) {
-    WEIR_TRY_VALUE(created, stream::create(device_));
-    joint_stream_.emplace(std::move(created));
-  }
+  if (!joint_stream_) joint_stream_ = std::move(created);
   std::vector<foreign_use>& uses = foreign_uses_[index];
   const auto is_known = [&](const foreign_use& each) { return each.stream == use.stream; };
   if (std::none_of(uses.begin(), uses.end(), is_known)) {
@@ -105,14 +118,15 @@ bool central_heap::join(const foreign_use& use) noexcept {
       streams_of(other.device()).registration_of(other.known_id()) != use.registration;
   if (!ended) {
     const auto capturing = other.is_capturing();
-    if (capturing && *capturing) return false;
+    if (!capturing) return does_no_work(capturing.error());
+    if (*capturing) return false;
     auto mark = event::create(other.device());
     if (mark && mark->record(other) && joint_stream_->wait(*mark)) return true;
   }
   // Neither of a stream that is gone nor of a driver in trouble an event can be had: the whole
-  // device must come to rest. One that is lost does nothing any more.
+  // device must come to rest.
   const auto rested = other.device().synchronize();
-  return rested || rested.code() != errc::capture_forbidden;
+  return rested || does_no_work(rested.error());
 }
 
 bool central_heap::join_late() noexcept {

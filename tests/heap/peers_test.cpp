@@ -227,6 +227,36 @@ TEST_F(peers, streams_that_cannot_be_marked_are_waited_for_on_the_host) {
   EXPECT_EQ(memory.stats().pending, 0_B);
 }
 
+TEST_F(peers, any_driver_call_may_fail) {
+  const auto other = peer_stream();
+  const auto touch = [&](int device, const stream& on, void* block, bytes size) {
+    const context_scope bound{gpu(device)};
+    if (!bound) return;
+    static_cast<void>(
+        machine->launch(on.handle(), "kernel",
+                        {sim::writes(reinterpret_cast<driver::CUdeviceptr>(block), size.count())}));
+  };
+  const auto scenario = [&](caching_allocator& memory, const stream& one, const stream& two) {
+    const bool reaches = static_cast<bool>(memory.enable_peer(gpu(1)));
+    for (const bytes size : {1_MiB, 30_MiB, 1_MiB}) {
+      const auto block = memory.try_allocate(size, one);
+      if (!block) continue;
+      // The block is the first stream's to use: the other one has to wait for that.
+      auto ready = event::create(gpu());
+      if (ready && ready->record(one) && other.wait(*ready) && reaches &&
+          memory.record_stream(*block, other))
+        touch(1, other, *block, size);
+      EXPECT_TRUE(memory.try_deallocate(*block, one) || memory.try_deallocate(*block, one));
+      const auto next = memory.try_allocate(size, two);
+      if (!next) continue;
+      touch(0, two, *next, size);
+      EXPECT_TRUE(memory.try_deallocate(*next, two) || memory.try_deallocate(*next, two));
+    }
+    static_cast<void>(memory.empty_cache());
+  };
+  fail_each_call({}, 64_MiB, scenario);
+}
+
 TEST_F(peers, streams_that_cannot_be_meant_are_refused) {
   auto memory = make();
   const auto stream = new_stream();
