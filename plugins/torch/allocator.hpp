@@ -145,6 +145,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   // --- Between processes: ipc.cpp ---------------------------------------------------------------
   torch_cuda::ShareableHandle shareIpcHandle(void* pointer) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  /// Memory of other processes that is or will be mapped for the owner is reached by the peer.
+  void enable_peer_of_imported(device_state& owner, const weir::device& peer);
 
   // --- For Python: devices.cpp, recording.cpp ---------------------------------------------------
   /// The device's state, created if need be.
@@ -253,7 +255,12 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
 
   mutable std::mutex sharing_mutex_;
   std::atomic<ipc_server*> ipc_server_{nullptr};
-  std::map<std::string, std::weak_ptr<void>> imported_;
+  struct imported_memory {
+    std::weak_ptr<void> memory;
+    const imported_block* block = nullptr;  // as long as `memory` lives
+    c10::DeviceIndex device = 0;
+  };
+  std::map<std::string, imported_memory> imported_;
 };
 
 #ifdef __clang__

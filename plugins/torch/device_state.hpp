@@ -88,6 +88,8 @@ struct device_state {
   pool_reserves private_reserves;  // only where torch has a field for it
   double memory_fraction = 1.0;
 
+  std::vector<weir::device> peers;  // guarded by the allocator's sharing_mutex_
+
   /// Listens for growth while torch's settings have a threshold for it. Needs the lock.
   void update_growth_observer(bool has_threshold) {
     if (has_threshold == static_cast<bool>(growth_observer)) return;

@@ -198,14 +198,28 @@ segment_sizes weir_allocator::getExpandableSegmentSizes(c10::DeviceIndex /*devic
 }
 
 void weir_allocator::enablePeerAccess(c10::DeviceIndex from, c10::DeviceIndex to) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "weir does not let GPU ", static_cast<int>(from),
-                              " reach the memory of GPU ", static_cast<int>(to),
-                              " directly; move the tensor through the host, or run without weir");
+  check_index(from);
+  check_index(to);
+  {
+    // Memory that did not come from here is reached by whole devices.
+    const c10::cuda::CUDAGuard guard{from};
+    const cudaError_t enabled = cudaDeviceEnablePeerAccess(to, 0);
+    if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+      static_cast<void>(cudaGetLastError());
+    } else {
+      C10_CUDA_CHECK(enabled);
+    }
+  }
+  device_state& owner = state_of(to);
+  const weir::device peer = checked(runtime_->device(weir::device_id{from}));
+  checked(owner.memory.enable_peer(peer));
+  enable_peer_of_imported(owner, peer);
 }
 
 cudaError_t weir_allocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
-                                        std::size_t count, cudaStream_t stream, bool /*peers*/) {
-  if (to_device == from_device)
+                                        std::size_t count, cudaStream_t stream, bool peers) {
+  // Without access between the devices only a copy that names both handles memory that was mapped.
+  if (peers || to_device == from_device)
     return cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream);
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, count, stream);
 }

@@ -7,10 +7,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
+
+#include "process_descriptors.hpp"
 
 namespace weir_torch {
 namespace {
@@ -62,31 +63,88 @@ weir::result<ipc_server*> ipc_server::open() {
   return server;
 }
 
-weir::result<ipc_handle> ipc_server::offer(std::uint64_t name,
-                                           std::vector<weir::descriptor> descriptors,
-                                           std::vector<std::uint64_t> sizes) {
-  const std::lock_guard lock{mutex_};
-  if (const auto entry = offers_.find(name); entry != offers_.end()) return entry->second.handle;
-  offered_block block;
-  WEIR_TRY(fill_randomly(block.handle.token));
-  block.handle.socket = socket_.path();
-  block.handle.sizes = std::move(sizes);
-  block.descriptors = std::make_shared<const std::vector<weir::descriptor>>(std::move(descriptors));
-  ipc_handle handle = block.handle;
-  offers_.emplace(name, std::move(block));
-  return handle;
+weir::result<std::shared_ptr<const weir::descriptor>> ipc_server::descriptor_of(
+    const weir::vmm::physical& handle, const exporter& export_descriptor) {
+  const auto known = exported_.find(handle.handle);
+  if (known != exported_.end()) return known->second.descriptor;
+  WEIR_TRY_VALUE(exported, export_descriptor(handle));
+  return std::make_shared<const weir::descriptor>(std::move(exported));
 }
 
-std::optional<ipc_handle> ipc_server::find(std::uint64_t name) const {
+weir::result<ipc_server::offered_memory> ipc_server::make_offer(
+    std::span<const weir::vmm::physical> handles, const exporter& export_descriptor) {
+  memory_offer offer;
+  WEIR_TRY(fill_randomly(offer.token));
+  offer.socket = socket_.path();
+  process_descriptors by_number{
+      .process = ::getpid(), .size = handles.front().size.count(), .numbers = {}};
+  bool is_uniform = true;
+  ipc_server::descriptors exported;
+  for (const weir::vmm::physical& each : handles) {
+    WEIR_TRY_VALUE(descriptor, descriptor_of(each, export_descriptor));
+    by_number.numbers.push_back(descriptor->get());
+    exported.push_back(std::move(descriptor));
+    offer.sizes.push_back(each.size.count());
+    is_uniform = is_uniform && each.size == handles.front().size;
+  }
+  offer.opens_without_weir = is_uniform && can_be_copied_from();
+  ipc_handle handle;
+  if (is_uniform) handle.descriptors = std::move(by_number);
+  handle.offer = std::move(offer);
+  return offered_memory{
+      .token = handle.offer->token,
+      .descriptors = std::make_shared<const ipc_server::descriptors>(std::move(exported)),
+      .handle = handle.serialize(),
+      .blocks = 0};
+}
+
+weir::result<std::string> ipc_server::offer(std::uint64_t block,
+                                            std::span<const weir::vmm::physical> handles,
+                                            const exporter& export_descriptor) {
+  if (handles.empty() || handles.size() > ipc_handle::max_handles)
+    return weir::error{.code = weir::errc::invalid_argument,
+                       .detail = "no memory, or too many handles to share them"};
   const std::lock_guard lock{mutex_};
-  const auto entry = offers_.find(name);
-  if (entry == offers_.end()) return std::nullopt;
+  if (const auto known = blocks_.find(block); known != blocks_.end())
+    return known->second->second.handle;
+  std::vector<std::uint64_t> names;
+  names.reserve(handles.size());
+  for (const weir::vmm::physical& each : handles) names.push_back(each.handle);
+  auto entry = offers_.find(names);
+  if (entry == offers_.end()) {
+    WEIR_TRY_VALUE(made, make_offer(handles, export_descriptor));
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      exported_handle& exported = exported_[names[i]];
+      exported.descriptor = made.descriptors->at(i);
+      ++exported.offers;
+    }
+    entry = offers_.emplace(std::move(names), std::move(made)).first;
+  }
+  blocks_.emplace(block, entry);
+  ++entry->second.blocks;
   return entry->second.handle;
 }
 
-bool ipc_server::withdraw(std::uint64_t name) noexcept {
+std::optional<std::string> ipc_server::find(std::uint64_t block) const {
   const std::lock_guard lock{mutex_};
-  return offers_.erase(name) != 0;
+  const auto entry = blocks_.find(block);
+  if (entry == blocks_.end()) return std::nullopt;
+  return entry->second->second.handle;
+}
+
+bool ipc_server::withdraw(std::uint64_t block) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto entry = blocks_.find(block);
+  if (entry == blocks_.end()) return false;
+  const auto offer = entry->second;
+  blocks_.erase(entry);
+  if (--offer->second.blocks != 0) return true;
+  for (const std::uint64_t name : offer->first) {
+    const auto exported = exported_.find(name);
+    if (--exported->second.offers == 0) exported_.erase(exported);
+  }
+  offers_.erase(offer);
+  return true;
 }
 
 void ipc_server::serve() noexcept {
@@ -103,36 +161,35 @@ void ipc_server::serve() noexcept {
 void ipc_server::answer(const weir::share_channel& client) const {
   const auto request = client.receive(timeout);
   if (!request || request->from.user != ::geteuid()) return;
-  std::shared_ptr<const std::vector<weir::descriptor>> descriptors;
+  std::shared_ptr<const ipc_server::descriptors> offered;
   {
     const std::lock_guard lock{mutex_};
-    for (const auto& [name, block] : offers_) {
-      const auto& token = block.handle.token;
-      if (request->content.size() == token.size() &&
-          std::memcmp(request->content.data(), token.data(), token.size()) == 0)
-        descriptors = block.descriptors;
+    for (const auto& [names, memory] : offers_) {
+      if (request->content.size() == memory.token.size() &&
+          std::memcmp(request->content.data(), memory.token.data(), memory.token.size()) == 0)
+        offered = memory.descriptors;
     }
   }
-  if (descriptors == nullptr) {
+  if (offered == nullptr) {
     constexpr std::byte no{0};
     static_cast<void>(client.send({&no, 1}, {}, timeout));
     return;
   }
   constexpr std::byte yes{1};
   std::vector<int> numbers;
-  for (const weir::descriptor& each : *descriptors) {
-    numbers.push_back(each.get());
-    if (numbers.size() < max_descriptors && &each != &descriptors->back()) continue;
+  for (const auto& each : *offered) {
+    numbers.push_back(each->get());
+    if (numbers.size() < max_descriptors && &each != &offered->back()) continue;
     if (!client.send({&yes, 1}, numbers, timeout)) return;
     numbers.clear();
   }
 }
 
-weir::result<std::vector<weir::descriptor>> fetch_descriptors(const ipc_handle& handle) {
-  WEIR_TRY_VALUE(server, weir::share_channel::connect(handle.socket, timeout));
-  WEIR_TRY(server.send(std::as_bytes(std::span{handle.token}), {}, timeout));
+weir::result<std::vector<weir::descriptor>> fetch_descriptors(const memory_offer& offer) {
+  WEIR_TRY_VALUE(server, weir::share_channel::connect(offer.socket, timeout));
+  WEIR_TRY(server.send(std::as_bytes(std::span{offer.token}), {}, timeout));
   std::vector<weir::descriptor> descriptors;
-  while (descriptors.size() < handle.sizes.size()) {
+  while (descriptors.size() < offer.sizes.size()) {
     WEIR_TRY_VALUE(message, server.receive(timeout));
     if (message.from.user != ::geteuid() || message.content != std::vector{std::byte{1}} ||
         message.descriptors.empty()) {
@@ -141,7 +198,7 @@ weir::result<std::vector<weir::descriptor>> fetch_descriptors(const ipc_handle& 
     }
     for (weir::descriptor& each : message.descriptors) descriptors.push_back(std::move(each));
   }
-  if (descriptors.size() != handle.sizes.size()) {
+  if (descriptors.size() != offer.sizes.size()) {
     return weir::error{.code = weir::errc::invalid_argument,
                        .detail = "more descriptors came than the handle names"};
   }

@@ -12,6 +12,7 @@
 
 #include "allocator.hpp"
 #include "errors.hpp"
+#include "opened_memory.hpp"
 #include "weir/base/version.hpp"
 #include "weir/device/stream_watch.hpp"
 #include "weir/observe/tag.hpp"
@@ -229,6 +230,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "mark", [](const std::string& text) { plugin::installed_or_throw().mark(text); },
       gil_released{});
+  module.def("needs_weir", [](const py::bytes& handle) {
+    return plugin::needs_weir(static_cast<std::string>(handle));
+  });
+  py::class_<plugin::opened_memory>(module, "OpenedMemory")
+      .def(py::init([](const py::bytes& handle, int device) {
+        const auto text = static_cast<std::string>(handle);
+        const py::gil_scoped_release released;
+        return std::make_unique<plugin::opened_memory>(text, device);
+      }))
+      .def_property_readonly("address", &plugin::opened_memory::address)
+      .def("close", &plugin::opened_memory::close, gil_released{});
   py::class_<plugin::tagged>(module, "Tagged")
       .def(py::init<std::string>())
       .def("enter", &plugin::tagged::enter)

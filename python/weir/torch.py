@@ -82,6 +82,9 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
                       f"{_covered()}. Its allocator interface fits; how it behaves is unknown.",
                       RuntimeWarning, stacklevel=2)
     extension.install(chosen, exportable)
+    from . import _torch_sharing  # imports torch.multiprocessing
+
+    _torch_sharing.install(extension)
     # The work of torch's streams counts though they may never allocate. The extension sees most of those that
     # somebody has by itself, from the round robin in which torch hands them out, but not when it wraps around
     # between two probes.
@@ -131,8 +134,8 @@ def _build_failure() -> str:
 
 
 def _on_stream_created(callback: Callable[[Any], None]) -> None:
-    """Calls `callback` with every stream that Python gets from torch's own. It is the one place in which torch
-    is changed: the class stays the same, and a stream is created as before."""
+    """Calls `callback` with every stream that Python gets from torch's own. This and _torch_sharing.install()
+    are the places in which torch is changed: the class stays the same, and a stream is created as before."""
     original = torch.cuda.Stream.__new__
 
     @functools.wraps(original)

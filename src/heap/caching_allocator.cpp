@@ -150,6 +150,11 @@ result<block_handles> caching_allocator::handles_under(const void* pointer) cons
   return heap_->handles_under(pointer);
 }
 
+result<void> caching_allocator::enable_peer(weir::device other) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->enable_peer(other);
+}
+
 // --- The rest -----------------------------------------------------------------------------------
 
 weir::device caching_allocator::device() const noexcept { return heap_->device(); }

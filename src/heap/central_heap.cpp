@@ -154,6 +154,8 @@ result<void> central_heap::close() {
   }
   pending_.clear();
   callbacks_.clear();
+  foreign_uses_.clear();
+  unjoined_.clear();
   lock.unlock();
   if (live != 0 && !gone) {
     report_error({.code = errc::still_live,

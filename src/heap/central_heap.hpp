@@ -155,6 +155,7 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] bool add_observer(event_sink& sink) WEIR_EXCLUDES(mutex_);
   void remove_observer(event_sink& sink) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] weir::device device() const noexcept { return device_; }
+  result<void> enable_peer(weir::device peer) WEIR_EXCLUDES(mutex_);
 
   /// A weir::stream is about to be destroyed: from then on it cannot be asked.
   void stream_closing(const stream_ref& stream) noexcept override WEIR_EXCLUDES(mutex_);
@@ -277,6 +278,24 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   void free_to_store(block_index index, stamp freed) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block_index> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
   [[nodiscard]] error why_not_live(std::uint64_t address) WEIR_REQUIRES(mutex_);
+
+  void emit_recorded(const block& block, stream_id stream) const noexcept WEIR_REQUIRES(mutex_);
+
+  // --- peers.cpp: streams of other devices that use blocks ---------------------------------------
+
+  /// A stream of another device, and its registration there; 0: nobody tells of its end.
+  struct foreign_use {
+    stream_ref stream;
+    std::uint64_t registration = 0;
+  };
+  [[nodiscard]] result<void> record_foreign_stream(void* pointer, const stream_ref& stream)
+      WEIR_EXCLUDES(mutex_);
+  /// The block is freed: the joint stream waits for the foreign ones that use it.
+  void join_foreign_streams(block_index index) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool join(const foreign_use& use) noexcept WEIR_REQUIRES(mutex_);
+  /// Tries again what could not be waited for at the free. True: nothing is left.
+  [[nodiscard]] bool join_late() noexcept WEIR_REQUIRES(mutex_);
+  void hold_joint_stream() noexcept WEIR_REQUIRES(mutex_);
 
   // --- flush.cpp. A foreign cache is stopped. Each counts what the cache counted. ---------------
 
@@ -405,6 +424,12 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   std::uint64_t blocks_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
+  /// Waits for streams of other devices that used freed blocks; created at the first such use.
+  std::optional<stream> joint_stream_ WEIR_GUARDED_BY(mutex_);
+  std::unordered_map<block_index, std::vector<foreign_use>> foreign_uses_ WEIR_GUARDED_BY(mutex_);
+  std::size_t foreign_count_ WEIR_GUARDED_BY(mutex_) = 0;  // of uses in foreign_uses_
+  /// What the joint stream could not be made to wait for yet; it is not marked meanwhile.
+  std::vector<foreign_use> unjoined_ WEIR_GUARDED_BY(mutex_);
   /// A pool that nobody holds lost its last block.
   bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
 };

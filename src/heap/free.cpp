@@ -147,6 +147,7 @@ void central_heap::free_recorded(block_index index, stream_slot slot,
     free_to_store(index, waits.freed);
     return;
   }
+  join_foreign_streams(index);
   // An epoch that cannot be closed now (a capture, a driver in trouble) is closed by the next
   // request that looks for room; the block waits, and the free is done.
   if (driver.entered()) static_cast<void>(order_.close_for(waits.others, driver.enter()));
@@ -171,6 +172,7 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
 
 result<void> central_heap::record_stream(void* pointer, const stream_ref& stream) try {
   WEIR_TRY(usable());
+  if (stream.device() != device_) return record_foreign_stream(pointer, stream);
   thread_cache* const cache = local();
   WEIR_TRY_VALUE(caller, identify(stream, cache));
   const detail::mutex_lock lock{mutex_};
@@ -181,11 +183,7 @@ result<void> central_heap::record_stream(void* pointer, const stream_ref& stream
   pending_.record(index, slot);
   blocks_[index].recorded = true;
   blocks_[index].out.home = 0;  // nobody frees it without looking
-  placement_.emit({.kind = memory_event_kind::record_stream,
-                   .tag = accounts_.tag_of(blocks_[index].account).number(),
-                   .pool = accounts_.pool_of(blocks_[index].account),
-                   .stream = order_.id(slot),
-                   .address = blocks_[index].address});
+  emit_recorded(blocks_[index], order_.id(slot));
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
@@ -205,6 +203,14 @@ result<bool> central_heap::forget_uses(const void* freed) {
   accounts_.waited(block.account, block.size() - block.out.waste, block.size());
   free_to_store(index, order_.now(taken.freed.stream));
   return true;
+}
+
+void central_heap::emit_recorded(const block& block, stream_id stream) const noexcept {
+  placement_.emit({.kind = memory_event_kind::record_stream,
+                   .tag = accounts_.tag_of(block.account).number(),
+                   .pool = accounts_.pool_of(block.account),
+                   .stream = stream,
+                   .address = block.address});
 }
 
 }  // namespace weir::inline v0::heap

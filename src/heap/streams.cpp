@@ -67,6 +67,7 @@ bool central_heap::retire_all() noexcept {
 
 result<bool> central_heap::poll_streams(driver_access& driver, stream_slot spared) {
   if (!order_.any_behind()) return false;
+  static_cast<void>(join_late());
   WEIR_TRY(driver.entered());
   WEIR_TRY(order_.close_others(spared, driver.enter()));
   WEIR_TRY_VALUE(grew, order_.poll(driver.enter()));
@@ -84,7 +85,7 @@ result<bool> central_heap::any_capturing(driver_access& driver) {
 /// captures, and would be disturbed.
 result<bool> central_heap::wait_for_device(driver_access& driver) {
   WEIR_TRY_VALUE(capturing, any_capturing(driver));
-  if (capturing) return false;
+  if (capturing || !join_late()) return false;
   if (!mutated(mutation::device_never_waited_for)) {
     const auto rested = device_.synchronize();
     // Somebody captures a stream that this allocator never met.

@@ -21,7 +21,6 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
       range_{std::move(range)},
       slot_size_{slot_size},
       properties_{properties},
-      access_{vmm::access_for(shared.device)},
       handles_(1) {
   static_cast<void>(add_owner(no_stream));
 }

@@ -51,6 +51,7 @@ class arena final : public backing_store {
   void free(block_index index, stamp freed) noexcept override;
   void retire(stream_slot stream) noexcept override;
   [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
+  [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound) override;
   result<void> close(const context_scope& bound) override;
 
   [[nodiscard]] std::uint64_t bound_to(stream_slot stream) const noexcept override;
@@ -255,7 +256,6 @@ class arena final : public backing_store {
   address_range range_;
   std::uint64_t slot_size_;
   physical_properties properties_;
-  vmm::access access_;
   std::vector<slot> slots_;  // up to the arena's end
   std::vector<handle> handles_;
   std::vector<handle_number> spare_handles_;

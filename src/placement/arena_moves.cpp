@@ -1,7 +1,6 @@
 // Making room in an arena: creating, moving and releasing handles, so that a failure leaves all as
 // it was.
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
@@ -180,7 +179,6 @@ result<void> arena::unmap_retained(std::uint32_t at_slot, const context_scope& b
 }
 
 result<void> arena::map_handles(const room_plan& room, const context_scope& bound) {
-  const std::array rights{access_};
   for (std::size_t i = 0; i < room.fillings.size(); ++i) {
     const filling& each = room.fillings[i];
     if (each.returns) continue;
@@ -190,7 +188,7 @@ result<void> arena::map_handles(const room_plan& room, const context_scope& boun
       WEIR_TRY(vmm::unmap(bound, address_of(handles_[each.from].slot), size));
     auto done = vmm::map(bound, address, handles_[each.from].memory);
     if (done) {
-      done = vmm::set_access(bound, address, size, rights);
+      done = vmm::set_access(bound, address, size, shared_.rights);
       if (!done) undo_mapping(each, bound);
     }
     if (done) continue;
@@ -367,6 +365,19 @@ void arena::drop_trailing_holes() noexcept {
     shared_.blocks.recycle(absorbed);
     slots_.resize(low);
   }
+}
+
+result<void> arena::grant(const vmm::access& peer, const context_scope& bound) {
+  // A mapping that was left behind can become the current one again without a driver call.
+  for (std::uint64_t at = 0; at < slots_.size(); ++at) {
+    const slot& there = slots_[at];
+    const bool begins = there.current != 0 ? handles_[there.current].slot == at
+                                           : there.retained != 0 && there.retained_offset == 0;
+    if (!begins) continue;
+    const handle& mapped = handles_[there.current != 0 ? there.current : there.retained];
+    WEIR_TRY(vmm::set_access(bound, address_of(at), bytes{mapped.slots * slot_size_}, {&peer, 1}));
+  }
+  return {};
 }
 
 result<void> arena::close(const context_scope& bound) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "order/stream_order.hpp"
 #include "placement/block.hpp"
@@ -13,6 +14,7 @@
 #include "weir/base/options.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::placement {
 
@@ -23,6 +25,8 @@ struct placement_context {
   order::stream_order& order;
   bool unmap_at_once = false;
   bool queues_waits = true;
+  /// Who may reach what is mapped from now on: the device itself, then its peers.
+  std::vector<vmm::access> rights = {vmm::access_for(device)};
 
   // Totals of all stores.
   std::uint64_t reserved = 0;
@@ -124,6 +128,9 @@ class backing_store {
   /// Releases physical memory under quiescent runs to the driver, until `most` bytes
   /// or more went or none is left. Returns how much went.
   [[nodiscard]] virtual result<bytes> release(bytes most, const context_scope& bound) = 0;
+  /// Lets another device reach what is mapped, mappings that were left behind included; what is
+  /// mapped later follows placement_context::rights. After an error some of it may be reachable.
+  [[nodiscard]] virtual result<void> grant(const vmm::access& peer, const context_scope& bound) = 0;
   /// Gives everything back, whatever it is used for: the store ends. The first error is returned;
   /// all is attempted.
   virtual result<void> close(const context_scope& bound) = 0;

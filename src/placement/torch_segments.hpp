@@ -67,6 +67,8 @@ class torch_segments final : public backing_store {
   void free(block_index index, stamp freed) noexcept override;
   void retire(stream_slot stream) noexcept override;
   [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
+  /// Segments of the driver's own memory are reached through the context's peers instead.
+  [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound) override;
   result<void> close(const context_scope& bound) override;
 
   /// All that is free for the stream: cached memory never becomes another's.

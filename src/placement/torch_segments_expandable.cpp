@@ -140,8 +140,7 @@ result<void> torch_segments::map_pages(std::uint64_t address, std::uint64_t size
     }
     WEIR_TRY(vmm::map(bound, address, pages));
     mapped = true;
-    const vmm::access rights = vmm::access_for(shared_.device);
-    WEIR_TRY(vmm::set_access(bound, address, bytes{size}, {&rights, 1}));
+    WEIR_TRY(vmm::set_access(bound, address, bytes{size}, shared_.rights));
     // The mapping keeps the memory; its name would only have to be kept in step with it.
     while (!pages.empty()) {
       WEIR_TRY(vmm::release(bound, pages.back()));
@@ -153,6 +152,19 @@ result<void> torch_segments::map_pages(std::uint64_t address, std::uint64_t size
   if (outcome) return outcome;
   if (mapped) detail::report_failure(vmm::unmap(bound, address, bytes{size}));
   for (const vmm::physical& each : pages) detail::report_failure(vmm::release(bound, each));
+  return outcome;
+}
+
+result<void> torch_segments::grant(const vmm::access& peer, const context_scope& bound) {
+  if (!expandable_) return {};
+  result<void> outcome;
+  for (const auto& [base, home] : segments_) {
+    for_each_stretch(home, [&](stretch with_memory) {
+      if (!outcome) return;
+      outcome = vmm::set_access(bound, with_memory.address, bytes{with_memory.size}, {&peer, 1});
+    });
+    if (!outcome) break;
+  }
   return outcome;
 }
 

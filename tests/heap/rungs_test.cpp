@@ -67,6 +67,9 @@ class scripted_store final : public backing_store {
   }
   void free(block_index, heap::stamp) noexcept override {}
   void retire(heap::stream_slot) noexcept override {}
+  result<void> grant(const vmm::access& /*peer*/, const context_scope& /*bound*/) override {
+    return {};
+  }
   result<void> close(const context_scope&) override { return {}; }
   std::uint64_t bound_to(heap::stream_slot) const noexcept override { return 0; }
   std::uint64_t longest_fit(heap::stream_slot) const noexcept override { return 0; }

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +18,7 @@
 #include "torch/imported_block.hpp"
 #include "torch/ipc_handle.hpp"
 #include "torch/ipc_server.hpp"
+#include "torch/process_descriptors.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/sim/machine.hpp"
@@ -24,42 +28,117 @@ namespace {
 
 using namespace weir::literals;
 
-ipc_handle example() {
+memory_offer example_offer(std::vector<std::uint64_t> sizes) {
+  memory_offer offer;
+  for (std::size_t i = 0; i < offer.token.size(); ++i)
+    offer.token[i] = static_cast<std::uint8_t>(17 * i);
+  offer.socket = "/tmp/somewhere";
+  offer.sizes = std::move(sizes);
+  return offer;
+}
+
+ipc_handle several_sizes() {
   ipc_handle handle;
-  for (std::size_t i = 0; i < handle.token.size(); ++i)
-    handle.token[i] = static_cast<std::uint8_t>(17 * i);
-  handle.socket = "/tmp/somewhere";
-  handle.sizes = {2 << 20, 20 << 20};
+  handle.offer = example_offer({2 << 20, 20 << 20});
   return handle;
 }
 
+ipc_handle one_size() {
+  ipc_handle handle;
+  handle.descriptors = {.process = 1234, .size = 2 << 20, .numbers = {7, 300}};
+  handle.offer = example_offer({2 << 20, 2 << 20});
+  handle.offer->opens_without_weir = true;
+  return handle;
+}
+
+/// The layout of torch's own format: version, type, pid, padding, size, count, numbers.
+std::string torch_segments(std::uint64_t count, const std::string& numbers, char version = 2) {
+  std::string text{version, 'e'};
+  text += std::string{"\xd2\x04\0\0\0\0\0\0", 8};  // 1234
+  text += std::string{"\0\0\x20\0\0\0\0\0", 8};    // 2 MiB
+  text += static_cast<char>(count) + std::string(7, '\0');
+  return text + numbers;
+}
+
 TEST(ipc_handle, parses_its_own_serialization) {
-  const auto parsed = ipc_handle::parse(example().serialize());
+  ipc_handle plain;
+  plain.plain.emplace().fill('p');
+  for (const ipc_handle& each : {several_sizes(), one_size(), plain}) {
+    const auto parsed = ipc_handle::parse(each.serialize());
+    ASSERT_TRUE(parsed) << parsed.error().message();
+    EXPECT_EQ(*parsed, each);
+    EXPECT_NE(each.serialize().size(), 64U) << "torch takes that for plain memory";
+  }
+}
+
+TEST(ipc_handle, begins_with_torchs_own_format_where_the_handles_have_one_size) {
+  const std::string text = one_size().serialize();
+  EXPECT_TRUE(text.starts_with(torch_segments(2, {"\7\0\0\0\x2c\1\0\0", 8})));
+}
+
+TEST(ipc_handle, is_refused_by_torch_where_they_have_several) {
+  const std::string text = several_sizes().serialize();
+  EXPECT_EQ(text[0], 0x7f) << "a version that torch does not know";
+}
+
+TEST(ipc_handle, parses_torchs_own_handles) {
+  const std::string plain(64, '\3');
+  for (const std::string& text : {plain, "\1c" + plain, "\2c" + plain}) {
+    const auto parsed = ipc_handle::parse(text);
+    ASSERT_TRUE(parsed) << parsed.error().message();
+    ASSERT_TRUE(parsed->plain);
+    EXPECT_EQ(std::string(parsed->plain->data(), 64), plain);
+    EXPECT_FALSE(parsed->offer || parsed->descriptors);
+  }
+  const auto parsed = ipc_handle::parse(torch_segments(2, {"\7\0\0\0\x2c\1\0\0", 8}));
   ASSERT_TRUE(parsed) << parsed.error().message();
-  EXPECT_EQ(*parsed, example());
+  EXPECT_EQ(parsed->descriptors, one_size().descriptors);
+  EXPECT_FALSE(parsed->offer || parsed->plain);
 }
 
 TEST(ipc_handle, refuses_text_that_is_cut_or_too_long) {
-  const std::string whole = example().serialize();
-  for (std::size_t length = 0; length < whole.size(); ++length)
-    EXPECT_FALSE(ipc_handle::parse(std::string_view{whole}.substr(0, length))) << length;
-  EXPECT_FALSE(ipc_handle::parse(whole + "x"));
+  for (const ipc_handle& each : {several_sizes(), one_size()}) {
+    const std::string whole = each.serialize();
+    for (std::size_t length = 0; length < whole.size(); ++length) {
+      const auto parsed = ipc_handle::parse(std::string_view{whole}.substr(0, length));
+      const bool plain = length == 64;
+      const bool torchs = each.descriptors && length == 2 + 24 + 2 * 4;
+      EXPECT_EQ(static_cast<bool>(parsed), plain || torchs) << length;
+    }
+    EXPECT_FALSE(ipc_handle::parse(whole + "x"));
+  }
+  EXPECT_FALSE(ipc_handle::parse("\2c" + std::string(63, 'x')));
+  EXPECT_FALSE(ipc_handle::parse("\2c" + std::string(65, 'x')));
+  EXPECT_FALSE(ipc_handle::parse("\2x" + std::string(64, 'x')));
 }
 
-TEST(ipc_handle, refuses_other_versions_and_torchs_own_handles) {
-  std::string later = example().serialize();
-  later[4] = 2;
+TEST(ipc_handle, refuses_other_versions) {
+  std::string later = several_sizes().serialize();
+  later[2 + 24 + 4] = 3;
   EXPECT_EQ(ipc_handle::parse(later).code(), weir::errc::bad_version);
-  EXPECT_EQ(ipc_handle::parse(std::string(64, '\3')).code(), weir::errc::invalid_argument);
+  EXPECT_EQ(ipc_handle::parse(torch_segments(1, {"\7\0\0\0", 4}, 3)).code(),
+            weir::errc::bad_version);
+}
+
+TEST(ipc_handle, refuses_memory_of_the_fabric) {
+  EXPECT_EQ(ipc_handle::parse(torch_segments(2, std::string(128, 'f'))).code(),
+            weir::errc::not_supported);
 }
 
 TEST(ipc_handle, refuses_empty_handles_and_too_many) {
-  ipc_handle odd = example();
-  odd.sizes = {0};
+  ipc_handle odd = several_sizes();
+  odd.offer->sizes = {0};
   EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
-  odd.sizes.assign(ipc_handle::max_handles + 1, 1);
+  odd.offer->sizes.assign(ipc_handle::max_handles + 1, 1);
   EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
-  odd.sizes.clear();
+  odd.offer->sizes.clear();
+  EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
+  EXPECT_FALSE(ipc_handle::parse(torch_segments(0, "")));
+  odd = one_size();
+  odd.descriptors->process = -1;
+  EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
+  odd = one_size();
+  odd.descriptors->size = 0;
   EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
 }
 
@@ -69,11 +148,21 @@ ipc_server& server() {
   return instance;
 }
 
-std::vector<weir::descriptor> some_files(std::size_t count) {
-  std::vector<weir::descriptor> files;
-  for (std::size_t i = 0; i < count; ++i)
-    files.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  return files;
+/// Physical handles of these names and sizes, which a file stands for.
+std::vector<weir::vmm::physical> handles(std::vector<std::pair<std::uint64_t, weir::bytes>> of) {
+  std::vector<weir::vmm::physical> all;
+  for (const auto& [name, size] : of) all.push_back({name, size});
+  return all;
+}
+
+int exports = 0;
+weir::result<weir::descriptor> export_file(const weir::vmm::physical& /*memory*/) {
+  ++exports;
+  return weir::descriptor{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+}
+
+memory_offer offer_in(const std::string& handle) {
+  return *ipc_handle::parse(handle).value().offer;
 }
 
 ino_t inode(int number) {
@@ -82,79 +171,273 @@ ino_t inode(int number) {
 }
 
 TEST(ipc_server, serves_an_offer_until_it_is_withdrawn) {
-  auto files = some_files(2);
-  const ino_t first = inode(files[0].get());
-  const auto handle = server().offer(1, std::move(files), {1, 2}).value();
-  const auto fetched = fetch_descriptors(handle);
+  const auto handle = server().offer(1, handles({{11, 2_MiB}, {12, 4_MiB}}), export_file).value();
+  EXPECT_EQ(offer_in(handle).sizes, (std::vector<std::uint64_t>{2 << 20, 4 << 20}));
+  const auto fetched = fetch_descriptors(offer_in(handle));
   ASSERT_TRUE(fetched) << fetched.error().message();
   ASSERT_EQ(fetched->size(), 2U);
-  EXPECT_EQ(inode(fetched->at(0).get()), first);
+  struct stat null {};
+  ASSERT_EQ(::stat("/dev/null", &null), 0);
+  EXPECT_EQ(inode(fetched->at(0).get()), null.st_ino);
   EXPECT_TRUE(server().withdraw(1));
   EXPECT_FALSE(server().withdraw(1));
-  EXPECT_EQ(fetch_descriptors(handle).code(), weir::errc::not_permitted);
+  EXPECT_EQ(fetch_descriptors(offer_in(handle)).code(), weir::errc::not_permitted);
 }
 
-TEST(ipc_server, returns_the_offer_that_a_name_has_already) {
-  const auto handle = server().offer(2, some_files(1), {1}).value();
-  EXPECT_EQ(server().offer(2, some_files(1), {1}).value(), handle);
-  EXPECT_EQ(server().find(2), handle);
+TEST(ipc_server, names_descriptors_where_the_handles_have_one_size) {
+  const auto uniform =
+      ipc_handle::parse(server().offer(1, handles({{11, 2_MiB}, {12, 2_MiB}}), export_file).value())
+          .value();
+  ASSERT_TRUE(uniform.descriptors);
+  EXPECT_EQ(uniform.descriptors->process, ::getpid());
+  EXPECT_EQ(uniform.descriptors->size, (2_MiB).count());
+  ASSERT_EQ(uniform.descriptors->numbers.size(), 2U);
+  EXPECT_NE(inode(uniform.descriptors->numbers[0]), 0U);
+  EXPECT_EQ(uniform.offer->opens_without_weir, can_be_copied_from());
+  const auto mixed =
+      ipc_handle::parse(server().offer(2, handles({{13, 2_MiB}, {14, 4_MiB}}), export_file).value())
+          .value();
+  EXPECT_FALSE(mixed.descriptors);
+  EXPECT_FALSE(mixed.offer->opens_without_weir);
+  server().withdraw(1);
   server().withdraw(2);
+}
+
+TEST(ipc_server, offers_the_same_memory_once) {
+  exports = 0;
+  const auto first = server().offer(1, handles({{11, 2_MiB}}), export_file).value();
+  EXPECT_EQ(server().offer(1, handles({{11, 2_MiB}}), export_file).value(), first);
+  EXPECT_EQ(server().offer(2, handles({{11, 2_MiB}}), export_file).value(), first);
+  EXPECT_EQ(server().find(1), first);
+  EXPECT_EQ(server().find(2), first);
+  EXPECT_EQ(exports, 1);
+  const auto longer = server().offer(3, handles({{11, 2_MiB}, {12, 2_MiB}}), export_file).value();
+  EXPECT_NE(longer, first);
+  EXPECT_EQ(exports, 2) << "a handle has one descriptor";
+  EXPECT_TRUE(server().withdraw(1));
+  EXPECT_TRUE(fetch_descriptors(offer_in(first))) << "the other block is there still";
+  EXPECT_TRUE(server().withdraw(2));
+  EXPECT_FALSE(fetch_descriptors(offer_in(first)));
   EXPECT_EQ(server().find(2), std::nullopt);
+  EXPECT_TRUE(server().withdraw(3));
+  // The driver may call other memory the same now.
+  const auto later = server().offer(1, handles({{11, 2_MiB}}), export_file).value();
+  EXPECT_EQ(exports, 3);
+  EXPECT_NE(later, first);
+  server().withdraw(1);
 }
 
 TEST(ipc_server, sends_more_than_one_message_can_hold) {
-  const auto handle =
-      server().offer(3, some_files(300), std::vector<std::uint64_t>(300, 1)).value();
-  const auto fetched = fetch_descriptors(handle);
+  std::vector<std::pair<std::uint64_t, weir::bytes>> many;
+  for (std::uint64_t i = 0; i < 300; ++i) many.emplace_back(100 + i, 2_MiB);
+  const auto handle = server().offer(3, handles(many), export_file).value();
+  const auto fetched = fetch_descriptors(offer_in(handle));
   ASSERT_TRUE(fetched) << fetched.error().message();
   EXPECT_EQ(fetched->size(), 300U);
   server().withdraw(3);
 }
 
+TEST(ipc_server, keeps_nothing_of_an_offer_that_fails) {
+  int left = 1;
+  const auto fails = [&](const weir::vmm::physical& memory) -> weir::result<weir::descriptor> {
+    if (left-- == 0) return weir::errc::not_supported;
+    return export_file(memory);
+  };
+  const auto two = handles({{21, 2_MiB}, {22, 2_MiB}});
+  EXPECT_EQ(server().offer(4, two, fails).code(), weir::errc::not_supported);
+  EXPECT_EQ(server().find(4), std::nullopt);
+  EXPECT_EQ(server().offer(4, {}, fails).code(), weir::errc::invalid_argument);
+  exports = 0;
+  EXPECT_TRUE(server().offer(4, two, export_file));
+  EXPECT_EQ(exports, 2);
+  server().withdraw(4);
+}
+
 TEST(ipc_server, serves_nobody_who_does_not_know_a_token) {
-  auto handle = server().offer(4, some_files(1), {1}).value();
-  handle.token[0] ^= 1;
-  EXPECT_FALSE(fetch_descriptors(handle));
+  auto offer = offer_in(server().offer(4, handles({{11, 2_MiB}}), export_file).value());
+  offer.token[0] ^= 1;
+  EXPECT_FALSE(fetch_descriptors(offer));
   server().withdraw(4);
 }
 
 TEST(ipc_server, that_has_ended_is_an_error) {
-  EXPECT_EQ(fetch_descriptors(example()).code(), weir::errc::not_found);
+  EXPECT_EQ(fetch_descriptors(example_offer({1})).code(), weir::errc::not_found);
 }
 
-TEST(imported_block, shows_the_memory_of_the_block) {
-  const auto machine = weir::testing_support::open_small_machine();
-  const auto gpu = machine->device(weir::device_id{0}).value();
-  auto memory = weir::caching_allocator::create(gpu, {.exportable = true}).value();
-  const auto stream = weir::stream::create(gpu).value();
-  void* const block = memory.allocate(5_MiB, stream);
-  const auto under = memory.handles_under(block).value();
+TEST(process_descriptors, are_copied_from_a_process_that_may_be_traced) {
+  const weir::descriptor file{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  const std::vector<std::int32_t> numbers{file.get(), file.get()};
+  const auto copies = copy_descriptors(::getpid(), numbers);
+  if (!copies && copies.code() != weir::errc::not_found) GTEST_SKIP() << copies.error().message();
+  ASSERT_TRUE(copies) << copies.error().message();
+  ASSERT_EQ(copies->size(), 2U);
+  EXPECT_NE(copies->at(0).get(), file.get());
+  EXPECT_EQ(inode(copies->at(0).get()), inode(file.get()));
+  EXPECT_EQ(copy_descriptors(::getpid(), std::vector<std::int32_t>{1 << 20}).code(),
+            weir::errc::not_found);
+}
 
-  std::vector<weir::descriptor> exported;
-  std::vector<std::uint64_t> sizes;
-  const weir::context_scope bound{gpu};
-  for (const auto& physical : under.handles) {
-    exported.push_back(weir::vmm::export_descriptor(bound, physical).value());
-    sizes.push_back(physical.size.count());
+TEST(process_descriptors, of_a_process_that_ended_are_an_error) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_FALSE(copy_descriptors(child, std::vector<std::int32_t>{0}));
+}
+
+/// A block of an allocator, the memory under it offered, and what is opened of it.
+class imported_block_test : public testing::Test {
+ protected:
+  explicit imported_block_test(weir::placement_policy policy = weir::placement_policy::balanced)
+      : memory{
+            weir::caching_allocator::create(gpu, {.policy = policy, .exportable = true}).value()} {}
+  void TearDown() override { server().withdraw(5); }
+  /// The handle string of a block, and where it begins in that memory.
+  [[nodiscard]] std::string share(void* block) {
+    const auto under = memory.handles_under(block).value();
+    offset = under.offset.count();
+    const weir::context_scope bound{gpu};
+    return server()
+        .offer(5, under.handles,
+               [&](const weir::vmm::physical& each) {
+                 return weir::vmm::export_descriptor(bound, each);
+               })
+        .value();
   }
-  const auto handle = server().offer(5, std::move(exported), std::move(sizes)).value();
-  const auto fetched = fetch_descriptors(handle).value();
-  auto imported = imported_block::open(gpu, handle, fetched);
-  ASSERT_TRUE(imported) << imported.error().message();
+  [[nodiscard]] weir::device_address opened(const imported_block& block) const {
+    return reinterpret_cast<weir::device_address>(block.base()) + offset;
+  }
+  /// What is written at an address is read at the other.
+  void expect_same(weir::device_address a, weir::device_address b) const {
+    const weir::context_scope bound{gpu};
+    const std::uint32_t written = 0x5eed'1234;
+    std::uint32_t read = 0;
+    ASSERT_EQ(gpu.driver().memcpy_htod(a, &written, sizeof written), weir::driver::CUDA_SUCCESS);
+    ASSERT_EQ(gpu.driver().memcpy_dtoh(&read, b, sizeof read), weir::driver::CUDA_SUCCESS);
+    EXPECT_EQ(read, written);
+    const std::uint32_t none = 0;
+    ASSERT_EQ(gpu.driver().memcpy_htod(a, &none, sizeof none), weir::driver::CUDA_SUCCESS);
+  }
+  [[nodiscard]] static weir::device_address at(void* block) {
+    return reinterpret_cast<weir::device_address>(block);
+  }
 
-  const auto& calls = gpu.driver();
-  const std::uint32_t written = 0x5eed'1234;
-  std::uint32_t read = 0;
-  ASSERT_EQ(
-      calls.memcpy_htod(reinterpret_cast<weir::device_address>(block), &written, sizeof written),
-      weir::driver::CUDA_SUCCESS);
-  const auto mapped =
-      reinterpret_cast<weir::device_address>((*imported)->base()) + under.offset.count();
-  ASSERT_EQ(calls.memcpy_dtoh(&read, mapped, sizeof read), weir::driver::CUDA_SUCCESS);
-  EXPECT_EQ(read, written);
+  std::shared_ptr<weir::runtime> machine = weir::testing_support::open_small_machine();
+  weir::device gpu = machine->device(weir::device_id{0}).value();
+  weir::caching_allocator memory;
+  weir::stream stream = weir::stream::create(gpu).value();
+  std::uint64_t offset = 0;
+};
+
+TEST_F(imported_block_test, shows_memory_that_weir_shares) {
+  void* const small = memory.allocate(1_MiB, stream);
+  void* const block = memory.allocate(5_MiB, stream);
+  const std::string handle = share(block);
+  auto imported = imported_block::open(gpu, handle);
+  ASSERT_TRUE(imported) << imported.error().message();
+  expect_same(at(block), opened(**imported));
+  expect_same(at(block) + (5_MiB).count() - 4, opened(**imported) + (5_MiB).count() - 4);
   imported->reset();
   server().withdraw(5);
+  EXPECT_EQ(imported_block::open(gpu, handle).code(), weir::errc::not_permitted);
   memory.deallocate(block, stream);
+  memory.deallocate(small, stream);
+}
+
+// As torch's own allocator opens it: it reads the descriptors, and knows nothing of what follows.
+TEST_F(imported_block_test, shows_memory_by_the_numbers_of_its_descriptors) {
+  void* const block = memory.allocate(5_MiB, stream);
+  ipc_handle handle = ipc_handle::parse(share(block)).value();
+  ASSERT_TRUE(handle.descriptors) << "a small machine has handles of one size";
+  handle.offer.reset();
+  auto imported = imported_block::open(gpu, handle.serialize());
+  if (!imported && imported.code() != weir::errc::not_found)
+    GTEST_SKIP() << imported.error().message();
+  ASSERT_TRUE(imported) << imported.error().message();
+  expect_same(at(block), opened(**imported));
+  expect_same(at(block) + (5_MiB).count() - 4, opened(**imported) + (5_MiB).count() - 4);
+  imported->reset();
+  memory.deallocate(block, stream);
+}
+
+class imported_block_of_several_sizes : public imported_block_test {
+ protected:
+  imported_block_of_several_sizes() : imported_block_test{weir::placement_policy::throughput} {}
+};
+
+TEST_F(imported_block_of_several_sizes, shows_all_of_it) {
+  void* const block = memory.allocate(90_MiB, stream);
+  const ipc_handle handle = ipc_handle::parse(share(block)).value();
+  ASSERT_FALSE(handle.descriptors) << "a large block has handles of several sizes";
+  auto imported = imported_block::open(gpu, handle.serialize());
+  ASSERT_TRUE(imported) << imported.error().message();
+  std::uint64_t end = 0;
+  for (const std::uint64_t size : handle.offer->sizes) {
+    if (end + size > offset + (90_MiB).count()) break;
+    expect_same(at(block) + end - offset, opened(**imported) + end - offset);
+    end += size;
+    expect_same(at(block) + end - offset - 4, opened(**imported) + end - offset - 4);
+  }
+  imported->reset();
+  memory.deallocate(block, stream);
+}
+
+constexpr std::uint32_t content_of_other_process = 0x5eed'1234;
+
+/// Shares plain memory, as torch's own allocator does, until the other end is closed.
+[[noreturn]] void share_plain_memory(int out, int in) {
+  const auto machine = weir::testing_support::open_small_machine();
+  const auto gpu = machine->device(weir::device_id{0}).value();
+  const weir::context_scope bound{gpu};
+  const auto plain = weir::allocate_plain(bound, 4_MiB).value();
+  weir::driver::CUipcMemHandle native{};
+  bool done =
+      gpu.driver().memcpy_htod(plain + 512, &content_of_other_process,
+                               sizeof content_of_other_process) == weir::driver::CUDA_SUCCESS &&
+      gpu.driver().ipc_get_mem_handle(&native, plain) == weir::driver::CUDA_SUCCESS;
+  done = done && ::write(out, &native, sizeof native) == static_cast<ssize_t>(sizeof native);
+  char none = 0;
+  static_cast<void>(!::read(in, &none, 1));
+  ::_exit(done ? 0 : 1);
+}
+
+TEST_F(imported_block_test, shows_plain_memory_of_another_process) {
+  std::array<int, 2> from_child{};
+  std::array<int, 2> to_child{};
+  ASSERT_EQ(::pipe(from_child.data()), 0);
+  ASSERT_EQ(::pipe(to_child.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(to_child[1]);
+    share_plain_memory(from_child[1], to_child[0]);
+  }
+  ::close(from_child[1]);
+  ::close(to_child[0]);
+  ipc_handle handle;
+  EXPECT_EQ(::read(from_child[0], handle.plain.emplace().data(), sizeof(plain_handle)),
+            static_cast<ssize_t>(sizeof(plain_handle)));
+  auto imported = imported_block::open(gpu, handle.serialize());
+  EXPECT_TRUE(imported) << imported.error().message();
+  if (imported) {
+    const weir::context_scope bound{gpu};
+    std::uint32_t read = 0;
+    EXPECT_EQ(gpu.driver().memcpy_dtoh(&read, opened(**imported) + 512, sizeof read),
+              weir::driver::CUDA_SUCCESS);
+    EXPECT_EQ(read, content_of_other_process);
+    EXPECT_TRUE((*imported)->enable_peer(gpu)) << "plain memory needs nothing";
+    const weir::device_address address = opened(**imported);
+    imported->reset();
+    EXPECT_NE(gpu.driver().memcpy_dtoh(&read, address, sizeof read), weir::driver::CUDA_SUCCESS);
+  }
+  ::close(to_child[1]);
+  ::close(from_child[0]);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(imported_block_test, is_an_error_where_the_string_means_nothing) {
+  EXPECT_EQ(imported_block::open(gpu, "\2nonsense").code(), weir::errc::invalid_argument);
+  EXPECT_FALSE(imported_block::open(gpu, std::string(64, 'x')));
 }
 
 /// A machine on which queued work is done when somebody waits for it, and a block on it that
@@ -175,9 +458,7 @@ class unmap_queue_test : public testing::Test {
     const auto memory = weir::physical_handle::create(gpu, 2_MiB, {.posix_descriptor = true});
     std::vector<weir::descriptor> exported;
     exported.push_back(memory.value().export_descriptor().value());
-    ipc_handle handle;
-    handle.sizes = {(2_MiB).count()};
-    return imported_block::open(gpu, handle, exported).value();
+    return imported_block::open(gpu, std::vector{(2_MiB).count()}, exported).value();
   }
   void read_later(const imported_block& block) {
     const weir::context_scope bound{gpu};

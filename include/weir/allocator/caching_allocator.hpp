@@ -117,7 +117,8 @@ class WEIR_API observer_registration {
 /// **Bad input.** Zero bytes give a null pointer, and freeing null does nothing. A size that cannot
 /// be rounded is size_overflow; an alignment that is no power of two or above 2 MiB is
 /// bad_alignment; a pointer that is not the start of a block of this allocator is foreign_pointer;
-/// a block freed twice is double_free; a stream of another device is bad_stream.
+/// a block freed twice is double_free; a stream of another device is bad_stream, but for
+/// record_stream().
 class WEIR_API caching_allocator {
  public:
   /// not_supported: the device lacks virtual memory and the policy needs it (every policy but
@@ -150,6 +151,9 @@ class WEIR_API caching_allocator {
 
   /// Work queued on `stream` until the block is freed may use it, too: it will not be reused before
   /// that work is done. Costs a lock; no driver call until the free.
+  ///
+  /// The stream may be another device's (not its per-thread stream: bad_stream). Such a stream must
+  /// not be destroyed before the block is freed, unless it is a weir::stream or watched.
   result<void> record_stream(void* pointer, const stream_ref& stream) const;
   /// For a block that was freed and waits for recorded streams: the caller has ordered what they do
   /// with it before everything that the stream of the free does from now on (they were joined,
@@ -170,6 +174,14 @@ class WEIR_API caching_allocator {
   /// (pool_options) is exportable; not_supported if not. It stays there until the block is freed.
   /// Other blocks may lie in the same handles.
   [[nodiscard]] result<block_handles> handles_under(const void* pointer) const;
+
+  // --- Other devices ----------------------------------------------------------------------------
+
+  /// Lets kernels and copies of another device reach all memory of this allocator, what it has now
+  /// and what it will have; for good. Twice does no harm. Costs a driver call for each handle that
+  /// is mapped, and makes later ones dearer. invalid_argument: the device is this one, or of
+  /// another runtime; not_supported: the two are not connected.
+  result<void> enable_peer(weir::device other) const;
 
   // --- Inspection --------------------------------------------------------------------------------
 
