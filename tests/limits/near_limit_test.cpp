@@ -38,7 +38,7 @@ program nested_pools() {
     allocate(20 * mib, 0);
     allocate(4096, 0);
   }
-  for (std::uint32_t block = 0; block < 20; block += 4)
+  for (std::uint32_t block = 2; block < 20; block += 4)
     played.steps.push_back({step::act::free, block, 20 * mib, 0, 0});
   played.steps.push_back({.what = step::act::empty_cache});
   for (const int pool : {1, 2, 3, 2, 1}) allocate(20 * mib, static_cast<std::uint8_t>(pool));
