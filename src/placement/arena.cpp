@@ -234,6 +234,7 @@ block_index arena::carve(block_index index, const request& wanted) noexcept {
 block_index arena::fit(const request& wanted) {
   const std::uint32_t needed = wanted.units + wanted.alignment - 1;
   const bool low = goes_low(needed);
+  if (is_careful()) return fit_carefully(wanted);
   const auto best_of = [&](const owner& from) {
     return low ? from.runs.lowest(needed) : from.runs.shortest(needed);
   };

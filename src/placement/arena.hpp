@@ -66,6 +66,9 @@ class arena final : public backing_store {
  private:
   using handle_number = std::uint32_t;  // 0 is none
 
+  /// A request of this size gets its large handles however little memory is left.
+  static constexpr std::uint64_t careless_from = std::uint64_t{256} << 20;
+
   struct handle {
     vmm::physical memory{};  // handle 0: the record is free
     std::uint32_t slot = 0;  // first slot of the current place
@@ -164,6 +167,18 @@ class arena final : public backing_store {
   [[nodiscard]] bool goes_low(std::uint32_t units) const noexcept {
     return units * std::uint64_t{unit} <= rules_.lowest_up_to;
   }
+
+  // arena_careful.cpp: where memory is short, blocks of a kind share slots
+  [[nodiscard]] bool is_careful() const noexcept;
+  [[nodiscard]] bool is_small(std::uint64_t units) const noexcept;
+  [[nodiscard]] bool keeps_apart(block_index neighbour, const request& wanted) const noexcept;
+  [[nodiscard]] std::uint64_t careful_start(block_index run, const request& wanted) const noexcept;
+  [[nodiscard]] std::uint64_t careful_end(block_index run, const request& wanted) const noexcept;
+  [[nodiscard]] std::uint64_t pinned_by(const block& run, std::uint64_t start,
+                                        std::uint64_t end) const noexcept;
+  [[nodiscard]] block_index fit_carefully(const request& wanted);
+
+  // arena.cpp
   void queue_up(block_index index, owner& to) noexcept;
   void leave_queue(block_index index, owner& from) noexcept;
   void add_run(block_index index) noexcept;     // to its owner's index and queue
@@ -179,6 +194,7 @@ class arena final : public backing_store {
   // arena_plan.cpp: where room could be made
   /// The size of new handles for the request.
   [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
+    if (is_careful() && wanted.units * unit < careless_from) return slot_size_;
     return rules_.handle_for(wanted.units * unit, reserved_, slot_size_, owners_.size() - 1);
   }
   [[nodiscard]] bool usable(const block& run, const request& wanted, reach whose) const noexcept;
@@ -206,6 +222,7 @@ class arena final : public backing_store {
   // arena_moves.cpp: making it
   [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
                                               const context_scope& bound);
+  [[nodiscard]] result<block_index> grow_mixing(const request& wanted, const context_scope& bound);
   [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
   [[nodiscard]] result<bool> wait_for_others(const room_plan& room, const request& wanted,
                                              const context_scope& bound);
@@ -267,6 +284,7 @@ class arena final : public backing_store {
   block_index any_hole_ = no_block;    // they are linked by in.older and in.newer, in no order
   std::size_t stuck_ = 0;              // records of kind stuck
   survey seen_;
+  bool mixes_ = false;  // blocks of all sizes may share a slot although memory is short
 };
 
 }  // namespace weir::inline v0::placement

@@ -62,7 +62,26 @@ result<block_index> arena::grow(const request& wanted, const context_scope& boun
     if (done && *done == no_block) continue;
     return done;
   }
-  return no_block;
+  if (!is_careful() || mixes_) return no_block;
+  return grow_mixing(wanted, bound);
+}
+
+/// The same where memory is short and no room is left that keeps small and large blocks apart.
+result<block_index> arena::grow_mixing(const request& wanted, const context_scope& bound) {
+  struct scope {
+    arena& of;
+    explicit scope(arena& entered) : of{entered} { set(true); }
+    ~scope() { set(false); }
+    void set(bool mixes) const noexcept {
+      of.mixes_ = mixes;
+      of.seen_.holds = false;
+    }
+  };
+  const scope mixing{*this};
+  request anywhere = wanted;
+  anywhere.may_pin = true;
+  if (const block_index room = fit(anywhere); room != no_block) return room;
+  return grow(wanted, bound);
 }
 
 result<block_index> arena::carry_out(room_plan& room, const request& wanted,
@@ -133,6 +152,7 @@ result<void> arena::create_handles(room_plan& room, const context_scope& bound) 
       each.from = new_handle(*memory);
       continue;
     }
+    if (memory.code() == errc::out_of_memory) shared_.note_refusal();
     while (i-- > 0) undo_creation(room.fillings[i], bound);
     return std::move(memory).error();
   }

@@ -57,6 +57,7 @@ arena::window arena::best_window(const request& wanted, reach whose,
   const block_store& blocks = shared_.blocks;
   const std::uint64_t size = wanted.units * unit;
   const std::uint64_t step = wanted.alignment * unit;
+  const bool careful = is_careful();
   window best;
   const auto consider = [&](const window& candidate) {
     const auto score = [](const window& w) { return std::pair{w.gap_slots, w.left_over}; };
@@ -90,9 +91,12 @@ arena::window arena::best_window(const request& wanted, reach whose,
   // The windows of one row of adjoining runs and holes; `open`: it ends with the arena.
   const auto weigh = [&](bool open) {
     if (!open && row.back().end - row.front().start < size) return;
-    const std::uint64_t row_end = open ? limit() : row.back().end;
+    const std::uint64_t row_end = open      ? limit()
+                                  : careful ? careful_end(row.back().index, wanted)
+                                            : row.back().end;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const std::uint64_t start = (row[i].start + step - 1) / step * step;
+      const std::uint64_t start =
+          careful ? careful_start(row[i].index, wanted) : (row[i].start + step - 1) / step * step;
       if (start + size <= row_end && start < row[i].end) {
         const std::uint64_t end = start + size;
         consider({start, end, gaps(i, start, end), left_over(end), row[i].index, true});
@@ -100,6 +104,7 @@ arena::window arena::best_window(const request& wanted, reach whose,
       if (row[i].hole || row[i].end < row.front().start + size) continue;
       // The same from its other end, reaching down into a hole.
       const std::uint64_t low = (row[i].end - size) / step * step;
+      if (careful && row[i].end % slot_size_ != 0) continue;
       if (low < row.front().start) continue;  // rounding down may leave the row
       std::size_t first = i;
       while (row[first].start > low) --first;
@@ -144,6 +149,7 @@ arena::window arena::window_at_end(const request& wanted, reach whose) const {
   const bool with_run = last_ != no_block && usable(shared_.blocks[last_], wanted, whose);
   const std::uint64_t low = with_run ? shared_.blocks[last_].address : end_address();
   window best{.start = (low + step - 1) / step * step};
+  if (with_run && is_careful()) best.start = careful_start(last_, wanted);
   best.end = best.start + wanted.units * unit;
   best.first = with_run && best.start < end_address() ? last_ : no_block;
   best.exists = best.end <= limit();
@@ -282,7 +288,7 @@ void arena::plan_creation(room_plan& into, const gap& in, const request& wanted)
   };
   const std::uint64_t needed = in.high - in.low;
   std::uint64_t surplus = 0;
-  if (in.hole == no_block) {
+  if (in.hole == no_block && !is_careful()) {
     const std::uint64_t step = rules_.unit_at(reserved_, slot_size_) / slot_size_;
     const std::uint64_t rounded = (needed + step - 1) / step * step;
     if (address_of(in.low + rounded) <= limit() && shared_.may_reserve(rounded * slot_size_))
@@ -298,6 +304,7 @@ void arena::plan_creation(room_plan& into, const gap& in, const request& wanted)
 bool arena::better_new(const gap& in, const std::vector<source*>& chosen, std::uint64_t planned,
                        const request& wanted) const {
   const std::uint64_t size = (in.high - in.low) * slot_size_;
+  if (is_careful()) return false;
   const std::uint64_t each = handle_for(wanted);
   const double most = (1 + rules_.headroom) * static_cast<double>(peak_handed_out_);
   const std::uint64_t then = reserved_ + planned * slot_size_ + size;

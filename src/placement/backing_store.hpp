@@ -1,6 +1,7 @@
 // What a pool's memory comes from: the arena with movable handles, or PyTorch's segments.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -25,12 +26,15 @@ struct placement_context {
   order::stream_order& order;
   bool unmap_at_once = false;
   bool queues_waits = true;
+  const std::uint64_t device_memory = device.total_memory().count();
   /// Who may reach what is mapped from now on: the device itself, then its peers.
   std::vector<vmm::access> rights = {vmm::access_for(device)};
 
   // Totals of all stores.
   std::uint64_t reserved = 0;
   std::uint64_t reserved_limit = std::numeric_limits<std::uint64_t>::max();
+  /// What was reserved when the driver last refused more; no bound once it gave more than that.
+  std::uint64_t refused_at = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t reserved_peak = 0;
   std::uint64_t handles_created = 0;
   std::uint64_t handles_moved = 0;
@@ -67,8 +71,16 @@ struct placement_context {
   [[nodiscard]] bool may_reserve(std::uint64_t more) const noexcept {
     return reserved <= reserved_limit && more <= reserved_limit - reserved;
   }
+  /// Whether so much more would leave less than an eighth of what there is: of the limit, or of the
+  /// device, as far as the driver gave it. Stores are then careful with what is left.
+  [[nodiscard]] bool is_short(std::uint64_t more) const noexcept {
+    const std::uint64_t most = std::min({reserved_limit, device_memory, refused_at});
+    return reserved + more > most - most / 8;
+  }
+  void note_refusal() noexcept { refused_at = reserved; }
   void reserve(std::uint64_t more) noexcept {
     reserved += more;
+    if (reserved > refused_at) refused_at = std::numeric_limits<std::uint64_t>::max();
     reserved_peak = reserved_peak < reserved ? reserved : reserved_peak;
   }
 };
@@ -78,6 +90,9 @@ struct request {
   std::uint32_t units = 0;
   std::uint32_t alignment = 1;  // a power of two; 1 is one unit
   stream_slot stream = no_stream;
+  /// Where memory is short: whether a handle that is wholly free may be used for a small block,
+  /// which keeps it from being moved and released as long as it lives.
+  bool may_pin = false;
 
   friend bool operator==(const request&, const request&) = default;
 };

@@ -42,6 +42,27 @@ class fit_index {
   [[nodiscard]] block_index lowest(std::uint32_t units) const noexcept;
   /// The shortest run of at least `units`, more than `large`; the lowest of equals.
   [[nodiscard]] block_index shortest(std::uint32_t units) const noexcept;
+  /// Calls `see` with runs of at least `units`, from lower to higher cells, with so many at most.
+  template <class Function>
+  void see_lowest(std::uint32_t units, std::size_t most, Function see) const {
+    const std::uint16_t wanted = static_cast<std::uint16_t>(std::min(units, most_low));
+    for (std::size_t number = 0; number < chunks_.size(); ++number) {
+      if (chunk_longest_[number] < wanted || chunks_[number] == nullptr) continue;
+      const chunk& home = *chunks_[number];
+      for (std::size_t cell = 0; cell < fan; ++cell) {
+        if (home.longest[cell] < wanted) continue;
+        const auto look = [&](block_index at) {
+          if (most == 0 || blocks_[at].units < units) return;
+          --most;
+          see(at);
+        };
+        for (block_index at = home.inside[cell]; at != no_block; at = blocks_[at].in.right)
+          look(at);
+        if (home.over_end[cell] != no_block) look(home.over_end[cell]);
+        if (most == 0) return;
+      }
+    }
+  }
   [[nodiscard]] std::uint32_t longest() const noexcept;
   [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
   [[nodiscard]] std::size_t footprint() const noexcept;

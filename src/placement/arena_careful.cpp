@@ -1,0 +1,108 @@
+// What an arena does differently where memory is short.
+//
+// A live block cannot be moved, so it pins the slots that it lies in. Where memory is short small
+// blocks lie in slots with other small ones, and large blocks in slots of their own: when the large
+// ones go their slots are free as a whole. Where that leaves no room, sizes mix as ever.
+#include <algorithm>
+#include <utility>
+
+#include "placement/arena.hpp"
+
+namespace weir::inline v0::placement {
+namespace {
+
+/// Memory is short where less than this is left, or less than an eighth.
+constexpr std::uint64_t enough = std::uint64_t{1} << 30;
+/// Blocks up to this size lie together.
+constexpr std::uint64_t small_up_to = std::uint64_t{1} << 20;
+/// Blocks from this size on that fill their slots begin with one.
+constexpr std::uint64_t aligned_from = std::uint64_t{10} << 20;
+/// How many runs of an owner are weighed for one request.
+constexpr std::size_t most_weighed = 256;
+
+}  // namespace
+
+bool arena::is_careful() const noexcept {
+  const std::uint64_t most =
+      std::min({shared_.reserved_limit, shared_.device_memory, shared_.refused_at});
+  return shared_.is_short(0) || shared_.reserved + enough > most;
+}
+
+bool arena::is_small(std::uint64_t units) const noexcept { return units * unit <= small_up_to; }
+
+/// Whether a block of the request's size should not share a slot with this neighbour.
+bool arena::keeps_apart(block_index neighbour, const request& wanted) const noexcept {
+  if (neighbour == no_block || mixes_) return false;
+  const block& there = shared_.blocks[neighbour];
+  const bool free = there.is() == block_kind::run || there.is() == block_kind::hole;
+  return !free && is_small(there.units) != is_small(wanted.units);
+}
+
+/// The first address of a run that the request should be given.
+std::uint64_t arena::careful_start(block_index index, const request& wanted) const noexcept {
+  const block& run = shared_.blocks[index];
+  const std::uint64_t size = wanted.units * unit;
+  const std::uint64_t rest = (slot_size_ - size % slot_size_) % slot_size_;
+  const bool fills = rest <= slot_size_ / 8;
+  const bool whole = keeps_apart(run.before, wanted) || (size >= aligned_from && fills && !mixes_);
+  const std::uint64_t step =
+      whole ? std::max(wanted.alignment * unit, slot_size_) : wanted.alignment * unit;
+  return (run.address + step - 1) / step * step;
+}
+
+/// Where that ends which the request should be given of a run.
+std::uint64_t arena::careful_end(block_index index, const request& wanted) const noexcept {
+  const block& run = shared_.blocks[index];
+  return keeps_apart(run.after, wanted) ? run.end() / slot_size_ * slot_size_ : run.end();
+}
+
+/// How many bytes of wholly free handles a block at [start, end) of the run would pin.
+std::uint64_t arena::pinned_by(const block& run, std::uint64_t start,
+                               std::uint64_t end) const noexcept {
+  std::uint64_t pinned = 0;
+  for (std::uint64_t at = slot_of(start); at <= slot_of(end - 1);) {
+    const handle& under = handles_[slots_[at].current];
+    const std::uint64_t low = address_of(under.slot);
+    const std::uint64_t high = address_of(under.slot + under.slots);
+    if (low >= run.address && high <= run.end()) pinned += high - low;
+    at = under.slot + under.slots;
+  }
+  return pinned;
+}
+
+/// Among the lowest runs the one, and that end of it, where the block pins the least; then the
+/// shortest. A small block that would pin a free handle gets nothing unless the request says that
+/// it may: what caches hold may make better room.
+block_index arena::fit_carefully(const request& wanted) {
+  struct place {
+    block_index run = no_block;
+    std::uint64_t start = 0;
+    std::uint64_t pinned = 0;
+    std::uint64_t room = 0;
+  } best;
+  const std::uint64_t size = wanted.units * unit;
+  const std::uint64_t step = wanted.alignment * unit;
+  const bool small = is_small(wanted.units);
+  const auto consider = [&](block_index index) {
+    const block& run = shared_.blocks[index];
+    const std::uint64_t low = careful_start(index, wanted);
+    const std::uint64_t end = careful_end(index, wanted);
+    if (end < low + size) return;
+    const auto weigh = [&](std::uint64_t start) {
+      const place there{index, start, small ? pinned_by(run, start, start + size) : 0, end - low};
+      const auto score = [](const place& at) { return std::pair{at.pinned, at.room}; };
+      if (best.run == no_block || score(there) < score(best)) best = there;
+    };
+    weigh(low);
+    if (small) weigh((end - size) / step * step);
+  };
+  if (owners_.size() > wanted.stream && wanted.stream != no_stream)
+    owners_[wanted.stream]->runs.see_lowest(wanted.units, most_weighed, consider);
+  owners_[no_stream]->runs.see_lowest(wanted.units, most_weighed, consider);
+  if (best.run == no_block || (best.pinned != 0 && !wanted.may_pin)) return no_block;
+  if (!shared_.blocks.prepare(3)) return no_block;
+  const bool at_its_start = best.start == shared_.blocks[best.run].address;
+  return carve(at_its_start ? best.run : split(best.run, best.start), wanted);
+}
+
+}  // namespace weir::inline v0::placement
