@@ -43,7 +43,6 @@ class room_search {
   [[nodiscard]] result<void> prepare();
   void flush_leftovers();
   [[nodiscard]] bool fit();
-  [[nodiscard]] bool fit_anywhere();
   [[nodiscard]] result<bool> notice_capture();
   [[nodiscard]] result<bool> retire_completed();
   [[nodiscard]] bool flush_own();
