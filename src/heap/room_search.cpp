@@ -18,7 +18,6 @@ result<block_index> room_search::find_room() {
     if (retired && fit()) return room_;
     if (flush_own() && fit()) return room_;
     if (flush_others() && fit()) return room_;
-    if (fit_anywhere()) return room_;
     missed_ = true;
     WEIR_TRY_VALUE(preferred, grow_if_preferred());
     if (preferred) return room_;
@@ -76,14 +75,6 @@ result<bool> room_search::retire_pending() {
 
 bool room_search::fit() {
   room_ = pool_->memory->fit(wanted_);
-  return room_ != no_block;
-}
-
-/// Where memory is short: also where the block keeps a free handle from leaving.
-bool room_search::fit_anywhere() {
-  request wanted = wanted_;
-  wanted.may_pin = true;
-  room_ = pool_->memory->fit(wanted);
   return room_ != no_block;
 }
 

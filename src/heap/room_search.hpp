@@ -44,7 +44,6 @@ class room_search {
   void flush_leftovers();
   [[nodiscard]] result<bool> retire_pending();
   [[nodiscard]] bool fit();
-  [[nodiscard]] bool fit_anywhere();
   [[nodiscard]] result<bool> notice_capture();
   [[nodiscard]] result<bool> retire_completed();
   [[nodiscard]] bool flush_own();

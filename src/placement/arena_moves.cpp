@@ -16,6 +16,11 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
     if (!others_have_runs(wanted.stream)) return no_block;
     WEIR_TRY_VALUE(borrowed, borrow(wanted, bound));
     if (borrowed != no_block) return borrowed;
+  } else if (is_careful() && is_small(wanted.units)) {
+    // What caches held made no better room: now a free handle may be pinned.
+    request anywhere = wanted;
+    anywhere.may_pin = true;
+    if (const block_index room = fit(anywhere); room != no_block) return room;
   }
   // Where one slot is room enough a free handle would have served as it is.
   if (wanted.units * unit <= slot_size_) return no_block;
@@ -47,6 +52,11 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
 }
 
 result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
+  if (is_careful() && is_small(wanted.units)) {
+    request anywhere = wanted;
+    anywhere.may_pin = true;
+    if (const block_index room = fit(anywhere); room != no_block) return room;
+  }
   unblock(bound);
   join_holes();
   const bool move = !prefers_growth(wanted);
