@@ -82,6 +82,14 @@ TEST(print, gauges) {
 
 TEST(print, memory_stats) {
   memory_stats stats;
+  EXPECT_EQ(to_string(stats),
+            "requested 0 B (peak 0 B), allocated 0 B (peak 0 B), active 0 B (peak 0 B), "
+            "reserved 0 B (peak 0 B), blocks 0 (peak 0)\n"
+            "active_requested 0 B (peak 0 B), active_blocks 0 (peak 0)\n"
+            "cached 0 B, thread_cached 0 B, pending 0 B, stream_bound 0 B\n"
+            "allocations 0, frees 0, hits 0, heap_hits 0, misses 0, failures 0\n"
+            "handles_created 0, handles_moved 0, handles_returned 0, handles_released 0, "
+            "waits 0, events 0, metadata 0 B");
   stats.requested = {1000_B, 2_KiB};
   stats.allocated = {1_KiB, 2_KiB};
   stats.active = {1536_B, 2_KiB};
