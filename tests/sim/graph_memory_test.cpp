@@ -314,5 +314,80 @@ TEST_F(graph_memory_test, a_reset_of_the_context_takes_everything_along) {
   memory(512);  // nothing is captured any more, so nothing is forbidden
 }
 
+class graph_memory_of_two : public graph_fixture {
+ protected:
+  graph_memory_of_two() : graph_fixture{two_devices()} {
+    EXPECT_EQ(cuda.device_primary_ctx_retain(&other_context, 1), CUDA_SUCCESS);
+  }
+  static sim::machine_options two_devices() {
+    sim::machine_options options;
+    options.devices.resize(2);
+    for (auto& spec : options.devices) spec.context_overhead = bytes{};
+    return options;
+  }
+  void use(CUcontext now) { EXPECT_EQ(cuda.ctx_set_current(now), CUDA_SUCCESS); }
+  /// Memory of `device` that a graph made and that stays until somebody frees it.
+  CUdeviceptr made_by_a_graph(int device, CUstream on) {
+    const CUgraph graph = empty_graph();
+    auto wanted = wanting(mib);
+    wanted.poolProps.location.id = device;
+    CUgraphNode node = nullptr;
+    EXPECT_EQ(cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &wanted), CUDA_SUCCESS);
+    launch(executable(graph), on);
+    wait_for(on);
+    return wanted.dptr;
+  }
+  std::uint64_t reserved(int device) {
+    std::uint64_t found = ~std::uint64_t{0};
+    EXPECT_EQ(
+        cuda.device_get_graph_mem_attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &found),
+        CUDA_SUCCESS);
+    return found;
+  }
+
+  CUcontext other_context = nullptr;
+};
+
+TEST_F(graph_memory_of_two, a_reset_leaves_the_other_device_alone) {
+  const CUdeviceptr here = made_by_a_graph(0, stream());
+  use(other_context);
+  const CUstream other = stream();
+  const CUdeviceptr there = made_by_a_graph(1, other);
+  ASSERT_EQ(machine->used(device_id{0}), bytes{unit});
+  ASSERT_EQ(machine->used(device_id{1}), bytes{unit});
+
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_EQ(machine->used(device_id{0}), bytes{});
+  EXPECT_EQ(reserved(0), 0u);
+  EXPECT_EQ(cuda.mem_free_async(here, other), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(machine->used(device_id{1}), bytes{unit});
+  EXPECT_EQ(reserved(1), unit);
+  work(other, {writes(there, mib)});
+  EXPECT_EQ(cuda.device_graph_mem_trim(1), CUDA_SUCCESS);
+  EXPECT_EQ(reserved(1), unit) << "still in use";
+  EXPECT_EQ(cuda.mem_free_async(there, other), CUDA_SUCCESS);
+  wait_for(other);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_of_two, a_trim_is_of_one_device) {
+  const CUstream s = stream();
+  const CUdeviceptr here = made_by_a_graph(0, s);
+  EXPECT_EQ(cuda.mem_free_async(here, s), CUDA_SUCCESS);
+  wait_for(s);
+  use(other_context);
+  const CUstream other = stream();
+  const CUdeviceptr there = made_by_a_graph(1, other);
+  EXPECT_EQ(cuda.mem_free_async(there, other), CUDA_SUCCESS);
+  wait_for(other);
+  EXPECT_EQ(reserved(0), unit);
+  EXPECT_EQ(reserved(1), unit);
+  EXPECT_EQ(cuda.device_graph_mem_trim(1), CUDA_SUCCESS);
+  EXPECT_EQ(reserved(0), unit);
+  EXPECT_EQ(reserved(1), 0u);
+  EXPECT_EQ(machine->used(device_id{0}), bytes{unit});
+  EXPECT_EQ(machine->used(device_id{1}), bytes{});
+}
+
 }  // namespace
 }  // namespace weir::sim_tests

@@ -266,6 +266,41 @@ TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
   EXPECT_EQ(b.machine->calls(call::mem_set_access), 1U);
 }
 
+TEST(Costs, MemoryIsChargedOnceAndByItsBytes) {
+  machine_options wanted;
+  wanted.costs.of.fill({.nanoseconds = 1000, .nanoseconds_per_mib = 10});
+  bench b{wanted};
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  const auto cost = [&](const auto& call) {
+    const auto before = b.machine->driver_time();
+    EXPECT_EQ(call(), CUDA_SUCCESS);
+    return b.machine->driver_time() - before;
+  };
+  CUdeviceptr plain = 0;
+  CUdeviceptr managed = 0;
+  void* pinned = nullptr;
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  std::vector<char> own(3 * mib);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_alloc(&plain, 4 * mib); }), 1040ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_alloc_managed(&managed, 5 * mib, CU_MEM_ATTACH_GLOBAL); }),
+            1050ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_host_alloc(&pinned, 6 * mib, 0); }), 1060ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_host_register(own.data(), 3 * mib, 0); }), 1030ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_create(&handle, 8 * mib, &properties, 0); }), 1080ns);
+  EXPECT_EQ(cost([&] { return b.cuda.memset_d8_async(plain, 1, 2 * mib, nullptr); }), 1020ns);
+  EXPECT_EQ(cost([&] { return b.cuda.memset_d32_async(plain, 1, mib, nullptr); }), 1040ns);
+  EXPECT_EQ(cost([&] { return b.cuda.memcpy_dtoh(own.data(), plain, 3 * mib); }), 1030ns);
+  EXPECT_EQ(cost([&] { return b.cuda.ctx_synchronize(); }), 1000ns) << "no bytes of its own";
+  EXPECT_EQ(cost([&] { return b.cuda.mem_release(handle); }), 1080ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_host_unregister(own.data()); }), 1030ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_free_host(pinned); }), 1060ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_free(managed); }), 1050ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_free(plain); }), 1040ns);
+}
+
 TEST(Costs, TheTableOfAnH200IsWhatWasMeasured) {
   const cost_table measured = cost_table::h200();
   const auto cost = [&](call which) {

@@ -475,6 +475,15 @@ TEST_F(pointers, to_unknown_memory) {
   EXPECT_EQ(host, own);
 }
 
+// Where sums of addresses and sizes wrap, the memory that was found last is not found again.
+TEST_F(pointers, to_the_far_end_of_all_addresses) {
+  const CUdeviceptr address = plain(4 * mib);
+  for (const CUdeviceptr far : {0 - address, 0 - address + mib, ~CUdeviceptr{0}}) {
+    ASSERT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address), address);
+    EXPECT_EQ(attribute_answer(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, far), CUDA_ERROR_INVALID_VALUE);
+  }
+}
+
 TEST_F(pointers, are_asked_properly) {
   const CUdeviceptr address = plain(64);
   EXPECT_EQ(cuda.pointer_get_attribute(nullptr, CU_POINTER_ATTRIBUTE_CONTEXT, address),
