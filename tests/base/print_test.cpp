@@ -99,7 +99,7 @@ TEST(print, memory_stats) {
   stats.active_blocks = {2, 2};
   stats.cached = 2_MiB - 1536_B;
   stats.thread_cached = 512_B;
-  stats.pending = 512_B;
+  stats.pending = 256_B;
   stats.stream_bound = 1_KiB;
   stats.allocations = 10;
   stats.frees = 9;
@@ -118,7 +118,7 @@ TEST(print, memory_stats) {
             "requested 1000 B (peak 2 KiB), allocated 1 KiB (peak 2 KiB), "
             "active 1.5 KiB (peak 2 KiB), reserved 2 MiB (peak 4 MiB), blocks 1 (peak 2)\n"
             "active_requested 1.46 KiB (peak 2 KiB), active_blocks 2 (peak 2)\n"
-            "cached 2 MiB, thread_cached 512 B, pending 512 B, stream_bound 1 KiB\n"
+            "cached 2 MiB, thread_cached 512 B, pending 256 B, stream_bound 1 KiB\n"
             "allocations 10, frees 9, hits 6, heap_hits 3, misses 1, failures 11\n"
             "handles_created 12, handles_moved 13, handles_returned 14, handles_released 15, "
             "waits 16, events 17, metadata 18 KiB");

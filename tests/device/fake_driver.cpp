@@ -268,6 +268,10 @@ void fake_driver::fill_streams_and_events() {
   table.ipc_open_event_handle = [](CUevent* event, driver::CUipcEventHandle) {
     return instance_->make(call::ipc_open_event_handle, event);
   };
+  table.event_elapsed_time = [](float* milliseconds, CUevent from, CUevent to) {
+    *milliseconds = static_cast<float>(number(to)) - static_cast<float>(number(from));
+    return instance_->enter(call::event_elapsed_time);
+  };
   table.event_destroy = [](CUevent event) {
     return instance_->destroy(call::event_destroy, event);
   };

@@ -168,6 +168,9 @@ TEST_F(memory_test, TheDescriptorsNumberStandsForThePointer) {
   const auto imported = physical_handle::import_descriptor(device_at(0), 42, unit).value();
   EXPECT_EQ(fake.last_imported, 42u);
   EXPECT_EQ(imported.size(), unit);
+  EXPECT_EQ(imported.properties(), physical_properties{.posix_descriptor = true});
+  ASSERT_TRUE(physical_handle::import_descriptor(device_at(0), 0, unit));
+  EXPECT_EQ(fake.last_imported, 0u);
 }
 
 TEST_F(memory_test, AMappingCoversTheWholeHandle) {
@@ -183,6 +186,23 @@ TEST_F(memory_test, AMappingCoversTheWholeHandle) {
   ASSERT_EQ(fake.last_access.size(), 1u);
   EXPECT_EQ(fake.last_access[0].location.id, 1);
   EXPECT_EQ(fake.last_access[0].flags, driver::CU_MEM_ACCESS_FLAGS_PROT_READ);
+  ASSERT_TRUE(mapped.set_access(device_at(0)));
+  EXPECT_EQ(fake.last_access[0].location.id, 0);
+  EXPECT_EQ(fake.last_access[0].flags, driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+TEST_F(memory_test, RightsAreWhatTheDriverCallsThem) {
+  const auto expect_flags = [](const vmm::access& rights, driver::CUmemAccess_flags flags) {
+    EXPECT_EQ(rights.location.type, driver::CU_MEM_LOCATION_TYPE_DEVICE);
+    EXPECT_EQ(rights.location.id, 1);
+    EXPECT_EQ(rights.flags, flags);
+  };
+  const auto where = device_at(1);
+  expect_flags(vmm::access_for(where, access_rights::none), driver::CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  expect_flags(vmm::access_for(where, access_rights::read), driver::CU_MEM_ACCESS_FLAGS_PROT_READ);
+  expect_flags(vmm::access_for(where, access_rights::read_write),
+               driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  expect_flags(vmm::access_for(where), driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
 TEST_F(memory_test, AMappingMustFitIntoItsRange) {

@@ -236,6 +236,20 @@ TEST_F(runtime_test, MemoryInfoSaysWhatTheDriverSays) {
   const auto info = device_at(0).memory_info().value();
   EXPECT_EQ(info.free, bytes{std::uint64_t{7} << 30});
   EXPECT_EQ(info.total, bytes{std::uint64_t{8} << 30});
+  EXPECT_EQ(to_string(info), "7 GiB of 8 GiB free");
+}
+
+TEST_F(runtime_test, IsDescribed) {
+  EXPECT_EQ(to_string(runtime_->describe()), "fake, CUDA 13.0");
+  runtime_description described;
+  described.driver = "libcuda.so.1";
+  described.driver_version = 12080;
+  described.missing_calls = {"cuMemCreate", "cuStreamGetId"};
+  described.no_real_driver = error{.code = errc::no_device};
+  EXPECT_EQ(to_string(described),
+            "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: "
+            "no_device: there is no such device");
+  EXPECT_EQ(to_string(device_at(1)), "device 1: fake, 8 GiB");
 }
 
 TEST_F(runtime_test, PrioritiesAreWhatTheDriverSays) {

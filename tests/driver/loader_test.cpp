@@ -44,6 +44,16 @@ void expect_every_call_in_its_place(const library& loaded) {
 #include "weir/driver/calls.def"
 }
 
+TEST(library, is_none_before_it_is_loaded) {
+  const library none;
+  EXPECT_EQ(none.driver_version, 0);
+  EXPECT_EQ(none.path, "");
+  EXPECT_THAT(none.missing, IsEmpty());
+#define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
+  EXPECT_EQ(none.calls.member, nullptr) << #member;
+#include "weir/driver/calls.def"
+}
+
 TEST(loader, asks_the_driver_by_name_and_version) {
   const auto loaded = load_good(WEIR_FAKE_COMPLETE);
   ASSERT_TRUE(loaded);
@@ -141,6 +151,16 @@ TEST(loader, refuses_the_stub_that_toolkits_ship_for_linking) {
   EXPECT_EQ(loaded.error().native, CUDA_ERROR_STUB_LIBRARY);
   EXPECT_EQ(loaded.error().call, "cuDriverGetVersion");
   EXPECT_EQ(loaded.error().detail, std::string{WEIR_FAKE_STUB} + ": CUDA_ERROR_STUB_LIBRARY");
+}
+
+TEST(loader, takes_any_failure_to_tell_the_version_for_no_driver) {
+  const auto loaded = load(WEIR_FAKE_REFUSES);
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error(),
+            (error{.code = errc::driver_unavailable,
+                   .native = CUDA_ERROR_NOT_INITIALIZED,
+                   .call = "cuDriverGetVersion",
+                   .detail = std::string{WEIR_FAKE_REFUSES} + ": CUDA_ERROR_NOT_INITIALIZED"}));
 }
 
 TEST(loader, says_which_library_is_not_there) {
