@@ -95,12 +95,16 @@ TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
   CUgraphNode node = nullptr;
   const CUdeviceptr p = alloc_node(graph, mib, &alloc);
   ASSERT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_SUCCESS);
-  launch(executable(graph), s);
+  const CUgraphExec exec = executable(graph);
+  launch(exec, s);
   wait_for(s);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
   std::uint64_t value = 1;
-  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
-            CUDA_ERROR_INVALID_VALUE);
+  for (const auto high : {CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH}) {
+    EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, high, &value), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, high, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuda.device_set_graph_mem_attribute(7, high, &value), CUDA_ERROR_INVALID_DEVICE);
+  }
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
   value = 0;
@@ -111,6 +115,13 @@ TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value),
             CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
+  launch(exec, s);
+  wait_for(s);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value),
+            CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &value),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.device_get_graph_mem_attribute(7, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
@@ -261,6 +272,14 @@ TEST_F(graph_memory_test, small_allocations_share_a_unit_without_sharing_bytes) 
   EXPECT_THAT(hazards(), IsEmpty());
   work(s, {reads(a, 700)});
   EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
+}
+
+TEST_F(graph_memory_test, an_allocation_may_take_all_that_is_left_of_a_unit) {
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr a = alloc_node(graph, mib);
+  EXPECT_EQ(alloc_node(graph, 31 * mib), a + mib);
+  const CUdeviceptr c = alloc_node(graph, 1);
+  EXPECT_TRUE(c < a || c >= a + unit) << "nothing is left";
 }
 
 TEST_F(graph_memory_test, pages_of_destroyed_graphs_are_cached_and_used_again) {

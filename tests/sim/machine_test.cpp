@@ -219,6 +219,13 @@ TEST(Progress, EventsKeepTheTimeBetweenThem) {
   float milliseconds = 0;
   ASSERT_EQ(b.cuda.event_elapsed_time(&milliseconds, start, end), CUDA_SUCCESS);
   EXPECT_FLOAT_EQ(milliseconds, 2.5F);
+  const CUevent never = b.event(CU_EVENT_DEFAULT);
+  const CUevent timeless = b.event();
+  ASSERT_EQ(b.cuda.event_record(timeless, s), CUDA_SUCCESS);
+  for (const CUevent wrong : {never, timeless, CUevent{nullptr}}) {
+    EXPECT_EQ(b.cuda.event_elapsed_time(&milliseconds, start, wrong), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(b.cuda.event_elapsed_time(&milliseconds, wrong, end), CUDA_ERROR_INVALID_HANDLE);
+  }
 }
 
 TEST(Progress, AHostFunctionMayNotCallTheDriver) {
@@ -238,12 +245,41 @@ TEST(Progress, AHostFunctionMayNotCallTheDriver) {
   EXPECT_EQ(seen.answer, CUDA_ERROR_NOT_PERMITTED);
 }
 
+TEST(Waiting, NeedsAStreamAndAnEvent) {
+  bench b;
+  const auto nobody = reinterpret_cast<CUstream>(std::uintptr_t{0xdead0});
+  EXPECT_EQ(b.cuda.stream_wait_event(nobody, b.event(), 0), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(b.cuda.stream_wait_event(b.stream(), nullptr, 0), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(b.cuda.stream_wait_event(b.stream(), b.event(), 2), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST(DeviceSpec, IsAnH200UnlessToldOtherwise) {
+  bench b;
+  const auto attribute = [&](CUdevice_attribute which) {
+    int value = -1;
+    EXPECT_EQ(b.cuda.device_get_attribute(&value, which, 0), CUDA_SUCCESS);
+    return value;
+  };
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), 9);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR), 0);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), 132);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1);
+}
+
 // --- Costs ---------------------------------------------------------------------------------------
 
 TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
   machine_options wanted;
   wanted.costs = cost_table::free();
-  wanted.costs.of[static_cast<std::size_t>(call::mem_set_access)] = {.nanoseconds = 100};
+  // So much a MiB that a single byte would show: these calls are charged for none.
+  wanted.costs.of[static_cast<std::size_t>(call::mem_set_access)] = {.nanoseconds = 100,
+                                                                     .nanoseconds_per_mib = 1e9};
+  wanted.costs.of[static_cast<std::size_t>(call::mem_unmap)] = {.nanoseconds = 7,
+                                                                .nanoseconds_per_mib = 1e9};
   wanted.costs.of[static_cast<std::size_t>(call::mem_create)] = {.nanoseconds = 10,
                                                                  .nanoseconds_per_mib = 1};
   bench b{wanted};
@@ -262,6 +298,8 @@ TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
   const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   ASSERT_EQ(b.cuda.mem_set_access(at, 3 * unit, &access, 1), CUDA_SUCCESS);
   EXPECT_EQ(b.machine->driver_time(), 336ns) << "one call, three handles";
+  ASSERT_EQ(b.cuda.mem_unmap(at, unit), CUDA_SUCCESS);
+  EXPECT_EQ(b.machine->driver_time(), 343ns);
   EXPECT_EQ(b.machine->calls(call::mem_create), 3U);
   EXPECT_EQ(b.machine->calls(call::mem_set_access), 1U);
 }
@@ -318,6 +356,17 @@ TEST(Costs, TheTableOfAnH200IsWhatWasMeasured) {
   EXPECT_EQ(cost(call::event_record), (pair{200, 0}));
   EXPECT_EQ(cost(call::event_query), (pair{175, 0}));
   EXPECT_EQ(cost(call::stream_wait_event), (pair{166, 0}));
+  EXPECT_EQ(cost(call::event_create), (pair{127, 0}));
+  EXPECT_EQ(cost(call::event_destroy), (pair{127, 0}));
+  EXPECT_EQ(cost(call::event_record_with_flags), (pair{200, 0}));
+  EXPECT_EQ(cost(call::stream_query), (pair{230, 0}));
+  EXPECT_EQ(cost(call::stream_get_id), (pair{27, 0}));
+  EXPECT_EQ(cost(call::stream_is_capturing), (pair{22, 0}));
+  EXPECT_EQ(cost(call::stream_write_value32), (pair{1'500, 0}));
+  EXPECT_EQ(cost(call::ctx_get_current), (pair{10, 0}));
+  EXPECT_EQ(cost(call::pointer_get_attribute), (pair{52, 0}));
+  EXPECT_EQ(cost(call::launch_kernel), (pair{4'100, 0}));
+  EXPECT_EQ(cost(call::memset_d8_async), (pair{1'108, 2'760}));
   EXPECT_EQ(cost(call::mem_address_reserve), (pair{0, 0})) << "not measured: nothing";
   bench b;  // charges them unless told otherwise
   CUdeviceptr at = 0;
@@ -395,7 +444,13 @@ TEST(Faults, ALostDeviceAnswersNothingElse) {
   const CUstream s = b.stream();
   b.machine->lose_device(device_id{0});
   CUdeviceptr at = 0;
+  void* pinned = nullptr;
+  std::vector<char> own(4096);
   EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.mem_alloc_managed(&at, 512, CU_MEM_ATTACH_GLOBAL),
+            CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.mem_host_alloc(&pinned, 512, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.mem_host_register(own.data(), own.size(), 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
   EXPECT_EQ(b.cuda.stream_synchronize(s), CUDA_ERROR_DEVICE_UNAVAILABLE);
   EXPECT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_ERROR_DEVICE_UNAVAILABLE);
 }

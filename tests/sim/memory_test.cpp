@@ -153,6 +153,31 @@ TEST_F(plain_memory, reaching_past_the_end_is_a_fault) {
   EXPECT_EQ(cuda.mem_alloc(&more, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST_F(plain_memory, a_range_that_wraps_is_a_fault_and_an_empty_one_is_none) {
+  const CUdeviceptr made = plain(4 * mib);
+  const CUstream on = stream();
+  EXPECT_EQ(run(on, {writes(nowhere, 0)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(run(on, {writes(made, ~std::size_t{0})}), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+}
+
+TEST_F(plain_memory, copies_are_named_by_their_sides) {
+  const CUdeviceptr made = plain(64);
+  const CUdeviceptr other = plain(64);
+  std::array<char, 64> own{};
+  const CUstream a = stream();
+  const CUstream b = stream();
+  work(a, {writes(made, 64), writes(other, 64)});
+  EXPECT_EQ(cuda.memcpy_htod_async(made, own.data(), 64, b), CUDA_SUCCESS);
+  work(a, {writes(made, 64)});
+  EXPECT_EQ(cuda.memcpy_dtoh_async(own.data(), made, 64, b), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memcpy_dtod_async(other, made, 64, b), CUDA_SUCCESS);
+  std::vector<std::string> labels;
+  for (const auto& each : machine->hazards()) labels.push_back(each.second.label);
+  EXPECT_THAT(labels, ElementsAre("copy to device", "work", "copy to host", "copy", "copy"));
+}
+
 TEST_F(plain_memory, rows_are_padded) {
   CUdeviceptr address = 0;
   std::size_t pitch = 0;
