@@ -389,6 +389,31 @@ TEST_F(graph_memory_of_two, a_reset_leaves_the_other_device_alone) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+// Peers have no access to each other here: work on the wrong device would be a fault.
+TEST_F(graph_memory_of_two, captured_work_is_done_by_its_streams_device) {
+  const CUstream here = stream();
+  const CUdeviceptr of_here = memory(mib);
+  use(other_context);
+  const CUstream there = stream();
+  const CUdeviceptr of_there = memory(mib);
+  const CUevent mark = event();
+  std::string order;
+  use(context);
+  begin(here);
+  work(here, {writes(of_here, mib)}, [&] { order += 'a'; });
+  graph_fixture::order(there, here);
+  work(there, {writes(of_there, mib)}, [&] { order += 'b'; });
+  use(other_context);
+  ASSERT_EQ(cuda.event_record(mark, there), CUDA_SUCCESS);
+  use(context);
+  ASSERT_EQ(cuda.stream_wait_event(here, mark, 0), CUDA_SUCCESS);
+  work(here, {reads(of_here, mib)}, [&] { order += 'c'; });
+  launch(executable(end(here)), here);
+  wait_for(here);
+  EXPECT_EQ(order, "abc");
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
 TEST_F(graph_memory_of_two, a_trim_is_of_one_device) {
   const CUstream s = stream();
   const CUdeviceptr here = made_by_a_graph(0, s);

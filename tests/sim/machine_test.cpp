@@ -481,6 +481,20 @@ TEST(Faults, AKernelThatFaultsStopsItsDeviceForGood) {
   EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_SUCCESS) << "a reset is the way out";
 }
 
+TEST(Faults, AfterAResetTheDefaultStreamWorksAgain) {
+  bench b{with(progress::manual)};
+  int done = 0;
+  ASSERT_TRUE(b.machine->launch(nullptr, "stray", {writes(0x1000, 16)}));
+  ASSERT_TRUE(b.machine->launch(nullptr, "behind it", {}, [&] { ++done; }));
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.device_primary_ctx_retain(&b.context, 0), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(nullptr, "work", {}, [&] { done += 10; }));
+  EXPECT_EQ(done, 0);
+  b.machine->run_until_idle();
+  EXPECT_EQ(done, 10);
+}
+
 // --- Lifetimes -----------------------------------------------------------------------------------
 
 TEST(Lifetime, EightMachinesAndNoMore) {
