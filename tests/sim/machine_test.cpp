@@ -1,4 +1,5 @@
 // The machine as a whole: progress, time, costs, faults, devices lost, lifetimes.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -178,6 +179,24 @@ TEST(Progress, WaitingMovesTimedTimeToTheEndOfTheWork) {
   ASSERT_TRUE(b.machine->launch(s, "work", {}, {}, 4ms));
   ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
   EXPECT_EQ(b.machine->now(), 7ms);
+}
+
+TEST(Progress, AnEventIsReachedWithTheWorkBeforeItAndNotLater) {
+  machine_options wanted = with(progress::timed);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream s = b.stream();
+  const CUstream other = b.stream();
+  const CUevent mark = b.event();
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, {}, 1000ns));
+  ASSERT_EQ(b.cuda.event_record(mark, s), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.stream_wait_event(other, mark, 0), CUDA_SUCCESS);
+  b.machine->advance(999ns);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(b.cuda.stream_query(other), CUDA_ERROR_NOT_READY);
+  b.machine->advance(1ns);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.stream_query(other), CUDA_SUCCESS);
 }
 
 TEST(Progress, AHeldStreamWaitsForItsRelease) {
@@ -557,6 +576,37 @@ TEST(Lifetime, AForkedChildIsRefusedAndMayStartAnew) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_SUCCESS) << "the parent goes on";
+}
+
+// Number 0 is one like any other, in a process that closed its input.
+TEST(Lifetime, AMachineClosesItsDescriptorsAndAmongThemNumberZero) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto is_open = [] { return fcntl(0, F_GETFD) != -1; };
+    const auto leaks = [&](CUmemAllocationHandleType types) {
+      close(0);
+      {
+        bench b;
+        CUmemAllocationProp properties{};
+        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+        properties.requestedHandleTypes = types;
+        CUmemGenericAllocationHandle handle = 0;
+        b.cuda.mem_create(&handle, std::size_t{2} << 20, &properties, 0);
+        if (!is_open()) return true;  // not what is to be tested
+        b.cuda.mem_release(handle);
+        if (types != CU_MEM_HANDLE_TYPE_NONE && is_open()) return true;
+      }
+      return is_open();
+    };
+    const bool common = leaks(CU_MEM_HANDLE_TYPE_NONE);
+    const bool own = leaks(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    _exit((common ? 1 : 0) + (own ? 2 : 0));
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Lifetime, ImpossibleMachinesAreRefused) {
