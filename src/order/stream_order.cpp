@@ -348,6 +348,7 @@ result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound
       stream.marks.pop_front();
       stream.marked = stream.marks.empty() ? stream.completed : stream.marks.back().epoch;
       stream.lost = stream.lost || std::exchange(stream.ended, false);
+      update();
       continue;
     }
     if (!reached) return reached.error();

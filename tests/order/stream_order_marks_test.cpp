@@ -369,5 +369,19 @@ TEST_F(StreamOrderMarks, a_mark_that_a_capture_took_is_made_again) {
   EXPECT_EQ(new_marks(order), 1u);
 }
 
+TEST_F(StreamOrderMarks, the_only_mark_that_a_capture_took_is_made_again) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  ASSERT_TRUE(two.close());
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 1u);
+  machine->fail(call::event_query, 1, driver::CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_FALSE(order.poll(bound).value());
+  EXPECT_FALSE(order.can_wait_for(freed)) << "there is no mark any more";
+  EXPECT_TRUE(completes(order, freed));
+  EXPECT_EQ(new_marks(order), 1u);
+}
+
 }  // namespace
 }  // namespace weir::order_test
