@@ -68,6 +68,19 @@ TEST_F(flush_test, a_full_cache_keeps_nothing_of_what_is_hardly_asked_for_again)
   EXPECT_EQ(memory.stats().allocated, (byte_gauge{0_B, 17 * 64_KiB}));
 }
 
+TEST_F(flush_test, what_is_asked_for_again_is_a_quarter_of_the_frees_rounded_down) {
+  for (const std::size_t hits : {9u, 10u}) {
+    memory = make({.thread_cache = 1_MiB});
+    const auto all = take(33, 32_KiB, one);
+    free({all.begin(), all.begin() + 32}, one);
+    ASSERT_EQ(cached(), 1_MiB);
+    for (std::size_t i = 0; i < hits; ++i) memory.deallocate(memory.allocate(32_KiB, one), one);
+    memory.deallocate(all[32], one);
+    // Of 42 frees ten would be enough, and of 43.
+    EXPECT_EQ(cached(), hits == 10 ? 17 * 32_KiB : 32_KiB) << hits;
+  }
+}
+
 TEST_F(flush_test, lists_are_halved_from_the_largest_size_until_half_is_free) {
   // 768, 192 and 64 KiB fill it.
   const auto large = take(6, 128_KiB, one);

@@ -193,6 +193,25 @@ TEST_F(bin_pool_test, one_event_on_each_stream_closes_many_frees) {
   for (void* const each : all) pool.deallocate(each, two);
 }
 
+TEST_F(bin_pool_test, a_busy_stream_is_polled_a_few_times_before_new_memory_is_taken) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  write(one, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const fresh = pool.allocate(1_MiB, two);
+  EXPECT_NE(fresh, p);
+  EXPECT_EQ(machine->calls(call::event_query), 1u + 1u + 32u)
+      << "an idle one once, the busy one on";
+  EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
+  pool.deallocate(fresh, two);
+  void* const own = pool.allocate(1_MiB, two);
+  EXPECT_EQ(own, fresh);
+  EXPECT_EQ(machine->calls(call::event_query), 34u) << "not for what is there";
+  pool.deallocate(own, two);
+}
+
 TEST_F(bin_pool_test, a_recorded_stream_is_waited_for) {
   const auto one = new_stream();
   const auto two = new_stream();
@@ -419,6 +438,22 @@ TEST_F(bin_pool_test, trim_enforces_the_threshold_in_any_case) {
   for (void* const each : all) pool.deallocate(each, stream);
   EXPECT_EQ(pool.trim(bytes::max()).value(), 3_MiB);
   EXPECT_EQ(pool.stats().cached, 1_MiB);
+}
+
+TEST_F(bin_pool_test, a_threshold_that_is_kept_already_costs_no_driver_call) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, stream);
+  write(stream, p, 1_MiB);
+  pool.deallocate(p, stream);
+  const auto before = machine->calls();
+  ASSERT_TRUE(pool.set_threshold(1_MiB));
+  EXPECT_EQ(machine->calls(), before);
+  EXPECT_EQ(pool.stats().cached, 1_MiB);
+  ASSERT_TRUE(pool.set_threshold(1_MiB - 1_B));
+  EXPECT_EQ(machine->calls(call::event_synchronize), 1u) << "who uses it is waited for";
+  EXPECT_EQ(pool.stats().cached, 0_B);
+  EXPECT_EQ(machine->calls(call::mem_free), 1u);
 }
 
 TEST_F(bin_pool_test, emptying_the_cache_waits_for_the_streams) {
