@@ -15,6 +15,8 @@ import time
 import unittest
 from pathlib import Path
 
+import running
+
 arguments = None
 
 COLUMNS = ("trace,policy,streams,allocs,requested_peak,reserved_peak,ratio,driver_calls,driver_us,"
@@ -33,11 +35,7 @@ f,2,,7,40
 
 
 def weir(*words, **environment):
-    """Runs the command; nothing of the caller's own settings reaches it."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("WEIR_")}
-    clean["ASAN_OPTIONS"] = clean.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
-    return subprocess.run([arguments.weir, *map(str, words)], capture_output=True, text=True,
-                          timeout=100, env={**clean, "LC_ALL": "C", **environment}, check=False)
+    return running.run(arguments.weir, map(str, words), environment)
 
 
 def snapshot(path):
@@ -458,7 +456,7 @@ class Record(Case):
 class Top(Case):
     def test_a_running_program_is_shown(self):
         with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
             self.assertEqual(program.stdout.readline(), "ready\n")
             for _ in range(100):  # the page is refreshed now and then
                 ran = self.expect(weir("top", program.pid, "--once", "--format", "json"), 0)
@@ -476,7 +474,7 @@ class Top(Case):
 
     def test_every_figure_of_a_running_program(self):
         with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
             self.assertEqual(program.stdout.readline(), "ready\n")
             for _ in range(100):
                 shown = json.loads(self.expect(weir("top", program.pid, "--once", "--format", "json"),
@@ -522,10 +520,10 @@ class Top(Case):
 
     def test_goes_on_until_the_process_ends(self):
         with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
             self.assertEqual(program.stdout.readline(), "ready\n")
             with subprocess.Popen([arguments.weir, "top", str(program.pid), "--seconds", "0.05"],
-                                  stdout=subprocess.PIPE, text=True) as top:
+                                  stdout=subprocess.PIPE, text=True, env=running.clean_environment()) as top:
                 for _ in range(2):  # once, and again
                     while not top.stdout.readline().startswith(f"process {program.pid}"):
                         pass
