@@ -8,6 +8,9 @@ import io
 import json
 import os
 import pickle
+import pty
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -100,7 +103,7 @@ class Replay(Case):
                                "steady_driver_pct": "140.260", "waits": "0", "ooms": "0"})
 
     def test_the_lag_is_how_long_memory_stays_its_streams(self):
-        # Two streams that take turns where only one block fits: the second waits for the first as long as the lag says.
+        # Two streams that take turns where only one block fits: the second waits as long as the lag says.
         turns = self.folder / "turns.trace"
         lines = ["op,id,bytes,stream,t_us"]
         for turn in range(6):
@@ -135,6 +138,31 @@ class Replay(Case):
         self.assertEqual([(row["trace"], row["policy"]) for row in rows],
                          [("small", "compact"), ("small", "balanced"),
                           ("other", "compact"), ("other", "balanced")])
+
+    def watch(self, *words, **environment):
+        """The most threads that a replay had, and the pages that it published."""
+        most, pages = 0, set()
+        with subprocess.Popen([arguments.weir, "replay", *map(str, words)], stdout=subprocess.DEVNULL,
+                              env=running.clean_environment(**environment)) as replay:
+            while replay.poll() is None:
+                try:
+                    most = max(most, len(os.listdir(f"/proc/{replay.pid}/task")))
+                except OSError:
+                    pass  # it ended meanwhile
+                pages.update(Path("/dev/shm").glob(f"weir.{replay.pid}.*"))
+                time.sleep(0.001)
+            self.assertEqual(replay.returncode, 0)
+        return most, pages
+
+    def test_as_many_jobs_at_a_time_as_are_asked_for_else_as_there_are_cores(self):
+        # Long enough that its threads are seen.
+        long = [arguments.shipped / "serve_short.weirtrace", "--policy", "balanced,compact,throughput"]
+        self.assertEqual(self.watch(*long[:1], "--jobs", "1")[0], 1)
+        self.assertEqual(self.watch(*long, "--jobs", "3")[0], 3)
+        cores = min(3, len(os.sched_getaffinity(0)))
+        self.assertGreaterEqual(self.watch(*long)[0], cores)
+        many = [self.small] * 20 + long
+        self.assertLessEqual(self.watch(*many, "--jobs", "1000")[0], 8)
 
     def test_names_lose_folder_and_extensions(self):
         packed = self.folder / "my.run.trace.gz"
@@ -181,8 +209,10 @@ class Replay(Case):
 
     def test_what_is_replayed_is_neither_recorded_nor_published(self):
         trace = self.folder / "no.weirtrace"
-        self.expect(weir("replay", self.small, WEIR_RECORD=str(trace), WEIR_LIVE="on"), 0)
+        _, pages = self.watch(arguments.shipped / "serve_short.weirtrace", WEIR_RECORD=str(trace),
+                              WEIR_LIVE="on")
         self.assertFalse(trace.exists())
+        self.assertEqual(pages, set())
 
     def test_a_word_of_the_environment_that_is_none_is_refused(self):
         self.expect(weir("replay", self.small, WEIR_HEAP_LIMIT="much"), 64)
@@ -379,6 +409,29 @@ by site
                           (("step at train.py:8", 0, 4, 0, 1), ("load at train.py:3", 0, 2, 0, 1),
                            ("(no stack)", 3, 0, 2, 0))])
 
+    def test_a_group_whose_blocks_changed_and_bytes_did_not(self):
+        one, two = self.folder / "one.trace", self.folder / "two.trace"
+        one.write_text("op,id,bytes,stream,t_us\na,1,2097152,0,0\n")
+        two.write_text("op,id,bytes,stream,t_us\na,1,1048576,0,0\na,2,1048576,0,1\n")
+        lines = self.expect(weir("diff", one, two), 0).stdout.splitlines()
+        self.assertEqual(lines[lines.index("by tag") + 1],
+                         "          +0 B        1 -> 2       blocks  (no tag)")
+
+    def test_no_more_groups_are_shown_than_asked_for(self):
+        # Eleven sizes, each of them another group; ten is what is shown unless told otherwise.
+        many, none = self.folder / "many.trace", self.folder / "none.trace"
+        lines = ["op,id,bytes,stream,t_us", *(f"a,{i},{512 << i},0,{i}" for i in range(11))]
+        many.write_text("\n".join(lines) + "\n")
+        none.write_text("op,id,bytes,stream,t_us\na,1,100,0,0\n")
+        text = self.expect(weir("diff", none, many), 0).stdout
+        sizes = text[text.index("by size\n") + 8:text.index("\n\nby site")].splitlines()
+        self.assertEqual(len(sizes), 11)
+        self.assertEqual(sizes[0], "      +512 KiB        0 -> 1       blocks  512 KiB to 1 MiB")
+        self.assertEqual(sizes[9], "        +1 KiB        0 -> 1       blocks  1 KiB to 2 KiB")
+        self.assertEqual(sizes[10], "  and 2 more that grew less")
+        text = self.expect(weir("diff", none, many, "--top", "0"), 0).stdout
+        self.assertIn("by size\n  and 12 more that grew less\n", text)
+
     def test_a_damaged_one_of_the_two_is_said(self):
         whole = (arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
         damaged = self.folder / "cut.weirtrace"
@@ -410,7 +463,9 @@ class Record(Case):
         trace = self.folder / "run.weirtrace"
         self.expect(weir("record", "-o", trace, "--", "sh", "-c", "exit 7"), 7)
         self.expect(weir("record", "-o", trace, "--", "sh", "-c", "kill -9 $$"), 137)
-        self.expect(weir("record", "-o", trace, "--", "/nonexistent/program"), 127)
+        ran = self.expect(weir("record", "-o", trace, "--", "/nonexistent/program"), 127)
+        self.assertEqual(ran.stderr.splitlines()[0],
+                         "weir record: /nonexistent/program: No such file or directory")
         self.expect(weir("record"), 64)
 
     def test_the_program_is_told_where_to_record(self):
@@ -444,12 +499,43 @@ class Record(Case):
                          sorted([f"weir record: {trace} (3 B)",
                                  f"weir record: {self.folder / 'run.2.weirtrace'} (2 B)"]))
 
+    def test_a_trace_without_a_name_gets_the_programs(self):
+        ran = running.run(arguments.weir, ["record", "--", "/bin/sh", "-c",
+                                           'printf 123 > "$WEIR_RECORD"; exit 4'], cwd=self.folder)
+        self.expect(ran, 4)
+        [trace] = self.folder.glob("*.weirtrace")
+        self.assertRegex(trace.name, "^sh-[1-9][0-9]*.weirtrace$")
+        self.assertEqual(ran.stderr, f"weir record: {trace} (3 B)\n")
+
+    def test_the_trace_lies_where_we_are_wherever_the_program_goes(self):
+        ran = running.run(arguments.weir, ["record", "-o", "run.weirtrace", "--", "sh", "-c",
+                                           'cd /; printf 123 > "$WEIR_RECORD"'], cwd=self.folder)
+        self.expect(ran, 0)
+        self.assertEqual((self.folder / "run.weirtrace").read_text(), "123")
+        self.assertEqual(ran.stderr, f"weir record: {self.folder / 'run.weirtrace'} (3 B)\n")
+
+    def test_signals_of_the_terminal_are_the_programs(self):
+        def as_in_a_terminal():
+            for each in (signal.SIGINT, signal.SIGQUIT):
+                signal.signal(each, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for name, number in (("INT", signal.SIGINT), ("QUIT", signal.SIGQUIT)):
+            for script, code in ((f"trap 'exit 9' {name}; kill -{name} 0; exit 8", 9),
+                                 (f"kill -{name} 0; exit 8", 128 + number)):
+                trace = self.folder / f"{name}{code}.weirtrace"
+                ran = running.run(arguments.weir, ["record", "-o", trace, "--", "sh", "-c",
+                                                   f'printf 123 > "$WEIR_RECORD"; {script}'],
+                                  start_new_session=True, preexec_fn=as_in_a_terminal)
+                self.expect(ran, code)
+                self.assertEqual(ran.stderr, f"weir record: {trace} (3 B)\n")
+
     def test_a_program_that_may_not_be_run(self):
         ran = self.expect(weir("record", "-o", self.folder / "x.weirtrace", "--", self.small), 126)
         self.assertIn(f"weir record: {self.small}: ", ran.stderr)
 
     def test_a_file_that_is_there_is_left_alone(self):
-        self.expect(weir("record", "-o", self.small, "--", "true"), 64)
+        ran = self.expect(weir("record", "-o", self.small, "--", "true"), 64)
+        self.assertEqual(ran.stderr, f"weir record: {self.small}: is there already, and is left alone\n")
         self.assertEqual(self.small.read_text(), SMALL)
 
 
@@ -532,6 +618,39 @@ class Top(Case):
                 top.stdout.read()
                 self.assertEqual(top.wait(timeout=20), 0)
 
+    def test_a_terminal_is_cleared_before_each_update(self):
+        def shown(*words):
+            ours, its = pty.openpty()
+            with subprocess.Popen([arguments.weir, "top", str(program.pid), *words], stdout=its,
+                                  env=running.clean_environment()) as top:
+                os.close(its)
+                text = os.read(ours, 1 << 16)
+                while text.count(b"process ") < (1 if "--once" in words else 3):
+                    text += os.read(ours, 1 << 16)
+                top.terminate()
+            os.close(ours)
+            return text
+        with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            begin = f"process {program.pid}, device 0".encode()
+            self.assertEqual(shown("--seconds", "0.05").count(b"\033[H\033[J" + begin), 3)
+            self.assertTrue(shown("--once").startswith(begin))
+            program.stdin.close()
+
+    def test_the_process_of_somebody_else_is_there(self):
+        how = {}
+        if os.geteuid() == 0:
+            how["user"] = 65534
+        elif os.stat("/proc/1").st_uid == os.geteuid():
+            self.skipTest("every process here is ours")
+        try:
+            ran = running.run(arguments.weir, ["top", "1", "--once"], **how)
+        except PermissionError:
+            self.skipTest("nobody else may run the command")
+        self.expect(ran, 2)
+        self.assertIn("publishes no live page", ran.stderr)
+
     def test_without_a_page_or_a_process(self):
         ran = self.expect(weir("top", os.getpid(), "--once"), 2)
         self.assertIn("publishes no live page", ran.stderr)
@@ -560,7 +679,9 @@ class Help(Case):
             self.assertIn(name, text)
         self.assertEqual(self.expect(weir("help", "replay"), 0).stdout,
                          self.expect(weir("replay", "--help"), 0).stdout)
-        self.expect(weir("help", "reply"), 64)
+        self.assertEqual(text, self.expect(weir("--help"), 0).stdout)
+        ran = self.expect(weir("help", "reply"), 64)
+        self.assertEqual((ran.stdout, ran.stderr), ("", 'weir help: there is no command "reply"\n'))
         self.expect(weir("reply"), 64)
 
     def test_the_manual_page_is_the_one_in_docs(self):
@@ -579,7 +700,25 @@ class Help(Case):
             return subprocess.run(["bash", "-c", line], capture_output=True, text=True,
                                   check=True).stdout.split()
 
+        self.assertEqual(complete("weir", ""),
+                         ["doctor", "replay", "plan", "diff", "report", "export", "record", "top", "help",
+                          "completion", "--help", "--version"])
         self.assertEqual(complete("weir", "repl"), ["replay"])
+        for command, options in {
+                "doctor": "--help --driver --device --json",
+                "replay": "--help --policy --device --lag-us --capacity --jobs --format",
+                "plan": "--help --step --seconds --seed --output --json", "diff": "--help --top --json",
+                "report": "--help --output --policy --place --force",
+                "export": "--help --output --format --place --force", "record": "--help --output",
+                "top": "--help --seconds --once --format", "help": "--help --man",
+                "completion": "--help"}.items():
+            self.assertEqual(complete("weir", command, "-"), options.split(), command)
+        self.assertEqual(complete("weir", "replay", "--device", ""), ["sim", "cuda"])
+        self.assertEqual(complete("weir", "replay", "--policy", ""), [*POLICIES, "never-move", "all"])
+        self.assertEqual(complete("weir", "export", "--place", ""),
+                         [each for each in POLICIES if each != "driver-pool"] + ["never-move"])
+        self.assertEqual(complete("weir", "top", "--format", ""), ["table", "json"])
+        self.assertEqual(complete("weir", "plan", str(self.folder) + "/sm"), [str(self.small)])
         self.assertEqual(complete("weir", "replay", "--lag"), ["--lag-us"])
         self.assertIn("balanced", complete("weir", "replay", "--policy", "b"))
         self.assertEqual(complete("weir", "replay", "--format", ""), ["table", "csv", "json"])
