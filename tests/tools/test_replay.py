@@ -671,6 +671,35 @@ class Top(Case):
             page.unlink()
 
 
+class Output(Case):
+    def test_what_could_not_be_written_is_no_success(self):
+        everything = [["doctor"], ["doctor", "--json"], ["replay", self.small],
+                      ["plan", self.small, "--seconds", "0"], ["diff", self.small, self.gpt2, "--json"],
+                      ["help", "--man"], ["help"], ["--help"], ["--version"], ["completion", "bash"]]
+        with open("/dev/full", "wb") as full:
+            for words in everything:
+                ran = running.run(arguments.weir, map(str, words), capture_output=False, stdout=full,
+                                  stderr=subprocess.PIPE)
+                self.assertEqual(ran.returncode, 74, words)
+                self.assertEqual(ran.stderr, "weir: the output could not be written\n")
+
+    def test_a_file_that_could_not_be_written_whole_is_no_success(self):
+        def limit_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error, as on a full disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        offsets = self.folder / "offsets.csv"
+        ran = running.run(arguments.weir, ["plan", self.gpt2, "--seconds", "0", "-o", offsets],
+                          preexec_fn=limit_files)
+        self.assertEqual((ran.returncode, ran.stderr),
+                         (2, f"weir plan: {offsets}: could not be written, or is there already\n"))
+        page = self.folder / "page.html"
+        before = sorted(self.folder.iterdir())
+        ran = running.run(arguments.weir, ["report", self.small, "-o", page], preexec_fn=limit_files)
+        self.assertEqual((ran.returncode, ran.stderr),
+                         (2, f"weir report: {page}: cannot be written: File too large\n"))
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+
 class Help(Case):
     def test_every_command_is_in_the_help(self):
         text = self.expect(weir("help"), 0).stdout
