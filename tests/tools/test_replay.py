@@ -259,7 +259,7 @@ class Replay(Case):
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) * 9 // 10])
         ran = self.expect(weir("replay", damaged, "--format", "csv"), 1)
-        self.assertIn("damaged at byte", ran.stderr)
+        self.assertIn(f"weir replay: {damaged}: damaged at byte", ran.stderr)
         row = next(csv.DictReader(io.StringIO(ran.stdout)))
         self.assertEqual(row["trace"], "cut")
         self.assertGreater(int(row["allocs"]), 0)
@@ -323,6 +323,15 @@ class Plan(Case):
         self.assertEqual(figures("--step", "0"), (2, 6))
         self.assertEqual(figures("--step", "1"), (1, 2))  # what stays from one step to the next
         self.assertEqual(figures("--step", "2"), (2, 3))
+        # With one more marker within the first step.
+        written = pickle.loads(recorded.read_bytes())
+        written["external_annotations"].insert(1, {**written["external_annotations"][0], "time_us": 115})
+        four = self.folder / "four.pickle"
+        four.write_bytes(pickle.dumps(written))
+        recorded, three = four, recorded
+        self.assertEqual([figures("--step", step) for step in ("0", "1", "2", "3")],
+                         [(1, 2), (2, 6), (1, 2), (2, 3)])
+        recorded = three
         ran = self.expect(weir("plan", recorded, "--step", "3"), 64)
         self.assertEqual(ran.stderr, f"weir plan: {recorded}: there is no step 3\n")
         self.assertEqual(ran.stdout, "")
@@ -331,8 +340,9 @@ class Plan(Case):
         whole = (arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) // 2])
-        self.assertIn("damaged at byte",
-                      self.expect(weir("plan", damaged, "--seconds", "0"), 1).stderr)
+        self.assertRegex(self.expect(weir("plan", damaged, "--seconds", "0"), 1).stderr,
+                         f"^weir plan: {damaged}: damaged at byte [0-9]+: .*; [0-9]+ events stand "
+                         "before it\n$")
         self.expect(weir("plan", damaged, "--seconds", "0", "-o", self.folder), 2)  # which is no file
 
     def test_a_small_trace_reaches_its_bound(self):
@@ -437,7 +447,8 @@ by site
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) // 2])
         for pair in ((damaged, self.small), (self.small, damaged)):
-            self.assertIn("damaged at byte", self.expect(weir("diff", *pair), 1).stderr)
+            self.assertIn(f"weir diff: {damaged}: damaged at byte",
+                          self.expect(weir("diff", *pair), 1).stderr)
         self.expect(weir("diff", self.folder / "missing", self.small), 2)
 
     def test_what_grew_comes_first(self):
@@ -493,11 +504,17 @@ class Record(Case):
 
     def test_all_that_was_recorded_is_listed(self):
         trace = self.folder / "run.weirtrace"
-        write = 'printf 123 > "$WEIR_RECORD"; printf 45 > "${WEIR_RECORD%.weirtrace}.2.weirtrace"; exit 5'
+        write = ('printf 123 > "$WEIR_RECORD"; printf 45 > "${WEIR_RECORD%.weirtrace}.2.weirtrace"; '
+                 f'cd {self.folder}; printf 1 > other.weirtrace; printf 1 > runner; mkdir run.folder; exit 5')
         ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", write), 5)
         self.assertEqual(sorted(ran.stderr.splitlines()),
                          sorted([f"weir record: {trace} (3 B)",
                                  f"weir record: {self.folder / 'run.2.weirtrace'} (2 B)"]))
+
+    def test_a_trace_needs_no_extension(self):
+        trace = self.folder / "run"
+        ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", 'printf 123 > "$WEIR_RECORD"'), 0)
+        self.assertEqual(ran.stderr, f"weir record: {trace} (3 B)\n")
 
     def test_a_trace_without_a_name_gets_the_programs(self):
         ran = running.run(arguments.weir, ["record", "--", "/bin/sh", "-c",
@@ -603,6 +620,31 @@ class Top(Case):
             self.assertEqual(len(lines), 16)
             self.assertGreater(total, 64 << 20)
             program.stdin.close()
+
+    def test_a_program_with_two_allocators(self):
+        with subprocess.Popen([arguments.program, "two"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            for _ in range(100):
+                shown = json.loads(self.expect(weir("top", program.pid, "--once", "--format", "json"),
+                                               0).stdout)["allocators"]
+                if [each["allocations"] for each in shown] == [1001, 2]:
+                    break
+                time.sleep(0.1)
+            self.assertEqual([each["requested"] for each in shown],
+                             [{"current": 64 << 20, "peak": (64 << 20) + 4096},
+                              {"current": 3 << 20, "peak": 3 << 20}])
+            self.assertEqual(shown[1]["tags"],
+                             [{"name": "", "requested": 3 << 20, "peak": 3 << 20, "blocks": 1}])
+            self.assertEqual([(each["frees"], each["failures"]) for each in shown], [(1000, 0), (1, 0)])
+            text = self.expect(weir("top", program.pid, "--once"), 0).stdout
+            first, second = text.split(f"\n\nprocess {program.pid}, device 0 of ")
+            self.assertTrue(first.startswith(f"process {program.pid}, device 0 of "))
+            self.assertRegex(second, "\nallocations 2, by threads alone 0.0 %, handles [1-9]\\d* made 0 moved, "
+                                     "waits 0, failures 0\n")
+            self.assertRegex(second, "\n\\(no tag\\) +3 MiB +3 MiB +1\n")
+            program.stdin.close()
+            self.assertEqual(program.wait(timeout=20), 0)
 
     def test_goes_on_until_the_process_ends(self):
         with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -100,6 +100,18 @@ TEST(progress_line, shows_on_a_terminal_how_far_it_is_and_disappears) {
   EXPECT_EQ(rest, "\r\033[K");
 }
 
+TEST(progress_line, is_told_by_its_parts_how_far_they_are) {
+  other_stderr terminal{other_stderr::kind::terminal};
+  progress_line line{"playing", 1000};
+  const auto first = line.part();
+  const auto second = line.part();
+  first(100);
+  second(50);
+  first(300);
+  second(200);
+  EXPECT_EQ(next_print(line, terminal), bar(20, " 50"));
+}
+
 TEST(progress_line, of_nothing_is_complete) {
   other_stderr terminal{other_stderr::kind::terminal};
   progress_line line{"playing", 0};
