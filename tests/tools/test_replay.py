@@ -156,8 +156,9 @@ class Replay(Case):
 
     def test_as_many_jobs_at_a_time_as_are_asked_for_else_as_there_are_cores(self):
         # Long enough that its threads are seen.
-        long = [arguments.shipped / "serve_short.weirtrace", "--policy", "balanced,compact,throughput"]
-        self.assertEqual(self.watch(*long[:1], "--jobs", "1")[0], 1)
+        trace = arguments.shipped / "serve_short.weirtrace"
+        long = [trace, trace, "--policy", "balanced,compact,throughput"]
+        self.assertEqual(self.watch(trace, "--jobs", "1")[0], 1)
         self.assertEqual(self.watch(*long, "--jobs", "3")[0], 3)
         cores = min(3, len(os.sched_getaffinity(0)))
         self.assertGreaterEqual(self.watch(*long)[0], cores)
