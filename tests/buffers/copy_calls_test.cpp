@@ -97,6 +97,10 @@ TEST_F(copy_calls, what_the_driver_refuses_is_told_with_the_call_and_the_size) {
   const std::array<std::uint8_t, 8> pattern{1, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(told(call::memcpy_async, 1, [&] { return copy_bytes(to, from, 100_B, *on); }),
             refusal("cuMemcpyAsync", 100_B));
+  const auto copied = machine->calls(call::memcpy_async);
+  EXPECT_EQ(told(call::ctx_push_current, 1, [&] { return copy_bytes(to, from, 100_B, *on); }).call,
+            "cuCtxPushCurrent");
+  EXPECT_EQ(machine->calls(call::memcpy_async), copied) << "without a context nothing is copied";
   EXPECT_EQ(told(call::memcpy_peer_async, 1,
                  [&] { return copy_peer(to, gpu(0), from, gpu(0), 100_B, *on); }),
             refusal("cuMemcpyPeerAsync", 100_B));

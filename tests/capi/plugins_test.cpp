@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <string>
 #include <thread>
@@ -255,6 +256,15 @@ TEST_F(plugins, say_out_of_memory_as_the_caller_wants_it) {
     const auto& source = *capi::default_allocator_of(0).value().object;
     EXPECT_EQ(thrown.report(), source.memory.explain(bytes{100 * mib}, source.legacy).text());
   }
+  // Whatever else goes wrong is no lack of memory.
+  try {
+    static_cast<void>(weir_cupy_malloc_or_throw(nullptr, static_cast<std::size_t>(-1), 0));
+    FAIL() << "nothing was thrown";
+  } catch (const failure& thrown) {
+    EXPECT_EQ(thrown.reason().code, errc::size_overflow);
+    EXPECT_EQ(thrown.reason().requested, bytes{static_cast<std::size_t>(-1)});
+    EXPECT_THAT(thrown.reason().detail, HasSubstr("size_overflow"));
+  }
   // The last word counts here, too.
   weir_allocator* memory = nullptr;
   ASSERT_EQ(weir_default_allocator(0, &memory), weir_ok);
@@ -387,7 +397,15 @@ TEST_F(plugins, answer_questions_about_memory) {
   EXPECT_GE(stats_of(0).cached, 20 * mib);
   EXPECT_EQ(available, free + stats_of(0).cached);
   EXPECT_EQ(weir_plugin_get_memory(0, nullptr, nullptr), weir_ok);
-  EXPECT_EQ(weir_plugin_get_memory(5, nullptr, nullptr), weir_error_no_device);
+  for (const std::int32_t none : {2, 5, -1, std::numeric_limits<std::int32_t>::min(),
+                                  std::numeric_limits<std::int32_t>::max()}) {
+    EXPECT_EQ(weir_plugin_get_memory(none, nullptr, nullptr), weir_error_no_device);
+    EXPECT_EQ(weir_torch_malloc(100, none, nullptr), nullptr);
+    EXPECT_THAT(weir_last_error_message(), HasSubstr("no_device"));
+    weir_allocator* memory = nullptr;
+    EXPECT_EQ(weir_default_allocator(none, &memory), weir_error_no_device);
+    EXPECT_EQ(capi::existing_allocator_of(none).object, nullptr);
+  }
 
   void* const p = weir_torch_malloc(1000, 1, nullptr);
   void* base = nullptr;

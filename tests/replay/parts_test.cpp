@@ -271,6 +271,17 @@ TEST_F(driver_pool_tests, has_nothing_where_there_is_no_memory) {
   backend_->close();
 }
 
+TEST(driver_pool, needs_the_device_s_context) {
+  const auto machine = sim::machine::create().value();
+  const auto opened = runtime::open_simulated(machine).value();
+  const device gpu = opened->device(device_id{0}).value();
+  machine->fail(driver::call::ctx_push_current, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto refused = make_driver_pool_backend(gpu, {});
+  EXPECT_EQ(errc::driver_error, refused.code());
+  EXPECT_EQ("cuCtxPushCurrent", refused.error().call);
+  EXPECT_EQ(0u, machine->calls(driver::call::mem_pool_create));
+}
+
 TEST(driver_pool, needs_a_device_that_has_pools) {
   sim::machine_options plain;
   plain.devices.front().memory_pools = false;

@@ -350,6 +350,22 @@ TEST(report_groups, a_site_is_tallied_over_its_blocks) {
   EXPECT_EQ(sites[1].lifetime, 0U);
 }
 
+TEST(report_groups, a_site_of_blocks_without_bytes_held_none) {
+  recording_writer writer;
+  writer.out.stacks = {{0}};
+  writer.allocate(0x1000, 0, 0, 0, 1);
+  writer.deallocate(0x1000);
+  const report::history history = make_history(writer.out);
+  const auto sites = tally_sites(writer.out, history);
+  ASSERT_EQ(sites.size(), 1U);
+  EXPECT_EQ(sites[0].blocks, 1U);
+  EXPECT_EQ(sites[0].bytes, 0U);
+  EXPECT_EQ(sites[0].most, 0U);
+  EXPECT_EQ(sites[0].at_peak, 0U);
+  EXPECT_EQ(sites[0].at_end, 0U);
+  EXPECT_EQ(sites[0].lifetime, 1000U);
+}
+
 TEST(report_groups, are_named_and_ordered_by_what_they_held_at_most) {
   recording_writer writer;
   writer.out.tags = {"", "weights"};

@@ -354,6 +354,7 @@ TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {
   file("x", 1);
   file("3x", 1);
   file("", 1);
+  file("03", 1);  // of a page 3 that is not there
   EXPECT_EQ("2 9 10 ", read());
 }
 
