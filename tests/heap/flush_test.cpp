@@ -300,5 +300,33 @@ TEST_F(flush_test, where_captures_are_looked_for_only_what_is_outside_is_kept) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(flush_test, where_captures_are_looked_for_a_cache_takes_what_it_may_hold) {
+  memory = make({.thread_cache = 1_MiB, .detect_captures = true});
+  const auto all = take(3, 512_KiB, one);
+  memory.deallocate(all[0], one);
+  EXPECT_EQ(cached(), 512_KiB);
+  memory.deallocate(all[1], one);
+  EXPECT_EQ(cached(), 1_MiB) << "not a byte too much";
+  memory.deallocate(all[2], one);
+  EXPECT_EQ(cached(), 1_MiB);
+  EXPECT_EQ(memory.stats().thread_cached, 1_MiB);
+  EXPECT_EQ(memory.stats().frees, 3u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, a_cache_that_is_new_takes_a_block_that_fills_it) {
+  void* const all_of_it = memory.allocate(1_MiB, one);
+  std::thread{[&] {
+    memory.deallocate(all_of_it, one);
+    EXPECT_EQ(own_cache().bound() * 512, (1_MiB).count());
+    EXPECT_EQ(cached(), 1_MiB);
+    EXPECT_EQ(memory.stats().thread_cached, 1_MiB);
+    EXPECT_EQ(memory.allocate(1_MiB, one), all_of_it);
+    memory.deallocate(all_of_it, one);
+  }}.join();
+  EXPECT_EQ(memory.stats().thread_cached, 0_B);
+  EXPECT_EQ(check(memory), "");
+}
+
 }  // namespace
 }  // namespace weir::testing_support

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "order/stream_order_fixture.hpp"
+#include "weir/device/stream_watch.hpp"
 
 namespace weir::order_test {
 namespace {
@@ -305,6 +306,27 @@ TEST_F(StreamOrderMarks, a_stream_that_is_gone_is_not_asked_whether_it_is_captur
   end_capture(two.handle());
 }
 
+/// As of a stream that is being captured where the driver has no numbers for captures.
+TEST_F(StreamOrderMarks, where_a_capture_cannot_be_asked_for_the_stream_is_marked_later) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  const stamp freed = order.now(slot);
+  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_NOT_SUPPORTED);
+  ASSERT_TRUE(order.close(slot, bound)) << "that is no trouble";
+  EXPECT_EQ(new_marks(order), 1u) << "the other's";
+  EXPECT_FALSE(order.gone(slot));
+  EXPECT_TRUE(order.poll(bound).value());
+  EXPECT_TRUE(order.stream_completed({other, freed.epoch}));
+  EXPECT_FALSE(order.stream_completed(freed));
+  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_NOT_PERMITTED);
+  const auto closed = order.close(slot, bound);
+  ASSERT_FALSE(closed) << "that is";
+  EXPECT_EQ(closed.code(), errc::not_permitted);
+  EXPECT_FALSE(order.gone(slot));
+  EXPECT_TRUE(completes(order, freed));
+}
+
 TEST_F(StreamOrderMarks, a_driver_in_trouble_is_told_and_loses_no_stream) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
@@ -381,6 +403,80 @@ TEST_F(StreamOrderMarks, the_only_mark_that_a_capture_took_is_made_again) {
   EXPECT_FALSE(order.can_wait_for(freed)) << "there is no mark any more";
   EXPECT_TRUE(completes(order, freed));
   EXPECT_EQ(new_marks(order), 1u);
+}
+
+// --- Who is who ----------------------------------------------------------------------------------
+
+TEST_F(StreamOrderMarks, a_captured_stream_is_known_by_the_handle_it_was_met_with) {
+  stream_order order{gpu};
+  const driver::CUstream handle = make_driver_stream();
+  const driver::CUstream unmet = make_driver_stream();
+  static_cast<void>(order.slot_of(one, bound).value());
+  const stream_slot slot = order.slot_of({gpu, handle}, bound).value();
+  begin_capture(handle);
+  begin_capture(unmet);
+  EXPECT_EQ(order.slot_of({gpu, handle}, bound).value(), slot);
+  const auto refused = order.slot_of({gpu, unmet}, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  end_capture(unmet);
+  end_capture(handle);
+  EXPECT_EQ(order.count(), slot);
+  destroy(unmet);
+  destroy(handle);
+}
+
+TEST_F(StreamOrderMarks, the_per_thread_handle_says_nothing_of_a_captured_stream) {
+  stream_order order{gpu};
+  const stream_ref own = stream_ref::per_thread(gpu);
+  EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
+  begin_capture(own.handle());
+  const auto refused = order.slot_of(own, bound);
+  ASSERT_FALSE(refused) << "on another thread it is another stream";
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  end_capture(own.handle());
+  EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
+}
+
+/// It was watched, never named, and has ended: its handle may be another stream's.
+TEST_F(StreamOrderMarks, the_handle_of_a_stream_that_is_over_is_forgotten) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const driver::CUstream handle = make_driver_stream();
+  ASSERT_TRUE(watch_stream({gpu, handle}));
+  EXPECT_TRUE(completes(order, order.now(slot)));
+  const stream_id id = stream_ref(gpu, handle).id().value();
+  const stream_slot watched = order.known(id);
+  ASSERT_NE(watched, order::no_stream);
+  ASSERT_TRUE(order.end_stream(watched, bound));
+  ASSERT_TRUE(unwatch_stream({gpu, handle}));
+  EXPECT_TRUE(completes(order, order.now(slot)));
+  EXPECT_EQ(order.known(id), order::no_stream);
+  begin_capture(handle);
+  const auto refused = order.slot_of({gpu, handle}, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  end_capture(handle);
+  EXPECT_EQ(order.slot_of({gpu, handle}, bound).value(), watched) << "the place is free again";
+  destroy(handle);
+}
+
+/// The last mark of a stream that ended counts for all epochs that follow, as long as it is over.
+TEST_F(StreamOrderMarks, who_comes_back_owes_the_marks_since_its_end) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot back = order.slot_of(two, bound).value();
+  give_work(two.handle());
+  ASSERT_TRUE(order.end_stream(back, bound));
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_TRUE(order.can_wait_for(freed));
+  EXPECT_EQ(order.slot_of(two, bound).value(), back);
+  EXPECT_FALSE(order.can_wait_for(freed)) << "it may have been given work since";
+  new_marks(order);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 1u);
+  EXPECT_TRUE(order.can_wait_for(freed));
 }
 
 }  // namespace
