@@ -1,6 +1,9 @@
 // bin_pool: sizes, reuse, order, limits, and what it says to bad input.
 #include "weir/pool/bin_pool.hpp"
 
+#include <malloc.h>
+
+#include <array>
 #include <sstream>
 #include <thread>
 
@@ -231,6 +234,60 @@ TEST_F(bin_pool_test, a_recorded_stream_is_waited_for) {
   EXPECT_EQ(pool.stats().pending, 0_B);
   pool.deallocate(q);
   pool.deallocate(r);
+}
+
+TEST_F(bin_pool_test, every_recorded_stream_is_waited_for) {
+  const auto home = new_stream();
+  const std::array<weir::stream, 3> users{new_stream(), new_stream(), new_stream()};
+  const auto pool = make_bins();
+  for (const weir::stream& busy : users) {
+    void* const p = pool.allocate(1_MiB, home);
+    for (const weir::stream& each : users) ASSERT_TRUE(pool.record_stream(p, each));
+    for (const weir::stream& each : users) ASSERT_TRUE(pool.record_stream(p, each));
+    read(busy, p, 1_MiB);  // and the others do nothing
+    pool.deallocate(p, home);
+    void* const q = pool.allocate(1_MiB, home);
+    EXPECT_NE(q, p);
+    EXPECT_EQ(pool.stats().pending, 1_MiB);
+    machine->run_until_idle();
+    void* const r = pool.allocate(1_MiB, home);
+    EXPECT_EQ(r, p);
+    EXPECT_EQ(pool.stats().pending, 0_B);
+    pool.deallocate(q, home);
+    pool.deallocate(r, home);
+    ASSERT_TRUE(pool.empty_cache());
+  }
+}
+
+TEST_F(bin_pool_test, a_stream_that_is_recorded_already_costs_no_memory) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  ASSERT_TRUE(pool.record_stream(p, two));
+  const auto in_use = [] {
+    const struct mallinfo2 now = ::mallinfo2();  // of the sanitizers' own heaps it knows nothing
+    return now.uordblks + now.hblkhd;
+  };
+  const std::size_t before = in_use();
+  for (int i = 0; i < 20'000; ++i) ASSERT_TRUE(pool.record_stream(p, two));
+  EXPECT_LE(in_use(), before + (64 << 10));
+  pool.deallocate(p, one);
+}
+
+TEST_F(bin_pool_test, a_busy_stream_is_polled_once_where_it_holds_nothing_that_would_do) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  ASSERT_TRUE(pool.record_stream(p, two));
+  read(two, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(1_MiB, one);
+  EXPECT_NE(q, p);
+  EXPECT_EQ(machine->calls(call::event_query), 2u) << "each of the streams";
+  EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
+  pool.deallocate(q, one);
 }
 
 TEST_F(bin_pool_test, a_stream_recorded_on_its_own_block_makes_no_difference) {

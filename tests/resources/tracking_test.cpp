@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <thread>
 
@@ -67,6 +68,15 @@ TEST_F(tracking_test, texts_without_stacks_are_exact) {
   EXPECT_EQ(to_string(live_report{}), "0 live allocations, 0 B\n");
 }
 
+TEST_F(tracking_test, what_is_not_said_of_an_allocation_is_nothing) {
+  const live_allocation none;
+  EXPECT_EQ(none.pointer, nullptr);
+  EXPECT_EQ(none.stream, nullptr);
+  EXPECT_EQ(none.time, std::chrono::system_clock::time_point{});
+  EXPECT_TRUE(none.symbols().empty());
+  EXPECT_EQ(to_string(none), "#0 0 B at (nil) by thread 0");
+}
+
 /// An allocation of one call site; nothing lies at addresses that small.
 live_allocation made_at(std::uintptr_t address, bytes size, std::uint64_t number) {
   return {.pointer = nullptr,
@@ -124,6 +134,29 @@ TEST_F(tracking_test, stacks_can_be_left_out_or_cut) {
   for (const std::size_t depth : {std::size_t{0}, std::size_t{65}})
     EXPECT_EQ(code_of(tracking_resource::create(ledger, {.stacks = true, .depth = depth})),
               errc::invalid_argument);
+}
+
+/// Requests below so many frames of its own.
+[[gnu::noinline]] void* deep_below(int frames, tracking_resource& memory,
+                                   const stream_ref& stream) {
+  void* const pointer = frames == 0 ? memory.try_allocate(1_KiB, stream).value()
+                                    : deep_below(frames - 1, memory, stream);
+  EXPECT_NE(pointer, nullptr);  // keeps the call from being the last thing here
+  return pointer;
+}
+
+TEST_F(tracking_test, stacks_have_24_frames_unless_told_otherwise) {
+  EXPECT_TRUE(tracking_options{}.stacks);
+  EXPECT_EQ(tracking_options{}.depth, 24U);
+  const auto frames_of = [&](tracking_options settings) {
+    auto tracked = tracking_resource::create(ledger, settings).value();
+    void* const p = deep_below(80, tracked, stream);
+    const std::size_t frames = tracked.live().allocations.front().stack.size();
+    EXPECT_TRUE(tracked.try_deallocate(p, 1_KiB, stream));
+    return frames;
+  };
+  EXPECT_EQ(frames_of({}), 24U);
+  EXPECT_EQ(frames_of({.stacks = true, .depth = 64}), 64U);
 }
 
 TEST_F(tracking_test, wrong_frees_are_told) {
