@@ -139,6 +139,10 @@ TEST(memory_map, joins_and_splits_what_is_reserved) {
   EXPECT_EQ(after(freed, 390, 50), (ranges{{100, 200}, {250, 390}}));
   EXPECT_EQ(after(freed, 50, 60), (ranges{{110, 200}, {250, 390}}));
   EXPECT_EQ(after(freed, 190, 70), (ranges{{110, 190}, {260, 390}}));
+  EXPECT_EQ(after(freed, 110, 20), (ranges{{130, 190}, {260, 390}}));  // from a range's begin
+  EXPECT_EQ(after(freed, 380, 10), (ranges{{130, 190}, {260, 380}}));  // up to its end
+  EXPECT_EQ(after(freed, 260, 120), (ranges{{130, 190}}));             // all of it
+  EXPECT_EQ(after(reserve, 260, 120), (ranges{{130, 190}, {260, 380}}));
   EXPECT_EQ(after(freed, 0, UINT64_MAX), ranges{});
   EXPECT_EQ(after(reserve, UINT64_MAX - 10, 100), (ranges{{UINT64_MAX - 10, UINT64_MAX}}));
 }
