@@ -109,6 +109,22 @@ TEST(options, that_cannot_be_read_are_refused) {
   EXPECT_THAT(refusal("driver_path", std::string_view{"a\0b", 3}), StartsWith("driver_path: "));
 }
 
+TEST(options, that_cannot_be_read_leave_the_value_before) {
+  options target;
+  for (const char* text : {"", "x", "-", "18446744073709551616"}) {
+    ASSERT_TRUE(set(target, "sim_seed", "77"));
+    const auto refused = set(target, "sim_seed", text);  // at once: what it left behind is no value
+    EXPECT_EQ(refused.code(), errc::bad_option) << text;
+    EXPECT_EQ(target.sim_seed, 77u) << text;
+  }
+  for (const char* text : {"", "x", "ms", "-", "9223372036854775808ns"}) {
+    ASSERT_TRUE(set(target, "sim_lag", "7ms"));
+    const auto refused = set(target, "sim_lag", text);
+    EXPECT_EQ(refused.code(), errc::bad_option) << text;
+    EXPECT_EQ(target.sim_lag, 7ms) << text;
+  }
+}
+
 TEST(options, with_an_unknown_name_are_refused_with_the_nearest) {
   EXPECT_EQ(refusal("sim_device", "2"),
             "\"sim_device\" is no option; the nearest is \"sim_devices\"");

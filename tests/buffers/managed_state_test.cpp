@@ -331,6 +331,11 @@ TEST_F(managed_users, advice_is_for_the_named_part_alone) {
   EXPECT_EQ(code_of(some.info({3 * page})), errc::invalid_argument);
   EXPECT_EQ(code_of(some.info({page, 2 * page + 1})), errc::invalid_argument);
   WEIR_DONE(some.info({page, 2 * page}));
+  EXPECT_EQ(code_of(some.info({page, 0})), errc::invalid_argument);
+  EXPECT_EQ(some.info({page, 1}).value().last_prefetch, managed_place::host()) << "one element";
+  EXPECT_EQ(some.info({3 * page - 1, 1}).value(), managed_range_info{}) << "the last one";
+  EXPECT_EQ(some.info({3 * page - 1}).value(), managed_range_info{});
+  EXPECT_EQ(code_of(some.info({3 * page - 1, 2})), errc::invalid_argument);
 }
 
 TEST_F(managed_users, what_the_driver_refuses_is_told) {
