@@ -756,7 +756,8 @@ TEST_F(caching_allocator_test, what_is_everybodys_again_cannot_be_freed_again) {
   memory.deallocate(p, stream);
   ASSERT_TRUE(memory.empty_cache());
   bool found = false;
-  for (const auto& each : memory.snapshot().pools.front().blocks) {
+  const allocator_snapshot snapshot = memory.snapshot();
+  for (const auto& each : snapshot.pools.front().blocks) {
     if (each.address != reinterpret_cast<std::uint64_t>(p)) continue;
     found = true;
     EXPECT_EQ(each.state, block_state::free);
