@@ -1,59 +1,14 @@
 // A host without memory: whatever allocation fails, it is told and nothing is lost.
-#include <cstdlib>
-#include <new>
 #include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "heap/address_table.hpp"
 #include "heap/heap_fixture.hpp"
-
-namespace {
-
-// How many allocations of this thread succeed before one fails; negative: all do.
-constinit thread_local long allocations_left = -1;
-constinit thread_local long allocations_made = 0;
-constinit thread_local bool inside_driver = false;
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  if (!inside_driver) {
-    ++allocations_made;
-    if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc{};
-  }
-  if (void* const made = std::malloc(size != 0 ? size : 1)) return made;
-  throw std::bad_alloc{};
-}
-// Every form that a sanitizer would otherwise bring its own of, to be freed by the ones below.
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new[](std::size_t size) { return operator new(size); }
-void* operator new[](std::size_t size, const std::nothrow_t& quiet) noexcept {
-  return operator new(size, quiet);
-}
-void operator delete(void* gone) noexcept { std::free(gone); }
-void operator delete(void* gone, std::size_t) noexcept { std::free(gone); }
-void operator delete[](void* gone) noexcept { std::free(gone); }
-void operator delete[](void* gone, std::size_t) noexcept { std::free(gone); }
+#include "support/scarce_memory.hpp"
 
 namespace weir::testing_support {
 namespace {
-
-/// While it lives, one allocation of this thread fails, after `enough` others.
-class scarce_memory {
- public:
-  explicit scarce_memory(long enough) { allocations_left = enough; }
-  ~scarce_memory() { allocations_left = -1; }
-  scarce_memory(const scarce_memory&) = delete;
-  scarce_memory& operator=(const scarce_memory&) = delete;
-};
 
 // --- A driver that has memory of its own ---------------------------------------------------------
 
@@ -65,10 +20,8 @@ struct thunk;
 template <auto Row, class... Arguments>
 struct thunk<Row, driver::CUresult (*)(Arguments...)> {
   static driver::CUresult call(Arguments... arguments) {
-    const bool before = std::exchange(inside_driver, true);
-    const driver::CUresult answer = (real_table->*Row)(arguments...);
-    inside_driver = before;
-    return answer;
+    const spared_memory spared;
+    return (real_table->*Row)(arguments...);
   }
 };
 
@@ -156,9 +109,8 @@ class host_memory_test : public heap_test {
 
   /// Work that is not done before somebody waits for it.
   void work_on(const stream& on) {
-    const bool before = std::exchange(inside_driver, true);
+    const spared_memory spared;
     EXPECT_TRUE(machine->launch(on.handle(), "work", {}));
-    inside_driver = before;
   }
 
   std::optional<stream> first;
@@ -184,7 +136,7 @@ TEST_F(host_memory_test, any_allocation_of_the_host_may_fail) {
       std::thread{[&] {
         const scarce_memory scarce{enough};
         refused = play(memory, live);
-        failed = allocations_left == -1;
+        failed = scarce_memory::take_failure();
       }}.join();
       told += refused;
       ASSERT_EQ(check(memory), "");
@@ -218,7 +170,7 @@ TEST_F(host_memory_test, an_allocator_is_made_or_the_reason_is_told) {
     {
       const scarce_memory scarce{enough};
       made.emplace(caching_allocator::create(gpu()));
-      failed = allocations_left == -1;
+      failed = scarce_memory::take_failure();
     }
     ASSERT_EQ(code_of(*made), failed ? std::optional{errc::no_host_memory} : std::nullopt);
   }

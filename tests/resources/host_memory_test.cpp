@@ -1,36 +1,14 @@
 // What was allocated goes back where the host has no memory to remember it with.
-#include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "resources/driver_memory.hpp"
 #include "resources/resources_fixture.hpp"
+#include "support/scarce_memory.hpp"
 #include "weir/resource/aligned_resource.hpp"
 #include "weir/resource/fallback_resource.hpp"
 #include "weir/resource/limiting_resource.hpp"
 #include "weir/resource/statistics_resource.hpp"
 #include "weir/resource/tracking_resource.hpp"
-
-namespace {
-// Whether the next allocation of this thread fails, that one alone.
-thread_local bool next_fails = false;
-}  // namespace
-
-void* operator new(std::size_t size) {
-  if (std::exchange(next_fails, false)) throw std::bad_alloc{};
-  if (void* const memory = std::malloc(size != 0 ? size : 1)) return memory;
-  throw std::bad_alloc{};
-}
-// Every form that a sanitizer would otherwise bring its own of, to be freed by the ones below.
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace weir::testing_support {
 namespace {
@@ -42,7 +20,7 @@ class last_straw {
 
   result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) {
     auto pointer = under_.try_allocate(size, stream, alignment);
-    next_fails = true;
+    scarce_memory::fail_next();
     return pointer;
   }
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
@@ -63,7 +41,7 @@ class host_memory_test : public resources_test {
   void expect_nothing_kept(const Adaptor& adaptor) {
     const int before = ledger.requests();
     const auto refused = adaptor.try_allocate(4_KiB, stream);
-    EXPECT_FALSE(std::exchange(next_fails, false)) << "nothing was allocated";
+    EXPECT_TRUE(scarce_memory::take_failure()) << "nothing was allocated";
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error(), error{.code = errc::no_host_memory});
     EXPECT_EQ(ledger.requests(), before + 1);
@@ -101,11 +79,11 @@ TEST_F(host_memory_test, driver_memory_goes_back_to_the_driver) {
   resources::driver_memory memory{
       gpu, [](const context_scope& bound, bytes size) -> result<device_address> {
         auto address = allocate_plain(bound, size);
-        next_fails = true;
+        scarce_memory::fail_next();
         return address;
       }};
   const auto refused = memory.allocate(1_MiB, stream, 256_B);
-  EXPECT_FALSE(std::exchange(next_fails, false)) << "nothing was allocated";
+  EXPECT_TRUE(scarce_memory::take_failure()) << "nothing was allocated";
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error(), error{.code = errc::no_host_memory});
   EXPECT_EQ(machine->calls(driver::call::mem_alloc), 1U);
@@ -117,9 +95,9 @@ TEST_F(host_memory_test, driver_memory_goes_back_to_the_driver) {
 TEST_F(host_memory_test, tracking_has_its_stack_first) {
   const auto tracked = tracking_resource::create(ledger).value();
   static_cast<void>(tracked.live());
-  next_fails = true;
+  scarce_memory::fail_next();
   const auto refused = tracked.try_allocate(4_KiB, stream);
-  EXPECT_FALSE(std::exchange(next_fails, false));
+  EXPECT_TRUE(scarce_memory::take_failure());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error(), error{.code = errc::no_host_memory});
   EXPECT_EQ(ledger.requests(), 0);
