@@ -60,7 +60,8 @@ add_dependencies(weir_gpu_programs weir_shared)
 
 # weir_register_(): target `name` becomes a test.
 function(weir_register_ name default_label)
-  cmake_parse_arguments(PARSE_ARGV 2 test "" "TIMEOUT" "LABELS;ARGUMENTS;ENVIRONMENT")
+  # TIMEOUT, too, is read as a list: those who pass on what they got may have none.
+  cmake_parse_arguments(PARSE_ARGV 2 test "" "" "TIMEOUT;LABELS;ARGUMENTS;ENVIRONMENT")
   if(NOT test_LABELS)
     set(test_LABELS ${default_label})
   endif()

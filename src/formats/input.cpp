@@ -117,7 +117,6 @@ result<std::string> read_file(const std::string& path, const input_limits& limit
     const std::size_t count = std::fread(text.data() + used, 1, text.size() - used, file.get());
     used += count;
     if (count == 0) break;
-    if (used == text.size()) text.resize(text.size() * 2);
   }
   if (std::ferror(file.get()) != 0) return fail();
   text.resize(used);

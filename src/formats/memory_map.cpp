@@ -99,6 +99,7 @@ void memory_map::reserve(std::uint64_t address, std::uint64_t size) {
 
 void memory_map::release(std::uint64_t address, std::uint64_t size) {
   const std::uint64_t end = end_of(address, size);
+  if (address == end) return;
   auto range = reserved_.upper_bound(address);
   if (range != reserved_.begin()) --range;
   while (range != reserved_.end() && range->first < end) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -116,12 +117,11 @@ class snapshot_reader {
   /// What was there before the history: blocks that it frees without having allocated them, and
   /// blocks that are live at the end and that it never touched.
   result<void> find_leftovers(const pickle_value& segments) {
-    std::unordered_map<std::uint64_t, bool> live;
+    std::unordered_set<std::uint64_t> touched;
     for (const entry& each : history_) {
-      if (each.action == "alloc") live[each.address] = true;
+      if (each.action == "alloc") touched.insert(each.address);
       if (each.action != "free_requested") continue;
-      if (live.try_emplace(each.address, false).second) leftovers_.emplace(each.address, each);
-      live[each.address] = false;
+      if (touched.insert(each.address).second) leftovers_.emplace(each.address, each);
     }
     for (const pickle_value& segment : tree_.elements(segments)) {
       if (!step()) return too_many();
@@ -135,7 +135,7 @@ class snapshot_reader {
         if (!step()) return too_many();
         if (tree_.find(block, "address") != nullptr) address = natural(block, "address");
         const std::uint64_t size = natural(block, "size");
-        if (text(block, "state") == "active_allocated" && !live.contains(address)) {
+        if (text(block, "state") == "active_allocated" && !touched.contains(address)) {
           const bool knows = tree_.find(block, "requested_size") != nullptr;
           leftovers_.emplace(address, entry{.address = address,
                                             .size = knows ? natural(block, "requested_size") : size,

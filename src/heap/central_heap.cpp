@@ -55,7 +55,7 @@ void forget_caches_in_children() {
 // --- Beginning and end --------------------------------------------------------------------------
 
 result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
-                                                           const allocator_options& options) {
+                                                           const allocator_options& options) try {
   const auto& able = device.capabilities();
   if (options.policy != placement_policy::classic && !able.virtual_memory) {
     return error{
@@ -76,6 +76,8 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
   heap->legacy_stream_ = legacy;
   detail::add_listener(*heap->home_, *heap);
   return heap;
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
 namespace {

@@ -85,6 +85,7 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
     if (!mutated(mutation::stream_of_free_forgotten)) slot = named_slot;
   }
   const std::uint64_t requested = block.size() - block.out.waste;
+  pool_of(block).memory->prepare_free(slot);
   if (block.recorded) pending_.prepare(index);  // may throw; from here on nothing fails
   result<void> outcome;
   if (expected != any_size && expected.count() != requested) {
@@ -148,9 +149,12 @@ void central_heap::free_recorded(block_index index, stream_slot slot,
     return;
   }
   join_foreign_streams(index);
-  // An epoch that cannot be closed now (a capture, a driver in trouble) is closed by the next
-  // request that looks for room; the block waits, and the free is done.
-  if (driver.entered()) static_cast<void>(order_.close_for(waits.others, driver.enter()));
+  // An epoch that cannot be closed now (a capture, no memory, a driver in trouble) is closed by the
+  // next request that looks for room; the block waits, and the free is done.
+  try {
+    if (driver.entered()) static_cast<void>(order_.close_for(waits.others, driver.enter()));
+  } catch (const std::bad_alloc&) {
+  }
   pending_.add(std::move(waits));
   accounts_.pending(block.account, block.size() - block.out.waste, block.size());
 }

@@ -116,7 +116,7 @@ void central_heap::release_pool(pool_id id) noexcept {
 
 /// Releases the pools that nobody holds and that have no blocks, as far as streams have passed
 /// them. What cannot go now goes at the next look for room, trim or wait.
-void central_heap::sweep_pools(driver_access& driver) noexcept {
+void central_heap::sweep_pools(driver_access& driver) noexcept try {
   const auto is_over = [](const pool_state& each) {
     return each.id != pool_id{} && each.holders == 0 && each.blocks == 0;
   };
@@ -143,6 +143,8 @@ void central_heap::sweep_pools(driver_access& driver) noexcept {
     accounts_.remove_pool(each.id);
     pools_.erase(pools_.begin() + static_cast<std::ptrdiff_t>(i));
   }
+} catch (const std::bad_alloc&) {
+  pools_to_sweep_ = true;
 }
 
 bool central_heap::may_release(const pool_state& from) const noexcept {

@@ -25,7 +25,7 @@ result<bytes> central_heap::release_down_to(std::uint64_t keep, driver_access& d
   return bytes{before - placement_.reserved};
 }
 
-result<bytes> central_heap::trim(bytes keep) {
+result<bytes> central_heap::trim(bytes keep) try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
@@ -35,9 +35,11 @@ result<bytes> central_heap::trim(bytes keep) {
   flush_caches();
   WEIR_TRY(poll_streams(driver, no_stream));
   return release_down_to(keep.count(), driver);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
-result<bytes> central_heap::empty_cache() {
+result<bytes> central_heap::empty_cache() try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
@@ -48,9 +50,11 @@ result<bytes> central_heap::empty_cache() {
   WEIR_TRY(wait_for_streams(driver));
   if (captures_.ended()) sweep_graphs();  // those whose last replay was waited for
   return release_down_to(0, driver);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
-result<void> central_heap::release_stream(const stream_ref& stream) {
+result<void> central_heap::release_stream(const stream_ref& stream) try {
   WEIR_TRY(usable());
   WEIR_TRY_VALUE(caller, identify(stream, local()));
   const detail::mutex_lock lock{mutex_};
@@ -73,14 +77,12 @@ result<void> central_heap::release_stream(const stream_ref& stream) {
     });
   }
   return order_.end_stream(slot, driver.enter());
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
 void central_heap::stream_closing(const stream_ref& stream) noexcept {
-  try {
-    detail::report_failure(release_stream(stream));
-  } catch (const std::bad_alloc&) {
-    report_error(no_host_memory());
-  }
+  detail::report_failure(release_stream(stream));
 }
 
 result<bytes> central_heap::empty_cache(pool_id id) try {

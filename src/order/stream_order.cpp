@@ -2,6 +2,7 @@
 #include "order/stream_order.hpp"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -169,7 +170,12 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
   stream.registered = false;
   // Nothing comes behind this mark, so it does for all epochs that follow as well.
   end_epoch();
-  const auto marked = record_mark(slot, open_ - 1, bound);
+  result<bool> marked = false;
+  try {
+    marked = record_mark(slot, open_ - 1, bound);
+  } catch (const std::bad_alloc&) {
+    marked = errc::no_host_memory;
+  }
   stream.ended = marked && *marked;
   // Without a last mark only the device's rest tells of its work; it is not asked again in any
   // case.
@@ -348,6 +354,7 @@ result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound
       stream.marks.pop_front();
       stream.marked = stream.marks.empty() ? stream.completed : stream.marks.back().epoch;
       stream.lost = stream.lost || std::exchange(stream.ended, false);
+      update();
       continue;
     }
     if (!reached) return reached.error();

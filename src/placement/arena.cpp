@@ -79,6 +79,7 @@ void arena::add_run(block_index index) noexcept {
   seen_.holds = false;
   const stream_slot stream = shared_.blocks[index].stream;
   owner& to = owner_of(stream);
+  last_owner_ = std::max(last_owner_, stream);
   to.runs.insert(index);
   if (stream != no_stream) queue_up(index, to);
 }
@@ -238,7 +239,7 @@ block_index arena::fit(const request& wanted) {
   const auto best_of = [&](const owner& from) {
     return low ? from.runs.lowest(needed) : from.runs.shortest(needed);
   };
-  block_index match = owners_.size() > wanted.stream ? best_of(*owners_[wanted.stream]) : no_block;
+  block_index match = best_of(owner_of(wanted.stream));
   if (const block_index other = best_of(*owners_[no_stream]); other != no_block) {
     const block_store& blocks = shared_.blocks;
     if (match == no_block || (low ? blocks[other].address < blocks[match].address

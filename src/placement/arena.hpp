@@ -48,6 +48,7 @@ class arena final : public backing_store {
                                               const context_scope& bound) override;
   [[nodiscard]] result<block_index> grow(const request& wanted,
                                          const context_scope& bound) override;
+  void prepare_free(stream_slot stream) override { static_cast<void>(owner_of(stream)); }
   void free(block_index index, stamp freed) noexcept override;
   void retire(stream_slot stream) noexcept override;
   [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
@@ -148,11 +149,21 @@ class arena final : public backing_store {
     stamp used{};   // the last use of the old place
     stamp ready{};  // of the new place
   };
+  /// A place that a filling's handle comes to or leaves.
+  struct change {
+    std::uint64_t address = 0;
+    const relocation* of = nullptr;
+    bool leaves = false;
+  };
   struct room_plan {
     arena::window window;
     std::vector<filling> fillings;
     std::uint64_t new_slots = 0;
     bool complete = false;  // every slot of the window is or gets mapped
+    // For commit(), which must not fail: there is room for all by then.
+    std::vector<relocation> relocations;
+    std::vector<change> changes;
+    std::vector<std::uint32_t> left;  // places that handles move from
   };
 
   arena(placement_context& shared, pool_id pool, growth_rules rules, address_range range,
@@ -195,7 +206,7 @@ class arena final : public backing_store {
   /// The size of new handles for the request.
   [[nodiscard]] std::uint64_t handle_for(const request& wanted) const noexcept {
     if (is_careful() && wanted.units * unit < careless_from) return slot_size_;
-    return rules_.handle_for(wanted.units * unit, reserved_, slot_size_, owners_.size() - 1);
+    return rules_.handle_for(wanted.units * unit, reserved_, slot_size_, last_owner_);
   }
   [[nodiscard]] bool usable(const block& run, const request& wanted, reach whose) const noexcept;
   [[nodiscard]] bool fillable(const block& hole) const noexcept;
@@ -224,6 +235,7 @@ class arena final : public backing_store {
                                               const context_scope& bound);
   [[nodiscard]] result<block_index> grow_mixing(const request& wanted, const context_scope& bound);
   [[nodiscard]] result<block_index> borrow(const request& wanted, const context_scope& bound);
+  void prepare_records(room_plan& room, const request& wanted);
   [[nodiscard]] result<bool> wait_for_others(const room_plan& room, const request& wanted,
                                              const context_scope& bound);
   [[nodiscard]] result<void> create_handles(room_plan& room, const context_scope& bound);
@@ -239,13 +251,11 @@ class arena final : public backing_store {
                                             const context_scope& bound);
 
   // arena_commit.cpp: entering it
-  [[nodiscard]] block_index commit(const room_plan& room, const request& wanted);
-  [[nodiscard]] std::vector<relocation> relocations_of(const room_plan& room,
-                                                       const request& wanted) const;
-  [[nodiscard]] block_index append_fresh(const std::vector<relocation>& relocations);
-  [[nodiscard]] block_index apply_changes(const std::vector<relocation>& relocations,
-                                          const window& room, block_index first);
-  void update_slots(const std::vector<relocation>& relocations);
+  [[nodiscard]] block_index commit(room_plan& room, const request& wanted) noexcept;
+  void find_relocations(room_plan& room, const request& wanted) const noexcept;
+  [[nodiscard]] block_index append_fresh(const std::vector<relocation>& relocations) noexcept;
+  [[nodiscard]] block_index apply_changes(room_plan& room, block_index first) noexcept;
+  void update_slots(const std::vector<relocation>& relocations) noexcept;
   [[nodiscard]] block_index hand_out_window(block_index taken, const request& wanted) noexcept;
   void leave_hole(handle_number number, block_index hint, stamp used) noexcept;
   void fill_hole(const filling& with, stamp ready) noexcept;
@@ -253,7 +263,7 @@ class arena final : public backing_store {
   void forget_hole(block_index index) noexcept;  // that ceases to be one
   void join_holes() noexcept;
   void drop_trailing_holes() noexcept;
-  [[nodiscard]] handle_number new_handle(vmm::physical memory);
+  [[nodiscard]] handle_number new_handle(vmm::physical memory) noexcept;
 
   [[nodiscard]] std::uint64_t slot_of(std::uint64_t address) const noexcept {
     return (address - range_.base()) / slot_size_;
@@ -277,6 +287,7 @@ class arena final : public backing_store {
   std::vector<handle> handles_;
   std::vector<handle_number> spare_handles_;
   std::vector<std::unique_ptr<owner>> owners_;  // by stream slot; 0 is everybody
+  stream_slot last_owner_ = no_stream;          // the highest that ever had a run
   block_index first_ = no_block;
   block_index last_ = no_block;
   std::uint64_t peak_handed_out_ = 0;  // since memory was last released

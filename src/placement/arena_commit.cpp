@@ -8,21 +8,18 @@ namespace weir::inline v0::placement {
 
 /// Four phases: addresses at the end get runs, places change hands, the slots learn their handles,
 /// and the window becomes the block that was asked for.
-block_index arena::commit(const room_plan& room, const request& wanted) {
-  const std::vector<relocation> relocations = relocations_of(room, wanted);
-  const block_index first_fresh = append_fresh(relocations);
+block_index arena::commit(room_plan& room, const request& wanted) noexcept {
+  find_relocations(room, wanted);
+  const block_index first_fresh = append_fresh(room.relocations);
   const block_index first = room.window.first != no_block ? room.window.first : first_fresh;
-  const block_index taken = apply_changes(relocations, room.window, first);
-  update_slots(relocations);
+  const block_index taken = apply_changes(room, first);
+  update_slots(room.relocations);
   return hand_out_window(taken, wanted);
 }
 
 /// When the old place of every filling was last used, and when its new place is ready.
-std::vector<arena::relocation> arena::relocations_of(const room_plan& room,
-                                                     const request& wanted) const {
+void arena::find_relocations(room_plan& room, const request& wanted) const noexcept {
   const stamp now = shared_.order.now(wanted.stream);
-  std::vector<relocation> relocations;
-  relocations.reserve(room.fillings.size());
   for (const filling& each : room.fillings) {
     relocation entered{.with = &each};
     if (!each.fresh) {
@@ -41,13 +38,12 @@ std::vector<arena::relocation> arena::relocations_of(const room_plan& room,
       }
     }
     if (mutated(mutation::hole_forgets_its_use)) entered.used = {};
-    relocations.push_back(entered);
+    room.relocations.push_back(entered);
   }
-  return relocations;
 }
 
 /// New addresses at the end: one run for all that are ready at the same time. The first of them.
-block_index arena::append_fresh(const std::vector<relocation>& relocations) {
+block_index arena::append_fresh(const std::vector<relocation>& relocations) noexcept {
   block_index first = no_block;
   block_index fresh = no_block;
   for (const relocation& each : relocations) {
@@ -76,16 +72,9 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) {
 
 /// Every place that changes hands, and the window cut out between them. From high addresses to low,
 /// because cutting leaves the records of lower addresses as they are: the plan's hints stay good.
-block_index arena::apply_changes(const std::vector<relocation>& relocations, const window& room,
-                                 block_index first) {
-  struct change {
-    std::uint64_t address;
-    const relocation* of;
-    bool leaves;
-  };
-  std::vector<change> changes;
-  changes.reserve(2 * relocations.size());
-  for (const relocation& each : relocations) {
+block_index arena::apply_changes(room_plan& room, block_index first) noexcept {
+  std::vector<change>& changes = room.changes;
+  for (const relocation& each : room.relocations) {
     if (each.with->hole != no_block) changes.push_back({address_of(each.with->slot), &each, false});
     if (!each.with->fresh) changes.push_back({address_of(each.from_slot), &each, true});
   }
@@ -100,16 +89,16 @@ block_index arena::apply_changes(const std::vector<relocation>& relocations, con
     }
   };
   // A window may begin inside a slot that is filled for it.
-  const std::uint64_t floor = address_of(slot_of(room.start));
+  const std::uint64_t floor = address_of(slot_of(room.window.start));
   std::size_t at = 0;
   for (; at < changes.size() && changes[at].address >= floor; ++at) apply(changes[at]);
-  const block_index taken = cut(first, room.start, room.end);
+  const block_index taken = cut(first, room.window.start, room.window.end);
   for (; at < changes.size(); ++at) apply(changes[at]);
   return taken;
 }
 
 /// Handles are where they were mapped to; counted and emitted.
-void arena::update_slots(const std::vector<relocation>& relocations) {
+void arena::update_slots(const std::vector<relocation>& relocations) noexcept {
   for (const relocation& each : relocations) {
     const filling& with = *each.with;
     handle& moved = handles_[with.from];

@@ -1,6 +1,8 @@
 // Making room in an arena: creating, moving and releasing handles, so that a failure leaves all as
 // it was.
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -98,11 +100,7 @@ result<block_index> arena::carry_out(room_plan& room, const request& wanted,
                                      const context_scope& bound) {
   // Every filling can split a run and a hole twice each, and the window one more.
   if (!shared_.blocks.prepare(5 * room.fillings.size() + 4)) return errc::no_host_memory;
-  // What beyond the end cannot be undone is remembered without asking for memory.
-  std::size_t top = slots_.size();
-  for (const filling& each : room.fillings)
-    top = std::max<std::size_t>(top, each.slot + each.slots);
-  if (top > slots_.capacity()) slots_.reserve(std::max(top, 2 * slots_.capacity()));
+  prepare_records(room, wanted);
   WEIR_TRY_VALUE(waited, wait_for_others(room, wanted, bound));
   if (!waited) return no_block;
   WEIR_TRY(create_handles(room, bound));
@@ -112,18 +110,40 @@ result<block_index> arena::carry_out(room_plan& room, const request& wanted,
     for (filling& each : room.fillings) undo_creation(each, bound);
     return std::move(mapped).error();
   }
-  std::vector<std::uint32_t> left;  // places that handles move from
   for (const filling& each : room.fillings)
-    if (!each.fresh) left.push_back(handles_[each.from].slot);
+    if (!each.fresh) room.left.push_back(handles_[each.from].slot);
   const block_index taken = commit(room, wanted);
   // A mapping that cannot be taken away stays retained, which is no harm.
   if (shared_.unmap_at_once)
-    for (const std::uint32_t place : left) static_cast<void>(unmap_retained(place, bound));
+    for (const std::uint32_t place : room.left) static_cast<void>(unmap_retained(place, bound));
   // Someone will want to fill the holes, or to move what is free where nothing may stay mapped: the
-  // epoch of the last use must come to an end.
-  if (!left.empty() || shared_.unmap_at_once)
-    static_cast<void>(shared_.order.close(wanted.stream, bound));
+  // epoch of the last use must come to an end. If it does not now, it will with the next one.
+  if (!room.left.empty() || shared_.unmap_at_once) {
+    try {
+      static_cast<void>(shared_.order.close(wanted.stream, bound));
+    } catch (const std::bad_alloc&) {
+    }
+  }
   return taken;
+}
+
+/// Asks the host for all that carrying out the plan may need, before the driver is asked for
+/// anything: what is mapped must be entered.
+void arena::prepare_records(room_plan& room, const request& wanted) {
+  const auto make_room = [](auto& list, std::size_t count) {
+    if (count > list.capacity()) list.reserve(std::max(count, 2 * list.capacity()));
+  };
+  prepare_free(wanted.stream);
+  const std::size_t count = room.fillings.size();
+  room.relocations.reserve(count);
+  room.changes.reserve(2 * count);
+  room.left.reserve(count);
+  make_room(handles_, handles_.size() + count);
+  make_room(spare_handles_, handles_.size() + count);  // each may become one
+  std::size_t top = slots_.size();
+  for (const filling& each : room.fillings)
+    top = std::max<std::size_t>(top, each.slot + each.slots);
+  make_room(slots_, top);
 }
 
 /// Makes the stream wait for what others may still do with the bytes it gets. False: it cannot.
@@ -169,12 +189,11 @@ result<void> arena::create_handles(room_plan& room, const context_scope& bound) 
   return {};
 }
 
-arena::handle_number arena::new_handle(vmm::physical memory) {
+arena::handle_number arena::new_handle(vmm::physical memory) noexcept {
   handle_number number = 0;
   if (spare_handles_.empty()) {
     number = static_cast<handle_number>(handles_.size());
     handles_.emplace_back();
-    spare_handles_.reserve(handles_.size());
   } else {
     number = spare_handles_.back();
     spare_handles_.pop_back();
@@ -440,8 +459,10 @@ result<void> arena::close(const context_scope& bound) {
   slots_.clear();
   handles_.assign(1, {});
   spare_handles_.clear();
-  owners_.clear();
-  static_cast<void>(add_owner(no_stream));
+  owners_.resize(1);  // everybody, who has nothing any more
+  std::destroy_at(owners_.front().get());
+  std::construct_at(owners_.front().get(), shared_.blocks, range_.base());
+  last_owner_ = no_stream;
   remove_reserved(reserved_);
   handed_out_ = 0;
   note(range_.close());

@@ -134,8 +134,11 @@ class backing_store {
   [[nodiscard]] virtual result<block_index> grow(const request& wanted,
                                                  const context_scope& bound) = 0;
 
-  /// A block it handed out is free: usable at once by `freed.stream`, by others once that has
-  /// passed the epoch. Never fails.
+  /// Sees to it that free() on the stream needs no memory of the host. The streams of requests are
+  /// prepared.
+  virtual void prepare_free(stream_slot /*stream*/) {}
+  /// A block it handed out is free: usable at once by `freed.stream`, which is prepared, by others
+  /// once that has passed the epoch. Never fails.
   virtual void free(block_index index, stamp freed) noexcept = 0;
   /// The stream is known to have passed its epochs up to what is completed: its runs of those
   /// epochs become quiescent.

@@ -12,7 +12,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <new>
 
+#include "base/host_memory.hpp"
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
 
@@ -21,14 +23,18 @@ namespace {
 
 constexpr std::size_t deepest = 64;
 
-/// The frames of the caller's caller upwards. Addresses only.
-[[gnu::noinline]] std::vector<void*> stack_here(std::size_t depth) {
+/// The frames of the caller's caller upwards. Addresses only. no_host_memory: for these.
+[[gnu::noinline]] result<std::vector<void*>> stack_here(std::size_t depth) {
   constexpr std::size_t own = 2;  // this function and try_allocate
   std::array<void*, deepest + own> frames;
   const int captured = ::backtrace(frames.data(), static_cast<int>(depth + own));
   const auto count = static_cast<std::size_t>(std::max(captured, 0));
-  if (count <= own) return {};
-  return std::vector<void*>(frames.data() + own, frames.data() + count);
+  if (count <= own) return std::vector<void*>{};
+  try {
+    return std::vector<void*>(frames.data() + own, frames.data() + count);
+  } catch (const std::bad_alloc&) {
+    return detail::no_host_memory();
+  }
 }
 
 std::string address_text(const void* address) {
@@ -92,6 +98,11 @@ result<tracking_resource> tracking_resource::create(any_resource upstream,
 result<void*> tracking_resource::try_allocate(bytes size, const stream_ref& stream,
                                               bytes alignment) const {
   state& self = *state_;
+  std::vector<void*> stack;
+  if (self.settings.stacks) {  // what may fail comes first
+    WEIR_TRY_VALUE(captured, stack_here(self.settings.depth));
+    stack = std::move(captured);
+  }
   auto pointer = self.upstream.try_allocate(size, stream, alignment);
   if (!pointer || *pointer == nullptr) return pointer;
   live_allocation allocation{.pointer = *pointer,
@@ -100,8 +111,7 @@ result<void*> tracking_resource::try_allocate(bytes size, const stream_ref& stre
                              .number = self.last_number.fetch_add(1, std::memory_order_relaxed) + 1,
                              .thread = static_cast<std::uint64_t>(::gettid()),
                              .time = std::chrono::system_clock::now(),
-                             .stack = {}};
-  if (self.settings.stacks) allocation.stack = stack_here(self.settings.depth);
+                             .stack = std::move(stack)};
   if (auto entered = self.live.put(*pointer, {size, std::move(allocation)}); !entered) {
     self.upstream.deallocate(*pointer, size, stream);
     return std::move(entered).error();

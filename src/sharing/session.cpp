@@ -128,6 +128,9 @@ result<void> session::listen(listener& call) {
 }
 
 result<void> session::wait(const listener& call, clock::time_point deadline) const {
+  // Messages that are not what the caller waits for must not keep it beyond its time.
+  if (clock::now() >= deadline)
+    return error{.code = errc::not_ready, .detail = "the deadline has passed"};
   WEIR_TRY(wait_for_events(channel_.get(), POLLIN, deadline, call.bell_.get()));
   eventfd_t rings = 0;
   static_cast<void>(::eventfd_read(call.bell_.get(), &rings));  // it may not have rung

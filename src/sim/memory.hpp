@@ -42,8 +42,7 @@ class physical {
   static std::shared_ptr<physical> create_unbacked(std::uint64_t size);
   /// Pages that another process made; takes the descriptor over. -1: memory that is not ours, with
   /// nothing but a history.
-  static std::shared_ptr<physical> adopt(int descriptor, std::uint64_t size,
-                                         std::uint64_t file_offset = 0);
+  static std::shared_ptr<physical> adopt(int descriptor, std::uint64_t size);
   /// What the makers above begin with.
   physical() = default;
   ~physical();

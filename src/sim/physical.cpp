@@ -134,12 +134,10 @@ std::shared_ptr<physical> physical::create_unbacked(std::uint64_t size) {
   return pages;
 }
 
-std::shared_ptr<physical> physical::adopt(int descriptor, std::uint64_t size,
-                                          std::uint64_t file_offset) {
+std::shared_ptr<physical> physical::adopt(int descriptor, std::uint64_t size) {
   auto pages = std::make_shared<physical>();
   pages->descriptor_ = descriptor;
   pages->owns_descriptor_ = descriptor >= 0;
-  pages->file_offset_ = file_offset;
   pages->size_ = size;
   return pages;
 }

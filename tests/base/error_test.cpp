@@ -43,6 +43,15 @@ TEST(errc, every_code_is_told_apart) {
   }
 }
 
+TEST(error, is_internal_unless_somebody_says_what_it_is) {
+  const error unsaid;
+  EXPECT_EQ(unsaid.code, errc::internal);
+  EXPECT_EQ(unsaid.native, 0);
+  EXPECT_EQ(unsaid.call, "");
+  EXPECT_EQ(unsaid.requested, 0_B);
+  EXPECT_EQ(unsaid.detail, "");
+}
+
 TEST(errc, a_foreign_number_has_a_name_too) {
   EXPECT_EQ(name(static_cast<errc>(0)), "unknown");
   EXPECT_EQ(name(static_cast<errc>(-5)), "unknown");

@@ -82,6 +82,14 @@ TEST(print, gauges) {
 
 TEST(print, memory_stats) {
   memory_stats stats;
+  EXPECT_EQ(to_string(stats),
+            "requested 0 B (peak 0 B), allocated 0 B (peak 0 B), active 0 B (peak 0 B), "
+            "reserved 0 B (peak 0 B), blocks 0 (peak 0)\n"
+            "active_requested 0 B (peak 0 B), active_blocks 0 (peak 0)\n"
+            "cached 0 B, thread_cached 0 B, pending 0 B, stream_bound 0 B\n"
+            "allocations 0, frees 0, hits 0, heap_hits 0, misses 0, failures 0\n"
+            "handles_created 0, handles_moved 0, handles_returned 0, handles_released 0, "
+            "waits 0, events 0, metadata 0 B");
   stats.requested = {1000_B, 2_KiB};
   stats.allocated = {1_KiB, 2_KiB};
   stats.active = {1536_B, 2_KiB};
@@ -91,7 +99,7 @@ TEST(print, memory_stats) {
   stats.active_blocks = {2, 2};
   stats.cached = 2_MiB - 1536_B;
   stats.thread_cached = 512_B;
-  stats.pending = 512_B;
+  stats.pending = 256_B;
   stats.stream_bound = 1_KiB;
   stats.allocations = 10;
   stats.frees = 9;
@@ -110,7 +118,7 @@ TEST(print, memory_stats) {
             "requested 1000 B (peak 2 KiB), allocated 1 KiB (peak 2 KiB), "
             "active 1.5 KiB (peak 2 KiB), reserved 2 MiB (peak 4 MiB), blocks 1 (peak 2)\n"
             "active_requested 1.46 KiB (peak 2 KiB), active_blocks 2 (peak 2)\n"
-            "cached 2 MiB, thread_cached 512 B, pending 512 B, stream_bound 1 KiB\n"
+            "cached 2 MiB, thread_cached 512 B, pending 256 B, stream_bound 1 KiB\n"
             "allocations 10, frees 9, hits 6, heap_hits 3, misses 1, failures 11\n"
             "handles_created 12, handles_moved 13, handles_returned 14, handles_released 15, "
             "waits 16, events 17, metadata 18 KiB");

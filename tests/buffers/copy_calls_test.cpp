@@ -97,6 +97,10 @@ TEST_F(copy_calls, what_the_driver_refuses_is_told_with_the_call_and_the_size) {
   const std::array<std::uint8_t, 8> pattern{1, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(told(call::memcpy_async, 1, [&] { return copy_bytes(to, from, 100_B, *on); }),
             refusal("cuMemcpyAsync", 100_B));
+  const auto copied = machine->calls(call::memcpy_async);
+  EXPECT_EQ(told(call::ctx_push_current, 1, [&] { return copy_bytes(to, from, 100_B, *on); }).call,
+            "cuCtxPushCurrent");
+  EXPECT_EQ(machine->calls(call::memcpy_async), copied) << "without a context nothing is copied";
   EXPECT_EQ(told(call::memcpy_peer_async, 1,
                  [&] { return copy_peer(to, gpu(0), from, gpu(0), 100_B, *on); }),
             refusal("cuMemcpyPeerAsync", 100_B));
@@ -275,14 +279,39 @@ TEST_F(copy_calls, boxes_that_reach_too_far_are_refused) {
   EXPECT_EQ(copied(wide, 1, {wide, 2, 1}), errc::size_overflow) << "with the last row";
   EXPECT_EQ(copied(0_B, half, {8_B, half, half}), errc::size_overflow)
       << "more rows than can be counted";
-  EXPECT_EQ(code_of(copy_3d({to, 16_B, 2}, {from, 16_B, 1}, {16_B, 2, 2}, *on)),
-            errc::invalid_argument)
-      << "a plane of the source has too few rows";
-  EXPECT_EQ(code_of(copy_3d({to, 15_B, 1}, {from, 16_B, 1}, {16_B, 1, 2}, *on)),
-            errc::invalid_argument)
-      << "planes of one row have a pitch";
   EXPECT_EQ(code_of(fill_2d({to, wide}, 1, 8_B, 3, *on)), errc::size_overflow);
   EXPECT_EQ(code_of(fill_2d({nullptr, 16_B}, 1, 8_B, 3, *on)), errc::invalid_argument);
+}
+
+TEST_F(copy_calls, grids_that_cannot_hold_the_box_are_refused_before_the_driver_sees_them) {
+  const std::vector<call> copies{call::memcpy_async, call::memcpy_2d_async, call::memcpy_3d_async};
+  const auto calls_so_far = [&] {
+    std::uint64_t sum = 0;
+    for (const call each : copies) sum += machine->calls(each);
+    return sum;
+  };
+  const std::uint64_t before = calls_so_far();
+  const auto refused = [&](pitched_memory target, const_pitched_memory source, box size) {
+    const auto outcome = copy_3d(target, source, size, *on);
+    EXPECT_EQ(code_of(outcome), errc::invalid_argument);
+    return outcome ? "" : outcome.error().detail;
+  };
+  const std::string narrow = "a pitch below the width";
+  EXPECT_EQ(refused({to, 15_B, 1}, {from, 16_B, 1}, {16_B, 1, 2}), narrow) << "planes of one row";
+  EXPECT_EQ(refused({to, 16_B, 1}, {from, 15_B, 1}, {16_B, 1, 2}), narrow);
+  EXPECT_EQ(refused({to, 15_B}, {from, 16_B}, {16_B, 2, 1}), narrow);
+  EXPECT_EQ(refused({to, 16_B}, {from, 15_B}, {16_B, 2, 1}), narrow);
+  EXPECT_EQ(refused({to, 15_B, 2}, {from, 16_B, 2}, {16_B, 2, 2}), narrow);
+  const std::string low = "a plane with too few rows";
+  EXPECT_EQ(refused({to, 16_B, 1}, {from, 16_B, 2}, {16_B, 2, 2}), low);
+  EXPECT_EQ(refused({to, 16_B, 2}, {from, 16_B, 1}, {16_B, 2, 2}), low);
+  const auto filled = fill_2d({to, 15_B}, 1, 16_B, 2, *on);
+  EXPECT_EQ(code_of(filled), errc::invalid_argument);
+  EXPECT_EQ(filled.error().detail, narrow);
+  EXPECT_EQ(calls_so_far(), before);
+  // One plane has no rows to spare, and one row no pitch.
+  WEIR_DONE(copy_3d({to, 32_B, 0}, {from, 16_B, 0}, {16_B, 2, 1}, *on));
+  WEIR_DONE(copy_3d({to, 0_B, 0}, {from, 0_B, 0}, {16_B, 1, 1}, *on));
 }
 
 // --- Batches -------------------------------------------------------------------------------------

@@ -30,6 +30,17 @@ class copies : public buffers_test {
 };
 WEIR_BUFFERS_TEST(copies);
 
+TEST(pitched_memory, has_no_planes_unless_it_says_so) {
+  const word value = 0;
+  const const_pitched_memory flat{&value, 8_B};
+  EXPECT_EQ(flat.data, &value);
+  EXPECT_EQ(flat.pitch, 8_B);
+  EXPECT_EQ(flat.rows, 0U);
+  EXPECT_EQ((const_pitched_memory{&value, 8_B, 5}).rows, 5U);
+  EXPECT_EQ(const_pitched_memory{pitched_memory{}}.rows, 0U);
+  EXPECT_EQ(const_pitched_memory{pitched_memory{}}.data, nullptr);
+}
+
 // --- Lines ---------------------------------------------------------------------------------------
 
 TEST_P(copies, go_between_every_kind_of_memory) {

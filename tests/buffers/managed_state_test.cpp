@@ -331,6 +331,11 @@ TEST_F(managed_users, advice_is_for_the_named_part_alone) {
   EXPECT_EQ(code_of(some.info({3 * page})), errc::invalid_argument);
   EXPECT_EQ(code_of(some.info({page, 2 * page + 1})), errc::invalid_argument);
   WEIR_DONE(some.info({page, 2 * page}));
+  EXPECT_EQ(code_of(some.info({page, 0})), errc::invalid_argument);
+  EXPECT_EQ(some.info({page, 1}).value().last_prefetch, managed_place::host()) << "one element";
+  EXPECT_EQ(some.info({3 * page - 1, 1}).value(), managed_range_info{}) << "the last one";
+  EXPECT_EQ(some.info({3 * page - 1}).value(), managed_range_info{});
+  EXPECT_EQ(code_of(some.info({3 * page - 1, 2})), errc::invalid_argument);
 }
 
 TEST_F(managed_users, what_the_driver_refuses_is_told) {
@@ -502,6 +507,25 @@ TEST_F(exclusive_device, the_last_view_lets_devices_in_again) {
   second.reset();
   EXPECT_TRUE(one.record_stream(on));
   EXPECT_TRUE(two.record_stream(on));
+}
+
+TEST_F(exclusive_device, a_view_that_ends_lets_in_its_own_device_alone) {
+  sim::machine_options settings;
+  settings.devices.assign(2, sim::device_spec{.concurrent_managed_access = false});
+  open(settings);
+  const auto on = make_stream();
+  const auto elsewhere = make_stream(1);
+  auto one = unified_buffer<word>::zeroed(count, on).value();
+  auto two = unified_buffer<word>::zeroed(count, elsewhere).value();
+  auto first_view = std::make_optional(one.view().value());
+  auto second_view = std::make_optional(two.view().value());
+  EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready);
+  EXPECT_EQ(code_of(two.record_stream(elsewhere)), errc::not_ready);
+  second_view.reset();
+  EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready);
+  EXPECT_TRUE(two.record_stream(elsewhere));
+  first_view.reset();
+  EXPECT_TRUE(one.record_stream(on));
 }
 
 TEST_F(exclusive_device, a_view_of_host_memory_refuses_nobody_else) {

@@ -30,6 +30,49 @@ class simulated_buffers : public simulated {
 
 // --- Device buffers ------------------------------------------------------------------------------
 
+/// A resource that notes how often it is asked to take memory back.
+class counting_resource {
+ public:
+  explicit counting_resource(caching_allocator memory) : memory_{std::move(memory)} {}
+  result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) {
+    return memory_.try_allocate(size, stream, alignment);
+  }
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
+    ++*frees_;
+    return memory_.try_deallocate(pointer, size, stream);
+  }
+  [[nodiscard]] weir::device device() const { return memory_.device(); }
+  bool operator==(const counting_resource& other) const { return frees_ == other.frees_; }
+  [[nodiscard]] int frees() const { return *frees_; }
+
+ private:
+  caching_allocator memory_;
+  std::shared_ptr<int> frees_ = std::make_shared<int>(0);
+};
+
+TEST_F(simulated_buffers, without_memory_give_none_back) {
+  const auto on = make_stream();
+  const counting_resource memory{make_memory()};
+  const auto make = [&](bytes size) { return device_buffer::create(memory, size, on).value(); };
+  {
+    auto closed = make(0_B);
+    WEIR_DONE(closed.close());
+    EXPECT_FALSE(closed);
+    auto replaced = make(0_B);
+    replaced = make(0_B);
+    EXPECT_TRUE(replaced);
+  }
+  EXPECT_EQ(memory.frees(), 0);
+  auto some = make(64_B);
+  WEIR_DONE(some.close());
+  EXPECT_EQ(memory.frees(), 1);
+  some = make(64_B);
+  some = make(64_B);
+  EXPECT_EQ(memory.frees(), 2);
+  some = {};
+  EXPECT_EQ(memory.frees(), 3);
+}
+
 TEST_F(simulated_buffers, growing_copies_what_is_kept_and_nothing_else) {
   const auto on = make_stream();
   auto one = device_buffer::create(make_memory(), 1024_B, on).value();
@@ -373,6 +416,18 @@ TEST_F(simulated_buffers, memory_that_may_only_be_read_is_registered_so) {
   EXPECT_EQ(code_of(registered_memory::create(gpu(), std::span<const std::byte>{})),
             errc::invalid_argument);
   ::munmap(constant, size);
+}
+
+TEST_F(simulated_buffers, registered_memory_begins_as_none) {
+  registered_memory none;
+  EXPECT_FALSE(none);
+  EXPECT_EQ(none.data(), nullptr);
+  EXPECT_EQ(none.size(), 0_B);
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(none.span().empty());
+  EXPECT_EQ(none.on_device(), 0U);
+  WEIR_DONE(none.close());
+  EXPECT_EQ(machine->calls(call::mem_host_unregister), 0U);
 }
 
 TEST_F(simulated_buffers, registered_memory_is_unregistered_once) {

@@ -65,6 +65,20 @@ TEST_F(staging, an_upload_waits_for_a_half_before_it_writes_there_again) {
   EXPECT_EQ(arrived(values), count);
 }
 
+TEST_F(staging, a_download_copies_nothing_into_a_half_that_may_still_be_read) {
+  const auto values = counting(piece_words, 1);
+  WEIR_DONE(stage->upload(there.data(), std::as_bytes(std::span{values})));
+  EXPECT_EQ(arrived(values), 0U) << "the upload is under way";
+  const auto copies = machine->calls(call::memcpy_async);
+  std::vector<word> back(piece_words);
+  machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(stage->download(std::as_writable_bytes(std::span{back}), there.data())),
+            errc::driver_error);
+  EXPECT_EQ(machine->calls(call::memcpy_async), copies);
+  WEIR_DONE(stage->download(std::as_writable_bytes(std::span{back}), there.data()));
+  EXPECT_EQ(back, values);
+}
+
 TEST_F(staging, a_download_waits_for_each_piece_while_the_next_is_copied) {
   WEIR_DONE(there.fill(6));
   launch(there.span(), *on);  // the stream is busy

@@ -264,6 +264,36 @@ TEST_F(c_allocators, call_who_may_free_something_first) {
   EXPECT_OK(weir_allocator_free(memory, p));
 }
 
+// The heap sees frees by itself; what else makes room it has to be told.
+TEST_F(c_allocators, take_the_word_of_who_made_room) {
+  struct raiser {
+    weir_allocator* memory;
+    std::int32_t answer;
+    int calls;
+  } raises{memory, 0, 0};
+  weir_callback* registration = nullptr;
+  const weir_reclaim_callback callback = [](void* context, std::uint64_t) -> std::int32_t {
+    auto& by = *static_cast<raiser*>(context);
+    ++by.calls;
+    EXPECT_OK(weir_allocator_set_limit(by.memory, 64 * mib));
+    return by.answer;
+  };
+  ASSERT_OK(weir_allocator_on_out_of_memory(memory, callback, &raises, &registration));
+  ASSERT_OK(weir_allocator_set_limit(memory, 16 * mib));
+  void* p = nullptr;
+  EXPECT_EQ(weir_allocator_allocate(memory, 32 * mib, stream, &p), weir_error_out_of_memory);
+  EXPECT_EQ(raises.calls, 1);
+  for (const std::int32_t answer : {1, 2, -1}) {
+    ASSERT_OK(weir_allocator_empty_cache(memory, nullptr));
+    ASSERT_OK(weir_allocator_set_limit(memory, 16 * mib));
+    raises = {memory, answer, 0};
+    ASSERT_OK(weir_allocator_allocate(memory, 32 * mib, stream, &p)) << answer;
+    EXPECT_EQ(raises.calls, 1) << answer;
+    EXPECT_OK(weir_allocator_free(memory, p));
+  }
+  EXPECT_OK(weir_callback_close(registration));
+}
+
 // --- Counters, limits and release ----------------------------------------------------------------
 
 class c_reports : public c_memory {

@@ -70,6 +70,11 @@ TEST_F(c_descriptors, are_of_the_handles_under_a_block) {
     EXPECT_EQ(pieces[i].struct_size, sizeof(pieces[i]));
     EXPECT_TRUE(is_open(pieces[i].descriptor));
   }
+  for (std::uint64_t i = count; i < 8; ++i) {
+    EXPECT_EQ(pieces[i].struct_size, 0u) << "nothing is written behind the last one";
+    EXPECT_EQ(pieces[i].size, 0u);
+    EXPECT_EQ(pieces[i].descriptor, 0);
+  }
   void* second = nullptr;
   ASSERT_OK(weir_allocator_allocate(exporter, 1000, stream, &second));
   std::uint64_t inside = 0;

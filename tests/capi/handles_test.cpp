@@ -1,4 +1,5 @@
 // Handles of the C ABI: closed under other threads' hands, never used twice, safe in a child.
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -177,6 +178,66 @@ TEST_F(c_handles, pass_a_threads_mark_on_to_the_next_thread) {
   }
   EXPECT_EQ(marks.size(), 1u);
   EXPECT_FALSE(marks.contains(capi::read_section::reader()));
+}
+
+TEST_F(c_handles, give_threads_that_live_together_marks_of_their_own) {
+  capi::table::reader* const own = capi::read_section::reader();
+  if (own == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
+  std::set<capi::table::reader*> marks{own};
+  std::atomic<std::size_t> enrolled{0};
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      capi::table::reader* const mark = capi::read_section::reader();
+      EXPECT_TRUE(mark->is_taken);
+      EXPECT_FALSE(mark->is_reading);
+      marks.insert(mark);
+      ++enrolled;
+      while (!is_over) std::this_thread::yield();
+    });
+    while (enrolled <= i) std::this_thread::yield();
+  }
+  is_over = true;
+  for (auto& each : threads) each.join();
+  EXPECT_EQ(marks.size(), 9u);
+}
+
+/// What a thread finds when it is taken down, after the library's own part of that.
+struct last_look {
+  pthread_key_t key{};
+  int rounds = 0;
+  capi::table::reader* first = nullptr;
+  capi::table::reader* left = nullptr;
+  bool has_new_mark = false;
+};
+
+// A mark that was left may be another thread's by now.
+TEST_F(c_handles, do_not_use_a_mark_that_the_thread_has_left) {
+  if (capi::read_section::reader() == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
+  last_look look;
+  const auto look_again = [](void* context) {
+    auto& at = *static_cast<last_look*>(context);
+    if (at.rounds++ == 0) {
+      // The library's destructor runs in the same round, before this one or after it.
+      pthread_setspecific(at.key, context);
+      return;
+    }
+    at.left = capi::table::this_reader;
+    capi::table::reader* const mark = capi::read_section::reader();
+    at.has_new_mark = mark != nullptr && mark->is_taken;
+  };
+  ASSERT_EQ(pthread_key_create(&look.key, look_again), 0);
+  std::thread{[&] {
+    look.first = capi::read_section::reader();
+    pthread_setspecific(look.key, &look);
+  }}.join();
+  EXPECT_EQ(pthread_key_delete(look.key), 0);
+  EXPECT_NE(look.first, nullptr);
+  EXPECT_EQ(look.rounds, 2);
+  EXPECT_EQ(look.left, nullptr);
+  EXPECT_TRUE(look.has_new_mark);
+  EXPECT_FALSE(look.first->is_taken) << "whichever it had last is left, too";
 }
 
 // A thread that was reading when the process was forked is not there, and must not be waited for.

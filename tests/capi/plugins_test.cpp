@@ -3,15 +3,18 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "capi/defaults.hpp"
+#include "capi/plugin_memory.hpp"
 #include "support/reports.hpp"
 #include "weir/base/error.hpp"
 #include "weir_plugins.h"
@@ -255,6 +258,15 @@ TEST_F(plugins, say_out_of_memory_as_the_caller_wants_it) {
     const auto& source = *capi::default_allocator_of(0).value().object;
     EXPECT_EQ(thrown.report(), source.memory.explain(bytes{100 * mib}, source.legacy).text());
   }
+  // Whatever else goes wrong is no lack of memory.
+  try {
+    static_cast<void>(weir_cupy_malloc_or_throw(nullptr, static_cast<std::size_t>(-1), 0));
+    FAIL() << "nothing was thrown";
+  } catch (const failure& thrown) {
+    EXPECT_EQ(thrown.reason().code, errc::size_overflow);
+    EXPECT_EQ(thrown.reason().requested, bytes{static_cast<std::size_t>(-1)});
+    EXPECT_THAT(thrown.reason().detail, HasSubstr("size_overflow"));
+  }
   // The last word counts here, too.
   weir_allocator* memory = nullptr;
   ASSERT_EQ(weir_default_allocator(0, &memory), weir_ok);
@@ -306,6 +318,41 @@ TEST_F(plugins, without_a_stream_use_the_threads_own) {
   EXPECT_EQ(block_of(t).stream, legacy_id());
   weir_cupy_free(nullptr, t, 2);
   EXPECT_EQ(weir_plugin_set_stream(0, nullptr), weir_ok);
+}
+
+TEST_F(plugins, let_threads_that_named_no_stream_release_one) {
+  const raw_stream stream;
+  ASSERT_EQ(weir_plugin_set_stream(0, stream.native), weir_ok) << weir_last_error_message();
+  std::thread{[&] {
+    EXPECT_EQ(weir_plugin_release_stream(0, stream.native), weir_ok);
+    EXPECT_EQ(weir_plugin_release_stream(0, nullptr), weir_ok);
+  }}.join();
+  // What another thread named is its own.
+  void* const p = weir_cupy_malloc(nullptr, 4096, 0);
+  EXPECT_EQ(block_of(p).stream, stream.id);
+  weir_cupy_free(nullptr, p, 0);
+  ASSERT_EQ(weir_plugin_set_stream(0, nullptr), weir_ok);
+}
+
+TEST_F(plugins, look_at_the_likeliest_allocator_first) {
+  const auto seen_from = [](std::int32_t first, std::size_t most) {
+    std::vector<weir_allocator*> seen;
+    const bool stopped = capi::any_default_allocator(first, [&](const auto& each) {
+      seen.push_back(each.handle);
+      return seen.size() == most;
+    });
+    return std::pair{stopped, seen};
+  };
+  using handles = std::vector<weir_allocator*>;
+  weir_allocator* const zero = memory_of(0);
+  weir_allocator* const one = memory_of(1);
+  EXPECT_EQ(seen_from(0, 9), std::pair(false, handles{zero, one}));
+  EXPECT_EQ(seen_from(1, 9), std::pair(false, handles{one, zero}));
+  EXPECT_EQ(seen_from(-1, 9), std::pair(false, handles{zero, one}));
+  EXPECT_EQ(seen_from(2, 9), std::pair(false, handles{zero, one}));
+  EXPECT_EQ(seen_from(1, 1), std::pair(true, handles{one}));
+  EXPECT_EQ(seen_from(1, 2), std::pair(true, handles{one, zero}));
+  EXPECT_EQ(seen_from(2, 1), std::pair(true, handles{zero}));
 }
 
 TEST_F(plugins, of_onnx_runtime_use_the_current_device) {
@@ -387,7 +434,15 @@ TEST_F(plugins, answer_questions_about_memory) {
   EXPECT_GE(stats_of(0).cached, 20 * mib);
   EXPECT_EQ(available, free + stats_of(0).cached);
   EXPECT_EQ(weir_plugin_get_memory(0, nullptr, nullptr), weir_ok);
-  EXPECT_EQ(weir_plugin_get_memory(5, nullptr, nullptr), weir_error_no_device);
+  for (const std::int32_t none : {2, 5, -1, std::numeric_limits<std::int32_t>::min(),
+                                  std::numeric_limits<std::int32_t>::max()}) {
+    EXPECT_EQ(weir_plugin_get_memory(none, nullptr, nullptr), weir_error_no_device);
+    EXPECT_EQ(weir_torch_malloc(100, none, nullptr), nullptr);
+    EXPECT_THAT(weir_last_error_message(), HasSubstr("no_device"));
+    weir_allocator* memory = nullptr;
+    EXPECT_EQ(weir_default_allocator(none, &memory), weir_error_no_device);
+    EXPECT_EQ(capi::existing_allocator_of(none).object, nullptr);
+  }
 
   void* const p = weir_torch_malloc(1000, 1, nullptr);
   void* base = nullptr;

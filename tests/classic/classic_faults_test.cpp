@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "classic/classic_fixture.hpp"
+#include "support/reports.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -55,8 +56,13 @@ INSTANTIATE_TEST_SUITE_P(calls, classic_expandable_faults,
 TEST(classic_faults, the_last_page_that_cannot_be_had_is_no_error_and_costs_nothing) {
   classic_bench bench{true};
   const memory_held held{bench};
+  reports heard;
   bench.machine->fail(call::mem_create, 3, driver::CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(bench.allocate(70 * mib), no_block);
+  EXPECT_EQ(bench.machine->calls(call::mem_map), 0U);
+  EXPECT_EQ(bench.machine->calls(call::mem_unmap), 0U) << "nothing was mapped";
+  EXPECT_EQ(bench.machine->calls(call::mem_release), 2U);
+  EXPECT_TRUE(heard.take().empty());
   EXPECT_EQ(held.now(), 0U);
   EXPECT_EQ(bench.reserved(), 0U);
   EXPECT_EQ(bench.store->check(), "");

@@ -130,6 +130,20 @@ TEST_F(classic_fixed, neighbours_that_are_free_become_one) {
   EXPECT_EQ(bench.reserved(), 2 * mib);
 }
 
+TEST_F(classic_fixed, what_comes_back_is_no_ones_block) {
+  const auto block = bench.allocate(1024, 1);
+  EXPECT_EQ(bench.blocks[block].is(), placement::block_kind::live);
+  EXPECT_EQ(bench.blocks[block].stream, bench.slots[1]);
+  bench.blocks[block].recorded = true;
+  bench.blocks[block].account = 7;
+  bench.free(block, 1);
+  EXPECT_EQ(bench.blocks[block].is(), placement::block_kind::run);
+  EXPECT_FALSE(bench.blocks[block].recorded);
+  EXPECT_EQ(bench.blocks[block].account, 0U);
+  EXPECT_EQ(bench.blocks[block].stream, bench.slots[1]);
+  EXPECT_EQ(bench.store->handed_out(), 0U);
+}
+
 TEST_F(classic_fixed, records_are_recycled) {
   const std::size_t before = bench.blocks.in_use();
   for (int round = 0; round < 3; ++round) {

@@ -88,7 +88,11 @@ TEST_F(event_test, ElapsedNeedsTiming) {
   const auto timed = event::create(device_at(0), {.timing = true}).value();
   const auto untimed = event::create(device_at(0)).value();
   EXPECT_EQ(code_of(event::elapsed(timed, untimed)), errc::invalid_argument);
-  EXPECT_TRUE(event::elapsed(timed, timed));
+  EXPECT_EQ(code_of(event::elapsed(untimed, timed)), errc::invalid_argument);
+  EXPECT_EQ(event::elapsed(timed, timed).value().count(), 0.0F);
+  const auto later = event::create(device_at(0), {.timing = true}).value();
+  EXPECT_EQ(event::elapsed(timed, later).value().count(), 32.0F)
+      << "the fake answers the difference of the handles";
   fake.always[call::event_elapsed_time] = driver::CUDA_ERROR_NOT_READY;
   EXPECT_EQ(code_of(event::elapsed(timed, timed)), errc::not_ready);
 }

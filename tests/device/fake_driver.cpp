@@ -163,8 +163,9 @@ void fake_driver::fill_identity() {
     *value = found->second;
     return driver::CUDA_SUCCESS;
   };
-  table.device_can_access_peer = [](int* can, CUdevice, CUdevice) {
-    *can = 1;
+  table.device_can_access_peer = [](int* can, CUdevice who, CUdevice whom) {
+    instance_->last_peers = {who, whom};
+    *can = instance_->reaches_peers;
     return instance_->enter(call::device_can_access_peer);
   };
 }
@@ -206,6 +207,20 @@ void fake_driver::fill_contexts() {
     *device = static_cast<CUdevice>(number(stack().back()) & 0xff);
     return instance_->enter(call::ctx_get_device);
   };
+  table.ctx_get_stream_priority_range = [](int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return instance_->enter(call::ctx_get_stream_priority_range);
+  };
+  table.ctx_enable_peer_access = [](CUcontext peer, unsigned flags) {
+    instance_->last_peer_context = peer;
+    const auto answer = instance_->enter(call::ctx_enable_peer_access);
+    return flags == 0 ? answer : driver::CUDA_ERROR_INVALID_VALUE;
+  };
+  table.ctx_disable_peer_access = [](CUcontext peer) {
+    instance_->last_peer_context = peer;
+    return instance_->enter(call::ctx_disable_peer_access);
+  };
   table.thread_exchange_stream_capture_mode = [](driver::CUstreamCaptureMode* mode) {
     const auto answer = instance_->enter(call::thread_exchange_stream_capture_mode);
     if (answer == driver::CUDA_SUCCESS) std::swap(*mode, instance_->thread_mode);
@@ -214,8 +229,9 @@ void fake_driver::fill_contexts() {
 }
 
 void fake_driver::fill_streams_and_events() {
-  table.stream_create_with_priority = [](CUstream* stream, unsigned flags, int) {
+  table.stream_create_with_priority = [](CUstream* stream, unsigned flags, int priority) {
     instance_->last_stream_flags = flags;
+    instance_->last_stream_priority = priority;
     const auto answer = instance_->make(call::stream_create_with_priority, stream);
     if (answer == driver::CUDA_SUCCESS) {
       instance_->stream_numbers_[number(*stream)] = instance_->next_number_++;
@@ -251,6 +267,10 @@ void fake_driver::fill_streams_and_events() {
   };
   table.ipc_open_event_handle = [](CUevent* event, driver::CUipcEventHandle) {
     return instance_->make(call::ipc_open_event_handle, event);
+  };
+  table.event_elapsed_time = [](float* milliseconds, CUevent from, CUevent to) {
+    *milliseconds = static_cast<float>(number(to)) - static_cast<float>(number(from));
+    return instance_->enter(call::event_elapsed_time);
   };
   table.event_destroy = [](CUevent event) {
     return instance_->destroy(call::event_destroy, event);

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "weir/driver/table.hpp"
@@ -56,6 +57,7 @@ class fake_driver {
   driver::CUstreamCaptureStatus capture = driver::CU_STREAM_CAPTURE_STATUS_NONE;
   std::chrono::milliseconds retaining_takes{0};  ///< how long a context takes to be created
   driver::CUcontext stream_context = nullptr;    ///< of every stream; null: device 0's
+  int reaches_peers = 1;
 
   // What happened.
   [[nodiscard]] std::vector<made> log() const;
@@ -70,6 +72,9 @@ class fake_driver {
   std::vector<driver::CUmemAccessDesc> last_access;
   std::uintptr_t last_imported = 0;
   unsigned last_stream_flags = 0;
+  int last_stream_priority = 0;
+  std::pair<driver::CUdevice, driver::CUdevice> last_peers{-1, -1};  ///< who reaches whom
+  driver::CUcontext last_peer_context = nullptr;
   std::atomic<unsigned> last_event_flags{0};
   driver::CUstreamCaptureMode thread_mode = driver::CU_STREAM_CAPTURE_MODE_GLOBAL;
 

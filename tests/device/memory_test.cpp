@@ -113,6 +113,42 @@ TEST_F(memory_test, PropertiesReachTheDriverAndAreCheckedFirst) {
   EXPECT_EQ(fake.count(call::mem_create), created);
 }
 
+TEST(handle_properties, AreRefusedWhereTheDeviceHasThemNot) {
+  const std::pair<physical_properties, driver::CUdevice_attribute> properties[] = {
+      {{.posix_descriptor = true},
+       driver::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED},
+      {{.fabric = true}, driver::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED},
+      {{.rdma = true}, driver::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED},
+  };
+  for (const auto& [one, its_attribute] : properties) {
+    fake_driver fake{1};
+    fake.attributes = {{driver::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED, 1},
+                       {its_attribute, 1}};
+    const auto opened = runtime::open_table(fake.table, "fake").value();
+    const auto where = opened->device(device_id{0}).value();
+    EXPECT_TRUE(physical_handle::create(where, unit));
+    for (const auto& [wanted, attribute] : properties) {
+      SCOPED_TRACE(to_string(one) + " has, " + to_string(wanted) + " wants");
+      const auto created = physical_handle::create(where, unit, wanted);
+      if (wanted == one) {
+        ASSERT_TRUE(created);
+        EXPECT_EQ(created->properties(), wanted);
+        int types = driver::CU_MEM_HANDLE_TYPE_NONE;
+        if (wanted.posix_descriptor) types = driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        if (wanted.fabric) types = driver::CU_MEM_HANDLE_TYPE_FABRIC;
+        EXPECT_EQ(static_cast<int>(fake.last_properties.requestedHandleTypes), types);
+        EXPECT_EQ(fake.last_properties.allocFlags.gpuDirectRDMACapable, wanted.rdma ? 1 : 0);
+      } else {
+        ASSERT_FALSE(created);
+        EXPECT_EQ(created.error(),
+                  (error{.code = errc::not_supported,
+                         .detail = "the device's handles cannot have: " + to_string(wanted)}));
+      }
+    }
+    EXPECT_EQ(fake.count(call::mem_create), 2u);
+  }
+}
+
 TEST_F(memory_test, OutOfMemoryCarriesTheSize) {
   fake.always[call::mem_create] = driver::CUDA_ERROR_OUT_OF_MEMORY;
   const auto refused = physical_handle::create(device_at(0), unit * 3);
@@ -132,6 +168,9 @@ TEST_F(memory_test, TheDescriptorsNumberStandsForThePointer) {
   const auto imported = physical_handle::import_descriptor(device_at(0), 42, unit).value();
   EXPECT_EQ(fake.last_imported, 42u);
   EXPECT_EQ(imported.size(), unit);
+  EXPECT_EQ(imported.properties(), physical_properties{.posix_descriptor = true});
+  ASSERT_TRUE(physical_handle::import_descriptor(device_at(0), 0, unit));
+  EXPECT_EQ(fake.last_imported, 0u);
 }
 
 TEST_F(memory_test, AMappingCoversTheWholeHandle) {
@@ -147,6 +186,23 @@ TEST_F(memory_test, AMappingCoversTheWholeHandle) {
   ASSERT_EQ(fake.last_access.size(), 1u);
   EXPECT_EQ(fake.last_access[0].location.id, 1);
   EXPECT_EQ(fake.last_access[0].flags, driver::CU_MEM_ACCESS_FLAGS_PROT_READ);
+  ASSERT_TRUE(mapped.set_access(device_at(0)));
+  EXPECT_EQ(fake.last_access[0].location.id, 0);
+  EXPECT_EQ(fake.last_access[0].flags, driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+TEST_F(memory_test, RightsAreWhatTheDriverCallsThem) {
+  const auto expect_flags = [](const vmm::access& rights, driver::CUmemAccess_flags flags) {
+    EXPECT_EQ(rights.location.type, driver::CU_MEM_LOCATION_TYPE_DEVICE);
+    EXPECT_EQ(rights.location.id, 1);
+    EXPECT_EQ(rights.flags, flags);
+  };
+  const auto where = device_at(1);
+  expect_flags(vmm::access_for(where, access_rights::none), driver::CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  expect_flags(vmm::access_for(where, access_rights::read), driver::CU_MEM_ACCESS_FLAGS_PROT_READ);
+  expect_flags(vmm::access_for(where, access_rights::read_write),
+               driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  expect_flags(vmm::access_for(where), driver::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
 TEST_F(memory_test, AMappingMustFitIntoItsRange) {
@@ -218,6 +274,98 @@ TEST_F(memory_test, OwnersMoveAndGiveBackOnce) {
   EXPECT_EQ(fake.live(), 0u);
 }
 
+TEST_F(memory_test, AssigningOwnersToThemselvesKeepsWhatTheyOwn) {
+  auto range = address_range::reserve(device_at(0), unit * 4).value();
+  auto handle = physical_handle::create(device_at(0), unit).value();
+  auto mapped = mapping::create(range, unit, handle).value();
+  const auto base = range.base();
+  const auto memory = handle.get();
+  fake.clear_log();
+  auto& same_range = range;
+  range = std::move(same_range);
+  auto& same_handle = handle;
+  handle = std::move(same_handle);
+  auto& same_mapping = mapped;
+  mapped = std::move(same_mapping);
+  EXPECT_THAT(fake.calls(), IsEmpty());
+  EXPECT_TRUE(range && handle && mapped);
+  EXPECT_EQ(range.base(), base);
+  EXPECT_EQ(range.size(), unit * 4);
+  EXPECT_EQ(handle.get(), memory);
+  EXPECT_EQ(mapped.address(), base + unit.count());
+  EXPECT_EQ(mapped.size(), unit);
+}
+
+TEST_F(memory_test, AnAssignedOwnerHasAllOfTheOther) {
+  auto range = address_range::reserve(device_at(0), unit * 4).value();
+  auto large = address_range::reserve(device_at(0), unit * 16, unit * 16).value();
+  const auto base = large.base();
+  range = std::move(large);
+  EXPECT_EQ(range.base(), base);
+  EXPECT_EQ(range.size(), unit * 16);
+  EXPECT_EQ(large.base(), 0u);       // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(large.size(), bytes{});  // NOLINT(bugprone-use-after-move)
+
+  auto handle = physical_handle::create(device_at(0), unit).value();
+  auto other = physical_handle::create(device_at(0), unit * 2, {.posix_descriptor = true}).value();
+  const auto memory = other.get();
+  handle = std::move(other);
+  EXPECT_EQ(handle.get(), memory);
+  EXPECT_EQ(handle.size(), unit * 2);
+  EXPECT_EQ(handle.properties(), physical_properties{.posix_descriptor = true});
+  EXPECT_EQ(other.get(), vmm::physical{});  // NOLINT(bugprone-use-after-move)
+
+  auto mapped = mapping::create(range, bytes{}, handle).value();
+  auto second = mapping::create(range, unit * 4, handle).value();
+  mapped = std::move(second);
+  EXPECT_EQ(mapped.address(), base + 4 * unit.count());
+  EXPECT_EQ(mapped.size(), unit * 2);
+  EXPECT_EQ(second.address(), 0u);    // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(second.size(), bytes{});  // NOLINT(bugprone-use-after-move)
+  ASSERT_EQ(fake.mappings().size(), 1u);
+  EXPECT_EQ(fake.mappings()[0].address, mapped.address());
+  EXPECT_EQ(fake.live(), 3u);
+}
+
+// What was closed stays closed wherever it is moved; what it was moved from is only that.
+TEST_F(memory_test, BeingClosedMovesToo) {
+  auto range = address_range::reserve(device_at(0), unit * 4).value();
+  auto handle = physical_handle::create(device_at(0), unit).value();
+  auto mapped = mapping::create(range, bytes{}, handle).value();
+  const auto other = address_range::reserve(device_at(0), unit * 4, unit * 4).value();
+  const auto spare = physical_handle::create(device_at(0), unit).value();
+  ASSERT_TRUE(mapped.close());
+  ASSERT_TRUE(handle.close());
+  ASSERT_TRUE(range.close());
+  EXPECT_EQ(range.base(), 0u);
+  EXPECT_EQ(range.size(), bytes{});
+  const auto map_into = [&](const address_range& into) {
+    return code_of(mapping::create(into, bytes{}, spare));
+  };
+
+  address_range range_made{std::move(range)};
+  physical_handle handle_made{std::move(handle)};
+  mapping mapped_made{std::move(mapped)};
+  EXPECT_EQ(map_into(range_made), errc::closed);
+  EXPECT_EQ(map_into(range), errc::moved_from);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(code_of(mapping::create(other, unit, handle_made)), errc::closed);
+  EXPECT_EQ(code_of(mapping::create(other, unit, handle)), errc::moved_from);
+  EXPECT_EQ(code_of(handle_made.export_descriptor()), errc::closed);
+  EXPECT_EQ(code_of(handle.export_descriptor()), errc::moved_from);
+  EXPECT_EQ(code_of(mapped_made.set_access(device_at(0))), errc::closed);
+  EXPECT_EQ(code_of(mapped.set_access(device_at(0))), errc::moved_from);
+
+  range = std::move(range_made);
+  handle = std::move(handle_made);
+  mapped = std::move(mapped_made);
+  EXPECT_EQ(map_into(range), errc::closed);
+  EXPECT_EQ(map_into(range_made), errc::moved_from);  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(code_of(handle.export_descriptor()), errc::closed);
+  EXPECT_EQ(code_of(handle_made.export_descriptor()), errc::moved_from);
+  EXPECT_EQ(code_of(mapped.set_access(device_at(0))), errc::closed);
+  EXPECT_EQ(code_of(mapped_made.set_access(device_at(0))), errc::moved_from);
+}
+
 TEST_F(memory_test, AHandleMayGoBeforeItsMapping) {
   const auto range = address_range::reserve(device_at(0), unit * 4).value();
   auto handle = physical_handle::create(device_at(0), unit).value();
@@ -245,6 +393,36 @@ TEST(descriptor, ClosesWhatItOwnsAndNothingElse) {
   EXPECT_TRUE(is_open(ends[1]));
   { const descriptor writer{ends[1]}; }
   EXPECT_FALSE(is_open(ends[1]));
+}
+
+TEST(descriptor, AssignedToItselfStaysOpen) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  const descriptor writer{ends[1]};
+  descriptor reader{ends[0]};
+  auto& same = reader;
+  reader = std::move(same);
+  EXPECT_EQ(reader.get(), ends[0]);
+  EXPECT_NE(::fcntl(ends[0], F_GETFD), -1);
+}
+
+// Number 0 is one like any other, in a process that closed its input. A child can do without it.
+TEST(descriptor, ZeroIsClosedToo) {
+  const auto found = in_child([] {
+    const auto is_open = [](int number) { return ::fcntl(number, F_GETFD) != -1; };
+    const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null < 0) return 1;
+    if (null != 0 && ::dup2(null, 0) != 0) return 2;
+    { const descriptor zero{0}; }
+    if (is_open(0)) return 3;
+    if (::open("/dev/null", O_RDONLY | O_CLOEXEC) != 0) return 4;
+    descriptor zero{0};
+    if (zero.empty() || !zero) return 5;
+    zero = descriptor{};
+    if (!zero.empty() || zero || zero.get() != -1) return 6;
+    return is_open(0) ? 7 : 0;
+  });
+  EXPECT_EQ(found, 0);
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ TEST(runtime_open, ReadsNumbers) {
   fake.attributes[driver::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT] = 4;
   fake.attributes[driver::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE] = 1 << 20;
   fake.attributes[driver::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES] = 9;
+  fake.attributes[driver::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID] = 3;
   const auto opened = runtime::open_table(fake.table, "fake").value();
   const auto& can = opened->device(device_id{0}).value().capabilities();
   EXPECT_EQ(can.compute_major, 9);
@@ -106,9 +107,24 @@ TEST(runtime_open, ReadsNumbers) {
   EXPECT_EQ(can.copy_engines, 4);
   EXPECT_EQ(can.l2_cache, bytes{1 << 20});
   EXPECT_EQ(can.pool_handle_types, 9u);
-  EXPECT_EQ(can.host_numa_node, -1) << "a question the driver does not understand";
+  EXPECT_EQ(can.host_numa_node, 3);
   EXPECT_EQ(can.granularity, bytes{fake_driver::granularity});
   EXPECT_EQ(can.recommended_granularity, bytes{fake_driver::recommended_granularity});
+}
+
+TEST(device_capabilities, AreNoneUntilAsked) {
+  const device_capabilities none;
+  EXPECT_EQ(to_string(none),
+            "compute 0.0, multiprocessors 0, copy_engines 0, l2_cache 0 B, granularity 0 B, "
+            "recommended_granularity 0 B, pool_handle_types 0, host_numa_node -1");
+}
+
+TEST(runtime_open, TakesAQuestionThatTheDriverDoesNotUnderstandForNo) {
+  fake_driver fake{1};
+  fake.attributes.clear();
+  const auto opened = runtime::open_table(fake.table, "fake").value();
+  EXPECT_EQ(to_string(opened->device(device_id{0}).value().capabilities()),
+            to_string(device_capabilities{}));
 }
 
 TEST(runtime_open, WithoutVirtualMemoryThereIsNoGranularity) {
@@ -220,10 +236,49 @@ TEST_F(runtime_test, MemoryInfoSaysWhatTheDriverSays) {
   const auto info = device_at(0).memory_info().value();
   EXPECT_EQ(info.free, bytes{std::uint64_t{7} << 30});
   EXPECT_EQ(info.total, bytes{std::uint64_t{8} << 30});
+  EXPECT_EQ(to_string(info), "7 GiB of 8 GiB free");
+}
+
+TEST_F(runtime_test, IsDescribed) {
+  EXPECT_EQ(to_string(runtime_->describe()), "fake, CUDA 13.0");
+  runtime_description described;
+  described.driver = "libcuda.so.1";
+  described.driver_version = 12080;
+  described.missing_calls = {"cuMemCreate", "cuStreamGetId"};
+  described.no_real_driver = error{.code = errc::no_device};
+  EXPECT_EQ(to_string(described),
+            "libcuda.so.1, CUDA 12.8; lacks cuMemCreate, cuStreamGetId; no real driver: "
+            "no_device: there is no such device");
+  EXPECT_EQ(to_string(device_at(1)), "device 1: fake, 8 GiB");
+}
+
+TEST_F(runtime_test, PrioritiesAreWhatTheDriverSays) {
+  const auto range = device_at(0).stream_priorities().value();
+  EXPECT_EQ(range.least, 0);
+  EXPECT_EQ(range.greatest, -5);
+}
+
+TEST_F(runtime_test, ADeviceReachesAnother) {
+  EXPECT_TRUE(device_at(0).can_access_peer(device_at(1)).value());
+  EXPECT_EQ(fake.last_peers, std::pair(0, 1));
+  fake.reaches_peers = 0;
+  EXPECT_FALSE(device_at(1).can_access_peer(device_at(0)).value());
+  EXPECT_EQ(fake.last_peers, std::pair(1, 0));
+
+  ASSERT_TRUE(device_at(0).enable_peer_access(device_at(1)));
+  EXPECT_EQ(fake.last_peer_context, fake_driver::context_of(1));
+  ASSERT_TRUE(device_at(1).disable_peer_access(device_at(0)));
+  EXPECT_EQ(fake.last_peer_context, fake_driver::context_of(0));
+  const auto who = [this](call which) {
+    for (const auto& made : fake.log())
+      if (made.which == which) return made.current;
+    return driver::CUcontext{};
+  };
+  EXPECT_EQ(who(call::ctx_enable_peer_access), fake_driver::context_of(0));
+  EXPECT_EQ(who(call::ctx_disable_peer_access), fake_driver::context_of(1));
 }
 
 TEST_F(runtime_test, EnablingPeersTwiceIsNoError) {
-  EXPECT_TRUE(device_at(0).can_access_peer(device_at(1)).value());
   EXPECT_TRUE(device_at(0).enable_peer_access(device_at(1)));
   fake.always[call::ctx_enable_peer_access] = driver::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
   EXPECT_TRUE(device_at(0).enable_peer_access(device_at(1)));
@@ -231,6 +286,14 @@ TEST_F(runtime_test, EnablingPeersTwiceIsNoError) {
   EXPECT_EQ(code_of(device_at(0).enable_peer_access(device_at(1))), errc::not_supported);
   fake.always[call::ctx_disable_peer_access] = driver::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   EXPECT_TRUE(device_at(0).disable_peer_access(device_at(1)));
+  fake.always[call::ctx_disable_peer_access] = driver::CUDA_ERROR_UNKNOWN;
+  const auto refused = device_at(0).disable_peer_access(device_at(1));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().call, "cuCtxDisablePeerAccess");
+  fake.always[call::device_can_access_peer] = driver::CUDA_ERROR_UNKNOWN;
+  const auto unanswered = device_at(0).can_access_peer(device_at(1));
+  ASSERT_FALSE(unanswered);
+  EXPECT_EQ(unanswered.error().call, "cuDeviceCanAccessPeer");
 }
 
 TEST_F(runtime_test, ADeviceIsItsOwnPeer) {

@@ -71,6 +71,7 @@ TEST_F(scope_test, CallsWithAScopeAddNothing) {
   ASSERT_TRUE(foreign.is_complete(bound));
   ASSERT_TRUE(foreign.capture(bound));
   ASSERT_TRUE(foreign.is_capturing(bound));
+  EXPECT_EQ(own.stream.ref().id(bound).value(), own.stream.id()) << "which is known already";
   EXPECT_THAT(fake.calls(),
               ElementsAre(call::event_record, call::event_query, call::stream_wait_event,
                           call::stream_is_capturing, call::stream_get_id, call::stream_query,
@@ -116,6 +117,26 @@ TEST_F(scope_test, TheFirstFailureOfAnyCallComesBackAndNothingIsLost) {
         EXPECT_EQ(fake.live(), live);
       }
     }
+  }
+  EXPECT_THAT(heard.errors, IsEmpty());
+}
+
+TEST_F(scope_test, AScopeThatCannotBeEnteredStopsThereAndIsNotLeft) {
+  const std::vector<call> all = {call::device_primary_ctx_retain, call::ctx_get_current,
+                                 call::ctx_push_current};
+  const reported heard;
+  for (std::size_t nth = 1; nth <= all.size(); ++nth) {
+    const auto fresh = runtime::open_table(fake.table, "fake").value();
+    fake.stack() = {fake_driver::context_of(1)};
+    fake.clear_log();
+    fake.fail_nth(nth, driver::CUDA_ERROR_UNKNOWN);
+    {
+      const context_scope bound{fresh->device(device_id{0}).value()};
+      EXPECT_FALSE(bound);
+      EXPECT_EQ(bound.error(), driver::make_error(all[nth - 1], driver::CUDA_ERROR_UNKNOWN));
+    }
+    EXPECT_EQ(fake.calls(), std::vector(all.begin(), all.begin() + static_cast<int>(nth)));
+    EXPECT_THAT(fake.stack(), ElementsAre(fake_driver::context_of(1)));
   }
   EXPECT_THAT(heard.errors, IsEmpty());
 }

@@ -62,7 +62,9 @@ TEST(simulated_runtime, IsWhatTheOptionsSay) {
   EXPECT_EQ(opened->describe().driver, "simulated");
   EXPECT_FALSE(opened->describe().no_real_driver);
   settings.sim_devices = 0;
-  EXPECT_EQ(code_of(runtime::open(settings)), errc::bad_option);
+  const auto refused = runtime::open(settings);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error(), (error{.code = errc::bad_option, .detail = "sim_devices = 0"}));
 }
 
 TEST(simulated_runtime, IsTheBestAvailableWithoutADriver) {

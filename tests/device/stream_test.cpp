@@ -63,9 +63,13 @@ TEST_F(stream_test, ThePerThreadStreamIsAskedEachTime) {
 TEST_F(stream_test, SettingsReachTheDriver) {
   const auto beside = stream::create(device_at(0)).value();
   EXPECT_EQ(fake.last_stream_flags, unsigned{driver::CU_STREAM_NON_BLOCKING});
+  EXPECT_EQ(fake.last_stream_priority, 0);
   const auto in_order = stream::create(device_at(0), {.non_blocking = false}).value();
   EXPECT_EQ(fake.last_stream_flags, unsigned{driver::CU_STREAM_DEFAULT});
   EXPECT_NE(beside.id(), in_order.id());
+  const auto urgent = stream::create(device_at(0), {.priority = -3}).value();
+  EXPECT_EQ(fake.last_stream_flags, unsigned{driver::CU_STREAM_NON_BLOCKING});
+  EXPECT_EQ(fake.last_stream_priority, -3);
 }
 
 TEST_F(stream_test, MovesAndClosesOnce) {
@@ -130,6 +134,36 @@ TEST_F(stream_test, TheLegacyStreamBesideACaptureIsNotCapturing) {
   EXPECT_FALSE(legacy.is_capturing().value());
 }
 
+TEST_F(stream_test, AnIdIsNotAskedForDuringACapture) {
+  const auto legacy = stream_ref::legacy(device_at(0));
+  const auto expect_refused = [&] {
+    const auto refused = legacy.id();
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error(),
+              (error{.code = errc::capture_forbidden,
+                     .call = "cuStreamGetId",
+                     .detail = "a stream's id must be known before its capture begins"}));
+  };
+  fake.capture = driver::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  expect_refused();
+  fake.capture = driver::CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  expect_refused();
+  fake.capture = driver::CU_STREAM_CAPTURE_STATUS_NONE;
+  fake.always[call::stream_is_capturing] = driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  expect_refused();
+  EXPECT_EQ(fake.count(call::stream_get_id), 0u);
+}
+
+TEST_F(stream_test, AFailureToAskForACaptureIsNoCapture) {
+  fake.capture = driver::CU_STREAM_CAPTURE_STATUS_ACTIVE;  // what a failed call leaves there
+  fake.always[call::stream_is_capturing] = driver::CUDA_ERROR_INVALID_HANDLE;
+  const auto refused = stream_ref::legacy(device_at(0)).id();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(code_of(refused), errc::invalid_handle);
+  EXPECT_EQ(refused.error().call, "cuStreamIsCapturing");
+  EXPECT_EQ(fake.count(call::stream_get_id), 0u);
+}
+
 TEST_F(stream_test, StreamsOfAnotherDeviceAreFound) {
   const stream_ref theirs{device_at(0), reinterpret_cast<::CUstream_st*>(std::uintptr_t{0x500})};
   EXPECT_TRUE(theirs.validate());
@@ -137,9 +171,43 @@ TEST_F(stream_test, StreamsOfAnotherDeviceAreFound) {
   EXPECT_EQ(code_of(theirs.validate()), errc::bad_stream);
   fake.stream_context = reinterpret_cast<driver::CUcontext>(std::uintptr_t{0x2000});
   EXPECT_TRUE(theirs.validate()) << "a context of the user's own on the right device";
-  fake.always[call::stream_get_ctx] = driver::CUDA_ERROR_INVALID_HANDLE;
-  EXPECT_EQ(code_of(theirs.validate()), errc::bad_stream);
   EXPECT_TRUE(stream_ref::legacy(device_at(0)).validate());
+  EXPECT_TRUE(stream_ref::per_thread(device_at(0)).validate());
+}
+
+TEST_F(stream_test, WhatIsNoStreamIsFound) {
+  const stream_ref gone{device_at(0), reinterpret_cast<::CUstream_st*>(std::uintptr_t{0x500})};
+  for (const auto answer :
+       {driver::CUDA_ERROR_INVALID_HANDLE, driver::CUDA_ERROR_INVALID_VALUE,
+        driver::CUDA_ERROR_INVALID_CONTEXT, driver::CUDA_ERROR_CONTEXT_IS_DESTROYED}) {
+    fake.always[call::stream_get_ctx] = answer;
+    const auto refused = gone.validate();
+    ASSERT_FALSE(refused) << answer;
+    EXPECT_EQ(code_of(refused), errc::bad_stream) << answer;
+    EXPECT_EQ(refused.error().native, answer);
+    EXPECT_EQ(refused.error().call, "cuStreamGetCtx");
+  }
+  fake.always[call::stream_get_ctx] = driver::CUDA_ERROR_LAUNCH_FAILED;
+  EXPECT_EQ(code_of(gone.validate()), errc::device_lost);
+  fake.clear_log();
+  EXPECT_TRUE(stream_ref::legacy(device_at(0)).validate());
+  EXPECT_TRUE(stream_ref::per_thread(device_at(0)).validate());
+  EXPECT_THAT(fake.calls(), IsEmpty());
+}
+
+TEST_F(stream_test, AFailureOnTheWayToTheStreamsDeviceIsReturned) {
+  const stream_ref theirs{device_at(0), reinterpret_cast<::CUstream_st*>(std::uintptr_t{0x500})};
+  fake.stream_context = reinterpret_cast<driver::CUcontext>(std::uintptr_t{0x2000});
+  make_current();
+  const auto stack = fake.stack();
+  ASSERT_TRUE(theirs.validate());
+  for (const auto which : {call::ctx_push_current, call::ctx_get_device}) {
+    fake.always = {{which, driver::CUDA_ERROR_UNKNOWN}};
+    const auto refused = theirs.validate();
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().call, driver::info(which).symbol);
+    EXPECT_EQ(fake.stack(), stack);
+  }
 }
 
 // Drivers before CUDA 12.0 and 11.3.

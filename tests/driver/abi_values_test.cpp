@@ -32,6 +32,18 @@ static_assert(sizeof(CUstream) == 8 && sizeof(CUevent) == 8 && sizeof(CUgraph) =
 static_assert(sizeof(CUgraphNode) == 8 && sizeof(CUgraphExec) == 8 && sizeof(CUmemoryPool) == 8);
 static_assert(sizeof(CUuserObject) == 8 && sizeof(CUarray) == 8 && sizeof(CUhostFn) == 8);
 
+// Macros in cuda.h.
+static_assert(host_alloc_portable == 1 && host_alloc_device_map == 2);
+static_assert(host_alloc_write_combined == 4);
+static_assert(host_register_portable == 1 && host_register_device_map == 2);
+static_assert(host_register_io_memory == 4 && host_register_read_only == 8);
+static_assert(cpu_device == -1);
+
+TEST(abi_values, the_two_default_streams_are_1_and_2) {
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(legacy_stream()), 1u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(per_thread_stream()), 2u);
+}
+
 // What the list proves is only worth as much as it is complete: read the header itself.
 std::string text_of_header() {
   std::ifstream file{WEIR_SOURCE_DIR "/include/weir/driver/types.hpp"};

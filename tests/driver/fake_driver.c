@@ -59,9 +59,17 @@ static int look_up(const char* symbol, void** function, int version, uint64_t fl
   size_t i;
   *function = NULL;
   *status = symbol_not_found;
-  /* Only legacy default streams will do; and no driver knows the future. */
-  if (flags != 1 || version > FAKE_VERSION) return invalid_value;
-  if (strcmp(symbol, FAKE_HIDES) == 0) return success;
+  /* Only legacy default streams will do; and no driver knows the future. What stands in the other
+   * places then means nothing. */
+  if (flags != 1 || version > FAKE_VERSION) {
+    memcpy(function, &rows[0].function, sizeof(*function));
+    *status = found;
+    return invalid_value;
+  }
+  if (strcmp(symbol, FAKE_HIDES) == 0) {
+    memcpy(function, &rows[0].function, sizeof(*function));
+    return success;
+  }
   for (i = 0; i < sizeof(rows) / sizeof(rows[0]); ++i) {
     if (strcmp(rows[i].symbol, symbol) != 0) continue;
     if (best == NULL) *status = version_not_sufficient;
@@ -79,6 +87,8 @@ __attribute__((visibility("default"))) int cuGetProcAddress(const char* symbol, 
 int cuGetProcAddress(const char* symbol, void** function, int version, uint64_t flags) {
   int status;
   int answer = look_up(symbol, function, version, flags, &status);
+  /* Who knows the second form is to be asked in it. */
+  if (FAKE_PROC_ADDRESS == 2) return invalid_value;
   return answer == success && status != found ? 500 : answer;
 }
 #endif

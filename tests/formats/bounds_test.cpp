@@ -15,6 +15,12 @@ using ::testing::ElementsAre;
 
 const std::string rmm_header = "Thread,Time,Action,Pointer,Size,Stream\n";
 
+TEST(bounds, are_8_gib_and_2_to_the_28_events_unless_said_otherwise) {
+  const formats::input_limits usual;
+  EXPECT_EQ(usual.bytes, 8'589'934'592u);
+  EXPECT_EQ(usual.events, 268'435'456u);
+}
+
 TEST(bounds, count_the_frees_that_an_rmm_log_lacks) {
   const std::string log = rmm_header +
                           "1,00:00:00,allocate,0x10,4,0x0\n"

@@ -139,8 +139,28 @@ TEST(memory_map, joins_and_splits_what_is_reserved) {
   EXPECT_EQ(after(freed, 390, 50), (ranges{{100, 200}, {250, 390}}));
   EXPECT_EQ(after(freed, 50, 60), (ranges{{110, 200}, {250, 390}}));
   EXPECT_EQ(after(freed, 190, 70), (ranges{{110, 190}, {260, 390}}));
+  EXPECT_EQ(after(freed, 110, 20), (ranges{{130, 190}, {260, 390}}));  // from a range's begin
+  EXPECT_EQ(after(freed, 380, 10), (ranges{{130, 190}, {260, 380}}));  // up to its end
+  EXPECT_EQ(after(freed, 260, 120), (ranges{{130, 190}}));             // all of it
+  EXPECT_EQ(after(reserve, 260, 120), (ranges{{130, 190}, {260, 380}}));
   EXPECT_EQ(after(freed, 0, UINT64_MAX), ranges{});
   EXPECT_EQ(after(reserve, UINT64_MAX - 10, 100), (ranges{{UINT64_MAX - 10, UINT64_MAX}}));
+}
+
+TEST(memory_map, nothing_is_released_of_no_bytes) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.events = {{.address = 100, .size = 100, .kind = reserve},
+                     {.address = 150, .size = 0, .kind = trace_kind::release},
+                     {.address = 100, .size = 0, .kind = trace_kind::release},
+                     {.address = 300, .size = 0, .extra = 150, .kind = move},
+                     {.address = UINT64_MAX, .size = 5, .kind = trace_kind::release}};
+  formats::memory_map map{recorded};
+  for (const trace_event& each : recorded.events) {
+    map.apply(each);
+    EXPECT_EQ(map.reserved(), (std::map<std::uint64_t, std::uint64_t>{{100, 200}}));
+    EXPECT_EQ(map.changes().size(), each.kind == reserve ? 1u : 0u);
+  }
 }
 
 TEST(memory_map, gives_blocks_places_of_their_own_where_addresses_are_none) {

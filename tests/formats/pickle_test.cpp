@@ -244,6 +244,25 @@ TEST(pickle, refuses_what_is_cut) {
   }
 }
 
+TEST(pickle, says_where_it_is_cut) {
+  for (const auto& [body, offset] : {std::pair{"K"sv, 0},
+                                     {"K\x01"sv, 2},
+                                     {"\x8a"sv, 0},
+                                     {"\x8a\0"sv, 2},
+                                     {"\x8a\x01"sv, 0},
+                                     {"\x8a\x01\x07"sv, 3},
+                                     {"\x80"sv, 0},
+                                     {"\x80\x04"sv, 2},
+                                     {"\x8b\0\0\0\0"sv, 5},
+                                     {"J\x01\x02\x03\x04"sv, 5},
+                                     {"\x8c\0"sv, 2},
+                                     {"X\0\0\0\0"sv, 5},
+                                     {"Nq\0"sv, 3},
+                                     {""sv, 0}})
+    EXPECT_EQ(refusal(body),
+              "offset " + std::to_string(2 + offset) + ": the pickle ends too early");
+}
+
 TEST(pickle, refuses_what_takes_more_than_there_is) {
   constexpr auto underflow = "the pickle takes what it did not put there";
   for (const auto body :

@@ -98,5 +98,17 @@ TEST(address_table_test, readers_find_what_stays_while_others_come_and_go) {
   EXPECT_EQ(wrong, 0u);
 }
 
+TEST(address_table_test, is_full_at_five_eighths_and_grows_by_a_quarter) {
+  address_table table;
+  std::uint64_t address = 0;
+  for (const std::size_t capacity : {1024, 1280, 1600}) {
+    EXPECT_EQ(table.footprint(), capacity * sizeof(std::uint64_t));
+    for (; !table.full(); address += unit) table.insert(address + unit, 1);
+    EXPECT_EQ(table.size(), capacity / 8 * 5);
+    ASSERT_TRUE(table.grow());
+    EXPECT_EQ(table.size(), capacity / 8 * 5);
+  }
+}
+
 }  // namespace
 }  // namespace weir::inline v0::heap

@@ -791,5 +791,54 @@ TEST_F(caching_allocator_test, a_stream_that_outlived_the_others_marks_nothing) 
   EXPECT_EQ(events_of_work(), 0u) << "there is nobody to share with";
 }
 
+/// What lies between is everybody's: its stream has passed the free.
+TEST_F(caching_allocator_test, what_is_everybodys_again_cannot_be_freed_again) {
+  auto memory = make({.thread_cache = 0_B});
+  const auto stream = new_stream();
+  void* const before = memory.allocate(512_KiB, stream);
+  void* const p = memory.allocate(512_KiB, stream);
+  void* const after = memory.allocate(512_KiB, stream);
+  memory.deallocate(p, stream);
+  ASSERT_TRUE(memory.empty_cache());
+  bool found = false;
+  const allocator_snapshot snapshot = memory.snapshot();
+  for (const auto& each : snapshot.pools.front().blocks) {
+    if (each.address != reinterpret_cast<std::uint64_t>(p)) continue;
+    found = true;
+    EXPECT_EQ(each.state, block_state::free);
+  }
+  EXPECT_TRUE(found);
+  for (const std::uint64_t offset : {0, 512, 512 * 1024 - 1}) {
+    void* const inside = static_cast<std::byte*>(p) + offset;
+    const auto refused = memory.try_deallocate(inside, stream);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.code(), errc::double_free) << offset;
+    EXPECT_EQ(refused.error().detail, "");
+  }
+  const auto inside_live = memory.try_deallocate(static_cast<std::byte*>(after) + 512, stream);
+  ASSERT_FALSE(inside_live);
+  EXPECT_EQ(inside_live.code(), errc::foreign_pointer);
+  EXPECT_EQ(inside_live.error().detail, "the address is inside a block, not its start");
+  memory.deallocate(before, stream);
+  memory.deallocate(after, stream);
+}
+
+/// A bare handle says no id: the driver is asked whose it is.
+TEST_F(caching_allocator_test, a_free_behind_a_bare_handle_is_one_of_its_stream) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  void* const p = memory.allocate(1000_B, one);
+  memory.deallocate(memory.allocate(2000_B, two), two);  // so that the thread keeps its blocks, too
+  memory.deallocate(memory.allocate(3000_B, one), one);
+  memory.deallocate(p, stream_ref{gpu(), two.handle()});
+  void* const of_one = memory.allocate(1000_B, one);
+  EXPECT_NE(of_one, p);
+  EXPECT_EQ(memory.allocate(1000_B, two), p);
+  memory.deallocate(of_one, one);
+  memory.deallocate(p, two);
+  EXPECT_EQ(check(memory), "");
+}
+
 }  // namespace
 }  // namespace weir::testing_support

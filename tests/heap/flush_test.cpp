@@ -68,6 +68,19 @@ TEST_F(flush_test, a_full_cache_keeps_nothing_of_what_is_hardly_asked_for_again)
   EXPECT_EQ(memory.stats().allocated, (byte_gauge{0_B, 17 * 64_KiB}));
 }
 
+TEST_F(flush_test, what_is_asked_for_again_is_a_quarter_of_the_frees_rounded_down) {
+  for (const std::size_t hits : {9u, 10u}) {
+    memory = make({.thread_cache = 1_MiB});
+    const auto all = take(33, 32_KiB, one);
+    free({all.begin(), all.begin() + 32}, one);
+    ASSERT_EQ(cached(), 1_MiB);
+    for (std::size_t i = 0; i < hits; ++i) memory.deallocate(memory.allocate(32_KiB, one), one);
+    memory.deallocate(all[32], one);
+    // Of 42 frees ten would be enough, and of 43.
+    EXPECT_EQ(cached(), hits == 10 ? 17 * 32_KiB : 32_KiB) << hits;
+  }
+}
+
 TEST_F(flush_test, lists_are_halved_from_the_largest_size_until_half_is_free) {
   // 768, 192 and 64 KiB fill it.
   const auto large = take(6, 128_KiB, one);
@@ -284,6 +297,34 @@ TEST_F(flush_test, where_captures_are_looked_for_only_what_is_outside_is_kept) {
   destroy(end(one));
   EXPECT_EQ(memory.allocate(64_KiB, one), all[0]);
   memory.deallocate(all[0], one);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, where_captures_are_looked_for_a_cache_takes_what_it_may_hold) {
+  memory = make({.thread_cache = 1_MiB, .detect_captures = true});
+  const auto all = take(3, 512_KiB, one);
+  memory.deallocate(all[0], one);
+  EXPECT_EQ(cached(), 512_KiB);
+  memory.deallocate(all[1], one);
+  EXPECT_EQ(cached(), 1_MiB) << "not a byte too much";
+  memory.deallocate(all[2], one);
+  EXPECT_EQ(cached(), 1_MiB);
+  EXPECT_EQ(memory.stats().thread_cached, 1_MiB);
+  EXPECT_EQ(memory.stats().frees, 3u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, a_cache_that_is_new_takes_a_block_that_fills_it) {
+  void* const all_of_it = memory.allocate(1_MiB, one);
+  std::thread{[&] {
+    memory.deallocate(all_of_it, one);
+    EXPECT_EQ(own_cache().bound() * 512, (1_MiB).count());
+    EXPECT_EQ(cached(), 1_MiB);
+    EXPECT_EQ(memory.stats().thread_cached, 1_MiB);
+    EXPECT_EQ(memory.allocate(1_MiB, one), all_of_it);
+    memory.deallocate(all_of_it, one);
+  }}.join();
+  EXPECT_EQ(memory.stats().thread_cached, 0_B);
   EXPECT_EQ(check(memory), "");
 }
 

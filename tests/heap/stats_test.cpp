@@ -698,5 +698,28 @@ TEST_F(stats_test, a_block_that_changes_its_tag_in_a_cache_is_never_counted_twic
   memory.deallocate(large, stream);
 }
 
+/// A cache counts the tags up to the last that was used; the next is the first that it does not.
+TEST_F(stats_test, a_tag_that_is_new_to_the_thread_is_counted) {
+  const tag last = tag::named("stats test: known to the thread").value();
+  const tag next = tag::named("stats test: new to the thread").value();
+  ASSERT_EQ(next.number(), last.number() + 1);
+  auto memory = make();
+  const auto stream = new_stream();
+  {
+    const tag_scope as{last};
+    memory.deallocate(memory.allocate(1000_B, stream), stream);
+  }
+  const tag_scope as{next};
+  void* const p = memory.allocate(1000_B, stream);
+  EXPECT_EQ(memory.stats(next).allocations, 1u);
+  EXPECT_EQ(memory.stats(next).requested.current, 1000_B);
+  EXPECT_EQ(memory.stats(next).allocated.current, 1024_B);
+  EXPECT_EQ(memory.stats(last).blocks.current, 0u);
+  memory.deallocate(p, stream);
+  EXPECT_EQ(memory.stats(next).frees, 1u);
+  EXPECT_EQ(memory.stats(next).blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
 }  // namespace
 }  // namespace weir::testing_support

@@ -1,6 +1,9 @@
 // bin_pool: sizes, reuse, order, limits, and what it says to bad input.
 #include "weir/pool/bin_pool.hpp"
 
+#include <malloc.h>
+
+#include <array>
 #include <sstream>
 #include <thread>
 
@@ -193,6 +196,25 @@ TEST_F(bin_pool_test, one_event_on_each_stream_closes_many_frees) {
   for (void* const each : all) pool.deallocate(each, two);
 }
 
+TEST_F(bin_pool_test, a_busy_stream_is_polled_a_few_times_before_new_memory_is_taken) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  write(one, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const fresh = pool.allocate(1_MiB, two);
+  EXPECT_NE(fresh, p);
+  EXPECT_EQ(machine->calls(call::event_query), 1u + 1u + 32u)
+      << "an idle one once, the busy one on";
+  EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
+  pool.deallocate(fresh, two);
+  void* const own = pool.allocate(1_MiB, two);
+  EXPECT_EQ(own, fresh);
+  EXPECT_EQ(machine->calls(call::event_query), 34u) << "not for what is there";
+  pool.deallocate(own, two);
+}
+
 TEST_F(bin_pool_test, a_recorded_stream_is_waited_for) {
   const auto one = new_stream();
   const auto two = new_stream();
@@ -212,6 +234,60 @@ TEST_F(bin_pool_test, a_recorded_stream_is_waited_for) {
   EXPECT_EQ(pool.stats().pending, 0_B);
   pool.deallocate(q);
   pool.deallocate(r);
+}
+
+TEST_F(bin_pool_test, every_recorded_stream_is_waited_for) {
+  const auto home = new_stream();
+  const std::array<weir::stream, 3> users{new_stream(), new_stream(), new_stream()};
+  const auto pool = make_bins();
+  for (const weir::stream& busy : users) {
+    void* const p = pool.allocate(1_MiB, home);
+    for (const weir::stream& each : users) ASSERT_TRUE(pool.record_stream(p, each));
+    for (const weir::stream& each : users) ASSERT_TRUE(pool.record_stream(p, each));
+    read(busy, p, 1_MiB);  // and the others do nothing
+    pool.deallocate(p, home);
+    void* const q = pool.allocate(1_MiB, home);
+    EXPECT_NE(q, p);
+    EXPECT_EQ(pool.stats().pending, 1_MiB);
+    machine->run_until_idle();
+    void* const r = pool.allocate(1_MiB, home);
+    EXPECT_EQ(r, p);
+    EXPECT_EQ(pool.stats().pending, 0_B);
+    pool.deallocate(q, home);
+    pool.deallocate(r, home);
+    ASSERT_TRUE(pool.empty_cache());
+  }
+}
+
+TEST_F(bin_pool_test, a_stream_that_is_recorded_already_costs_no_memory) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  ASSERT_TRUE(pool.record_stream(p, two));
+  const auto in_use = [] {
+    const struct mallinfo2 now = ::mallinfo2();  // of the sanitizers' own heaps it knows nothing
+    return now.uordblks + now.hblkhd;
+  };
+  const std::size_t before = in_use();
+  for (int i = 0; i < 20'000; ++i) ASSERT_TRUE(pool.record_stream(p, two));
+  EXPECT_LE(in_use(), before + (64 << 10));
+  pool.deallocate(p, one);
+}
+
+TEST_F(bin_pool_test, a_busy_stream_is_polled_once_where_it_holds_nothing_that_would_do) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, one);
+  ASSERT_TRUE(pool.record_stream(p, two));
+  read(two, p, 1_MiB);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(1_MiB, one);
+  EXPECT_NE(q, p);
+  EXPECT_EQ(machine->calls(call::event_query), 2u) << "each of the streams";
+  EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
+  pool.deallocate(q, one);
 }
 
 TEST_F(bin_pool_test, a_stream_recorded_on_its_own_block_makes_no_difference) {
@@ -419,6 +495,22 @@ TEST_F(bin_pool_test, trim_enforces_the_threshold_in_any_case) {
   for (void* const each : all) pool.deallocate(each, stream);
   EXPECT_EQ(pool.trim(bytes::max()).value(), 3_MiB);
   EXPECT_EQ(pool.stats().cached, 1_MiB);
+}
+
+TEST_F(bin_pool_test, a_threshold_that_is_kept_already_costs_no_driver_call) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, stream);
+  write(stream, p, 1_MiB);
+  pool.deallocate(p, stream);
+  const auto before = machine->calls();
+  ASSERT_TRUE(pool.set_threshold(1_MiB));
+  EXPECT_EQ(machine->calls(), before);
+  EXPECT_EQ(pool.stats().cached, 1_MiB);
+  ASSERT_TRUE(pool.set_threshold(1_MiB - 1_B));
+  EXPECT_EQ(machine->calls(call::event_synchronize), 1u) << "who uses it is waited for";
+  EXPECT_EQ(pool.stats().cached, 0_B);
+  EXPECT_EQ(machine->calls(call::mem_free), 1u);
 }
 
 TEST_F(bin_pool_test, emptying_the_cache_waits_for_the_streams) {

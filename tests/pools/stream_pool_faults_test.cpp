@@ -559,6 +559,21 @@ TEST_F(stream_pool_old_driver_test, the_maximum_counts_in_whole_units) {
   EXPECT_EQ(pool.stats().value().active_allocations, 2u);
 }
 
+TEST_F(stream_pool_old_driver_test, what_the_driver_refuses_is_not_weighed) {
+  auto pool = make({.max = 64_MiB});
+  const auto stream = make_stream();
+  machine->fail(call::mem_alloc_from_pool_async, 1, CUDA_ERROR_UNKNOWN);
+  machine->fail(call::mem_pool_get_attribute, 1, CUDA_ERROR_INVALID_VALUE);
+  const auto questions = machine->calls(call::mem_pool_get_attribute);
+  const auto frees = machine->calls(call::mem_free_async);
+  const auto refused = pool.try_allocate(1_MiB, stream);
+  machine->clear_faults();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(machine->calls(call::mem_pool_get_attribute), questions);
+  EXPECT_EQ(machine->calls(call::mem_free_async), frees) << "there is nothing to free";
+}
+
 TEST_F(stream_pool_old_driver_test, memory_whose_extent_is_not_told_goes_back) {
   const auto stream = make_stream();
   auto pool = make({.max = 64_MiB});

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "pools/pool_fixture.hpp"
 #include "weir/allocator/caching_allocator.hpp"
@@ -215,6 +216,48 @@ TEST_F(upstream_test, a_block_goes_back_only_when_no_stream_uses_it) {
   machine->run_until_idle();
   EXPECT_EQ(pool.trim().value(), 1_MiB);
   EXPECT_EQ(source->returns(), 1);
+}
+
+/// Memory of one block of the driver's, front to back. Unlike the driver's own calls a free waits
+/// for nothing.
+class slab_source final : public memory_source {
+ public:
+  slab_source(device home, bytes capacity)
+      : home_{home}, slab_{allocate_plain(context_scope{home}, capacity).value()} {}
+  ~slab_source() override { EXPECT_TRUE(free_plain(context_scope{home_}, slab_)); }
+  slab_source(const slab_source&) = delete;
+  slab_source& operator=(const slab_source&) = delete;
+
+  result<void*> allocate(bytes size) override {
+    return reinterpret_cast<void*>(slab_ + std::exchange(taken_, taken_ + size.count()));
+  }
+  result<void> deallocate(void*, bytes) override { return {}; }
+
+ private:
+  const device home_;
+  const device_address slab_;
+  std::uint64_t taken_ = 0;
+};
+
+TEST_F(upstream_test, a_threshold_that_idle_memory_makes_room_for_waits_for_nobody) {
+  const auto idle = new_stream();
+  const auto busy = new_stream();
+  const auto pool = bin_pool::create(gpu(), {.crossing = crossing_rule::declared_uses},
+                                     std::make_shared<slab_source>(gpu(), 4_MiB))
+                        .value();
+  void* const small = pool.allocate(1_MiB, idle);
+  void* const large = pool.allocate(2_MiB, busy);
+  write(busy, large, 2_MiB);
+  pool.deallocate(large, busy);
+  pool.deallocate(small, idle);
+  ASSERT_TRUE(pool.set_threshold(2_MiB));
+  EXPECT_EQ(pool.stats().cached, 2_MiB);
+  EXPECT_EQ(pool.stats().reserved.current, 2_MiB);
+  EXPECT_EQ(machine->calls(call::event_synchronize), 0u);
+  ASSERT_TRUE(pool.set_threshold(2_MiB - 1_B));
+  EXPECT_EQ(pool.stats().cached, 0_B);
+  EXPECT_EQ(pool.stats().reserved.current, 0_B);
+  EXPECT_EQ(machine->calls(call::event_synchronize), 1u);
 }
 
 TEST_F(upstream_test, a_resource_is_one) {

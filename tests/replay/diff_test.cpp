@@ -110,8 +110,16 @@ TEST(summary, takes_an_address_that_comes_again_for_another_block) {
 
 TEST(summary, of_nothing_is_nothing) {
   const peak_summary summary = summarize(recording{});
-  EXPECT_EQ(holding{}, summary.live);
+  EXPECT_EQ(0u, summary.live.bytes);
+  EXPECT_EQ(0u, summary.live.blocks);
+  EXPECT_EQ(0u, summary.time);
   EXPECT_TRUE(summary.by_tag.empty());
+  EXPECT_TRUE(summary.by_size.empty());
+  EXPECT_TRUE(summary.by_site.empty());
+  EXPECT_EQ(0u, summary.allocations);
+  EXPECT_EQ(0u, summary.allocated_bytes);
+  EXPECT_EQ(0u, summary.reserved_peak);
+  EXPECT_EQ(0u, summary.out_of_memory);
 }
 
 TEST(summary, takes_what_was_reserved_from_the_recording) {

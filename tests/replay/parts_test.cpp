@@ -1,18 +1,33 @@
 // The parts of a replay by themselves: patterns, turns, the meter and the driver's pool.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "replay/backend.hpp"
 #include "replay/metered_driver.hpp"
 #include "replay/patterns.hpp"
 #include "replay/replay_threads.hpp"
+#include "weir/base/error.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/virtual_memory.hpp"
 #include "weir/sim/machine.hpp"
 
 namespace weir::replay {
 namespace {
+
+/// The error that `action` throws.
+template <class Action>
+error thrown_by(const Action& action) {
+  try {
+    action();
+  } catch (const failure& thrown) {
+    return thrown.reason();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
 
 class pattern_tests : public ::testing::TestWithParam<bool> {
  protected:
@@ -117,6 +132,42 @@ TEST_P(pattern_tests, are_checked_however_many_there_are) {
   for (int i = 0; i < 1000; ++i) checked.queue_check(block, memory_, i % 2 == 0 ? first_ : second_);
   EXPECT_EQ(1000u, checked.mismatches());
   EXPECT_EQ(1000u, checked.mismatches());
+}
+
+TEST_P(pattern_tests, free_what_they_copy_to) {
+  {
+    const patterns checked{gpu_, runtime_->driver(), GetParam(), 1};
+    EXPECT_EQ(1u, machine_->calls(driver::call::mem_host_alloc));
+    EXPECT_EQ(0u, machine_->calls(driver::call::mem_free_host));
+  }
+  EXPECT_EQ(1u, machine_->calls(driver::call::mem_host_alloc));
+  EXPECT_EQ(1u, machine_->calls(driver::call::mem_free_host));
+}
+
+TEST_P(pattern_tests, say_which_call_failed) {
+  const auto refused_by = [&](driver::call call, const auto& action) {
+    machine_->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
+    const error reason = thrown_by(action);
+    EXPECT_EQ(errc::driver_error, reason.code);
+    EXPECT_EQ(driver::CUDA_ERROR_UNKNOWN, reason.native);
+    return std::pair{std::string{reason.call}, reason.requested};
+  };
+  using said = std::pair<std::string, bytes>;
+  const auto make = [&] { patterns{gpu_, runtime_->driver(), GetParam(), 1}; };
+  EXPECT_EQ(said("cuMemHostAlloc", 4096 * 8 * 4), refused_by(driver::call::mem_host_alloc, make));
+  EXPECT_EQ(said("cuCtxPushCurrent", 0), refused_by(driver::call::ctx_push_current, make));
+
+  patterns checked{gpu_, runtime_->driver(), GetParam(), 1};
+  const step block{.size = size, .block = 0};
+  const auto write = [&] { checked.write(block, memory_, first_); };
+  const auto check = [&] { checked.queue_check(block, memory_, first_); };
+  EXPECT_EQ(said("cuMemsetD32Async", 0), refused_by(driver::call::memset_d32_async, write));
+  EXPECT_EQ(said("cuCtxPushCurrent", 0), refused_by(driver::call::ctx_push_current, write));
+  EXPECT_EQ(said("cuMemcpy2DAsync", 0), refused_by(driver::call::memcpy_2d_async, check));
+  EXPECT_EQ(said("cuCtxPushCurrent", 0), refused_by(driver::call::ctx_push_current, check));
+  write();
+  check();
+  EXPECT_EQ(0u, checked.mismatches());
 }
 
 INSTANTIATE_TEST_SUITE_P(fills, pattern_tests, ::testing::Bool(),
@@ -269,6 +320,50 @@ TEST_F(driver_pool_tests, has_nothing_where_there_is_no_memory) {
   EXPECT_NE(nullptr, block);
   backend_->free(block, first_);
   backend_->close();
+}
+
+TEST_F(driver_pool_tests, says_which_call_failed) {
+  void* const block = allocate(mebibyte);
+  const auto refused_by = [&](driver::call call, const auto& action) {
+    machine_->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
+    const error reason = thrown_by(action);
+    EXPECT_EQ(errc::driver_error, reason.code);
+    EXPECT_EQ(driver::CUDA_ERROR_UNKNOWN, reason.native);
+    return std::pair{std::string{reason.call}, reason.requested};
+  };
+  using said = std::pair<std::string, bytes>;
+  const auto request = [&] { EXPECT_EQ(nullptr, allocate(5 * mebibyte)); };
+  const auto free = [&] { backend_->free(block, first_); };
+  const auto ask = [&] { EXPECT_EQ(0u, backend_->take_reserved_peak()); };
+  const auto close = [&] { backend_->close(); };
+  EXPECT_EQ(said("cuMemAllocFromPoolAsync", 5 * mebibyte),
+            refused_by(driver::call::mem_alloc_from_pool_async, request));
+  EXPECT_EQ(said("cuMemFreeAsync", 0), refused_by(driver::call::mem_free_async, free));
+  EXPECT_EQ(said("cuMemPoolGetAttribute", 0),
+            refused_by(driver::call::mem_pool_get_attribute, ask));
+  EXPECT_EQ(said("cuMemPoolSetAttribute", 0),
+            refused_by(driver::call::mem_pool_set_attribute, ask));
+  EXPECT_EQ(said("cuMemPoolDestroy", 0), refused_by(driver::call::mem_pool_destroy, close));
+  const auto refuse_context = [&](const auto& action) {
+    return refused_by(driver::call::ctx_push_current, action);
+  };
+  EXPECT_EQ(said("cuCtxPushCurrent", 0), refuse_context(request));
+  EXPECT_EQ(said("cuCtxPushCurrent", 0), refuse_context(free));
+  EXPECT_EQ(said("cuCtxPushCurrent", 0), refuse_context(ask));
+  EXPECT_EQ(said("cuCtxPushCurrent", 0), refuse_context(close));
+  free();
+  close();
+}
+
+TEST(driver_pool, needs_the_device_s_context) {
+  const auto machine = sim::machine::create().value();
+  const auto opened = runtime::open_simulated(machine).value();
+  const device gpu = opened->device(device_id{0}).value();
+  machine->fail(driver::call::ctx_push_current, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto refused = make_driver_pool_backend(gpu, {});
+  EXPECT_EQ(errc::driver_error, refused.code());
+  EXPECT_EQ("cuCtxPushCurrent", refused.error().call);
+  EXPECT_EQ(0u, machine->calls(driver::call::mem_pool_create));
 }
 
 TEST(driver_pool, needs_a_device_that_has_pools) {

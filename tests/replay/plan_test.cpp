@@ -65,6 +65,16 @@ TEST(plan, blocks_go_into_the_smallest_gap_that_fits) {
   EXPECT_EQ((std::vector<std::uint64_t>{0, 10, 19, 27, 34, 27, 10, 14, 18}), planned.offsets);
 }
 
+TEST(plan, of_gaps_that_are_alike_the_lowest_is_taken) {
+  // At step 5 there are two gaps of 9 bytes: one block left the first, two the second.
+  const std::vector<lifetime> blocks{{10, 0, 10}, {9, 0, 2},  {8, 0, 10}, {5, 0, 2},
+                                     {4, 0, 2},   {3, 0, 10}, {2, 5, 9}};
+  const plan planned = make_plan(blocks);
+  expect_valid(blocks, planned);
+  EXPECT_EQ(39u, planned.height);
+  EXPECT_EQ((std::vector<std::uint64_t>{0, 10, 19, 27, 32, 36, 10}), planned.offsets);
+}
+
 TEST(plan, blocks_lie_above_all_that_they_meet) {
   // What lies in the place of the first, later, ends lower.
   const std::vector<lifetime> blocks{{6, 0, 2}, {1, 0, 4}, {3, 2, 4}, {2, 2, 4}};

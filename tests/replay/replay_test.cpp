@@ -381,6 +381,11 @@ TEST(names, are_near_where_few_letters_differ) {
   EXPECT_EQ(2u, edit_distance("ab", "ba"));
   EXPECT_EQ(3u, edit_distance("kitten", "sitting"));
   EXPECT_EQ("b", nearest("c", {"aa", "b", "d"}));  // the first of equals
+  EXPECT_EQ("abc", nearest("abc", {"bc", "abc", "ab"}));
+  EXPECT_EQ("b", nearest("", {"aa", "b", "c"}));
+  // Of a long word the first 64 letters count.
+  EXPECT_EQ("b", nearest(std::string(63, 'a') + 'b', {"c", "b"}));
+  EXPECT_EQ("c", nearest(std::string(64, 'a') + 'b', {"c", "b"}));
 }
 
 TEST(names, devices_are_read) {

@@ -350,6 +350,22 @@ TEST(report_groups, a_site_is_tallied_over_its_blocks) {
   EXPECT_EQ(sites[1].lifetime, 0U);
 }
 
+TEST(report_groups, a_site_of_blocks_without_bytes_held_none) {
+  recording_writer writer;
+  writer.out.stacks = {{0}};
+  writer.allocate(0x1000, 0, 0, 0, 1);
+  writer.deallocate(0x1000);
+  const report::history history = make_history(writer.out);
+  const auto sites = tally_sites(writer.out, history);
+  ASSERT_EQ(sites.size(), 1U);
+  EXPECT_EQ(sites[0].blocks, 1U);
+  EXPECT_EQ(sites[0].bytes, 0U);
+  EXPECT_EQ(sites[0].most, 0U);
+  EXPECT_EQ(sites[0].at_peak, 0U);
+  EXPECT_EQ(sites[0].at_end, 0U);
+  EXPECT_EQ(sites[0].lifetime, 1000U);
+}
+
 TEST(report_groups, are_named_and_ordered_by_what_they_held_at_most) {
   recording_writer writer;
   writer.out.tags = {"", "weights"};
@@ -443,6 +459,11 @@ TEST(report_groups, a_site_is_named_by_the_frame_of_the_program) {
   EXPECT_EQ(site_label(recorded, {2, 0}), "an empty stack");
   EXPECT_EQ(site_label(recorded, {3, 0}), "an empty stack");
   EXPECT_EQ(site_label(recording{}, {0, 2048}), "2 KiB");
+  recorded.frames.emplace_back("gone");
+  recorded.frames.pop_back();
+  recorded.stacks = {{3, 1, 0}, {3}};  // the number behind the last
+  EXPECT_EQ(site_label(recorded, {1, 0}), "x at /usr/lib/site-packages/a.py:1");
+  EXPECT_EQ(site_label(recorded, {2, 0}), "an empty stack");
   for (const char* const library :
        {"f at /x/torch/y.py:1", "f at /site-packages/y.py:1", "f at /dist-packages/y.py:1",
         "c10::f", "at::f", "weir::f", "<frozen f>"}) {
@@ -529,6 +550,107 @@ TEST_P(kept_blocks, what_is_kept_is_exact_at_the_moments_it_is_kept_for) {
 }
 
 INSTANTIATE_TEST_SUITE_P(budgets, kept_blocks, testing::Values(100'000, 4'000, 500, 40));
+
+/// A history made up of blocks alone.
+class kept_few : public testing::Test {
+ protected:
+  /// A bin for each event.
+  void bins(std::uint32_t count) {
+    history.live.assign(count, 0);
+    finest.time.resize(count);
+    finest.moment.resize(count);
+    std::iota(finest.moment.begin(), finest.moment.end(), 0U);
+  }
+  void block(std::uint64_t size, std::uint32_t start, std::uint32_t end) {
+    block_lifetime added;
+    added.size = added.rounded = size;
+    added.start = start;
+    added.end = end;
+    history.blocks.push_back(added);
+  }
+  /// A small block for each event, live behind it alone.
+  void short_lives(std::uint32_t count) {
+    bins(count);
+    for (std::uint32_t i = 0; i < count; ++i) block(100, i, i + 1);
+  }
+  [[nodiscard]] static std::vector<std::uint32_t> kept(const selection& selected) {
+    std::vector<std::uint32_t> all;
+    for (std::uint32_t i = 0; i < selected.kept.size(); ++i)
+      if (selected.kept[i]) all.push_back(i);
+    return all;
+  }
+  [[nodiscard]] static std::vector<std::uint32_t> numbers(std::uint32_t first, std::uint32_t end) {
+    std::vector<std::uint32_t> all(end - first);
+    std::iota(all.begin(), all.end(), first);
+    return all;
+  }
+  /// So many moments of `all`, evenly spread, and the last one.
+  [[nodiscard]] static std::vector<std::uint32_t> spread(std::uint32_t all, std::uint32_t count) {
+    std::vector<std::uint32_t> moments;
+    for (std::uint32_t i = 0; i < count; ++i) moments.push_back(i * all / count);
+    moments.push_back(all - 1);
+    return moments;
+  }
+
+  report::history history;
+  series finest;
+};
+
+TEST_F(kept_few, all_are_kept_where_there_is_room) {
+  short_lives(50);
+  block(100, 10, 10);  // at no moment
+  block(100, 10, 12);
+  history.blocks.back().placed = false;
+  const selection all = select_blocks(history, finest, {49}, 50);
+  EXPECT_EQ(kept(all), numbers(0, 50));
+  EXPECT_EQ(all.small_below, 0U);
+  EXPECT_EQ(all.left_out_below, 0U);
+  EXPECT_TRUE(all.key_moments.empty());
+  EXPECT_EQ(all.moments.size(), 51U);
+  EXPECT_NE(select_blocks(history, finest, {49}, 49).small_below, 0U);
+}
+
+TEST_F(kept_few, small_ones_are_those_of_as_many_moments_as_there_is_room_for) {
+  short_lives(1000);
+  const selection some = select_blocks(history, finest, {999}, 130);
+  EXPECT_EQ(some.key_moments, spread(1000, 64)) << "with the exact one 65, which is half";
+  EXPECT_EQ(kept(some), some.key_moments);
+  EXPECT_EQ(some.small_below, 1024U);
+  EXPECT_EQ(some.left_out_below, 0U);
+  const selection fewer = select_blocks(history, finest, {999}, 129);
+  EXPECT_EQ(fewer.key_moments, spread(1000, 32));
+  EXPECT_EQ(kept(fewer), fewer.key_moments);
+  const selection one = select_blocks(history, finest, {999}, 4);
+  EXPECT_EQ(one.key_moments, spread(1000, 1));
+}
+
+TEST_F(kept_few, no_more_than_512_moments_are_added) {
+  short_lives(2000);
+  const selection some = select_blocks(history, finest, {1999}, 1900);
+  EXPECT_EQ(some.key_moments, spread(2000, 512));
+  EXPECT_EQ(kept(some), some.key_moments);
+}
+
+TEST_F(kept_few, large_ones_are_kept_at_every_moment_and_the_smallest_left_out) {
+  bins(100);
+  for (const std::uint64_t size : {1024U, 2048U, 4096U})
+    for (int i = 0; i < 30; ++i) block(size, 0, 100);
+  const selection some = select_blocks(history, finest, {7, 99}, 80);
+  EXPECT_EQ(some.small_below, 4096U);
+  EXPECT_THAT(some.key_moments, ElementsAre(7, 99)) << "the exact ones alone";
+  EXPECT_EQ(some.left_out_below, 2048U);
+  EXPECT_EQ(kept(some), numbers(30, 90));
+}
+
+TEST_F(kept_few, the_first_to_be_left_out_are_below_512_bytes) {
+  bins(10);
+  for (int i = 0; i < 30; ++i) block(511, 0, 10);
+  for (int i = 0; i < 20; ++i) block(512, 0, 10);
+  const selection some = select_blocks(history, finest, {9}, 40);
+  EXPECT_EQ(some.small_below, 1024U);
+  EXPECT_EQ(some.left_out_below, 512U);
+  EXPECT_EQ(kept(some), numbers(30, 50));
+}
 
 TEST(report_regions, are_whole_pages_without_the_wide_gaps) {
   recording_writer writer;

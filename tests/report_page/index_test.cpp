@@ -452,5 +452,67 @@ TEST_F(long_recording, leaves_out_what_does_not_fit_in_steps) {
   }
 }
 
+TEST_F(long_recording, shows_the_peak_and_every_failure_exactly) {
+  for (const std::uint32_t event : {5000U, 11'000U}) {
+    trace_event& failed = writer.out.events[event];
+    failed = trace_event{.time = failed.time, .size = 99, .stream = 3};
+    failed.kind = trace_kind::out_of_memory;
+  }
+  const report::history changed = make_history(writer.out);
+  // So few blocks that no other moment has room for its small ones; the peak is one of a bin.
+  const page_index index{make_page({writer.out, ""}, {.bins = 1 << 10, .blocks = 4})};
+  EXPECT_EQ(index.layout, "shift 5, bins 625, levels 1, level shift 2, tile 512");
+  EXPECT_EQ(changed.peak, 8192U - 1);
+  EXPECT_THAT(index.key_moments, ElementsAre(5000, changed.peak, 11'000));
+}
+
+TEST(report_store, has_what_is_mapped_at_the_moments_that_can_be_shown) {
+  recording_writer writer;
+  const auto add = [&](trace_kind kind, std::uint64_t address, std::uint64_t size) {
+    trace_event& event = writer.add(kind);
+    event.address = address;
+    event.size = size;
+  };
+  add(trace_kind::reserve, 16 * mib, 2 * mib);   // 0 to 2
+  writer.marker("");                             // 1
+  add(trace_kind::release, 16 * mib, 2 * mib);   // 2
+  add(trace_kind::reserve, 32 * mib, 4 * mib);   // 3 to 5
+  writer.marker("");                             // 4
+  add(trace_kind::release, 32 * mib, 4 * mib);   // 5
+  add(trace_kind::reserve, 64 * mib, 6 * mib);   // 6 to the end
+  add(trace_kind::reserve, 128 * mib, 8 * mib);  // 7 to the end
+  const report::history history = make_history(writer.out);
+  ASSERT_EQ(history.mappings.size(), 4U);
+  const auto stored = [&](std::vector<std::uint32_t> moments) {
+    selection chosen;
+    chosen.moments = std::move(moments);
+    chunk_store store;
+    EXPECT_EQ(store_block_index(history, {}, chosen, store).size(), 1U);
+    unpacker piece{inflated(from_base64(store.text()))};
+    EXPECT_EQ(piece.number(), 0U) << "blocks";
+    std::vector<numbers> mappings;
+    std::uint64_t start = 0;
+    std::uint64_t address = 0;
+    for (std::uint64_t left = piece.number(); left > 0; --left) {
+      start = piece.difference(start);
+      const std::uint64_t duration = piece.number();
+      address = piece.difference(address);
+      mappings.push_back({start, duration, address, piece.number()});
+    }
+    EXPECT_TRUE(piece.done());
+    return mappings;
+  };
+  const numbers first{0, 2, 16 * mib, 2 * mib};
+  const numbers second{3, 2, 32 * mib, 4 * mib};
+  const numbers third{6, 2, 64 * mib, 6 * mib};
+  const numbers fourth{7, 1, 128 * mib, 8 * mib};
+  EXPECT_THAT(stored({0, 1, 2, 3, 4, 5, 6, 7}), ElementsAre(first, second, third, fourth));
+  EXPECT_THAT(stored({1, 6}), ElementsAre(first, third));
+  EXPECT_THAT(stored({2, 4, 5}), ElementsAre(second));
+  EXPECT_THAT(stored({2, 5}), IsEmpty());
+  EXPECT_THAT(stored({7}), ElementsAre(third, fourth));
+  EXPECT_THAT(stored({}), IsEmpty());
+}
+
 }  // namespace
 }  // namespace weir::report_test

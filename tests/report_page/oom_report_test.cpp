@@ -78,6 +78,14 @@ TEST_F(oom_report_test, five_tags_are_named_those_that_hold_most) {
               ElementsAre(Pair(3, 900), Pair(7, 700), Pair(6, 600), Pair(5, 500), Pair(4, 400)));
 }
 
+TEST_F(oom_report_test, tags_that_hold_as_much_keep_their_order) {
+  for (std::uint16_t tag = 1; tag <= 4; ++tag)
+    writer.allocate(tag * mib, tag == 3 ? 900 : 100, 0, tag);
+  add(trace_kind::out_of_memory, mib);
+  EXPECT_THAT(explain_one().tags,
+              ElementsAre(Pair(3, 900), Pair(1, 100), Pair(2, 100), Pair(4, 100)));
+}
+
 TEST_F(oom_report_test, the_first_ones_are_explained) {
   for (std::uint64_t i = 0; i < 4; ++i) {
     writer.allocate((1 + i) * mib, 512);

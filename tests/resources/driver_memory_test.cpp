@@ -122,6 +122,16 @@ TEST_F(driver_memory_test, after_the_end_of_the_driver_there_is_nothing_to_tell)
   EXPECT_EQ(code_of(plain.try_allocate(4_MiB, stream)), errc::driver_gone);
 }
 
+TEST_F(driver_memory_test, a_driver_that_goes_during_the_end_leaves_nothing_to_tell) {
+  {
+    auto plain = plain_resource::create(gpu).value();
+    static_cast<void>(plain.try_allocate(4_MiB, stream).value());
+    machine->fail(call::ctx_synchronize, 1, driver::CUDA_ERROR_DEINITIALIZED);
+  }
+  EXPECT_EQ(machine->calls(call::mem_free), 0U) << "it went with the driver";
+  EXPECT_THAT(take_reports(), ::testing::IsEmpty());
+}
+
 TEST_F(driver_memory_test, a_forked_child_is_told_and_frees_nothing) {
   auto plain = std::make_optional(plain_resource::create(gpu).value());
   void* const p = plain->try_allocate(4_MiB, stream).value();

@@ -77,10 +77,36 @@ TEST_F(limiting_test, nothing_costs_nothing) {
   EXPECT_EQ(limited.used(), 0_B);
 }
 
+/// A resource that hands out nothing, whatever the size, and calls that no error.
+struct empty_handed_resource {
+  result<void*> try_allocate(bytes, const stream_ref&, bytes) { return nullptr; }
+  result<void> try_deallocate(void*, bytes, const stream_ref&) { return errc::foreign_pointer; }
+  [[nodiscard]] weir::device device() const { return home; }
+  friend bool operator==(const empty_handed_resource&, const empty_handed_resource&) = default;
+  weir::device home;
+};
+
+TEST_F(limiting_test, an_upstream_that_hands_out_nothing_costs_no_budget) {
+  auto limited = limiting_resource::create(empty_handed_resource{gpu}, 1_KiB).value();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(limited.try_allocate(1_KiB, stream).value(), nullptr);
+  EXPECT_EQ(limited.used(), 0_B);
+}
+
 TEST_F(limiting_test, the_latest_frees_are_remembered) {
   auto limited = limiting_resource::create(ledger, 1_MiB).value();
   std::vector<void*> all;
   for (int i = 0; i < 32; ++i) all.push_back(limited.try_allocate(1_KiB, stream).value());
+  for (void* const each : all) EXPECT_TRUE(limited.try_deallocate(each, 1_KiB, stream));
+  for (void* const each : all)
+    EXPECT_EQ(code_of(limited.try_deallocate(each, 1_KiB, stream)), errc::double_free);
+}
+
+// Each part of the table remembers 32. Were all pointers in one part, threads would wait for each
+// other, too.
+TEST_F(limiting_test, the_live_are_spread_over_the_table) {
+  auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  std::vector<void*> all;
+  for (int i = 0; i < 256; ++i) all.push_back(limited.try_allocate(1_KiB, stream).value());
   for (void* const each : all) EXPECT_TRUE(limited.try_deallocate(each, 1_KiB, stream));
   for (void* const each : all)
     EXPECT_EQ(code_of(limited.try_deallocate(each, 1_KiB, stream)), errc::double_free);

@@ -196,6 +196,25 @@ TEST_F(logging_test, half_a_row_is_ended_before_the_next) {
   EXPECT_EQ(logged.lost_rows(), 2U);
 }
 
+TEST_F(logging_test, what_an_earlier_call_said_is_not_an_interruption) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("weir_errno_log_" + std::to_string(::getpid()) + ".csv");
+  auto logged = logging_resource::create(ledger, path.string()).value();
+  const auto header = std::filesystem::file_size(path);
+  void* p = nullptr;
+  {
+    const file_size_limit full{1 << 16};  // where it would be written for ever
+    errno = EINTR;
+    p = logged.try_allocate(1_KiB, stream).value();
+  }
+  const auto row = std::filesystem::file_size(path) - header;
+  EXPECT_GT(row, 0U);
+  EXPECT_LT(row, 192U) << "one row";
+  EXPECT_EQ(logged.lost_rows(), 0U);
+  EXPECT_TRUE(logged.try_deallocate(p, 1_KiB, stream));
+  std::filesystem::remove(path);
+}
+
 TEST_F(logging_test, a_full_disk_is_the_state_of_the_log) {
   auto logged = logging_resource::create(ledger, "/dev/full").value();
   void* const p = logged.try_allocate(1_KiB, stream).value();

@@ -1,6 +1,9 @@
 // tracking_resource: who is live, from where, and which frees are wrong.
+#include <dlfcn.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
@@ -65,6 +68,60 @@ TEST_F(tracking_test, texts_without_stacks_are_exact) {
   EXPECT_EQ(to_string(live_report{}), "0 live allocations, 0 B\n");
 }
 
+TEST_F(tracking_test, what_is_not_said_of_an_allocation_is_nothing) {
+  const live_allocation none;
+  EXPECT_EQ(none.pointer, nullptr);
+  EXPECT_EQ(none.stream, nullptr);
+  EXPECT_EQ(none.time, std::chrono::system_clock::time_point{});
+  EXPECT_TRUE(none.symbols().empty());
+  EXPECT_EQ(to_string(none), "#0 0 B at (nil) by thread 0");
+}
+
+/// An allocation of one call site; nothing lies at addresses that small.
+live_allocation made_at(std::uintptr_t address, bytes size, std::uint64_t number) {
+  return {.pointer = nullptr,
+          .size = size,
+          .number = number,
+          .thread = 4711,
+          .stack = {reinterpret_cast<void*>(address)}};
+}
+
+TEST_F(tracking_test, the_largest_call_site_comes_first_and_equal_ones_by_address) {
+  const live_report report{
+      {made_at(0x30, 2_KiB, 1), made_at(0x20, 1_KiB, 2), made_at(0x40, 5_KiB, 3),
+       made_at(0x20, 1_KiB, 4), made_at(0x10, 2_KiB, 5)},
+      11_KiB};
+  EXPECT_EQ(to_string(report),
+            "5 live allocations, 11 KiB\n"
+            "1 of them, 5 KiB, first #3 by thread 4711\n    0x40\n"
+            "1 of them, 2 KiB, first #5 by thread 4711\n    0x10\n"
+            "2 of them, 2 KiB, first #2 by thread 4711\n    0x20\n"
+            "1 of them, 2 KiB, first #1 by thread 4711\n    0x30\n");
+}
+
+TEST_F(tracking_test, a_frame_is_told_with_its_function_and_file) {
+  static char without_a_name[2];
+  // Behind the call, as return addresses are.
+  auto* const in_function = reinterpret_cast<char*>(&a_place_to_find) + 1;
+  auto* const in_data = &without_a_name[1];
+  Dl_info program{};
+  ASSERT_NE(::dladdr(in_function, &program), 0);
+  ASSERT_NE(program.dli_fname, nullptr);
+  const std::string file = std::string{" in "} + program.dli_fname;
+  const auto text_of = [](void* address) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%p", address);
+    return std::string{text};
+  };
+  const live_allocation allocation{.stack = {in_function, in_data}};
+  const auto lines = allocation.symbols();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[0], ::testing::StartsWith(text_of(in_function) +
+                                              " weir::testing_support::a_place_to_find("));
+  EXPECT_THAT(lines[0], ::testing::EndsWith(")" + file));
+  EXPECT_EQ(lines[1], text_of(in_data) + " ?" + file);
+}
+
 TEST_F(tracking_test, stacks_can_be_left_out_or_cut) {
   auto bare = tracking_resource::create(ledger, {.stacks = false}).value();
   void* const p = bare.try_allocate(1_KiB, stream).value();
@@ -77,6 +134,29 @@ TEST_F(tracking_test, stacks_can_be_left_out_or_cut) {
   for (const std::size_t depth : {std::size_t{0}, std::size_t{65}})
     EXPECT_EQ(code_of(tracking_resource::create(ledger, {.stacks = true, .depth = depth})),
               errc::invalid_argument);
+}
+
+/// Requests below so many frames of its own.
+[[gnu::noinline]] void* deep_below(int frames, tracking_resource& memory,
+                                   const stream_ref& stream) {
+  void* const pointer = frames == 0 ? memory.try_allocate(1_KiB, stream).value()
+                                    : deep_below(frames - 1, memory, stream);
+  EXPECT_NE(pointer, nullptr);  // keeps the call from being the last thing here
+  return pointer;
+}
+
+TEST_F(tracking_test, stacks_have_24_frames_unless_told_otherwise) {
+  EXPECT_TRUE(tracking_options{}.stacks);
+  EXPECT_EQ(tracking_options{}.depth, 24U);
+  const auto frames_of = [&](tracking_options settings) {
+    auto tracked = tracking_resource::create(ledger, settings).value();
+    void* const p = deep_below(80, tracked, stream);
+    const std::size_t frames = tracked.live().allocations.front().stack.size();
+    EXPECT_TRUE(tracked.try_deallocate(p, 1_KiB, stream));
+    return frames;
+  };
+  EXPECT_EQ(frames_of({}), 24U);
+  EXPECT_EQ(frames_of({.stacks = true, .depth = 64}), 64U);
 }
 
 TEST_F(tracking_test, wrong_frees_are_told) {

@@ -34,6 +34,12 @@ std::string path_of(const char* name) {
   return ::testing::TempDir() + "weir_share_" + name + std::to_string(::getpid());
 }
 
+TEST(share_peer, is_nobody_until_the_kernel_says_who) {
+  EXPECT_EQ(share_peer{}.process, 0);
+  EXPECT_EQ(share_peer{}.user, 0u);
+  EXPECT_EQ(share_message{}.from, share_peer{});
+}
+
 bool closes_on_exec(int number) { return (::fcntl(number, F_GETFD) & FD_CLOEXEC) != 0; }
 
 /// A socket at a path that no share_listener made.

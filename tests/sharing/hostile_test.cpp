@@ -313,6 +313,43 @@ TEST_P(hostile_peer, sends_another_number_of_descriptors) {
   expect_usable(4);
 }
 
+TEST_P(hostile_peer, that_says_nothing_costs_no_time) {
+  const auto thread_time = [] {
+    timespec used{};
+    EXPECT_EQ(::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used), 0);
+    return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
+  };
+  std::atomic<bool> waits{true};
+  std::thread waiting{[&] {
+    const auto before = thread_time();
+    EXPECT_EQ(code_of(link->receive(200ms)), errc::not_ready);
+    EXPECT_LT(thread_time() - before, 50ms) << "it sleeps until something comes";
+    waits = false;
+  }};
+  // Whoever else looks for messages, and finds none, wakes nobody.
+  while (waits) {
+    EXPECT_EQ(link->outstanding(), 0u);
+    EXPECT_EQ(code_of(other->end.receive(5ms)), errc::not_ready);
+  }
+  waiting.join();
+}
+
+TEST_P(hostile_peer, is_not_to_blame_where_somebody_closed_the_descriptor) {
+  other->offer(ticket(1), one(good));
+  std::vector<bool> before(1024);
+  for (int i = 0; i < 1024; ++i) before[static_cast<std::size_t>(i)] = ::fcntl(i, F_GETFD) != -1;
+  auto offer = link->receive(1s).value();
+  int received = 0;
+  while (received < 1024 &&
+         (before[static_cast<std::size_t>(received)] || ::fcntl(received, F_GETFD) == -1))
+    ++received;
+  ASSERT_LT(received, 1024);
+  ::close(received);
+  EXPECT_EQ(reason_of(offer.open_memory()), "invalid_argument: a descriptor that is no memory");
+  // What the offer closes is open again, and its own.
+  ASSERT_EQ(::fcntl(good.get(), F_DUPFD_CLOEXEC, received), received);
+}
+
 TEST_P(hostile_peer, sends_descriptors_of_other_things) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);

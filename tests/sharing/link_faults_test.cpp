@@ -1,5 +1,7 @@
 // Sharing on a machine whose calls fail: one error each, and nothing stays behind. Simulated only.
 #include <cstring>
+#include <optional>
+#include <vector>
 
 #include "sharing/session.hpp"
 #include "sharing/sharing_fixture.hpp"
@@ -135,6 +137,80 @@ TEST_F(link_faults, name_the_call_that_failed) {
             driver::info(call::mem_get_allocation_properties).symbol);
   EXPECT_EQ(here().outstanding(), 0u);
   ASSERT_EQ(machine->driver().mem_free(plain), CUDA_SUCCESS);
+}
+
+/// What a driver that opens a process's own handles answers, and what it was asked to close.
+namespace own_handles {
+CUresult answer = CUDA_SUCCESS;
+CUdeviceptr opened = 0;
+std::vector<CUdeviceptr> closed;
+}  // namespace own_handles
+
+// No driver opens a handle in the process that made it; this one does.
+TEST_F(link_faults, of_legacy_memory_close_it_again) {
+  CUdeviceptr plain = 0;
+  CUdeviceptr other = 0;
+  ASSERT_EQ(machine->driver().mem_alloc(&plain, 2 << 20), CUDA_SUCCESS);
+  ASSERT_EQ(machine->driver().mem_alloc(&other, 4 << 20), CUDA_SUCCESS);
+  own_handles::closed.clear();
+  table calls = machine->driver();
+  calls.ipc_open_mem_handle = [](CUdeviceptr* address, CUipcMemHandle, unsigned) {
+    *address = own_handles::opened;
+    return own_handles::answer;
+  };
+  calls.ipc_close_mem_handle = [](CUdeviceptr address) {
+    own_handles::closed.push_back(address);
+    return CUDA_SUCCESS;
+  };
+  {
+    const auto opener = runtime::open_table(calls, "opens its own handles", machine).value();
+    const device home = opener->device(device_id{0}).value();
+    auto [from, to] = open_link_to_itself(opener);
+    const auto open = [&, &sender = from, &receiver = to](CUresult answer, CUdeviceptr address,
+                                                          std::optional<call> failing = {}) {
+      static_cast<void>(sender.offer_legacy(home, plain).value());
+      auto offer = receiver.receive(1s).value();
+      own_handles::answer = answer;
+      own_handles::opened = address;
+      if (failing) machine->fail(*failing, 1, CUDA_ERROR_ILLEGAL_STATE);
+      return offer.open_memory();
+    };
+    using addresses = std::vector<CUdeviceptr>;
+
+    const auto refused = open(CUDA_ERROR_ILLEGAL_STATE, plain);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().call, driver::info(call::ipc_open_mem_handle).symbol);
+    EXPECT_EQ(own_handles::closed, addresses{}) << "there is nothing to close";
+
+    const auto unmeasured = open(CUDA_SUCCESS, plain, call::mem_get_address_range);
+    ASSERT_FALSE(unmeasured);
+    EXPECT_EQ(unmeasured.error().call, driver::info(call::mem_get_address_range).symbol);
+    EXPECT_EQ(unmeasured.error().native, CUDA_ERROR_ILLEGAL_STATE);
+    EXPECT_EQ(own_handles::closed, addresses{plain});
+
+    const auto larger = open(CUDA_SUCCESS, other);
+    ASSERT_FALSE(larger);
+    EXPECT_EQ(larger.error(), (error{.code = errc::invalid_argument,
+                                     .requested = 2_MiB,
+                                     .detail = "the memory has 4 MiB"}));
+    EXPECT_EQ(own_handles::closed, (addresses{plain, other}));
+
+    const auto good = open(CUDA_SUCCESS, plain);
+    ASSERT_TRUE(good);
+    EXPECT_EQ(good->mapped_at(), plain);
+    EXPECT_EQ(good->size(), 2_MiB);
+    EXPECT_EQ(own_handles::closed.size(), 2u);
+    EXPECT_TRUE(good->close());
+    EXPECT_EQ(own_handles::closed, (addresses{plain, other, plain}));
+    EXPECT_EQ(from.outstanding(), 0u);
+  }
+  ASSERT_EQ(machine->driver().mem_free(plain), CUDA_SUCCESS);
+  ASSERT_EQ(machine->driver().mem_free(other), CUDA_SUCCESS);
+}
+
+TEST(share_link_options, wait_for_five_seconds_and_let_in_no_other_users) {
+  EXPECT_EQ(share_link_options{}.limit, 5s);
+  EXPECT_FALSE(share_link_options{}.other_users);
 }
 
 TEST_F(link_faults, of_several_unmappings_are_told_by_the_first) {

@@ -319,8 +319,10 @@ TEST_P(shared_memory_test, of_an_allocator_needs_an_exportable_pool) {
     EXPECT_EQ(code_of(shared_memory::allocate(heap, plain, unit(), stream)), errc::not_supported);
     EXPECT_EQ(code_of(shared_memory::allocate(heap, {}, unit(), stream)), errc::invalid_argument);
     EXPECT_EQ(code_of(shared_memory::allocate(heap, pool, {}, stream)), errc::invalid_argument);
-    EXPECT_EQ(reason_of(shared_memory::allocate(heap, pool, unit() * 241, stream)),
+    EXPECT_EQ(reason_of(shared_memory::allocate(heap, pool, unit() * 240 + 1_B, stream)),
               "limit_exceeded: more than 240 handles");
+    EXPECT_EQ(shared_memory::allocate(heap, pool, unit() * 240, stream).value().size(),
+              unit() * 240);
     EXPECT_EQ(plain.stats().blocks.current, 0u);
 
     void* const block = pool.allocate(3_MiB, stream);

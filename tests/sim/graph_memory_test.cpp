@@ -95,12 +95,16 @@ TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
   CUgraphNode node = nullptr;
   const CUdeviceptr p = alloc_node(graph, mib, &alloc);
   ASSERT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_SUCCESS);
-  launch(executable(graph), s);
+  const CUgraphExec exec = executable(graph);
+  launch(exec, s);
   wait_for(s);
   EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
   std::uint64_t value = 1;
-  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
-            CUDA_ERROR_INVALID_VALUE);
+  for (const auto high : {CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH}) {
+    EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, high, &value), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, high, nullptr), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuda.device_set_graph_mem_attribute(7, high, &value), CUDA_ERROR_INVALID_DEVICE);
+  }
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit);
   value = 0;
@@ -111,6 +115,13 @@ TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value),
             CUDA_SUCCESS);
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
+  launch(exec, s);
+  wait_for(s);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value),
+            CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH), unit);
   EXPECT_EQ(cuda.device_set_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &value),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.device_get_graph_mem_attribute(7, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
@@ -263,6 +274,14 @@ TEST_F(graph_memory_test, small_allocations_share_a_unit_without_sharing_bytes) 
   EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
 }
 
+TEST_F(graph_memory_test, an_allocation_may_take_all_that_is_left_of_a_unit) {
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr a = alloc_node(graph, mib);
+  EXPECT_EQ(alloc_node(graph, 31 * mib), a + mib);
+  const CUdeviceptr c = alloc_node(graph, 1);
+  EXPECT_TRUE(c < a || c >= a + unit) << "nothing is left";
+}
+
 TEST_F(graph_memory_test, pages_of_destroyed_graphs_are_cached_and_used_again) {
   const CUstream s = stream();
   for (int i = 0; i < 3; ++i) {
@@ -312,6 +331,106 @@ TEST_F(graph_memory_test, a_reset_of_the_context_takes_everything_along) {
   EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
   EXPECT_EQ(cuda.graph_launch(exec, stream()), CUDA_ERROR_INVALID_VALUE);
   memory(512);  // nothing is captured any more, so nothing is forbidden
+}
+
+class graph_memory_of_two : public graph_fixture {
+ protected:
+  graph_memory_of_two() : graph_fixture{two_devices()} {
+    EXPECT_EQ(cuda.device_primary_ctx_retain(&other_context, 1), CUDA_SUCCESS);
+  }
+  static sim::machine_options two_devices() {
+    sim::machine_options options;
+    options.devices.resize(2);
+    for (auto& spec : options.devices) spec.context_overhead = bytes{};
+    return options;
+  }
+  void use(CUcontext now) { EXPECT_EQ(cuda.ctx_set_current(now), CUDA_SUCCESS); }
+  /// Memory of `device` that a graph made and that stays until somebody frees it.
+  CUdeviceptr made_by_a_graph(int device, CUstream on) {
+    const CUgraph graph = empty_graph();
+    auto wanted = wanting(mib);
+    wanted.poolProps.location.id = device;
+    CUgraphNode node = nullptr;
+    EXPECT_EQ(cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &wanted), CUDA_SUCCESS);
+    launch(executable(graph), on);
+    wait_for(on);
+    return wanted.dptr;
+  }
+  std::uint64_t reserved(int device) {
+    std::uint64_t found = ~std::uint64_t{0};
+    EXPECT_EQ(
+        cuda.device_get_graph_mem_attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &found),
+        CUDA_SUCCESS);
+    return found;
+  }
+
+  CUcontext other_context = nullptr;
+};
+
+TEST_F(graph_memory_of_two, a_reset_leaves_the_other_device_alone) {
+  const CUdeviceptr here = made_by_a_graph(0, stream());
+  use(other_context);
+  const CUstream other = stream();
+  const CUdeviceptr there = made_by_a_graph(1, other);
+  ASSERT_EQ(machine->used(device_id{0}), bytes{unit});
+  ASSERT_EQ(machine->used(device_id{1}), bytes{unit});
+
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_EQ(machine->used(device_id{0}), bytes{});
+  EXPECT_EQ(reserved(0), 0u);
+  EXPECT_EQ(cuda.mem_free_async(here, other), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(machine->used(device_id{1}), bytes{unit});
+  EXPECT_EQ(reserved(1), unit);
+  work(other, {writes(there, mib)});
+  EXPECT_EQ(cuda.device_graph_mem_trim(1), CUDA_SUCCESS);
+  EXPECT_EQ(reserved(1), unit) << "still in use";
+  EXPECT_EQ(cuda.mem_free_async(there, other), CUDA_SUCCESS);
+  wait_for(other);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+// Peers have no access to each other here: work on the wrong device would be a fault.
+TEST_F(graph_memory_of_two, captured_work_is_done_by_its_streams_device) {
+  const CUstream here = stream();
+  const CUdeviceptr of_here = memory(mib);
+  use(other_context);
+  const CUstream there = stream();
+  const CUdeviceptr of_there = memory(mib);
+  const CUevent mark = event();
+  std::string order;
+  use(context);
+  begin(here);
+  work(here, {writes(of_here, mib)}, [&] { order += 'a'; });
+  graph_fixture::order(there, here);
+  work(there, {writes(of_there, mib)}, [&] { order += 'b'; });
+  use(other_context);
+  ASSERT_EQ(cuda.event_record(mark, there), CUDA_SUCCESS);
+  use(context);
+  ASSERT_EQ(cuda.stream_wait_event(here, mark, 0), CUDA_SUCCESS);
+  work(here, {reads(of_here, mib)}, [&] { order += 'c'; });
+  launch(executable(end(here)), here);
+  wait_for(here);
+  EXPECT_EQ(order, "abc");
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_of_two, a_trim_is_of_one_device) {
+  const CUstream s = stream();
+  const CUdeviceptr here = made_by_a_graph(0, s);
+  EXPECT_EQ(cuda.mem_free_async(here, s), CUDA_SUCCESS);
+  wait_for(s);
+  use(other_context);
+  const CUstream other = stream();
+  const CUdeviceptr there = made_by_a_graph(1, other);
+  EXPECT_EQ(cuda.mem_free_async(there, other), CUDA_SUCCESS);
+  wait_for(other);
+  EXPECT_EQ(reserved(0), unit);
+  EXPECT_EQ(reserved(1), unit);
+  EXPECT_EQ(cuda.device_graph_mem_trim(1), CUDA_SUCCESS);
+  EXPECT_EQ(reserved(0), unit);
+  EXPECT_EQ(reserved(1), 0u);
+  EXPECT_EQ(machine->used(device_id{0}), bytes{unit});
+  EXPECT_EQ(machine->used(device_id{1}), bytes{});
 }
 
 }  // namespace

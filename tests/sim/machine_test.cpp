@@ -1,4 +1,5 @@
 // The machine as a whole: progress, time, costs, faults, devices lost, lifetimes.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -180,6 +181,24 @@ TEST(Progress, WaitingMovesTimedTimeToTheEndOfTheWork) {
   EXPECT_EQ(b.machine->now(), 7ms);
 }
 
+TEST(Progress, AnEventIsReachedWithTheWorkBeforeItAndNotLater) {
+  machine_options wanted = with(progress::timed);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream s = b.stream();
+  const CUstream other = b.stream();
+  const CUevent mark = b.event();
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, {}, 1000ns));
+  ASSERT_EQ(b.cuda.event_record(mark, s), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.stream_wait_event(other, mark, 0), CUDA_SUCCESS);
+  b.machine->advance(999ns);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(b.cuda.stream_query(other), CUDA_ERROR_NOT_READY);
+  b.machine->advance(1ns);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.stream_query(other), CUDA_SUCCESS);
+}
+
 TEST(Progress, AHeldStreamWaitsForItsRelease) {
   bench b;
   const CUstream s = b.stream();
@@ -219,6 +238,13 @@ TEST(Progress, EventsKeepTheTimeBetweenThem) {
   float milliseconds = 0;
   ASSERT_EQ(b.cuda.event_elapsed_time(&milliseconds, start, end), CUDA_SUCCESS);
   EXPECT_FLOAT_EQ(milliseconds, 2.5F);
+  const CUevent never = b.event(CU_EVENT_DEFAULT);
+  const CUevent timeless = b.event();
+  ASSERT_EQ(b.cuda.event_record(timeless, s), CUDA_SUCCESS);
+  for (const CUevent wrong : {never, timeless, CUevent{nullptr}}) {
+    EXPECT_EQ(b.cuda.event_elapsed_time(&milliseconds, start, wrong), CUDA_ERROR_INVALID_HANDLE);
+    EXPECT_EQ(b.cuda.event_elapsed_time(&milliseconds, wrong, end), CUDA_ERROR_INVALID_HANDLE);
+  }
 }
 
 TEST(Progress, AHostFunctionMayNotCallTheDriver) {
@@ -238,12 +264,41 @@ TEST(Progress, AHostFunctionMayNotCallTheDriver) {
   EXPECT_EQ(seen.answer, CUDA_ERROR_NOT_PERMITTED);
 }
 
+TEST(Waiting, NeedsAStreamAndAnEvent) {
+  bench b;
+  const auto nobody = reinterpret_cast<CUstream>(std::uintptr_t{0xdead0});
+  EXPECT_EQ(b.cuda.stream_wait_event(nobody, b.event(), 0), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(b.cuda.stream_wait_event(b.stream(), nullptr, 0), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(b.cuda.stream_wait_event(b.stream(), b.event(), 2), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST(DeviceSpec, IsAnH200UnlessToldOtherwise) {
+  bench b;
+  const auto attribute = [&](CUdevice_attribute which) {
+    int value = -1;
+    EXPECT_EQ(b.cuda.device_get_attribute(&value, which, 0), CUDA_SUCCESS);
+    return value;
+  };
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), 9);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR), 0);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), 132);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS), 1);
+  EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1);
+}
+
 // --- Costs ---------------------------------------------------------------------------------------
 
 TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
   machine_options wanted;
   wanted.costs = cost_table::free();
-  wanted.costs.of[static_cast<std::size_t>(call::mem_set_access)] = {.nanoseconds = 100};
+  // So much a MiB that a single byte would show: these calls are charged for none.
+  wanted.costs.of[static_cast<std::size_t>(call::mem_set_access)] = {.nanoseconds = 100,
+                                                                     .nanoseconds_per_mib = 1e9};
+  wanted.costs.of[static_cast<std::size_t>(call::mem_unmap)] = {.nanoseconds = 7,
+                                                                .nanoseconds_per_mib = 1e9};
   wanted.costs.of[static_cast<std::size_t>(call::mem_create)] = {.nanoseconds = 10,
                                                                  .nanoseconds_per_mib = 1};
   bench b{wanted};
@@ -262,8 +317,45 @@ TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
   const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   ASSERT_EQ(b.cuda.mem_set_access(at, 3 * unit, &access, 1), CUDA_SUCCESS);
   EXPECT_EQ(b.machine->driver_time(), 336ns) << "one call, three handles";
+  ASSERT_EQ(b.cuda.mem_unmap(at, unit), CUDA_SUCCESS);
+  EXPECT_EQ(b.machine->driver_time(), 343ns);
   EXPECT_EQ(b.machine->calls(call::mem_create), 3U);
   EXPECT_EQ(b.machine->calls(call::mem_set_access), 1U);
+}
+
+TEST(Costs, MemoryIsChargedOnceAndByItsBytes) {
+  machine_options wanted;
+  wanted.costs.of.fill({.nanoseconds = 1000, .nanoseconds_per_mib = 10});
+  bench b{wanted};
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  const auto cost = [&](const auto& call) {
+    const auto before = b.machine->driver_time();
+    EXPECT_EQ(call(), CUDA_SUCCESS);
+    return b.machine->driver_time() - before;
+  };
+  CUdeviceptr plain = 0;
+  CUdeviceptr managed = 0;
+  void* pinned = nullptr;
+  CUmemGenericAllocationHandle handle = 0;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  std::vector<char> own(3 * mib);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_alloc(&plain, 4 * mib); }), 1040ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_alloc_managed(&managed, 5 * mib, CU_MEM_ATTACH_GLOBAL); }),
+            1050ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_host_alloc(&pinned, 6 * mib, 0); }), 1060ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_host_register(own.data(), 3 * mib, 0); }), 1030ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_create(&handle, 8 * mib, &properties, 0); }), 1080ns);
+  EXPECT_EQ(cost([&] { return b.cuda.memset_d8_async(plain, 1, 2 * mib, nullptr); }), 1020ns);
+  EXPECT_EQ(cost([&] { return b.cuda.memset_d32_async(plain, 1, mib, nullptr); }), 1040ns);
+  EXPECT_EQ(cost([&] { return b.cuda.memcpy_dtoh(own.data(), plain, 3 * mib); }), 1030ns);
+  EXPECT_EQ(cost([&] { return b.cuda.ctx_synchronize(); }), 1000ns) << "no bytes of its own";
+  EXPECT_EQ(cost([&] { return b.cuda.mem_release(handle); }), 1080ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_host_unregister(own.data()); }), 1030ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_free_host(pinned); }), 1060ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_free(managed); }), 1050ns);
+  EXPECT_EQ(cost([&] { return b.cuda.mem_free(plain); }), 1040ns);
 }
 
 TEST(Costs, TheTableOfAnH200IsWhatWasMeasured) {
@@ -283,6 +375,17 @@ TEST(Costs, TheTableOfAnH200IsWhatWasMeasured) {
   EXPECT_EQ(cost(call::event_record), (pair{200, 0}));
   EXPECT_EQ(cost(call::event_query), (pair{175, 0}));
   EXPECT_EQ(cost(call::stream_wait_event), (pair{166, 0}));
+  EXPECT_EQ(cost(call::event_create), (pair{127, 0}));
+  EXPECT_EQ(cost(call::event_destroy), (pair{127, 0}));
+  EXPECT_EQ(cost(call::event_record_with_flags), (pair{200, 0}));
+  EXPECT_EQ(cost(call::stream_query), (pair{230, 0}));
+  EXPECT_EQ(cost(call::stream_get_id), (pair{27, 0}));
+  EXPECT_EQ(cost(call::stream_is_capturing), (pair{22, 0}));
+  EXPECT_EQ(cost(call::stream_write_value32), (pair{1'500, 0}));
+  EXPECT_EQ(cost(call::ctx_get_current), (pair{10, 0}));
+  EXPECT_EQ(cost(call::pointer_get_attribute), (pair{52, 0}));
+  EXPECT_EQ(cost(call::launch_kernel), (pair{4'100, 0}));
+  EXPECT_EQ(cost(call::memset_d8_async), (pair{1'108, 2'760}));
   EXPECT_EQ(cost(call::mem_address_reserve), (pair{0, 0})) << "not measured: nothing";
   bench b;  // charges them unless told otherwise
   CUdeviceptr at = 0;
@@ -360,7 +463,13 @@ TEST(Faults, ALostDeviceAnswersNothingElse) {
   const CUstream s = b.stream();
   b.machine->lose_device(device_id{0});
   CUdeviceptr at = 0;
+  void* pinned = nullptr;
+  std::vector<char> own(4096);
   EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.mem_alloc_managed(&at, 512, CU_MEM_ATTACH_GLOBAL),
+            CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.mem_host_alloc(&pinned, 512, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(b.cuda.mem_host_register(own.data(), own.size(), 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
   EXPECT_EQ(b.cuda.stream_synchronize(s), CUDA_ERROR_DEVICE_UNAVAILABLE);
   EXPECT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
@@ -389,6 +498,20 @@ TEST(Faults, AKernelThatFaultsStopsItsDeviceForGood) {
   ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
   ASSERT_EQ(b.cuda.device_primary_ctx_retain(&b.context, 0), CUDA_SUCCESS);
   EXPECT_EQ(b.cuda.mem_alloc(&at, 512), CUDA_SUCCESS) << "a reset is the way out";
+}
+
+TEST(Faults, AfterAResetTheDefaultStreamWorksAgain) {
+  bench b{with(progress::manual)};
+  int done = 0;
+  ASSERT_TRUE(b.machine->launch(nullptr, "stray", {writes(0x1000, 16)}));
+  ASSERT_TRUE(b.machine->launch(nullptr, "behind it", {}, [&] { ++done; }));
+  EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.device_primary_ctx_retain(&b.context, 0), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(nullptr, "work", {}, [&] { done += 10; }));
+  EXPECT_EQ(done, 0);
+  b.machine->run_until_idle();
+  EXPECT_EQ(done, 10);
 }
 
 // --- Lifetimes -----------------------------------------------------------------------------------
@@ -453,6 +576,37 @@ TEST(Lifetime, AForkedChildIsRefusedAndMayStartAnew) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(b.cuda.ctx_synchronize(), CUDA_SUCCESS) << "the parent goes on";
+}
+
+// Number 0 is one like any other, in a process that closed its input.
+TEST(Lifetime, AMachineClosesItsDescriptorsAndAmongThemNumberZero) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto is_open = [] { return fcntl(0, F_GETFD) != -1; };
+    const auto leaks = [&](CUmemAllocationHandleType types) {
+      close(0);
+      {
+        bench b;
+        CUmemAllocationProp properties{};
+        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+        properties.requestedHandleTypes = types;
+        CUmemGenericAllocationHandle handle = 0;
+        b.cuda.mem_create(&handle, std::size_t{2} << 20, &properties, 0);
+        if (!is_open()) return true;  // not what is to be tested
+        b.cuda.mem_release(handle);
+        if (types != CU_MEM_HANDLE_TYPE_NONE && is_open()) return true;
+      }
+      return is_open();
+    };
+    const bool common = leaks(CU_MEM_HANDLE_TYPE_NONE);
+    const bool own = leaks(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    _exit((common ? 1 : 0) + (own ? 2 : 0));
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Lifetime, ImpossibleMachinesAreRefused) {

@@ -153,6 +153,31 @@ TEST_F(plain_memory, reaching_past_the_end_is_a_fault) {
   EXPECT_EQ(cuda.mem_alloc(&more, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST_F(plain_memory, a_range_that_wraps_is_a_fault_and_an_empty_one_is_none) {
+  const CUdeviceptr made = plain(4 * mib);
+  const CUstream on = stream();
+  EXPECT_EQ(run(on, {writes(nowhere, 0)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(run(on, {writes(made, ~std::size_t{0})}), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+}
+
+TEST_F(plain_memory, copies_are_named_by_their_sides) {
+  const CUdeviceptr made = plain(64);
+  const CUdeviceptr other = plain(64);
+  std::array<char, 64> own{};
+  const CUstream a = stream();
+  const CUstream b = stream();
+  work(a, {writes(made, 64), writes(other, 64)});
+  EXPECT_EQ(cuda.memcpy_htod_async(made, own.data(), 64, b), CUDA_SUCCESS);
+  work(a, {writes(made, 64)});
+  EXPECT_EQ(cuda.memcpy_dtoh_async(own.data(), made, 64, b), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memcpy_dtod_async(other, made, 64, b), CUDA_SUCCESS);
+  std::vector<std::string> labels;
+  for (const auto& each : machine->hazards()) labels.push_back(each.second.label);
+  EXPECT_THAT(labels, ElementsAre("copy to device", "work", "copy to host", "copy", "copy"));
+}
+
 TEST_F(plain_memory, rows_are_padded) {
   CUdeviceptr address = 0;
   std::size_t pitch = 0;
@@ -473,6 +498,15 @@ TEST_F(pointers, to_unknown_memory) {
   EXPECT_EQ(type, 0);
   EXPECT_EQ(ordinal, -2);
   EXPECT_EQ(host, own);
+}
+
+// Where sums of addresses and sizes wrap, the memory that was found last is not found again.
+TEST_F(pointers, to_the_far_end_of_all_addresses) {
+  const CUdeviceptr address = plain(4 * mib);
+  for (const CUdeviceptr far : {0 - address, 0 - address + mib, ~CUdeviceptr{0}}) {
+    ASSERT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address), address);
+    EXPECT_EQ(attribute_answer(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, far), CUDA_ERROR_INVALID_VALUE);
+  }
 }
 
 TEST_F(pointers, are_asked_properly) {

@@ -69,6 +69,8 @@ TEST(ptx, reads_what_compilers_write) {
 L:
   ret;
 }
+.entry aligned(.param .u32 a, .param .align 16 .b8 b[20], .param .u64 .ptr .global .align 64 c,
+               .param .align 2 .u32 d) { ret; }
 .entry no_parameters { ret; }
 .weak .entry empty_list() { ret; }
 )",
@@ -76,12 +78,17 @@ L:
             CUDA_SUCCESS);
   EXPECT_EQ(found.version, 87);
   EXPECT_EQ(found.target, 90);
-  ASSERT_THAT(found.entries, SizeIs(3));
+  ASSERT_THAT(found.entries, SizeIs(4));
   EXPECT_EQ(found.entries[0].name, "_Z4plain");
   EXPECT_THAT(sizes(found.entries[0]), ElementsAre(8, 24, 4, 1, 8));
   EXPECT_THAT(offsets(found.entries[0]), ElementsAre(0, 8, 32, 36, 40));
-  EXPECT_THAT(sizes(found.entries[1]), IsEmpty());
-  EXPECT_EQ(found.entries[2].name, "empty_list");
+  EXPECT_EQ(found.entries[1].name, "aligned");
+  EXPECT_THAT(sizes(found.entries[1]), ElementsAre(4, 20, 8, 4));
+  EXPECT_THAT(offsets(found.entries[1]), ElementsAre(0, 16, 40, 48));
+  EXPECT_EQ(found.entries[2].name, "no_parameters");
+  EXPECT_THAT(sizes(found.entries[2]), IsEmpty());
+  EXPECT_EQ(found.entries[3].name, "empty_list");
+  EXPECT_THAT(sizes(found.entries[3]), IsEmpty());
 }
 
 TEST(ptx, refuses_what_is_none) {
@@ -317,16 +324,26 @@ TEST_F(modules_test, a_kernel_can_be_captured_and_replayed) {
 
 TEST_F(modules_test, the_grid_reaches_the_callable) {
   std::uint64_t threads = 0;
-  machine->add_kernel({.name = "weir_spin",
-                       .parameters = {8},
-                       .accesses = {},
-                       .run = [&](const sim::kernel_arguments& a) { threads = a.threads(); }});
+  using extents = std::array<unsigned, 3>;
+  std::vector<std::pair<extents, extents>> seen;
+  machine->add_kernel(
+      {.name = "weir_spin",
+       .parameters = {8},
+       .accesses = [&](const sim::kernel_arguments& a,
+                       std::vector<sim::access>&) { seen.emplace_back(a.grid(), a.block()); },
+       .run =
+           [&](const sim::kernel_arguments& a) {
+             threads = a.threads();
+             seen.emplace_back(a.grid(), a.block());
+           }});
   std::uint64_t nanoseconds = 1;
   void* parameters[] = {&nanoseconds};
   ASSERT_EQ(cuda.launch_kernel(function("weir_spin"), 2, 3, 4, 5, 6, 7, 0, on, parameters, nullptr),
             CUDA_SUCCESS);
   wait_for(on);
   EXPECT_EQ(threads, 2u * 3 * 4 * 5 * 6 * 7);
+  const std::pair<extents, extents> launched{{2, 3, 4}, {5, 6, 7}};
+  EXPECT_THAT(seen, ElementsAre(launched, launched));
 }
 
 TEST_F(modules_test, host_functions_happen_in_stream_order) {

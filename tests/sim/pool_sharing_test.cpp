@@ -267,5 +267,38 @@ TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
   EXPECT_EQ(cuda.mem_free(alias), CUDA_SUCCESS);
 }
 
+class pool_exports_of_two : public pool_fixture {
+ protected:
+  pool_exports_of_two() : pool_fixture{by_hand(2)} {}
+};
+
+TEST_F(pool_exports_of_two, an_imported_pool_goes_with_its_own_device_only) {
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUdeviceptr made = take(of, 4096, a);
+  int descriptor = -1;
+  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  CUmemoryPool own = nullptr;
+  ASSERT_EQ(cuda.mem_pool_import_from_shareable_handle(
+                &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  ::close(descriptor);
+  CUmemPoolPtrExportData data{};
+  ASSERT_EQ(cuda.mem_pool_export_pointer(&data, made), CUDA_SUCCESS);
+  CUdeviceptr alias = 0;
+  ASSERT_EQ(cuda.device_primary_ctx_reset(1), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_import_pointer(&alias, own, &data), CUDA_SUCCESS);
+  kernel(a, {reads(alias, 4096)});
+  EXPECT_THAT(hazards(), IsEmpty());
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_import_pointer(&alias, own, &data), CUDA_ERROR_INVALID_VALUE);
+}
+
 }  // namespace
 }  // namespace weir::sim_tests

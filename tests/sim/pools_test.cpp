@@ -451,6 +451,35 @@ TEST_F(pools, bad_allocations_change_nothing) {
   EXPECT_EQ(reserved(of), 0U);
 }
 
+TEST_F(pools, streams_that_do_not_exist_are_told_apart) {
+  const auto nobody = reinterpret_cast<CUstream>(std::uintptr_t{0xdead0});
+  const CUmemoryPool of = make(device_pool());
+  CUdeviceptr made = 0;
+  const auto expect_all = [&](CUstream on, CUresult answer) {
+    EXPECT_EQ(cuda.mem_alloc_from_pool_async(&made, 512, of, on), answer);
+    EXPECT_EQ(cuda.mem_alloc_async(&made, 512, on), answer);
+    EXPECT_EQ(cuda.mem_free_async(0, on), answer);
+  };
+  expect_all(nobody, CUDA_ERROR_INVALID_HANDLE);
+  ASSERT_EQ(cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  expect_all(nullptr, CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(made, 0u);
+}
+
+TEST(pools_of_a_device_without_them, are_the_hosts_alone) {
+  sim::machine_options options = by_hand();
+  options.devices[0].memory_pools = false;
+  const auto machine = sim::machine::create(options).value();
+  const table& cuda = machine->driver();
+  ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+  CUmemPoolProps wanted = device_pool();
+  CUmemoryPool made = nullptr;
+  EXPECT_EQ(cuda.mem_pool_create(&made, &wanted), CUDA_ERROR_NOT_SUPPORTED);
+  wanted.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
+  EXPECT_EQ(cuda.mem_pool_create(&made, &wanted), CUDA_SUCCESS);
+  EXPECT_NE(made, nullptr);
+}
+
 TEST_F(pools, a_plain_free_waits_for_nothing_and_serves_everybody) {
   CUmemoryPool of = keeping();
   const CUdeviceptr made = take(of, 4096, a);

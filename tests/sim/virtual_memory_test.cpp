@@ -14,7 +14,8 @@ using ::testing::IsEmpty;
 
 class virtual_memory : public memory_fixture {
  protected:
-  virtual_memory() : memory_fixture{small_machine(64 * mib, 2)} {}
+  explicit virtual_memory(sim::machine_options options = small_machine(64 * mib, 2))
+      : memory_fixture{std::move(options)} {}
 
   static CUmemAllocationProp properties(int device = 0, CUmemAllocationHandleType types = {}) {
     CUmemAllocationProp wanted{};
@@ -221,6 +222,48 @@ TEST_F(virtual_memory, host_handles_take_no_device_memory) {
   EXPECT_EQ(run(stream(), {writes(range, unit)}), CUDA_SUCCESS);
   wanted.location.id = 99;
   EXPECT_EQ(cuda.mem_create(&handle, unit, &wanted, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+/// A machine whose devices have sizes and addresses, and nothing behind them.
+class unbacked_memory : public virtual_memory {
+ protected:
+  static sim::machine_options nothing_behind() {
+    sim::machine_options options = small_machine(64 * mib, 2);
+    options.back_memory = false;
+    return options;
+  }
+  unbacked_memory() : virtual_memory{nothing_behind()} {}
+};
+
+TEST_F(unbacked_memory, is_counted_but_not_there) {
+  const CUdeviceptr range = reserve(2 * unit);
+  back(range, unit);
+  const CUdeviceptr made = plain(4 * mib);
+  EXPECT_EQ(used(), unit + 4 * mib);
+  EXPECT_FALSE(readable(range));
+  EXPECT_FALSE(readable(made));
+  EXPECT_EQ(cuda.mem_free(made), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_unmap(range, unit), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0U);
+  const CUdeviceptr again = plain(4 * mib);
+  EXPECT_EQ(run(stream(), {writes(again, 16)}), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_F(unbacked_memory, is_there_where_the_host_or_others_may_look) {
+  CUmemAllocationProp wanted = properties();
+  wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  CUmemGenericAllocationHandle on_host = 0;
+  ASSERT_EQ(cuda.mem_create(&on_host, unit, &wanted, 0), CUDA_SUCCESS);
+  const CUdeviceptr range = reserve(2 * unit);
+  ASSERT_EQ(cuda.mem_map(range, unit, 0, on_host, 0), CUDA_SUCCESS);
+  const CUmemAccessDesc for_host{wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  EXPECT_EQ(cuda.mem_set_access(range, unit, &for_host, 1), CUDA_SUCCESS);
+  EXPECT_TRUE(readable(range));
+  const auto shared = create(unit, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  ASSERT_EQ(cuda.mem_map(range + unit, unit, 0, shared, 0), CUDA_SUCCESS);
+  EXPECT_EQ(grant(range + unit, unit), CUDA_SUCCESS);
+  EXPECT_EQ(run(stream(), {writes(range + unit, unit)}), CUDA_SUCCESS);
+  EXPECT_TRUE(readable(reinterpret_cast<std::uintptr_t>(pinned(4096))));
 }
 
 // --- Mapping -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 // - FAKE_VERSION: what cuDriverGetVersion says, and up to which calls are there (13000 is 13.0)
 // - FAKE_DEVICES: how many devices the machine has
 // - FAKE_PLAIN: set, they can do nothing but plain memory
+// - FAKE_ATTRIBUTE: one attribute, by its number, that reads as 0
 // - FAKE_LACKS: a call that is not there
 // - FAKE_REFUSES: a call that fails the first time, with CUDA_ERROR_NOT_PERMITTED
 #include <cstdint>
@@ -67,6 +68,13 @@ const weir::sim::machine& the_machine() {
   return *here.machine;
 }
 
+weir::driver::CUresult attribute_as_told(int* value, weir::driver::CUdevice_attribute attribute,
+                                         weir::driver::CUdevice device) {
+  const auto status = the_machine().driver().device_get_attribute(value, attribute, device);
+  if (static_cast<int>(attribute) == number("FAKE_ATTRIBUTE", 0)) *value = 0;
+  return status;
+}
+
 /// The newest signature of `symbol` that is not newer than `version`, as the driver does it.
 void* find(std::string_view symbol, int version) {
   const weir::driver::table& calls = the_machine().driver();
@@ -80,6 +88,7 @@ void* find(std::string_view symbol, int version) {
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
   offer(#symbol, version, reinterpret_cast<void*>(calls.member));
 #include "weir/driver/calls.def"
+  if (symbol == "cuDeviceGetAttribute") best = reinterpret_cast<void*>(&attribute_as_told);
   return symbol == text("FAKE_LACKS") ? nullptr : best;
 }
 

@@ -3,24 +3,43 @@
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
+import running
+
 arguments = None
 MISSING = "/nonexistent/libcuda.so.1"
+# The features, in their order, and why each works.
+FEATURES = {
+    "caching_allocator": "virtual memory, mapped in handles of 2 MiB",
+    "stream_pools": "the driver's stream-ordered memory pools",
+    "unified_memory": "managed memory, for host and device at once",
+    "pinned_memory": "host memory that the device reaches directly",
+    "sharing_by_descriptor": "handles and pools travel to other processes",
+    "legacy_sharing": "plain allocations travel as cuIpc handles",
+    "graph_capture": "captures can be told apart and own memory",
+    "stream_identity": "a stream's number is never used twice",
+}
+DEVICE = {
+    "number": 0, "name": "weir simulated H200", "pci_bus_id": "0000:01:00.0",
+    "uuid": "776569722d73696d0000000000000000", "memory_total": 150109880320,
+    "memory_free": 150109880320 - 554500096, "compute_major": 9, "compute_minor": 0, "multiprocessors": 132,
+    "granularity": 2 << 20, "recommended_granularity": 2 << 20, "reaches_devices": [],
+    "capabilities": {
+        "unified_addressing": True, "stream_priorities": True, "stream_memory_operations": False,
+        "host_register": True, "rdma": True, "rdma_with_virtual_memory": True, "dma_buf": True,
+        "fabric_handles": True, "multicast": False, "host_memory_pools": True, "host_numa_memory_pools": True,
+        "host_numa_virtual_memory": True, "pageable_memory_access": False, "integrated": False},
+    "features": [{"name": key, "works": "yes", "why": why} for key, why in FEATURES.items()],
+}
 
 
 def weir(*words, **environment):
-    """Runs the command; nothing of the caller's own settings reaches it."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("WEIR_")}
-    # LeakSanitizer takes seconds a run, and the drivers here look for what was left behind themselves.
-    clean["ASAN_OPTIONS"] = clean.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
-    return subprocess.run([arguments.weir, *words], capture_output=True, text=True, timeout=60,
-                          env={**clean, "LC_ALL": "C", **environment}, check=False)
+    return running.run(arguments.weir, words, environment)
 
 
 class Doctor(unittest.TestCase):
@@ -50,6 +69,19 @@ class Doctor(unittest.TestCase):
     def features(report, device=0):
         return {each["name"]: each["works"] for each in report["devices"][device]["features"]}
 
+    @staticmethod
+    def reasons(report, device=0):
+        return {each["name"]: each["why"] for each in report["devices"][device]["features"]}
+
+    def limits(self, report):
+        """What does not work, and why; what works says why, too."""
+        found = report["devices"][0]["features"]
+        self.assertEqual([each["name"] for each in found], list(FEATURES))
+        for each in found:
+            if each["works"] == "yes":
+                self.assertEqual(each["why"], FEATURES[each["name"]])
+        return {each["name"]: (each["works"], each["why"]) for each in found if each["works"] != "yes"}
+
     # --- No driver ---------------------------------------------------------------------------------
 
     def test_without_a_driver_it_shows_the_simulated_machine(self):
@@ -58,6 +90,23 @@ class Doctor(unittest.TestCase):
         self.maxDiff = None
         self.assertEqual(ran.stdout, arguments.golden.read_text(),
                          "if this is meant: docs/doctor.md shows the same text")
+
+    def test_every_member_about_the_simulated_machine(self):
+        report = self.examine(MISSING, 2)
+        self.maxDiff = None
+        problem = ("driver_unavailable: no usable driver was found on this machine: " + MISSING +
+                   ": cannot open shared object file: No such file or directory")
+        version = weir("--version").stdout.split()[1]
+        self.assertEqual(report, {
+            "weir": version, "verdict": "no_driver", "exit_code": 2,
+            "driver": {"asked": MISSING, "usable": False, "oldest_version": 11020,
+                       "problem": {"code": "driver_unavailable", "native": 0, "call": "", "message": problem,
+                                   "advice": "No NVIDIA driver is installed here, or it is out of sight: a "
+                                             "container must be started with access to GPUs."}},
+            "machine": {"simulated": True, "driver": report["machine"]["driver"], "driver_version": 13000,
+                        "device_count": 1, "missing_calls": []},
+            "devices": [DEVICE]})
+        self.assertEqual(list(report["devices"][0]), list(DEVICE))
 
     def test_a_missing_library_is_no_driver(self):
         report = self.examine(MISSING, 2)
@@ -88,11 +137,16 @@ class Doctor(unittest.TestCase):
             file.write(b"this is no library\n")
             file.flush()
             report = self.examine(file.name, 3)
+            text = weir("doctor", "--driver", file.name).stdout.splitlines()
         self.assertEqual(report["driver"]["problem"]["code"], "driver_unavailable")
+        self.assertEqual(report["driver"]["problem"]["advice"],
+                         "The library is there but is no working driver.")
+        self.assertEqual(text[2], f"driver    {file.name} cannot be used")
+        self.assertEqual(text[-1],
+                         "verdict   the driver cannot be used; the simulated machine can (exit code 3)")
 
     def test_a_path_with_bytes_that_are_no_text_still_gives_json(self):
-        ran = subprocess.run([arguments.weir, "doctor", "--json", "--driver", b"/no/\xff\"\\\n.so"],
-                             capture_output=True, timeout=60, check=False)
+        ran = running.run(arguments.weir, ["doctor", "--json", "--driver", b"/no/\xff\"\\\n.so"], text=False)
         self.assertEqual(ran.returncode, 2)
         self.assertEqual(json.loads(ran.stdout.decode())["driver"]["asked"], "/no/\ufffd\"\\\n.so")
 
@@ -100,33 +154,73 @@ class Doctor(unittest.TestCase):
         report = self.examine(arguments.driver, 3, FAKE_VERSION="11010")
         self.assertEqual(report["driver"]["problem"]["code"], "driver_too_old")
         self.assertIn("11.1", report["driver"]["problem"]["message"])
-        self.assertIn("11.2", report["driver"]["problem"]["advice"])
+        self.assertEqual(report["driver"]["problem"]["advice"], "Install a driver for CUDA 11.2 or later.")
 
     def test_an_incomplete_driver_is_unusable_and_the_call_is_named(self):
         report = self.examine(arguments.driver, 3, FAKE_LACKS="cuMemCreate")
         self.assertEqual(report["driver"]["problem"]["code"], "symbol_missing")
         self.assertIn("cuMemCreate", report["driver"]["problem"]["message"])
+        self.assertEqual(report["driver"]["problem"]["advice"], "The library is not a complete driver.")
+
+    def test_a_driver_that_the_loader_finds_by_its_name_is_there(self):
+        folder, name = str(Path(arguments.driver).resolve().parent), Path(arguments.driver).name
+        for code, driver in ((0, {}), (3, {"FAKE_VERSION": "11010"}), (3, {"FAKE_LACKS": "cuMemCreate"}),
+                             (3, {"FAKE_DEVICES": "0"}), (3, {"FAKE_REFUSES": "cuInit"})):
+            self.examine(name, code, LD_LIBRARY_PATH=folder, **driver)
 
     def test_a_driver_without_a_device_is_unusable(self):
         report = self.examine(arguments.driver, 3, FAKE_DEVICES="0")
         self.assertEqual(report["driver"]["problem"]["code"], "no_device")
+        self.assertEqual(report["driver"]["problem"]["advice"],
+                         "The driver works but shows no device: see whether the GPU is visible to this process "
+                         "(CUDA_VISIBLE_DEVICES, container settings).")
 
     def test_a_driver_that_does_not_start_is_unusable(self):
         report = self.examine(arguments.driver, 3, FAKE_REFUSES="cuInit")
         self.assertEqual(report["driver"]["problem"]["call"], "cuInit")
         self.assertEqual(report["driver"]["problem"]["native"], 800)
+        self.assertEqual(report["driver"]["problem"]["advice"],
+                         "The driver is there but fails; its own tools (nvidia-smi) may tell more.")
+        # Of a driver that is there nobody says that it could not be loaded, whatever went wrong.
+        report = self.examine(arguments.driver, 3, FAKE_REFUSES="cuDriverGetVersion")
+        self.assertEqual(report["driver"]["problem"]["call"], "cuDriverGetVersion")
 
     # --- A driver that works -------------------------------------------------------------------------
 
     def test_a_whole_driver_is_ready(self):
         report = self.examine(arguments.driver, 0)
-        self.assertTrue(report["driver"]["usable"])
-        self.assertIsNone(report["driver"]["problem"])
-        self.assertFalse(report["machine"]["simulated"])
-        self.assertEqual(report["machine"]["driver"], arguments.driver)
-        self.assertEqual(report["machine"]["driver_version"], 13000)
-        self.assertEqual(report["machine"]["missing_calls"], [])
-        self.assertEqual(set(self.features(report).values()), {"yes"})
+        self.maxDiff = None
+        self.assertEqual(report["driver"], {"asked": arguments.driver, "usable": True, "oldest_version": 11020,
+                                            "problem": None})
+        self.assertEqual(report["machine"], {"simulated": False, "driver": arguments.driver,
+                                             "driver_version": 13000, "device_count": 1, "missing_calls": []})
+        self.assertEqual(report["devices"], [DEVICE])
+
+    def test_every_line_about_a_whole_driver(self):
+        ran = weir("doctor", "--driver", arguments.driver)
+        self.maxDiff = None
+        golden = arguments.golden.read_text()
+        device = golden[golden.index("          all "):golden.index("verdict")]
+        head = golden.splitlines()[0]
+        self.assertEqual(ran.stdout, f"{head}\n\ndriver    {arguments.driver}\n"
+                                     "          CUDA 13.0; weir needs 11.2 or later\n" + device +
+                                     "verdict   everything that weir needs works here (exit code 0)\n")
+
+    def test_every_line_about_several_devices(self):
+        lines = weir("doctor", "--driver", arguments.driver, FAKE_DEVICES="3").stdout.splitlines()
+        golden = arguments.golden.read_text().splitlines()
+        first = golden.index("device 0  weir simulated H200")
+        device = golden[first:golden.index("", golden.index("  what weir can build on there"))]
+        for number, peers in ((0, "1, 2"), (1, "0, 2"), (2, "0, 1")):
+            begin = lines.index(f"device {number}  weir simulated H200")
+            self.assertEqual(lines[begin - 1], "")
+            expected = [f"device {number}  weir simulated H200", *device[1:4],
+                        f"  PCI bus              0000:0{number + 1}:00.0", f"  reaches devices      {peers}",
+                        *device[5:]]
+            self.assertEqual(lines[begin:begin + len(expected)], expected)
+        alone = weir("doctor", "--driver", arguments.driver, "--device", "2", FAKE_DEVICES="3").stdout
+        self.assertNotIn("device 0 ", alone)
+        self.assertIn("  reaches devices      0, 1\n", alone)
 
     def test_devices_say_whom_they_reach_and_can_be_chosen(self):
         report = self.examine(arguments.driver, 0, FAKE_DEVICES="2")
@@ -145,8 +239,38 @@ class Doctor(unittest.TestCase):
         self.assertEqual(features["caching_allocator"], "yes")
         self.assertEqual(features["stream_identity"], "partly")
         self.assertEqual(features["graph_capture"], "no")
+        names = ("cuStreamGetCaptureInfo (CUDA 11.3), cuStreamUpdateCaptureDependencies (CUDA 11.3), "
+                 "cuGraphInstantiateWithFlags (CUDA 11.4), cuUserObjectCreate (CUDA 11.3), "
+                 "cuUserObjectRetain (CUDA 11.3), cuUserObjectRelease (CUDA 11.3), "
+                 "cuGraphRetainUserObject (CUDA 11.3), cuGraphReleaseUserObject (CUDA 11.3)")
+        self.assertEqual(self.reasons(report)["graph_capture"], f"the driver lacks {names}")
+        self.assertEqual(self.reasons(report)["stream_identity"],
+                         "numbered by weir: the driver lacks cuStreamGetId (CUDA 12.0); a stream destroyed by "
+                         "others can be taken for its successor")
         text = weir("doctor", "--driver", arguments.driver, FAKE_VERSION="11020").stdout
-        self.assertIn("cuStreamGetId (CUDA 12.0)", " ".join(text.split()))
+        lacks = ", ".join(f"{each['name']} (CUDA {each['since'] // 1000}.{each['since'] % 1000 // 10})"
+                          for each in report["machine"]["missing_calls"])
+        self.assertEqual(len(report["machine"]["missing_calls"]), 20)
+        self.assertIn(f"CUDA 11.2; weir needs 11.2 or later optional calls that it lacks: {lacks} device 0",
+                      " ".join(text.split()))
+        self.assertIn("\n          cuStreamGetId (CUDA 12.0), cuStreamWaitValue32 (CUDA 11.7),\n", text)
+        self.assertIn("\n  stream identity      partly  numbered by weir: the driver lacks cuStreamGetId\n"
+                      "                               (CUDA 12.0); a stream destroyed by others can be\n", text)
+        self.assertEqual(text.splitlines()[-1],
+                         "verdict   weir works here, within the limits named above (exit code 1)")
+
+    def test_one_call_that_is_missing_is_a_limit(self):
+        for call, since, feature, works, why in (
+                ("cuStreamUpdateCaptureDependencies", "11.3", "graph_capture", "no", "the driver lacks {}"),
+                ("cuGraphReleaseUserObject", "11.3", "graph_capture", "no", "the driver lacks {}"),
+                ("cuStreamGetId", "12.0", "stream_identity", "partly",
+                 "numbered by weir: the driver lacks {}; a stream destroyed by others can be taken for its "
+                 "successor"),
+                ("cuMemcpyBatchAsync", "12.8", None, None, None)):
+            report = self.examine(arguments.driver, 1, FAKE_LACKS=call)
+            self.assertEqual([each["name"] for each in report["machine"]["missing_calls"]], [call])
+            limits = {} if feature is None else {feature: (works, why.format(f"{call} (CUDA {since})"))}
+            self.assertEqual(self.limits(report), limits)
 
     def test_a_plain_device_has_limits_that_are_named(self):
         report = self.examine(arguments.driver, 1, FAKE_PLAIN="1")
@@ -155,12 +279,54 @@ class Doctor(unittest.TestCase):
             self.assertEqual(features[name], "no", name)
         self.assertEqual(features["pinned_memory"], "yes")
         self.assertEqual(report["devices"][0]["granularity"], 0)
+        self.assertEqual(self.limits(report), {
+            "caching_allocator": ("no", "the device has no virtual memory"),
+            "stream_pools": ("no", "the device has no memory pools"),
+            "unified_memory": ("no", "the device has no managed memory"),
+            "sharing_by_descriptor": ("no", "the device has no virtual memory")})
+        text = weir("doctor", "--driver", arguments.driver, FAKE_PLAIN="1").stdout
+        self.assertIn("\n  handle granularity   none: no virtual memory\n", text)
+        self.assertIn("\n  sharing, descriptor  no      the device has no virtual memory\n", text)
+
+    def test_an_ability_that_a_device_lacks_is_a_limit(self):
+        for attribute, feature, works, why in (
+                (89, "unified_memory", "partly",
+                 "managed memory that the host must not touch while the device works"),
+                (103, "sharing_by_descriptor", "no", "handles cannot become descriptors"),
+                (115, "stream_pools", "no", "the device has no memory pools"),
+                (119, "sharing_by_descriptor", "partly",
+                 "handles travel to other processes, memory pools do not")):
+            report = self.examine(arguments.driver, 1, FAKE_ATTRIBUTE=str(attribute))
+            self.assertEqual(self.limits(report), {feature: (works, why)})
 
     def test_a_feature_counts_only_if_it_worked(self):
-        report = self.examine(arguments.driver, 1, FAKE_REFUSES="cuMemAllocAsync")
-        self.assertEqual(self.features(report)["stream_pools"], "no")
-        why = {each["name"]: each["why"] for each in report["devices"][0]["features"]}
-        self.assertIn("cuMemAllocAsync = 800", why["stream_pools"])
+        for feature, calls in {
+                "caching_allocator": ["cuMemAddressReserve, 2 MiB", "cuMemCreate, 2 MiB", "cuMemMap, 2 MiB",
+                                      "cuMemSetAccess, 2 MiB", "cuMemUnmap, 2 MiB", "cuMemRelease, 2 MiB",
+                                      "cuMemAddressFree, 2 MiB"],
+                "stream_pools": ["cuMemAllocAsync, 4 KiB", "cuMemFreeAsync", "cuStreamSynchronize"],
+                "unified_memory": ["cuMemAllocManaged, 4 KiB", "cuMemFree"],
+                "pinned_memory": ["cuMemHostAlloc, 4 KiB", "cuMemFreeHost"],
+                "sharing_by_descriptor": ["cuMemExportToShareableHandle, 2 MiB"],
+                "legacy_sharing": ["cuMemAlloc, 4 KiB", "cuIpcGetMemHandle"],
+                "graph_capture": ["cuStreamBeginCapture", "cuStreamGetCaptureInfo", "cuStreamEndCapture",
+                                  "cuGraphDestroy"]}.items():
+            for call in calls:
+                name, _, size = call.partition(", ")
+                ran = weir("doctor", "--driver", arguments.driver, "--json", FAKE_REFUSES=name)
+                self.assertEqual(ran.returncode, 1, call)
+                why = f"not_permitted: the system does not permit this ({name} = 800{size and ', ' + size})"
+                self.assertEqual(self.limits(json.loads(ran.stdout)), {feature: ("no", why)})
+                if "Unmap" not in name and "Release" not in name:  # which then keep what they hold
+                    self.assertEqual(ran.stderr, "", call)
+
+    def test_free_memory_that_a_device_does_not_tell_is_a_limit(self):
+        report = self.examine(arguments.driver, 1, FAKE_REFUSES="cuMemGetInfo")
+        self.assertIsNone(report["devices"][0]["memory_free"])
+        self.assertEqual(self.limits(report), {})
+        text = weir("doctor", "--driver", arguments.driver, FAKE_REFUSES="cuMemGetInfo").stdout
+        self.assertIn(" memory 139.8 GiB, free unknown: not_permitted: the system does not permit this "
+                      "(cuMemGetInfo = 800) compute capability", " ".join(text.split()))
 
     # --- Usage -----------------------------------------------------------------------------------
 

@@ -193,7 +193,7 @@ class Export(Case):
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) // 2])
         path, ran = self.export(damaged, "csv", code=1)
-        self.assertIn("damaged at byte", ran.stderr)
+        self.assertIn(f"weir export: {damaged}: damaged at byte", ran.stderr)
         self.assertGreater(len(path.read_text().splitlines()), 1)
 
     def test_bad_words(self):

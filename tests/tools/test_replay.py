@@ -8,12 +8,17 @@ import io
 import json
 import os
 import pickle
+import pty
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
+
+import running
 
 arguments = None
 
@@ -33,11 +38,7 @@ f,2,,7,40
 
 
 def weir(*words, **environment):
-    """Runs the command; nothing of the caller's own settings reaches it."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("WEIR_")}
-    clean["ASAN_OPTIONS"] = clean.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
-    return subprocess.run([arguments.weir, *map(str, words)], capture_output=True, text=True,
-                          timeout=100, env={**clean, "LC_ALL": "C", **environment}, check=False)
+    return running.run(arguments.weir, map(str, words), environment)
 
 
 def snapshot(path):
@@ -102,7 +103,7 @@ class Replay(Case):
                                "steady_driver_pct": "140.260", "waits": "0", "ooms": "0"})
 
     def test_the_lag_is_how_long_memory_stays_its_streams(self):
-        # Two streams that take turns where only one block fits: the second waits for the first as long as the lag says.
+        # Two streams that take turns where only one block fits: the second waits as long as the lag says.
         turns = self.folder / "turns.trace"
         lines = ["op,id,bytes,stream,t_us"]
         for turn in range(6):
@@ -137,6 +138,32 @@ class Replay(Case):
         self.assertEqual([(row["trace"], row["policy"]) for row in rows],
                          [("small", "compact"), ("small", "balanced"),
                           ("other", "compact"), ("other", "balanced")])
+
+    def watch(self, *words, **environment):
+        """The most threads that a replay had, and the pages that it published."""
+        most, pages = 0, set()
+        with subprocess.Popen([arguments.weir, "replay", *map(str, words)], stdout=subprocess.DEVNULL,
+                              env=running.clean_environment(**environment)) as replay:
+            while replay.poll() is None:
+                try:
+                    most = max(most, len(os.listdir(f"/proc/{replay.pid}/task")))
+                except OSError:
+                    pass  # it ended meanwhile
+                pages.update(Path("/dev/shm").glob(f"weir.{replay.pid}.*"))
+                time.sleep(0.001)
+            self.assertEqual(replay.returncode, 0)
+        return most, pages
+
+    def test_as_many_jobs_at_a_time_as_are_asked_for_else_as_there_are_cores(self):
+        # Long enough that its threads are seen.
+        trace = arguments.shipped / "serve_short.weirtrace"
+        long = [trace, trace, "--policy", "balanced,compact,throughput"]
+        self.assertEqual(self.watch(trace, "--jobs", "1")[0], 1)
+        self.assertEqual(self.watch(*long, "--jobs", "3")[0], 3)
+        cores = min(3, len(os.sched_getaffinity(0)))
+        self.assertGreaterEqual(self.watch(*long)[0], cores)
+        many = [self.small] * 20 + long
+        self.assertLessEqual(self.watch(*many, "--jobs", "1000")[0], 8)
 
     def test_names_lose_folder_and_extensions(self):
         packed = self.folder / "my.run.trace.gz"
@@ -183,8 +210,10 @@ class Replay(Case):
 
     def test_what_is_replayed_is_neither_recorded_nor_published(self):
         trace = self.folder / "no.weirtrace"
-        self.expect(weir("replay", self.small, WEIR_RECORD=str(trace), WEIR_LIVE="on"), 0)
+        _, pages = self.watch(arguments.shipped / "serve_short.weirtrace", WEIR_RECORD=str(trace),
+                              WEIR_LIVE="on")
         self.assertFalse(trace.exists())
+        self.assertEqual(pages, set())
 
     def test_a_word_of_the_environment_that_is_none_is_refused(self):
         self.expect(weir("replay", self.small, WEIR_HEAP_LIMIT="much"), 64)
@@ -231,7 +260,7 @@ class Replay(Case):
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) * 9 // 10])
         ran = self.expect(weir("replay", damaged, "--format", "csv"), 1)
-        self.assertIn("damaged at byte", ran.stderr)
+        self.assertIn(f"weir replay: {damaged}: damaged at byte", ran.stderr)
         row = next(csv.DictReader(io.StringIO(ran.stdout)))
         self.assertEqual(row["trace"], "cut")
         self.assertGreater(int(row["allocs"]), 0)
@@ -295,6 +324,15 @@ class Plan(Case):
         self.assertEqual(figures("--step", "0"), (2, 6))
         self.assertEqual(figures("--step", "1"), (1, 2))  # what stays from one step to the next
         self.assertEqual(figures("--step", "2"), (2, 3))
+        # With one more marker within the first step.
+        written = pickle.loads(recorded.read_bytes())
+        written["external_annotations"].insert(1, {**written["external_annotations"][0], "time_us": 115})
+        four = self.folder / "four.pickle"
+        four.write_bytes(pickle.dumps(written))
+        recorded, three = four, recorded
+        self.assertEqual([figures("--step", step) for step in ("0", "1", "2", "3")],
+                         [(1, 2), (2, 6), (1, 2), (2, 3)])
+        recorded = three
         ran = self.expect(weir("plan", recorded, "--step", "3"), 64)
         self.assertEqual(ran.stderr, f"weir plan: {recorded}: there is no step 3\n")
         self.assertEqual(ran.stdout, "")
@@ -303,8 +341,9 @@ class Plan(Case):
         whole = (arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) // 2])
-        self.assertIn("damaged at byte",
-                      self.expect(weir("plan", damaged, "--seconds", "0"), 1).stderr)
+        self.assertRegex(self.expect(weir("plan", damaged, "--seconds", "0"), 1).stderr,
+                         f"^weir plan: {damaged}: damaged at byte [0-9]+: .*; [0-9]+ events stand "
+                         "before it\n$")
         self.expect(weir("plan", damaged, "--seconds", "0", "-o", self.folder), 2)  # which is no file
 
     def test_a_small_trace_reaches_its_bound(self):
@@ -381,12 +420,36 @@ by site
                           (("step at train.py:8", 0, 4, 0, 1), ("load at train.py:3", 0, 2, 0, 1),
                            ("(no stack)", 3, 0, 2, 0))])
 
+    def test_a_group_whose_blocks_changed_and_bytes_did_not(self):
+        one, two = self.folder / "one.trace", self.folder / "two.trace"
+        one.write_text("op,id,bytes,stream,t_us\na,1,2097152,0,0\n")
+        two.write_text("op,id,bytes,stream,t_us\na,1,1048576,0,0\na,2,1048576,0,1\n")
+        lines = self.expect(weir("diff", one, two), 0).stdout.splitlines()
+        self.assertEqual(lines[lines.index("by tag") + 1],
+                         "          +0 B        1 -> 2       blocks  (no tag)")
+
+    def test_no_more_groups_are_shown_than_asked_for(self):
+        # Eleven sizes, each of them another group; ten is what is shown unless told otherwise.
+        many, none = self.folder / "many.trace", self.folder / "none.trace"
+        lines = ["op,id,bytes,stream,t_us", *(f"a,{i},{512 << i},0,{i}" for i in range(11))]
+        many.write_text("\n".join(lines) + "\n")
+        none.write_text("op,id,bytes,stream,t_us\na,1,100,0,0\n")
+        text = self.expect(weir("diff", none, many), 0).stdout
+        sizes = text[text.index("by size\n") + 8:text.index("\n\nby site")].splitlines()
+        self.assertEqual(len(sizes), 11)
+        self.assertEqual(sizes[0], "      +512 KiB        0 -> 1       blocks  512 KiB to 1 MiB")
+        self.assertEqual(sizes[9], "        +1 KiB        0 -> 1       blocks  1 KiB to 2 KiB")
+        self.assertEqual(sizes[10], "  and 2 more that grew less")
+        text = self.expect(weir("diff", none, many, "--top", "0"), 0).stdout
+        self.assertIn("by size\n  and 12 more that grew less\n", text)
+
     def test_a_damaged_one_of_the_two_is_said(self):
         whole = (arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) // 2])
         for pair in ((damaged, self.small), (self.small, damaged)):
-            self.assertIn("damaged at byte", self.expect(weir("diff", *pair), 1).stderr)
+            self.assertIn(f"weir diff: {damaged}: damaged at byte",
+                          self.expect(weir("diff", *pair), 1).stderr)
         self.expect(weir("diff", self.folder / "missing", self.small), 2)
 
     def test_what_grew_comes_first(self):
@@ -412,7 +475,9 @@ class Record(Case):
         trace = self.folder / "run.weirtrace"
         self.expect(weir("record", "-o", trace, "--", "sh", "-c", "exit 7"), 7)
         self.expect(weir("record", "-o", trace, "--", "sh", "-c", "kill -9 $$"), 137)
-        self.expect(weir("record", "-o", trace, "--", "/nonexistent/program"), 127)
+        ran = self.expect(weir("record", "-o", trace, "--", "/nonexistent/program"), 127)
+        self.assertEqual(ran.stderr.splitlines()[0],
+                         "weir record: /nonexistent/program: No such file or directory")
         self.expect(weir("record"), 64)
 
     def test_the_program_is_told_where_to_record(self):
@@ -440,25 +505,62 @@ class Record(Case):
 
     def test_all_that_was_recorded_is_listed(self):
         trace = self.folder / "run.weirtrace"
-        write = 'printf 123 > "$WEIR_RECORD"; printf 45 > "${WEIR_RECORD%.weirtrace}.2.weirtrace"; exit 5'
+        write = ('printf 123 > "$WEIR_RECORD"; printf 45 > "${WEIR_RECORD%.weirtrace}.2.weirtrace"; '
+                 f'cd {self.folder}; printf 1 > other.weirtrace; printf 1 > runner; mkdir run.folder; exit 5')
         ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", write), 5)
         self.assertEqual(sorted(ran.stderr.splitlines()),
                          sorted([f"weir record: {trace} (3 B)",
                                  f"weir record: {self.folder / 'run.2.weirtrace'} (2 B)"]))
+
+    def test_a_trace_needs_no_extension(self):
+        trace = self.folder / "run"
+        ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", 'printf 123 > "$WEIR_RECORD"'), 0)
+        self.assertEqual(ran.stderr, f"weir record: {trace} (3 B)\n")
+
+    def test_a_trace_without_a_name_gets_the_programs(self):
+        ran = running.run(arguments.weir, ["record", "--", "/bin/sh", "-c",
+                                           'printf 123 > "$WEIR_RECORD"; exit 4'], cwd=self.folder)
+        self.expect(ran, 4)
+        [trace] = self.folder.glob("*.weirtrace")
+        self.assertRegex(trace.name, "^sh-[1-9][0-9]*.weirtrace$")
+        self.assertEqual(ran.stderr, f"weir record: {trace} (3 B)\n")
+
+    def test_the_trace_lies_where_we_are_wherever_the_program_goes(self):
+        ran = running.run(arguments.weir, ["record", "-o", "run.weirtrace", "--", "sh", "-c",
+                                           'cd /; printf 123 > "$WEIR_RECORD"'], cwd=self.folder)
+        self.expect(ran, 0)
+        self.assertEqual((self.folder / "run.weirtrace").read_text(), "123")
+        self.assertEqual(ran.stderr, f"weir record: {self.folder / 'run.weirtrace'} (3 B)\n")
+
+    def test_signals_of_the_terminal_are_the_programs(self):
+        def as_in_a_terminal():
+            for each in (signal.SIGINT, signal.SIGQUIT):
+                signal.signal(each, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for name, number in (("INT", signal.SIGINT), ("QUIT", signal.SIGQUIT)):
+            for script, code in ((f"trap 'exit 9' {name}; kill -{name} 0; exit 8", 9),
+                                 (f"kill -{name} 0; exit 8", 128 + number)):
+                trace = self.folder / f"{name}{code}.weirtrace"
+                ran = running.run(arguments.weir, ["record", "-o", trace, "--", "sh", "-c",
+                                                   f'printf 123 > "$WEIR_RECORD"; {script}'],
+                                  start_new_session=True, preexec_fn=as_in_a_terminal)
+                self.expect(ran, code)
+                self.assertEqual(ran.stderr, f"weir record: {trace} (3 B)\n")
 
     def test_a_program_that_may_not_be_run(self):
         ran = self.expect(weir("record", "-o", self.folder / "x.weirtrace", "--", self.small), 126)
         self.assertIn(f"weir record: {self.small}: ", ran.stderr)
 
     def test_a_file_that_is_there_is_left_alone(self):
-        self.expect(weir("record", "-o", self.small, "--", "true"), 64)
+        ran = self.expect(weir("record", "-o", self.small, "--", "true"), 64)
+        self.assertEqual(ran.stderr, f"weir record: {self.small}: is there already, and is left alone\n")
         self.assertEqual(self.small.read_text(), SMALL)
 
 
 class Top(Case):
     def test_a_running_program_is_shown(self):
         with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
             self.assertEqual(program.stdout.readline(), "ready\n")
             for _ in range(100):  # the page is refreshed now and then
                 ran = self.expect(weir("top", program.pid, "--once", "--format", "json"), 0)
@@ -476,7 +578,7 @@ class Top(Case):
 
     def test_every_figure_of_a_running_program(self):
         with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
             self.assertEqual(program.stdout.readline(), "ready\n")
             for _ in range(100):
                 shown = json.loads(self.expect(weir("top", program.pid, "--once", "--format", "json"),
@@ -520,12 +622,37 @@ class Top(Case):
             self.assertGreater(total, 64 << 20)
             program.stdin.close()
 
+    def test_a_program_with_two_allocators(self):
+        with subprocess.Popen([arguments.program, "two"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            for _ in range(100):
+                shown = json.loads(self.expect(weir("top", program.pid, "--once", "--format", "json"),
+                                               0).stdout)["allocators"]
+                if [each["allocations"] for each in shown] == [1001, 2]:
+                    break
+                time.sleep(0.1)
+            self.assertEqual([each["requested"] for each in shown],
+                             [{"current": 64 << 20, "peak": (64 << 20) + 4096},
+                              {"current": 3 << 20, "peak": 3 << 20}])
+            self.assertEqual(shown[1]["tags"],
+                             [{"name": "", "requested": 3 << 20, "peak": 3 << 20, "blocks": 1}])
+            self.assertEqual([(each["frees"], each["failures"]) for each in shown], [(1000, 0), (1, 0)])
+            text = self.expect(weir("top", program.pid, "--once"), 0).stdout
+            first, second = text.split(f"\n\nprocess {program.pid}, device 0 of ")
+            self.assertTrue(first.startswith(f"process {program.pid}, device 0 of "))
+            self.assertRegex(second, "\nallocations 2, by threads alone 0.0 %, handles [1-9]\\d* made 0 moved, "
+                                     "waits 0, failures 0\n")
+            self.assertRegex(second, "\n\\(no tag\\) +3 MiB +3 MiB +1\n")
+            program.stdin.close()
+            self.assertEqual(program.wait(timeout=20), 0)
+
     def test_goes_on_until_the_process_ends(self):
         with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              text=True, env={**os.environ, "WEIR_LIVE": "1"}) as program:
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
             self.assertEqual(program.stdout.readline(), "ready\n")
             with subprocess.Popen([arguments.weir, "top", str(program.pid), "--seconds", "0.05"],
-                                  stdout=subprocess.PIPE, text=True) as top:
+                                  stdout=subprocess.PIPE, text=True, env=running.clean_environment()) as top:
                 for _ in range(2):  # once, and again
                     while not top.stdout.readline().startswith(f"process {program.pid}"):
                         pass
@@ -533,6 +660,39 @@ class Top(Case):
                 program.wait(timeout=20)
                 top.stdout.read()
                 self.assertEqual(top.wait(timeout=20), 0)
+
+    def test_a_terminal_is_cleared_before_each_update(self):
+        def shown(*words):
+            ours, its = pty.openpty()
+            with subprocess.Popen([arguments.weir, "top", str(program.pid), *words], stdout=its,
+                                  env=running.clean_environment()) as top:
+                os.close(its)
+                text = os.read(ours, 1 << 16)
+                while text.count(b"process ") < (1 if "--once" in words else 3):
+                    text += os.read(ours, 1 << 16)
+                top.terminate()
+            os.close(ours)
+            return text
+        with subprocess.Popen([arguments.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, env=running.clean_environment(WEIR_LIVE="1")) as program:
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            begin = f"process {program.pid}, device 0".encode()
+            self.assertEqual(shown("--seconds", "0.05").count(b"\033[H\033[J" + begin), 3)
+            self.assertTrue(shown("--once").startswith(begin))
+            program.stdin.close()
+
+    def test_the_process_of_somebody_else_is_there(self):
+        how = {}
+        if os.geteuid() == 0:
+            how["user"] = 65534
+        elif os.stat("/proc/1").st_uid == os.geteuid():
+            self.skipTest("every process here is ours")
+        try:
+            ran = running.run(arguments.weir, ["top", "1", "--once"], **how)
+        except PermissionError:
+            self.skipTest("nobody else may run the command")
+        self.expect(ran, 2)
+        self.assertIn("publishes no live page", ran.stderr)
 
     def test_without_a_page_or_a_process(self):
         ran = self.expect(weir("top", os.getpid(), "--once"), 2)
@@ -554,6 +714,35 @@ class Top(Case):
             page.unlink()
 
 
+class Output(Case):
+    def test_what_could_not_be_written_is_no_success(self):
+        everything = [["doctor"], ["doctor", "--json"], ["replay", self.small],
+                      ["plan", self.small, "--seconds", "0"], ["diff", self.small, self.gpt2, "--json"],
+                      ["help", "--man"], ["help"], ["--help"], ["--version"], ["completion", "bash"]]
+        with open("/dev/full", "wb") as full:
+            for words in everything:
+                ran = running.run(arguments.weir, map(str, words), capture_output=False, stdout=full,
+                                  stderr=subprocess.PIPE)
+                self.assertEqual(ran.returncode, 74, words)
+                self.assertEqual(ran.stderr, "weir: the output could not be written\n")
+
+    def test_a_file_that_could_not_be_written_whole_is_no_success(self):
+        def limit_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error, as on a full disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        offsets = self.folder / "offsets.csv"
+        ran = running.run(arguments.weir, ["plan", self.gpt2, "--seconds", "0", "-o", offsets],
+                          preexec_fn=limit_files)
+        self.assertEqual((ran.returncode, ran.stderr),
+                         (2, f"weir plan: {offsets}: could not be written, or is there already\n"))
+        page = self.folder / "page.html"
+        before = sorted(self.folder.iterdir())
+        ran = running.run(arguments.weir, ["report", self.small, "-o", page], preexec_fn=limit_files)
+        self.assertEqual((ran.returncode, ran.stderr),
+                         (2, f"weir report: {page}: cannot be written: File too large\n"))
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+
 class Help(Case):
     def test_every_command_is_in_the_help(self):
         text = self.expect(weir("help"), 0).stdout
@@ -562,7 +751,9 @@ class Help(Case):
             self.assertIn(name, text)
         self.assertEqual(self.expect(weir("help", "replay"), 0).stdout,
                          self.expect(weir("replay", "--help"), 0).stdout)
-        self.expect(weir("help", "reply"), 64)
+        self.assertEqual(text, self.expect(weir("--help"), 0).stdout)
+        ran = self.expect(weir("help", "reply"), 64)
+        self.assertEqual((ran.stdout, ran.stderr), ("", 'weir help: there is no command "reply"\n'))
         self.expect(weir("reply"), 64)
 
     def test_the_manual_page_is_the_one_in_docs(self):
@@ -581,7 +772,25 @@ class Help(Case):
             return subprocess.run(["bash", "-c", line], capture_output=True, text=True,
                                   check=True).stdout.split()
 
+        self.assertEqual(complete("weir", ""),
+                         ["doctor", "replay", "plan", "diff", "report", "export", "record", "top", "help",
+                          "completion", "--help", "--version"])
         self.assertEqual(complete("weir", "repl"), ["replay"])
+        for command, options in {
+                "doctor": "--help --driver --device --json",
+                "replay": "--help --policy --device --lag-us --capacity --jobs --format",
+                "plan": "--help --step --seconds --seed --output --json", "diff": "--help --top --json",
+                "report": "--help --output --policy --place --force",
+                "export": "--help --output --format --place --force", "record": "--help --output",
+                "top": "--help --seconds --once --format", "help": "--help --man",
+                "completion": "--help"}.items():
+            self.assertEqual(complete("weir", command, "-"), options.split(), command)
+        self.assertEqual(complete("weir", "replay", "--device", ""), ["sim", "cuda"])
+        self.assertEqual(complete("weir", "replay", "--policy", ""), [*POLICIES, "never-move", "all"])
+        self.assertEqual(complete("weir", "export", "--place", ""),
+                         [each for each in POLICIES if each != "driver-pool"] + ["never-move"])
+        self.assertEqual(complete("weir", "top", "--format", ""), ["table", "json"])
+        self.assertEqual(complete("weir", "plan", str(self.folder) + "/sm"), [str(self.small)])
         self.assertEqual(complete("weir", "replay", "--lag"), ["--lag-us"])
         self.assertIn("balanced", complete("weir", "replay", "--policy", "b"))
         self.assertEqual(complete("weir", "replay", "--format", ""), ["table", "csv", "json"])

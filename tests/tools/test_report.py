@@ -94,7 +94,7 @@ class Report(Case):
         damaged = self.folder / "cut.weirtrace"
         damaged.write_bytes(whole[:len(whole) // 2])
         ran = self.report(damaged, "--policy", "none", code=1)
-        self.assertIn("damaged at byte", ran.stderr)
+        self.assertIn(f"weir report: {damaged}: damaged at byte", ran.stderr)
         self.assertEqual(Index(self.page.read_text()).damaged, 1)
 
     def test_what_cannot_be_read_or_written(self):

@@ -92,6 +92,36 @@ TEST_F(live_page_tests, show_the_largest_tags_and_streams_first) {
   for (const auto& [block, queue] : blocks) memory.deallocate(block, *queue);
 }
 
+/// What a stream keeps counts as much as what is live, whichever is the more.
+TEST_F(live_page_tests, show_the_streams_by_what_is_live_and_bound_together) {
+  auto memory = caching_allocator::create(gpu_).value();
+  struct amounts {
+    std::uint64_t live, bound;  // KiB
+  };
+  // In the order of their ids: neither falling nor rising, in sum or in any of the two.
+  const std::vector<amounts> wanted = {{64, 0}, {160, 128}, {32, 0}, {16, 256}, {8, 16}};
+  std::vector<stream> streams;
+  std::vector<void*> live;
+  for (const amounts& each : wanted) {
+    streams.push_back(stream::create(gpu_).value());
+    live.push_back(memory.allocate(bytes{each.live << 10}, streams.back()));
+    if (each.bound == 0) continue;
+    void* const freed = memory.allocate(bytes{each.bound << 10}, streams.back());
+    memory.deallocate(freed, streams.back());
+  }
+  const auto page = live_page::publish(memory).value();
+  const auto views = read_live_pages(::getpid()).value();
+  ASSERT_EQ(1u, views.size());
+  std::vector<std::string> lines;
+  for (const live_stream& each : views[0].streams) lines.push_back(to_string(each));
+  EXPECT_THAT(lines, ElementsAre(stream_text(streams[1], "live 160 KiB, bound 128 KiB"),
+                                 stream_text(streams[3], "live 16 KiB, bound 256 KiB"),
+                                 stream_text(streams[0], "live 64 KiB, bound 0 B"),
+                                 stream_text(streams[2], "live 32 KiB, bound 0 B"),
+                                 stream_text(streams[4], "live 8 KiB, bound 16 KiB")));
+  for (std::size_t i = 0; i < wanted.size(); ++i) memory.deallocate(live[i], streams[i]);
+}
+
 TEST_F(live_page_tests, show_no_more_rows_than_they_have) {
   auto memory = caching_allocator::create(gpu_).value();
   std::vector<stream> streams;
@@ -354,6 +384,7 @@ TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {
   file("x", 1);
   file("3x", 1);
   file("", 1);
+  file("03", 1);  // of a page 3 that is not there
   EXPECT_EQ("2 9 10 ", read());
 }
 

@@ -93,6 +93,12 @@ TEST(merge, puts_a_recorded_stream_behind_the_allocation) {
   expect_order({record_of(0, 50, trace_kind::record_stream, 1), record_of(1, 60, make, 1)}, {1, 0});
 }
 
+TEST(merge, puts_nothing_else_behind_an_allocation_of_its_address) {
+  for (const trace_kind kind : {trace_kind::reserve, trace_kind::release, trace_kind::move,
+                                trace_kind::marker, trace_kind::limit, trace_kind::out_of_memory})
+    expect_order({record_of(0, 50, kind, 1), record_of(1, 60, make, 1)}, {0, 1});
+}
+
 TEST(merge, puts_an_allocation_behind_the_free_of_its_address) {
   expect_order({record_of(0, 1, make, 1), record_of(1, 20, make, 1), record_of(0, 20, release, 1),
                 record_of(1, 25, release, 1)},

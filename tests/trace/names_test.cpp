@@ -8,6 +8,7 @@ namespace weir::testing_support {
 namespace {
 
 using ::testing::ElementsAre;
+using namespace std::string_literals;
 using namespace std::string_view_literals;
 using trace::decode_names;
 using trace::name_encoder;
@@ -85,6 +86,17 @@ TEST(names, that_are_cut_are_refused) {
     EXPECT_STREQ(decode_names(entry, 2, read), cut);
     EXPECT_STREQ(decode_names(entry, 0, read), "a frame of names is longer than it says");
   }
+}
+
+TEST(names, of_peaks_have_numbers_of_64_bits) {
+  const auto large = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"s;
+  const auto larger = "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"s;
+  const auto peak = "\x0d\x01p"s;
+  recording read;
+  EXPECT_EQ(decode_names(peak + large + large, 1, read), nullptr);
+  EXPECT_STREQ(decode_names(peak + larger + "\x01", 1, read), cut);
+  EXPECT_STREQ(decode_names(peak + "\x01" + larger, 1, read), cut);
+  EXPECT_THAT(read.peaks, ElementsAre(recorded_peak{"p", bytes{UINT64_MAX}, bytes{UINT64_MAX}}));
 }
 
 TEST(names, that_do_not_exist_are_refused) {

@@ -14,6 +14,9 @@ inline constexpr int incomplete = 1;
 /// The exit code of a subcommand that could not do its work: no such file, no such device.
 inline constexpr int failed = 2;
 
+/// The exit code where what was printed did not arrive, as on a full disk (EX_IOERR of sysexits.h).
+inline constexpr int output_lost = 74;
+
 // Each adds its subcommand; if that is chosen, its exit code goes to `exit_code`.
 
 void add_doctor(CLI::App& application, int& exit_code);

@@ -64,10 +64,7 @@ result<recording> placed_by(replay::policy policy, const recording& recording) {
   const replay::script script = replay::make_script(recording);
   progress_line bar{"playing", script.steps.size()};
   replay::settings settings{.policy = policy, .capacity = recording.device_capacity};
-  settings.progress = [&bar, before = std::size_t{0}](std::size_t done) mutable {
-    bar.add(done - before);
-    before = done;
-  };
+  settings.progress = bar.part();
   WEIR_TRY_VALUE(placed, report::place(script, settings));
   return report::relocate(recording, placed.first);
 }

@@ -1,4 +1,5 @@
 // The command `weir`: chooses the subcommand and turns every outcome into an exit code.
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -6,30 +7,53 @@
 #include "commands.hpp"
 #include "weir/base/version.hpp"
 
-int main(int argc, char** argv) {
+namespace weir::command {
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App application{"weir: GPU memory, on a real machine and on a simulated one", "weir"};
+  application.set_version_flag("--version", "weir " + std::string{version_text()});
+  application.require_subcommand(1);
+  int exit_code = 0;
+  add_doctor(application, exit_code);
+  add_replay(application, exit_code);
+  add_plan(application, exit_code);
+  add_diff(application, exit_code);
+  add_report(application, exit_code);
+  add_export(application, exit_code);
+  add_record(application, exit_code);
+  add_top(application, exit_code);
+  add_help(application, exit_code);
   try {
-    CLI::App application{"weir: GPU memory, on a real machine and on a simulated one", "weir"};
-    application.set_version_flag("--version", "weir " + std::string{weir::version_text()});
-    application.require_subcommand(1);
-    int exit_code = 0;
-    weir::command::add_doctor(application, exit_code);
-    weir::command::add_replay(application, exit_code);
-    weir::command::add_plan(application, exit_code);
-    weir::command::add_diff(application, exit_code);
-    weir::command::add_report(application, exit_code);
-    weir::command::add_export(application, exit_code);
-    weir::command::add_record(application, exit_code);
-    weir::command::add_top(application, exit_code);
-    weir::command::add_help(application, exit_code);
-    try {
-      application.parse(argc, argv);
-    } catch (const CLI::ParseError& outcome) {
-      // Help and version arrive here too, as the error whose code is 0.
-      return application.exit(outcome) == 0 ? 0 : weir::command::bad_usage;
-    }
-    return exit_code;
-  } catch (const std::exception& unexpected) {
-    std::cerr << "weir: " << unexpected.what() << '\n';
-    return 70;  // EX_SOFTWARE of sysexits.h
+    application.parse(argc, argv);
+  } catch (const CLI::ParseError& outcome) {
+    // Help and version arrive here too, as the error whose code is 0.
+    return application.exit(outcome) == 0 ? 0 : bad_usage;
   }
+  return exit_code;
+}
+
+/// Much is written only now, so that a full disk shows here.
+bool is_output_written() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
+
+}  // namespace
+
+}  // namespace weir::command
+
+int main(int argc, char** argv) {
+  using namespace weir::command;
+  int exit_code = 70;  // EX_SOFTWARE of sysexits.h
+  std::string problem;
+  try {
+    exit_code = run(argc, argv);
+  } catch (const std::exception& unexpected) {
+    problem = unexpected.what();
+  }
+  if (!is_output_written()) {
+    exit_code = output_lost;
+    problem = "the output could not be written";
+  }
+  if (!problem.empty()) std::cerr << "weir: " << problem << '\n';
+  return exit_code;
 }

@@ -1,9 +1,10 @@
 // weir plan: where a recorded step's blocks could lie if all of it were known before.
 #include "replay/plan.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string>
@@ -61,12 +62,12 @@ bool write_offsets(const std::string& path, const std::vector<replay::lifetime>&
   // Never over something that is there.
   std::FILE* const file = std::fopen(path.c_str(), "wx");
   if (file == nullptr) return false;
-  fmt::print(file, "offset,size,begin,end\n");
+  std::string text = "offset,size,begin,end\n";
   for (std::size_t i = 0; i < blocks.size(); ++i)
-    fmt::print(file, "{},{},{},{}\n", plan.offsets[i], blocks[i].size, blocks[i].begin,
-               blocks[i].end);
-  const bool fine = std::ferror(file) == 0;
-  return std::fclose(file) == 0 && fine;
+    fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", plan.offsets[i], blocks[i].size,
+                   blocks[i].begin, blocks[i].end);
+  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  return std::fclose(file) == 0 && whole;
 }
 
 std::string to_text(const std::string& name, const replay::plan& plan) {

@@ -82,10 +82,7 @@ void play_all(std::vector<task>& tasks, unsigned jobs) {
       const std::size_t index = next.fetch_add(1);
       if (index >= tasks.size()) return;
       task& current = tasks[index];
-      current.settings.progress = [&progress, last = std::size_t{0}](std::size_t done) mutable {
-        progress.add(done - last);
-        last = done;
-      };
+      current.settings.progress = progress.part();
       current.outcome = replay::play(current.subject->script, current.settings);
     }
   };

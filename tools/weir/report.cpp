@@ -70,10 +70,7 @@ result<void> play(const recording& recording, const std::vector<replay::policy>&
   progress_line bar{"playing", script.steps.size() * (policies.size() + (placing ? 1 : 0))};
   const auto settings = [&](replay::policy policy) {
     replay::settings out{.policy = policy, .capacity = recording.device_capacity, .samples = 1000};
-    out.progress = [&bar, before = std::size_t{0}](std::size_t done) mutable {
-      bar.add(done - before);
-      before = done;
-    };
+    out.progress = bar.part();
     return out;
   };
   for (const replay::policy policy : policies) {

@@ -78,6 +78,13 @@ void progress_line::add(std::uint64_t more) {
   print(done);
 }
 
+std::function<void(std::size_t)> progress_line::part() {
+  return [this, before = std::size_t{0}](std::size_t done) mutable {
+    add(done - before);
+    before = done;
+  };
+}
+
 void progress_line::print(std::uint64_t done) {
   constexpr std::size_t width = 40;
   const double share = total_ == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total_);

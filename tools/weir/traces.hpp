@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -40,6 +42,8 @@ class progress_line {
   progress_line& operator=(const progress_line&) = delete;
 
   void add(std::uint64_t more);
+  /// To be told how much of one of several parts is done so far; it must not outlive the line.
+  [[nodiscard]] std::function<void(std::size_t)> part();
 
  private:
   void print(std::uint64_t done);

@@ -1,0 +1,203 @@
+// A host without memory: whatever allocation fails, it is told and nothing is lost.
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "heap/address_table.hpp"
+#include "heap/heap_fixture.hpp"
+#include "support/scarce_memory.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+// --- A driver that has memory of its own ---------------------------------------------------------
+
+const driver::table* real_table = nullptr;
+
+template <auto Row, class Signature>
+struct thunk;
+
+template <auto Row, class... Arguments>
+struct thunk<Row, driver::CUresult (*)(Arguments...)> {
+  static driver::CUresult call(Arguments... arguments) {
+    const spared_memory spared;
+    return (real_table->*Row)(arguments...);
+  }
+};
+
+const driver::table& with_memory_of_its_own(const driver::table& real) {
+  static driver::table table;
+  real_table = &real;
+#define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
+  table.member = real.member == nullptr                                       \
+                     ? nullptr                                                \
+                     : &thunk<&driver::table::member, decltype(driver::table::member)>::call;
+#include "weir/driver/calls.def"
+  return table;
+}
+
+// --- The allocator -------------------------------------------------------------------------------
+
+class host_memory_test : public heap_test {
+ protected:
+  host_memory_test() {
+    const auto& table = with_memory_of_its_own(machine->driver());
+    runtime_ = runtime::open_table(table, "simulated", machine).value();
+    first = new_stream();
+    second = new_stream();
+  }
+
+  struct live_block {
+    void* pointer = nullptr;
+    const stream* on = nullptr;
+  };
+
+  /// What a program asks of an allocator. Tells how many answers were errors.
+  int play(caching_allocator& memory, std::vector<live_block>& live) {
+    const stream& one = *first;
+    const stream& two = *second;
+    int refused = 0;
+    const auto note = [&](const auto& answer) {
+      if (answer) return true;
+      // What no wait or mark could be had for is missing where memory is short.
+      EXPECT_TRUE(answer.code() == errc::no_host_memory || answer.code() == errc::out_of_memory)
+          << answer.error().message();
+      ++refused;
+      return false;
+    };
+    const auto take = [&](bytes size, const stream& on) {
+      const auto answer = memory.try_allocate(size, on);
+      if (note(answer)) live.push_back({*answer, &on});
+    };
+    const auto give = [&](std::size_t at) {
+      if (at >= live.size()) return;
+      if (!note(memory.try_deallocate(live[at].pointer, *live[at].on))) return;
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(at));
+    };
+    const auto use_pool = [&](const stream& on) {
+      const auto pool = memory.create_pool("scarce");
+      if (!note(pool)) return;
+      const auto answer = pool->try_allocate(5_MiB, on);
+      if (!note(answer)) return;
+      work_on(on);
+      if (!note(memory.try_deallocate(*answer, on))) live.push_back({*answer, &on});
+    };
+    use_pool(two);
+    for (const bytes size : {1_KiB, 64_KiB, 3_MiB, 40_MiB, 1_MiB, 512_B}) take(size, one);
+    for (int i = 0; i < 20; ++i) take(2_KiB, two);
+    if (live.size() > 3) note(memory.record_stream(live[2].pointer, two));
+    work_on(two);
+    give(2);
+    give(0);
+    take(30_MiB, two);
+    take(3_MiB, two);
+    give(1);
+    take(50_MiB, two);
+    note(memory.release_stream(one));
+    use_pool(one);
+    while (live.size() > 4) {
+      const auto before = live.size();
+      give(before / 2);
+      if (live.size() == before) give(before / 2);  // it was not freed, and can be
+    }
+    note(memory.trim());
+    work_on(one);
+    take(60_MiB, one);
+    note(memory.empty_cache());
+    return refused;
+  }
+
+  /// Work that is not done before somebody waits for it.
+  void work_on(const stream& on) {
+    const spared_memory spared;
+    EXPECT_TRUE(machine->launch(on.handle(), "work", {}));
+  }
+
+  std::optional<stream> first;
+  std::optional<stream> second;
+};
+
+/// Each round on a thread of its own, which has to get a cache first.
+TEST_F(host_memory_test, any_allocation_of_the_host_may_fail) {
+  for (const auto policy : {placement_policy::balanced, placement_policy::classic,
+                            placement_policy::classic_expandable}) {
+    allocator_options settings{.policy = policy};
+    // A little more than is ever live, so that an arena has to move memory and wait for streams.
+    settings.limit = policy == placement_policy::balanced ? 128_MiB : 512_MiB;
+    long enough = 0;
+    int told = 0;
+    int refused = 0;
+    for (bool failed = true; failed; ++enough) {
+      ASSERT_LT(enough, 5000);
+      SCOPED_TRACE("after " + std::to_string(enough) + " allocations");
+      caching_allocator memory = make(settings);
+      std::vector<live_block> live;
+      live.reserve(100);
+      std::thread{[&] {
+        const scarce_memory scarce{enough};
+        refused = play(memory, live);
+        failed = scarce_memory::take_failure();
+      }}.join();
+      told += refused;
+      ASSERT_EQ(check(memory), "");
+      if (!failed) {
+        EXPECT_EQ(refused, 0);
+        EXPECT_EQ(memory.stats().handles_moved != 0, policy == placement_policy::balanced);
+        EXPECT_EQ(memory.stats().waits != 0, policy == placement_policy::balanced);
+      }
+      EXPECT_EQ(memory.stats().blocks.current, live.size());
+      for (const live_block& each : live)
+        EXPECT_TRUE(memory.try_deallocate(each.pointer, *each.on));
+      EXPECT_EQ(memory.stats().allocated.current, 0_B);
+      machine->run_until_idle();
+      ASSERT_TRUE(memory.empty_cache());
+      EXPECT_EQ(memory.stats().reserved.current, 0_B);
+      ASSERT_EQ(check(memory), "");
+      ASSERT_TRUE(memory.close());
+      for (const error& each : heard.take()) EXPECT_EQ(each.code, errc::no_host_memory);
+      if (HasFailure()) return;
+    }
+    EXPECT_GT(enough, 50);
+    EXPECT_GT(told, 20);
+  }
+}
+
+TEST_F(host_memory_test, an_allocator_is_made_or_the_reason_is_told) {
+  long enough = 0;
+  for (bool failed = true; failed; ++enough) {
+    ASSERT_LT(enough, 1000);
+    std::optional<result<caching_allocator>> made;
+    {
+      const scarce_memory scarce{enough};
+      made.emplace(caching_allocator::create(gpu()));
+      failed = scarce_memory::take_failure();
+    }
+    ASSERT_EQ(code_of(*made), failed ? std::optional{errc::no_host_memory} : std::nullopt);
+  }
+  EXPECT_GT(enough, 3);
+}
+
+TEST(address_table_without_memory, is_full_until_it_can_grow) {
+  std::optional<heap::address_table> table;
+  {
+    const scarce_memory scarce{0};
+    table.emplace();
+  }
+  EXPECT_EQ(table->footprint(), 0u);
+  EXPECT_EQ(table->size(), 0u);
+  EXPECT_TRUE(table->full());
+  ASSERT_TRUE(table->grow());
+  EXPECT_FALSE(table->full());
+  table->insert(1024, 5);
+  EXPECT_EQ(table->find(1024), 5u);
+  const std::size_t footprint = table->footprint();
+  {
+    const scarce_memory scarce{0};
+    EXPECT_FALSE(table->grow());
+  }
+  EXPECT_EQ(table->footprint(), footprint);
+  EXPECT_EQ(table->find(1024), 5u) << "it is as it was";
+}
+
+}  // namespace
+}  // namespace weir::testing_support

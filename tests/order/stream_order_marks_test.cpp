@@ -1,0 +1,483 @@
+// stream_order by itself: when marks are worth it, which are made, and what a driver in trouble
+// does to them.
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "order/stream_order_fixture.hpp"
+#include "weir/device/stream_watch.hpp"
+
+namespace weir::order_test {
+namespace {
+
+using driver::call;
+
+class StreamOrderMarks : public StreamOrder {
+ protected:
+  /// Events recorded since the last call.
+  std::uint64_t new_marks(const stream_order& order) {
+    const std::uint64_t before = std::exchange(marks_seen, order.events_recorded());
+    return order.events_recorded() - before;
+  }
+
+  stream one = make_stream();
+  stream two = make_stream();
+  std::uint64_t marks_seen = 0;
+};
+
+TEST_F(StreamOrderMarks, slots_know_their_streams) {
+  stream_order order{gpu};
+  EXPECT_EQ(order.count(), 0u);
+  const stream_slot first = order.slot_of(one, bound).value();
+  const stream_slot second = order.slot_of(two, bound).value();
+  EXPECT_EQ(first, 1u);
+  EXPECT_EQ(second, 2u);
+  EXPECT_EQ(order.count(), 2u);
+  EXPECT_EQ(order.slot_of(one, bound).value(), first);
+  EXPECT_EQ(order.id(second), two.id());
+  EXPECT_EQ(order.ref(second).handle(), two.handle());
+  EXPECT_EQ(order.known(two.id()), second);
+  EXPECT_EQ(order.known(stream_id{4711}), order::no_stream);
+  EXPECT_FALSE(order.gone(second));
+  order.lose(second);
+  EXPECT_TRUE(order.gone(second));
+  EXPECT_FALSE(order.gone(first));
+}
+
+// --- What is worth marks -------------------------------------------------------------------------
+
+TEST_F(StreamOrderMarks, some_memory_in_many_frees_is_worth_marks) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  static_cast<void>(order.slot_of(two, bound).value());
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 15; ++i) EXPECT_FALSE(order.add_freed(slot, 200, 1600, 10'000)) << i;
+    EXPECT_TRUE(order.add_freed(slot, 0, 1600, 10'000)) << "the 16th";
+    EXPECT_TRUE(order.add_freed(slot, 0, 1600, 10'000)) << "until they are made";
+    static_cast<void>(order.now(slot));
+    ASSERT_TRUE(order.close(slot, bound));
+  }
+  for (int i = 0; i < 15; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 1600, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 99, 1600, 10'000)) << "a byte less";
+  EXPECT_TRUE(order.add_freed(slot, 1, 1600, 10'000)) << "as much as is worth it";
+}
+
+TEST_F(StreamOrderMarks, much_memory_is_worth_marks_at_once) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  EXPECT_FALSE(order.add_freed(slot, 9'999, 1600, 10'000));
+  EXPECT_FALSE(order.add_freed(other, 9'999, 1600, 10'000)) << "each is counted by itself";
+  EXPECT_TRUE(order.add_freed(slot, 1, 1600, 10'000));
+  EXPECT_FALSE(order.add_freed(order::no_stream, 1 << 20, 1600, 10'000)) << "nobody's";
+}
+
+TEST_F(StreamOrderMarks, nothing_is_worth_marks_while_there_is_nobody_else) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  EXPECT_TRUE(order.alone(slot));
+  EXPECT_FALSE(order.add_freed(slot, 10'000, 1600, 10'000));
+  const stream_slot other = order.slot_of(two, bound).value();
+  EXPECT_FALSE(order.alone(slot));
+  // What was freed before is forgotten, bytes and frees.
+  for (int i = 0; i < 14; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 1600, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 200, 1600, 10'000)) << "in 15 frees";
+  EXPECT_TRUE(order.add_freed(slot, 0, 1600, 10'000));
+
+  order.lose(other);
+  EXPECT_TRUE(order.alone(slot)) << "it gets no memory any more";
+  EXPECT_FALSE(order.add_freed(slot, 0, 1600, 10'000));
+  ASSERT_EQ(order.slot_of(two, bound).value(), other);
+  for (int i = 0; i < 15; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 1600, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 99, 1600, 10'000));
+  EXPECT_TRUE(order.add_freed(slot, 1, 1600, 10'000));
+}
+
+// --- Which marks are made ------------------------------------------------------------------------
+
+TEST_F(StreamOrderMarks, what_the_spared_stream_freed_needs_no_mark) {
+  for (const auto rule : {crossing_rule::all_work, crossing_rule::declared_uses}) {
+    stream_order order{gpu, {.crossing = rule}};
+    marks_seen = 0;
+    const stream_slot spared = order.slot_of(one, bound).value();
+    const stream_slot other = order.slot_of(two, bound).value();
+    const stamp own = order.now(spared);
+    ASSERT_TRUE(order.close_others(spared, bound));
+    EXPECT_EQ(new_marks(order), 0u);
+    const stamp theirs = order.now(other);
+    EXPECT_EQ(theirs.epoch, own.epoch) << "the epoch is still open";
+    ASSERT_TRUE(order.close_others(spared, bound));
+    EXPECT_EQ(new_marks(order), rule == crossing_rule::all_work ? 2u : 1u);
+    EXPECT_TRUE(order.poll(bound).value());
+    EXPECT_TRUE(order.completed(theirs));
+    EXPECT_FALSE(order.completed(own));
+    ASSERT_TRUE(order.close_others(spared, bound));
+    EXPECT_EQ(new_marks(order), 0u) << "once is enough";
+    EXPECT_TRUE(completes(order, own));
+  }
+}
+
+TEST_F(StreamOrderMarks, the_epochs_of_a_stream_that_rests_move_on) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot resting = order.slot_of(two, bound).value();
+  for (int i = 0; i < 3; ++i) {
+    const stamp freed = order.now(slot);
+    EXPECT_TRUE(completes(order, freed));
+    EXPECT_EQ(order.completed_epoch(slot), freed.epoch);
+    EXPECT_EQ(order.completed_epoch(resting), freed.epoch);
+    EXPECT_FALSE(order.behind(resting));
+  }
+}
+
+TEST_F(StreamOrderMarks, the_devices_rest_completes_the_open_epoch_too) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stamp marked = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  const stamp open = order.now(slot);
+  EXPECT_EQ(open.epoch, marked.epoch + 1);
+  order.device_synchronized();
+  EXPECT_TRUE(order.completed(marked));
+  EXPECT_TRUE(order.completed(open));
+  EXPECT_TRUE(order.stream_completed(open));
+  EXPECT_FALSE(order.any_behind());
+  EXPECT_FALSE(order.synchronize(bound).value()) << "no mark is left";
+  const stamp next = order.now(slot);
+  EXPECT_EQ(next.epoch, open.epoch + 1);
+  EXPECT_FALSE(order.completed(next));
+}
+
+TEST_F(StreamOrderMarks, while_captures_are_under_way_nothing_is_marked_or_awaited) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  const stamp marked = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 2u);
+  order.pause();
+  order.pause();
+  EXPECT_TRUE(order.paused());
+  const std::uint64_t before = machine->calls();
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  ASSERT_TRUE(order.close_others(other, bound));
+  ASSERT_TRUE(order.close_for({freed}, bound));
+  EXPECT_FALSE(order.poll(bound).value());
+  EXPECT_FALSE(order.synchronize(bound).value());
+  EXPECT_FALSE(order.synchronize_oldest(bound).value());
+  EXPECT_FALSE(order.wait(other, freed, bound).value());
+  EXPECT_FALSE(order.wait_for_stream(other, marked, bound).value());
+  EXPECT_TRUE(order.wait(slot, freed, bound).value()) << "its own needs no wait";
+  EXPECT_EQ(machine->calls(), before);
+  order.resume();
+  EXPECT_TRUE(order.paused()) << "of the other one";
+  order.resume();
+  EXPECT_FALSE(order.paused());
+  order.resume();
+  EXPECT_FALSE(order.paused()) << "once too often";
+  EXPECT_TRUE(completes(order, freed));
+  order.pause();
+  order.pause();
+  order.end_pauses();
+  EXPECT_FALSE(order.paused()) << "of all";
+}
+
+TEST_F(StreamOrderMarks, the_oldest_mark_is_awaited_first) {
+  stream_order order{gpu};
+  const stream_slot first = order.slot_of(one, bound).value();
+  const stream_slot second = order.slot_of(two, bound).value();
+  EXPECT_FALSE(order.synchronize_oldest(bound).value()) << "there is none";
+  EXPECT_FALSE(order.synchronize(bound).value());
+  give_work(one.handle());
+  give_work(two.handle());
+  const stamp old = order.now(second);
+  ASSERT_TRUE(order.close_for({old}, bound));
+  const stamp young = order.now(first);
+  ASSERT_TRUE(order.close_for({young}, bound));
+  EXPECT_EQ(new_marks(order), 2u) << "of those streams alone";
+  EXPECT_TRUE(order.synchronize_oldest(bound).value());
+  EXPECT_TRUE(order.stream_completed(old));
+  EXPECT_FALSE(order.stream_completed(young));
+  EXPECT_TRUE(order.synchronize_oldest(bound).value());
+  EXPECT_TRUE(order.stream_completed(young));
+  EXPECT_FALSE(order.synchronize_oldest(bound).value());
+}
+
+TEST_F(StreamOrderMarks, streams_and_marks_are_counted) {
+  stream_order order{gpu};
+  const std::size_t bare = order.footprint();
+  EXPECT_GT(bare, 0u);
+  const stream_slot slot = order.slot_of(one, bound).value();
+  EXPECT_EQ(order.footprint(), 2 * bare) << "there is an entry for nobody";
+  give_work(one.handle());
+  static_cast<void>(order.now(slot));
+  ASSERT_TRUE(order.close(slot, bound));
+  const std::size_t marked = order.footprint();
+  const std::size_t mark = marked - 3 * bare;  // stream two became known
+  EXPECT_GT(mark, 0u);
+  EXPECT_EQ(order.count(), 2u);
+}
+
+// --- Waits ---------------------------------------------------------------------------------------
+
+TEST_F(StreamOrderMarks, a_wait_for_one_stream_makes_the_mark_it_needs) {
+  stream_order order{gpu};
+  const stream three = make_stream();
+  const stream_slot owner = order.slot_of(one, bound).value();
+  const stream_slot waiter = order.slot_of(two, bound).value();
+  const stream_slot late = order.slot_of(three, bound).value();
+  give_work(one.handle());
+  const stamp used = order.now(owner);
+  EXPECT_TRUE(order.wait_for_stream(waiter, used, bound).value());
+  EXPECT_EQ(new_marks(order), 1u);
+  EXPECT_EQ(order.waits_queued(), 1u);
+  const stamp newer = order.now(owner);
+  EXPECT_EQ(newer.epoch, used.epoch + 1);
+  ASSERT_TRUE(order.close_for({newer}, bound));
+  EXPECT_EQ(new_marks(order), 1u);
+  static_cast<void>(order.now(owner));
+  EXPECT_TRUE(order.wait_for_stream(late, used, bound).value());
+  EXPECT_EQ(new_marks(order), 0u) << "there is one that will do";
+  EXPECT_EQ(order.waits_queued(), 2u);
+  EXPECT_TRUE(order.wait_for_stream(waiter, used, bound).value());
+  EXPECT_EQ(order.waits_queued(), 2u) << "once is enough";
+  EXPECT_TRUE(order.wait_for_stream(waiter, newer, bound).value());
+  EXPECT_EQ(order.waits_queued(), 3u);
+  EXPECT_TRUE(order.wait_for_stream(owner, newer, bound).value()) << "it is behind itself anyway";
+  EXPECT_EQ(order.waits_queued(), 3u);
+  machine->run_until_idle();
+  ASSERT_TRUE(order.poll(bound));
+  EXPECT_TRUE(order.wait_for_stream(late, newer, bound).value());
+  EXPECT_EQ(order.waits_queued(), 3u) << "it is done";
+}
+
+TEST_F(StreamOrderMarks, what_is_completed_can_be_waited_for_without_a_mark) {
+  stream_order order{gpu, {.crossing = crossing_rule::declared_uses}};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot waiter = order.slot_of(two, bound).value();
+  EXPECT_TRUE(order.can_wait_for({order::no_stream, 7})) << "nobody's";
+  const stamp open = order.now(slot);
+  EXPECT_FALSE(order.can_wait_for(open));
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_TRUE(order.can_wait_for(open));
+  order.lose(slot);
+  order.device_synchronized();
+  const stamp after = order.now(slot);
+  EXPECT_TRUE(order.completed(after)) << "a lost stream has nothing more to do";
+  EXPECT_TRUE(order.can_wait_for(after));
+  EXPECT_TRUE(order.wait(waiter, after, bound).value());
+  EXPECT_EQ(order.waits_queued(), 0u);
+}
+
+// --- Captures and failures -----------------------------------------------------------------------
+
+TEST_F(StreamOrderMarks, a_stranger_is_asked_whether_it_is_captured_only_when_it_is_named) {
+  stream_order order{gpu, {.unannounced_ends = true}};
+  const driver::CUstream foreign = make_driver_stream();
+  const stream_slot stranger = order.slot_of({gpu, foreign}, bound).value();
+  begin_capture(foreign);
+  const std::uint64_t before = machine->calls();
+  EXPECT_FALSE(order.any_capturing(bound).value()) << "it may be destroyed by now";
+  EXPECT_EQ(machine->calls(), before);
+  {
+    const order::named_stream named{order, stranger};
+    EXPECT_TRUE(order.any_capturing(bound).value());
+  }
+  EXPECT_FALSE(order.any_capturing(bound).value());
+  end_capture(foreign);
+  {
+    const order::named_stream named{order, stranger};
+    EXPECT_FALSE(order.any_capturing(bound).value());
+  }
+  ASSERT_TRUE(order.end_stream(stranger, bound));
+  destroy(foreign);
+}
+
+TEST_F(StreamOrderMarks, a_stream_that_is_gone_is_not_asked_whether_it_is_captured) {
+  stream_order order{gpu};
+  static_cast<void>(order.slot_of(one, bound).value());
+  const stream_slot slot = order.slot_of(two, bound).value();
+  EXPECT_FALSE(order.any_capturing(bound).value());
+  begin_capture(two.handle());
+  EXPECT_TRUE(order.any_capturing(bound).value());
+  order.lose(slot);
+  EXPECT_FALSE(order.any_capturing(bound).value());
+  end_capture(two.handle());
+}
+
+/// As of a stream that is being captured where the driver has no numbers for captures.
+TEST_F(StreamOrderMarks, where_a_capture_cannot_be_asked_for_the_stream_is_marked_later) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  const stamp freed = order.now(slot);
+  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_NOT_SUPPORTED);
+  ASSERT_TRUE(order.close(slot, bound)) << "that is no trouble";
+  EXPECT_EQ(new_marks(order), 1u) << "the other's";
+  EXPECT_FALSE(order.gone(slot));
+  EXPECT_TRUE(order.poll(bound).value());
+  EXPECT_TRUE(order.stream_completed({other, freed.epoch}));
+  EXPECT_FALSE(order.stream_completed(freed));
+  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_NOT_PERMITTED);
+  const auto closed = order.close(slot, bound);
+  ASSERT_FALSE(closed) << "that is";
+  EXPECT_EQ(closed.code(), errc::not_permitted);
+  EXPECT_FALSE(order.gone(slot));
+  EXPECT_TRUE(completes(order, freed));
+}
+
+TEST_F(StreamOrderMarks, a_driver_in_trouble_is_told_and_loses_no_stream) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  const stamp freed = order.now(slot);
+  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto closed = order.close(slot, bound);
+  ASSERT_FALSE(closed);
+  EXPECT_EQ(closed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(order.gone(slot));
+  EXPECT_EQ(new_marks(order), 1u) << "the others are marked all the same";
+  EXPECT_TRUE(order.poll(bound).value());
+  EXPECT_TRUE(order.stream_completed({other, freed.epoch}));
+  EXPECT_FALSE(order.stream_completed(freed));
+  EXPECT_TRUE(completes(order, freed)) << "it is asked again";
+  EXPECT_EQ(new_marks(order), 1u);
+}
+
+TEST_F(StreamOrderMarks, a_stream_that_the_driver_does_not_know_is_lost) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stamp freed = order.now(slot);
+  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_FALSE(completes(order, freed));
+  EXPECT_TRUE(order.gone(slot));
+  order.device_synchronized();
+  EXPECT_TRUE(order.completed(freed));
+}
+
+TEST_F(StreamOrderMarks, a_mark_that_cannot_be_looked_at_is_told_and_looked_at_again) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  machine->fail(call::event_query, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto polled = order.poll(bound);
+  ASSERT_FALSE(polled);
+  EXPECT_EQ(polled.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(order.completed(freed));
+  EXPECT_FALSE(order.stream_completed(freed));
+  EXPECT_TRUE(order.stream_completed({other, freed.epoch})) << "the others are looked at";
+  EXPECT_TRUE(order.poll(bound).value());
+  EXPECT_TRUE(order.completed(freed));
+  EXPECT_FALSE(order.poll(bound).value()) << "nothing came on";
+}
+
+/// Its mark went with a capture that came and went while it was recorded.
+TEST_F(StreamOrderMarks, a_mark_that_a_capture_took_is_made_again) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  give_work(one.handle());
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 2u);
+  machine->fail(call::event_query, 1, driver::CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_TRUE(order.poll(bound).value()) << "the other stream came on";
+  EXPECT_FALSE(order.completed(freed));
+  EXPECT_FALSE(order.gone(slot));
+  machine->run_until_idle();
+  EXPECT_TRUE(completes(order, freed));
+  EXPECT_EQ(new_marks(order), 1u);
+}
+
+TEST_F(StreamOrderMarks, the_only_mark_that_a_capture_took_is_made_again) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  ASSERT_TRUE(two.close());
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 1u);
+  machine->fail(call::event_query, 1, driver::CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_FALSE(order.poll(bound).value());
+  EXPECT_FALSE(order.can_wait_for(freed)) << "there is no mark any more";
+  EXPECT_TRUE(completes(order, freed));
+  EXPECT_EQ(new_marks(order), 1u);
+}
+
+// --- Who is who ----------------------------------------------------------------------------------
+
+TEST_F(StreamOrderMarks, a_captured_stream_is_known_by_the_handle_it_was_met_with) {
+  stream_order order{gpu};
+  const driver::CUstream handle = make_driver_stream();
+  const driver::CUstream unmet = make_driver_stream();
+  static_cast<void>(order.slot_of(one, bound).value());
+  const stream_slot slot = order.slot_of({gpu, handle}, bound).value();
+  begin_capture(handle);
+  begin_capture(unmet);
+  EXPECT_EQ(order.slot_of({gpu, handle}, bound).value(), slot);
+  const auto refused = order.slot_of({gpu, unmet}, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  end_capture(unmet);
+  end_capture(handle);
+  EXPECT_EQ(order.count(), slot);
+  destroy(unmet);
+  destroy(handle);
+}
+
+TEST_F(StreamOrderMarks, the_per_thread_handle_says_nothing_of_a_captured_stream) {
+  stream_order order{gpu};
+  const stream_ref own = stream_ref::per_thread(gpu);
+  EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
+  begin_capture(own.handle());
+  const auto refused = order.slot_of(own, bound);
+  ASSERT_FALSE(refused) << "on another thread it is another stream";
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  end_capture(own.handle());
+  EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
+}
+
+/// It was watched, never named, and has ended: its handle may be another stream's.
+TEST_F(StreamOrderMarks, the_handle_of_a_stream_that_is_over_is_forgotten) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const driver::CUstream handle = make_driver_stream();
+  ASSERT_TRUE(watch_stream({gpu, handle}));
+  EXPECT_TRUE(completes(order, order.now(slot)));
+  const stream_id id = stream_ref(gpu, handle).id().value();
+  const stream_slot watched = order.known(id);
+  ASSERT_NE(watched, order::no_stream);
+  ASSERT_TRUE(order.end_stream(watched, bound));
+  ASSERT_TRUE(unwatch_stream({gpu, handle}));
+  EXPECT_TRUE(completes(order, order.now(slot)));
+  EXPECT_EQ(order.known(id), order::no_stream);
+  begin_capture(handle);
+  const auto refused = order.slot_of({gpu, handle}, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  end_capture(handle);
+  EXPECT_EQ(order.slot_of({gpu, handle}, bound).value(), watched) << "the place is free again";
+  destroy(handle);
+}
+
+/// The last mark of a stream that ended counts for all epochs that follow, as long as it is over.
+TEST_F(StreamOrderMarks, who_comes_back_owes_the_marks_since_its_end) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot back = order.slot_of(two, bound).value();
+  give_work(two.handle());
+  ASSERT_TRUE(order.end_stream(back, bound));
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_TRUE(order.can_wait_for(freed));
+  EXPECT_EQ(order.slot_of(two, bound).value(), back);
+  EXPECT_FALSE(order.can_wait_for(freed)) << "it may have been given work since";
+  new_marks(order);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 1u);
+  EXPECT_TRUE(order.can_wait_for(freed));
+}
+
+}  // namespace
+}  // namespace weir::order_test

@@ -1,0 +1,375 @@
+// An arena by itself: which room it chooses, and whose memory it takes for it.
+#include "placement/arena.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weir/allocator/snapshot.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
+
+namespace weir::placement {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+/// An arena of 64 MiB in handles of 2 MiB, all of it free for everybody; three streams on which
+/// nothing happens by itself. Ends with books that agree.
+class arenas : public ::testing::Test {
+ protected:
+  using reach = backing_store::reach;
+
+  arenas() {
+    for (int i = 0; i < 3; ++i) {
+      streams.push_back(stream::create(gpu).value());
+      slots.push_back(known.slot_of(streams.back(), bound).value());
+    }
+    store = arena::create(shared, pool_id{}, growth_rules::of(placement_policy::compact), bound)
+                .value();
+    const block_index all = store->grow(asks(64 * mib), bound).value();
+    begin = blocks[all].address;
+    store->free(all, known.now(slots[0]));
+    EXPECT_TRUE(known.close(slots[0], bound));
+    EXPECT_TRUE(known.poll(bound));
+    store->retire(slots[0]);
+    EXPECT_EQ(store->bound_to(slots[0]), 0u);
+    EXPECT_EQ(store->longest_fit(slots[1]), 64 * mib);
+  }
+  void TearDown() override {
+    EXPECT_EQ(store->check(), "");
+    EXPECT_TRUE(store->close(bound));
+  }
+
+  static std::shared_ptr<sim::machine> make_machine() {
+    sim::machine_options chosen;
+    chosen.devices = {
+        sim::device_spec{.capacity = bytes{1024 * mib}, .context_overhead = bytes{64 * mib}}};
+    chosen.mode = sim::progress::manual;
+    return sim::machine::create(chosen).value();
+  }
+  [[nodiscard]] request asks(std::uint64_t size, std::size_t stream = 0) const {
+    return {static_cast<std::uint32_t>(size / unit), 1, slots[stream]};
+  }
+  /// Blocks one behind the other, from the arena's begin on.
+  std::vector<block_index> lay_out(const std::vector<std::uint64_t>& mebibytes) {
+    std::vector<block_index> made;
+    std::uint64_t expected = begin;
+    for (const std::uint64_t each : mebibytes) {
+      made.push_back(store->fit(asks(each * mib)));
+      EXPECT_EQ(blocks[made.back()].address, expected);
+      expected += each * mib;
+    }
+    return made;
+  }
+  void free(block_index which, std::size_t stream) { store->free(which, known.now(slots[stream])); }
+  /// What the stream freed becomes everybody's.
+  void rest(backing_store& in, std::size_t stream) {
+    EXPECT_TRUE(known.close(slots[stream], bound));
+    EXPECT_TRUE(known.poll(bound));
+    in.retire(slots[stream]);
+    EXPECT_EQ(in.bound_to(slots[stream]), 0u);
+  }
+  /// These become a hole that nothing is mapped to.
+  void take_away(backing_store& in, const std::vector<block_index>& which) {
+    std::uint64_t size = 0;
+    for (const block_index each : which) {
+      size += blocks[each].size();
+      in.free(each, known.now(slots[0]));
+    }
+    rest(in, 0);
+    EXPECT_EQ(in.release(bytes{1024 * mib}, bound).value().count(), size);
+  }
+  /// An arena with addresses for twice the device's memory, which is 1024 MiB and one slot more.
+  [[nodiscard]] std::unique_ptr<backing_store> make_private(growth_rules rules) {
+    return arena::create(shared, pool_id{1}, rules, bound).value();
+  }
+  static constexpr std::uint64_t private_addresses = 2 * (1024 + 2) * mib;
+  /// The fixture's own arena out of the way, so that the device's memory is there for another.
+  void empty() { EXPECT_EQ(store->release(bytes{64 * mib}, bound).value(), bytes{64 * mib}); }
+
+  std::shared_ptr<sim::machine> machine = make_machine();
+  std::shared_ptr<runtime> simulated = runtime::open_simulated(machine).value();
+  device gpu = simulated->device(device_id{0}).value();
+  context_scope bound{gpu};
+  block_store blocks;
+  order::stream_order known{gpu};
+  placement_context shared{.device = gpu, .blocks = blocks, .order = known};
+  std::vector<stream> streams;
+  std::vector<stream_slot> slots;
+  std::unique_ptr<backing_store> store;
+  std::uint64_t begin = 0;
+};
+
+TEST_F(arenas, runs_of_two_streams_that_are_just_long_enough_together_are_used_as_they_lie) {
+  const auto laid = lay_out({4, 6, 4, 50});
+  free(laid[1], 0);
+  free(laid[2], 1);
+  ASSERT_TRUE(known.close(slots[1], bound));
+  const std::uint64_t created = shared.handles_created;
+  EXPECT_EQ(store->rearrange(asks(10 * mib), reach::usable, bound).value(), no_block)
+      << "not without a wait";
+  EXPECT_EQ(store->rearrange(asks(10 * mib + unit), reach::behind_wait, bound).value(), no_block);
+  const block_index room = store->rearrange(asks(10 * mib), reach::behind_wait, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin + 4 * mib);
+  EXPECT_EQ(blocks[room].size(), 10 * mib);
+  EXPECT_EQ(blocks[room].stream, slots[0]);
+  EXPECT_EQ(shared.handles_moved, 0u);
+  EXPECT_EQ(shared.handles_created, created);
+  EXPECT_EQ(known.waits_queued(), 2u) << "for both of the other streams";
+  EXPECT_EQ(store->handed_out(), 64 * mib);
+}
+
+/// A capture may take the third stream, so that no epoch that ends from then on can be waited for.
+TEST_F(arenas, what_cannot_be_waited_for_stands_in_no_ones_way) {
+  const auto laid = lay_out({4, 6, 4, 2, 4, 6, 38});
+  free(laid[5], 1);
+  ASSERT_TRUE(known.close(slots[1], bound));
+  known.expect_capture(slots[2], true);
+  free(laid[1], 0);
+  free(laid[2], 1);  // lower, and as long together with its neighbour
+  free(laid[4], 0);
+  const block_index room = store->rearrange(asks(10 * mib), reach::behind_wait, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin + 16 * mib);
+  EXPECT_EQ(shared.handles_moved, 0u);
+  EXPECT_EQ(store->rearrange(asks(10 * mib), reach::behind_wait, bound).value(), no_block);
+  known.expect_capture(slots[2], false);
+}
+
+TEST_F(arenas, anothers_run_that_cannot_be_waited_for_is_not_borrowed) {
+  const auto laid = lay_out({4, 8, 2, 6, 44});
+  free(laid[1], 1);
+  ASSERT_TRUE(known.close(slots[1], bound));
+  known.expect_capture(slots[2], true);
+  free(laid[3], 1);
+  const block_index room = store->rearrange(asks(6 * mib), reach::behind_wait, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin + 4 * mib) << "not the 6 MiB, which would be closer";
+  EXPECT_EQ(store->bound_to(slots[1]), 8 * mib);
+  known.expect_capture(slots[2], false);
+}
+
+TEST_F(arenas, free_memory_under_handles_that_are_in_use_is_fragments) {
+  EXPECT_EQ(store->fragments(), 0u);
+  const auto laid = lay_out({3, 4, 1, 7, 49});
+  EXPECT_EQ(store->fragments(), 0u) << "nothing is free";
+  free(laid[1], 0);  // from 3 to 7 MiB: the handle from 4 to 6 is free
+  EXPECT_EQ(store->fragments(), 2 * mib);
+  free(laid[3], 1);  // from 8 to 15: three handles are free
+  EXPECT_EQ(store->fragments(), 3 * mib);
+  free(laid[0], 0);  // from 0 to 7
+  EXPECT_EQ(store->fragments(), 2 * mib);
+  free(laid[2], 1);  // from 0 to 15
+  EXPECT_EQ(store->fragments(), 1 * mib);
+  free(laid[4], 2);
+  EXPECT_EQ(store->fragments(), 0u);
+  EXPECT_EQ(store->handed_out(), 0u);
+}
+
+TEST_F(arenas, what_is_everybodys_is_moved_for_any_stream) {
+  const auto laid = lay_out({4, 2, 4, 54});
+  free(laid[0], 0);
+  free(laid[2], 0);
+  EXPECT_EQ(store->rearrange(asks(8 * mib, 1), reach::usable, bound).value(), no_block)
+      << "it is the first stream's";
+  rest(*store, 0);
+  const std::uint64_t created = shared.handles_created;
+  EXPECT_EQ(store->rearrange(asks(8 * mib, 1), reach::behind_wait, bound).value(), no_block)
+      << "there is no one to wait for";
+  EXPECT_EQ(store->rearrange(asks(8 * mib + unit, 1), reach::usable, bound).value(), no_block);
+  EXPECT_EQ(shared.handles_moved, 0u);
+  const block_index room = store->rearrange(asks(8 * mib, 1), reach::usable, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin + 64 * mib);
+  EXPECT_EQ(blocks[room].size(), 8 * mib);
+  EXPECT_EQ(blocks[room].stream, slots[1]);
+  EXPECT_EQ(shared.handles_moved, 4u);
+  EXPECT_EQ(shared.handles_created, created);
+  EXPECT_EQ(known.waits_queued(), 0u);
+  EXPECT_EQ(store->reserved(), 64 * mib);
+}
+
+/// The handle is the first that was made, and the only thing of another stream's in the room.
+TEST_F(arenas, a_handle_of_anothers_is_moved_behind_a_wait_or_not_at_all) {
+  const auto laid = lay_out({2, 2, 4, 2, 54});
+  take_away(*store, {laid[3]});
+  free(laid[0], 1);
+  ASSERT_TRUE(known.close(slots[1], bound));
+  free(laid[2], 0);
+  known.pause();
+  EXPECT_EQ(store->rearrange(asks(6 * mib), reach::behind_wait, bound).value(), no_block)
+      << "nobody can be waited for now";
+  EXPECT_EQ(shared.handles_moved, 0u);
+  EXPECT_EQ(store->bound_to(slots[1]), 2 * mib);
+  known.resume();
+  EXPECT_EQ(known.waits_queued(), 0u);
+  const block_index room = store->rearrange(asks(6 * mib), reach::behind_wait, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin + 4 * mib);
+  EXPECT_EQ(shared.handles_moved, 1u);
+  EXPECT_EQ(known.waits_queued(), 2u) << "for both of the other streams";
+  EXPECT_EQ(store->bound_to(slots[1]), 0u);
+}
+
+/// The lower row begins with a hole that no window may begin in: the next address of the alignment
+/// lies beyond it. That hole counts for nothing.
+TEST_F(arenas, a_window_counts_the_holes_that_it_covers) {
+  const std::uint64_t first = 2 + (8 * mib - begin % (8 * mib)) % (8 * mib) / mib;
+  const std::uint64_t aligned = begin + (first - 2) * mib;
+  const auto laid = lay_out({first, 2, 4, 4, 2, 2, 8, 2, 4, 36 - first});
+  take_away(*store, {laid[1], laid[3], laid[7]});
+  for (const std::size_t each : {2, 4, 8}) free(laid[each], 0);
+  const request wanted{static_cast<std::uint32_t>(6 * mib / unit),
+                       static_cast<std::uint32_t>(8 * mib / unit), slots[0]};
+  const block_index room = store->rearrange(wanted, reach::usable, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, aligned + 24 * mib) << "one slot to map, and not two";
+  EXPECT_EQ(blocks[room].size(), 6 * mib);
+  EXPECT_EQ(shared.handles_moved, 1u);
+  EXPECT_EQ(blocks[store->block_over(aligned + 12 * mib)].is(), block_kind::hole)
+      << "of the shortest stretch";
+}
+
+TEST_F(arenas, an_arena_ends_where_its_addresses_do) {
+  empty();
+  const auto other = make_private(growth_rules::of(placement_policy::compact));
+  const block_index low = other->grow(asks(500 * mib), bound).value();
+  const std::uint64_t base = blocks[low].address;
+  ASSERT_NE(other->grow(asks(2 * mib), bound).value(), no_block);
+  take_away(*other, {low});
+  const block_index high = other->grow(asks(600 * mib), bound).value();
+  EXPECT_EQ(blocks[high].address, base + 502 * mib);
+  ASSERT_NE(other->grow(asks(2 * mib), bound).value(), no_block);
+  take_away(*other, {high});
+  const std::uint64_t left = private_addresses - 1104 * mib;
+  EXPECT_EQ(other->grow(asks(left + unit), bound).value(), no_block);
+  EXPECT_EQ(other->reserved(), 4 * mib);
+  const block_index last = other->grow(asks(left), bound).value();
+  ASSERT_NE(last, no_block);
+  EXPECT_EQ(blocks[last].address, base + 1104 * mib);
+  EXPECT_EQ(blocks[last].end(), base + private_addresses);
+  EXPECT_EQ(other->check(), "");
+  EXPECT_TRUE(other->close(bound));
+}
+
+/// A handle of two slots is all there is for the one that is missing, and there are addresses for
+/// `beyond` more behind that one.
+TEST_F(arenas, a_handle_may_stick_out_as_far_as_there_are_addresses) {
+  empty();
+  for (const std::uint64_t beyond : {2 * mib, std::uint64_t{0}}) {
+    const auto other = make_private({.handle_scale = 1,
+                                     .largest_handle = 4 * mib,
+                                     .reserved_share = 1,
+                                     .request_share = 1,
+                                     .unit_share = 0,
+                                     .slack = 0,
+                                     .headroom = 0});
+    const auto grows = [&](std::uint64_t size) { return other->grow(asks(size), bound).value(); };
+    const block_index low = grows(500 * mib);
+    const std::uint64_t base = blocks[low].address;
+    static_cast<void>(grows(2 * mib));
+    const block_index pair = grows(4 * mib);
+    EXPECT_EQ(blocks[pair].address, base + 502 * mib);
+    static_cast<void>(grows(2 * mib));
+    take_away(*other, {low});
+    const block_index high = grows(600 * mib);
+    static_cast<void>(grows(2 * mib));
+    take_away(*other, {high});
+    const std::uint64_t end = private_addresses - 2 * mib - beyond;
+    const block_index last = grows(end - 1110 * mib);
+    ASSERT_EQ(blocks[last].end(), base + end);
+    other->free(last, known.now(slots[0]));
+    const block_index most = other->fit(asks(end - 1114 * mib));
+    ASSERT_EQ(blocks[most].end(), base + end - 4 * mib);
+    other->free(pair, known.now(slots[0]));
+    const std::uint64_t moved = shared.handles_moved;
+    const block_index room = other->rearrange(asks(6 * mib), reach::usable, bound).value();
+    if (beyond == 0) {
+      EXPECT_EQ(room, no_block);
+      EXPECT_EQ(shared.handles_moved, moved);
+    } else {
+      ASSERT_NE(room, no_block);
+      EXPECT_EQ(blocks[room].address, base + end - 4 * mib);
+      EXPECT_EQ(shared.handles_moved, moved + 1);
+      EXPECT_EQ(blocks[blocks[room].after].size(), 2 * mib) << "what sticks out is free";
+    }
+    EXPECT_EQ(other->check(), "");
+    EXPECT_TRUE(other->close(bound));
+  }
+}
+
+/// 512 MiB are held, so that growth comes in 8 MiB and handles have 4.
+TEST_F(arenas, growth_and_its_surplus_share_handles_only_where_nothing_moves) {
+  empty();
+  for (const bool moves : {false, true}) {
+    growth_rules rules = growth_rules::of(placement_policy::never_move);
+    rules.moves = moves;
+    const auto other = make_private(rules);
+    const std::uint64_t base = blocks[other->grow(asks(512 * mib), bound).value()].address;
+    ASSERT_EQ(other->reserved(), 512 * mib);
+    const block_index added = other->grow(asks(2 * mib), bound).value();
+    EXPECT_EQ(blocks[added].address, base + 512 * mib);
+    EXPECT_EQ(other->reserved(), 520 * mib);
+    EXPECT_EQ(other->longest_fit(slots[1]), 6 * mib);
+    pool_snapshot now;
+    other->describe(now);
+    std::vector<std::uint64_t> handles;
+    for (const auto& each : now.physical)
+      if (each.address >= base + 512 * mib) handles.push_back(each.size.count() / mib);
+    EXPECT_EQ(handles,
+              moves ? (std::vector<std::uint64_t>{2, 4, 2}) : (std::vector<std::uint64_t>{4, 4}));
+    EXPECT_EQ(other->check(), "");
+    EXPECT_TRUE(other->close(bound));
+  }
+}
+
+TEST_F(arenas, a_mapping_that_got_stuck_goes_with_the_arena) {
+  const bytes before = machine->used(device_id{0});
+  const auto other = make_private(growth_rules::of(placement_policy::compact));
+  machine->fail(driver::call::mem_set_access, 1, driver::CUDA_ERROR_UNKNOWN);
+  machine->fail(driver::call::mem_unmap, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(other->grow(asks(2 * mib), bound));
+  pool_snapshot stuck;
+  other->describe(stuck);
+  ASSERT_EQ(stuck.blocks.size(), 1u);
+  EXPECT_EQ(stuck.blocks[0].state, block_state::hole);
+  EXPECT_EQ(stuck.blocks[0].size, bytes{2 * mib});
+  EXPECT_EQ(other->check(), "");
+  const std::uint64_t unmapped = machine->calls(driver::call::mem_unmap);
+  EXPECT_TRUE(other->close(bound));
+  EXPECT_EQ(machine->calls(driver::call::mem_unmap), unmapped + 1);
+  EXPECT_EQ(machine->used(device_id{0}), before);
+}
+
+TEST_F(arenas, the_footprint_is_that_of_all_its_records) {
+  struct slot_record {
+    std::uint32_t current, retained, retained_offset;
+  };
+  struct handle_record {
+    vmm::physical memory;
+    std::uint32_t slot, slots, retained;
+  };
+  struct owner_record {
+    fit_index runs;
+    block_index oldest, newest;
+  };
+  const auto other = make_private(growth_rules::of(placement_policy::compact));
+  const std::size_t nobody = sizeof(owner_record) + fit_index{blocks, begin}.footprint();
+  EXPECT_EQ(other->footprint(), sizeof(handle_record) + nobody);
+  ASSERT_NE(other->grow(asks(2 * mib), bound).value(), no_block);
+  const std::size_t one = other->footprint();
+  ASSERT_NE(other->grow(asks(2 * mib), bound).value(), no_block);
+  EXPECT_EQ(other->footprint() - one,
+            2 * (sizeof(handle_record) + sizeof(std::uint32_t)) + sizeof(slot_record))
+      << "there is room for twice as many now";
+  EXPECT_EQ(other->check(), "");
+  EXPECT_TRUE(other->close(bound));
+}
+
+}  // namespace
+}  // namespace weir::placement

@@ -1,0 +1,156 @@
+// The index of free runs, against a walk over all of them.
+#include "placement/fit_index.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+namespace weir::placement {
+namespace {
+
+constexpr std::uint64_t kib = 1024;
+constexpr std::uint64_t mib = 1024 * kib;
+constexpr std::uint64_t base = std::uint64_t{1} << 40;
+
+class fit_indexes : public ::testing::Test {
+ protected:
+  block_index make(std::uint64_t address, std::uint64_t size) {
+    EXPECT_TRUE(blocks.prepare(1));
+    const block_index fresh = blocks.make();
+    place(fresh, address, size);
+    return fresh;
+  }
+  void place(block_index which, std::uint64_t address, std::uint64_t size) {
+    blocks[which].become(block_kind::run);
+    blocks[which].address = address;
+    blocks[which].units = static_cast<std::uint32_t>(size / unit);
+  }
+  static std::uint32_t units(std::uint64_t size) { return static_cast<std::uint32_t>(size / unit); }
+
+  block_store blocks;
+  fit_index index{blocks, base};
+};
+
+TEST_F(fit_indexes, an_empty_one_has_nothing) {
+  EXPECT_EQ(index.lowest(1), no_block);
+  EXPECT_EQ(index.shortest(fit_index::large + 1), no_block);
+  EXPECT_EQ(index.longest(), 0u);
+  EXPECT_EQ(index.total(), 0u);
+}
+
+TEST_F(fit_indexes, equal_runs_are_found_by_address_whatever_the_order_they_came_in) {
+  const block_index high = make(base + 300 * mib, 2 * mib);
+  const block_index low = make(base + 4 * mib, 2 * mib);
+  const block_index small = make(base + 2 * mib + 64 * kib, 64 * kib);
+  const block_index smaller = make(base + 2 * mib, 32 * kib);
+  for (const block_index each : {high, low, small, smaller}) index.insert(each);
+  EXPECT_EQ(index.shortest(units(2 * mib)), low);
+  EXPECT_EQ(index.shortest(units(2 * mib) + 1), no_block);
+  EXPECT_EQ(index.lowest(units(32 * kib)), smaller);
+  EXPECT_EQ(index.lowest(units(32 * kib) + 1), small);
+  EXPECT_EQ(index.lowest(units(64 * kib) + 1), low);
+  EXPECT_EQ(index.total(), 4 * mib + 96 * kib);
+  EXPECT_EQ(index.longest(), units(2 * mib));
+  index.remove(low);
+  EXPECT_EQ(index.shortest(units(2 * mib)), high);
+  EXPECT_EQ(index.lowest(units(64 * kib) + 1), high);
+  index.remove(high);
+  EXPECT_EQ(index.longest(), units(64 * kib));
+  EXPECT_EQ(index.total(), 96 * kib);
+}
+
+TEST_F(fit_indexes, hold_memory_by_the_cells_that_are_used) {
+  EXPECT_EQ(index.footprint(), 0u);
+  index.insert(make(base, 64 * kib));
+  const std::size_t one = index.footprint();
+  index.insert(make(base + 15 * mib, 64 * kib));
+  EXPECT_EQ(index.footprint(), one) << "the same 64 cells";
+  index.insert(make(base + 16 * mib, 64 * kib));
+  const std::size_t chunk = index.footprint() - one;
+  EXPECT_GE(chunk, 64 * (sizeof(std::uint16_t) + 2 * sizeof(block_index)));
+  index.insert(make(base + 900 * mib, 64 * kib));
+  EXPECT_EQ(index.footprint(), one + 2 * chunk);
+}
+
+/// Room for a run, apart from all others.
+struct room {
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+};
+
+TEST_F(fit_indexes, agree_with_a_walk) {
+  std::vector<room> rooms;
+  std::uint64_t at = base;
+  // Several in a cell, some over the end of theirs, some over many; more than two groups of 1 GiB.
+  for (int i = 0; i < 60; ++i) rooms.push_back({at += 24 * kib, 24 * kib});
+  for (int i = 0; i < 60; ++i) rooms.push_back({at += 200 * kib, 200 * kib});
+  for (int i = 0; i < 60; ++i) rooms.push_back({at += 5 * mib, 5 * mib});
+  for (int i = 0; i < 60; ++i) rooms.push_back({at += 40 * mib, 40 * mib});
+
+  std::mt19937 random{7};
+  const auto below = [&](std::uint64_t limit) { return random() % limit; };
+  std::vector<block_index> inside;
+  std::vector<std::pair<block_index, room>> outside;
+  for (const room& each : rooms) outside.emplace_back(make(each.address, unit), each);
+  std::vector<room> home(blocks.in_use() * 2 + 2);
+  for (const auto& [which, place_of] : outside) home[which] = place_of;
+
+  for (int step = 0; step < 6'000; ++step) {
+    const std::uint64_t choice = below(5);
+    if (inside.empty() || (choice < 2 && !outside.empty())) {
+      std::swap(outside[below(outside.size())], outside.back());
+      const auto [which, free] = outside.back();
+      outside.pop_back();
+      // Now and then a length that others have, too.
+      const std::uint64_t all = free.size / unit;
+      const std::uint64_t length = below(3) == 0 ? all : 1 + below(all);
+      place(which, free.address + below(all - length + 1) * unit, length * unit);
+      index.insert(which);
+      inside.push_back(which);
+    } else if (choice < 4) {
+      std::swap(inside[below(inside.size())], inside.back());
+      index.remove(inside.back());
+      outside.emplace_back(inside.back(), home[inside.back()]);
+      inside.pop_back();
+    } else {
+      const block_index which = inside[below(inside.size())];
+      const std::uint64_t address = blocks[which].address;
+      const std::uint32_t length = blocks[which].units;
+      if (length > 1) {
+        const auto less = static_cast<std::uint32_t>(1 + below(length - 1));
+        index.shrink(which, less);
+        ASSERT_EQ(blocks[which].address, address + less * unit);
+        ASSERT_EQ(blocks[which].units, length - less);
+      }
+    }
+
+    const auto small = static_cast<std::uint32_t>(1 + below(below(2) == 0 ? 400 : 65'535));
+    const auto large = static_cast<std::uint32_t>(fit_index::large + 1 + below(90'000));
+    block_index lowest = no_block;
+    block_index shortest = no_block;
+    std::uint32_t longest = 0;
+    std::uint64_t total = 0;
+    for (const block_index each : inside) {
+      const block& run = blocks[each];
+      longest = std::max(longest, run.units);
+      total += run.size();
+      if (run.units >= small && (lowest == no_block || run.address < blocks[lowest].address))
+        lowest = each;
+      const auto is_better = [&](const block& than) {
+        return run.units != than.units ? run.units < than.units : run.address < than.address;
+      };
+      if (run.units >= large && (shortest == no_block || is_better(blocks[shortest])))
+        shortest = each;
+    }
+    ASSERT_EQ(index.lowest(small), lowest) << step;
+    ASSERT_EQ(index.shortest(large), shortest) << step;
+    ASSERT_EQ(index.longest(), longest) << step;
+    ASSERT_EQ(index.total(), total) << step;
+  }
+}
+
+}  // namespace
+}  // namespace weir::placement

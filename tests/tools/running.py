@@ -1,0 +1,19 @@
+"""How the tests of the command run it: nothing of the caller's own settings reaches it."""
+
+import os
+import subprocess
+
+
+def clean_environment(**more):
+    """The caller's, without its settings of weir; which planted fault is awake (./dev mutate) is none."""
+    clean = {name: text for name, text in os.environ.items()
+             if not name.startswith("WEIR_") or name.startswith("WEIR_MUTANT")}
+    # LeakSanitizer takes seconds a run, and the drivers here look for what was left behind themselves.
+    clean["ASAN_OPTIONS"] = clean.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
+    return {**clean, "LC_ALL": "C", **more}
+
+
+def run(program, words, environment=None, **how):
+    """Runs it to its end; `how` is for subprocess.run. Its output is text unless `how` says otherwise."""
+    return subprocess.run([program, *words], **{"capture_output": True, "text": True, "timeout": 100, **how},
+                          env=clean_environment(**(environment or {})), check=False)
