@@ -128,6 +128,9 @@ bool central_heap::keep(thread_cache& cache, block_index index, stream_slot slot
     if (cache.unplaced != no_block) static_cast<void>(flush_unplaced(cache));
     if (block.units > cache.bound()) return false;
     if (cache.units + block.units > cache.bound()) flush_half(cache, *bins);
+    // Beside a block of more than half the bound there may be no room for what is left, either.
+    if (cache.units + block.units > cache.bound())
+      for (const auto& each : cache.tables) flush_bins(cache, *each);
     block.out.home = cache.home();
     bins->push(index, block);
     cache.units += block.units;

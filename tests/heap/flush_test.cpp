@@ -328,5 +328,19 @@ TEST_F(flush_test, a_cache_that_is_new_takes_a_block_that_fills_it) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(flush_test, a_cache_holds_no_more_than_it_may_whatever_the_size) {
+  void* const small = memory.allocate(512_B, one);
+  void* const all_of_it = memory.allocate(1_MiB, one);
+  memory.deallocate(small, one);
+  EXPECT_EQ(cached(), 512_B);
+  memory.deallocate(all_of_it, one);
+  EXPECT_EQ(cached(), 1_MiB) << "the newer one";
+  EXPECT_EQ(memory.stats().thread_cached, 1_MiB);
+  EXPECT_EQ(memory.stats().frees, 2u);
+  EXPECT_EQ(memory.allocate(1_MiB, one), all_of_it);
+  memory.deallocate(all_of_it, one);
+  EXPECT_EQ(check(memory), "");
+}
+
 }  // namespace
 }  // namespace weir::testing_support
