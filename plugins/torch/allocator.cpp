@@ -4,6 +4,7 @@
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdio>
 #include <exception>
@@ -32,7 +33,10 @@ std::int64_t as_block_size(std::size_t size) noexcept {
 
 /// Whether a profiler or a sanitizer is attached that is notified of every block.
 bool has_tools() {
-  return C10_UNLIKELY(c10::impl::GPUTrace::haveState || c10::memoryProfilingEnabled());
+  // memoryProfilingEnabled() asks the same in a second call.
+  return C10_UNLIKELY(c10::impl::GPUTrace::haveState ||
+                      c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) !=
+                          nullptr);
 }
 
 }  // namespace
@@ -101,8 +105,12 @@ void* weir_allocator::allocate_on(device_state& state, std::size_t size,
                                   const weir::stream_ref& stream) {
   const std::uint32_t reasons = slow_path_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY((reasons & cache_off) != 0)) return allocate_uncached(state, size);
-  const std::size_t rounded =
-      C10_UNLIKELY((reasons & rounding_up) != 0) ? torch_settings_.rounding().round(size) : size;
+  std::size_t rounded = size;
+  if (C10_UNLIKELY((reasons & rounding_up) != 0)) {
+    // What is less than a unit more, weir adds itself, and still counts what was requested.
+    const std::size_t taken = torch_settings_.rounding().round(size);
+    if (taken - size >= block_unit) rounded = taken;
+  }
   void* block = nullptr;
   try {
     block = reasons == 0 ? state.memory.allocate(weir::bytes{size}, stream)
@@ -116,7 +124,7 @@ void* weir_allocator::allocate_on(device_state& state, std::size_t size,
   byte_counters_.add(static_cast<std::size_t>(state.index), size, rounded);
   if (device_by_page_ != nullptr) device_by_page_->set(block, state.index);
   if (has_tools()) notify_tools(state, block, as_block_size(rounded));
-  if (C10_UNLIKELY(rounded - size >= block_unit)) state.padded.add(block, size, rounded);
+  if (C10_UNLIKELY(rounded != size)) state.padded.add(block, size, rounded);
   if (C10_UNLIKELY((reasons & collecting) != 0))
     collect(state, torch_settings_.collection_threshold());
   return block;

@@ -432,7 +432,8 @@ def _build(target: Path, library: str, verbose: bool) -> ModuleType:
                 name=_MODULE, build_directory=folder, verbose=verbose, with_cuda=False,
                 sources=[str(path) for path in sorted((root / "plugins" / "torch").glob("*.cpp"))],
                 extra_include_paths=[str(root / "include"), _cuda_headers(cpp_extension.CUDA_HOME)],
-                extra_cflags=["-O2", "-std=c++20", "-fvisibility=hidden"],
+                # -fno-plt: a request makes two calls into libraries, a free as well.
+                extra_cflags=["-O2", "-std=c++20", "-fvisibility=hidden", "-fno-plt"],
                 # torch's own C++ run time by name: a compiler that would link another one into the
                 # extension makes exceptions end the program where they leave it.
                 extra_ldflags=["-Wl,-z,now", library, f"-Wl,-rpath,{os.path.dirname(library)}",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the tests of this folder under weir or under torch's own allocator, a process a file.
+"""Runs the tests of this folder under weir or under torch's own allocator, a process a file or a class of tests.
 
     run.py --allocator weir --json out.json [file...]
 
@@ -12,6 +12,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MOST_STARTS = 6
-SLOW = ("test_compile", "test_endings", "test_sharing", "test_weir")
+SLOW = ("test_compile", "test_endings", "test_weir")
+# Every test of theirs starts a process and waits for it: their classes run side by side, before all else.
+BY_CLASS = ("test_sharing",)
 
 
 def read_record(file):
@@ -51,7 +54,14 @@ def how_it_ended(status):
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
-def run_once(file, allocator, left_out, deadline, record):
+def parts_of(file):
+    """What runs in a process of its own: (file, the pattern of its tests or nothing)."""
+    if file.stem not in BY_CLASS:
+        return [(file, "")]
+    return [(file, f".{name}.") for name in re.findall(r"^class (\w+)\(", file.read_text(), re.MULTILINE)]
+
+
+def run_once(file, pattern, allocator, left_out, deadline, record):
     """Starts the file; (exit status or nothing if it was too slow, the end of what it printed)."""
     environment = os.environ | {"WEIR_TORCH_ALLOCATOR": allocator, "WEIR_TORCH_RECORD": str(record),
                                 "WEIR_TORCH_LEAVE_OUT": ",".join(left_out),
@@ -59,7 +69,7 @@ def run_once(file, allocator, left_out, deadline, record):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         environment.pop(name, None)
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen([sys.executable, str(file)], stdout=said, stderr=subprocess.STDOUT,
+        process = subprocess.Popen([sys.executable, str(file), *filter(None, [pattern])], stdout=said, stderr=subprocess.STDOUT,
                                    env=environment, cwd=ROOT, start_new_session=True)
         try:
             status = process.wait(max(1.0, deadline - time.monotonic()))
@@ -71,15 +81,15 @@ def run_once(file, allocator, left_out, deadline, record):
         return status, said.read().decode(errors="replace")[-3000:]
 
 
-def run_file(file, allocator, seconds, end):
-    """All tests of one file, in as many processes as it takes, for so long and not beyond `end`."""
+def run_part(file, pattern, allocator, seconds, end):
+    """The tests of one file or of one of its classes, in as many processes as it takes, for so long and not beyond `end`."""
     begun = time.monotonic()
     deadline = min(begun + seconds, end)
     results, planned, trouble = {}, [], []
     for _ in range(MOST_STARTS):
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "record"
-            status, said = run_once(file, allocator, sorted(results), deadline, record)
+            status, said = run_once(file, pattern, allocator, sorted(results), deadline, record)
             tests, ended, under_way, over = read_record(record)
         planned = planned or tests
         results |= ended
@@ -102,7 +112,8 @@ def run_file(file, allocator, seconds, end):
         results[file.stem] = "failed", "; ".join(trouble)
     of = {state: {test: why for test, (its, why) in results.items() if its == state}
           for state in ("passed", "failed", "skipped")}
-    return {"name": file.stem.removeprefix("test_"), "seconds": round(time.monotonic() - begun, 2),
+    name = " ".join(filter(None, [file.stem.removeprefix("test_"), pattern.strip(".")]))
+    return {"name": name, "seconds": round(time.monotonic() - begun, 2),
             "passed": len(of["passed"]), "failed": len(of["failed"]), "skipped": len(of["skipped"]),
             "passes": sorted(of["passed"]),
             "failures": [{"test": test, "message": why} for test, why in sorted(of["failed"].items())],
@@ -113,18 +124,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--allocator", choices=("weir", "native"), required=True)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--jobs", type=int, default=4, help="files at a time")
-    parser.add_argument("--seconds", type=float, default=120, help="limit for each file")
+    parser.add_argument("--jobs", type=int, default=4, help="processes at a time")
+    parser.add_argument("--seconds", type=float, default=120, help="limit for each of them")
     parser.add_argument("--budget", type=float, default=600, help="limit for everything, in seconds")
     parser.add_argument("files", nargs="*", type=Path)
     options = parser.parse_args()
     # The slowest first, so that nothing waits for them at the end.
     files = [file.resolve() for file in options.files] or sorted(
-        HERE.glob("test_*.py"), key=lambda file: (file.stem not in SLOW, file.stem))
+        HERE.glob("test_*.py"), key=lambda file: (file.stem not in BY_CLASS, file.stem not in SLOW, file.stem))
+    parts = [part for file in files for part in parts_of(file)]
     begun = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        programs = list(pool.map(lambda file: run_file(file, options.allocator, options.seconds,
-                                                       begun + options.budget), files))
+        programs = list(pool.map(lambda part: run_part(*part, options.allocator, options.seconds,
+                                                       begun + options.budget), parts))
     programs.sort(key=lambda program: program["name"])
     totals = {key: sum(program[key] for program in programs) for key in ("passed", "failed", "skipped")}
     report = {"allocator": options.allocator, "seconds": round(time.monotonic() - begun, 1),

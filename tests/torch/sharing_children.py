@@ -33,7 +33,7 @@ def add_one(inbox, outbox):
 def sum_up(inbox, outbox):
     begin()
     tensors = inbox.get()
-    outbox.put([float(tensor.double().sum()) for tensor in tensors])
+    outbox.put([float(tensor.detach().double().sum()) for tensor in tensors])
     del tensors
 
 
