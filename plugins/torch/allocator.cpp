@@ -4,7 +4,6 @@
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdio>
 #include <exception>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "profilers.hpp"
 
 namespace weir_torch {
 namespace {
@@ -33,10 +33,7 @@ std::int64_t as_block_size(std::size_t size) noexcept {
 
 /// Whether a profiler or a sanitizer is attached that is notified of every block.
 bool has_tools() {
-  // memoryProfilingEnabled() asks the same in a second call.
-  return C10_UNLIKELY(c10::impl::GPUTrace::haveState ||
-                      c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) !=
-                          nullptr);
+  return C10_UNLIKELY(c10::impl::GPUTrace::haveState) || C10_UNLIKELY(profilers::want_memory());
 }
 
 }  // namespace
@@ -308,11 +305,16 @@ void weir_allocator::raw_delete(void* pointer) {
     return;
   }
   device_state& state = owner_of(pointer);
-  context stack;
-  if (is_free_slow() && prepare_free(state, pointer, stack)) return;
-  const event_stack cause{stack};
-  const auto freed = state.memory.try_deallocate(pointer);
+  const auto freed =
+      is_free_slow() ? slow_delete(state, pointer) : state.memory.try_deallocate(pointer);
   TORCH_CHECK(freed, "invalid device pointer: ", pointer, ": ", freed.error().message());
+}
+
+weir::result<void> weir_allocator::slow_delete(device_state& state, void* pointer) {
+  context stack;
+  if (prepare_free(state, pointer, stack)) return {};
+  const event_stack cause{stack};
+  return state.memory.try_deallocate(pointer);
 }
 
 bool weir_allocator::prepare_free(device_state& state, void* pointer, context& stack) {

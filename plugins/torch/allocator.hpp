@@ -218,6 +218,7 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
 
   void free_block(void* pointer) noexcept;
   void slow_free(device_state& state, void* pointer) noexcept;
+  weir::result<void> slow_delete(device_state& state, void* pointer);
   [[nodiscard]] bool is_free_slow() const;
   /// True: the free is deferred, and not the caller's to make any more. `stack` is what the free's
   /// own events get.

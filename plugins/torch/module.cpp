@@ -13,6 +13,7 @@
 #include "allocator.hpp"
 #include "errors.hpp"
 #include "opened_memory.hpp"
+#include "profilers.hpp"
 #include "weir/base/version.hpp"
 #include "weir/device/stream_watch.hpp"
 #include "weir/observe/tag.hpp"
@@ -57,6 +58,7 @@ void install(const std::string& list, bool exportable_if_possible) {
   if (previous->initialized()) allocator->init(c10::cuda::device_count());
   watch_settings([allocator] { allocator->apply_settings(); });
   allocator->apply_settings();
+  profilers::find_list();  // before anybody asks
   set_installed(allocator);
   // torch.accelerator asks this register. An entry of a lower priority than torch's own, which is 1
   // from 2.12 on, would be ignored.

@@ -3,6 +3,7 @@
 import gc
 import json
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
@@ -136,6 +137,21 @@ class Stats(AllocatorTest):
         heard = [(event["args"]["Bytes"], event["args"]["Total Allocated"]) for event in events
                  if event.get("name") == "[memory]" and event["args"].get("Addr") == address]
         self.assertEqual(heard, [(size, base + size), (-size, base)])
+
+    def test_a_profiler_hears_of_its_own_thread(self):
+        def allocate(size):
+            block(size)
+
+        allocate(MIB)  # the thread has allocated before the profiler begins
+        with torch.profiler.profile(profile_memory=True) as profile:
+            other = threading.Thread(target=allocate, args=(7 * MIB,))
+            other.start()
+            other.join()
+            allocate(5 * MIB)
+        allocate(3 * MIB)
+        heard = [event.nbytes() for event in profile.profiler.kineto_results.events()
+                 if event.name() == "[memory]" and abs(event.nbytes()) >= MIB]
+        self.assertEqual(heard, [5 * MIB, -5 * MIB])
 
     def test_backend_and_process_list_answer(self):
         self.assertIsInstance(torch.cuda.get_allocator_backend(), str)
