@@ -27,7 +27,7 @@ struct account_delta {
   std::int64_t allocated = 0;
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
-  // The most that each of them has been, and allocations - frees.
+  // As they were when `allocated` was at its most; blocks are allocations - frees.
   std::int64_t most_requested = 0;
   std::int64_t most_allocated = 0;
   std::int64_t most_blocks = 0;
