@@ -5,7 +5,8 @@ extension, and a builder that fails.
 import sys
 import types
 
-NAMES = ("torch", "torch.cuda", "torch.version", "torch.utils", "torch.utils.cpp_extension")
+NAMES = ("torch", "torch.cuda", "torch.version", "torch.utils", "torch.utils.cpp_extension", "torch.multiprocessing",
+         "torch.multiprocessing.reductions")
 
 
 class Fake:
@@ -25,7 +26,17 @@ class Fake:
         self.torch.utils.cpp_extension = self.modules["torch.utils.cpp_extension"]
         self.torch.utils.cpp_extension.CUDA_HOME = None
         self.torch.utils.cpp_extension.load = self.load
+        self.torch.multiprocessing = self.modules["torch.multiprocessing"]
+        self.torch.multiprocessing.reductions = self.modules["torch.multiprocessing.reductions"]
+        self.torch.multiprocessing.reductions.reduce_tensor = lambda tensor: (self.rebuild, (tensor,))
+        self.torch.multiprocessing.reductions.rebuild_cuda_tensor = self.rebuild
+        self.torch.Tensor = type("Tensor", (), {})
+        self.torch.dtype = type("dtype", (), {})
         self.builds = []
+
+    @staticmethod
+    def rebuild(tensor):
+        return tensor
 
     def load(self, **arguments):
         self.builds.append(arguments)
@@ -39,7 +50,7 @@ class Fake:
 
     @staticmethod
     def remove():
-        for name in (*NAMES, "weir.torch"):
+        for name in (*NAMES, "weir.torch", "weir._torch_sharing"):
             sys.modules.pop(name, None)
 
 
