@@ -11,6 +11,7 @@
 #include <set>
 
 #include "program.hpp"
+#include "support/environment.hpp"
 
 namespace weir::hazards {
 namespace {
@@ -378,10 +379,7 @@ class generator {
   std::vector<std::vector<earlier_access>> history_;
 };
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const value = std::getenv(variable);
-  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
-}
+using testing_support::number_from;
 
 TEST(RandomPrograms, TheOracleAgreesWithTheGenerator) {
   constexpr std::uint64_t programs_a_machine = 500;

@@ -7,6 +7,7 @@
 
 #include "heap/central_heap.hpp"
 #include "order/rng.hpp"
+#include "support/sizes.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -17,8 +18,8 @@ namespace {
 using namespace weir::literals;
 using order_test::rng;
 
-constexpr std::uint64_t kib = 1024;
-constexpr std::uint64_t mib = 1024 * kib;
+using testing_support::kib;
+using testing_support::mib;
 constexpr std::uint64_t slot = 2 * mib;
 
 /// Writes a program, and knows what is live at each point of it.

@@ -9,21 +9,20 @@
 #include <string>
 
 #include "limits/near_limit_program.hpp"
+#include "support/environment.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::limits_test {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 
 constexpr placement_policy arenas[] = {placement_policy::balanced, placement_policy::throughput,
                                        placement_policy::compact};
 constexpr placement_policy pytorchs[] = {placement_policy::classic,
                                          placement_policy::classic_expandable};
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const value = std::getenv(variable);
-  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
-}
+using testing_support::number_from;
 
 /// Ten tensors of 20 MiB, each with a small one behind it. Every other goes; what it had is to
 /// serve five more in three pools, at 210 MiB: there is room for the live ones, for one slot of

@@ -16,20 +16,19 @@
 #include <vector>
 
 #include "sparse_products.hpp"
+#include "support/environment.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::order_test {
 namespace {
 
 using steady = std::chrono::steady_clock;
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 constexpr int trials_a_round = 3;
 constexpr int products_a_trial = 20;
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const value = std::getenv(variable);
-  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
-}
+using testing_support::number_from;
 
 /// A thread that does something over and over until it goes.
 class background_thread {

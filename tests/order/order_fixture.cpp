@@ -3,11 +3,12 @@
 
 #include "heap/central_heap.hpp"
 #include "rng.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::order_test {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 constexpr std::uint64_t overhead = 32 * mib;
 
 allocator_options choose_settings(rng& random, std::uint64_t capacity,

@@ -1,5 +1,6 @@
 // Blocks: allocated, written and verified by kernels, shared between streams, freed in every way.
 #include "program.hpp"
+#include "support/sizes.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -7,8 +8,8 @@
 namespace weir::order_test {
 namespace {
 
-constexpr std::uint64_t kib = std::uint64_t{1} << 10;
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::kib;
+using testing_support::mib;
 
 constexpr std::uint64_t rounded(std::uint64_t size) { return (size + 511) / 512 * 512; }
 

@@ -3,11 +3,12 @@
 #include <utility>
 
 #include "program.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::order_test {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 constexpr std::size_t most_graphs = 4;
 
 }  // namespace

@@ -9,16 +9,14 @@
 #include <string>
 
 #include "run.hpp"
+#include "support/environment.hpp"
 
 namespace weir::order_test {
 namespace {
 
 constexpr std::uint64_t steps_a_program = 1000;
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const value = std::getenv(variable);
-  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
-}
+using testing_support::number_from;
 
 template <class Run>
 void run_all(const Run& run, std::uint64_t operations) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "support/sizes.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -12,7 +13,7 @@
 namespace weir::order_test {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 
 /// A machine on which nothing happens unless somebody waits, and an allocator that moves memory.
 class OrderRegression : public ::testing::Test {

@@ -6,12 +6,13 @@
 #include <thread>
 
 #include "heap/central_heap.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::order_test {
 namespace {
 
-constexpr std::uint64_t kib = std::uint64_t{1} << 10;
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::kib;
+using testing_support::mib;
 constexpr std::uint64_t overhead = 32 * mib;
 
 /// A token in every 64 KiB: enough to notice a stranger.

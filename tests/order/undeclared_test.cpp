@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/sizes.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream_watch.hpp"
@@ -17,8 +18,8 @@
 namespace weir::order_test {
 namespace {
 
-constexpr std::uint64_t kib = std::uint64_t{1} << 10;
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::kib;
+using testing_support::mib;
 
 struct variant {
   crossing_rule rule = crossing_rule::all_work;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/sizes.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -15,7 +16,7 @@
 namespace weir::placement {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 
 /// An arena of 64 MiB in handles of 2 MiB, all of it free for everybody; three streams on which
 /// nothing happens by itself. Ends with books that agree.
@@ -47,7 +48,7 @@ class arenas : public ::testing::Test {
   static std::shared_ptr<sim::machine> make_machine() {
     sim::machine_options chosen;
     chosen.devices = {
-        sim::device_spec{.capacity = bytes{1024 * mib}, .context_overhead = bytes{64 * mib}}};
+        sim::device_spec{.capacity = bytes{16384 * mib}, .context_overhead = bytes{64 * mib}}};
     chosen.mode = sim::progress::manual;
     return sim::machine::create(chosen).value();
   }

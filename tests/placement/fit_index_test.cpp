@@ -1,5 +1,6 @@
 // The index of free runs, against a walk over all of them.
 #include "placement/fit_index.hpp"
+#include "support/sizes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +12,8 @@
 namespace weir::placement {
 namespace {
 
-constexpr std::uint64_t kib = 1024;
-constexpr std::uint64_t mib = 1024 * kib;
+using testing_support::kib;
+using testing_support::mib;
 constexpr std::uint64_t base = std::uint64_t{1} << 40;
 
 class fit_indexes : public ::testing::Test {

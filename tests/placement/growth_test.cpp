@@ -4,11 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "placement/fit_index.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::placement {
 namespace {
 
-constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 constexpr std::uint64_t slot = 2 * mib;
 constexpr std::uint64_t plenty = 100'000 * mib;  // reserved
 

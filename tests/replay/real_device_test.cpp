@@ -6,11 +6,12 @@
 
 #include "replay/replay.hpp"
 #include "replay/traces.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::replay {
 namespace {
 
-constexpr std::uint64_t mebibyte = 1 << 20;
+using testing_support::mib;
 
 settings real(replay::policy policy) {
   return {.policy = policy, .target = {.simulated = false}, .driver = WEIR_SIM_DRIVER};
@@ -23,16 +24,16 @@ script three_threads() {
     return event;
   };
   return make_script(recording_of(
-      {by(0, allocate(1, 100, 3 * mebibyte)), by(1, allocate(2, 200, 5 * mebibyte, 1)),
-       by(1, event_at(3, trace_kind::deallocate, 100)), by(2, allocate(4, 300, 7 * mebibyte)),
-       by(0, allocate(5, 400, mebibyte)), by(2, event_at(6, trace_kind::deallocate, 300))}));
+      {by(0, allocate(1, 100, 3 * mib)), by(1, allocate(2, 200, 5 * mib, 1)),
+       by(1, event_at(3, trace_kind::deallocate, 100)), by(2, allocate(4, 300, 7 * mib)),
+       by(0, allocate(5, 400, mib)), by(2, event_at(6, trace_kind::deallocate, 300))}));
 }
 
 /// Which thread allocated a block of which size, in MiB.
 struct thread_sink final : event_sink {
   void on_event(const memory_event& event) noexcept override {
     if (event.kind != memory_event_kind::allocate) return;
-    threads.emplace_back(event.size / mebibyte, std::this_thread::get_id());
+    threads.emplace_back(event.size / mib, std::this_thread::get_id());
   }
   std::vector<std::pair<std::uint64_t, std::thread::id>> threads;
 };
@@ -84,13 +85,13 @@ TEST(real_device, counts_the_policys_calls_and_not_what_writes_patterns) {
 TEST(real_device, takes_no_more_than_its_share) {
   for (const replay::policy policy : {policy::balanced, policy::driver_pool}) {
     settings little = real(policy);
-    little.capacity = bytes{32 * mebibyte};
+    little.capacity = bytes{32 * mib};
     const script steps = make_script(
-        recording_of({allocate(1, 100, 20 * mebibyte), allocate(2, 200, 20 * mebibyte),
-                      event_at(3, trace_kind::deallocate, 100), allocate(4, 300, 20 * mebibyte)}));
+        recording_of({allocate(1, 100, 20 * mib), allocate(2, 200, 20 * mib),
+                      event_at(3, trace_kind::deallocate, 100), allocate(4, 300, 20 * mib)}));
     const outcome there = play(steps, little).value();
     EXPECT_EQ(1u, there.ooms) << name(policy);
-    EXPECT_LE(there.reserved_peak, 32 * mebibyte) << name(policy);
+    EXPECT_LE(there.reserved_peak, 32 * mib) << name(policy);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "replay/nearest.hpp"
 #include "replay/traces.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::replay {
 namespace {
@@ -91,7 +92,7 @@ TEST(figures, are_computed_from_the_counters) {
 
 // --- Figures of a program of twenty steps -------------------------------------------------------
 
-constexpr std::uint64_t mebibyte = 1 << 20;
+using testing_support::mib;
 constexpr std::uint64_t millisecond = 1'000'000;
 
 /// Ten blocks of 1 to 10 MiB, a millisecond after the other, and their frees in the same order.
@@ -99,7 +100,7 @@ script ten_blocks() {
   recording blocks = recording_of({});
   blocks.streams = {0};
   for (std::uint64_t i = 0; i < 10; ++i)
-    blocks.events.push_back(allocate(i * millisecond, 100 + i, (i + 1) * mebibyte));
+    blocks.events.push_back(allocate(i * millisecond, 100 + i, (i + 1) * mib));
   for (std::uint64_t i = 0; i < 10; ++i)
     blocks.events.push_back(event_at((10 + i) * millisecond, trace_kind::deallocate, 100 + i));
   return make_script(blocks);
@@ -110,8 +111,8 @@ TEST(replay, counts_what_the_policy_asks_of_the_driver) {
   const outcome pooled = play(ten_blocks(), {.policy = policy::driver_pool}).value();
   EXPECT_EQ(10u, pooled.allocations);
   EXPECT_EQ(20u, pooled.events);
-  EXPECT_EQ(55 * mebibyte, pooled.requested_peak);
-  EXPECT_EQ(64 * mebibyte, pooled.reserved_peak);  // in units of 32 MiB
+  EXPECT_EQ(55 * mib, pooled.requested_peak);
+  EXPECT_EQ(64 * mib, pooled.reserved_peak);  // in units of 32 MiB
   EXPECT_EQ(0u, pooled.driver_calls % 20);
   EXPECT_GT(pooled.driver_calls, 0u);
   // Every one costs the same: four of the twenty steps are the warm-up.
@@ -134,8 +135,8 @@ std::vector<std::string> texts(const std::vector<sample>& samples) {
   std::vector<std::string> all;
   for (const sample& each : samples)
     all.push_back(std::to_string(each.time / millisecond) +
-                  " ms: " + std::to_string(each.requested / mebibyte) + ", " +
-                  std::to_string(each.reserved / mebibyte));
+                  " ms: " + std::to_string(each.requested / mib) + ", " +
+                  std::to_string(each.reserved / mib));
   return all;
 }
 
@@ -178,18 +179,17 @@ TEST(replay, tells_its_progress_at_each_stretch) {
 
 TEST(replay, leaves_out_what_there_is_no_memory_for) {
   const script steps = make_script(recording_of(
-      {allocate(1, 100, 20 * mebibyte), allocate(2, 200, 20 * mebibyte),
+      {allocate(1, 100, 20 * mib), allocate(2, 200, 20 * mib),
        event_at(3, trace_kind::record_stream, 200), event_at(4, trace_kind::deallocate, 100),
-       event_at(5, trace_kind::deallocate, 200), allocate(6, 300, 20 * mebibyte),
-       allocate(7, 400, 0)}));
+       event_at(5, trace_kind::deallocate, 200), allocate(6, 300, 20 * mib), allocate(7, 400, 0)}));
   for (const replay::policy policy : all_policies) {
-    const settings small{.policy = policy, .capacity = bytes{32 * mebibyte}, .verify = true};
+    const settings small{.policy = policy, .capacity = bytes{32 * mib}, .verify = true};
     const replay::outcome outcome = play(steps, small).value();
     EXPECT_EQ(1u, outcome.ooms) << name(policy);
     EXPECT_EQ(0u, outcome.mismatches) << name(policy);
-    EXPECT_EQ(40 * mebibyte, outcome.requested_peak);
-    EXPECT_LE(outcome.reserved_peak, 32 * mebibyte) << name(policy);
-    EXPECT_GE(outcome.reserved_peak, 20 * mebibyte) << name(policy);
+    EXPECT_EQ(40 * mib, outcome.requested_peak);
+    EXPECT_LE(outcome.reserved_peak, 32 * mib) << name(policy);
+    EXPECT_GE(outcome.reserved_peak, 20 * mib) << name(policy);
   }
   EXPECT_EQ(errc::size_overflow, play(steps, {.capacity = bytes{UINT64_MAX}}).code());
 }
@@ -230,11 +230,11 @@ TEST(replay, lets_an_observer_see_all_that_happens_and_frees_what_is_left) {
 
 /// One stream's memory goes to another that asks for it a microsecond later.
 TEST(replay, work_takes_as_long_as_the_settings_say) {
-  const script steps = make_script(recording_of({allocate(1000, 100, 20 * mebibyte, 0),
+  const script steps = make_script(recording_of({allocate(1000, 100, 20 * mib, 0),
                                                  event_at(2000, trace_kind::deallocate, 100, 0),
-                                                 allocate(3000, 200, 20 * mebibyte, 1)}));
+                                                 allocate(3000, 200, 20 * mib, 1)}));
   const auto waits = [&](std::chrono::nanoseconds lag) {
-    return play(steps, {.lag = lag, .capacity = bytes{32 * mebibyte}}).value().waits;
+    return play(steps, {.lag = lag, .capacity = bytes{32 * mib}}).value().waits;
   };
   EXPECT_EQ(0u, waits(std::chrono::nanoseconds{0}));
   EXPECT_EQ(1u, waits(std::chrono::seconds{1}));

@@ -11,6 +11,7 @@
 #include "report/history.hpp"
 #include "report/series.hpp"
 #include "samples.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::report_test {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 using namespace weir::report;
 using testing::ElementsAre;
 
-constexpr std::uint64_t mib = 1 << 20;
+using testing_support::mib;
 
 TEST(report_history, a_block_lives_from_its_allocation_to_its_free) {
   recording_writer writer;

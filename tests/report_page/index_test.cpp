@@ -8,6 +8,7 @@
 #include "report/page.hpp"
 #include "report/series.hpp"
 #include "samples.hpp"
+#include "support/sizes.hpp"
 #include "unpacker.hpp"
 #include "weir/base/version.hpp"
 
@@ -18,7 +19,7 @@ using namespace weir::report;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr std::uint64_t mib = 1 << 20;
+using testing_support::mib;
 using numbers = std::vector<std::uint64_t>;
 
 /// One behind the other, read in that order.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "samples.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::report_test {
 namespace {
@@ -15,8 +16,8 @@ using testing::IsEmpty;
 using testing::Pair;
 using testing::StartsWith;
 
-constexpr std::uint64_t kib = 1 << 10;
-constexpr std::uint64_t mib = 1 << 20;
+using testing_support::kib;
+using testing_support::mib;
 
 class oom_report_test : public testing::Test {
  protected:

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "samples.hpp"
+#include "support/sizes.hpp"
 
 namespace weir::report_test {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 using namespace weir::report;
 using testing::ElementsAre;
 
-constexpr std::uint64_t mib = 1 << 20;
+using testing_support::mib;
 
 std::vector<std::string> words(const recording& of) {
   std::vector<std::string> all;

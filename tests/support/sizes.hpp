@@ -1,0 +1,11 @@
+// Sizes of memory where they are plain numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace weir::testing_support {
+
+inline constexpr std::uint64_t kib = std::uint64_t{1} << 10;
+inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+}  // namespace weir::testing_support
