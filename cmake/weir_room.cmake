@@ -26,9 +26,10 @@ if(WEIR_DEVELOPER)
     <map> <memory> <mutex> <optional> <string> <utility> <variant> <vector>)
 endif()
 
-# Several sources a compilation: half the time, for builds that are run once. What is local to a source
-# may shadow what is local to another then, which is no mistake.
-option(WEIR_UNITY "Compile the sources of a room together" OFF)
+# Several sources a compilation: half the time. What is local to a source may shadow what is local to
+# another then, which is no mistake. Whoever changes one source after the other turns it off (the debug
+# preset does).
+option(WEIR_UNITY "Compile the sources of a room together" ON)
 add_library(weir_shadows INTERFACE)
 target_compile_options(weir_shadows INTERFACE -Wno-shadow)
 

@@ -2,7 +2,10 @@
 # that weir works.
 #
 #   weir_test(name SOURCES file... [LIBRARIES library...] [LABELS label...] [TIMEOUT seconds]
-#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [THREADED])
+#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [THREADED] [APART file...])
+#
+# Sources are compiled several at a time (WEIR_UNITY), but for those that APART names, because they call
+# things of their own as others do.
 #
 # CHECKED says that ./dev test builds and runs it with AddressSanitizer, and then not once more without
 # (of a test that needs a GPU: that its sources are those of such a test); THREADED, that ./dev test
@@ -81,13 +84,17 @@ endfunction()
 
 function(weir_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;THREADED" "TIMEOUT"
-    "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT")
+    "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT;APART")
   if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
   endif()
   add_executable(${name} ${test_SOURCES})
   target_link_libraries(${name} PRIVATE ${test_LIBRARIES} weir_test_settings)
   target_precompile_headers(${name} REUSE_FROM weir_test_headers)
+  if(WEIR_UNITY)
+    weir_unity(${name})
+    set_source_files_properties(${test_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   add_dependencies(weir_tests ${name})
   if(NOT slow IN_LIST test_LABELS AND NOT gpu IN_LIST test_LABELS)
     add_dependencies(weir_counted_tests ${name})
