@@ -25,8 +25,9 @@ const made = new Map();  // pages by what was asked for
 
 export async function start() {
   folder = mkdtempSync(join(tmpdir(), 'weir-report-'));
-  // On a busy machine the browser must not take its own slowness for a hang.
-  const args = ['--no-sandbox', '--disable-gpu-watchdog', '--disable-hang-monitor'];
+  // On a busy machine the browser must not take its own slowness for a hang. One process for all pages: to start
+  // one takes longer than most tests.
+  const args = ['--no-sandbox', '--disable-gpu-watchdog', '--disable-hang-monitor', '--renderer-process-limit=1'];
   browser = await chromium.launch({ executablePath: options.chromium, args });
 }
 
