@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/sizes.hpp"
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -17,7 +18,7 @@ using namespace driver;  // NOLINT(google-build-using-namespace): the calls unde
 using sim::reads;
 using sim::writes;
 
-inline constexpr std::size_t mib = std::size_t{1} << 20;
+using testing_support::mib;
 
 class graph_fixture : public ::testing::Test {
  protected:

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/sizes.hpp"
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -22,10 +23,10 @@ using sim::hazard_kind;
 using sim::reads;
 using sim::writes;
 
-inline constexpr std::size_t kib = std::size_t{1} << 10;
-inline constexpr std::size_t mib = std::size_t{1} << 20;
-inline constexpr std::size_t gib = std::size_t{1} << 30;
-inline constexpr std::size_t tib = std::size_t{1} << 40;
+using testing_support::gib;
+using testing_support::kib;
+using testing_support::mib;
+using testing_support::tib;
 /// What handles are made of.
 inline constexpr std::size_t unit = 2 * mib;
 inline constexpr CUdeviceptr nowhere = 0x1234000;

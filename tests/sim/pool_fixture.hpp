@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "support/sizes.hpp"
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -18,7 +19,7 @@ using sim::hazard_kind;
 using sim::reads;
 using sim::writes;
 
-inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+using testing_support::mib;
 inline constexpr std::uint64_t page = 32 * mib;
 inline constexpr std::uint64_t everything = ~std::uint64_t{0};
 
