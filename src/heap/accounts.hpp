@@ -21,8 +21,9 @@ constexpr account_number first_private_account = tag::most + 1;
   return account >= first_private_account;
 }
 
-/// What a thread's cache did with the blocks of one account since it was last folded in.
-struct account_delta {
+/// What a thread's cache did with the blocks of one account since it was last folded in. A cache
+/// line, which a shift finds.
+struct alignas(64) account_delta {
   std::int64_t requested = 0;
   std::int64_t allocated = 0;
   std::uint64_t allocations = 0;

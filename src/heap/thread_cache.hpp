@@ -146,7 +146,7 @@ class alignas(64) thread_cache {
     delta.allocated += static_cast<std::int64_t>(rounded);
     ++delta.allocations;
     // Bytes decide what is the most: a comparison for each of the three costs the fast path a tenth.
-    if (delta.allocated > delta.most_allocated) {
+    if (delta.allocated > delta.most_allocated) [[unlikely]] {
       delta.most_allocated = delta.allocated;
       delta.most_requested = delta.requested;
       delta.most_blocks = static_cast<std::int64_t>(delta.allocations - delta.frees);

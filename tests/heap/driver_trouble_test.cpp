@@ -48,7 +48,7 @@ TEST_F(driver_trouble_test, a_move_without_memory_for_page_tables_is_no_end) {
 TEST_F(driver_trouble_test, a_request_fails_only_when_every_rung_did) {
   auto memory = make_full(8_MiB * blocks);
   const auto refused = [&] {
-    for (std::uint64_t nth = 1; nth <= 8; ++nth)
+    for (std::uint64_t nth = 1; nth <= 64; ++nth)
       machine->fail(call::mem_map, nth, driver::CUDA_ERROR_OUT_OF_MEMORY);
     return code_of(memory.try_allocate(32_MiB, home));
   };

@@ -16,6 +16,7 @@
 namespace weir::placement {
 namespace {
 
+using testing_support::gib;
 using testing_support::mib;
 
 /// An arena of 64 MiB in handles of 2 MiB, all of it free for everybody; three streams on which
@@ -48,7 +49,7 @@ class arenas : public ::testing::Test {
   static std::shared_ptr<sim::machine> make_machine() {
     sim::machine_options chosen;
     chosen.devices = {
-        sim::device_spec{.capacity = bytes{16384 * mib}, .context_overhead = bytes{64 * mib}}};
+        sim::device_spec{.capacity = bytes{1024 * mib}, .context_overhead = bytes{64 * mib}}};
     chosen.mode = sim::progress::manual;
     return sim::machine::create(chosen).value();
   }
@@ -98,7 +99,9 @@ class arenas : public ::testing::Test {
   context_scope bound{gpu};
   block_store blocks;
   order::stream_order known{gpu};
-  placement_context shared{.device = gpu, .blocks = blocks, .order = known};
+  // Placed as where there is plenty: tests/limits is about the end of memory.
+  placement_context shared{
+      .device = gpu, .blocks = blocks, .order = known, .device_memory = 1024 * gib};
   std::vector<stream> streams;
   std::vector<stream_slot> slots;
   std::unique_ptr<backing_store> store;

@@ -27,10 +27,14 @@ spared_memory::~spared_memory() { is_spared = outer_; }
 
 }  // namespace weir::testing_support
 
-void* operator new(std::size_t size) {
+void* operator new(std::size_t size, std::align_val_t alignment) {
   if (!is_spared && allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc{};
-  if (void* const memory = std::malloc(size != 0 ? size : 1)) return memory;
+  const auto step = static_cast<std::size_t>(alignment);
+  if (void* const memory = std::aligned_alloc(step, (size / step + 1) * step)) return memory;
   throw std::bad_alloc{};
+}
+void* operator new(std::size_t size) {
+  return operator new(size, std::align_val_t{__STDCPP_DEFAULT_NEW_ALIGNMENT__});
 }
 // Every form that a sanitizer would otherwise bring its own of, to be freed by the ones below.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
@@ -45,6 +49,8 @@ void* operator new[](std::size_t size, const std::nothrow_t& quiet) noexcept {
   return operator new(size, quiet);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
