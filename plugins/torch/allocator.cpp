@@ -32,7 +32,7 @@ std::int64_t as_block_size(std::size_t size) noexcept {
 }
 
 /// Whether a profiler or a sanitizer is attached that is notified of every block.
-bool has_tools() {
+[[gnu::always_inline]] inline bool has_tools() {
   return C10_UNLIKELY(c10::impl::GPUTrace::haveState) || C10_UNLIKELY(profilers::want_memory());
 }
 
@@ -67,6 +67,23 @@ inline c10::DeviceIndex weir_allocator::current_device() const {
   return device;
 }
 
+/// What most requests are.
+[[gnu::always_inline]] inline void* weir_allocator::allocate_on(device_state& state,
+                                                                std::size_t size,
+                                                                const weir::stream_ref& stream) {
+  if (C10_UNLIKELY(slow_path_.load(std::memory_order_relaxed) != 0) || has_tools())
+    return allocate_with_tools(state, size, stream);
+  void* block = nullptr;
+  try {
+    block = state.memory.allocate(weir::bytes{size}, stream);
+  } catch (...) {
+    throw_as_torch(state, size, stream);
+  }
+  byte_counters_.add(static_cast<std::size_t>(state.index), size);
+  if (device_by_page_ != nullptr) device_by_page_->set(block, state.index);
+  return block;
+}
+
 c10::DataPtr weir_allocator::allocate(std::size_t size) {
   const c10::DeviceIndex device = current_device();
   void* block = nullptr;
@@ -98,8 +115,8 @@ void* weir_allocator::raw_alloc_with_stream(std::size_t size, cudaStream_t strea
   return allocate_on(state, size, state.streams.look_up(stream, scratch));
 }
 
-void* weir_allocator::allocate_on(device_state& state, std::size_t size,
-                                  const weir::stream_ref& stream) {
+void* weir_allocator::allocate_with_tools(device_state& state, std::size_t size,
+                                          const weir::stream_ref& stream) {
   const std::uint32_t reasons = slow_path_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY((reasons & cache_off) != 0)) return allocate_uncached(state, size);
   std::size_t rounded = size;
@@ -112,11 +129,8 @@ void* weir_allocator::allocate_on(device_state& state, std::size_t size,
   try {
     block = reasons == 0 ? state.memory.allocate(weir::bytes{size}, stream)
                          : slow_allocate(state, size, rounded, stream);
-  } catch (const weir::out_of_memory& failed) {
-    throw_out_of_memory(state, rounded, stream, failed.report());
-  } catch (const weir::failure& failed) {
-    if (!is_out_of_memory(failed.code())) fail(failed.reason());
-    throw_out_of_memory(state, rounded, stream, failed.what());
+  } catch (...) {
+    throw_as_torch(state, rounded, stream);
   }
   byte_counters_.add(static_cast<std::size_t>(state.index), size, rounded);
   if (device_by_page_ != nullptr) device_by_page_->set(block, state.index);
@@ -125,6 +139,18 @@ void* weir_allocator::allocate_on(device_state& state, std::size_t size,
   if (C10_UNLIKELY((reasons & collecting) != 0))
     collect(state, torch_settings_.collection_threshold());
   return block;
+}
+
+void weir_allocator::throw_as_torch(device_state& state, std::size_t size,
+                                    const weir::stream_ref& stream) {
+  try {
+    throw;
+  } catch (const weir::out_of_memory& failed) {
+    throw_out_of_memory(state, size, stream, failed.report());
+  } catch (const weir::failure& failed) {
+    if (!is_out_of_memory(failed.code())) fail(failed.reason());
+    throw_out_of_memory(state, size, stream, failed.what());
+  }
 }
 
 void weir_allocator::collect(device_state& state, double threshold) {
@@ -247,25 +273,18 @@ void weir_allocator::throw_out_of_memory(device_state& state, std::size_t size,
 
 // --- Frees --------------------------------------------------------------------------------------
 
-void weir_allocator::deleter(void* pointer) { installed()->free_block(pointer); }
-
-c10::DeleterFnPtr weir_allocator::raw_deleter() const { return &deleter; }
-
-device_state* weir_allocator::find_owner(const void* pointer) const noexcept {
-  if (device_by_page_ == nullptr) return only_state_.load(std::memory_order_acquire);
-  const int device = device_by_page_->find(pointer);
-  return device == device_by_page::none ? nullptr
-                                        : find_state(static_cast<c10::DeviceIndex>(device));
-}
-
 device_state& weir_allocator::owner_of(const void* pointer) const {
   device_state* const owner = find_owner(pointer);
   TORCH_CHECK(owner != nullptr, "invalid device pointer: ", pointer);
   return *owner;
 }
 
+void weir_allocator::deleter(void* pointer) { installed()->free_block(pointer); }
+
+c10::DeleterFnPtr weir_allocator::raw_deleter() const { return &deleter; }
+
 /// Whether a free is more than weir's own.
-inline bool weir_allocator::is_free_slow() const {
+[[gnu::always_inline]] inline bool weir_allocator::is_free_slow() const {
   return C10_UNLIKELY(slow_path_.load(std::memory_order_relaxed) != 0) || has_tools();
 }
 
@@ -304,9 +323,10 @@ void weir_allocator::raw_delete(void* pointer) {
     C10_CUDA_CHECK(free_uncached(pointer));
     return;
   }
-  device_state& state = owner_of(pointer);
+  device_state* const state = find_owner(pointer);
+  TORCH_CHECK(state != nullptr, "invalid device pointer: ", pointer);
   const auto freed =
-      is_free_slow() ? slow_delete(state, pointer) : state.memory.try_deallocate(pointer);
+      is_free_slow() ? slow_delete(*state, pointer) : state->memory.try_deallocate(pointer);
   TORCH_CHECK(freed, "invalid device pointer: ", pointer, ": ", freed.error().message());
 }
 

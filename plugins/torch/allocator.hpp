@@ -191,10 +191,15 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
 
   /// Memory for `stream`; throws torch's OutOfMemoryError.
   void* allocate_on(device_state& state, std::size_t size, const weir::stream_ref& stream);
+  /// The same where settings, a history or a tool want more than that.
+  void* allocate_with_tools(device_state& state, std::size_t size, const weir::stream_ref& stream);
   void* slow_allocate(device_state& state, std::size_t size, std::size_t rounded,
                       const weir::stream_ref& stream);
   void* allocate_for_unidentified(device_state& state, const pool_table::route& route,
                                   std::size_t size);
+  /// Throws what torch would, for the exception that is being handled.
+  [[noreturn]] void throw_as_torch(device_state& state, std::size_t size,
+                                   const weir::stream_ref& stream);
   /// Reports the failure to whom it concerns, and throws torch's OutOfMemoryError.
   [[noreturn]] void throw_out_of_memory(device_state& state, std::size_t size,
                                         const weir::stream_ref& stream, const std::string& report);
@@ -223,7 +228,12 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// True: the free is deferred, and not the caller's to make any more. `stack` is what the free's
   /// own events get.
   bool prepare_free(device_state& state, void* pointer, context& stack);
-  [[nodiscard]] device_state* find_owner(const void* pointer) const noexcept;
+  [[nodiscard]] device_state* find_owner(const void* pointer) const noexcept {
+    if (device_by_page_ == nullptr) return only_state_.load(std::memory_order_acquire);
+    const int device = device_by_page_->find(pointer);
+    return device == device_by_page::none ? nullptr
+                                          : find_state(static_cast<c10::DeviceIndex>(device));
+  }
   [[nodiscard]] device_state& owner_of(const void* pointer) const;
   [[nodiscard]] traced_block trace_of(device_state& state, const void* pointer) const;
   static void deleter(void* pointer);

@@ -104,7 +104,11 @@ void allocation_history::add_entry(action kind, const traced_block& block, conte
     entries_.add(std::move(entry));
 }
 
-void allocation_history::note_segment_stacks(const segment_change& change, const context& stack) {
+context allocation_history::note_segment_stacks(const segment_change& change,
+                                                const context& stack) {
+  const bool is_mapped =
+      change.what == segment_change::kind::alloc || change.what == segment_change::kind::map;
+  context known = stack;
   const std::uint64_t address = change.address;
   const std::uint64_t size = change.size;
   auto each = segment_stacks_.upper_bound(address);
@@ -118,15 +122,15 @@ void allocation_history::note_segment_stacks(const segment_change& change, const
     }
     context before = std::move(each->second.stack);
     each = segment_stacks_.erase(each);
+    if (!is_mapped && known == nullptr) known = before;
     if (start < address) segment_stacks_[start] = {address - start, before};
     if (end > address + size) {
       segment_stacks_[address + size] = {end - address - size, std::move(before)};
       break;
     }
   }
-  const bool is_mapped =
-      change.what == segment_change::kind::alloc || change.what == segment_change::kind::map;
   if (is_mapped && stack != nullptr) segment_stacks_[address] = {size, stack};
+  return known;
 }
 
 void allocation_history::complete_overlapping(std::uint64_t address, std::uint64_t size) {
@@ -134,8 +138,8 @@ void allocation_history::complete_overlapping(std::uint64_t address, std::uint64
   auto pending = pending_frees_.upper_bound(address);
   if (pending != pending_frees_.begin()) --pending;
   while (pending != pending_frees_.end() && pending->first < address + size) {
-    if (pending->first + pending->second.size > address) {
-      add_entry(action::FREE_COMPLETED, pending->second, nullptr);
+    if (pending->first + pending->second.block.size > address) {
+      add_entry(action::FREE_COMPLETED, pending->second.block, pending->second.stack);
       pending = pending_frees_.erase(pending);
     } else {
       ++pending;
@@ -164,9 +168,10 @@ void allocation_history::on_free(const traced_block& block, context stack) {
       released = std::move(entry->second);
       live_stacks_.erase(entry);
     }
+    if (stack == nullptr) stack = released;
     add_entry(action::FREE_REQUESTED, block, stack);
     if (stream_recorded_.erase(block.address) != 0) {
-      pending_frees_.insert_or_assign(block.address, block);
+      pending_frees_.insert_or_assign(block.address, pending_free{block, std::move(stack)});
     } else {
       add_entry(action::FREE_COMPLETED, block, std::move(stack));
     }
@@ -209,7 +214,7 @@ void allocation_history::complete_frees(const std::unordered_set<std::uint64_t>&
       ++freed;
       continue;
     }
-    add_entry(action::FREE_COMPLETED, freed->second, nullptr);
+    add_entry(action::FREE_COMPLETED, freed->second.block, freed->second.stack);
     freed = pending_frees_.erase(freed);
   }
 }
@@ -298,14 +303,14 @@ void allocation_history::on_event(const weir::memory_event& event) noexcept try 
   apply_to_segments(event, told);
   const context stack = event_stack::current();
   for (const segment_change& change : told) {
-    note_segment_stacks(change, stack);
+    const context known = note_segment_stacks(change, stack);
     const auto& [what, address, size, pool] = change;
     const action kind = what == segment_change::kind::alloc   ? action::SEGMENT_ALLOC
                         : what == segment_change::kind::map   ? action::SEGMENT_MAP
                         : what == segment_change::kind::unmap ? action::SEGMENT_UNMAP
                                                               : action::SEGMENT_FREE;
     const MempoolId_t id = pool == event.pool ? fallback : torch_id_(pool);
-    add_entry(kind, {.address = address, .size = size, .pool = id}, stack);
+    add_entry(kind, {.address = address, .size = size, .pool = id}, known);
   }
 } catch (...) {
   // An entry is lost for want of host memory, or a tracker threw: the allocator goes on.

@@ -92,6 +92,7 @@ class allocation_history final : public weir::event_sink {
 
   void on_allocated(const traced_block& block, context stack);
   /// The block is about to be freed.
+  /// Without a stack of its own, the free has that of the allocation.
   void on_free(const traced_block& block, context stack);
   void on_stream_recorded(std::uint64_t address);
   void on_out_of_memory(std::uint64_t size, std::uint64_t device_free, void* stream,
@@ -130,7 +131,8 @@ class allocation_history final : public weir::event_sink {
   void add_entry(action kind, const traced_block& block, context stack,
                  const std::string* attached_text = nullptr);
   void apply_to_segments(const weir::memory_event& event, segment_table::changes& told);
-  void note_segment_stacks(const segment_change& change, const context& stack);
+  /// The stack of the change: `stack`, or without one that of what took the memory.
+  [[nodiscard]] context note_segment_stacks(const segment_change& change, const context& stack);
   void complete_overlapping(std::uint64_t address, std::uint64_t size);
   void update() noexcept;
 
@@ -155,7 +157,12 @@ class allocation_history final : public weir::event_sink {
   };
   std::map<std::uint64_t, stacked_range> segment_stacks_;  // by address
   std::unordered_set<std::uint64_t> stream_recorded_;      // addresses
-  std::map<std::uint64_t, traced_block> pending_frees_;    // freed, not completed
+  /// A block that was freed and not completed, and the stack that both entries have.
+  struct pending_free {
+    traced_block block;
+    context stack;
+  };
+  std::map<std::uint64_t, pending_free> pending_frees_;  // by address
   segment_table segments_;
   std::atomic<bool> segments_expand_{false};
   std::optional<std::vector<weir::memory_event>> early_events_;  // since begin_segments()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import support
 import torch
-from support import GPU, MIB, AllocatorTest, allocated, block, reserved
+from support import GIB, GPU, MIB, AllocatorTest, allocated, block, reserved
 
 HERE = Path(__file__).resolve().parent
 
@@ -304,12 +304,13 @@ class Suspended(ForeignTest):
             weights = [torch.full((n * MIB,), float(n), device=GPU) for n in (1, 3, 5)]
             small = torch.arange(100, device=GPU)
             freed = torch.full((5 * MIB,), 8.0, device=GPU)
+            large = block(4 * GIB)  # more than other tests take meanwhile
         del freed
         torch.cuda.synchronize()
         addresses = [each.data_ptr() for each in weights]
         before = torch.cuda.mem_get_info()[0]
         self.library.suspendable_suspend(1)
-        self.assertGreaterEqual(torch.cuda.mem_get_info()[0] - before, 54 * MIB)
+        self.assertGreaterEqual(torch.cuda.mem_get_info()[0] - before, 2 * GIB)
         others = [torch.full((20 * MIB,), 7.0, device=GPU) for _ in range(3)]  # meanwhile
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -324,7 +325,7 @@ class Suspended(ForeignTest):
         self.assertTrue(bool((again == 4).all()))
         for n, each in zip((1, 3, 5), weights):
             self.assertTrue(bool((each == n).all()))
-        del weights, small, again, others, each
+        del weights, small, again, others, each, large
 
     def test_contents_that_were_not_kept_can_be_written_anew(self):
         pool = self.make_pool()

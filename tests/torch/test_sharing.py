@@ -1,7 +1,7 @@
 """Tensors that two processes share, through torch.multiprocessing.
 
-The other process uses the same allocator, torch's own with and without expandable segments, or weir: run under
-weir and under native, every pair is met in both directions.
+The other process uses the same allocator; under weir also torch's own, with and without expandable segments, and
+weir over the driver's own memory. Every test sends in one direction or the other, so every pair is met in both.
 """
 
 import ctypes
@@ -227,22 +227,23 @@ class Sharing(AllocatorTest):
         del x
 
 
+OTHER_PAIRS = unittest.skipUnless(support.WEIR, "pairs that weir is part of")
+
+
+@OTHER_PAIRS
 class SharingWithTorchsOwn(Sharing):
     """The other process only imports torch."""
 
     allocator = "native"
 
 
+@OTHER_PAIRS
 class SharingWithExpandableSegments(Sharing):
     allocator = "native"
     settings = "expandable_segments:True"
 
 
-@unittest.skipIf(support.WEIR, "the pair is met already")
-class SharingWithWeir(Sharing):
-    allocator = "weir"
-
-
+@OTHER_PAIRS
 class SharingWithClassicPolicy(Sharing):
     """weir shares the driver's own memory there."""
 

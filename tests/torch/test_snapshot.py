@@ -168,10 +168,13 @@ class History(AllocatorTest):
             self.assertIn("empty", names)
             self.assertIn("empty_cache", names)
 
-    def test_frees_have_no_stack_where_only_allocations_do(self):
+    def test_frees_have_the_stack_of_the_allocation_where_only_allocations_have_one(self):
+        def take():
+            return block(40 * MIB)
+
         torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python",
                                                  clear_history=True)
-        x = block(40 * MIB)
+        x = take()
         taken = self.trace()
         self.assertIn("alloc", [entry["action"] for entry in taken])
         for entry in taken:
@@ -180,8 +183,9 @@ class History(AllocatorTest):
         torch.cuda.empty_cache()
         rest = self.trace()[len(taken):]
         self.assertIn("free_completed", [entry["action"] for entry in rest])
+        self.assertIn("segment", "".join(entry["action"] for entry in rest))
         for entry in rest:
-            self.assertFalse(entry.get("frames"), entry["action"])
+            self.assertIn("take", [frame["name"] for frame in entry.get("frames", [])], entry["action"])
 
     def test_running_out_is_in_it(self):
         with self.assertRaises(torch.OutOfMemoryError):

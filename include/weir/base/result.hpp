@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -75,21 +76,21 @@ class [[nodiscard]] result<void> {
   using value_type = void;
 
   result() = default;
-  result(weir::error reason) : failed_{true}, reason_{std::move(reason)} {}
+  result(weir::error reason) : reason_{std::move(reason)} {}
   result(errc code) : result{weir::error{.code = code}} {}
 
-  [[nodiscard]] bool has_value() const noexcept { return !failed_; }
+  [[nodiscard]] bool has_value() const noexcept { return !reason_; }
   explicit operator bool() const noexcept { return has_value(); }
   void value() const {
-    if (failed_) raise(reason_);
+    if (reason_) raise(*reason_);
   }
-  [[nodiscard]] const weir::error& error() const& noexcept { return reason_; }
-  [[nodiscard]] weir::error&& error() && noexcept { return std::move(reason_); }
-  [[nodiscard]] errc code() const noexcept { return reason_.code; }
+  /// Unchecked: has_value() must be false.
+  [[nodiscard]] const weir::error& error() const& noexcept { return *reason_; }
+  [[nodiscard]] weir::error&& error() && noexcept { return *std::move(reason_); }
+  [[nodiscard]] errc code() const noexcept { return reason_->code; }
 
  private:
-  bool failed_ = false;
-  weir::error reason_{};
+  std::optional<weir::error> reason_;  // no error is made where there is none: a free returns this
 };
 
 }  // namespace weir::inline v0
