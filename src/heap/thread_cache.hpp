@@ -145,7 +145,8 @@ class alignas(64) thread_cache {
     delta.requested += static_cast<std::int64_t>(requested);
     delta.allocated += static_cast<std::int64_t>(rounded);
     ++delta.allocations;
-    // Bytes decide what is the most: a comparison for each of the three costs the fast path a tenth.
+    // Bytes decide what is the most: a comparison for each of the three costs the fast path a
+    // tenth.
     if (delta.allocated > delta.most_allocated) [[unlikely]] {
       delta.most_allocated = delta.allocated;
       delta.most_requested = delta.requested;

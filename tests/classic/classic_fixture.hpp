@@ -32,7 +32,8 @@ class classic_bench {
       own.push_back(stream::create(device).value());
       slots.push_back(known.slot_of(own.back(), bound).value());
     }
-    store = placement::make_torch_segments(shared, pool_id{}, {.expandable = expandable}, bound).value();
+    store = placement::make_torch_segments(shared, pool_id{}, {.expandable = expandable}, bound)
+                .value();
   }
 
   /// A machine that costs no time to simulate.

@@ -71,8 +71,10 @@ TEST(torch_segments, expandable_segments_need_virtual_memory) {
   settings.devices[0].virtual_memory = false;
   classic_bench bench{false, 1, settings};
   EXPECT_NE(bench.allocate(30 * mib), no_block);
-  EXPECT_EQ(placement::make_torch_segments(bench.shared, pool_id{}, {.expandable = true}, bench.bound).code(),
-            errc::not_supported);
+  EXPECT_EQ(
+      placement::make_torch_segments(bench.shared, pool_id{}, {.expandable = true}, bench.bound)
+          .code(),
+      errc::not_supported);
 }
 
 TEST(torch_segments, tells_what_it_takes_and_gives_back) {

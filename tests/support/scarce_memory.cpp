@@ -34,7 +34,7 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
   throw std::bad_alloc{};
 }
 void* operator new(std::size_t size) {
-  return operator new(size, std::align_val_t{__STDCPP_DEFAULT_NEW_ALIGNMENT__});
+  return operator new (size, std::align_val_t{__STDCPP_DEFAULT_NEW_ALIGNMENT__});
 }
 // Every form that a sanitizer would otherwise bring its own of, to be freed by the ones below.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
