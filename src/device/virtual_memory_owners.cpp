@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "device/state.hpp"
-#include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
 
@@ -124,15 +123,15 @@ result<mapping> mapping::create(const address_range& range, bytes offset,
                                 const physical_handle& memory) {
   if (!range) return range.empty_reason();
   if (!memory) return memory.empty_reason();
-  const auto address = checked_add(std::uint64_t{range.base()}, offset.count());
-  if (!address || !range.contains(*address, memory.size())) {
+  const device_address address = range.base() + offset.count();  // below the range where it wraps
+  if (!range.contains(address, memory.size())) {
     return error{.code = errc::invalid_argument,
                  .requested = memory.size(),
                  .detail = "the handle reaches over the end of the range"};
   }
   const context_scope scope{memory.device()};
-  WEIR_TRY(vmm::map(scope, *address, memory.get()));
-  return mapping{device_state::keep(memory.device()), *address, memory.size()};
+  WEIR_TRY(vmm::map(scope, address, memory.get()));
+  return mapping{device_state::keep(memory.device()), address, memory.size()};
 }
 
 mapping::mapping(std::shared_ptr<detail::device_state> home, device_address address,

@@ -168,6 +168,11 @@ void memory::erase(std::uint64_t base) {
   regions_.erase(entry);
 }
 
+void memory::erase_in(std::uint64_t address, std::uint64_t size) {
+  auto next = regions_.lower_bound(address);
+  while (next != regions_.end() && next->first - address < size) erase((next++)->first);
+}
+
 namespace {
 
 /// Managed memory that was attached to the host is out of bounds for a device that cannot share

@@ -166,6 +166,8 @@ class memory {
   region& insert(region area);
   /// Forgets the region and unmaps it (the addresses become inaccessible but stay reserved).
   void erase(std::uint64_t base);
+  /// The same for every region that begins in the range.
+  void erase_in(std::uint64_t address, std::uint64_t size);
 
   /// Calls `visit(region&, address, size)` for each region under [address, address + size), in
   /// order; false, and stops, where there is a hole.

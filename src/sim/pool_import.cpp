@@ -104,7 +104,10 @@ std::shared_ptr<imported_pool> imported_pool::create(state& machine, const pool_
   return std::shared_ptr<imported_pool>{new imported_pool{machine, note, std::move(pages), base}};
 }
 
-imported_pool::~imported_pool() { machine_.space.free_addresses(base_, pages_->size()); }
+imported_pool::~imported_pool() {
+  clear();
+  machine_.space.free_addresses(base_, pages_->size());
+}
 
 CUresult imported_pool::import(const pool_pointer& pointer, CUdeviceptr* address) {
   const auto end = checked_add(pointer.offset, pointer.size);
@@ -177,8 +180,15 @@ bool imported_pool::free(std::uint64_t address, const std::shared_ptr<stream_sta
   return true;
 }
 
+bool imported_pool::in_use() const {
+  bool any = false;
+  machine_.space.each_in(base_, pages_->size(), [&](const region&) { any = true; });
+  return any;
+}
+
 void imported_pool::clear() {
-  for (const auto& [address, id] : std::exchange(live_, {})) machine_.space.erase(address);
+  live_.clear();
+  machine_.space.erase_in(base_, pages_->size());
 }
 
 void imported_pool::grant(int to, CUmemAccess_flags flags) {

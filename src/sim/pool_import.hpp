@@ -59,7 +59,11 @@ class imported_pool {
   bool free_now(std::uint64_t address);
   bool free(std::uint64_t address, const std::shared_ptr<stream_state>& stream);
 
-  /// The context is reset.
+  /// Whether work that was queued before a free may still reach an allocation: the pool's memory
+  /// must stay that long, even without a handle.
+  [[nodiscard]] bool in_use() const;
+
+  /// The context is reset: nothing can be reached any more, what was freed included.
   void clear();
 
   void grant(int to, driver::CUmemAccess_flags flags);

@@ -56,6 +56,7 @@ CUresult pool_set::destroy(CUmemoryPool handle) {
     if (--foreign->references != 0) return CUDA_SUCCESS;
     const auto destroyed = imported_handles_.erase(handle);
     std::erase(imported_, destroyed);
+    if (destroyed->in_use()) leaving_.push_back(destroyed);
     return CUDA_SUCCESS;
   }
   const pool* const own = find(handle);
@@ -133,6 +134,7 @@ void pool_set::after_synchronize(int) {
     any_finished = any_finished || each->is_finished();
   }
   if (any_finished) drop_finished();
+  std::erase_if(leaving_, [](const auto& each) { return !each->in_use(); });
 }
 
 void pool_set::release_unused(int device) {
@@ -155,6 +157,7 @@ void pool_set::reset(int device) {
     imported_handles_.erase(each->handle);
     return true;
   });
+  std::erase_if(leaving_, [&](const auto& each) { return each->device() == device; });
 }
 
 std::string pool_set::inconsistency() const {

@@ -74,9 +74,10 @@ class pool_set {
   handle_table<driver::CUmemoryPool, imported_pool, 6> imported_handles_;
   std::vector<std::shared_ptr<pool>> pools_;  // with a handle, or with memory still in use
   std::vector<std::shared_ptr<imported_pool>> imported_;
-  pool* last_held_ = nullptr;                   // most look-ups repeat the pool
-  std::vector<driver::CUmemoryPool> defaults_;  // by device; null until first used
-  std::vector<driver::CUmemoryPool> current_;   // by device; null: the default
+  std::vector<std::shared_ptr<imported_pool>> leaving_;  // without a handle, with frees to come
+  pool* last_held_ = nullptr;                            // most look-ups repeat the pool
+  std::vector<driver::CUmemoryPool> defaults_;           // by device; null until first used
+  std::vector<driver::CUmemoryPool> current_;            // by device; null: the default
 };
 
 }  // namespace weir::inline v0::sim

@@ -175,6 +175,14 @@ TEST_F(event_test, TrimDestroysAllAndTellsTheFirstFailure) {
   EXPECT_EQ(code_of(pool.trim()), errc::driver_error);
   EXPECT_EQ(fake.count(call::event_destroy), 3u);
   EXPECT_EQ(fake.live(), 1u);
+  EXPECT_EQ(pool.idle(), 0u);
+  EXPECT_TRUE(pool.trim()) << "there is nothing left to fail";
+
+  for (int i = 0; i < 3; ++i) taken[static_cast<std::size_t>(i)] = pool.acquire().value();
+  for (auto& each : taken) ASSERT_TRUE(pool.release(std::move(each)));
+  fake.always = {{call::event_destroy, driver::CUDA_ERROR_NOT_PERMITTED}};
+  fake.fail_nth(2, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(pool.trim()), errc::driver_error) << "not what the others say";
 }
 
 TEST_F(event_test, ThePoolServesManyThreads) {

@@ -208,7 +208,14 @@ TEST_F(memory_test, RightsAreWhatTheDriverCallsThem) {
 TEST_F(memory_test, AMappingMustFitIntoItsRange) {
   const auto range = address_range::reserve(device_at(0), unit * 4).value();
   auto handle = physical_handle::create(device_at(0), unit * 2).value();
-  EXPECT_EQ(code_of(mapping::create(range, unit * 3, handle)), errc::invalid_argument);
+  ASSERT_TRUE(mapping::create(range, unit * 2, handle)) << "it just fits";
+  ASSERT_EQ(fake.count(call::mem_map), 1u);
+  fake.clear_log();
+  const auto refused = mapping::create(range, unit * 3, handle);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::invalid_argument);
+  EXPECT_EQ(refused.error().requested, unit * 2);
+  EXPECT_EQ(refused.error().detail, "the handle reaches over the end of the range");
   EXPECT_EQ(code_of(mapping::create(range, bytes::max(), handle)), errc::invalid_argument);
   EXPECT_EQ(code_of(mapping::create(range, unit / 2, handle)), errc::bad_alignment);
   EXPECT_EQ(fake.count(call::mem_map), 0u);
@@ -385,10 +392,16 @@ TEST(descriptor, ClosesWhatItOwnsAndNothingElse) {
     descriptor reader{ends[0]};
     descriptor moved{std::move(reader)};
     EXPECT_FALSE(reader);  // NOLINT(bugprone-use-after-move)
+    EXPECT_EQ(reader.get(), -1);
     EXPECT_EQ(moved.get(), ends[0]);
-    moved = descriptor{ends[1]};
+    descriptor writer{ends[1]};
+    moved = std::move(writer);
+    EXPECT_EQ(writer.get(), -1);  // NOLINT(bugprone-use-after-move)
+    EXPECT_EQ(moved.get(), ends[1]);
     EXPECT_FALSE(is_open(ends[0]));
     EXPECT_EQ(moved.release(), ends[1]);
+    EXPECT_EQ(moved.get(), -1);
+    EXPECT_EQ(descriptor{}.get(), -1);
   }
   EXPECT_TRUE(is_open(ends[1]));
   { const descriptor writer{ends[1]}; }

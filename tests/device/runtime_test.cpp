@@ -242,6 +242,8 @@ TEST_F(runtime_test, MemoryInfoSaysWhatTheDriverSays) {
 TEST_F(runtime_test, IsDescribed) {
   EXPECT_EQ(to_string(runtime_->describe()), "fake, CUDA 13.0");
   runtime_description described;
+  EXPECT_EQ(described.driver_version, 0) << "until somebody asked";
+  EXPECT_EQ(to_string(described), ", CUDA 0.0");
   described.driver = "libcuda.so.1";
   described.driver_version = 12080;
   described.missing_calls = {"cuMemCreate", "cuStreamGetId"};

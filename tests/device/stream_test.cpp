@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <latch>
 #include <thread>
 #include <type_traits>
 
 #include "device/device_fixture.hpp"
+#include "device/state.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -263,6 +266,29 @@ TEST_F(old_driver_test, AHandleKnownFromAForeignStreamIsRenumberedWhenWeCreateIt
   const auto own = stream::create(device_at(0)).value();
   ASSERT_EQ(own.handle(), foreign.handle());
   EXPECT_NE(own.id(), before);
+}
+
+/// One map for all threads: what one forgets, the others must not stumble over.
+TEST_F(old_driver_test, NumbersAndForgetsStreamsOnManyThreads) {
+  constexpr std::uintptr_t rounds = 20'000;
+  auto& state = detail::device_state::of(device_at(0));
+  std::latch start{2};
+  const auto number_and_forget = [&](std::uintptr_t first) {
+    const context_scope bound{device_at(0)};
+    stream_id last{};
+    start.arrive_and_wait();
+    for (std::uintptr_t i = 0; i < rounds; ++i) {
+      auto* const handle = reinterpret_cast<::CUstream_st*>(first + i % 64 * 0x10);
+      const stream_id number = stream_ref(device_at(0), handle).id(bound).value();
+      ASSERT_NE(number, last);
+      last = number;
+      detail::forget_stream(state, handle);
+    }
+  };
+  std::thread other{number_and_forget, 0x100000};
+  number_and_forget(0x200000);
+  other.join();
+  EXPECT_TRUE(state.numbers.empty());
 }
 
 TEST_F(old_driver_test, EachThreadHasItsOwnPerThreadNumber) {

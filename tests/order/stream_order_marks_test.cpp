@@ -44,6 +44,15 @@ TEST_F(StreamOrderMarks, slots_know_their_streams) {
   EXPECT_FALSE(order.gone(first));
 }
 
+TEST_F(StreamOrderMarks, a_stamp_is_nobodys_unless_told) {
+  EXPECT_EQ(stamp{}.stream, order::no_stream);
+  EXPECT_EQ(stamp{}.epoch, 0u) << "all stamps of nobody that nobody wrote are the same";
+  EXPECT_EQ(stamp{}, (stamp{order::no_stream, 0}));
+  EXPECT_NE((stamp{1, 2}), (stamp{1, 3}));
+  EXPECT_NE((stamp{1, 2}), (stamp{2, 2}));
+  EXPECT_TRUE(stream_order{gpu}.completed({}));
+}
+
 // --- What is worth marks -------------------------------------------------------------------------
 
 TEST_F(StreamOrderMarks, some_memory_in_many_frees_is_worth_marks) {
@@ -130,6 +139,30 @@ TEST_F(StreamOrderMarks, the_epochs_of_a_stream_that_rests_move_on) {
   }
 }
 
+/// What it was given before may use what was freed since, but nothing that was completed.
+TEST_F(StreamOrderMarks, a_stream_met_late_holds_up_nothing_that_is_completed) {
+  for (const auto rule : {crossing_rule::all_work, crossing_rule::declared_uses}) {
+    stream_order order{gpu, {.crossing = rule}};
+    const stream_slot slot = order.slot_of(one, bound).value();
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(completes(order, order.now(slot)));
+    const stamp done = order.now(slot);
+    ASSERT_TRUE(completes(order, done));
+    const stamp open = order.now(slot);
+    const driver::CUstream handle = make_driver_stream();
+    const stream_slot late = order.slot_of({gpu, handle}, bound).value();
+    EXPECT_EQ(order.completed_epoch(late), order.completed_epoch(slot));
+    EXPECT_TRUE(order.completed({late, done.epoch}));
+    EXPECT_TRUE(order.stream_completed({late, done.epoch}));
+    EXPECT_TRUE(order.can_wait_for({late, done.epoch}));
+    EXPECT_FALSE(order.behind(late));
+    EXPECT_TRUE(order.completed(done));
+    EXPECT_FALSE(order.completed({late, open.epoch}));
+    EXPECT_FALSE(order.stream_completed({late, open.epoch}));
+    ASSERT_TRUE(order.end_stream(late, bound));
+    destroy(handle);
+  }
+}
+
 TEST_F(StreamOrderMarks, the_devices_rest_completes_the_open_epoch_too) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
@@ -204,6 +237,30 @@ TEST_F(StreamOrderMarks, the_oldest_mark_is_awaited_first) {
   EXPECT_FALSE(order.synchronize_oldest(bound).value());
 }
 
+/// Its last mark is behind all it will ever do: it is no reason to look for streams to mark.
+TEST_F(StreamOrderMarks, a_stream_that_ended_owes_no_mark) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(two, bound).value();
+  give_work(two.handle());
+  ASSERT_TRUE(order.end_stream(ending, bound));
+  EXPECT_EQ(new_marks(order), 1u);
+  const stamp freed = order.now(slot);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 1u) << "of the other stream";
+  EXPECT_TRUE(order.can_wait_for(freed));
+  const stream unmet = make_stream();
+  const std::uint64_t before = machine->calls();
+  ASSERT_TRUE(order.close_others(order::no_stream, bound));
+  EXPECT_EQ(machine->calls(), before);
+  EXPECT_EQ(new_marks(order), 0u);
+  EXPECT_EQ(order.count(), 2u) << "nobody was looked for";
+  EXPECT_TRUE(order.any_behind());
+  ASSERT_TRUE(two.synchronize());
+  ASSERT_TRUE(order.poll(bound));
+  EXPECT_TRUE(order.completed(freed));
+}
+
 TEST_F(StreamOrderMarks, streams_and_marks_are_counted) {
   stream_order order{gpu};
   const std::size_t bare = order.footprint();
@@ -257,6 +314,11 @@ TEST_F(StreamOrderMarks, what_is_completed_can_be_waited_for_without_a_mark) {
   const stream_slot slot = order.slot_of(one, bound).value();
   const stream_slot waiter = order.slot_of(two, bound).value();
   EXPECT_TRUE(order.can_wait_for({order::no_stream, 7})) << "nobody's";
+  EXPECT_TRUE(order.completed({order::no_stream, 7}));
+  EXPECT_TRUE(order.stream_completed({order::no_stream, 7}));
+  EXPECT_TRUE(order.wait(waiter, {order::no_stream, 7}, bound).value());
+  EXPECT_TRUE(order.wait_for_stream(waiter, {order::no_stream, 7}, bound).value());
+  EXPECT_EQ(order.events_recorded(), 0u);
   const stamp open = order.now(slot);
   EXPECT_FALSE(order.can_wait_for(open));
   ASSERT_TRUE(order.close(slot, bound));

@@ -264,6 +264,66 @@ TEST(Progress, AHostFunctionMayNotCallTheDriver) {
   EXPECT_EQ(seen.answer, CUDA_ERROR_NOT_PERMITTED);
 }
 
+TEST(Progress, WhatAHostFunctionTouchesIsBehindItsStream) {
+  bench b{with(progress::manual)};
+  const CUstream s = b.stream();
+  const CUstream other = b.stream();
+  void* memory = nullptr;
+  ASSERT_EQ(b.cuda.mem_host_alloc(&memory, 64, 0), CUDA_SUCCESS);
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
+  std::pair<sim::machine*, void*> place{b.machine.get(), memory};
+  const auto change = [](void* data) {
+    const auto& [machine, bytes] = *static_cast<std::pair<sim::machine*, void*>*>(data);
+    machine->host_read(bytes, 64);
+    machine->host_write(bytes, 64);
+  };
+  ASSERT_TRUE(b.machine->launch(s, "before", {writes(address, 64)}));
+  ASSERT_EQ(b.cuda.launch_host_func(s, change, &place), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(s, "after", {writes(address, 64)}));
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  EXPECT_TRUE(b.machine->hazards().empty());
+
+  ASSERT_TRUE(b.machine->launch(other, "elsewhere", {reads(address, 64)}));
+  ASSERT_EQ(b.cuda.launch_host_func(s, change, &place), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.stream_synchronize(s), CUDA_SUCCESS);
+  ASSERT_EQ(b.machine->hazards().size(), 1U) << "nothing orders the two streams";
+  const hazard found = b.machine->hazards()[0];
+  EXPECT_EQ(found.kind, hazard_kind::race);
+  EXPECT_EQ(found.first.label, "elsewhere");
+  EXPECT_EQ(found.second.label, "host write");
+  ASSERT_EQ(b.cuda.stream_synchronize(other), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.mem_free_host(memory), CUDA_SUCCESS);
+}
+
+TEST(Streams, WhoIsNoStreamHasNoProperties) {
+  bench b;
+  const auto nobody = reinterpret_cast<CUstream>(std::uintptr_t{0xdead0});
+  const CUstream gone = b.stream();
+  ASSERT_EQ(b.cuda.stream_destroy(gone), CUDA_SUCCESS);
+  int priority = 77;
+  unsigned flags = 77;
+  unsigned long long id = 77;
+  CUcontext context = nullptr;
+  const auto expect_all = [&](CUstream asked, CUresult answer) {
+    EXPECT_EQ(b.cuda.stream_get_priority(asked, &priority), answer);
+    EXPECT_EQ(b.cuda.stream_get_flags(asked, &flags), answer);
+    EXPECT_EQ(b.cuda.stream_get_ctx(asked, &context), answer);
+    EXPECT_EQ(b.cuda.stream_get_id(asked, &id), answer);
+    EXPECT_EQ(b.cuda.stream_query(asked), answer);
+    EXPECT_EQ(b.cuda.stream_synchronize(asked), answer);
+  };
+  expect_all(nobody, CUDA_ERROR_INVALID_HANDLE);
+  expect_all(gone, CUDA_ERROR_INVALID_HANDLE);
+  ASSERT_EQ(b.cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  expect_all(nobody, CUDA_ERROR_INVALID_CONTEXT);
+  expect_all(nullptr, CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(priority, 77);
+  EXPECT_EQ(flags, 77U);
+  EXPECT_EQ(id, 77U);
+  EXPECT_EQ(context, nullptr);
+}
+
 TEST(Waiting, NeedsAStreamAndAnEvent) {
   bench b;
   const auto nobody = reinterpret_cast<CUstream>(std::uintptr_t{0xdead0});

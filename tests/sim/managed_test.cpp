@@ -118,6 +118,27 @@ TEST_F(managed_memory, prefetch_happens_in_its_turn) {
   EXPECT_EQ(moved().to_host, pages(8 * mib));
 }
 
+TEST_F(managed_memory, prefetch_takes_the_pages_that_the_range_touches) {
+  const CUdeviceptr address = managed(8 * mib);
+  on_host_touch(address, 8 * mib, true);
+  EXPECT_EQ(prefetch(address + 4 * mib + 4096 + 100, 10, on_device), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 4 * kib);
+  EXPECT_EQ(moved().to_device, 1U);
+  EXPECT_EQ(prefetch(address + 4 * mib + 3 * 4096 - 1, 2, on_device), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 12 * kib);
+  EXPECT_EQ(moved().to_device, 3U);
+  on_host_touch(address, 4 * mib);
+  on_host_touch(address + 4 * mib + 64 * kib, 4 * mib - 64 * kib);
+  EXPECT_EQ(moved().to_host, 0U) << "none of these was fetched";
+  EXPECT_EQ(prefetch(address + 4 * mib, 4096, on_host), CUDA_SUCCESS);
+  EXPECT_EQ(moved().to_host, 0U);
+  EXPECT_EQ(prefetch(address + 4 * mib + 4 * 4096, 4096, on_host), CUDA_SUCCESS);
+  EXPECT_EQ(moved().to_host, 0U);
+  EXPECT_EQ(prefetch(address + 4 * mib + 2 * 4096, 4096, on_host), CUDA_SUCCESS);
+  EXPECT_EQ(moved().to_host, 1U);
+  EXPECT_EQ(used(), 8 * kib);
+}
+
 TEST_F(managed_memory, prefetch_refuses_what_it_cannot_do) {
   const CUdeviceptr address = managed(8 * mib);
   EXPECT_EQ(prefetch(address, 0, on_device), CUDA_ERROR_INVALID_VALUE);

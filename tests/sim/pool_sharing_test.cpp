@@ -12,9 +12,35 @@
 namespace weir::sim_tests {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class pool_exports : public pool_fixture {};
+class pool_exports : public pool_fixture {
+ protected:
+  using pool_fixture::pool_fixture;
+
+  /// The same pool once more, as another process would get it.
+  CUmemoryPool import_own(CUmemoryPool of) {
+    int descriptor = -1;
+    EXPECT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of,
+                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_SUCCESS);
+    CUmemoryPool own = nullptr;
+    EXPECT_EQ(cuda.mem_pool_import_from_shareable_handle(
+                  &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_SUCCESS);
+    ::close(descriptor);
+    return own;
+  }
+  CUdeviceptr import_pointer(CUmemoryPool into, CUdeviceptr made) {
+    CUmemPoolPtrExportData data{};
+    EXPECT_EQ(cuda.mem_pool_export_pointer(&data, made), CUDA_SUCCESS);
+    CUdeviceptr alias = 0;
+    EXPECT_EQ(cuda.mem_pool_import_pointer(&alias, into, &data), CUDA_SUCCESS);
+    return alias;
+  }
+};
 
 void send_descriptor(int socket, int descriptor) {
   char byte = 'd';
@@ -240,16 +266,7 @@ TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
   const CUdeviceptr made = take(of, 4096, a);
   ASSERT_EQ(cuda.memset_d8_async(made, 9, 4096, a), CUDA_SUCCESS);
   wait_for(a);
-  int descriptor = -1;
-  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of,
-                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_SUCCESS);
-  CUmemoryPool own = nullptr;
-  ASSERT_EQ(cuda.mem_pool_import_from_shareable_handle(
-                &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_SUCCESS);
-  ::close(descriptor);
+  const CUmemoryPool own = import_own(of);
   EXPECT_NE(own, of);
   CUmemPoolPtrExportData data{};
   ASSERT_EQ(cuda.mem_pool_export_pointer(&data, made), CUDA_SUCCESS);
@@ -267,9 +284,30 @@ TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
   EXPECT_EQ(cuda.mem_free(alias), CUDA_SUCCESS);
 }
 
-class pool_exports_of_two : public pool_fixture {
+/// Work that was queued before the free still reaches the memory.
+TEST_F(pool_exports, an_imported_pool_may_be_destroyed_before_its_last_free_happened) {
+  CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUdeviceptr made = take(of, 4096, a);
+  wait_for(a);
+  const CUmemoryPool own = import_own(of);
+  const CUdeviceptr alias = import_pointer(own, made);
+  ASSERT_EQ(cuda.memset_d8_async(alias, 7, 4096, a), CUDA_SUCCESS);
+  give(alias, a);
+  EXPECT_EQ(cuda.mem_pool_destroy(own), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_destroy(own), CUDA_ERROR_INVALID_VALUE) << "its handle is gone";
+  wait_for(b);
+  EXPECT_EQ(cuda.mem_free_async(alias, a), CUDA_ERROR_INVALID_VALUE);
+  wait_for(a);
+  EXPECT_EQ(*reinterpret_cast<const unsigned char*>(made), 7);
+  EXPECT_EQ(*reinterpret_cast<const unsigned char*>(made + 4095), 7);
+  EXPECT_THAT(hazards(), IsEmpty());
+  kernel(a, {reads(alias, 1)});
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+}
+
+class pool_exports_of_two : public pool_exports {
  protected:
-  pool_exports_of_two() : pool_fixture{by_hand(2)} {}
+  pool_exports_of_two() : pool_exports{by_hand(2)} {}
 };
 
 TEST_F(pool_exports_of_two, an_imported_pool_goes_with_its_own_device_only) {
@@ -277,16 +315,7 @@ TEST_F(pool_exports_of_two, an_imported_pool_goes_with_its_own_device_only) {
   ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
   const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   const CUdeviceptr made = take(of, 4096, a);
-  int descriptor = -1;
-  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of,
-                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_SUCCESS);
-  CUmemoryPool own = nullptr;
-  ASSERT_EQ(cuda.mem_pool_import_from_shareable_handle(
-                &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_SUCCESS);
-  ::close(descriptor);
+  const CUmemoryPool own = import_own(of);
   CUmemPoolPtrExportData data{};
   ASSERT_EQ(cuda.mem_pool_export_pointer(&data, made), CUDA_SUCCESS);
   CUdeviceptr alias = 0;
@@ -298,6 +327,38 @@ TEST_F(pool_exports_of_two, an_imported_pool_goes_with_its_own_device_only) {
   ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
   ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_pool_import_pointer(&alias, own, &data), CUDA_ERROR_INVALID_VALUE);
+}
+
+/// A stream of another device may have work for the memory that is left: it finds nothing there.
+TEST_F(pool_exports_of_two, what_an_imported_pool_had_freed_goes_with_its_device_too) {
+  for (const bool destroyed : {false, true}) {
+    SCOPED_TRACE(destroyed);
+    CUcontext contexts[2] = {};
+    for (const int device : {0, 1}) {
+      ASSERT_EQ(cuda.device_primary_ctx_retain(&contexts[device], device), CUDA_SUCCESS);
+    }
+    ASSERT_EQ(cuda.ctx_set_current(contexts[0]), CUDA_SUCCESS);
+    const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    const CUstream here = stream();
+    const CUdeviceptr made = take(of, 4096, here);
+    wait_for(here);
+    const CUmemoryPool own = import_own(of);
+    const CUdeviceptr alias = import_pointer(own, made);
+    CUmemAccessDesc access{};
+    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    ASSERT_EQ(cuda.mem_pool_set_access(own, &access, 1), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.ctx_set_current(contexts[1]), CUDA_SUCCESS);
+    const CUstream there = stream();
+    ASSERT_EQ(cuda.memset_d8_async(alias, 7, 4096, there), CUDA_SUCCESS);
+    give(alias, there);
+    if (destroyed) {
+      ASSERT_EQ(cuda.mem_pool_destroy(own), CUDA_SUCCESS);
+    }
+    ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.stream_synchronize(there), CUDA_ERROR_ILLEGAL_ADDRESS);
+    ASSERT_EQ(cuda.device_primary_ctx_reset(1), CUDA_SUCCESS);
+  }
 }
 
 }  // namespace

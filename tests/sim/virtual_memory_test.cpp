@@ -150,8 +150,11 @@ TEST_F(virtual_memory, handles_are_made_of_units_of_a_device) {
   EXPECT_EQ(cuda.mem_create(&made, unit, &wanted, 0), CUDA_ERROR_INVALID_VALUE);
   wanted = properties(0, CU_MEM_HANDLE_TYPE_FABRIC);
   EXPECT_EQ(cuda.mem_create(&made, unit, &wanted, 0), CUDA_ERROR_NOT_PERMITTED);
-  wanted = properties(0, CU_MEM_HANDLE_TYPE_WIN32);
-  EXPECT_EQ(cuda.mem_create(&made, unit, &wanted, 0), CUDA_ERROR_INVALID_VALUE);
+  for (const auto type : {CU_MEM_HANDLE_TYPE_WIN32, CU_MEM_HANDLE_TYPE_WIN32_KMT}) {
+    wanted = properties(0, type);
+    EXPECT_EQ(cuda.mem_create(&made, unit, &wanted, 0), CUDA_ERROR_INVALID_VALUE) << type;
+  }
+  EXPECT_EQ(made, 0U);
   EXPECT_EQ(used(), 0U);
 }
 
