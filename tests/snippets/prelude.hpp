@@ -27,6 +27,7 @@ extern weir::stream other;
 extern ::CUstream_st* cuda_stream;  // a cudaStream_t
 extern weir::caching_allocator memory;
 extern weir::share_channel channel;
+extern std::shared_ptr<weir::segment_source> registered;
 
 // Data on both sides.
 extern std::vector<float> host;
@@ -40,6 +41,11 @@ template <class... Arguments>
 void launch(const Arguments&...);
 
 }  // namespace snippets
+
+// As much of NCCL as it takes to have memory from it.
+enum ncclResult_t { ncclSuccess };
+ncclResult_t ncclMemAlloc(void** memory, std::size_t size);
+ncclResult_t ncclMemFree(void* memory);
 
 // As much of Thrust as it takes to call it with an allocator.
 namespace thrust {

@@ -1,7 +1,7 @@
 // weir::segment_source: where a pool of an allocator gets its segments, if not from the driver.
 //
-//   struct registered final : weir::segment_source { ... };  // ncclMemAlloc, a suspendable heap, …
-//   auto pool = memory.create_pool("comms", {.source = std::make_shared<registered>()}).value();
+//   std::shared_ptr<weir::segment_source> source = registered;  // ncclMemAlloc, a suspendable heap
+//   auto pool = memory.create_pool("comms", {.source = source}).value();
 #pragma once
 
 #include "weir/base/bytes.hpp"
