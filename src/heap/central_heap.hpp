@@ -303,8 +303,8 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   void raise_peaks(const thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void fold(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_list(block_index head, bool counted) noexcept WEIR_REQUIRES(mutex_);
-  bool flush_large(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
-  bool flush_unplaced(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
+  void flush_large(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
+  void flush_unplaced(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_bins(thread_cache& cache, stream_bins& bins) noexcept WEIR_REQUIRES(mutex_);
   void flush_half(thread_cache& cache, stream_bins& newest) noexcept WEIR_REQUIRES(mutex_);
   bool flush(thread_cache& cache) noexcept override WEIR_REQUIRES(mutex_);

@@ -55,8 +55,8 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   const request wanted{
       .units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = bins->slot};
   if (any_pending_like(wanted, from)) return nullptr;  // the driver knows whether it still waits
-  if (cache.unplaced != no_block) static_cast<void>(flush_unplaced(cache));
-  if (cache.large != no_block) static_cast<void>(flush_large(cache));
+  if (cache.unplaced != no_block) flush_unplaced(cache);
+  if (cache.large != no_block) flush_large(cache);
   const block_index index = from.memory->fit(wanted);
   if (index == no_block) return nullptr;
   hand_out(index, size, account, from, stream, &cache);

@@ -31,27 +31,25 @@ void central_heap::flush_list(block_index head, bool counted) noexcept {
   }
 }
 
-bool central_heap::flush_large(thread_cache& cache) noexcept {
-  if (cache.large == no_block) return false;
+void central_heap::flush_large(thread_cache& cache) noexcept {
+  if (cache.large == no_block) return;
   fold(cache);
   free_to_store(cache.large, order_.now(blocks_[cache.large].stream));
   cache.large = no_block;
   cache.large_units = 0;
-  return true;
 }
 
-bool central_heap::flush_unplaced(thread_cache& cache) noexcept {
+void central_heap::flush_unplaced(thread_cache& cache) noexcept {
   raise_peaks(cache);  // those that it leaves unplaced were live
   const block_index head = std::exchange(cache.unplaced, no_block);
   cache.unplaced_count = 0;
   cache.unplaced_units = 0;
   flush_list(head, false);
-  return head != no_block;
 }
 
 void central_heap::flush_own_unplaced(thread_cache& own) noexcept {
   const spin_then_lock lock{mutex_};
-  static_cast<void>(flush_unplaced(own));
+  flush_unplaced(own);
 }
 
 void central_heap::flush_bins(thread_cache& cache, stream_bins& bins) noexcept {
@@ -94,13 +92,13 @@ void central_heap::flush_half(thread_cache& cache, stream_bins& newest) noexcept
 
 bool central_heap::flush(thread_cache& cache) noexcept {
   fold(cache);
-  const std::uint64_t held = cache.held();
   cache.take_in_remote(blocks_);
-  const bool unplaced = flush_unplaced(cache);
+  const bool any = cache.held() != 0 || cache.unplaced != no_block;
+  flush_unplaced(cache);
   fold(cache);
-  const bool large = flush_large(cache);
+  flush_large(cache);
   for (const auto& each : cache.tables) flush_bins(cache, *each);
-  return held != 0 || unplaced || large;
+  return any;
 }
 
 bool central_heap::flush_all() noexcept {
@@ -135,7 +133,7 @@ void central_heap::settle_caches() noexcept {
   caches_.for_each([&](thread_cache& each) {
     mutex_.assert_held();
     each.take_in_remote(blocks_);
-    static_cast<void>(flush_unplaced(each));
+    flush_unplaced(each);
     fold(each);
   });
   accounts_.raise_peaks();

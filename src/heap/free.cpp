@@ -121,11 +121,11 @@ bool central_heap::keep(thread_cache& cache, block_index index, stream_slot slot
   stream_bins* const bins = ensure_bins(cache, id, slot);
   if (bins == nullptr) return false;
   if (block.units > most_binned_units) {
-    static_cast<void>(flush_large(cache));
+    flush_large(cache);
     cache.large = index;
     cache.large_units = block.units;
   } else {
-    if (cache.unplaced != no_block) static_cast<void>(flush_unplaced(cache));
+    if (cache.unplaced != no_block) flush_unplaced(cache);
     if (block.units > cache.bound()) return false;
     if (cache.units + block.units > cache.bound()) flush_half(cache, *bins);
     // Beside a block of more than half the bound there may be no room for what is left, either.

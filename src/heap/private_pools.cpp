@@ -59,7 +59,14 @@ result<std::shared_ptr<pool>> central_heap::create_pool(std::string_view name,
   added.segments = options.in_segments();
   added.splits = options.splits;
   added.source = std::move(options.source);
-  return std::make_shared<pool>(weak_from_this(), added.id, added.name);
+  try {
+    return std::make_shared<pool>(weak_from_this(), added.id, added.name);
+  } catch (const std::bad_alloc&) {
+    drop_holder(added.id);  // there is no handle that would
+    driver_access driver{placement_.device};
+    sweep_pools(driver);
+    throw;
+  }
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }

@@ -35,8 +35,8 @@ result<account_number> central_heap::prepare(pool_state& pool, driver_access& dr
 
 void central_heap::flush_leftovers(thread_cache& own) noexcept {
   if (own.has_remote()) own.take_in_remote(blocks_);
-  if (own.unplaced != no_block) static_cast<void>(flush_unplaced(own));
-  if (own.large != no_block) static_cast<void>(flush_large(own));
+  if (own.unplaced != no_block) flush_unplaced(own);
+  if (own.large != no_block) flush_large(own);
 }
 
 bool central_heap::flush_others(thread_cache* own) noexcept {

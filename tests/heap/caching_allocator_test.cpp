@@ -73,6 +73,29 @@ TEST_F(caching_allocator_test, refuses_what_cannot_be) {
   EXPECT_THROW(static_cast<void>(memory.allocate(bytes::max(), stream)), failure);
 }
 
+/// Sizes whose bytes or units wrap around to those of a block that the thread keeps.
+TEST_F(caching_allocator_test, takes_no_size_beyond_counting_for_that_of_a_cached_block) {
+  auto memory = make({.thread_cache = 4_MiB});
+  const auto stream = new_stream();
+  for (const bytes size : {512_B, 256_KiB, 512_KiB, 768_KiB, 1_MiB}) {
+    void* const p = memory.allocate(size, stream);
+    memory.deallocate(p, stream);
+    const std::uint64_t hits = memory.stats().hits;
+    EXPECT_EQ(memory.allocate(size, stream), p);
+    memory.deallocate(p, stream);
+    ASSERT_EQ(memory.stats().hits, hits + 1) << "the thread keeps it";
+    const std::uint64_t units = size.count() / 512;
+    for (unsigned power = 41; power < 64; ++power) {
+      const std::uint64_t far = std::uint64_t{1} << power;
+      for (const std::uint64_t near : {size.count(), units, size.count() - 511, units / 512 - 511})
+        EXPECT_EQ(code_of(memory.try_allocate(bytes{far + near}, stream)), errc::size_overflow)
+            << far << " and " << near;
+    }
+    EXPECT_EQ(memory.stats().hits, hits + 1);
+  }
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+}
+
 TEST_F(caching_allocator_test, tells_foreign_pointers_from_second_frees) {
   auto memory = make();
   auto other = make();

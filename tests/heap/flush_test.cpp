@@ -239,6 +239,47 @@ TEST_F(flush_test, who_needs_room_takes_what_has_no_place) {
   memory.deallocate(pin, one);
 }
 
+/// All that the thread that freed it has is what found no place.
+TEST_F(flush_test, what_has_no_place_serves_whoever_needs_room) {
+  void* const pin = memory.allocate(1_MiB, one);
+  void* freed = nullptr;
+  std::thread{[&] { freed = memory.allocate(1_MiB, one); }}.join();  // whose cache is closed now
+  memory.deallocate(freed, one);
+  ASSERT_EQ(own_cache().unplaced_count, 1u);
+  ASSERT_EQ(cached(), 0_B);
+  std::thread{[&] {
+    void* const again = memory.allocate(1_MiB, one);
+    EXPECT_EQ(again, freed);
+    EXPECT_EQ(memory.stats().misses, 1u) << "the first request of all";
+    EXPECT_EQ(memory.stats().reserved.current, 2_MiB);
+    memory.deallocate(again, one);
+  }}.join();
+  memory.deallocate(pin, one);
+  EXPECT_EQ(check(memory), "");
+}
+
+/// All that the owner's cache has is what others left there.
+TEST_F(flush_test, what_others_freed_for_a_thread_serves_whoever_needs_room) {
+  void* const ours = memory.allocate(1_MiB, one);
+  std::thread{[&] {
+    void* const theirs = memory.allocate(1_MiB, one);
+    const memory_stats before = memory.stats();
+    ASSERT_EQ(before.reserved.current, 2_MiB);
+    memory.deallocate(ours, one);
+    EXPECT_EQ(own_cache().unplaced_count, 0u) << "it went home";
+    EXPECT_EQ(cached(), 0_B);
+    void* const again = memory.allocate(1_MiB, one);
+    EXPECT_EQ(again, ours);
+    EXPECT_EQ(memory.stats().heap_hits, before.heap_hits + 1);
+    EXPECT_EQ(memory.stats().misses, before.misses);
+    EXPECT_EQ(memory.stats().reserved.current, 2_MiB);
+    memory.deallocate(again, one);
+    memory.deallocate(theirs, one);
+  }}.join();
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
 // --- Without a driver call -----------------------------------------------------------------------
 
 TEST_F(flush_test, what_caches_hold_serves_others_before_the_driver_is_asked) {
@@ -325,6 +366,21 @@ TEST_F(flush_test, a_cache_that_is_new_takes_a_block_that_fills_it) {
     memory.deallocate(all_of_it, one);
   }}.join();
   EXPECT_EQ(memory.stats().thread_cached, 0_B);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, the_first_free_of_a_stream_may_fill_the_cache_to_the_last_byte) {
+  const auto all = take(16, 64_KiB, one);
+  free({all.begin(), all.begin() + 15}, one);
+  ASSERT_EQ(cached(), 15 * 64_KiB);
+  memory.deallocate(all[15], two);
+  EXPECT_EQ(cached(), 1_MiB) << "nothing had to make way";
+  EXPECT_EQ(memory.stats().thread_cached, 1_MiB);
+  EXPECT_EQ(memory.stats().frees, 16u);
+  EXPECT_EQ(memory.allocate(64_KiB, two), all[15]);
+  for (std::size_t i = 15; i-- > 0;) EXPECT_EQ(memory.allocate(64_KiB, one), all[i]);
+  EXPECT_EQ(memory.stats().hits, 16u);
+  free(all, one);
   EXPECT_EQ(check(memory), "");
 }
 

@@ -455,6 +455,31 @@ TEST_F(stats_test, a_peak_of_hits_counts_what_was_freed_after_them) {
   EXPECT_EQ(memory.stats().blocks.peak, 2u);
 }
 
+/// One hit, which is still live: the block that is freed with the lock was live beside it.
+TEST_F(stats_test, a_single_hit_counts_beside_what_is_freed_after_it) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto reader = new_stream();
+  memory.deallocate(memory.allocate(1_MiB, stream), stream);
+  void* const read = memory.allocate(1_MiB + 512_B, stream);  // too large for what is kept
+  ASSERT_TRUE(memory.record_stream(read, reader));
+  memory.deallocate(memory.allocate(1_MiB, stream), stream);  // kept by size again
+  memory.reset_peaks();
+  const std::uint64_t hits = memory.stats().hits;
+  void* const hit = memory.allocate(1_MiB - 1_B, stream);
+  memory.deallocate(read, stream);  // with the lock
+  const memory_stats now = memory.stats();
+  ASSERT_EQ(now.hits, hits + 1);
+  EXPECT_EQ(now.allocated, (byte_gauge{1_MiB, 2_MiB + 512_B}));
+  EXPECT_EQ(now.requested, (byte_gauge{1_MiB - 1_B, 2_MiB + 511_B}));
+  EXPECT_EQ(now.blocks.current, 1u);
+  EXPECT_EQ(now.blocks.peak, 2u);
+  EXPECT_EQ(memory.stats(tag{}).allocated.peak, 2_MiB + 512_B);
+  EXPECT_EQ(memory.snapshot().pools[0].stats.allocated.peak, 2_MiB + 512_B);
+  memory.deallocate(hit, stream);
+  EXPECT_EQ(check(memory), "");
+}
+
 TEST_F(stats_test, two_tags_that_share_a_block_have_a_peak_each_and_one_together) {
   auto memory = make();
   const auto stream = new_stream();

@@ -177,6 +177,79 @@ TEST_F(host_memory_test, an_allocator_is_made_or_the_reason_is_told) {
   EXPECT_GT(enough, 3);
 }
 
+/// Counts what becomes of pools, without memory of its own.
+class pool_counts final : public event_sink {
+ public:
+  void on_event(const memory_event& event) noexcept override {
+    if (event.kind == memory_event_kind::pool_created) ++created;
+    if (event.kind == memory_event_kind::pool_released) ++released;
+  }
+  std::uint32_t created = 0;
+  std::uint32_t released = 0;
+};
+
+/// A pool whose handle could not be made is gone again; a number is used up only where there was
+/// one.
+TEST_F(host_memory_test, a_pool_is_made_or_there_is_none) {
+  const std::string name(100, 'p');
+  long enough = 0;
+  for (bool failed = true; failed; ++enough) {
+    ASSERT_LT(enough, 100);
+    SCOPED_TRACE("after " + std::to_string(enough) + " allocations");
+    pool_counts counts;
+    caching_allocator memory = make();
+    const auto observation = memory.add_observer(counts);
+    std::optional<result<memory_pool>> made;
+    {
+      const scarce_memory scarce{enough};
+      made.emplace(memory.create_pool(name));
+      failed = scarce_memory::take_failure();
+    }
+    ASSERT_EQ(code_of(*made), failed ? std::optional{errc::no_host_memory} : std::nullopt);
+    EXPECT_EQ(memory.snapshot().pools.size(), failed ? 1u : 2u);
+    EXPECT_EQ(counts.released, failed ? counts.created : 0u);
+    const auto next = memory.create_pool(name).value();
+    EXPECT_EQ(next.id(), pool_id{counts.created});
+    EXPECT_EQ(next.name(), name);
+    EXPECT_EQ(memory.snapshot().pools.size(), failed ? 2u : 3u);
+    EXPECT_EQ(check(memory), "");
+  }
+  EXPECT_GT(enough, 4);
+}
+
+/// The only memory there is lies in another thread's cache.
+TEST_F(host_memory_test, a_thread_that_gets_no_cache_finds_what_others_keep) {
+  long enough = 0;
+  int without = 0;
+  for (bool failed = true; failed; ++enough) {
+    ASSERT_LT(enough, 100);
+    SCOPED_TRACE("after " + std::to_string(enough) + " allocations");
+    caching_allocator memory = make({.thread_cache = 1_MiB});
+    void* const pin = memory.allocate(1_MiB, *first);
+    void* const freed = memory.allocate(1_MiB, *first);
+    memory.deallocate(freed, *first);
+    ASSERT_EQ(heap::this_thread.cache->held(), (1_MiB).count());
+    std::optional<result<void*>> taken;
+    std::thread{[&] {
+      {
+        const scarce_memory scarce{enough};
+        taken.emplace(memory.try_allocate(1_MiB, *first));
+        failed = scarce_memory::take_failure();
+      }
+      if (!*taken || !failed || heap::this_thread.cache != nullptr) return;
+      ++without;
+      EXPECT_EQ(taken->value(), freed);
+      const memory_stats now = memory.stats();
+      EXPECT_EQ(now.misses, 1u) << "the first request of all";
+      EXPECT_EQ(now.reserved.current, 2_MiB);
+    }}.join();
+    if (*taken) memory.deallocate(taken->value(), *first);
+    memory.deallocate(pin, *first);
+    EXPECT_EQ(check(memory), "");
+  }
+  EXPECT_GT(without, 0) << "it could not be arranged";
+}
+
 TEST(address_table_without_memory, is_full_until_it_can_grow) {
   std::optional<heap::address_table> table;
   {

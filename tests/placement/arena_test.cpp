@@ -332,6 +332,83 @@ TEST_F(arenas, growth_and_its_surplus_share_handles_only_where_nothing_moves) {
   }
 }
 
+/// Up to 64.32 MiB are preferred to moving while the most that was handed out is 64 MiB.
+TEST_F(arenas, what_was_held_before_a_release_is_no_measure_any_more) {
+  const auto laid = lay_out({8, 24, 32});
+  free(laid[2], 0);
+  EXPECT_EQ(store->release(bytes{1024 * mib}, bound).value(), bytes{}) << "the stream may use it";
+  EXPECT_TRUE(store->prefers_growth(asks(mib / 4))) << "nothing went, and the measure stays";
+  EXPECT_FALSE(store->prefers_growth(asks(mib / 2)));
+  free(laid[1], 0);
+  rest(*store, 0);
+  EXPECT_EQ(store->release(bytes{32 * mib}, bound).value(), bytes{32 * mib});
+  EXPECT_EQ(store->reserved(), 32 * mib);
+  EXPECT_FALSE(store->prefers_growth(asks(2 * mib))) << "8 MiB are handed out, 32 are held";
+  EXPECT_EQ(store->release(bytes{1024 * mib}, bound).value(), bytes{24 * mib});
+  EXPECT_EQ(store->reserved(), 8 * mib);
+  EXPECT_FALSE(store->prefers_growth(asks(2 * mib)));
+  EXPECT_TRUE(store->prefers_growth(asks(32 * 1024))) << "up to 8.04 MiB";
+}
+
+/// Three handles of 2 MiB lie apart, and two new ones of 8 MiB serve the request better; that takes
+/// headroom for all of it.
+TEST_F(arenas, room_is_made_of_new_memory_where_there_is_headroom_for_it) {
+  empty();
+  for (const double headroom : {1.0, 0.99}) {
+    SCOPED_TRACE(headroom);
+    const auto other = make_private({.handle_scale = 1,
+                                     .largest_handle = 8 * mib,
+                                     .reserved_share = 1,
+                                     .request_share = 1,
+                                     .unit_share = 0,
+                                     .slack = 0,
+                                     .headroom = headroom});
+    std::vector<block_index> made;
+    for (int i = 0; i < 8; ++i) made.push_back(other->grow(asks(2 * mib), bound).value());
+    const std::uint64_t base = blocks[made[0]].address;
+    ASSERT_EQ(blocks[made[7]].end(), base + 16 * mib);
+    for (const std::size_t each : {1, 3, 5}) other->free(made[each], known.now(slots[0]));
+    const std::uint64_t created = shared.handles_created;
+    const std::uint64_t moved = shared.handles_moved;
+    const block_index room = other->rearrange(asks(16 * mib), reach::usable, bound).value();
+    EXPECT_EQ(shared.handles_moved, moved);
+    if (headroom < 1) {
+      EXPECT_EQ(room, no_block);
+      EXPECT_EQ(shared.handles_created, created);
+      EXPECT_EQ(other->reserved(), 16 * mib);
+    } else {
+      ASSERT_NE(room, no_block);
+      EXPECT_EQ(blocks[room].address, base + 16 * mib);
+      EXPECT_EQ(blocks[room].size(), 16 * mib);
+      EXPECT_EQ(shared.handles_created, created + 2);
+      EXPECT_EQ(other->reserved(), 32 * mib);
+    }
+    EXPECT_EQ(other->check(), "");
+    EXPECT_TRUE(other->close(bound));
+  }
+}
+
+TEST_F(arenas, a_closed_arena_has_nothing_whatever_was_handed_out) {
+  const bytes used = machine->used(device_id{0});
+  const std::size_t records = blocks.in_use();
+  const auto other = make_private(growth_rules::of(placement_policy::compact));
+  const block_index low = other->grow(asks(4 * mib), bound).value();
+  ASSERT_NE(other->grow(asks(6 * mib), bound).value(), no_block);
+  take_away(*other, {low});
+  EXPECT_EQ(other->handed_out(), 6 * mib);
+  EXPECT_EQ(other->reserved(), 6 * mib);
+  EXPECT_EQ(shared.reserved, 70 * mib);
+  EXPECT_TRUE(other->close(bound));
+  EXPECT_EQ(other->handed_out(), 0u);
+  EXPECT_EQ(other->reserved(), 0u);
+  EXPECT_EQ(shared.reserved, 64 * mib);
+  EXPECT_EQ(other->longest_fit(slots[0]), 0u);
+  EXPECT_EQ(other->fragments(), 0u);
+  EXPECT_EQ(other->check(), "");
+  EXPECT_EQ(blocks.in_use(), records);
+  EXPECT_EQ(machine->used(device_id{0}), used);
+}
+
 TEST_F(arenas, a_mapping_that_got_stuck_goes_with_the_arena) {
   const bytes before = machine->used(device_id{0});
   const auto other = make_private(growth_rules::of(placement_policy::compact));

@@ -42,6 +42,40 @@ TEST(block_test, records_are_recycled) {
   EXPECT_EQ(distinct.size(), most) << "never more records than were in use at a time";
 }
 
+/// Whether it is the first time or the record was another's before.
+TEST(block_test, a_fresh_record_says_nothing) {
+  block_store records;
+  ASSERT_TRUE(records.prepare(2));
+  for (const int time : {1, 2}) {
+    SCOPED_TRACE(time);
+    const block_index made = records.make();
+    block& fresh = records[made];
+    EXPECT_EQ(fresh.is(), block_kind::unused);
+    EXPECT_FALSE(fresh.recorded);
+    EXPECT_EQ(fresh.account, 0u);
+    EXPECT_EQ(fresh.units, 0u);
+    EXPECT_EQ(fresh.size(), 0u);
+    EXPECT_EQ(fresh.address, 0u);
+    EXPECT_EQ(fresh.stream, no_stream);
+    EXPECT_EQ(fresh.in.freed, order::epoch{});
+    EXPECT_EQ(fresh.in.older, no_block);
+    EXPECT_EQ(fresh.in.newer, no_block);
+    EXPECT_EQ(fresh.in.left, no_block);
+    EXPECT_EQ(fresh.in.right, no_block);
+    EXPECT_EQ(fresh.before, no_block);
+    EXPECT_EQ(fresh.after, no_block);
+    fresh.become(block_kind::live);
+    fresh.recorded = true;
+    fresh.account = 3;
+    fresh.units = 5;
+    fresh.address = 7 * unit;
+    fresh.stream = 2;
+    fresh.in = {9, made, made, made, made};
+    fresh.before = made;
+    records.recycle(made);
+  }
+}
+
 TEST(block_test, prepared_makes_succeed_across_chunks) {
   block_store records;
   ASSERT_TRUE(records.prepare(10'000));

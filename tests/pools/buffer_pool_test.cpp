@@ -356,6 +356,26 @@ TEST_F(buffer_pool_test, what_is_cached_is_bounded_in_age) {
   EXPECT_EQ(pool.trim(bytes::max()).value(), 3_MiB);
 }
 
+TEST_F(buffer_pool_test, of_equal_blocks_the_one_that_was_freed_first_is_the_oldest) {
+  const auto stream = new_stream();
+  std::chrono::nanoseconds now = 100s;
+  const auto pool = make({.max_idle_time = 10s, .clock = [&] { return now; }});
+  std::vector<pooled_memory> all;
+  for (int i = 0; i < 3; ++i) all.push_back(pool.take(1_MiB, stream).value());
+  void* const newest = all[2].data();
+  for (auto& each : all) {
+    ASSERT_TRUE(each.free());
+    now += 4s;
+  }
+  // They are 12, 8 and 4 seconds old.
+  EXPECT_EQ(pool.trim(bytes::max()).value(), 1_MiB);
+  EXPECT_EQ(pool.trim(bytes::max()).value(), 0_MiB);
+  now += 2s + 1ns;
+  EXPECT_EQ(pool.trim(bytes::max()).value(), 1_MiB);
+  EXPECT_EQ(pool.stats().cached, 1_MiB);
+  EXPECT_EQ(pool.take(1_MiB, stream).value().data(), newest);
+}
+
 TEST_F(buffer_pool_test, age_waits_for_whoever_still_uses_the_memory) {
   const auto one = new_stream();
   const auto two = new_stream();

@@ -219,6 +219,24 @@ TEST_F(pooled_buffer_test, a_fill_that_fails_gives_the_block_back) {
   EXPECT_EQ(pool.stats().cached, 512_B);
 }
 
+/// A hit needs no context, and a fill does.
+TEST_F(pooled_buffer_test, where_no_context_can_be_entered_nothing_is_filled) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  static_cast<void>(pooled_buffer<int>::create(pool, 64, stream).value());
+  machine->fail(call::ctx_get_current, 1, driver::CUDA_ERROR_NOT_PERMITTED);
+  const auto refused = pooled_buffer<int>::create(pool, 64, stream, contents::zeroed);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, static_cast<int>(driver::CUDA_ERROR_NOT_PERMITTED));
+  EXPECT_EQ(refused.error().call, "cuCtxGetCurrent");
+  EXPECT_EQ(machine->calls(call::memset_d8_async), 0u);
+  EXPECT_EQ(pool.stats().blocks.current, 0u) << "the block went back";
+  EXPECT_EQ(pool.stats().cached, 512_B);
+  EXPECT_EQ(pool.stats().hits, 1u);
+  EXPECT_TRUE(pooled_buffer<int>::create(pool, 64, stream, contents::zeroed));
+  EXPECT_EQ(machine->calls(call::memset_d8_async), 1u);
+}
+
 TEST_F(pooled_buffer_test, a_closed_pool_serves_nobody_and_takes_back_what_is_out) {
   const auto stream = new_stream();
   const bytes before = used();

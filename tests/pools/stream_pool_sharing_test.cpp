@@ -62,7 +62,12 @@ WEIR_CHILD(import_stream_pool) {
   const auto not_ours = pool.import_pointer(message.pointer, elsewhere);
   WEIR_CHILD_EXPECT(true, !not_ours && not_ours.code() == errc::bad_stream);
   auto memory = pool.import_pointer(message.pointer, stream).value();
-  WEIR_CHILD_EXPECT(true, memory.size() == 0_B || memory.size() >= size);  // if the driver tells
+  std::size_t whole = 0;
+  if (machine.driver().mem_get_address_range(nullptr, &whole, address_of(memory.data())) !=
+      CUDA_SUCCESS)
+    whole = 0;
+  WEIR_CHILD_EXPECT(whole, memory.size().count());  // if the driver tells
+  WEIR_CHILD_EXPECT(true, whole == 0 || whole >= size.count());
   WEIR_CHILD_EXPECT(true, not_supported(pool.export_pointer(memory.data())));
   const auto again = pool.import_pointer(message.pointer, stream);
   WEIR_CHILD_EXPECT(true, !again && again.code() == errc::already_mapped);

@@ -81,6 +81,10 @@ TEST_F(statistics_test, a_reset_leaves_only_what_is_live) {
 TEST_F(statistics_test, texts_are_exact) {
   EXPECT_EQ(to_string(resource_stats{size(3072, 5120, 12288), count(2, 3, 9)}),
             "3 KiB in 2 allocations, at most 5 KiB in 3, in total 12 KiB in 9");
+  EXPECT_EQ(to_string(resource_stats{}),
+            "0 B in 0 allocations, at most 0 B in 0, in total 0 B in 0");
+  EXPECT_EQ(to_string(resource_stats{size(-1, 0, 1), count(1, 1, 2)}),
+            "-1 B in 1 allocations, at most 0 B in 1, in total 1 B in 2");
   EXPECT_EQ(to_string(resource_stats{size(-10, 0, 100), count(-1, 0, 1)}),
             "-10 B in -1 allocations, at most 0 B in 0, in total 100 B in 1");
   EXPECT_EQ(to_string(resource_stats{size(std::numeric_limits<std::int64_t>::min(), 0, 0), {}}),

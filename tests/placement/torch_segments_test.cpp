@@ -1,0 +1,157 @@
+// PyTorch's segments by themselves: what they cost, how they end, how large they get.
+#include "placement/torch_segments.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/sizes.hpp"
+#include "weir/device/runtime.hpp"
+#include "weir/sim/machine.hpp"
+
+namespace weir::placement {
+namespace {
+
+using ::testing::ElementsAre;
+using testing_support::mib;
+
+class kept_events final : public event_sink {
+ public:
+  void on_event(const memory_event& event) noexcept override { all.push_back(event); }
+  std::vector<memory_event> all;
+};
+
+/// A gigabyte of simulated device, and one stream that takes from the segments.
+class torch_segments_test : public ::testing::Test {
+ protected:
+  static std::shared_ptr<sim::machine> make_machine() {
+    sim::machine_options chosen;
+    chosen.devices = {
+        sim::device_spec{.capacity = bytes{1024 * mib}, .context_overhead = bytes{64 * mib}}};
+    chosen.mode = sim::progress::manual;
+    return sim::machine::create(chosen).value();
+  }
+  [[nodiscard]] std::unique_ptr<backing_store> make(segment_rules rules) {
+    return make_torch_segments(shared, pool_id{3}, std::move(rules), bound).value();
+  }
+  [[nodiscard]] request asks(std::uint64_t size) const {
+    return {static_cast<std::uint32_t>(size / unit), 1, slot};
+  }
+  [[nodiscard]] std::uint64_t grows(backing_store& in, std::uint64_t size) {
+    const block_index room = in.grow(asks(size), bound).value();
+    EXPECT_NE(room, no_block);
+    return blocks[room].address;
+  }
+
+  std::shared_ptr<sim::machine> machine = make_machine();
+  std::shared_ptr<runtime> simulated = runtime::open_simulated(machine).value();
+  device gpu = simulated->device(device_id{0}).value();
+  context_scope bound{gpu};
+  block_store blocks;
+  order::stream_order known{gpu};
+  kept_events told;
+  placement_context shared{.device = gpu, .blocks = blocks, .order = known, .observer = &told};
+  stream user = stream::create(gpu).value();
+  stream_slot slot = known.slot_of(user, bound).value();
+};
+
+TEST_F(torch_segments_test, the_footprint_is_that_of_all_segments) {
+  struct segment_record {
+    std::uint64_t size;
+    std::uint32_t rank;
+    stream_slot stream;
+    std::uint8_t holds;
+    block_index first;
+    vmm::physical memory;
+  };
+  // Of the tree that they are in: three links and a colour.
+  const std::size_t node =
+      sizeof(std::pair<const std::uint64_t, segment_record>) + 4 * sizeof(void*);
+  const auto segments = make({});
+  EXPECT_EQ(segments->footprint(), sizeof(torch_segments));
+  for (std::size_t count = 1; count <= 3; ++count) {
+    static_cast<void>(grows(*segments, 20 * mib));
+    EXPECT_EQ(segments->footprint(), sizeof(torch_segments) + count * node);
+  }
+  EXPECT_TRUE(segments->close(bound));
+  EXPECT_EQ(segments->footprint(), sizeof(torch_segments));
+}
+
+TEST_F(torch_segments_test, closing_tells_of_every_segment) {
+  const bytes used = machine->used(device_id{0});
+  const auto segments = make({});
+  const std::uint64_t small = grows(*segments, 3 * unit);
+  const std::uint64_t large = grows(*segments, 3 * mib);
+  const std::uint64_t own = grows(*segments, 31 * mib);
+  EXPECT_EQ(shared.handles_created, 3u);
+  EXPECT_EQ(segments->handed_out(), 35 * mib + 3 * unit) << "a tail of 1 MiB is not cut off";
+  EXPECT_EQ(shared.reserved, 54 * mib);
+  told.all.clear();
+  EXPECT_TRUE(segments->close(bound));
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> released;
+  for (const memory_event& each : told.all) {
+    EXPECT_EQ(each.kind, memory_event_kind::release);
+    EXPECT_EQ(each.pool, pool_id{3});
+    EXPECT_EQ(each.stream, known.id(slot));
+    released.emplace_back(each.address, each.size);
+  }
+  EXPECT_THAT(released,
+              ::testing::UnorderedElementsAre(std::pair{small, 2 * mib}, std::pair{large, 20 * mib},
+                                              std::pair{own, 32 * mib}));
+  EXPECT_EQ(shared.handles_released, 3u);
+  EXPECT_EQ(shared.reserved, 0u);
+  EXPECT_EQ(segments->reserved(), 0u);
+  EXPECT_EQ(segments->handed_out(), 0u);
+  EXPECT_EQ(segments->check(), "");
+  EXPECT_EQ(blocks.in_use(), 0u);
+  EXPECT_EQ(machine->used(device_id{0}), used);
+}
+
+/// A hole in the middle: what has memory is given back in two stretches.
+TEST_F(torch_segments_test, closing_tells_of_the_stretches_of_an_expandable_one) {
+  const bytes used = machine->used(device_id{0});
+  const auto segments = make({.expandable = true});
+  const block_index low = segments->grow(asks(40 * mib), bound).value();
+  const block_index middle = segments->grow(asks(20 * mib), bound).value();
+  const std::uint64_t base = blocks[low].address;
+  ASSERT_EQ(blocks[middle].address, base + 40 * mib);
+  ASSERT_EQ(grows(*segments, 30 * mib), base + 60 * mib);
+  segments->free(middle, {});
+  EXPECT_EQ(segments->release(bytes{20 * mib}, bound).value(), bytes{20 * mib});
+  EXPECT_EQ(shared.handles_created, 5u);
+  EXPECT_EQ(shared.handles_released, 1u);
+  told.all.clear();
+  EXPECT_TRUE(segments->close(bound));
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> released;
+  for (const memory_event& each : told.all) released.emplace_back(each.address, each.size);
+  EXPECT_THAT(released,
+              ElementsAre(std::pair{base, 40 * mib}, std::pair{base + 60 * mib, 40 * mib}));
+  EXPECT_EQ(shared.handles_released, 5u) << "pages of 20 MiB";
+  EXPECT_EQ(shared.reserved, 0u);
+  EXPECT_EQ(segments->handed_out(), 0u);
+  EXPECT_EQ(blocks.in_use(), 0u);
+  EXPECT_EQ(machine->used(device_id{0}), used);
+}
+
+/// Segments that are not split have no aligned places, whatever the size; a size that does not
+/// count in 32 bits is no room before that.
+TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
+  const auto whole = make({.splits = false});
+  const auto most = static_cast<std::uint32_t>(most_units);
+  const auto refused = whole->grow({.units = most - 1, .alignment = 2, .stream = slot}, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::not_supported);
+  EXPECT_EQ(refused.error().detail, "segments that are not split begin where they begin");
+  EXPECT_EQ(whole->grow({.units = most, .alignment = 2, .stream = slot}, bound).value(), no_block);
+  EXPECT_EQ(whole->grow({.units = most, .alignment = 1, .stream = slot}, bound).value(), no_block);
+  EXPECT_EQ(whole->reserved(), 0u);
+  EXPECT_EQ(shared.handles_created, 0u);
+}
+
+}  // namespace
+}  // namespace weir::placement
