@@ -159,6 +159,19 @@ TEST_F(c_descriptors, are_mapped_as_far_as_they_reach) {
   pieces[0] = good;
 }
 
+// A program that closed its input gets 0 for the next file that it opens.
+TEST_F(c_descriptors, may_be_zero) {
+  const int input = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+  ASSERT_EQ(::dup2(pieces[0].descriptor, STDIN_FILENO), STDIN_FILENO);
+  const int given = std::exchange(pieces[0].descriptor, STDIN_FILENO);
+  const std::string refusal = import(count, 0, 1);
+  pieces[0].descriptor = given;
+  ::close(STDIN_FILENO);
+  if (input >= 0) ::dup2(input, STDIN_FILENO);
+  if (input >= 0) ::close(input);
+  EXPECT_EQ(refusal, "");
+}
+
 TEST_F(c_descriptors, of_most_pieces_are_still_read) {
   std::vector<weir_shared_piece> many(240, pieces[0]);
   many.back().size = 0;

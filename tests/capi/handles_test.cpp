@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
@@ -167,6 +168,20 @@ TEST_F(c_handles, are_closed_when_nobody_reads_them_any_more) {
   closer.join();
 }
 
+// Nobody waits for itself.
+TEST_F(c_handles, are_closed_by_a_thread_that_reads) {
+  capi::table::reader* const reader = capi::read_section::reader();
+  if (reader == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
+  const auto object = std::make_shared<int>(7);
+  const std::uint64_t number = capi::table::add(capi::handle_kind::stream, object).value();
+  {
+    const capi::read_section section{*reader};
+    EXPECT_EQ(capi::table::take(capi::handle_kind::stream, number).value(), object);
+    EXPECT_TRUE(reader->is_reading);
+  }
+  EXPECT_FALSE(reader->is_reading);
+}
+
 TEST_F(c_handles, pass_a_threads_mark_on_to_the_next_thread) {
   if (capi::read_section::reader() == nullptr) GTEST_SKIP() << "the kernel has no membarrier";
   std::set<capi::table::reader*> marks;
@@ -292,6 +307,38 @@ TEST_F(c_handles, are_numbers_with_a_kind_a_place_and_a_generation) {
   EXPECT_EQ(said((now & ~(std::uint64_t{0xffffff} << 8)) | std::uint64_t{0xffffff} << 8),
             "this is no event");
   EXPECT_EQ(weir_event_close(second), weir_ok);
+}
+
+TEST_F(c_handles, are_many) {
+  using capi::handle_kind;
+  // More than ever before, so that the last has a place that nobody had.
+  static std::size_t rounds = 0;
+  const std::size_t count = ++rounds * (2 * capi::table::chunk_slots + 1);
+  std::vector<std::shared_ptr<std::size_t>> objects;
+  std::vector<std::uint64_t> numbers;
+  std::set<std::uint32_t> places;
+  for (std::size_t i = 0; i < count; ++i) {
+    objects.push_back(std::make_shared<std::size_t>(i));
+    const auto number = capi::table::add(handle_kind::event, objects.back());
+    ASSERT_TRUE(number) << i;
+    numbers.push_back(*number);
+    places.insert(capi::table::index_in(*number));
+  }
+  EXPECT_EQ(places.size(), count);
+  for (std::size_t i = 0; i < count; ++i)
+    ASSERT_EQ(capi::table::find(handle_kind::event, numbers[i]).value(), objects[i]);
+
+  constexpr std::uint64_t generation = std::uint64_t{1} << 32;
+  EXPECT_EQ(numbers.back() >> 32, 1u);
+  const auto before = capi::table::find(handle_kind::event, numbers.back() - generation);
+  ASSERT_FALSE(before);
+  EXPECT_EQ(before.code(), errc::invalid_argument) << "there was none that could be closed";
+
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(capi::table::take(handle_kind::event, numbers[i]).value(), objects[i]);
+    ASSERT_EQ(capi::table::find(handle_kind::event, numbers[i]).code(), errc::closed);
+  }
+  for (const auto& each : objects) ASSERT_EQ(each.use_count(), 1) << "the table keeps nothing";
 }
 
 TEST_F(c_handles, use_the_thread_cache) {

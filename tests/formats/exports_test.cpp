@@ -97,10 +97,11 @@ TEST(exports, chrome_trace_of_little_says_no_more_than_is_known) {
   recorded.streams = {0};
   recorded.events = {
       {.time = 1999, .address = 1, .size = 10, .thread = 3, .kind = allocate},
-      {.time = 2000, .address = 2, .size = 5, .stream = 9, .tag = 4, .kind = allocate},
+      {.time = 2000, .address = 2, .size = 5, .stream = 1, .tag = 4, .kind = allocate},
       {.time = 2001, .address = 7, .kind = deallocate},
       {.time = 2002, .address = 1, .kind = reusable},
       {.time = 2003, .other = 9, .kind = marker},
+      {.time = 2004, .other = 0, .kind = marker},
       {.time = 2999, .address = 2, .thread = 5, .kind = deallocate}};
   EXPECT_THAT(
       chrome_lines(recorded),
@@ -110,6 +111,7 @@ TEST(exports, chrome_trace_of_little_says_no_more_than_is_known) {
           R"({"ph":"C","pid":1,"ts":1.999,"name":"memory","args":{"live":10}},)",
           R"({"ph":"b","cat":"block","pid":1,"tid":0,"id":2,"ts":2.000,"name":"5 bytes","args":{"address":"0x2","stream":0}},)",
           R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":2.003,"name":"marker"},)",
+          R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":2.004,"name":"marker"},)",
           R"({"ph":"e","cat":"block","pid":1,"tid":5,"id":2,"ts":2.999,"name":"5 bytes","args":{"address":"0x2","stream":0}},)",
           R"({"ph":"C","pid":1,"ts":2.999,"name":"memory","args":{"live":10}})"));
 }

@@ -62,7 +62,7 @@ recording with_pending_blocks() {
   using enum trace_kind;
   recording recorded;
   recorded.tags = {"", "weights"};
-  recorded.pools = {"", "p"};
+  recorded.pools = {"", "p", "q"};
   recorded.streams = {3, 7};
   recorded.threads = {1};
   recorded.texts = {"remark"};
@@ -76,7 +76,7 @@ recording with_pending_blocks() {
                       .stream = 1,
                       .other = 1,
                       .tag = 1,
-                      .pool = 1,
+                      .pool = 2,
                       .kind = allocate},
                      {.time = 3000, .address = 0x1600, .size = 100, .extra = 512, .kind = allocate},
                      {.time = 4000,
@@ -90,7 +90,12 @@ recording with_pending_blocks() {
                      {.time = 7000, .address = 0x1800, .size = 200, .kind = reusable},
                      {.time = 7500, .other = 0, .kind = marker},
                      {.time = 7500, .other = 5, .kind = marker},  // whose text is missing
-                     {.time = 8000, .size = 1 << 30, .stream = 1, .kind = out_of_memory},
+                     {.time = 8000,
+                      .size = 1 << 30,
+                      .stream = 1,
+                      .tag = 2,  // which the table does not have
+                      .pool = 1,
+                      .kind = out_of_memory},
                      {.time = 9000, .address = 0x1f00, .size = 0x100, .kind = trace_kind::release}};
   return recorded;
 }
@@ -103,11 +108,11 @@ TEST(torch_export, has_the_history) {
       view.lines(devices[0], {"action", "addr", "device_free", "size", "stream", "time_us",
                               "user_metadata", "pool_id", "compile_context", "frames"}),
       ElementsAre("segment_map 4096 4096 3 1  (0,0) N/A ",
-                  "alloc 4608 500 7 2 weights (0,1) N/A (run@run.cpp:70,0x1234@:0) ",
+                  "alloc 4608 500 7 2 weights (0,2) N/A (run@run.cpp:70,0x1234@:0) ",
                   "alloc 5632 100 3 3  (0,0) N/A ",
                   "free_requested 5632 100 7 4  (0,0) N/A (f at g@h:x:0,only@file:0) ",
                   "alloc 6144 200 3 5  (0,0) N/A ", "free_requested 6144 200 3 6  (0,0) N/A ",
-                  "free_completed 6144 200 3 7  (0,0) N/A ", "oom 0 1073741824 7 8  (0,0) N/A ",
+                  "free_completed 6144 200 3 7  (0,0) N/A ", "oom 0 1073741824 7 8  (0,1) N/A ",
                   "segment_unmap 7936 256 3 9  (0,0) N/A "));
 }
 

@@ -390,6 +390,7 @@ TEST(torch_snapshot, without_a_history_is_of_the_first_segments_device) {
                                           {.other = 0, .kind = marker}};
   for (const py& snapshot :
        {segments, py::dict({{"segments", segments}}),
+        py::dict({{"segments", segments}, {"device_traces", py::list({})}}),
         py::dict({{"segments", segments}, {"device_traces", py::list({py::list({})})}})}) {
     const auto recorded = read(snapshot).value();
     EXPECT_EQ(recorded.device, "cuda:3");

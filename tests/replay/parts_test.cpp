@@ -369,9 +369,12 @@ TEST(driver_pool, needs_the_device_s_context) {
 TEST(driver_pool, needs_a_device_that_has_pools) {
   sim::machine_options plain;
   plain.devices.front().memory_pools = false;
-  const auto old = runtime::open_simulated(sim::machine::create(plain).value()).value();
-  EXPECT_EQ(errc::not_supported,
-            make_driver_pool_backend(old->device(device_id{0}).value(), {}).code());
+  const auto machine = sim::machine::create(plain).value();
+  const auto old = runtime::open_simulated(machine).value();
+  const auto refused = make_driver_pool_backend(old->device(device_id{0}).value(), {});
+  EXPECT_EQ(errc::not_supported, refused.code());
+  EXPECT_EQ("", refused.error().call);
+  EXPECT_EQ(0u, machine->calls(driver::call::mem_pool_create)) << "it is not tried";
 }
 
 }  // namespace

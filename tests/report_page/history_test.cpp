@@ -653,6 +653,20 @@ TEST_F(kept_few, the_first_to_be_left_out_are_below_512_bytes) {
   EXPECT_EQ(kept(some), numbers(30, 50));
 }
 
+TEST_F(kept_few, half_of_all_may_be_large_ones) {
+  bins(10);
+  for (int i = 0; i < 30; ++i) block(100, 0, 10);
+  for (int i = 0; i < 10; ++i) block(1024, 0, 10);
+  for (int i = 0; i < 10; ++i) block(2048, 0, 10);
+  const selection half = select_blocks(history, finest, {9}, 40);
+  EXPECT_EQ(half.small_below, 1024U);
+  EXPECT_EQ(kept(half), numbers(30, 50));
+  const selection fewer = select_blocks(history, finest, {9}, 39);
+  EXPECT_EQ(fewer.small_below, 2048U);
+  EXPECT_EQ(fewer.left_out_below, 512U);
+  EXPECT_EQ(kept(fewer), numbers(30, 50)) << "half of them as small ones";
+}
+
 TEST(report_regions, are_whole_pages_without_the_wide_gaps) {
   recording_writer writer;
   writer.allocate(2 * mib + 100, 10);

@@ -238,6 +238,23 @@ TEST_F(free_memory_test, is_not_there_where_blocks_touch_or_fill_all) {
   EXPECT_THAT(free_memory(), ElementsAre(0, 0, 0));
 }
 
+// Where a policy placed the blocks the addresses of the recording mean nothing.
+TEST_F(free_memory_test, is_not_less_for_blocks_that_have_no_place) {
+  block(110, 2);
+  block(106, 3);
+  block(108, 4);
+  add(trace_kind::out_of_memory, mib);
+  placement placed;
+  placed.steps = {
+      {.before = 0, .kind = memory_event_kind::reserve, .address = 100 * mib, .size = 20 * mib}};
+  placed.places = {{.address = 101 * mib, .rounded = 2 * mib}, {}};  // and the third is not named
+  const auto found = explain_ooms(writer.out, make_history(writer.out, &placed), 1);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].free.bytes, 18 * mib);
+  EXPECT_EQ(found[0].free.pieces, 2U);
+  EXPECT_EQ(found[0].free.longest, 17 * mib);
+}
+
 TEST_F(free_memory_test, is_that_of_the_moment) {
   reserve(100, 10);
   block(100, 10);

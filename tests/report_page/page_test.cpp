@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "report/pack.hpp"
 #include "samples.hpp"
 #include "unpacker.hpp"
@@ -53,6 +55,11 @@ TEST(report_pack, what_is_packed_comes_out_again) {
     const std::string padded = in.packed() + std::string(length, 'x');
     EXPECT_EQ(inflated(from_base64(base64(deflated(padded)))), padded);
   }
+  std::string long_text;  // that needs more than one of the packer's buffers
+  std::mt19937 random{1};
+  for (int i = 0; i < 200'000; ++i) long_text += static_cast<char>(random() & 0xff);
+  for (const std::string& plain : {std::string{}, long_text})
+    EXPECT_EQ(inflated(from_base64(base64(deflated(plain)))), plain);
   unpacker out{in.packed()};
   EXPECT_EQ(out.number(), 0U);
   EXPECT_EQ(out.number(), 127U);

@@ -54,6 +54,7 @@ inline std::string inflated(std::string_view packed) {
   }
   inflateEnd(&stream);
   if (state != Z_STREAM_END) throw std::runtime_error("not deflated");
+  if (stream.avail_in != 0) throw std::runtime_error("something follows what is deflated");
   return out;
 }
 

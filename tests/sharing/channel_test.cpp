@@ -1,6 +1,7 @@
 // The socket under a link: whole messages, descriptors, deadlines, and ends that go away.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -183,6 +184,17 @@ TEST(channels, tell_of_a_closed_end_after_what_it_sent) {
   EXPECT_EQ(code_of(two.send(some_bytes(1), {}, 1s)), errc::peer_closed);
   EXPECT_EQ(code_of(one.receive(1s)), errc::moved_from);
   EXPECT_EQ(code_of(one.send(some_bytes(1), {}, 1s)), errc::moved_from);
+}
+
+// Somebody closed the number, and it is another file by now: one that never has anything to read.
+TEST(channels, say_so_where_the_socket_is_gone) {
+  auto [one, two] = share_channel::pair().value();
+  const descriptor other{::eventfd(0, EFD_CLOEXEC)};
+  ASSERT_EQ(::dup3(other.get(), two.get(), O_CLOEXEC), two.get());
+  EXPECT_EQ(reason_of(two.receive(20ms)), "system: recvmsg: Socket operation on non-socket");
+  EXPECT_EQ(reason_of(two.send(some_bytes(1), {}, 20ms)),
+            "system: sendmsg: Socket operation on non-socket");
+  EXPECT_EQ(code_of(one.receive(20ms)), errc::peer_closed);
 }
 
 TEST(channels, refuse_what_is_too_large_and_go_on) {

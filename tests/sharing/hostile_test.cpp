@@ -1,6 +1,7 @@
 // Everything the other process may do wrong, by mistake or not: each is one error, and nothing
 // more.
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -568,6 +569,21 @@ TEST_P(hostile_peer, closes_early) {
   EXPECT_EQ(code_of(link->offer(memory)), errc::peer_closed);
   EXPECT_EQ(code_of(link->send_note({})), errc::peer_closed);
   EXPECT_EQ(link->outstanding(), 0u);
+}
+
+// A number that somebody closed: nothing comes through it any more, and nothing is to be read.
+TEST_P(hostile_peer, is_gone_where_the_socket_is) {
+  auto [ours, theirs] = share_channel::pair().value();
+  const liar second{std::move(theirs)};
+  second.say(encode_number(packet_kind::hello, second.number));
+  const int number = ours.get();
+  auto cut = share_link::open(machine_runtime, std::move(ours), {.limit = 20ms}).value();
+  second.say(sharing::encode_note(as_note("lost")));
+  const descriptor nothing{::eventfd(0, EFD_CLOEXEC)};
+  ASSERT_EQ(::dup3(nothing.get(), number, O_CLOEXEC), number);
+  EXPECT_EQ(code_of(cut.check()), errc::peer_closed);
+  EXPECT_EQ(code_of(cut.receive(20ms)), errc::peer_closed);
+  EXPECT_EQ(code_of(cut.send_note({})), errc::peer_closed);
 }
 
 TEST_P(hostile_peer, closes_with_memory_of_this_one) {

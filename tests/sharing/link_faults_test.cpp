@@ -260,6 +260,21 @@ TEST_F(link_faults, of_a_wait_leave_kept_mappings_for_the_next_one) {
   EXPECT_EQ(here().outstanding(), 0u);
 }
 
+// Only a capture that is still there keeps an import beyond its end.
+TEST_F(link_faults, of_an_end_are_reported_though_a_capture_forbade_an_earlier_one) {
+  const auto memory = shared_memory::create(gpu(), 2_MiB).value();
+  auto taken = share(memory);
+  during_a_capture([&] { EXPECT_EQ(code_of(taken.close()), errc::capture_forbidden); });
+  machine->fail(call::mem_unmap, 1, CUDA_ERROR_ILLEGAL_STATE);
+  taken = {};
+  machine->clear_faults();
+  const auto errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(errors[0].call, "cuMemUnmap");
+  EXPECT_EQ(here().outstanding(), 0u);
+}
+
 TEST_F(link_faults, of_a_capture_keep_the_exporters_memory_until_the_next_wait) {
   const bytes before = used();
   auto memory = shared_memory::create(gpu(), 6_MiB, {.unit = 2_MiB}).value();

@@ -50,6 +50,7 @@ TEST(json, text_comes_back_as_it_was) {
         std::string_view{"\xf0\x9f\x98\x80"}}) {
     EXPECT_EQ(read_back(text), text);
   }
+  EXPECT_EQ(json_text("\xc3\xbc \x7f\n"), "\"\xc3\xbc \x7f\\n\"\n") << "and can be read as it is";
 }
 
 TEST(json, bytes_that_are_no_text_are_replaced) {

@@ -7,10 +7,13 @@
 // - FAKE_ATTRIBUTE: one attribute, by its number, that reads as 0
 // - FAKE_LACKS: a call that is not there
 // - FAKE_REFUSES: a call that fails the first time, with CUDA_ERROR_NOT_PERMITTED
+// - FAKE_THROWS: what it throws when it is asked for an attribute, which no driver does
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "weir/driver/table.hpp"
@@ -70,6 +73,8 @@ const weir::sim::machine& the_machine() {
 
 weir::driver::CUresult attribute_as_told(int* value, weir::driver::CUdevice_attribute attribute,
                                          weir::driver::CUdevice device) {
+  if (const auto reason = text("FAKE_THROWS"); !reason.empty())
+    throw std::runtime_error{std::string{reason}};
   const auto status = the_machine().driver().device_get_attribute(value, attribute, device);
   if (static_cast<int>(attribute) == number("FAKE_ATTRIBUTE", 0)) *value = 0;
   return status;

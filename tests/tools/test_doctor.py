@@ -343,6 +343,10 @@ class Doctor(unittest.TestCase):
         self.assertEqual(ran.returncode, 64)
         self.assertIn("WEIR_SIM_DEVICES", ran.stderr)
 
+    def test_what_nobody_expected_is_70_and_says_what_it_was(self):
+        ran = weir("doctor", "--driver", arguments.driver, FAKE_THROWS="out of the blue")
+        self.assertEqual((ran.returncode, ran.stdout, ran.stderr), (70, "", "weir: out of the blue\n"))
+
     def test_help_and_version(self):
         ran = weir("--version")
         self.assertEqual(ran.returncode, 0)

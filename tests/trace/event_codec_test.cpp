@@ -153,6 +153,30 @@ TEST(event_encoder, refuses_what_the_tables_do_not_have) {
   EXPECT_EQ(refusal({.other = 99, .kind = reserve}), "") << "which it does not mean";
 }
 
+TEST(event_encoder, tells_the_first_of_several_reasons) {
+  using enum trace_kind;
+  const auto refusal = [](trace_event event) {
+    event_encoder encoder;
+    std::string problem;
+    const trace_event before{.time = 10, .address = 0x40, .kind = allocate};
+    EXPECT_FALSE(encoder.encode({&before, 1}, tables, problem).empty());
+    EXPECT_EQ(encoder.encode({&event, 1}, tables, problem), "");
+    return problem;
+  };
+  // The tables, the time, whether the block is known, and what may happen to it.
+  EXPECT_EQ(refusal({.time = 9, .address = 0x80, .stream = 5, .kind = deallocate}),
+            "event 1: a stream is not in the table");
+  EXPECT_EQ(refusal({.time = 10, .address = 0x80, .stream = 5, .kind = deallocate}),
+            "event 1: a stream is not in the table");
+  EXPECT_EQ(refusal({.time = 9, .address = 0x80, .kind = deallocate}),
+            "event 1: the time goes back");
+  EXPECT_EQ(refusal({.time = 10, .address = 0x80, .kind = deallocate}),
+            "event 1: a block is named that was not allocated");
+  EXPECT_EQ(refusal({.time = 9, .address = 0x40, .stream = 5, .kind = allocate}),
+            "event 1: a stream is not in the table");
+  EXPECT_EQ(refusal({.time = 9, .address = 0x40, .kind = allocate}), "event 1: the time goes back");
+}
+
 TEST(event_encoder, needs_no_tables_for_number_zero) {
   event_encoder encoder;
   std::string problem;

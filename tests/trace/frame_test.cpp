@@ -1,10 +1,21 @@
 // Frames and the files that they are written to: what stands around the contents.
 #include "trace/frame.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
+#include <optional>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "support/file_size_limit.hpp"
 #include "support/scratch.hpp"
 #include "trace/file_writer.hpp"
 #include "trace/varint.hpp"
@@ -217,6 +228,82 @@ TEST_F(file_writer_test, leaves_its_part_if_there_is_something_in_it) {
     file.abandon();
   }
   EXPECT_EQ(folder_.files(), 0u);
+}
+
+TEST_F(file_writer_test, whose_part_is_gone_leaves_that_of_the_next_alone) {
+  using writer_state = void (*)(trace::file_writer&);
+  const auto finish = [](trace::file_writer& done) { EXPECT_TRUE(done.finish()); };
+  const auto abandon = [](trace::file_writer& done) { done.abandon(); };
+  const auto move = [](trace::file_writer& done) { trace::file_writer{std::move(done)}.abandon(); };
+  for (const writer_state end : {writer_state{finish}, writer_state{abandon}, writer_state{move}}) {
+    std::optional<trace::file_writer> first{writer()};
+    end(*first);
+    EXPECT_FALSE(std::filesystem::exists(part_));
+    auto second = writer();
+    first.reset();
+    EXPECT_TRUE(std::filesystem::exists(part_));
+    ASSERT_TRUE(second.write_events(events_, {}));
+    ASSERT_TRUE(second.finish());
+    EXPECT_THAT(frames(folder_.path("a")),
+                ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::end, 1}));
+  }
+}
+
+TEST_F(file_writer_test, writes_once_what_was_written_whatever_failed_before) {
+  const file_size_limit small{1 << 20};  // for one that does not stop
+  errno = EINTR;
+  auto file = trace::file_writer::create(folder_.path("a"), nullptr, 0);
+  ASSERT_TRUE(file);
+  EXPECT_EQ(std::filesystem::file_size(part_), 16u);
+  errno = EINTR;
+  ASSERT_TRUE(file->write_events(events_, {}));
+  EXPECT_EQ(std::filesystem::file_size(part_), file->bytes_written());
+  ASSERT_TRUE(file->finish());
+  EXPECT_THAT(frames(folder_.path("a")),
+              ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::end, 1}));
+}
+
+// A pipe that is full makes the writer wait, where signals reach it.
+TEST_F(file_writer_test, goes_on_after_a_signal) {
+  ASSERT_EQ(::mkfifo(part_.c_str(), 0600), 0);
+  const int reader = ::open(part_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  ::fcntl(reader, F_SETPIPE_SZ, 4096);
+  struct sigaction interrupt {};
+  interrupt.sa_handler = [](int) {};
+  struct sigaction before {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &interrupt, &before), 0);
+  auto file = writer();
+  const std::string program(200'000, 'p');
+  file.names().text(trace::name_kind::program, program);
+  result<void> outcome;
+  std::atomic<bool> is_done{false};
+  std::thread writing{[&] {
+    outcome = file.write_names();
+    is_done = true;
+  }};
+  std::string received;
+  std::array<char, 4096> piece{};
+  const auto receive = [&] {
+    const ssize_t length = ::read(reader, piece.data(), piece.size());
+    if (length > 0) received.append(piece.data(), static_cast<std::size_t>(length));
+    return length > 0;
+  };
+  while (!is_done) {
+    for (int i = 0; i < 20; ++i) {
+      ::pthread_kill(writing.native_handle(), SIGUSR1);
+      std::this_thread::yield();
+    }
+    receive();
+  }
+  writing.join();
+  while (receive()) {
+  }
+  ::sigaction(SIGUSR1, &before, nullptr);
+  ::close(reader);
+  ASSERT_TRUE(outcome) << outcome.error().detail;
+  EXPECT_EQ(received.size(), file.bytes_written());
+  EXPECT_TRUE(received.ends_with(program));
 }
 
 TEST_F(file_writer_test, stays_failed) {

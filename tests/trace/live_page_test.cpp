@@ -64,6 +64,28 @@ TEST_F(live_page_tests, show_what_the_allocator_holds_by_tag_and_stream) {
   memory.deallocate(block, stream_);
 }
 
+TEST_F(live_page_tests, show_which_device_it_is) {
+  sim::machine_options two;
+  two.devices.assign(2, sim::device_spec{.capacity = bytes{std::uint64_t{1} << 30},
+                                         .context_overhead = bytes{64 << 20}});
+  two.devices[1].capacity = bytes{std::uint64_t{2} << 30};
+  const auto machine = runtime::open_simulated(sim::machine::create(two).value()).value();
+  std::vector<caching_allocator> memories;
+  std::vector<std::unique_ptr<live_page>> pages;
+  for (int i = 0; i < 2; ++i) {
+    memories.push_back(caching_allocator::create(machine->device(device_id{i}).value()).value());
+    pages.push_back(live_page::publish(memories.back()).value());
+  }
+  const auto views = read_live_pages(::getpid()).value();
+  ASSERT_EQ(2u, views.size());
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(static_cast<int>(i), views[i].device);
+    EXPECT_EQ(two.devices[i].capacity, views[i].device_total);
+    EXPECT_TRUE(views[i].tags.empty());
+    EXPECT_TRUE(views[i].streams.empty());
+  }
+}
+
 TEST_F(live_page_tests, show_the_largest_tags_and_streams_first) {
   auto memory = caching_allocator::create(gpu_).value();
   const stream other = stream::create(gpu_).value();

@@ -1,19 +1,20 @@
 // The recorder: everything that happened is in the file, in an order that can have been.
 #include "weir/trace/recorder.hpp"
 
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "support/file_size_limit.hpp"
 #include "support/no_threads.hpp"
 #include "support/reports.hpp"
 #include "support/scratch.hpp"
@@ -523,18 +524,13 @@ TEST_F(recorder_test, is_silent_in_a_forked_child) {
 
 TEST_F(recorder_test, says_so_when_the_disk_is_full) {
   write_bytes(path(), "precious");
-  struct rlimit before {};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   auto recorder = weir::recorder::start(path(), {.ring_events = 16, .level = 0}).value();
-  const struct rlimit small { 2000, before.rlim_max };
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::optional<file_size_limit> small{2000};
   reports reported;
   for (std::uint64_t i = 1; i <= 5000; ++i)  // no thread waits for a writer that has failed
     recorder->on_event(block(memory_event_kind::allocate, 512 * i));
   const auto done = recorder->stop();
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, handler);
+  small.reset();
   EXPECT_EQ(done.code(), errc::system);
   EXPECT_EQ(done.error().detail, part() + ": cannot be written: File too large");
   EXPECT_EQ(recorder->flush().error().detail, done.error().detail);
@@ -553,6 +549,37 @@ TEST_F(recorder_test, says_so_when_the_disk_is_full) {
   EXPECT_EQ(events.size(), recorder->stats().written);
   for (std::uint64_t i = 0; i < events.size(); ++i)
     ASSERT_EQ(events[i], recorded_block(trace_kind::allocate, 512 * (i + 1))) << i;
+}
+
+// The error handler is the first that may call it then, and on its own thread.
+TEST_F(recorder_test, takes_nothing_more_once_it_has_failed) {
+  auto recorder =
+      weir::recorder::start(
+          path(), {.ring_events = 16, .drop_when_full = true, .level = 0, .flush_every = seldom})
+          .value();
+  struct calling_handler {
+    weir::recorder* recorder;
+    int calls = 0;
+  } handler{recorder.get()};
+  set_error_handler(
+      [](const error&, void* context) noexcept {
+        auto& self = *static_cast<calling_handler*>(context);
+        ++self.calls;
+        for (std::uint64_t i = 1; i <= 100; ++i)
+          self.recorder->on_event(block(memory_event_kind::allocate, 512 * i));
+        self.recorder->marker("too late");
+      },
+      &handler);
+  recorder->on_event(block(memory_event_kind::allocate, 512));
+  {
+    const file_size_limit full{16};  // as much as it has written
+    EXPECT_EQ(recorder->flush().code(), errc::system);
+  }
+  set_error_handler(nullptr);
+  EXPECT_EQ(recorder->stop().code(), errc::system);
+  EXPECT_EQ(handler.calls, 1);
+  EXPECT_EQ(recorder->stats().dropped, 0u) << "which only what is recorded can be";
+  EXPECT_EQ(recorder->stats().written, 0u);
 }
 
 TEST_F(recorder_test, refuses_what_cannot_work) {
