@@ -177,6 +177,13 @@ class Export(Case):
         self.expect(weir("export", self.small, "-o", path, "--format", "csv", "--force"), 0)
         self.assertNotEqual(path.read_text(), "precious")
 
+    def test_a_file_that_cannot_be_is_an_error_as_any_other(self):
+        path = self.folder / ("x" * 300)
+        for form in ("torch", "chrome", "csv", "weirtrace"):
+            ran = self.expect(weir("export", self.small, "-o", path, "--format", form), 2)
+            self.assertTrue(ran.stderr.startswith("weir export: "), ran.stderr)
+            self.assertIn(": File name too long", ran.stderr)
+
     def test_what_cannot_be_written_leaves_nothing(self):
         before = sorted(self.folder.iterdir())
         for format in ("torch", "chrome", "weirtrace", "csv"):

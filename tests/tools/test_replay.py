@@ -556,6 +556,11 @@ class Record(Case):
         self.assertEqual(ran.stderr, f"weir record: {self.small}: is there already, and is left alone\n")
         self.assertEqual(self.small.read_text(), SMALL)
 
+    def test_a_file_that_cannot_be_is_bad_usage(self):
+        path = self.folder / ("x" * 300)
+        ran = self.expect(weir("record", "-o", path, "--", "true"), 64)
+        self.assertEqual(ran.stderr, f"weir record: {path}: File name too long\n")
+
 
 class Top(Case):
     def test_a_running_program_is_shown(self):

@@ -89,6 +89,12 @@ class Report(Case):
         self.report(self.small, "--force")
         self.assertTrue(self.page.read_text().startswith("<!doctype html>"))
 
+    def test_a_file_that_cannot_be_is_an_error_as_any_other(self):
+        self.page = self.folder / ("x" * 300)
+        ran = self.report(self.small, code=2)
+        self.assertEqual(ran.stderr,
+                         f"weir report: {self.page}: cannot be created: File name too long\n")
+
     def test_a_damaged_trace_is_shown_as_far_as_it_goes(self):
         whole = (test_replay.arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
         damaged = self.folder / "cut.weirtrace"

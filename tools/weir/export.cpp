@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "commands.hpp"
@@ -97,7 +98,8 @@ int run(const arguments& args) {
     print_error(subcommand, placing.error());
     return bad_usage;
   }
-  if (!args.overwrite && std::filesystem::exists(args.output)) {
+  std::error_code ignored;  // what cannot be looked at cannot be written: that says why
+  if (!args.overwrite && std::filesystem::exists(args.output, ignored)) {
     print_error(subcommand, args.output + " exists; --force replaces it");
     return failed;
   }

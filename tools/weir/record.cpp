@@ -97,7 +97,8 @@ int run(const arguments& args) {
   // Absolute: the program may change its folder.
   std::error_code code;
   output = std::filesystem::absolute(output, code);
-  if (code || std::filesystem::exists(output)) {
+  const bool is_there = !code && std::filesystem::exists(output, code);
+  if (code || is_there) {
     print_error(subcommand,
                 fmt::format("{}: {}", output.string(),
                             code ? code.message() : "is there already, and is left alone"));

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -123,7 +124,8 @@ std::optional<policy_choice> choose(const arguments& args) {
 int run(const arguments& args) {
   const auto policies = choose(args);
   if (!policies) return bad_usage;
-  if (!args.overwrite && std::filesystem::exists(args.output)) {
+  std::error_code ignored;  // what cannot be looked at cannot be written: that says why
+  if (!args.overwrite && std::filesystem::exists(args.output, ignored)) {
     print_error(subcommand, args.output + " exists; --force replaces it");
     return failed;
   }
