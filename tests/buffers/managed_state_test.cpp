@@ -392,6 +392,12 @@ TEST_F(other_drivers, zeros_are_zeros_whatever_the_memory_held) {
   }
 }
 
+struct alignas(256) exact {
+  word value[64];
+};
+struct alignas(512) twice {
+  word value[128];
+};
 struct alignas(4096) wide {
   word value[1024];
 };
@@ -409,12 +415,18 @@ TEST_F(other_drivers, memory_is_aligned_where_the_drivers_is_not) {
   {
     const auto narrow = unified_buffer<word>::create(count, on).value();
     EXPECT_EQ(asked_for, 4096U) << "that is aligned enough";
+    const auto as_much = unified_buffer<exact>::create(3, on).value();
+    EXPECT_EQ(asked_for, 3 * 256U) << "so is that";
+    EXPECT_EQ(address_of(as_much.data()) % 256, 0U);
+    const auto more = unified_buffer<twice>::create(3, on).value();
+    EXPECT_EQ(asked_for, 4 * 512U) << "with room to align";
+    EXPECT_EQ(address_of(more.data()) % 512, 0U);
     const auto some = unified_buffer<wide>::create(3, on).value();
     EXPECT_EQ(asked_for, 4 * 4096U) << "with room to align";
     EXPECT_EQ(address_of(some.data()) % 4096, 0U);
     EXPECT_EQ(some.size(), 3U);
   }
-  EXPECT_EQ(machine->calls(call::mem_free), 2U);
+  EXPECT_EQ(machine->calls(call::mem_free), 4U);
 }
 
 TEST_F(other_drivers, nodes_of_the_host_have_numbers) {
