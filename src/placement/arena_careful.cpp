@@ -11,8 +11,6 @@
 namespace weir::inline v0::placement {
 namespace {
 
-/// Memory is short where less than this is left, or less than an eighth.
-constexpr std::uint64_t enough = std::uint64_t{1} << 30;
 /// Blocks up to this size lie together.
 constexpr std::uint64_t small_up_to = std::uint64_t{1} << 20;
 /// Blocks from this size on that fill their slots begin with one.
@@ -21,12 +19,6 @@ constexpr std::uint64_t aligned_from = std::uint64_t{10} << 20;
 constexpr std::size_t most_weighed = 256;
 
 }  // namespace
-
-bool arena::is_careful() const noexcept {
-  const std::uint64_t most =
-      std::min({shared_.reserved_limit, shared_.device_memory, shared_.refused_at});
-  return shared_.is_short(0) || shared_.reserved + enough > most;
-}
 
 bool arena::is_small(std::uint64_t units) const noexcept { return units * unit <= small_up_to; }
 

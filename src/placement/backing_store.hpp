@@ -71,11 +71,12 @@ struct placement_context {
   [[nodiscard]] bool may_reserve(std::uint64_t more) const noexcept {
     return reserved <= reserved_limit && more <= reserved_limit - reserved;
   }
-  /// Whether so much more would leave less than an eighth of what there is: of the limit, or of the
-  /// device, as far as the driver gave it. Stores are then careful with what is left.
-  [[nodiscard]] bool is_short(std::uint64_t more) const noexcept {
+  /// Whether less than 1 GiB, or less than an eighth, is left of what there is: of the limit, or of
+  /// the device, as far as the driver gave it. Arenas are then careful with what is left.
+  [[nodiscard]] bool is_short() const noexcept {
+    constexpr std::uint64_t enough = std::uint64_t{1} << 30;
     const std::uint64_t most = std::min({reserved_limit, device_memory, refused_at});
-    return reserved + more > most - most / 8;
+    return reserved > most - most / 8 || reserved + enough > most;
   }
   void note_refusal() noexcept { refused_at = reserved; }
   void reserve(std::uint64_t more) noexcept {
