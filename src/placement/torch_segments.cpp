@@ -49,7 +49,6 @@ torch_segments::torch_segments(placement_context& shared, pool_id pool,
                                segment_rules rules) noexcept
     : backing_store{shared, pool},
       rules_{std::move(rules)},
-      expandable_{rules_.expandable},
       classes_{class_index{shared.blocks}, class_index{shared.blocks}} {}
 
 torch_segments::~torch_segments() {
@@ -88,7 +87,7 @@ block_index torch_segments::fit(const request& wanted) {
 }
 
 result<block_index> torch_segments::fit_at(std::uint64_t address, const request& wanted) {
-  if (expandable_) return backing_store::fit_at(address, wanted);
+  if (rules_.expandable) return backing_store::fit_at(address, wanted);
   block_store& blocks = shared_.blocks;
   const block_index run = block_over(address);
   if (run == no_block) return errc::foreign_pointer;
@@ -120,7 +119,7 @@ block_index torch_segments::best_fit(class_index& in, stream_slot stream,
     return std::uint64_t{blocks[run].units} + (grows ? blocks[behind].units : 0);
   };
   block_index match = in.runs.first(stream, units);
-  while (expandable_ && match != no_block) {
+  while (rules_.expandable && match != no_block) {
     const block_index longer = in.runs.next(match);
     if (longer == no_block || length(longer) >= length(match)) break;
     match = longer;
@@ -146,7 +145,8 @@ block_index torch_segments::hand_out(block_index run, const request& wanted,
     listed.insert(run);
   }
   const std::uint32_t left = blocks[taken].units - wanted.units;
-  const bool useful = from == size_class::small || expandable_ ? left != 0 : left > large_tail;
+  const bool useful =
+      from == size_class::small || rules_.expandable ? left != 0 : left > large_tail;
   if (useful && rules_.splits) listed.insert(cut(taken, wanted.units));
   make_live(taken, wanted.stream);
   return taken;
@@ -317,7 +317,7 @@ std::uint64_t torch_segments::longest_fit(stream_slot stream) const noexcept {
 }
 
 void torch_segments::describe(pool_snapshot& into) const {
-  into.in_segments = !expandable_;
+  into.in_segments = !rules_.expandable;
   for (const auto& [base, each] : segments_) {
     for (block_index at = each.first; at != no_block; at = shared_.blocks[at].after) {
       const block& of = shared_.blocks[at];

@@ -225,7 +225,6 @@ class torch_segments final : public backing_store {
                                         totals& sums) const;
 
   const segment_rules rules_;
-  const bool expandable_;
   std::array<class_index, 2> classes_;
   segment_map segments_;
   std::uint32_t last_rank_ = std::numeric_limits<std::uint32_t>::max();

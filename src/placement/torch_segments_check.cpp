@@ -72,7 +72,7 @@ std::string torch_segments::check_block(block_index index, std::uint64_t base, c
       return at(block.address, "is of no kind that segments have");
     case block_kind::hole: {
       ++sums.holes[held];
-      if (!expandable_) return at(block.address, "is a hole in a fixed segment");
+      if (!rules_.expandable) return at(block.address, "is a hole in a fixed segment");
       const std::uint64_t page = page_size(home.holds);
       if (block.stream != home.stream) return at(block.address, "is another stream's hole");
       if ((block.address - base) % page != 0 || block.size() % page != 0) {

@@ -156,7 +156,7 @@ result<void> torch_segments::map_pages(std::uint64_t address, std::uint64_t size
 }
 
 result<void> torch_segments::grant(const vmm::access& peer, const context_scope& bound) {
-  if (!expandable_) return {};
+  if (!rules_.expandable) return {};
   result<void> outcome;
   for (const auto& [base, home] : segments_) {
     for_each_stretch(home, [&](stretch with_memory) {

@@ -49,12 +49,13 @@ result<block_index> torch_segments::grow(const request& wanted, const context_sc
     return error{.code = errc::not_supported,
                  .detail = "segments that are not split begin where they begin"};
   }
-  return expandable_ ? grow_expandable(wanted, units, bound) : grow_fixed(wanted, units, bound);
+  return rules_.expandable ? grow_expandable(wanted, units, bound)
+                           : grow_fixed(wanted, units, bound);
 }
 
 result<bytes> torch_segments::release(bytes most, const context_scope& bound) {
   if (!bound) return bound.error();
-  return expandable_ ? release_pages(most, bound) : release_fixed(most, bound);
+  return rules_.expandable ? release_pages(most, bound) : release_fixed(most, bound);
 }
 
 result<torch_segments::segment_map::iterator> torch_segments::enter(std::uint64_t base,
@@ -251,7 +252,7 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
 std::uint64_t torch_segments::fragments() const noexcept {
   std::uint64_t whole = 0;
   for (const auto& [base, each] : segments_) {
-    if (!expandable_) {
+    if (!rules_.expandable) {
       whole += wholly_free(each) ? each.size : 0;
       continue;
     }
@@ -272,9 +273,9 @@ result<void> torch_segments::close(const context_scope& bound) {
   for (auto at = segments_.begin(); at != segments_.end();) {
     const std::uint64_t base = at->first;
     const segment& home = at->second;
-    const std::uint64_t page = expandable_ ? page_size(home.holds) : home.size;
+    const std::uint64_t page = rules_.expandable ? page_size(home.holds) : home.size;
     for_each_stretch(home, [&](stretch with_memory) {
-      if (expandable_) {
+      if (rules_.expandable) {
         note(vmm::unmap(bound, with_memory.address, bytes{with_memory.size}));
       } else {
         note(give_back(base, home, bound));
@@ -282,7 +283,7 @@ result<void> torch_segments::close(const context_scope& bound) {
       shared_.handles_released += with_memory.size / page;
       emit(memory_event_kind::release, home.stream, with_memory.address, with_memory.size);
     });
-    if (expandable_) note(vmm::free(bound, base, bytes{home.size}));
+    if (rules_.expandable) note(vmm::free(bound, base, bytes{home.size}));
     at = forget(at);
   }
   remove_reserved(reserved_);
@@ -291,7 +292,7 @@ result<void> torch_segments::close(const context_scope& bound) {
 }
 
 void torch_segments::describe_memory(const segment& of, pool_snapshot& into) const {
-  const std::uint64_t page = expandable_ ? page_size(of.holds) : of.size;
+  const std::uint64_t page = rules_.expandable ? page_size(of.holds) : of.size;
   const std::uint32_t number = std::numeric_limits<std::uint32_t>::max() - of.rank + 1;
   for_each_stretch(of, [&](stretch with_memory) {
     for (std::uint64_t done = 0; done < with_memory.size; done += page) {
