@@ -72,7 +72,7 @@ inline c10::DeviceIndex weir_allocator::current_device() const {
                                                                 std::size_t size,
                                                                 const weir::stream_ref& stream) {
   if (C10_UNLIKELY(slow_path_.load(std::memory_order_relaxed) != 0) || has_tools())
-    return allocate_with_tools(state, size, stream);
+    return allocate_on_slow_path(state, size, stream);
   void* block = nullptr;
   try {
     block = state.memory.allocate(weir::bytes{size}, stream);
@@ -115,8 +115,8 @@ void* weir_allocator::raw_alloc_with_stream(std::size_t size, cudaStream_t strea
   return allocate_on(state, size, state.streams.look_up(stream, scratch));
 }
 
-void* weir_allocator::allocate_with_tools(device_state& state, std::size_t size,
-                                          const weir::stream_ref& stream) {
+void* weir_allocator::allocate_on_slow_path(device_state& state, std::size_t size,
+                                            const weir::stream_ref& stream) {
   const std::uint32_t reasons = slow_path_.load(std::memory_order_relaxed);
   if (C10_UNLIKELY((reasons & cache_off) != 0)) return allocate_uncached(state, size);
   std::size_t rounded = size;

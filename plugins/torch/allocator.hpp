@@ -192,7 +192,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   /// Memory for `stream`; throws torch's OutOfMemoryError.
   void* allocate_on(device_state& state, std::size_t size, const weir::stream_ref& stream);
   /// The same where settings, a history or a tool want more than that.
-  void* allocate_with_tools(device_state& state, std::size_t size, const weir::stream_ref& stream);
+  void* allocate_on_slow_path(device_state& state, std::size_t size,
+                              const weir::stream_ref& stream);
   void* slow_allocate(device_state& state, std::size_t size, std::size_t rounded,
                       const weir::stream_ref& stream);
   void* allocate_for_unidentified(device_state& state, const pool_table::route& route,
