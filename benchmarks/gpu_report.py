@@ -9,6 +9,7 @@ test really ran.
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -236,6 +237,12 @@ def markdown(report):
     return "\n".join(lines) + "\n"
 
 
+def free_name(folder, wanted):
+    """The path of a report that is not there yet: a second one of a day has a number."""
+    names = itertools.chain([wanted], (f"{wanted}-{number}" for number in itertools.count(2)))
+    return next(folder / name for name in names if not (folder / f"{name}.md").exists())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ctest", type=Path, help="ctest's JUnit file")
@@ -250,7 +257,7 @@ def main():
 
     report = make_report(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    name = options.out / f"{options.name}-{report['date']}"
+    name = free_name(options.out, f"{options.name}-{report['date']}")
     name.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     name.with_suffix(".md").write_text(markdown(report))
     if options.readme:

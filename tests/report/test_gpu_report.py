@@ -74,6 +74,21 @@ class GpuReport(unittest.TestCase):
         self.assertIn("`copies.peer`: one device only", text)
         self.assertIn("| record/64 | 201.5 | 200.0 | ns |", text)
 
+    def test_a_second_report_of_a_day_leaves_the_first_alone(self):
+        self.ctest('<testcase name="contract" status="run"/>')
+        self.gtest("contract", PASSED)
+        self.report()
+        names = ["gpu-2030-01-02.json", "gpu-2030-01-02.md"]
+        first = [(self.root / "out" / name).read_text() for name in names]
+        for number in (2, 3):
+            self.gtest("contract", FAILED)
+            self.report()
+            names += [f"gpu-2030-01-02-{number}.json", f"gpu-2030-01-02-{number}.md"]
+        self.assertEqual(sorted(each.name for each in (self.root / "out").iterdir()), sorted(names))
+        self.assertEqual([(self.root / "out" / name).read_text() for name in names[:2]], first)
+        last = json.loads((self.root / "out/gpu-2030-01-02-3.json").read_text())
+        self.assertEqual(last["tests"]["totals"], {"passed": 0, "failed": 1, "skipped": 0})
+
     def test_a_failed_test(self):
         self.ctest('<testcase name="contract" status="fail"><failure/></testcase>')
         self.gtest("contract", PASSED, FAILED)
