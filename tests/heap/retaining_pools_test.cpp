@@ -538,7 +538,7 @@ TEST_F(retaining_pools, captures_on_one_thread_beside_misses_on_others) {
 
 TEST_F(retaining_pools, any_driver_call_may_fail) {
   allocator_options settings;
-  settings.limit = 512_MiB;
+  settings.limit = 64_MiB;
   const auto scenario = [&](caching_allocator& of, const stream& one, const stream& two) {
     std::vector<void*> live;
     auto made = of.create_pool("graphs", {.retains = true});
@@ -553,7 +553,7 @@ TEST_F(retaining_pools, any_driver_call_may_fail) {
       EXPECT_TRUE(of.try_deallocate(live.front()));
       live.erase(live.begin());
     };
-    request(100_MiB, one);
+    request(12_MiB, one);
     request(3_MiB, two);
     if (!live.empty()) static_cast<void>(of.record_stream(live.front(), two));
     free();
@@ -561,7 +561,7 @@ TEST_F(retaining_pools, any_driver_call_may_fail) {
       const auto notice = of.notice_captures();
       const context_scope bound{gpu()};
       const bool began = cuda().stream_begin_capture(one.handle(), all_modes[0]) == 0;
-      request(200_MiB, one);
+      request(24_MiB, one);
       request(1_KiB, one);
       free();
       driver::CUgraph graph = nullptr;
@@ -576,9 +576,9 @@ TEST_F(retaining_pools, any_driver_call_may_fail) {
               size ? pool.allocate_at(where, *size, one) : result<void*>{size.error()})
         live.push_back(*again);
     }
-    request(400_MiB, two);
+    request(50_MiB, two);
     static_cast<void>(pool.empty_cache());
-    request(150_MiB, two);
+    request(18_MiB, two);
     static_cast<void>(pool.snapshot());
     pool = {};
     made = errc::already_freed;
@@ -587,7 +587,7 @@ TEST_F(retaining_pools, any_driver_call_may_fail) {
       EXPECT_TRUE(of.try_deallocate(p));
     }
   };
-  fail_each_call(settings, 500_MiB, scenario,
+  fail_each_call(settings, 62_MiB, scenario,
                  [&](caching_allocator&, const stream& one, const stream&) {
                    driver::CUgraph left = nullptr;  // a capture whose end failed
                    const context_scope bound{gpu()};
