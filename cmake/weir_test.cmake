@@ -162,6 +162,7 @@ function(weir_fuzz name)
   add_executable(${name} ${fuzz_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE weir_warnings ${fuzz_LIBRARIES})
+  target_compile_options(${name} PRIVATE -O0 -fno-sanitize=fuzzer-no-link)  # the way to follow is the library's
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
   add_dependencies(weir_fuzzers ${name})
