@@ -47,7 +47,7 @@ TEST_F(thread_word_test, follows_what_the_library_holds) {
 }
 
 TEST_F(thread_word_test, is_found_while_the_library_holds_something) {
-  const void* const held = keep(new int{3});
+  static_cast<void>(keep(new int{3}));
   int restored = 0;
   const thread_word word =
       thread_word::find(reinterpret_cast<const void*>(keep), [&](bool holds) -> const void* {
@@ -56,7 +56,6 @@ TEST_F(thread_word_test, is_found_while_the_library_holds_something) {
       });
   ASSERT_TRUE(word);
   EXPECT_EQ(restored, 1);
-  EXPECT_NE(*word.of_this_thread(), held);
   EXPECT_EQ(*static_cast<const int*>(*word.of_this_thread()), 5);
   keep(nullptr);
 }
