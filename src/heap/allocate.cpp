@@ -96,6 +96,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   request complete = wanted;
   WEIR_TRY_VALUE(slot, slot_of(stream, driver));
   complete.stream = slot;
+  order_.add_request(slot);
   const order::named_stream named{order_, slot};
   WEIR_TRY_VALUE(chosen, route(to.from));
   if (!capturing && (captures_.any_declared() || detect_captures_)) {

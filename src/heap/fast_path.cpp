@@ -59,6 +59,7 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   if (cache.large != no_block) flush_large(cache);
   const block_index index = from.memory->fit(wanted);
   if (index == no_block) return nullptr;
+  order_.add_request(bins->slot);
   hand_out(index, size, account, from, stream, &cache);
   share_if_due();
   return reinterpret_cast<void*>(blocks_[index].address);

@@ -15,6 +15,9 @@ namespace {
 /// apart no longer, and counts as done a little later.
 constexpr std::size_t most_unfinished = 256;
 
+/// So many times a stream's frees are made known though no other stream asked for memory meanwhile.
+constexpr std::uint32_t most_for_nobody = 256;
+
 }  // namespace
 
 bool says_gone(const error& reason) noexcept {
@@ -188,14 +191,25 @@ result<void> stream_order::end_stream(stream_slot slot, const context_scope& bou
 
 // --- Epochs --------------------------------------------------------------------------------------
 
+bool stream_order::others_take_part(stream_slot slot) noexcept {
+  entry& stream = entries_[slot];
+  const std::uint64_t others = requests_ - stream.requests;
+  const bool asked = std::exchange(stream.others_requests, others) != others;
+  stream.marks_for_nobody = asked ? 0 : std::min(stream.marks_for_nobody + 1, most_for_nobody + 1);
+  return stream.marks_for_nobody <= most_for_nobody && !alone(slot);
+}
+
 bool stream_order::add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
                              std::uint64_t much) noexcept {
   if (slot == no_stream) return false;
   entry& stream = entries_[slot];
   stream.freed += size;
   ++stream.frees;
-  if (stream.freed < much && (stream.freed < some || stream.frees < 16)) return false;
-  if (!alone(slot)) return true;
+  const std::uint32_t marks = all_work() ? to_mark_ : 1;
+  const bool due = (stream.freed >= some && stream.frees >= 4 * marks) ||
+                   (stream.freed >= much && stream.frees >= 2 * marks) || stream.freed / 8 >= much;
+  if (!due || paused()) return false;
+  if (others_take_part(slot)) return true;
   stream.freed = 0;  // so that the others are looked at seldom, however many there were
   stream.frees = 0;
   return false;
@@ -223,9 +237,11 @@ void stream_order::close_epochs(entry& stream) noexcept {
 
 void stream_order::update() noexcept {
   marked_ = completed_ = open_ - 1;
+  to_mark_ = 0;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     entry& stream = entries_[slot];
     if (stream.id == stream_id{}) continue;  // spare
+    if (!stream.ended && !stream.lost) ++to_mark_;
     if (stream.ended && stream.marks.empty()) stream.finished = true;
     if (stream.finished) {
       if (!stream.named) {

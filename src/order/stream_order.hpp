@@ -104,10 +104,16 @@ class stream_order {
     if (!mutated(mutation::epoch_not_marked)) used_ = true;
     return {slot, open_};
   }
+  /// Counts a request that no cache of a thread's could serve.
+  void add_request(stream_slot slot) noexcept {
+    ++requests_;
+    ++entries_[slot].requests;
+  }
   /// Counts memory that a stream freed. True once that is worth marks though nobody asked: where
   /// several streams share memory, what one frees should not stay its own for long. That is after
-  /// `some` bytes in at least 16 frees, so that the marks cost each of them little, or after `much`
-  /// in any number.
+  /// `some` bytes in four frees for each stream that is marked then, after `much` in two for each,
+  /// or after 8 times that in any number: the more streams there are, the more frees share the
+  /// cost. Where no other stream made a request for long, nothing is worth marks until one does.
   [[nodiscard]] bool add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
                                std::uint64_t much) noexcept;
 
@@ -205,6 +211,11 @@ class stream_order {
     std::deque<epoch> closings;  // what `closed` was, as far as not quiescent
     std::uint64_t freed = 0;     // bytes since it was last closed
     std::uint32_t frees = 0;     // in how many frees
+    // How often it asked for memory, how often the others had when its frees were last worth marks,
+    // and how many times that was so since one of them asked.
+    std::uint64_t requests = 0;
+    std::uint64_t others_requests = 0;
+    std::uint32_t marks_for_nobody = 0;
     // Of its work, the same: with a mark; with a mark that is reached.
     epoch marked = 0;
     epoch completed = 0;
@@ -220,6 +231,8 @@ class stream_order {
     if (!all_work()) return stream.ended || !is_after(freed.epoch, stream.marked);
     return !is_after(freed.epoch, earlier(marked_, stream.closed));
   }
+  /// Whether the memory that a stream frees is anybody else's concern.
+  [[nodiscard]] bool others_take_part(stream_slot slot) noexcept;
   /// Whether what the stream freed has no mark that will complete it.
   [[nodiscard]] bool needs_mark(stream_slot slot) const noexcept {
     return behind(slot) && !is_marked({slot, entries_[slot].stamped});
@@ -268,9 +281,11 @@ class stream_order {
   std::unordered_map<driver::CUstream, stream_slot> by_handle_;  // the latest with that handle
   stream_slot named_ = no_stream;                                // by the call under way
   epoch open_ = 1;
-  epoch marked_ = 0;     // every stream has a mark for it
-  epoch completed_ = 0;  // every stream has reached one
-  bool used_ = false;    // something is stamped with `open_`
+  epoch marked_ = 0;            // every stream has a mark for it
+  epoch completed_ = 0;         // every stream has reached one
+  bool used_ = false;           // something is stamped with `open_`
+  std::uint32_t to_mark_ = 0;   // streams that can have further marks
+  std::uint64_t requests_ = 0;  // of all streams
   std::uint64_t events_recorded_ = 0;
   std::uint64_t waits_queued_ = 0;
   std::uint32_t pauses_ = 0;

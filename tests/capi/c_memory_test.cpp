@@ -657,11 +657,11 @@ TEST_F(c_pools, query_no_stream_while_captures_were_announced) {
     return calls(driver::call::stream_query) + calls(driver::call::event_query);
   };
   const auto queries_of_a_round = [&] {
-    void* const p = allocate(3 * mib, stream);
+    void* const p = allocate(9 * mib, stream);  // enough to be made known
     occupy(stream);
     EXPECT_OK(weir_allocator_deallocate(memory, p, stream));
     const std::uint64_t before = queries();
-    void* const q = allocate(3 * mib, other);
+    void* const q = allocate(9 * mib, other);
     const std::uint64_t asked_meanwhile = queries() - before;
     EXPECT_NE(p, q);
     EXPECT_OK(weir_allocator_deallocate(memory, q, other));

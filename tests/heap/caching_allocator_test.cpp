@@ -639,8 +639,9 @@ TEST_F(caching_allocator_test, what_a_cache_has_no_room_for_is_free_all_the_same
   EXPECT_EQ(check(memory), "");
 }
 
-/// An event is recorded for what others may want: after a mebibyte, or a 256th of what is reserved;
-/// or after a quarter of that in 16 frees.
+/// An event is recorded for what others may want: after a mebibyte, or a 256th of what is reserved,
+/// in two frees for each stream, or 8 times that in any number; or after a quarter of a mebibyte in
+/// four for each stream.
 TEST_F(caching_allocator_test, a_stream_that_freed_much_is_marked) {
   auto memory = make({.thread_cache = {}});
   const auto one = new_stream();
@@ -654,15 +655,21 @@ TEST_F(caching_allocator_test, a_stream_that_freed_much_is_marked) {
     for (void* const p : all) memory.deallocate(p, one);
     marked = memory.stats().events - before;
   };
-  marks(1, 1_MiB - 512_B);
+  marks(1, 8_MiB - 512_B);
   EXPECT_EQ(marked, 0u);
-  marks(1, 1_MiB);
+  marks(1, 8_MiB);
   EXPECT_GT(marked, 0u);
-  marks(15, 32_KiB);
+  marks(3, 2_MiB);
   EXPECT_EQ(marked, 0u);
-  marks(16, 16_KiB - 512_B);
+  marks(4, 256_KiB - 512_B);
   EXPECT_EQ(marked, 0u);
-  marks(16, 16_KiB);
+  marks(4, 256_KiB);
+  EXPECT_GT(marked, 0u);
+  marks(7, 64_KiB);
+  EXPECT_EQ(marked, 0u);
+  marks(8, 32_KiB - 512_B);
+  EXPECT_EQ(marked, 0u);
+  marks(8, 32_KiB);
   EXPECT_GT(marked, 0u);
 }
 

@@ -60,46 +60,111 @@ TEST_F(StreamOrderMarks, some_memory_in_many_frees_is_worth_marks) {
   const stream_slot slot = order.slot_of(one, bound).value();
   static_cast<void>(order.slot_of(two, bound).value());
   for (int round = 0; round < 2; ++round) {
-    for (int i = 0; i < 15; ++i) EXPECT_FALSE(order.add_freed(slot, 200, 1600, 10'000)) << i;
-    EXPECT_TRUE(order.add_freed(slot, 0, 1600, 10'000)) << "the 16th";
-    EXPECT_TRUE(order.add_freed(slot, 0, 1600, 10'000)) << "until they are made";
+    for (int i = 0; i < 7; ++i) EXPECT_FALSE(order.add_freed(slot, 200, 800, 10'000)) << i;
+    EXPECT_TRUE(order.add_freed(slot, 0, 800, 10'000)) << "the eighth: 4 for each stream";
+    EXPECT_TRUE(order.add_freed(slot, 0, 800, 10'000)) << "until they are made";
     static_cast<void>(order.now(slot));
     ASSERT_TRUE(order.close(slot, bound));
   }
-  for (int i = 0; i < 15; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 1600, 10'000)) << i;
-  EXPECT_FALSE(order.add_freed(slot, 99, 1600, 10'000)) << "a byte less";
-  EXPECT_TRUE(order.add_freed(slot, 1, 1600, 10'000)) << "as much as is worth it";
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 800, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 99, 800, 10'000)) << "a byte less";
+  EXPECT_TRUE(order.add_freed(slot, 1, 800, 10'000)) << "as much as is worth it";
 }
 
-TEST_F(StreamOrderMarks, much_memory_is_worth_marks_at_once) {
+TEST_F(StreamOrderMarks, much_memory_is_worth_marks_in_a_few_frees_or_one) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
   const stream_slot other = order.slot_of(two, bound).value();
-  EXPECT_FALSE(order.add_freed(slot, 9'999, 1600, 10'000));
-  EXPECT_FALSE(order.add_freed(other, 9'999, 1600, 10'000)) << "each is counted by itself";
-  EXPECT_TRUE(order.add_freed(slot, 1, 1600, 10'000));
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(order.add_freed(slot, 4'000, 1600, 12'000)) << i;
+  EXPECT_TRUE(order.add_freed(slot, 0, 1600, 12'000)) << "the fourth: 2 for each stream";
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(order.add_freed(other, 2'999, 1600, 12'000)) << i;
+  EXPECT_FALSE(order.add_freed(other, 3, 1600, 12'000)) << "each is counted by itself";
+  EXPECT_TRUE(order.add_freed(other, 1, 1600, 12'000));
+  static_cast<void>(order.now(other));
+  ASSERT_TRUE(order.close(other, bound));
+  EXPECT_FALSE(order.add_freed(other, 8 * 12'000 - 1, 1600, 12'000));
+  EXPECT_TRUE(order.add_freed(other, 1, 1600, 12'000)) << "8 times as much in any number";
   EXPECT_FALSE(order.add_freed(order::no_stream, 1 << 20, 1600, 10'000)) << "nobody's";
+}
+
+TEST_F(StreamOrderMarks, the_more_streams_there_are_the_more_frees_are_worth_marks) {
+  const stream three = make_stream();
+  const auto frees_until_due = [&](stream_order& order, stream_slot slot) {
+    int frees = 1;
+    while (!order.add_freed(slot, 10'000, 1600, 10'000) && frees < 100) ++frees;
+    static_cast<void>(order.now(slot));
+    EXPECT_TRUE(order.close(slot, bound));
+    return frees;
+  };
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  static_cast<void>(order.slot_of(two, bound).value());
+  EXPECT_EQ(frees_until_due(order, slot), 4);
+  const stream_slot third = order.slot_of(three, bound).value();
+  EXPECT_EQ(frees_until_due(order, slot), 6);
+  ASSERT_TRUE(order.end_stream(third, bound));
+  EXPECT_EQ(frees_until_due(order, slot), 4) << "one that ended has no further marks";
+  stream_order declared{gpu, {.crossing = crossing_rule::declared_uses}};
+  const stream_slot own = declared.slot_of(one, bound).value();
+  static_cast<void>(declared.slot_of(two, bound).value());
+  static_cast<void>(declared.slot_of(three, bound).value());
+  EXPECT_EQ(frees_until_due(declared, own), 2) << "one is marked, however many there are";
 }
 
 TEST_F(StreamOrderMarks, nothing_is_worth_marks_while_there_is_nobody_else) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
   EXPECT_TRUE(order.alone(slot));
-  EXPECT_FALSE(order.add_freed(slot, 10'000, 1600, 10'000));
+  EXPECT_FALSE(order.add_freed(slot, 80'000, 1600, 10'000));
   const stream_slot other = order.slot_of(two, bound).value();
   EXPECT_FALSE(order.alone(slot));
   // What was freed before is forgotten, bytes and frees.
-  for (int i = 0; i < 14; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 1600, 10'000)) << i;
-  EXPECT_FALSE(order.add_freed(slot, 200, 1600, 10'000)) << "in 15 frees";
-  EXPECT_TRUE(order.add_freed(slot, 0, 1600, 10'000));
+  for (int i = 0; i < 6; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 800, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 200, 800, 10'000)) << "in 7 frees";
+  EXPECT_TRUE(order.add_freed(slot, 0, 800, 10'000));
 
   order.lose(other);
   EXPECT_TRUE(order.alone(slot)) << "it gets no memory any more";
-  EXPECT_FALSE(order.add_freed(slot, 0, 1600, 10'000));
+  EXPECT_FALSE(order.add_freed(slot, 0, 800, 10'000));
   ASSERT_EQ(order.slot_of(two, bound).value(), other);
-  for (int i = 0; i < 15; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 1600, 10'000)) << i;
-  EXPECT_FALSE(order.add_freed(slot, 99, 1600, 10'000));
-  EXPECT_TRUE(order.add_freed(slot, 1, 1600, 10'000));
+  for (int i = 0; i < 7; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 800, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 99, 800, 10'000));
+  EXPECT_TRUE(order.add_freed(slot, 1, 800, 10'000));
+}
+
+TEST_F(StreamOrderMarks, nothing_is_worth_marks_while_nobody_else_asks_for_long) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  const auto is_worth_marks = [&] {
+    const bool worth = order.add_freed(slot, 80'000, 1600, 10'000);
+    static_cast<void>(order.now(slot));
+    if (worth) {
+      EXPECT_TRUE(order.close(slot, bound));
+    }
+    return worth;
+  };
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 256; ++i) {
+      order.add_request(slot);  // its own do not count
+      ASSERT_TRUE(is_worth_marks()) << i;
+    }
+    for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_worth_marks()) << i;
+    order.add_request(other);
+    EXPECT_TRUE(is_worth_marks()) << "somebody may profit";
+    order.add_request(other);
+    EXPECT_TRUE(is_worth_marks());
+  }
+}
+
+TEST_F(StreamOrderMarks, nothing_is_worth_marks_that_cannot_be_made_now) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  static_cast<void>(order.slot_of(two, bound).value());
+  order.pause();
+  for (int i = 0; i < 300; ++i) EXPECT_FALSE(order.add_freed(slot, 80'000, 1600, 10'000)) << i;
+  order.resume();
+  EXPECT_TRUE(order.add_freed(slot, 0, 1600, 10'000)) << "it was not forgotten";
 }
 
 // --- Which marks are made ------------------------------------------------------------------------
