@@ -147,6 +147,27 @@ TEST(memory_map, joins_and_splits_what_is_reserved) {
   EXPECT_EQ(after(reserve, UINT64_MAX - 10, 100), (ranges{{UINT64_MAX - 10, UINT64_MAX}}));
 }
 
+TEST(memory_map, tells_each_piece_that_comes_or_goes) {
+  using enum trace_kind;
+  constexpr auto freed = trace_kind::release;
+  recording recorded;
+  recorded.events = {{.address = 100, .size = 100, .kind = reserve},
+                     {.address = 300, .size = 100, .kind = reserve},
+                     {.address = 500, .size = 100, .kind = reserve},
+                     {.address = 150, .size = 400, .kind = freed},
+                     {.address = 120, .size = 450, .kind = reserve},
+                     {.address = 110, .size = 20, .kind = freed},
+                     {.address = 0, .size = 1000, .kind = freed}};
+  using list = std::vector<std::vector<change>>;
+  EXPECT_EQ(changes_in(recorded), (list{{{100, 100}},
+                                        {{300, 100}},
+                                        {{500, 100}},
+                                        {{150, -50}, {300, -100}, {500, -50}},
+                                        {{150, 400}},
+                                        {{110, -20}},
+                                        {{100, -10}, {130, -470}}}));
+}
+
 TEST(memory_map, nothing_is_released_of_no_bytes) {
   using enum trace_kind;
   recording recorded;

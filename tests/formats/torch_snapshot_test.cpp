@@ -398,6 +398,29 @@ TEST(torch_snapshot, without_a_history_is_of_the_first_segments_device) {
   }
 }
 
+TEST(torch_snapshot, of_nothing_is_of_the_first_device) {
+  for (const py& snapshot :
+       {py::list({}), py::dict({{"segments", py::list({})}}),
+        py::dict({{"segments", py::list({})}, {"device_traces", py::list({})}}),
+        py::dict({{"segments", py::list({})},
+                  {"device_traces", py::list({py::list({}), py::list({})})}})}) {
+    const auto recorded = read(snapshot).value();
+    EXPECT_EQ(recorded.device, "cuda:0");
+    EXPECT_TRUE(recorded.events.empty());
+  }
+  // Nor does a segment say of which it is.
+  EXPECT_EQ(read(py::list({py::dict({{"address", 0x100}})})).value().device, "cuda:0");
+}
+
+TEST(torch_snapshot, with_a_history_is_of_its_device_whatever_the_segments_say) {
+  const py segments = py::list({py::dict({{"device", 3}, {"address", 0x100}})});
+  const py traces = py::list({py::list({}), py::list({entry("alloc", 2, 2, 100)})});
+  const auto recorded = read(py::dict({{"segments", segments}, {"device_traces", traces}})).value();
+  EXPECT_EQ(recorded.device, "cuda:1");
+  EXPECT_EQ(recorded.events,
+            (std::vector<trace_event>{{.address = 2, .size = 2, .kind = allocate}}));
+}
+
 TEST(torch_snapshot, refuses_pickles_of_something_else) {
   const auto refusal = [](const py& snapshot) { return read(snapshot).error().detail; };
   const std::string none = "not a PyTorch snapshot: ";
