@@ -137,6 +137,16 @@ TEST(summary, of_nothing_is_nothing) {
   EXPECT_EQ(0u, summary.out_of_memory);
 }
 
+TEST(summary, of_what_holds_no_bytes_has_no_moment) {
+  const peak_summary summary =
+      summarize(recording_of({event_at(5, trace_kind::marker, 0), allocate(6, 100, 0),
+                              event_at(7, trace_kind::deallocate, 200)}));
+  EXPECT_EQ((holding{0, 0}), summary.live);
+  EXPECT_EQ(0u, summary.time);
+  EXPECT_TRUE(summary.by_size.empty());
+  EXPECT_EQ(1u, summary.allocations);
+}
+
 TEST(summary, takes_what_was_reserved_from_the_recording) {
   trace_event more = event_at(1, trace_kind::reserve, 1);
   more.size = 100;

@@ -42,8 +42,15 @@ class pattern_tests : public ::testing::TestWithParam<bool> {
 
   void* at(std::uint64_t offset) const { return static_cast<std::byte*>(memory_) + offset; }
 
+  /// Nothing happens on it unless somebody waits for it.
+  static std::shared_ptr<sim::machine> lazy_machine() {
+    sim::machine_options options;
+    options.mode = sim::progress::manual;
+    return sim::machine::create(options).value();
+  }
+
   static constexpr std::uint64_t size = 1 << 20;
-  std::shared_ptr<sim::machine> machine_ = sim::machine::create().value();
+  std::shared_ptr<sim::machine> machine_ = lazy_machine();
   std::shared_ptr<runtime> runtime_ = runtime::open_simulated(machine_).value();
   device gpu_ = runtime_->device(device_id{0}).value();
   stream first_ = stream::create(gpu_).value();
@@ -126,12 +133,21 @@ TEST_P(pattern_tests, are_checked_behind_the_stream_that_wrote_them) {
 TEST_P(pattern_tests, are_checked_however_many_there_are) {
   patterns checked{gpu_, runtime_->driver(), GetParam(), 2};
   const step block{.size = 64, .block = 0};
+  const auto waits = [&, before = machine_->calls(driver::call::stream_synchronize)] {
+    return machine_->calls(driver::call::stream_synchronize) - before;
+  };
   checked.write(block, memory_, first_);
   for (int i = 0; i < 4000; ++i) checked.queue_check(block, memory_, first_);
   checked.write(step{.size = 64, .block = 1}, memory_, first_);
-  for (int i = 0; i < 1000; ++i) checked.queue_check(block, memory_, i % 2 == 0 ? first_ : second_);
+  for (int i = 0; i < 96; ++i) checked.queue_check(block, memory_, first_);
+  EXPECT_EQ(0u, waits());
+  // The buffer is full: one wait for what there is.
+  for (int i = 0; i < 904; ++i) checked.queue_check(block, memory_, i % 2 == 0 ? first_ : second_);
+  EXPECT_EQ(1u, waits());
   EXPECT_EQ(1000u, checked.mismatches());
+  EXPECT_EQ(3u, waits()) << "for both streams";
   EXPECT_EQ(1000u, checked.mismatches());
+  EXPECT_EQ(3u, waits()) << "there is nothing to wait for";
 }
 
 TEST_P(pattern_tests, free_what_they_copy_to) {

@@ -449,6 +449,7 @@ TEST(names, are_near_where_few_letters_differ) {
 TEST(names, devices_are_read) {
   EXPECT_EQ((target{}), parse_target("sim").value());
   EXPECT_EQ((target{.simulated = false, .device = 0}), parse_target("cuda").value());
+  EXPECT_EQ((target{.simulated = false, .device = 0}), parse_target("cuda:0").value());
   EXPECT_EQ((target{.simulated = false, .device = 12}), parse_target("cuda:12").value());
   EXPECT_EQ("cuda:12", to_string(target{.simulated = false, .device = 12}));
   EXPECT_EQ("sim", to_string(target{}));
