@@ -59,9 +59,13 @@ TEST(memory_map, memory_comes_and_goes_with_blocks_where_no_reservation_is_recor
   using list = std::vector<std::vector<change>>;
   EXPECT_EQ(changes_in(recorded),
             (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1000, -512}}, {{0x1200, -1024}}}));
+  // What lies below stays.
+  std::swap(recorded.events[2], recorded.events[3]);
+  EXPECT_EQ(changes_in(recorded),
+            (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1200, -1024}}, {{0x1000, -512}}}));
   // Freed in two steps, it stays until the second.
   recorded.real_addresses = false;
-  recorded.events[2].kind = deallocate;
+  recorded.events[2] = {.address = 0x1000, .size = 100, .kind = deallocate};
   recorded.events[3] = {.address = 0x1000, .size = 100, .kind = reusable};
   const std::uint64_t first = std::uint64_t{1} << 40;
   EXPECT_EQ(changes_in(recorded),
