@@ -461,6 +461,37 @@ TEST(torch_snapshot, is_not_led_on_an_endless_walk) {
   EXPECT_THAT(read.error().detail, HasSubstr("too often"));
 }
 
+/// A stack of a thousand frames, named by two thousand entries, as Python writes what is shared.
+TEST(torch_snapshot, walks_once_through_a_stack_that_is_shared) {
+  std::string bytes{"\x80\x04]\x94("};
+  for (int i = 0; i < 1000; ++i) bytes += "}";
+  bytes += "e0";  // the frames stay in the memo
+  bytes +=
+      "}(\x8c\x08"
+      "segments]"
+      "\x8c\x0d"
+      "device_traces](](";
+  std::string shared =
+      "}(\x8c\x06"
+      "action\x8c\x05"
+      "alloc\x8c\x06"
+      "framesh";
+  shared.push_back('\0');
+  for (int i = 0; i < 2000; ++i) bytes += shared + "u";
+  bytes += "eeu.";
+  const auto read = formats::read_torch_snapshot(bytes, "x");
+  ASSERT_TRUE(read) << read.error().message();
+  ASSERT_EQ(read->stacks.size(), 1u);
+  EXPECT_EQ(read->stacks[0], std::vector<std::uint32_t>(1000, 0));
+  std::size_t allocations = 0;
+  for (const trace_event& each : read->events) {
+    if (each.kind != allocate) continue;
+    EXPECT_EQ(each.other, 1u);
+    ++allocations;
+  }
+  EXPECT_EQ(allocations, 2000u);
+}
+
 TEST(torch_snapshot, reads_back_what_it_exports) {
   const auto read =
       formats::read_recording(data_file("snapshots/gpt2_two_steps.expandable.snapshot.pickle.gz"))
