@@ -222,9 +222,8 @@ std::vector<lifetime> lifetimes_between(const script& script, std::uint64_t from
                                           [&](const step& each) { return each.time < from; });
   const auto last = std::partition_point(first, script.steps.end(),
                                          [&](const step& each) { return each.time <= to; });
-  constexpr std::uint32_t unborn = std::numeric_limits<std::uint32_t>::max();
   const auto length = static_cast<std::uint32_t>(last - first);
-  std::vector<lifetime> lifetimes(script.blocks, lifetime{0, unborn, length + 1});
+  std::vector<lifetime> lifetimes(script.blocks);  // of no bytes until they are allocated
   // Step 0 is the moment before the first: what is alive then was there already.
   for (auto step_at = script.steps.begin(); step_at != last; ++step_at) {
     const auto index = step_at < first ? 0U : static_cast<std::uint32_t>(step_at - first) + 1;
@@ -232,9 +231,8 @@ std::vector<lifetime> lifetimes_between(const script& script, std::uint64_t from
     if (step_at->action == action::allocate) block = {rounded(step_at->size), index, length + 1};
     if (step_at->action == action::free) block.end = index;
   }
-  std::erase_if(lifetimes, [](const lifetime& each) {
-    return each.begin == unborn || each.size == 0 || each.begin >= each.end;
-  });
+  std::erase_if(lifetimes,
+                [](const lifetime& each) { return each.size == 0 || each.begin >= each.end; });
   return lifetimes;
 }
 

@@ -83,6 +83,28 @@ TEST_F(c_allocators, serve_a_size_and_stream_from_the_threads_cache) {
   EXPECT_EQ(stats().frees, 3u);
 }
 
+TEST_F(c_allocators, serve_no_stream_from_the_cache_of_another) {
+  ASSERT_OK(weir_stream_wrap(runtime, 0, nullptr, &legacy));
+  const std::vector<weir_stream*> streams{nullptr, stream, other};
+  for (weir_stream* const cached : streams) {
+    for (weir_stream* const asking : streams) {
+      if (asking == cached) continue;
+      void* const first = allocate(4096, cached);
+      occupy(cached == nullptr ? legacy : cached);  // else it may go to any stream
+      EXPECT_OK(weir_allocator_deallocate(memory, first, cached));
+      void* const second = allocate(4096, asking);
+      EXPECT_NE(second, first);
+      EXPECT_EQ(block_at(second).stream, asking == nullptr ? legacy_id() : id(asking));
+      EXPECT_OK(weir_allocator_deallocate(memory, second, asking));
+      EXPECT_EQ(allocate(4096, cached), first) << "it was kept for its stream";
+      EXPECT_OK(weir_allocator_deallocate(memory, first, cached));
+      wait_for_all();
+      EXPECT_OK(weir_allocator_empty_cache(memory, nullptr));
+    }
+  }
+  EXPECT_OK(weir_stream_close(legacy));
+}
+
 TEST_F(c_allocators, free_on_the_stream_that_is_named) {
   const auto bound_after = [&](const std::function<weir_error(void*)>& free) {
     void* const p = allocate(3 * mib, stream);

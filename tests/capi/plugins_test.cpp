@@ -216,6 +216,31 @@ TEST_F(plugins, of_torch_keep_memory_for_the_streams_that_were_recorded) {
   }
 }
 
+TEST_F(plugins, of_torch_record_streams_on_whatever_device_the_memory_is) {
+  const raw_stream stream{1};
+  const raw_stream other{1};
+  void* const p = weir_torch_malloc(3 * mib, 1, stream.native);
+  ASSERT_NE(p, nullptr) << weir_last_error_message();
+  ASSERT_EQ(weir_fill(p, 1, 3 * mib, other.handle), weir_ok);  // stays queued
+  weir_torch_record_stream(p, other.native);
+  ASSERT_EQ(weir_stream_synchronize(stream.handle), weir_ok);
+  weir_torch_free(p, 3 * mib, 1, stream.native);
+  EXPECT_EQ(stats_of(1).pending, 3 * mib);
+  EXPECT_TRUE(reported.take().empty());
+
+  weir_torch_record_stream(p, other.native);  // freed, as only its own allocator knows
+  auto errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code, errc::double_free);
+  weir_torch_record_stream(&errors, nullptr);
+  errors = reported.take();
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].code, errc::foreign_pointer);
+  EXPECT_EQ(errors[0].detail, "of none of the process's allocators");
+  ASSERT_EQ(weir_stream_synchronize(other.handle), weir_ok);
+  weir_torch_empty_cache();
+}
+
 TEST_F(plugins, of_torch_give_back_and_limit) {
   weir_allocator* memory = nullptr;
   ASSERT_EQ(weir_default_allocator(0, &memory), weir_ok);

@@ -59,9 +59,13 @@ TEST(memory_map, memory_comes_and_goes_with_blocks_where_no_reservation_is_recor
   using list = std::vector<std::vector<change>>;
   EXPECT_EQ(changes_in(recorded),
             (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1000, -512}}, {{0x1200, -1024}}}));
+  // What lies below stays.
+  std::swap(recorded.events[2], recorded.events[3]);
+  EXPECT_EQ(changes_in(recorded),
+            (list{{{0x1000, 512}}, {{0x1200, 1024}}, {{0x1200, -1024}}, {{0x1000, -512}}}));
   // Freed in two steps, it stays until the second.
   recorded.real_addresses = false;
-  recorded.events[2].kind = deallocate;
+  recorded.events[2] = {.address = 0x1000, .size = 100, .kind = deallocate};
   recorded.events[3] = {.address = 0x1000, .size = 100, .kind = reusable};
   const std::uint64_t first = std::uint64_t{1} << 40;
   EXPECT_EQ(changes_in(recorded),
@@ -145,6 +149,27 @@ TEST(memory_map, joins_and_splits_what_is_reserved) {
   EXPECT_EQ(after(reserve, 260, 120), (ranges{{130, 190}, {260, 380}}));
   EXPECT_EQ(after(freed, 0, UINT64_MAX), ranges{});
   EXPECT_EQ(after(reserve, UINT64_MAX - 10, 100), (ranges{{UINT64_MAX - 10, UINT64_MAX}}));
+}
+
+TEST(memory_map, tells_each_piece_that_comes_or_goes) {
+  using enum trace_kind;
+  constexpr auto freed = trace_kind::release;
+  recording recorded;
+  recorded.events = {{.address = 100, .size = 100, .kind = reserve},
+                     {.address = 300, .size = 100, .kind = reserve},
+                     {.address = 500, .size = 100, .kind = reserve},
+                     {.address = 150, .size = 400, .kind = freed},
+                     {.address = 120, .size = 450, .kind = reserve},
+                     {.address = 110, .size = 20, .kind = freed},
+                     {.address = 0, .size = 1000, .kind = freed}};
+  using list = std::vector<std::vector<change>>;
+  EXPECT_EQ(changes_in(recorded), (list{{{100, 100}},
+                                        {{300, 100}},
+                                        {{500, 100}},
+                                        {{150, -50}, {300, -100}, {500, -50}},
+                                        {{150, 400}},
+                                        {{110, -20}},
+                                        {{100, -10}, {130, -470}}}));
 }
 
 TEST(memory_map, nothing_is_released_of_no_bytes) {

@@ -398,6 +398,29 @@ TEST(torch_snapshot, without_a_history_is_of_the_first_segments_device) {
   }
 }
 
+TEST(torch_snapshot, of_nothing_is_of_the_first_device) {
+  for (const py& snapshot :
+       {py::list({}), py::dict({{"segments", py::list({})}}),
+        py::dict({{"segments", py::list({})}, {"device_traces", py::list({})}}),
+        py::dict({{"segments", py::list({})},
+                  {"device_traces", py::list({py::list({}), py::list({})})}})}) {
+    const auto recorded = read(snapshot).value();
+    EXPECT_EQ(recorded.device, "cuda:0");
+    EXPECT_TRUE(recorded.events.empty());
+  }
+  // Nor does a segment say of which it is.
+  EXPECT_EQ(read(py::list({py::dict({{"address", 0x100}})})).value().device, "cuda:0");
+}
+
+TEST(torch_snapshot, with_a_history_is_of_its_device_whatever_the_segments_say) {
+  const py segments = py::list({py::dict({{"device", 3}, {"address", 0x100}})});
+  const py traces = py::list({py::list({}), py::list({entry("alloc", 2, 2, 100)})});
+  const auto recorded = read(py::dict({{"segments", segments}, {"device_traces", traces}})).value();
+  EXPECT_EQ(recorded.device, "cuda:1");
+  EXPECT_EQ(recorded.events,
+            (std::vector<trace_event>{{.address = 2, .size = 2, .kind = allocate}}));
+}
+
 TEST(torch_snapshot, refuses_pickles_of_something_else) {
   const auto refusal = [](const py& snapshot) { return read(snapshot).error().detail; };
   const std::string none = "not a PyTorch snapshot: ";
@@ -436,6 +459,37 @@ TEST(torch_snapshot, is_not_led_on_an_endless_walk) {
   const auto read = formats::read_torch_snapshot(bytes, "x");
   ASSERT_FALSE(read);
   EXPECT_THAT(read.error().detail, HasSubstr("too often"));
+}
+
+/// A stack of a thousand frames, named by two thousand entries, as Python writes what is shared.
+TEST(torch_snapshot, walks_once_through_a_stack_that_is_shared) {
+  std::string bytes{"\x80\x04]\x94("};
+  for (int i = 0; i < 1000; ++i) bytes += "}";
+  bytes += "e0";  // the frames stay in the memo
+  bytes +=
+      "}(\x8c\x08"
+      "segments]"
+      "\x8c\x0d"
+      "device_traces](](";
+  std::string shared =
+      "}(\x8c\x06"
+      "action\x8c\x05"
+      "alloc\x8c\x06"
+      "framesh";
+  shared.push_back('\0');
+  for (int i = 0; i < 2000; ++i) bytes += shared + "u";
+  bytes += "eeu.";
+  const auto read = formats::read_torch_snapshot(bytes, "x");
+  ASSERT_TRUE(read) << read.error().message();
+  ASSERT_EQ(read->stacks.size(), 1u);
+  EXPECT_EQ(read->stacks[0], std::vector<std::uint32_t>(1000, 0));
+  std::size_t allocations = 0;
+  for (const trace_event& each : read->events) {
+    if (each.kind != allocate) continue;
+    EXPECT_EQ(each.other, 1u);
+    ++allocations;
+  }
+  EXPECT_EQ(allocations, 2000u);
 }
 
 TEST(torch_snapshot, reads_back_what_it_exports) {

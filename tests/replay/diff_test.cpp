@@ -108,6 +108,21 @@ TEST(summary, takes_an_address_that_comes_again_for_another_block) {
   EXPECT_EQ(46u, summary.allocated_bytes);
 }
 
+TEST(summary, takes_only_what_ends_a_block_for_its_end) {
+  // The allocator's own memory has the address of its first block.
+  for (const trace_kind kind :
+       {trace_kind::reusable, trace_kind::record_stream, trace_kind::reserve, trace_kind::release,
+        trace_kind::out_of_memory, trace_kind::marker}) {
+    const peak_summary summary = summarize(recording_of(
+        {allocate(1, 100, 10), event_at(2, kind, 100), allocate(3, 200, 5),
+         event_at(4, trace_kind::deallocate, 100), event_at(5, trace_kind::deallocate, 200)}));
+    EXPECT_EQ((holding{15, 2}), summary.live) << static_cast<int>(kind);
+    EXPECT_EQ(3u, summary.time);
+    EXPECT_EQ(2u, summary.allocations);
+    EXPECT_EQ(kind == trace_kind::out_of_memory ? 1u : 0u, summary.out_of_memory);
+  }
+}
+
 TEST(summary, of_nothing_is_nothing) {
   const peak_summary summary = summarize(recording{});
   EXPECT_EQ(0u, summary.live.bytes);
@@ -120,6 +135,16 @@ TEST(summary, of_nothing_is_nothing) {
   EXPECT_EQ(0u, summary.allocated_bytes);
   EXPECT_EQ(0u, summary.reserved_peak);
   EXPECT_EQ(0u, summary.out_of_memory);
+}
+
+TEST(summary, of_what_holds_no_bytes_has_no_moment) {
+  const peak_summary summary =
+      summarize(recording_of({event_at(5, trace_kind::marker, 0), allocate(6, 100, 0),
+                              event_at(7, trace_kind::deallocate, 200)}));
+  EXPECT_EQ((holding{0, 0}), summary.live);
+  EXPECT_EQ(0u, summary.time);
+  EXPECT_TRUE(summary.by_size.empty());
+  EXPECT_EQ(1u, summary.allocations);
 }
 
 TEST(summary, takes_what_was_reserved_from_the_recording) {

@@ -42,8 +42,15 @@ class pattern_tests : public ::testing::TestWithParam<bool> {
 
   void* at(std::uint64_t offset) const { return static_cast<std::byte*>(memory_) + offset; }
 
+  /// Nothing happens on it unless somebody waits for it.
+  static std::shared_ptr<sim::machine> lazy_machine() {
+    sim::machine_options options;
+    options.mode = sim::progress::manual;
+    return sim::machine::create(options).value();
+  }
+
   static constexpr std::uint64_t size = 1 << 20;
-  std::shared_ptr<sim::machine> machine_ = sim::machine::create().value();
+  std::shared_ptr<sim::machine> machine_ = lazy_machine();
   std::shared_ptr<runtime> runtime_ = runtime::open_simulated(machine_).value();
   device gpu_ = runtime_->device(device_id{0}).value();
   stream first_ = stream::create(gpu_).value();
@@ -126,12 +133,21 @@ TEST_P(pattern_tests, are_checked_behind_the_stream_that_wrote_them) {
 TEST_P(pattern_tests, are_checked_however_many_there_are) {
   patterns checked{gpu_, runtime_->driver(), GetParam(), 2};
   const step block{.size = 64, .block = 0};
+  const auto waits = [&, before = machine_->calls(driver::call::stream_synchronize)] {
+    return machine_->calls(driver::call::stream_synchronize) - before;
+  };
   checked.write(block, memory_, first_);
   for (int i = 0; i < 4000; ++i) checked.queue_check(block, memory_, first_);
   checked.write(step{.size = 64, .block = 1}, memory_, first_);
-  for (int i = 0; i < 1000; ++i) checked.queue_check(block, memory_, i % 2 == 0 ? first_ : second_);
+  for (int i = 0; i < 96; ++i) checked.queue_check(block, memory_, first_);
+  EXPECT_EQ(0u, waits());
+  // The buffer is full: one wait for what there is.
+  for (int i = 0; i < 904; ++i) checked.queue_check(block, memory_, i % 2 == 0 ? first_ : second_);
+  EXPECT_EQ(1u, waits());
   EXPECT_EQ(1000u, checked.mismatches());
+  EXPECT_EQ(3u, waits()) << "for both streams";
   EXPECT_EQ(1000u, checked.mismatches());
+  EXPECT_EQ(3u, waits()) << "there is nothing to wait for";
 }
 
 TEST_P(pattern_tests, free_what_they_copy_to) {
@@ -285,6 +301,7 @@ TEST_F(driver_pool_tests, keeps_what_it_has_and_tells_the_most_since_it_was_aske
   EXPECT_EQ(64 * mebibyte, backend_->take_reserved_peak());
   backend_->free(block, first_);
   EXPECT_TRUE(first_.ref().synchronize());
+  EXPECT_EQ(64 * mebibyte, backend_->take_reserved_peak());
   EXPECT_EQ(64 * mebibyte, backend_->take_reserved_peak()) << "it releases nothing by itself";
   backend_->free(nullptr, first_);
   EXPECT_EQ(memory_stats{}, backend_->stats());
@@ -364,6 +381,42 @@ TEST(driver_pool, needs_the_device_s_context) {
   EXPECT_EQ(errc::driver_error, refused.code());
   EXPECT_EQ("cuCtxPushCurrent", refused.error().call);
   EXPECT_EQ(0u, machine->calls(driver::call::mem_pool_create));
+}
+
+TEST(driver_pool, has_memory_of_its_device) {
+  sim::machine_options two;
+  two.devices.resize(2);
+  const auto machine = sim::machine::create(two).value();
+  const auto opened = runtime::open_simulated(machine).value();
+  for (const int number : {1, 0}) {
+    const device gpu = opened->device(device_id{number}).value();
+    const stream queue = stream::create(gpu).value();
+    const bytes before = machine->used(gpu.id());
+    const bytes before_elsewhere = machine->used(device_id{1 - number});
+    const auto pool = make_driver_pool_backend(gpu, {}).value();
+    void* const block = pool->allocate(step{.size = 5 << 20}, queue);
+    ASSERT_NE(nullptr, block);
+    EXPECT_EQ(bytes{32 << 20}, machine->used(gpu.id()) - before);
+    EXPECT_EQ(before_elsewhere, machine->used(device_id{1 - number}));
+    pool->free(block, queue);
+    EXPECT_TRUE(queue.ref().synchronize());
+    EXPECT_EQ(bytes{32 << 20}, machine->used(gpu.id()) - before) << "which it keeps";
+    pool->close();
+    EXPECT_EQ(before, machine->used(gpu.id()));
+  }
+}
+
+TEST(driver_pool, is_not_made_where_the_driver_refuses) {
+  const auto machine = sim::machine::create().value();
+  const auto opened = runtime::open_simulated(machine).value();
+  const device gpu = opened->device(device_id{0}).value();
+  using driver::call;
+  for (const call refusing : {call::mem_pool_create, call::mem_pool_set_attribute}) {
+    machine->fail(refusing, 1, driver::CUDA_ERROR_UNKNOWN);
+    const auto refused = make_driver_pool_backend(gpu, {});
+    EXPECT_EQ(errc::driver_error, refused.code());
+    EXPECT_EQ(driver::info(refusing).symbol, refused.error().call);
+  }
 }
 
 TEST(driver_pool, needs_a_device_that_has_pools) {

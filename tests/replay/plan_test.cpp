@@ -24,8 +24,21 @@ void expect_valid(const std::vector<lifetime>& blocks, const plan& planned) {
   }
 }
 
+TEST(plan, takes_two_seconds_and_ten_thousand_tries_unless_told_otherwise) {
+  const plan_settings defaults;
+  EXPECT_EQ(std::chrono::seconds{2}, defaults.improve);
+  EXPECT_EQ(10'000u, defaults.tries);
+  EXPECT_EQ(1u, defaults.seed);
+  EXPECT_FALSE(defaults.progress);
+  EXPECT_EQ((lifetime{0, 0, 0}), lifetime{});
+}
+
 TEST(plan, nothing_needs_no_room) {
   const plan planned = make_plan({});
+  EXPECT_TRUE(planned.offsets.empty());
+  EXPECT_EQ(0u, planned.first_height);
+  EXPECT_EQ(0u, planned.tries);
+  EXPECT_EQ(0, planned.search_time.count());
   EXPECT_EQ(0u, planned.height);
   EXPECT_EQ(0u, planned.bound);
   EXPECT_EQ(0.0, planned.ratio());

@@ -1,6 +1,8 @@
 // Replays on a driver that is opened as a real one is; a simulated machine is behind it.
 #include <gtest/gtest.h>
+#include <time.h>
 
+#include <chrono>
 #include <set>
 #include <thread>
 
@@ -72,6 +74,38 @@ TEST(real_device, plays_what_the_simulator_plays_and_checks_it) {
     EXPECT_GT(there.driver_time.count(), 0);
     EXPECT_GT(there.play_time.count(), 0);
   }
+}
+
+std::chrono::nanoseconds thread_time() {
+  timespec used{};
+  EXPECT_EQ(0, ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used));
+  return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
+}
+
+/// Has the first allocation wait for work of another thread.
+struct waiting_sink final : event_sink {
+  void on_event(const memory_event& event) noexcept override {
+    if (event.kind != memory_event_kind::allocate || has_waited) return;
+    has_waited = true;
+    std::thread{[] {
+      while (thread_time() < work) {
+      }
+    }}.join();
+  }
+  static constexpr std::chrono::milliseconds work{50};
+  bool has_waited = false;
+};
+
+TEST(real_device, takes_its_time_where_the_simulator_takes_the_processors) {
+  settings slow = real(policy::balanced);
+  waiting_sink sink;
+  slow.observer = &sink;
+  EXPECT_GE(play(three_threads(), slow).value().play_time, waiting_sink::work);
+  slow = {};
+  sink = {};
+  slow.observer = &sink;
+  EXPECT_LT(play(three_threads(), slow).value().play_time, waiting_sink::work);
+  EXPECT_TRUE(sink.has_waited);
 }
 
 TEST(real_device, counts_the_policys_calls_and_not_what_writes_patterns) {

@@ -228,6 +228,36 @@ TEST(replay, lets_an_observer_see_all_that_happens_and_frees_what_is_left) {
   EXPECT_TRUE(none.kinds.empty());
 }
 
+/// Overwrites the first block as the second is allocated. Simulated memory lies at its addresses
+/// in this process, too.
+struct spoiling_sink final : event_sink {
+  void on_event(const memory_event& event) noexcept override {
+    if (event.kind != memory_event_kind::allocate) return;
+    if (first != nullptr) *first = 0;
+    first = reinterpret_cast<std::uint32_t*>(event.address);
+  }
+  std::uint32_t* first = nullptr;
+};
+
+TEST(replay, tells_of_blocks_that_something_else_wrote_to) {
+  const auto mismatches = [](std::initializer_list<trace_event> events, bool spoils = true) {
+    spoiling_sink sink;
+    settings checked{.lag = std::chrono::nanoseconds{0}, .verify = true};
+    if (spoils) checked.observer = &sink;
+    return play(make_script(recording_of(events)), checked).value().mismatches;
+  };
+  const trace_event first = allocate(1000, 100, 20 * mib);
+  const trace_event second = allocate(2000, 200, 40 * mib);
+  const trace_event free_first = event_at(3000, trace_kind::deallocate, 100);
+  const trace_event free_second = event_at(4000, trace_kind::deallocate, 200);
+  EXPECT_EQ(0u, mismatches({first, second, free_first, free_second}, false));
+  EXPECT_EQ(1u, mismatches({first, second, free_first, free_second}));
+  EXPECT_EQ(1u, mismatches({first, second, free_second})) << "of what is left alive, too";
+  // Where it was used on another stream it is looked at there, too.
+  EXPECT_EQ(2u, mismatches({first, second, event_at(2500, trace_kind::record_stream, 100, 1),
+                            free_first, free_second}));
+}
+
 /// One stream's memory goes to another that asks for it a microsecond later.
 TEST(replay, work_takes_as_long_as_the_settings_say) {
   const script steps = make_script(recording_of({allocate(1000, 100, 20 * mib, 0),
@@ -339,7 +369,35 @@ TEST(replay, one_device_alone_is_the_default) {
   EXPECT_EQ(policy::balanced, defaults.policy);
   EXPECT_EQ(target{}, defaults.target);
   EXPECT_EQ(std::chrono::milliseconds{1}, defaults.lag);
+  EXPECT_EQ(bytes{0}, defaults.capacity);
+  EXPECT_EQ("", defaults.driver);
+  EXPECT_EQ(0u, defaults.samples);
   EXPECT_FALSE(defaults.verify);
+  EXPECT_EQ(nullptr, defaults.observer);
+  EXPECT_FALSE(defaults.progress);
+}
+
+TEST(replay, an_outcome_and_a_sample_begin_as_nothing) {
+  const outcome nothing;
+  EXPECT_EQ(0u, nothing.streams);
+  EXPECT_EQ(0u, nothing.allocations);
+  EXPECT_EQ(0u, nothing.requested_peak);
+  EXPECT_EQ(0u, nothing.reserved_peak);
+  EXPECT_EQ(0u, nothing.driver_calls);
+  EXPECT_EQ(0, nothing.driver_time.count());
+  EXPECT_EQ(0, nothing.steady_driver_time.count());
+  EXPECT_EQ(0, nothing.steady_time.count());
+  EXPECT_EQ(0u, nothing.waits);
+  EXPECT_EQ(0u, nothing.ooms);
+  EXPECT_EQ(0u, nothing.mismatches);
+  EXPECT_EQ(0u, nothing.events);
+  EXPECT_EQ(0, nothing.play_time.count());
+  EXPECT_EQ(memory_stats{}, nothing.stats);
+  EXPECT_TRUE(nothing.samples.empty());
+  const sample empty;
+  EXPECT_EQ(0u, empty.time);
+  EXPECT_EQ(0u, empty.requested);
+  EXPECT_EQ(0u, empty.reserved);
 }
 
 // --- Names --------------------------------------------------------------------------------------
@@ -391,6 +449,7 @@ TEST(names, are_near_where_few_letters_differ) {
 TEST(names, devices_are_read) {
   EXPECT_EQ((target{}), parse_target("sim").value());
   EXPECT_EQ((target{.simulated = false, .device = 0}), parse_target("cuda").value());
+  EXPECT_EQ((target{.simulated = false, .device = 0}), parse_target("cuda:0").value());
   EXPECT_EQ((target{.simulated = false, .device = 12}), parse_target("cuda:12").value());
   EXPECT_EQ("cuda:12", to_string(target{.simulated = false, .device = 12}));
   EXPECT_EQ("sim", to_string(target{}));

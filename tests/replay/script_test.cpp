@@ -116,10 +116,26 @@ TEST(script, the_first_fifth_of_the_events_is_warm_up) {
   EXPECT_EQ(std::chrono::nanoseconds{10}, few.steady_time);
 }
 
+TEST(script, a_step_begins_as_nothing_on_the_first_stream_and_thread) {
+  const step empty;
+  EXPECT_EQ(0u, empty.time);
+  EXPECT_EQ(0u, empty.size);
+  EXPECT_EQ(0u, empty.block);
+  EXPECT_EQ(0u, empty.stream);
+  EXPECT_EQ(0u, empty.thread);
+  EXPECT_EQ(0u, empty.pool);
+  EXPECT_EQ(action::allocate, empty.action);
+}
+
 TEST(script, nothing_makes_an_empty_script) {
   const script played = make_script(recording{});
   EXPECT_TRUE(played.steps.empty());
+  EXPECT_EQ(0u, played.blocks);
   EXPECT_EQ(0u, played.streams);
+  EXPECT_EQ(0u, played.threads);
+  EXPECT_EQ(0u, played.pools);
+  EXPECT_EQ(0u, played.allocations);
+  EXPECT_EQ(0u, played.events);
   EXPECT_EQ(0u, played.requested_peak);
   EXPECT_EQ(0u, played.warm_up);
   EXPECT_EQ(std::chrono::nanoseconds{0}, played.steady_time);

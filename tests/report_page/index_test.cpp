@@ -388,6 +388,55 @@ TEST_F(long_recording, has_levels_of_a_quarter_of_the_bins_each) {
   expect_tile(15 + 50 + 39 * 5, 39 * 512, 20'000 - 39 * 512, 0);
 }
 
+/// Each bin of the coarser level is of four events: a block that lives while two markers pass, then
+/// nothing. What is reserved grows with the block and goes in the middle of the bin behind it.
+TEST(report_store, has_coarser_levels_with_the_first_of_equal_peaks_and_the_most_reserved) {
+  constexpr std::size_t events = 2056;  // 514 bins, which are two tiles
+  recording_writer writer;
+  const auto add = [&](trace_kind kind, std::uint64_t size) {
+    trace_event& event = writer.add(kind);
+    event.address = 16 * mib;
+    event.size = size;
+  };
+  for (std::uint64_t round = 0; writer.out.events.size() < events; ++round) {
+    const std::uint64_t size = (round % 7 + 1) * mib;
+    add(trace_kind::reserve, size);
+    writer.allocate(16 * mib, size - round);
+    writer.marker("");
+    writer.marker("");
+    writer.deallocate(16 * mib);
+    writer.marker("");
+    add(trace_kind::release, size);
+    writer.marker("");
+  }
+  const page_index index{make_page({writer.out, ""})};
+  EXPECT_EQ(index.layout, "shift 0, bins 2056, levels 2, level shift 2, tile 512");
+  EXPECT_EQ(index.early_pieces, 2U * 5);
+  const auto expect_tile = [&](std::size_t first_piece, std::size_t first, std::size_t count) {
+    unpacker frame = index.piece(first_piece);
+    const numbers times = column(frame, count);
+    const numbers moments = plain(frame, count);
+    const numbers lows = column(frame, count);
+    const numbers reserved = column(frame, count);
+    EXPECT_TRUE(frame.done());
+    unpacker stacks = index.piece(first_piece + 1);
+    const numbers untagged = column(stacks, count);
+    EXPECT_TRUE(stacks.done());
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t bin = first + i;
+      const std::uint64_t size = (bin / 2 % 7 + 1) * mib;
+      const bool has_block = bin % 2 == 0;
+      ASSERT_EQ(times[i], bin * 4000);
+      ASSERT_EQ(moments[i], has_block ? 1U : 0U) << "from the bin's first event, in bin " << bin;
+      ASSERT_EQ(lows[i], 0U);
+      ASSERT_EQ(reserved[i], size);
+      ASSERT_EQ(untagged[i], has_block ? size - bin / 2 : 0U);
+    }
+  };
+  expect_tile(0, 0, 512);
+  expect_tile(5, 512, 2);
+}
+
 TEST_F(long_recording, puts_blocks_into_buckets_by_how_long_they_live) {
   const auto groupings = make_groupings(writer.out, history, tally_sites(writer.out, history));
   const series finest = make_series(writer.out, history, groupings, 1 << 18);

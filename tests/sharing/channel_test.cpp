@@ -152,6 +152,33 @@ TEST(channels, send_when_there_is_room_again) {
   EXPECT_EQ(two.receive(1s).value().content, some_bytes(9));
 }
 
+// The kernel lets a user have as many descriptors under way as a process may have open.
+TEST(channels, wait_where_too_many_descriptors_are_under_way) {
+  const pid_t child = ::fork();  // what it gives up is its own
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(1);  // root may have more
+    auto [one, two] = share_channel::pair().value();
+    const rlimit few{128, 128};
+    if (::setrlimit(RLIMIT_NOFILE, &few) != 0) ::_exit(2);
+    const int number = one.get();
+    result<void> sent;
+    std::size_t count = 0;
+    for (; sent && count < 10'000; ++count) sent = one.send(some_bytes(1), {&number, 1}, 0ms);
+    if (reason_of(sent) != "not_ready: the deadline has passed") ::_exit(3);
+    if (reason_of(one.send(some_bytes(1), {&number, 1}, 5ms)) != reason_of(sent)) ::_exit(4);
+    if (!one.send(some_bytes(2), {}, 0ms)) ::_exit(5);  // which needs none
+    for (std::size_t i = 0; i + 1 < count; ++i)
+      if (!two.receive(0ms)) ::_exit(6);
+    if (two.receive(0ms).value().content != some_bytes(2)) ::_exit(7);
+    ::_exit(one.send(some_bytes(1), {&number, 1}, 20s) ? 0 : 8);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 // A signal ends the system calls that wait, and must not end the wait.
 TEST(channels, wait_through_signals) {
   static std::atomic<int> signals;

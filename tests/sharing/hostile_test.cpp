@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <set>
 #include <thread>
 
 #include "sharing/session.hpp"
@@ -488,6 +489,15 @@ TEST_P(hostile_peer, does_not_read) {
   EXPECT_TRUE(link->send_note({}));
 }
 
+TEST_P(hostile_peer, neither_reads_nor_stops_sending) {
+  const auto grant = link->offer(memory).value();
+  fill_up();
+  for (int i = 0; i < 64; ++i) other->say(sharing::encode_note({}));
+  // It was not asked to release anything: what it sends has nothing to do with that.
+  EXPECT_EQ(reason_of(link->revoke(grant, 10ms)), "not_ready: the deadline has passed");
+  EXPECT_EQ(link->outstanding(), 1u);
+}
+
 // What had no room is sent by the next call, whichever it is, and before what that one sends.
 TEST_P(hostile_peer, hears_late_what_it_had_no_room_for) {
   other->offer(ticket(1), one(good));
@@ -554,6 +564,46 @@ TEST_P(hostile_peer, is_heard_by_who_waits_whoever_reads_its_messages) {
   while_waiting([&] { EXPECT_EQ(code_of(link->revoke(grant, 20s)), std::nullopt); },
                 [&] { other->say(encode_number(packet_kind::closed, grant.number())); });
   EXPECT_EQ(link->outstanding(), 0u);
+}
+
+// A message without room waits for it, as long as the link's limit says.
+TEST_P(hostile_peer, reads_late) {
+  auto [ours, theirs] = share_channel::pair().value();
+  liar slow{std::move(theirs)};
+  slow.say(encode_number(packet_kind::hello, slow.number));
+  const int number = ours.get();
+  auto patient = share_link::open(machine_runtime, std::move(ours), {.limit = 20s}).value();
+  EXPECT_TRUE(slow.end.receive(1s)) << "the greeting";
+  const auto fill = [&] {
+    const std::vector<std::byte> note = sharing::encode_note(std::vector<std::byte>(1024));
+    std::size_t count = 0;
+    while (::send(number, note.data(), note.size(), MSG_DONTWAIT) > 0) ++count;
+    return count;
+  };
+  const pid_t sender = ::gettid();
+  std::atomic<bool> is_sent{false};
+  const auto once_it_waits = [&](const std::function<void()>& act) {
+    while (!is_sent && !is_asleep(sender)) std::this_thread::yield();
+    act();
+  };
+  const std::size_t count = fill();
+  EXPECT_GT(count, 0u);
+  std::thread reader{[&] {
+    once_it_waits([&] {
+      for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(slow.end.receive(1s));
+    });
+  }};
+  EXPECT_EQ(reason_of(patient.send_note(as_note("late"))), "");
+  is_sent = true;
+  reader.join();
+  EXPECT_EQ(slow.end.receive(1s).value().content, sharing::encode_note(as_note("late")));
+
+  EXPECT_GT(fill(), 0u);
+  is_sent = false;
+  std::thread closer{[&] { once_it_waits([&] { slow.end.close(); }); }};
+  EXPECT_EQ(code_of(patient.send_note({})), errc::peer_closed);
+  is_sent = true;
+  closer.join();
 }
 
 TEST_P(hostile_peer, closes_early) {
@@ -804,6 +854,28 @@ TEST(numbers_of_sharing, are_never_used_twice) {
   EXPECT_EQ(sharing::next_number(), first + 1);
   EXPECT_NE(sharing::own_number(), 0u);
   EXPECT_EQ(sharing::own_number(), sharing::own_number());
+}
+
+TEST(numbers_of_sharing, differ_between_the_children_of_a_process) {
+  std::set<std::uint64_t> numbers{sharing::own_number()};
+  for (int i = 0; i < 8; ++i) {  // most likely with process numbers that follow each other
+    int ends[2] = {-1, -1};
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const descriptor reading{ends[0]};
+    const descriptor writing{ends[1]};
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const std::uint64_t number = sharing::own_number();
+      ::_exit(::write(writing.get(), &number, sizeof number) == sizeof number ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+    std::uint64_t number = 0;
+    ASSERT_EQ(::read(reading.get(), &number, sizeof number), ssize_t{sizeof number});
+    EXPECT_TRUE(numbers.insert(number).second) << number;
+  }
 }
 
 }  // namespace

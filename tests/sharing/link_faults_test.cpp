@@ -200,7 +200,10 @@ TEST_F(link_faults, of_legacy_memory_close_it_again) {
     EXPECT_EQ(good->mapped_at(), plain);
     EXPECT_EQ(good->size(), 2_MiB);
     EXPECT_EQ(own_handles::closed.size(), 2u);
+    const std::uint64_t waits = machine->calls(call::ctx_synchronize);
     EXPECT_TRUE(good->close());
+    EXPECT_EQ(machine->calls(call::ctx_synchronize), waits + 1) << "for work that uses it";
+    EXPECT_EQ(good->mapped_at(), 0u);
     EXPECT_EQ(own_handles::closed, (addresses{plain, other, plain}));
     EXPECT_EQ(from.outstanding(), 0u);
   }

@@ -168,6 +168,10 @@ class Export(Case):
         self.assertTrue(all(each["live"] <= each["reserved"] for each in counters))
         self.assertEqual(sum(each["ph"] == "b" for each in events), 3)
 
+    def test_progress_is_shown_on_a_terminal(self):
+        self.expect_progress("playing", "export", self.small, "-o", self.folder / "out", "--format", "csv",
+                             "--place", "balanced")
+
     def test_nothing_is_overwritten_unless_asked(self):
         path = self.folder / "there"
         path.write_text("precious")

@@ -83,6 +83,21 @@ class Case(unittest.TestCase):
         self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
         return ran
 
+    def expect_progress(self, title, *words):
+        """On a terminal the progress is shown up to its end, and disappears."""
+        ours, its = pty.openpty()
+        try:
+            ran = running.run(arguments.weir, map(str, words), capture_output=False,
+                              stdout=subprocess.DEVNULL, stderr=its)
+            self.assertEqual(ran.returncode, 0)
+            shown = ""
+            while not shown.endswith("\033[K"):
+                shown += os.read(ours, 1 << 16).decode()
+        finally:
+            os.close(its)
+            os.close(ours)
+        self.assertTrue(shown.endswith(f"\r{title} [{'#' * 40}] 100 %\r\033[K"), (words, shown))
+
 
 class Replay(Case):
     def rows(self, *words, code=0, **environment):
@@ -242,6 +257,10 @@ class Replay(Case):
             self.assertEqual(ran.stdout, "")
             self.assertNotEqual(ran.stderr, "")
         self.expect(weir("replay"), 64)
+
+    def test_progress_is_shown_on_a_terminal(self):
+        self.expect_progress("replaying", "replay", self.small, "--policy", "all", "--jobs", "1")
+        self.expect_progress("replaying", "replay", self.small, self.small, "--jobs", "1")
 
     def test_files_that_cannot_be_read(self):
         empty = self.folder / "empty.trace"

@@ -81,6 +81,15 @@ class Report(Case):
         index = Index(self.page.read_text())
         self.assertEqual((index.file, index.real, index.placed_by), ("two.pickle", 1, ""))
 
+    def test_progress_is_of_every_policy_that_is_played(self):
+        def report(*words, trace=self.small):
+            self.expect_progress("playing", "report", trace, "-o", self.page, "-f", *words)
+        report()  # of the three one places the blocks, too
+        report("--policy", "compact,driver-pool", "--place", "throughput")
+        report("--policy", "none")
+        # Blocks that have addresses are not placed.
+        report("--policy", "balanced,compact", trace=snapshot(self.folder / "two.pickle"))
+
     def test_nothing_is_overwritten_unless_asked(self):
         self.page.write_text("precious")
         ran = self.report(self.small, code=2)

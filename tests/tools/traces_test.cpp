@@ -112,6 +112,18 @@ TEST(progress_line, is_told_by_its_parts_how_far_they_are) {
   EXPECT_EQ(next_print(line, terminal), bar(20, " 50"));
 }
 
+TEST(progress_line, shows_its_end_however_soon_it_comes) {
+  other_stderr terminal{other_stderr::kind::terminal};
+  progress_line line{"playing", 1000};
+  line.add(999);
+  line.add(1);
+  std::string text;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+  while (!text.ends_with("] 100 %") && std::chrono::steady_clock::now() < end)
+    text += terminal.read();
+  EXPECT_TRUE(text.ends_with(bar(40, "100"))) << text;
+}
+
 TEST(progress_line, of_nothing_is_complete) {
   other_stderr terminal{other_stderr::kind::terminal};
   progress_line line{"playing", 0};

@@ -1,6 +1,7 @@
 // weir report: a recording as one HTML file that opens anywhere.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -68,7 +69,9 @@ result<void> play(const recording& recording, const std::vector<replay::policy>&
                   std::optional<report::placement>& placement) {
   if (policies.empty() && !placing) return {};
   const replay::script script = replay::make_script(recording);
-  progress_line bar{"playing", script.steps.size() * (policies.size() + (placing ? 1 : 0))};
+  const bool is_played_apart =
+      placing && std::find(policies.begin(), policies.end(), *placing) == policies.end();
+  progress_line bar{"playing", script.steps.size() * (policies.size() + (is_played_apart ? 1 : 0))};
   const auto settings = [&](replay::policy policy) {
     replay::settings out{.policy = policy, .capacity = recording.device_capacity, .samples = 1000};
     out.progress = bar.part();
@@ -84,7 +87,7 @@ result<void> play(const recording& recording, const std::vector<replay::policy>&
       source.policies.push_back(std::move(outcome));
     }
   }
-  if (placing && !placement) {
+  if (is_played_apart) {
     WEIR_TRY_VALUE(outcome, report::place(script, settings(*placing)));
     placement = std::move(outcome.first);
   }

@@ -73,7 +73,8 @@ void progress_line::add(std::uint64_t more) {
   if (!visible_) return;
   const std::unique_lock lock{mutex_, std::try_to_lock};
   const auto now = std::chrono::steady_clock::now();
-  if (!lock || now - last_ < std::chrono::milliseconds{100}) return;
+  const bool is_end = more != 0 && done == total_;  // which is shown however soon it comes
+  if (!lock || (!is_end && now - last_ < std::chrono::milliseconds{100})) return;
   last_ = now;
   print(done);
 }

@@ -32,8 +32,8 @@ void print_error(std::string_view subcommand, std::string_view message);
 /// The same for an error, which may come without a detail.
 void print_error(std::string_view subcommand, const error& error);
 
-/// One line that shows the progress of long work, where the error output is a terminal; elsewhere
-/// nothing. Any thread.
+/// One line that shows the progress of long work, ten times a second at most and at its end, where
+/// the error output is a terminal; elsewhere nothing. Any thread.
 class progress_line {
  public:
   progress_line(std::string title, std::uint64_t total);
