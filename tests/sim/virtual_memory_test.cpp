@@ -353,6 +353,42 @@ TEST_F(virtual_memory, access_is_set_on_whole_mappings_without_a_gap) {
   EXPECT_EQ(grant(range, 2 * unit), CUDA_SUCCESS);
 }
 
+TEST_F(virtual_memory, access_that_the_system_refuses_is_not_given) {
+  const CUdeviceptr range = reserve(2 * unit);
+  back(range, unit);
+  CUmemAllocationProp wanted = properties();
+  wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  CUmemGenericAllocationHandle on_host = 0;
+  ASSERT_EQ(cuda.mem_create(&on_host, unit, &wanted, 0), CUDA_SUCCESS);
+  const CUdeviceptr refused = range + unit;
+  ASSERT_EQ(cuda.mem_map(refused, unit, 0, on_host, 0), CUDA_SUCCESS);
+  // Pages of a file that was opened for reading cannot be made writable.
+  const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(::mmap(at<void>(refused), unit, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0),
+            at<void>(refused));
+  ::close(file);
+
+  const CUmemAccessDesc both[] = {
+      {wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+      {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  EXPECT_EQ(cuda.mem_set_access(refused, unit, both, 2), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FALSE(readable(refused));
+  const CUmemLocation second{CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  unsigned long long flags = 9;
+  EXPECT_EQ(cuda.mem_get_access(&flags, &second, refused), CUDA_SUCCESS);
+  EXPECT_EQ(flags, 0U);
+  // What was refused is forgotten: reading alone is possible, for the device and for the host.
+  EXPECT_EQ(grant(refused, unit, CU_MEM_ACCESS_FLAGS_PROT_READ, 1), CUDA_SUCCESS);
+  EXPECT_TRUE(readable(refused));
+  EXPECT_EQ(grant(range, 2 * unit, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 1),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuda.mem_get_access(&flags, &second, range), CUDA_SUCCESS);
+  EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) << "the mappings before it were given it";
+  EXPECT_EQ(cuda.mem_get_access(&flags, &second, refused), CUDA_SUCCESS);
+  EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READ) << "as it was";
+}
+
 TEST_F(virtual_memory, unmaps_whole_mappings) {
   const CUdeviceptr range = reserve(4 * unit);
   back(range, 2 * unit);
