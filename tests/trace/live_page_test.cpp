@@ -399,6 +399,35 @@ TEST_F(strange_page_tests, that_are_old_are_asked_for_and_shown_as_they_were) {
   EXPECT_EQ(1u, second_page.requests.load());
 }
 
+TEST_F(strange_page_tests, that_are_old_are_waited_for_until_they_answer) {
+  live::content shown = young(5);
+  shown.time -= 2 * second;
+  shown.period = second;
+  live::page& source = page("1", shown);
+  // Whoever waits in vain does so for two seconds; one of a few answers comes sooner, however busy
+  // the machine is.
+  bool is_prompt = false;
+  for (std::uint32_t request = 1; request <= 5 && !is_prompt; ++request) {
+    std::thread writer{[&source, shown, request]() mutable {
+      while (source.requests.load() != request)
+        std::this_thread::sleep_for(std::chrono::microseconds{100});
+      shown.updates = 6;
+      shown.answered = request - 1;  // of the request before
+      live::write(source, shown);
+      std::this_thread::sleep_for(std::chrono::milliseconds{2});
+      shown.updates = 7;
+      shown.answered = request;
+      live::write(source, shown);
+    }};
+    const std::int64_t start = live::now();
+    const std::string text = read();
+    is_prompt = text == "7 " && live::now() - start < second;
+    writer.join();
+    EXPECT_EQ(request, source.requests.load());
+  }
+  EXPECT_TRUE(is_prompt);
+}
+
 TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {
   page("10", young(10));
   page("9", young(9));
