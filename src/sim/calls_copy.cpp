@@ -209,6 +209,11 @@ CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& stream, 
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
   if (!to.usable(width) || !from.usable(width)) return CUDA_ERROR_INVALID_VALUE;
+  for (const side* const each : {&to, &from}) {
+    if (each->type == CU_MEMORYTYPE_DEVICE && machine.space.find(each->row(0, 0)) == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
   shape rows{.width = width};
   for (std::uint64_t z = 0; z < depth; ++z) {
     for (std::uint64_t y = 0; y < height; ++y) {
