@@ -306,7 +306,8 @@ TEST_F(pools, trim_keeps_at_least_what_it_is_told) {
                                    {page, page},
                                    {33 * mib, 2 * page},
                                    {96 * mib, 3 * page},
-                                   {500 * mib, 5 * page}}) {
+                                   {500 * mib, 5 * page},
+                                   {everything, 5 * page}}) {
     CUmemoryPool of = keeping();
     std::vector<CUdeviceptr> v;
     for (int i = 0; i < 4; ++i) v.push_back(take(of, page, a));
