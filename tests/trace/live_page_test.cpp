@@ -461,17 +461,17 @@ TEST_F(strange_page_tests, that_are_old_are_waited_for_until_they_answer) {
       std::thread writer{[&source, &is_read, shown, request]() mutable {
         while (source.requests.load() != request && !is_read)
           std::this_thread::sleep_for(std::chrono::microseconds{100});
-        shown.updates = 6;
+        shown.updates = 10 * request;
         shown.answered = request - 1;  // of the request before
         live::write(source, shown);
         std::this_thread::sleep_for(std::chrono::milliseconds{2});
-        shown.updates = 7;
+        shown.updates = 10 * request + 1;
         shown.answered = request;
         live::write(source, shown);
       }};
       const std::int64_t start = live::now();
       const std::string text = read();
-      is_prompt = text == "7 " && live::now() - start < second;
+      is_prompt = text == std::to_string(10 * request + 1) + " " && live::now() - start < second;
       is_read = true;
       writer.join();
       EXPECT_EQ(request, source.requests.load());
