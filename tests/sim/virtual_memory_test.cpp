@@ -374,10 +374,10 @@ TEST_F(virtual_memory, access_that_the_system_refuses_is_not_given) {
   back(range, unit);
   CUmemAllocationProp wanted = properties();
   wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
-  CUmemGenericAllocationHandle on_host = 0;
-  ASSERT_EQ(cuda.mem_create(&on_host, unit, &wanted, 0), CUDA_SUCCESS);
+  CUmemGenericAllocationHandle host_memory = 0;
+  ASSERT_EQ(cuda.mem_create(&host_memory, unit, &wanted, 0), CUDA_SUCCESS);
   const CUdeviceptr refused = range + unit;
-  ASSERT_EQ(cuda.mem_map(refused, unit, 0, on_host, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_map(refused, unit, 0, host_memory, 0), CUDA_SUCCESS);
   // Pages of a file that was opened for reading cannot be made writable.
   const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   ASSERT_GE(file, 0);
