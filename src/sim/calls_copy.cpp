@@ -150,8 +150,8 @@ struct fill {
 CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& stream,
                     const fill& request) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  if (request.count == 0 || request.rows == 0) return CUDA_SUCCESS;
   const std::uint64_t width = request.element * request.count;
-  if (width == 0 || request.rows == 0) return CUDA_SUCCESS;
   if (request.to % request.element != 0) return CUDA_ERROR_INVALID_VALUE;
   if (width / request.element != request.count || (request.rows > 1 && request.pitch < width)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -159,10 +159,10 @@ CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& stream,
   if (machine.space.find(request.to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
   work description{.type = CU_GRAPH_NODE_TYPE_MEMSET, .label = "fill", .by_owner = true};
   for (std::uint64_t row = 0; row < request.rows; ++row) {
-    description.accesses.push_back(writes(request.to + row * request.pitch, width));
-  }
-  for (const access& each : description.accesses) {
+    // Row by row: of more rows than there is memory for, no list is made.
+    const access each = writes(request.to + row * request.pitch, width);
     if (!machine.flow.allowed(stream->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
+    description.accesses.push_back(each);
   }
   description.takes = costs::moving(width * request.rows, costs::fill_rate);
   description.body = [request, width] {
@@ -209,6 +209,11 @@ CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& stream, 
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
   if (!to.usable(width) || !from.usable(width)) return CUDA_ERROR_INVALID_VALUE;
+  for (const side* const each : {&to, &from}) {
+    if (each->type == CU_MEMORYTYPE_DEVICE && machine.space.find(each->row(0, 0)) == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
   shape rows{.width = width};
   for (std::uint64_t z = 0; z < depth; ++z) {
     for (std::uint64_t y = 0; y < height; ++y) {

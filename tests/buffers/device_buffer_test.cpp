@@ -18,6 +18,19 @@ memory_stats stats_of(const any_resource& memory) {
   return memory.target<caching_allocator>()->stats();
 }
 
+TEST(sizes_of_elements, go_as_far_as_pointers_can_count) {
+  constexpr auto largest = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  EXPECT_EQ(detail::size_of_elements(3, 8).value(), 24_B);
+  EXPECT_EQ(detail::size_of_elements(0, 8).value(), 0_B);
+  EXPECT_EQ(detail::size_of_elements(largest, 1).value(), bytes{largest});
+  EXPECT_EQ(detail::size_of_elements(largest / 2, 2).value(), bytes{largest - 1});
+  const auto refused = detail::size_of_elements(largest / 2 + 1, 2);
+  ASSERT_EQ(code_of(refused), errc::size_overflow);
+  EXPECT_EQ(refused.error().detail, "4611686018427387904 elements of 2 B");
+  EXPECT_EQ(code_of(detail::size_of_elements(largest + 1, 1)), errc::size_overflow);
+  EXPECT_EQ(code_of(detail::size_of_elements(largest, 4)), errc::size_overflow);
+}
+
 TEST_P(device_buffers, own_memory_of_their_resource) {
   const auto on = make_stream();
   const any_resource from = memory();

@@ -44,11 +44,20 @@ TEST_P(host_memory, pinned_buffers_carry_data_both_ways) {
 TEST_P(host_memory, a_pinned_buffer_is_zeroed_whatever_it_held) {
   const auto on = make_stream();
   const auto pool = pinned();
-  {
+  const auto write_and_close = [&] {
     auto used = pinned_buffer<word>::create(pool, 1000, on).value();
     std::fill(used.begin(), used.end(), word{9});
+    return used.data();
+  };
+  const word* const before = write_and_close();
+  {
+    const auto zeros = pinned_buffer<word>::create(pool, 1000, on, contents::zeroed).value();
+    ASSERT_EQ(zeros.data(), before) << "the same memory";
+    EXPECT_THAT(zeros.span(), Each(0U));
   }
-  const auto zeros = pinned_buffer<word>::create(pool, 1000, on, contents::zeroed).value();
+  ASSERT_EQ(write_and_close(), before);
+  const auto zeros = pinned_buffer<word>::zeroed(pool, 1000, on).value();
+  ASSERT_EQ(zeros.data(), before);
   EXPECT_THAT(zeros.span(), Each(0U));
 }
 

@@ -254,10 +254,65 @@ TEST_F(runtime_test, IsDescribed) {
   EXPECT_EQ(to_string(device_at(1)), "device 1: fake, 8 GiB");
 }
 
+TEST(device_capabilities, AreDescribedInFull) {
+  device_capabilities can;
+  EXPECT_EQ(to_string(can),
+            "compute 0.0, multiprocessors 0, copy_engines 0, l2_cache 0 B, granularity 0 B, "
+            "recommended_granularity 0 B, pool_handle_types 0, host_numa_node -1");
+  can.compute_major = 9;
+  can.compute_minor = 1;
+  can.multiprocessors = 132;
+  can.copy_engines = 3;
+  can.l2_cache = bytes{60 << 20};
+  can.granularity = bytes{2 << 20};
+  can.recommended_granularity = bytes{4 << 20};
+  can.pool_handle_types = 8;
+  can.host_numa_node = 5;
+  const std::string numbers =
+      "compute 9.1, multiprocessors 132, copy_engines 3, l2_cache 60 MiB, granularity 2 MiB, "
+      "recommended_granularity 4 MiB, pool_handle_types 8, host_numa_node 5";
+  EXPECT_EQ(to_string(can), numbers);
+  using all = device_capabilities;
+  const std::pair<bool all::*, const char*> flags[] = {
+      {&all::unified_addressing, "unified_addressing"},
+      {&all::integrated, "integrated"},
+      {&all::stream_priorities, "stream_priorities"},
+      {&all::stream_memory_operations, "stream_memory_operations"},
+      {&all::virtual_memory, "virtual_memory"},
+      {&all::posix_descriptors, "posix_descriptors"},
+      {&all::fabric_handles, "fabric_handles"},
+      {&all::multicast, "multicast"},
+      {&all::memory_pools, "memory_pools"},
+      {&all::host_memory_pools, "host_memory_pools"},
+      {&all::host_numa_memory_pools, "host_numa_memory_pools"},
+      {&all::managed_memory, "managed_memory"},
+      {&all::concurrent_managed_access, "concurrent_managed_access"},
+      {&all::managed_access_from_host, "managed_access_from_host"},
+      {&all::pageable_memory_access, "pageable_memory_access"},
+      {&all::host_page_tables, "host_page_tables"},
+      {&all::host_register, "host_register"},
+      {&all::host_pointer_for_registered, "host_pointer_for_registered"},
+      {&all::host_virtual_memory, "host_virtual_memory"},
+      {&all::host_numa_virtual_memory, "host_numa_virtual_memory"},
+      {&all::rdma, "rdma"},
+      {&all::rdma_with_virtual_memory, "rdma_with_virtual_memory"},
+      {&all::dma_buf, "dma_buf"},
+  };
+  std::string expected = numbers;
+  for (const auto& [member, name] : flags) {
+    EXPECT_FALSE(can.*member) << name;
+    can.*member = true;
+    expected += (expected == numbers ? "\n" : ", ") + std::string{name};
+    EXPECT_EQ(to_string(can), expected);
+  }
+}
+
 TEST_F(runtime_test, PrioritiesAreWhatTheDriverSays) {
   const auto range = device_at(0).stream_priorities().value();
   EXPECT_EQ(range.least, 0);
   EXPECT_EQ(range.greatest, -5);
+  EXPECT_EQ(priority_range{}.least, 0);
+  EXPECT_EQ(priority_range{}.greatest, 0);
 }
 
 TEST_F(runtime_test, ADeviceReachesAnother) {

@@ -543,6 +543,24 @@ TEST_F(stream_pool_old_driver_test, the_pool_keeps_to_its_maximum_itself) {
   EXPECT_TRUE(free_of_limits.allocate_owned(512_MiB, stream));
 }
 
+TEST_F(stream_pool_old_driver_test, drivers_from_12_2_on_keep_to_the_maximum) {
+  const auto questions_of = [](int version) {
+    const auto simulated = sim::machine::create({.driver_version = version}).value();
+    const auto opened = runtime::open_simulated(simulated).value();
+    const auto home = opened->device(device_id{0}).value();
+    const auto stream = weir::stream::create(home).value();
+    auto pool = stream_pool::create(home, {.max = 64_MiB}).value();
+    const auto before = simulated->calls(call::mem_pool_get_attribute);
+    const auto first = pool.allocate_owned(48_MiB, stream).value();
+    const auto questions = simulated->calls(call::mem_pool_get_attribute) - before;
+    EXPECT_EQ(code_of(pool.try_allocate(48_MiB, stream)), errc::out_of_memory) << version;
+    return questions;
+  };
+  EXPECT_EQ(questions_of(12020), 0u) << "nothing is weighed";
+  EXPECT_EQ(questions_of(13000), 0u);
+  EXPECT_GT(questions_of(12010), 0u);
+}
+
 TEST_F(stream_pool_old_driver_test, whatever_call_fails_is_told_and_nothing_is_left_behind) {
   expect_each_failure_to_be_told();
 }

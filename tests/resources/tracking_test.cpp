@@ -22,7 +22,6 @@ namespace weir::testing_support {
 namespace {
 
 using tracking_test = resources_test;
-using ::testing::Contains;
 using ::testing::HasSubstr;
 
 TEST_F(tracking_test, tells_what_is_live_with_its_stack) {
@@ -39,7 +38,7 @@ TEST_F(tracking_test, tells_what_is_live_with_its_stack) {
   EXPECT_EQ(first.number, 1U);
   EXPECT_EQ(first.thread, static_cast<std::uint64_t>(::gettid()));
   EXPECT_FALSE(first.stack.empty());
-  EXPECT_THAT(first.symbols(), Contains(HasSubstr("a_place_to_find")));
+  EXPECT_THAT(first.symbols().front(), HasSubstr("a_place_to_find")) << "who asked for it";
   const std::string text = to_string(now);
   EXPECT_THAT(text, HasSubstr("2 live allocations, 4 KiB"));
   EXPECT_LT(text.find("3 KiB, first #1"), text.find("1 KiB, first #2")) << text;

@@ -1,9 +1,15 @@
 // Plain, pinned and peer memory: sizes, capacity, life times, and what pointers say of themselves.
 #include <sys/mman.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "memory_fixture.hpp"
 
@@ -206,6 +212,56 @@ TEST_F(plain_memory, goes_with_the_context) {
   EXPECT_EQ(cuda.mem_free(small), CUDA_ERROR_INVALID_VALUE);
   EXPECT_FALSE(readable(small));
   EXPECT_EQ(cuda.mem_free_host(host), CUDA_ERROR_INVALID_VALUE);
+}
+
+/// How much memory the files hold that have this name: what simulated memory lies in has no path.
+std::size_t held_by_files(std::string_view name) {
+  const std::string target = "/memfd:" + std::string{name} + " (deleted)";
+  std::size_t total = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+    if (std::filesystem::read_symlink(entry.path(), ignored) != target) continue;
+    struct stat facts {};
+    if (::stat(entry.path().c_str(), &facts) == 0)
+      total += static_cast<std::size_t>(facts.st_blocks) * 512;
+  }
+  return total;
+}
+
+TEST_F(plain_memory, moves_to_a_file_of_its_own_when_it_is_shared) {
+  const CUdeviceptr neighbour = plain(2 * mib);
+  const CUdeviceptr shared = plain(8 * mib);
+  const CUdeviceptr other_neighbour = plain(2 * mib);
+  std::memset(at<void>(neighbour), 1, 2 * mib);
+  std::memset(at<void>(other_neighbour), 2, 2 * mib);
+  const std::size_t neighbours = held_by_files("weir simulated memory");
+  ASSERT_GE(neighbours, 4 * mib);
+  auto* const first = at<unsigned char>(shared);
+  // Two pieces, one longer than what is moved at a time, one that ends with the memory.
+  std::memset(first + mib + 100, 3, 2 * mib);
+  first[8 * mib - 1] = 4;
+  const std::vector<unsigned char> contents{first, first + 8 * mib};
+  ASSERT_GT(held_by_files("weir simulated memory"), neighbours);
+
+  const std::size_t before = held_by_files("weir simulated handle");
+  CUipcMemHandle handle{};
+  ASSERT_EQ(cuda.ipc_get_mem_handle(&handle, shared), CUDA_SUCCESS);
+  EXPECT_EQ(held_by_files("weir simulated memory"), neighbours) << "nothing is kept twice";
+  EXPECT_GT(held_by_files("weir simulated handle"), before + 2 * mib);
+  EXPECT_TRUE(std::equal(contents.begin(), contents.end(), first));
+  ASSERT_EQ(cuda.ipc_get_mem_handle(&handle, shared), CUDA_SUCCESS);
+  EXPECT_TRUE(std::equal(contents.begin(), contents.end(), first)) << "moved once";
+  const auto holds = [](CUdeviceptr address, char value) {
+    return std::all_of(at<char>(address), at<char>(address) + 2 * mib,
+                       [&](char each) { return each == value; });
+  };
+  EXPECT_TRUE(holds(neighbour, 1));
+  EXPECT_TRUE(holds(other_neighbour, 2));
+  EXPECT_EQ(cuda.mem_free(shared), CUDA_SUCCESS);
+  EXPECT_EQ(held_by_files("weir simulated handle"), before);
+  EXPECT_EQ(cuda.mem_free(neighbour), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free(other_neighbour), CUDA_SUCCESS);
+  EXPECT_LE(held_by_files("weir simulated memory"), neighbours - 4 * mib);
 }
 
 TEST(whole_device, costs_nothing_until_it_is_touched) {

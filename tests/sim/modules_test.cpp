@@ -117,6 +117,21 @@ TEST(ptx, refuses_what_is_none) {
   EXPECT_EQ(answer(head), CUDA_SUCCESS);
 }
 
+TEST(ptx, reads_no_further_than_the_text_goes) {
+  const std::string text = ".version 7.0\n.target sm_501 }";
+  const std::string_view whole = text;
+  sim::ptx_module found;
+  EXPECT_EQ(sim::read_ptx(whole.substr(0, text.find("1 }")), found), CUDA_SUCCESS);
+  EXPECT_EQ(found.version, 70);
+  EXPECT_EQ(found.target, 50);
+  EXPECT_EQ(sim::read_ptx(whole, found), CUDA_ERROR_INVALID_PTX);
+  for (const std::string_view tail : {"\"quoted}", "// }", "/* }", "/*} */}", "{}}", " \n}"}) {
+    const std::string longer = ".version 7.0\n.target sm_50\n" + std::string{tail};
+    const std::string_view shorter{longer.data(), longer.size() - 1};
+    EXPECT_EQ(sim::read_ptx(shorter, found), CUDA_SUCCESS) << tail;
+  }
+}
+
 // --- Modules ------------------------------------------------------------------------------------
 
 class modules_test : public graph_fixture {
@@ -344,6 +359,41 @@ TEST_F(modules_test, the_grid_reaches_the_callable) {
   EXPECT_EQ(threads, 2u * 3 * 4 * 5 * 6 * 7);
   const std::pair<extents, extents> launched{{2, 3, 4}, {5, 6, 7}};
   EXPECT_THAT(seen, ElementsAre(launched, launched));
+}
+
+TEST(kernels_in_time, take_five_microseconds_unless_they_say_otherwise) {
+  sim::machine_options options;
+  options.mode = sim::progress::timed;
+  options.costs = sim::cost_table::free();
+  const auto machine = sim::machine::create(options).value();
+  const table& cuda = machine->driver();
+  CUcontext context = nullptr;
+  CUstream on = nullptr;
+  CUmodule module = nullptr;
+  ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.stream_create(&on, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.module_load_data(
+                &module, ".version 7.0\n.target sm_50\n.entry plain() {}\n.entry slow() {}"),
+            CUDA_SUCCESS);
+  sim::kernel kernel;
+  kernel.name = "plain";
+  machine->add_kernel(kernel);
+  kernel.name = "slow";
+  kernel.takes = sim::duration{7'000};
+  machine->add_kernel(kernel);
+  const auto time_of = [&](const char* name) {
+    CUfunction function = nullptr;
+    EXPECT_EQ(cuda.module_get_function(&function, module, name), CUDA_SUCCESS);
+    const auto start = machine->now();
+    EXPECT_EQ(cuda.launch_kernel(function, 1, 1, 1, 1, 1, 1, 0, on, nullptr, nullptr),
+              CUDA_SUCCESS);
+    EXPECT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
+    return (machine->now() - start).count();
+  };
+  EXPECT_EQ(time_of("plain"), 5'000);
+  EXPECT_EQ(time_of("slow"), 7'000);
 }
 
 TEST_F(modules_test, host_functions_happen_in_stream_order) {

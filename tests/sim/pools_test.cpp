@@ -210,6 +210,34 @@ TEST_F(pools, without_room_the_unused_memory_of_other_pools_goes_first) {
   EXPECT_EQ(reserved(second), 4 * page);
 }
 
+TEST_F(pools, without_another_page_a_looser_fit_that_needs_none_will_do) {
+  CUmemoryPool of = keeping();
+  const CUdeviceptr start = take(of, page, a);
+  const CUdeviceptr best = take(of, page, a);  // all of page 1
+  take(of, 42 * mib, a);
+  const CUdeviceptr half = take(of, 54 * mib, a);  // 22 MiB of page 3, and all of page 4
+  take(of, mib, a);
+  const CUdeviceptr whole = take(of, 62 * mib, a);  // of pages 5 and 6, without their ends
+  take(of, mib, a);
+  ASSERT_EQ(half, start + 106 * mib);
+  ASSERT_EQ(whole, start + 161 * mib);
+  for (const CUdeviceptr each : {best, half, whole}) give(each, a);
+  wait_for(a);
+  ASSERT_EQ(cuda.mem_pool_trim_to(of, 0), CUDA_SUCCESS);
+  ASSERT_EQ(reserved(of), 5 * page) << "without pages 1 and 4";
+  machine->set_capacity(device_id{0}, machine->used(device_id{0}));
+
+  const CUdeviceptr up_to_the_page = take(of, 22 * mib, a);
+  EXPECT_EQ(up_to_the_page, half);
+  give(up_to_the_page, a);
+  wait_for(a);
+  EXPECT_EQ(try_take(of, 62 * mib + 512, a), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(take(of, 22 * mib + 512, a), whole);
+  EXPECT_EQ(try_take(of, 54 * mib, a), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(take(of, 39 * mib, a), whole + 22 * mib + 512);
+  EXPECT_EQ(reserved(of), 5 * page);
+}
+
 TEST_F(pools, plain_allocations_take_what_pools_do_not_use) {
   machine->set_capacity(device_id{0}, bytes{machine->used(device_id{0}).count() + 4 * page});
   CUmemoryPool of = keeping();
@@ -278,7 +306,8 @@ TEST_F(pools, trim_keeps_at_least_what_it_is_told) {
                                    {page, page},
                                    {33 * mib, 2 * page},
                                    {96 * mib, 3 * page},
-                                   {500 * mib, 5 * page}}) {
+                                   {500 * mib, 5 * page},
+                                   {everything, 5 * page}}) {
     CUmemoryPool of = keeping();
     std::vector<CUdeviceptr> v;
     for (int i = 0; i < 4; ++i) v.push_back(take(of, page, a));

@@ -353,6 +353,58 @@ TEST_F(virtual_memory, access_is_set_on_whole_mappings_without_a_gap) {
   EXPECT_EQ(grant(range, 2 * unit), CUDA_SUCCESS);
 }
 
+TEST_F(virtual_memory, access_ends_at_the_first_gap) {
+  const CUdeviceptr range = reserve(4 * unit);
+  for (const std::size_t i : {0, 1, 3}) {
+    ASSERT_EQ(cuda.mem_map(range + i * unit, unit, 0, create(unit), 0), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(grant(range, 4 * unit), CUDA_SUCCESS);
+  EXPECT_TRUE(readable(range));
+  EXPECT_TRUE(readable(range + unit));
+  EXPECT_FALSE(readable(range + 3 * unit));
+  EXPECT_EQ(grant(range + unit, 3 * unit), CUDA_SUCCESS);
+  EXPECT_FALSE(readable(range + 3 * unit));
+  EXPECT_EQ(grant(range + 2 * unit, 2 * unit), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(grant(range + 3 * unit, unit), CUDA_SUCCESS);
+  EXPECT_TRUE(readable(range + 3 * unit));
+}
+
+TEST_F(virtual_memory, access_that_the_system_refuses_is_not_given) {
+  const CUdeviceptr range = reserve(2 * unit);
+  back(range, unit);
+  CUmemAllocationProp wanted = properties();
+  wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  CUmemGenericAllocationHandle host_memory = 0;
+  ASSERT_EQ(cuda.mem_create(&host_memory, unit, &wanted, 0), CUDA_SUCCESS);
+  const CUdeviceptr refused = range + unit;
+  ASSERT_EQ(cuda.mem_map(refused, unit, 0, host_memory, 0), CUDA_SUCCESS);
+  // Pages of a file that was opened for reading cannot be made writable.
+  const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(::mmap(at<void>(refused), unit, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0),
+            at<void>(refused));
+  ::close(file);
+
+  const CUmemAccessDesc both[] = {
+      {wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+      {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  EXPECT_EQ(cuda.mem_set_access(refused, unit, both, 2), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FALSE(readable(refused));
+  const CUmemLocation second{CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  unsigned long long flags = 9;
+  EXPECT_EQ(cuda.mem_get_access(&flags, &second, refused), CUDA_SUCCESS);
+  EXPECT_EQ(flags, 0U);
+  // What was refused is forgotten: reading alone is possible, for the device and for the host.
+  EXPECT_EQ(grant(refused, unit, CU_MEM_ACCESS_FLAGS_PROT_READ, 1), CUDA_SUCCESS);
+  EXPECT_TRUE(readable(refused));
+  EXPECT_EQ(grant(range, 2 * unit, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 1),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuda.mem_get_access(&flags, &second, range), CUDA_SUCCESS);
+  EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) << "the mappings before it were given it";
+  EXPECT_EQ(cuda.mem_get_access(&flags, &second, refused), CUDA_SUCCESS);
+  EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READ) << "as it was";
+}
+
 TEST_F(virtual_memory, unmaps_whole_mappings) {
   const CUdeviceptr range = reserve(4 * unit);
   back(range, 2 * unit);
@@ -535,6 +587,46 @@ TEST_F(shareable_memory, believes_no_stranger) {
   EXPECT_EQ(import(nullptr, real), CUDA_ERROR_INVALID_VALUE);
   ::close(real);
   ::close(loose);
+}
+
+/// What stands behind the memory of an exported handle: that it is one, and of which size.
+struct exported_note {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t length;
+  std::uint64_t size;
+};
+
+TEST_F(shareable_memory, believes_no_note_that_is_wrong) {
+  const int real = share(create(unit, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  std::vector<char> trailer(4096);
+  ASSERT_EQ(::pread(real, trailer.data(), trailer.size(), unit), 4096);
+  ::close(real);
+  // A file of so many bytes and the changed note behind them, which nobody can cut short.
+  const auto answer = [&](std::size_t size, auto&& change) {
+    std::vector<char> forged = trailer;
+    exported_note note{};
+    std::memcpy(&note, forged.data(), sizeof(note));
+    change(note);
+    std::memcpy(forged.data(), &note, sizeof(note));
+    const int file = ::memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EXPECT_EQ(::pwrite(file, forged.data(), forged.size(), static_cast<off_t>(size)), 4096);
+    EXPECT_EQ(::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    CUmemGenericAllocationHandle made = 0;
+    const CUresult said = import(&made, file);
+    ::close(file);
+    return said;
+  };
+  const auto as_it_was = [](exported_note&) {};
+  EXPECT_EQ(answer(unit, as_it_was), CUDA_SUCCESS);
+  EXPECT_EQ(answer(2 * unit, [](exported_note& note) { note.size = 2 * unit; }), CUDA_SUCCESS);
+  EXPECT_EQ(answer(2 * unit, as_it_was), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(answer(unit, [](exported_note& note) { note.magic[7] = 'x'; }), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(answer(unit, [](exported_note& note) { ++note.version; }), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(answer(unit, [](exported_note& note) { ++note.length; }), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(answer(unit, [](exported_note& note) { note.length = 1 << 30; }), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(answer(unit, [](exported_note& note) { note.size = 0; }), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(answer(0, [](exported_note& note) { note.size = 0; }), CUDA_ERROR_UNKNOWN) << "empty";
 }
 
 }  // namespace

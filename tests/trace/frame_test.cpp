@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -228,6 +230,84 @@ TEST_F(file_writer_test, leaves_its_part_if_there_is_something_in_it) {
     file.abandon();
   }
   EXPECT_EQ(folder_.files(), 0u);
+}
+
+/// Leaves the lowest descriptor, which is a program's input, to the next file that is opened.
+class without_input {
+ public:
+  without_input() { ::close(STDIN_FILENO); }
+  ~without_input() {
+    if (input_ < 0) return;
+    ::dup2(input_, STDIN_FILENO);
+    ::close(input_);
+  }
+  without_input(const without_input&) = delete;
+  without_input& operator=(const without_input&) = delete;
+
+ private:
+  const int input_ = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+};
+
+TEST_F(file_writer_test, may_have_any_descriptor) {
+  const without_input freed;
+  const auto is_open = [] { return ::fcntl(STDIN_FILENO, F_GETFD) >= 0; };
+  {
+    auto file = writer();
+    EXPECT_TRUE(is_open());
+    ASSERT_TRUE(file.write_events(events_, {}));
+    ASSERT_TRUE(file.finish());
+    EXPECT_FALSE(is_open());
+  }
+  EXPECT_THAT(frames(folder_.path("a")),
+              ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::end, 1}));
+  EXPECT_EQ(folder_.files(), 1u);
+  {
+    auto file = writer();
+    file.abandon();
+    EXPECT_FALSE(is_open());
+    EXPECT_EQ(folder_.files(), 1u);
+  }
+  {
+    auto file = writer();
+    const trace::file_writer moved{std::move(file)};
+    EXPECT_TRUE(is_open());
+  }
+  EXPECT_FALSE(is_open());
+  EXPECT_EQ(folder_.files(), 1u);
+}
+
+/// The levels that were asked for.
+std::vector<int> compression_levels;
+
+/// Makes nothing smaller.
+constexpr trace::zstd idle_library{
+    .compress =
+        [](void*, std::size_t, const void*, std::size_t size, int level) {
+          compression_levels.push_back(level);
+          return size;
+        },
+    .decompress = [](void*, std::size_t, const void*, std::size_t) { return std::size_t{0}; },
+    .bound = [](std::size_t size) { return size; },
+    .is_error = [](std::size_t) { return 0u; },
+};
+
+TEST_F(file_writer_test, compresses_all_but_the_end_by_its_level) {
+  const std::vector<trace_event> events(1000, {.kind = trace_kind::limit});
+  for (const int level : {1, 19}) {
+    compression_levels.clear();
+    auto file = trace::file_writer::create(folder_.path("a"), &idle_library, level).value();
+    file.names().text(trace::name_kind::program, std::string(1000, 'p'));
+    ASSERT_TRUE(file.write_names());
+    EXPECT_THAT(compression_levels, ElementsAre(level));
+    trace::file_writer moved{std::move(file)};
+    ASSERT_TRUE(moved.write_events(events, {}));
+    EXPECT_THAT(compression_levels, ElementsAre(level, level));
+    ASSERT_TRUE(moved.finish());
+    EXPECT_THAT(compression_levels, ElementsAre(level, level));
+    EXPECT_THAT(frames(folder_.path("a")),
+                ElementsAre(std::pair{frame_kind::names, 1}, std::pair{frame_kind::events, 1000},
+                            std::pair{frame_kind::end, 1}));
+  }
 }
 
 TEST_F(file_writer_test, whose_part_is_gone_leaves_that_of_the_next_alone) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -37,6 +38,15 @@ class live_page_tests : public ::testing::Test {
     for (const live_stream& each : view.streams) lines.push_back(to_string(each));
     return lines;
   }
+  /// What a page holds now, without asking for more.
+  static live::content content_of(const live_page& page) {
+    const int file = ::open(page.path().c_str(), O_RDWR | O_CLOEXEC);
+    const live::mapped_page mapped{file, PROT_READ};
+    ::close(file);
+    live::content found;
+    EXPECT_TRUE(mapped && live::read(*mapped, found));
+    return found;
+  }
   static std::string stream_text(const stream& queue, const std::string& rest) {
     return "stream " + std::to_string(queue.id().number()) + ", " + rest;
   }
@@ -62,6 +72,41 @@ TEST_F(live_page_tests, show_what_the_allocator_holds_by_tag_and_stream) {
   EXPECT_THAT(texts(view), ElementsAre("name kv cache, requested 3 MiB (peak 3 MiB), blocks 1",
                                        stream_text(stream_, "live 3 MiB, bound 0 B")));
   memory.deallocate(block, stream_);
+}
+
+TEST_F(live_page_tests, say_when_they_were_written_and_how_often_they_may_be) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const std::int64_t before = live::now();
+  const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{250}}).value();
+  const live::content first = content_of(*page);
+  EXPECT_GE(first.time, before);
+  EXPECT_LE(first.time, live::now());
+  EXPECT_EQ(first.period, 250'000'000);
+  EXPECT_EQ(first.updates, 1u);
+  EXPECT_EQ(first.answered, 0u);
+}
+
+TEST_F(live_page_tests, show_as_bound_what_waits_for_a_stream_in_a_cache_or_outside) {
+  for (const auto& [cache, state] : {std::pair{bytes{1 << 20}, block_state::thread_cached},
+                                     std::pair{bytes{}, block_state::stream_bound}}) {
+    allocator_options options;
+    options.thread_cache = cache;
+    auto memory = caching_allocator::create(gpu_, options).value();
+    void* const freed = memory.allocate(bytes{64 << 10}, stream_);
+    void* const live = memory.allocate(bytes{4 << 10}, stream_);
+    memory.deallocate(freed, stream_);
+    std::vector<block_state> states;
+    for (const pool_snapshot& pool : memory.snapshot().pools) {
+      for (const block_info& each : pool.blocks)
+        if (each.size == bytes{64 << 10}) states.push_back(each.state);
+    }
+    ASSERT_THAT(states, ElementsAre(state));
+    const auto page = live_page::publish(memory).value();
+    EXPECT_THAT(texts(read_live_pages(::getpid()).value().at(0)),
+                ElementsAre("name (no tag), requested 4 KiB (peak 68 KiB), blocks 1",
+                            stream_text(stream_, "live 4 KiB, bound 64 KiB")));
+    memory.deallocate(live, stream_);
+  }
 }
 
 TEST_F(live_page_tests, show_which_device_it_is) {
@@ -198,6 +243,10 @@ TEST_F(live_page_tests, are_written_only_when_a_reader_asks) {
   const live_view view = read_live_pages(::getpid()).value().at(0);
   EXPECT_EQ(2u, view.updates);
   EXPECT_EQ(bytes{1 << 20}, view.stats.requested.current);
+  std::this_thread::sleep_for(std::chrono::milliseconds{100});
+  const live::content answer = content_of(*page);
+  EXPECT_EQ(2u, answer.updates) << "once for each who asks";
+  EXPECT_EQ(1u, answer.answered);
   memory.deallocate(block, stream_);
 }
 
@@ -397,6 +446,39 @@ TEST_F(strange_page_tests, that_are_old_are_asked_for_and_shown_as_they_were) {
   EXPECT_EQ("5 6 ", read());
   EXPECT_EQ(1u, first.requests.load());
   EXPECT_EQ(1u, second_page.requests.load());
+}
+
+TEST_F(strange_page_tests, that_are_old_are_waited_for_until_they_answer) {
+  for (const std::int64_t period : {std::int64_t{1}, 1000 * second}) {
+    live::content shown = young(5);
+    shown.time -= 2 * second;
+    shown.period = period;  // waited for a tenth of a second at least, and two seconds at most
+    live::page& source = page("1", shown);
+    // Of a few answers one comes well before that, however busy the machine is.
+    bool is_prompt = false;
+    for (std::uint32_t request = 1; request <= 5 && !is_prompt; ++request) {
+      std::atomic<bool> is_read{false};
+      std::thread writer{[&source, &is_read, shown, request]() mutable {
+        while (source.requests.load() != request && !is_read)
+          std::this_thread::sleep_for(std::chrono::microseconds{100});
+        shown.updates = 10 * request;
+        shown.answered = request - 1;  // of the request before
+        live::write(source, shown);
+        std::this_thread::sleep_for(std::chrono::milliseconds{2});
+        shown.updates = 10 * request + 1;
+        shown.answered = request;
+        live::write(source, shown);
+      }};
+      const std::int64_t start = live::now();
+      const std::string text = read();
+      is_prompt = text == std::to_string(10 * request + 1) + " " && live::now() - start < second;
+      is_read = true;
+      writer.join();
+      EXPECT_EQ(request, source.requests.load());
+    }
+    EXPECT_TRUE(is_prompt) << period;
+    ::unlink(files_.back().c_str());
+  }
 }
 
 TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {

@@ -125,6 +125,31 @@ TEST(merge, moves_what_that_needs_as_well) {
                {0, 4, 2, 3, 1});
 }
 
+/// A free that needs an allocation of thread 1, which needs one of thread 2, and so on to `depth`.
+std::vector<record> chain_of(std::uint16_t depth) {
+  std::vector<record> records = {record_of(0, 1, release, 1)};
+  for (std::uint16_t thread = 1; thread <= depth; ++thread) {
+    if (thread < depth) records.push_back(record_of(thread, 2u * thread, release, thread + 1u));
+    records.push_back(record_of(thread, 2u * thread + 1u, make, thread));
+  }
+  return records;
+}
+
+TEST(merge, follows_sixteen_threads_and_no_more) {
+  // The thread that the others need is the last, and each one's records stay in their order.
+  std::vector<std::size_t> order = {31};
+  for (std::size_t thread = 15; thread >= 1; --thread) {
+    order.push_back(2 * thread - 1);
+    order.push_back(2 * thread);
+  }
+  order.push_back(0);
+  expect_order(chain_of(16), order);
+  // The free of thread 16 is given up as one of an unknown block; thread 17 is where it was.
+  order[0] = 32;
+  order.push_back(33);
+  expect_order(chain_of(17), order);
+}
+
 TEST(merge, believes_clocks_that_are_further_apart_than_the_slack) {
   expect_order({record_of(0, 10, release, 1), record_of(1, 10 + slack, make, 1)}, {1, 0});
   expect_order({record_of(0, 10, release, 1), record_of(1, 11 + slack, make, 1)}, {1});

@@ -435,6 +435,26 @@ TEST_F(recorder_test, drops_and_counts_if_it_may) {
   EXPECT_EQ(recorder->stats().dropped, read.dropped);
 }
 
+TEST_F(recorder_test, has_counted_all_drops_when_it_is_stopped) {
+  auto recorder =
+      weir::recorder::start(path(), {.ring_events = 16, .drop_when_full = true}).value();
+  std::atomic<bool> is_stopped{false};
+  std::uint64_t events = 0;
+  std::thread busy{[&] {
+    while (!is_stopped) recorder->on_event(block(memory_event_kind::allocate, 512 * ++events));
+  }};
+  while (recorder->stats().dropped == 0) std::this_thread::yield();
+  EXPECT_TRUE(recorder->stop());
+  is_stopped = true;
+  busy.join();
+  const auto read = read_trace(path()).value();
+  EXPECT_LE(read.dropped + read.events.size(), events);
+  // One more may have been on its way.
+  EXPECT_GE(recorder->stats().dropped, read.dropped);
+  EXPECT_LE(recorder->stats().dropped, read.dropped + 1);
+  EXPECT_EQ(recorder->stats().written, read.events.size());
+}
+
 /// No writer drains the ring before its thread has ended.
 TEST_F(recorder_test, counts_the_drops_of_threads_that_ended) {
   trace::event_collector collector{

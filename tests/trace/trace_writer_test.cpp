@@ -81,6 +81,27 @@ TEST_F(trace_writer_test, writes_names_before_they_are_too_large_for_a_frame) {
   EXPECT_THAT(finish_and_read().texts, ElementsAre(text, text, "end"));
 }
 
+/// So much less than a frame of names is one text: what it is, and its length.
+constexpr std::size_t around_text = 1 + 3;
+
+TEST_F(trace_writer_test, keeps_names_that_leave_a_byte_of_a_frame) {
+  writer_.add_text(std::string(trace::frame_names - around_text - 1, 'x'));
+  EXPECT_EQ(writer_.file_size(), 16u);
+}
+
+TEST_F(trace_writer_test, writes_names_that_fill_a_frame) {
+  writer_.add_text(std::string(trace::frame_names - around_text, 'x'));
+  EXPECT_GT(writer_.file_size(), trace::frame_names);
+}
+
+TEST_F(trace_writer_test, writes_an_end_alone_where_there_is_nothing_to_say) {
+  writer_.begin("", "", 0);
+  ASSERT_TRUE(writer_.write({}));
+  const auto read = finish_and_read(0);
+  EXPECT_EQ(writer_.file_size(), 16u + 20u + 1u);
+  EXPECT_EQ(read.dropped, 0u);
+}
+
 TEST_F(trace_writer_test, writes_stacks_before_they_are_too_large_for_a_frame) {
   const std::vector<void*> stack(700'000, reinterpret_cast<void*>(0x10));
   writer_.add_stack(stack);
