@@ -222,6 +222,39 @@ TEST_F(arenas, a_handle_of_anothers_is_moved_behind_a_wait_or_not_at_all) {
   EXPECT_EQ(store->bound_to(slots[1]), 0u);
 }
 
+/// What is left of a handle that was moved is as new as the move, also where an older run lies
+/// beside it: all of that leaves its stream with the newer one.
+TEST_F(arenas, what_is_left_of_a_move_joins_an_older_run_and_stays_as_long_as_the_newer) {
+  const auto laid = lay_out({4, 2, 1, 1, 2, 54});
+  take_away(*store, {laid[1]});
+  ASSERT_TRUE(machine->launch(streams[0].handle(), "work", {}));
+  for (const std::size_t each : {0, 2, 4}) free(laid[each], 0);
+  const stamp older = known.now(slots[0]);
+  ASSERT_TRUE(known.close(slots[0], bound));
+  ASSERT_TRUE(machine->launch(streams[0].handle(), "more work", {}));
+  const stamp newer = known.now(slots[0]);
+  ASSERT_NE(newer.epoch, older.epoch);
+  const block_index room = store->rearrange(asks(5 * mib), reach::usable, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin);
+  EXPECT_EQ(shared.handles_moved, 1u);
+  const block_index joined = blocks[room].after;
+  EXPECT_EQ(blocks[joined].address, begin + 5 * mib);
+  EXPECT_EQ(blocks[joined].size(), 2 * mib) << "with the run behind it";
+  EXPECT_EQ(blocks[joined].in.freed, newer.epoch);
+  while (!known.completed(older)) {
+    ASSERT_TRUE(machine->step());
+    ASSERT_TRUE(known.poll(bound));
+  }
+  ASSERT_FALSE(known.completed(newer));
+  store->retire(slots[0]);
+  EXPECT_EQ(store->bound_to(slots[0]), 2 * mib);
+  machine->run_until_idle();
+  ASSERT_TRUE(known.poll(bound));
+  store->retire(slots[0]);
+  EXPECT_EQ(store->bound_to(slots[0]), 0u);
+}
+
 /// The lower row begins with a hole that no window may begin in: the next address of the alignment
 /// lies beyond it. That hole counts for nothing.
 TEST_F(arenas, a_window_counts_the_holes_that_it_covers) {

@@ -70,7 +70,7 @@ class paper_driver {
     return counts_[static_cast<std::size_t>(which)];
   }
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
-  /// Memory that is not given back, mappings and reservations.
+  /// Whether all was given back: memory, mappings and addresses.
   [[nodiscard]] bool is_empty() const noexcept {
     return used_ == 0 && mappings_.empty() && reservations_.empty() && plain_.empty();
   }
