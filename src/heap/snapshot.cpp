@@ -20,7 +20,7 @@ memory_stats central_heap::totals() const noexcept {
   complete(sums);
   std::size_t footprint = sizeof *this + blocks_.footprint() + table_.footprint() +
                           caches_.footprint() + order_.footprint() + accounts_.footprint() +
-                          pending_.footprint();
+                          pending_.footprint() + unjoined_.capacity() * sizeof(foreign_use);
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
     footprint += each->memory->footprint();

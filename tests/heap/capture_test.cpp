@@ -141,6 +141,26 @@ TEST_F(graph_memory_test, tied_to_the_graph_it_lives_as_long_as_that) {
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
 }
 
+/// The graph is gone, and nothing was freed since that would have to be waited for: what the stream
+/// still does may be a replay all the same.
+TEST_F(graph_memory_test, of_a_graph_that_is_gone_goes_once_the_streams_are_done) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  memory.deallocate(memory.allocate(8_MiB, stream), stream);
+  const auto graph = end(stream);
+  ASSERT_TRUE(own.keep_with(graph));
+  own = {};
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 8_MiB);
+  destroy(graph);
+  ASSERT_TRUE(machine->launch(stream.handle(), "a long kernel", {}));
+  EXPECT_EQ(memory.empty_cache().value(), 8_MiB) << "it was waited for";
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+}
+
 TEST_F(graph_memory_test, a_graph_that_is_gone_is_noticed_by_the_next_request) {
   auto memory = make();
   const auto stream = new_stream();

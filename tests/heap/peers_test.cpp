@@ -1,4 +1,6 @@
 // Several devices: who may reach an allocator's memory, and streams of other devices that use it.
+#include <array>
+
 #include "heap/heap_fixture.hpp"
 
 namespace weir::testing_support {
@@ -147,6 +149,37 @@ TEST_F(peers, streams_that_are_recorded_are_waited_for) {
     memory.deallocate(next, stream);
     EXPECT_EQ(check(memory), "");
   }
+}
+
+TEST_F(peers, streams_that_were_recorded_take_no_more_host_memory_after_the_free) {
+  auto memory = make();
+  ASSERT_TRUE(memory.enable_peer(gpu(1)));
+  const auto stream = new_stream();
+  const std::array others{peer_stream(), peer_stream(), peer_stream()};
+  const auto use = [&] {
+    void* const block = memory.allocate(1_MiB, stream);
+    for (const auto& each : others) ASSERT_TRUE(memory.record_stream(block, each));
+    memory.deallocate(block, stream);
+    ASSERT_TRUE(memory.empty_cache());
+  };
+  for (int i = 0; i < 4; ++i) use();
+  const bytes metadata = memory.stats().metadata;
+  for (int i = 0; i < 20; ++i) {
+    use();
+    ASSERT_EQ(memory.stats().metadata, metadata) << i;
+  }
+  // Each one that is recorded beyond what ever was needs room, in case it cannot be waited for.
+  struct use_record {
+    stream_ref stream;
+    std::uint64_t registration;
+  };
+  void* const block = memory.allocate(1_MiB, stream);
+  for (const auto& each : others) ASSERT_TRUE(memory.record_stream(block, each));
+  const bytes enough = memory.stats().metadata;
+  const std::array more{peer_stream(), peer_stream()};
+  for (const auto& each : more) ASSERT_TRUE(memory.record_stream(block, each));
+  EXPECT_EQ(memory.stats().metadata, enough + bytes{2 * sizeof(use_record)});
+  memory.deallocate(block, stream);
 }
 
 TEST_F(peers, do_not_hold_up_the_stream_that_freed) {

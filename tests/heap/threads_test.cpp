@@ -32,6 +32,27 @@ TEST_F(threads_test, what_another_thread_frees_comes_home) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(threads_test, the_classic_policies_have_no_caches) {
+  for (const auto policy : {placement_policy::classic, placement_policy::classic_expandable}) {
+    allocator_options settings;
+    settings.policy = policy;
+    auto memory = make(settings);
+    const auto stream = new_stream();
+    const auto use = [&] { memory.deallocate(memory.allocate(64_KiB, stream), stream); };
+    use();
+    const memory_stats before = memory.stats();
+    std::thread{[&] {
+      use();
+      EXPECT_EQ(memory.stats().metadata, before.metadata) << "nothing is kept for a thread";
+    }}.join();
+    const memory_stats after = memory.stats();
+    EXPECT_EQ(after.metadata, before.metadata);
+    EXPECT_EQ(after.thread_cached, 0_B);
+    EXPECT_EQ(after.hits, 0u);
+    EXPECT_EQ(after.heap_hits, before.heap_hits + 1);
+  }
+}
+
 TEST_F(threads_test, what_a_thread_frees_that_never_allocates_comes_home) {
   auto memory = make();
   const auto stream = new_stream();

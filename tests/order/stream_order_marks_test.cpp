@@ -191,6 +191,26 @@ TEST_F(StreamOrderMarks, what_the_spared_stream_freed_needs_no_mark) {
   }
 }
 
+/// What the spared stream freed waits for a mark that the other could not be given in time.
+TEST_F(StreamOrderMarks, a_mark_that_is_owed_is_made_whoever_is_spared) {
+  stream_order order{gpu};
+  const stream_slot spared = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  const stamp freed = order.now(spared);
+  order.expect_capture(other, true);
+  EXPECT_FALSE(completes(order, freed));
+  EXPECT_EQ(new_marks(order), 1u) << "of the spared stream";
+  ASSERT_TRUE(order.close_others(spared, bound));
+  EXPECT_EQ(new_marks(order), 0u) << "it may not be asked yet";
+  order.expect_capture(other, false);
+  ASSERT_TRUE(order.close_others(spared, bound));
+  EXPECT_EQ(new_marks(order), 1u) << "of the other";
+  EXPECT_EQ(order.now(other).epoch, freed.epoch + 1) << "no epoch had to end for it";
+  EXPECT_TRUE(order.poll(bound).value());
+  EXPECT_TRUE(order.completed(freed));
+  EXPECT_TRUE(order.stream_completed({other, freed.epoch}));
+}
+
 TEST_F(StreamOrderMarks, the_epochs_of_a_stream_that_rests_move_on) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
@@ -374,6 +394,24 @@ TEST_F(StreamOrderMarks, a_wait_for_one_stream_makes_the_mark_it_needs) {
   EXPECT_EQ(order.waits_queued(), 3u) << "it is done";
 }
 
+/// Its last mark does for every epoch, and needs none of them to end.
+TEST_F(StreamOrderMarks, a_wait_for_a_stream_that_ended_is_for_its_last_mark) {
+  stream_order order{gpu};
+  const stream_slot waiter = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(two, bound).value();
+  give_work(two.handle());
+  static_cast<void>(order.now(ending));
+  ASSERT_TRUE(order.end_stream(ending, bound));
+  EXPECT_EQ(new_marks(order), 1u);
+  const stamp late{ending, order.now(waiter).epoch};
+  EXPECT_TRUE(order.wait_for_stream(waiter, late, bound).value());
+  EXPECT_EQ(order.waits_queued(), 1u);
+  EXPECT_EQ(new_marks(order), 0u);
+  EXPECT_EQ(order.now(waiter).epoch, late.epoch) << "the epoch is still open";
+  EXPECT_TRUE(order.wait_for_stream(waiter, late, bound).value());
+  EXPECT_EQ(order.waits_queued(), 1u) << "once is enough";
+}
+
 TEST_F(StreamOrderMarks, what_is_completed_can_be_waited_for_without_a_mark) {
   stream_order order{gpu, {.crossing = crossing_rule::declared_uses}};
   const stream_slot slot = order.slot_of(one, bound).value();
@@ -481,6 +519,26 @@ TEST_F(StreamOrderMarks, a_stream_that_the_driver_does_not_know_is_lost) {
   EXPECT_TRUE(order.gone(slot));
   order.device_synchronized();
   EXPECT_TRUE(order.completed(freed));
+}
+
+/// Nobody knows what it still does, so it holds up what was freed until the device rests.
+TEST_F(StreamOrderMarks, a_stream_whose_last_mark_fails_is_lost) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(two, bound).value();
+  const stamp freed = order.now(slot);
+  machine->fail(call::event_record, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto ended = order.end_stream(ending, bound);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(new_marks(order), 0u);
+  EXPECT_TRUE(order.gone(ending));
+  EXPECT_TRUE(order.end_stream(ending, bound)) << "it is not asked again";
+  EXPECT_FALSE(completes(order, freed));
+  EXPECT_EQ(new_marks(order), 1u) << "of the other stream";
+  order.device_synchronized();
+  EXPECT_TRUE(order.completed(freed));
+  EXPECT_TRUE(order.stream_completed(order.now(ending))) << "it gets nothing more to do";
 }
 
 TEST_F(StreamOrderMarks, a_mark_that_cannot_be_looked_at_is_told_and_looked_at_again) {

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/sizes.hpp"
@@ -220,6 +222,39 @@ TEST_F(arenas, a_handle_of_anothers_is_moved_behind_a_wait_or_not_at_all) {
   EXPECT_EQ(store->bound_to(slots[1]), 0u);
 }
 
+/// What is left of a handle that was moved is as new as the move, also where an older run lies
+/// beside it: all of that leaves its stream with the newer one.
+TEST_F(arenas, what_is_left_of_a_move_joins_an_older_run_and_stays_as_long_as_the_newer) {
+  const auto laid = lay_out({4, 2, 1, 1, 2, 54});
+  take_away(*store, {laid[1]});
+  ASSERT_TRUE(machine->launch(streams[0].handle(), "work", {}));
+  for (const std::size_t each : {0, 2, 4}) free(laid[each], 0);
+  const stamp older = known.now(slots[0]);
+  ASSERT_TRUE(known.close(slots[0], bound));
+  ASSERT_TRUE(machine->launch(streams[0].handle(), "more work", {}));
+  const stamp newer = known.now(slots[0]);
+  ASSERT_NE(newer.epoch, older.epoch);
+  const block_index room = store->rearrange(asks(5 * mib), reach::usable, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin);
+  EXPECT_EQ(shared.handles_moved, 1u);
+  const block_index joined = blocks[room].after;
+  EXPECT_EQ(blocks[joined].address, begin + 5 * mib);
+  EXPECT_EQ(blocks[joined].size(), 2 * mib) << "with the run behind it";
+  EXPECT_EQ(blocks[joined].in.freed, newer.epoch);
+  while (!known.completed(older)) {
+    ASSERT_TRUE(machine->step());
+    ASSERT_TRUE(known.poll(bound));
+  }
+  ASSERT_FALSE(known.completed(newer));
+  store->retire(slots[0]);
+  EXPECT_EQ(store->bound_to(slots[0]), 2 * mib);
+  machine->run_until_idle();
+  ASSERT_TRUE(known.poll(bound));
+  store->retire(slots[0]);
+  EXPECT_EQ(store->bound_to(slots[0]), 0u);
+}
+
 /// The lower row begins with a hole that no window may begin in: the next address of the alignment
 /// lies beyond it. That hole counts for nothing.
 TEST_F(arenas, a_window_counts_the_holes_that_it_covers) {
@@ -259,6 +294,28 @@ TEST_F(arenas, an_arena_ends_where_its_addresses_do) {
   EXPECT_EQ(blocks[last].end(), base + private_addresses);
   EXPECT_EQ(other->check(), "");
   EXPECT_TRUE(other->close(bound));
+}
+
+TEST_F(arenas, where_addresses_are_short_an_arena_makes_do_with_fewer_of_them) {
+  const auto rules = growth_rules::of(placement_policy::compact);
+  // As much as the device has, at least: eight times that for the first pool, twice for others.
+  for (const auto& [pool, sizes] : {std::pair{pool_id{}, 4u}, std::pair{pool_id{1}, 2u}}) {
+    SCOPED_TRACE(sizes);
+    for (unsigned refused = 0; refused <= sizes; ++refused) {
+      const std::uint64_t before = machine->calls(driver::call::mem_address_reserve);
+      for (unsigned i = 0; i < refused; ++i)  // one after the other
+        machine->fail(driver::call::mem_address_reserve, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
+      const auto made = arena::create(shared, pool, rules, bound);
+      EXPECT_EQ(machine->calls(driver::call::mem_address_reserve) - before,
+                std::min(refused + 1, sizes));
+      ASSERT_EQ(static_cast<bool>(made), refused < sizes);
+      if (made) {
+        EXPECT_TRUE((*made)->close(bound));
+      } else {
+        EXPECT_EQ(made.code(), errc::out_of_memory);
+      }
+    }
+  }
 }
 
 /// A handle of two slots is all there is for the one that is missing, and there are addresses for
@@ -327,6 +384,49 @@ TEST_F(arenas, growth_and_its_surplus_share_handles_only_where_nothing_moves) {
       if (each.address >= base + 512 * mib) handles.push_back(each.size.count() / mib);
     EXPECT_EQ(handles,
               moves ? (std::vector<std::uint64_t>{2, 4, 2}) : (std::vector<std::uint64_t>{4, 4}));
+    EXPECT_EQ(other->check(), "");
+    EXPECT_TRUE(other->close(bound));
+  }
+}
+
+/// Growth comes in 8 MiB, and of the 2052 MiB of addresses as many are left, or 2 MiB less.
+TEST_F(arenas, growth_has_a_surplus_as_far_as_there_are_addresses) {
+  empty();
+  for (const std::uint64_t shift : {std::uint64_t{0}, 2 * mib}) {
+    SCOPED_TRACE(shift);
+    const auto other = make_private({.handle_scale = 1,
+                                     .largest_handle = 8 * mib,
+                                     .reserved_share = 1,
+                                     .request_share = 1,
+                                     .unit_share = 1,
+                                     .slack = 0,
+                                     .headroom = 0,
+                                     .moves = false});
+    const auto give_back = [&](block_index freed) {
+      other->free(freed, known.now(slots[0]));
+      rest(*other, 0);
+      EXPECT_TRUE(other->release(bytes{1024 * mib}, bound));
+    };
+    const block_index low = other->grow(asks(900 * mib + shift), bound).value();
+    const std::uint64_t base = blocks[low].address + shift;
+    EXPECT_EQ(blocks[other->grow(asks(4 * mib), bound).value()].address, base + 900 * mib);
+    EXPECT_EQ(other->reserved(), 908 * mib + shift);
+    give_back(low);
+    // Longer than the hole: it begins with what is free at the end.
+    const block_index high = other->grow(asks(912 * mib), bound).value();
+    EXPECT_EQ(blocks[high].address, base + 904 * mib);
+    EXPECT_EQ(other->reserved(), 920 * mib);
+    EXPECT_EQ(blocks[other->fit(asks(2 * mib))].address, base + 1816 * mib);
+    give_back(high);
+    EXPECT_EQ(other->reserved(), 16 * mib);
+    for (const std::uint64_t free : {904 * mib, 1812 * mib})
+      EXPECT_EQ(blocks[other->fit(asks(4 * mib))].address, base + free);
+    // With what is free at the end it takes less than in a hole.
+    const block_index next = other->grow(asks(226 * mib), bound).value();
+    EXPECT_EQ(blocks[next].end(), base + 2044 * mib);
+    EXPECT_EQ(other->reserved(), 240 * mib);
+    EXPECT_EQ(blocks[other->grow(asks(2 * mib), bound).value()].address, base + 2044 * mib);
+    EXPECT_EQ(other->reserved(), shift == 0 ? 248 * mib : 242 * mib);
     EXPECT_EQ(other->check(), "");
     EXPECT_TRUE(other->close(bound));
   }

@@ -2,7 +2,12 @@
 #include "placement/block.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <cstdint>
+#include <fstream>
+#include <memory>
 #include <random>
 #include <set>
 #include <vector>
@@ -85,6 +90,45 @@ TEST(block_test, prepared_makes_succeed_across_chunks) {
   EXPECT_EQ(made.size(), 10'000u);
   EXPECT_EQ(records.footprint(), before);
   EXPECT_FALSE(made.contains(no_block));
+}
+
+/// While it lives, the process gets no more than so many further bytes of addresses.
+class address_limit {
+ public:
+  explicit address_limit(std::uint64_t more) {
+    EXPECT_EQ(getrlimit(RLIMIT_AS, &before_), 0);
+    std::uint64_t pages = 0;
+    std::ifstream{"/proc/self/statm"} >> pages;
+    const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    const rlimit now{.rlim_cur = pages * page + more, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &now), 0);
+  }
+  ~address_limit() { EXPECT_EQ(setrlimit(RLIMIT_AS, &before_), 0); }
+  address_limit(const address_limit&) = delete;
+  address_limit& operator=(const address_limit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(block_test, where_addresses_are_short_there_are_fewer_records_and_all_can_be_used) {
+  constexpr std::size_t chunk = 4096;  // records
+  for (const std::size_t chunks : {2, 1, 0}) {
+    SCOPED_TRACE(chunks);
+    const auto records = [&] {
+      const address_limit few{chunks * chunk * sizeof(block) + chunk * sizeof(block) / 2};
+      return std::make_unique<block_store>();
+    }();
+    const std::size_t most = chunks == 0 ? 0 : chunks * chunk - 1;  // the first stands for none
+    EXPECT_TRUE(records->prepare(most));
+    EXPECT_FALSE(records->prepare(most + 1));
+    EXPECT_EQ(records->footprint(), chunks * chunk * sizeof(block));
+    std::set<block_index> made;
+    for (std::size_t i = 0; i < most; ++i) made.insert(records->make());
+    EXPECT_EQ(made.size(), most);
+    EXPECT_EQ(records->in_use(), most);
+    EXPECT_FALSE(records->prepare(1));
+  }
 }
 
 TEST(block_test, epochs_compare_across_the_wrap) {

@@ -71,9 +71,13 @@ TEST_F(fit_indexes, hold_memory_by_the_cells_that_are_used) {
   EXPECT_EQ(index.footprint(), one) << "the same 64 cells";
   index.insert(make(base + 16 * mib, 64 * kib));
   const std::size_t chunk = index.footprint() - one;
-  EXPECT_GE(chunk, 64 * (sizeof(std::uint16_t) + 2 * sizeof(block_index)));
+  EXPECT_EQ(chunk, 64 * (sizeof(std::uint16_t) + 2 * sizeof(block_index)));
   index.insert(make(base + 900 * mib, 64 * kib));
   EXPECT_EQ(index.footprint(), one + 2 * chunk);
+  const std::size_t group = one - chunk;
+  EXPECT_EQ(group, 64 * (sizeof(void*) + sizeof(std::uint16_t))) << "for as many chunks";
+  index.insert(make(base + 1024 * mib, 64 * kib));
+  EXPECT_EQ(index.footprint(), 2 * group + 4 * chunk);
 }
 
 /// Room for a run, apart from all others.
