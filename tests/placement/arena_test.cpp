@@ -542,6 +542,9 @@ TEST_F(arenas, the_footprint_is_that_of_all_its_records) {
   const auto other = make_private(growth_rules::of(placement_policy::compact));
   const std::size_t nobody = sizeof(owner_record) + fit_index{blocks, begin}.footprint();
   EXPECT_EQ(other->footprint(), sizeof(handle_record) + nobody);
+  const auto unused = make_private(growth_rules::of(placement_policy::compact));
+  EXPECT_TRUE(unused->close(bound));
+  EXPECT_EQ(unused->footprint(), other->footprint()) << "as before it was closed";
   ASSERT_NE(other->grow(asks(2 * mib), bound).value(), no_block);
   const std::size_t one = other->footprint();
   ASSERT_NE(other->grow(asks(2 * mib), bound).value(), no_block);
