@@ -56,7 +56,7 @@ CONTRACTS = ["allocator_contract", "resource_contract", "contract", "order"]
 LEFT_OUT = re.compile(r"gpu|package|fuzz|snippets|layers|golden|mutation|^python_package$")
 # Faults there would be faults of tests.
 NOT_SOURCES = re.compile(r"src/order/mutation\.|/weir\.h$|\.def$")
-SWITCHES = "mutated(mutation::"  # the order tests' own faults
+SWITCHES = "mutation::"  # the order tests' own faults
 
 
 def say(text):
