@@ -2,9 +2,7 @@
 set(WEIR_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address,undefined")
 if(WEIR_SANITIZE)
   # -O1 and line tables: stacks worth reading without paying for full debug information.
-  # Without the check of every object's type before a call: a seventh of the time to compile, and
-  # nothing here casts to what an object may not be.
   add_compile_options(-O1 -g1 -fno-omit-frame-pointer -fsanitize=${WEIR_SANITIZE}
-    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=vptr> -fno-sanitize-recover=all)
+    -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${WEIR_SANITIZE})
 endif()
