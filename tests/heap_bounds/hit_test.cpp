@@ -9,16 +9,9 @@
 #include <thread>
 
 #include "heap/heap_fixture.hpp"
+#include "support/sanitizers.hpp"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WEIR_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WEIR_SANITIZED 1
-#endif
-#endif
-
-#ifndef WEIR_SANITIZED
+#if !WEIR_WITH_ADDRESS_SANITIZER && !WEIR_WITH_THREAD_SANITIZER
 // What is large gets pages that nothing else is in, so that they can be protected.
 void* operator new(std::size_t size) {
   constexpr std::size_t large = 1024;
@@ -173,7 +166,7 @@ TEST_F(hit_test, leaves_everything_that_is_shared_as_it_was) {
 
 /// Stricter: what is written and restored, a count of owners or a lock, would be seen as well.
 TEST_F(hit_test, works_while_all_that_is_shared_cannot_be_written) {
-#ifdef WEIR_SANITIZED
+#if WEIR_WITH_ADDRESS_SANITIZER || WEIR_WITH_THREAD_SANITIZER
   GTEST_SKIP() << "a sanitizer has its own operator new";
 #else
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

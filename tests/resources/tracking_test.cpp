@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
+#include "support/sanitizers.hpp"
 #include "weir/resource/tracking_resource.hpp"
 
 namespace weir::testing_support {
@@ -20,14 +21,6 @@ namespace weir::testing_support {
 }
 
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool is_sanitized = true;
-#elif defined(__has_feature)
-constexpr bool is_sanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool is_sanitized = false;
-#endif
 
 using tracking_test = resources_test;
 using ::testing::HasSubstr;
@@ -50,7 +43,7 @@ TEST_F(tracking_test, tells_what_is_live_with_its_stack) {
   const std::vector<std::string> symbols = first.symbols();
   const bool is_behind_one =
       symbols.front().find("tracking_resource::try_allocate") != std::string::npos;
-  EXPECT_EQ(is_behind_one, is_sanitized);
+  EXPECT_EQ(is_behind_one, testing_support::is_sanitized);
   EXPECT_THAT(symbols.at(is_behind_one ? 1 : 0), HasSubstr("a_place_to_find"));
   const std::string text = to_string(now);
   EXPECT_THAT(text, HasSubstr("2 live allocations, 4 KiB"));

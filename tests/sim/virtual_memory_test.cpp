@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "memory_fixture.hpp"
+#include "support/sanitizers.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -53,17 +54,7 @@ class virtual_memory : public memory_fixture {
 // --- Addresses -----------------------------------------------------------------------------------
 
 /// Sanitizers keep most of the address space to themselves.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t most_addresses = tib;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr std::size_t most_addresses = tib;
-#else
-constexpr std::size_t most_addresses = 64 * tib;
-#endif
-#else
-constexpr std::size_t most_addresses = 64 * tib;
-#endif
+constexpr std::size_t most_addresses = testing_support::is_sanitized ? tib : 64 * tib;
 
 TEST_F(virtual_memory, reserves_more_than_there_is_memory) {
   for (std::size_t size = tib; size <= most_addresses; size *= 4) {

@@ -1,14 +1,13 @@
 // What a simulated device has where ThreadSanitizer leaves a program few addresses.
 #pragma once
 
+#include "support/sanitizers.hpp"
 #include "weir/sim/machine.hpp"
 
 namespace weir::testing_support {
 
-#if defined(__aarch64__) && defined(__SANITIZE_THREAD__)
-inline constexpr bool few_addresses = true;
-#elif defined(__aarch64__) && defined(__has_feature)
-inline constexpr bool few_addresses = __has_feature(thread_sanitizer);
+#if defined(__aarch64__)
+inline constexpr bool few_addresses = with_thread_sanitizer;
 #else
 inline constexpr bool few_addresses = false;
 #endif

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/no_threads.hpp"
+#include "support/sanitizers.hpp"
 #include "support/small_machine.hpp"
 #include "trace/live_layout.hpp"
 #include "weir/device/runtime.hpp"
@@ -309,11 +310,9 @@ TEST_F(live_page_tests, end_at_once) {
 }
 
 TEST_F(live_page_tests, are_their_parents_after_a_fork) {
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-  GTEST_SKIP() << "ThreadSanitizer does not know the parent's threads in a child";
-#endif
-#endif
+  if (testing_support::with_thread_sanitizer) {
+    GTEST_SKIP() << "ThreadSanitizer does not know the parent's threads in a child";
+  }
   auto memory = caching_allocator::create(gpu_).value();
   auto page = live_page::publish(memory).value();
   const pid_t child = ::fork();
