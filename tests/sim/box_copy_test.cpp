@@ -184,13 +184,7 @@ TEST_F(box_copies, in_a_capture_read_pageable_memory_when_they_are_launched) {
 
 class copies_in_time : public box_copies {
  protected:
-  static sim::machine_options timed() {
-    sim::machine_options options = small_machine(64 * mib);
-    options.mode = sim::progress::timed;
-    options.costs = sim::cost_table::free();
-    return options;
-  }
-  copies_in_time() : box_copies{timed()} {}
+  copies_in_time() : box_copies{timed_machine()} {}
 };
 
 TEST_F(copies_in_time, go_at_the_rate_of_the_device_or_of_the_bus) {

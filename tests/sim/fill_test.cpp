@@ -101,13 +101,7 @@ TEST_F(fills, of_more_than_there_are_addresses_are_refused) {
 
 class fills_in_time : public fills {
  protected:
-  static sim::machine_options timed() {
-    sim::machine_options options = small_machine(64 * mib);
-    options.mode = sim::progress::timed;
-    options.costs = sim::cost_table::free();
-    return options;
-  }
-  fills_in_time() : fills{timed()} {}
+  fills_in_time() : fills{timed_machine()} {}
 };
 
 TEST_F(fills_in_time, take_what_the_bytes_of_all_rows_take) {

@@ -54,6 +54,14 @@ inline sim::machine_options small_machine(std::size_t capacity, std::size_t devi
   return {.devices = {devices, spec}, .mode = sim::progress::manual};
 }
 
+/// Such a machine whose calls cost nothing, and whose work takes its time.
+inline sim::machine_options timed_machine() {
+  sim::machine_options options = small_machine(64 * mib);
+  options.mode = sim::progress::timed;
+  options.costs = sim::cost_table::free();
+  return options;
+}
+
 class memory_fixture : public ::testing::Test {
  protected:
   explicit memory_fixture(sim::machine_options options = {})
