@@ -61,6 +61,14 @@ add_custom_target(weir_products)  # what a user sees: libraries, command, exampl
 add_dependencies(weir_products weir weir_shared)
 add_dependencies(weir_gpu_programs weir_shared)
 
+# weir_patience_(): seconds in `variable` as they are where every call is checked or counted.
+function(weir_patience_ variable)
+  if(WEIR_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Coverage")
+    math(EXPR seconds "4 * ${${variable}}")
+    set(${variable} ${seconds} PARENT_SCOPE)
+  endif()
+endfunction()
+
 # weir_register_(): target `name` becomes a test.
 function(weir_register_ name default_label)
   # TIMEOUT, too, is read as a list: those who pass on what they got may have none.
@@ -71,9 +79,7 @@ function(weir_register_ name default_label)
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 120)
   endif()
-  if(WEIR_SANITIZE)  # slower by as much
-    math(EXPR test_TIMEOUT "4 * ${test_TIMEOUT}")
-  endif()
+  weir_patience_(test_TIMEOUT)
   if(gpu IN_LIST test_LABELS)  # where the report of ./dev gpu looks
     list(APPEND test_ENVIRONMENT GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/report/tests/${name}.xml)
   endif()
