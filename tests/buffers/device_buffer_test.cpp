@@ -284,6 +284,11 @@ TEST_P(device_buffers, vectors_grow_shrink_and_go_from_stream_to_stream) {
   EXPECT_EQ(view.size_bytes(), 200_B);
   const device_span<const word> constant = std::as_const(some);
   EXPECT_EQ(constant.size(), 50U);
+  const device_span<const word> narrowed = view;
+  EXPECT_EQ(narrowed.data(), some.data());
+  EXPECT_EQ(narrowed.size(), 50U);
+  EXPECT_TRUE(some);
+  EXPECT_FALSE(device_vector<word>{});
   EXPECT_EQ(view.part(10, 5).value().data(), some.data() + 10);
   EXPECT_EQ(view.part(10, 5).value().size(), 5U);
   EXPECT_EQ(view.part(50, 0).value().size(), 0U);

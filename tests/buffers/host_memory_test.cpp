@@ -41,6 +41,20 @@ TEST_P(host_memory, pinned_buffers_carry_data_both_ways) {
   EXPECT_TRUE(std::equal(down.begin(), down.end(), values.begin(), values.end()));
 }
 
+TEST_P(host_memory, elements_of_pinned_buffers_are_those_of_an_array) {
+  const auto on = make_stream();
+  auto some = pinned_buffer<word>::copy_of(pinned(), counting(100), on).value();
+  some[0] = 7;
+  some[99] = 8;
+  const auto& constant = std::as_const(some);
+  EXPECT_EQ(constant.data(), some.data());
+  EXPECT_EQ(constant[0], 7U);
+  EXPECT_EQ(constant[1], counting(100)[1]);
+  EXPECT_EQ(constant[99], 8U);
+  EXPECT_EQ(&*constant.begin(), some.data());
+  EXPECT_EQ(constant.end(), some.data() + 100);
+}
+
 TEST_P(host_memory, a_pinned_buffer_is_zeroed_whatever_it_held) {
   const auto on = make_stream();
   const auto pool = pinned();
@@ -102,6 +116,12 @@ TEST_P(host_memory, mapped_buffers_are_seen_by_both_sides) {
   auto moved = std::move(some);
   EXPECT_FALSE(some);  // NOLINT: moved from, on purpose
   EXPECT_EQ(moved[999], 5U);
+  moved[998] = 6;
+  const auto& constant = std::as_const(moved);
+  EXPECT_EQ(constant.data(), moved.data());
+  EXPECT_EQ(constant.span().data(), moved.data());
+  EXPECT_EQ(constant.span().size(), 1000U);
+  EXPECT_EQ(constant[998], 6U);
   WEIR_DONE(moved.close());
   EXPECT_TRUE(moved.empty());
   WEIR_DONE(moved.close());

@@ -19,6 +19,7 @@ using pmr_test = resources_test;
 TEST_F(pmr_test, containers_live_in_managed_memory) {
   auto managed = managed_resource::create(gpu).value();
   auto resource = pmr_resource::create(managed).value();
+  EXPECT_EQ(resource.upstream(), any_resource{managed});
   {
     std::pmr::vector<int> numbers{&resource};
     for (int i = 0; i < 1000; ++i) numbers.push_back(i);

@@ -89,6 +89,23 @@ TEST_P(shared_memory_test, is_seen_at_the_other_end) {
   EXPECT_TRUE(taken.close());
 }
 
+TEST_P(shared_memory_test, an_offer_that_another_takes_the_place_of_is_released) {
+  auto [here, there] = link_to_itself();
+  const auto one = shared_memory::create(gpu(), unit()).value();
+  const auto two = shared_memory::create(gpu(), unit()).value();
+  ASSERT_TRUE(here.offer(one));
+  const auto second = here.offer(two).value();
+  auto offer = there.receive(1s).value();
+  EXPECT_EQ(here.outstanding(), 2u);
+  offer = there.receive(1s).value();
+  EXPECT_EQ(here.outstanding(), 1u);
+  EXPECT_EQ(offer.ticket().grant, second.number());
+  const auto taken = offer.open_memory().value();
+  EXPECT_TRUE(taken);
+  EXPECT_FALSE(imported_memory{});
+  EXPECT_EQ(taken.size(), unit());
+}
+
 /// Memory in handles of their own, each filled with its number.
 class shared_handles : public sharing_test {
  protected:

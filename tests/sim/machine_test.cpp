@@ -106,6 +106,20 @@ TEST(Progress, TimedWorkIsCompleteWhenItsTimeHasCome) {
   EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
 }
 
+TEST(Progress, TimeCanBeSetButNotBack) {
+  machine_options wanted = with(progress::timed, 1ms);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUevent e = b.event();
+  ASSERT_EQ(b.cuda.event_record(e, b.stream()), CUDA_SUCCESS);
+  b.machine->set_time(time_point{999'999ns});
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_ERROR_NOT_READY);
+  b.machine->set_time(time_point{1ms});
+  EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
+  b.machine->set_time(time_point{5ns});
+  EXPECT_EQ(b.machine->now(), time_point{1ms});
+}
+
 TEST(Progress, TimeCanComeFromSomebodyElse) {
   machine_options wanted = with(progress::timed, 1ms);
   wanted.costs = cost_table::free();

@@ -339,6 +339,7 @@ TEST_F(modules_test, a_kernel_can_be_captured_and_replayed) {
 
 TEST_F(modules_test, the_grid_reaches_the_callable) {
   std::uint64_t threads = 0;
+  std::size_t arguments = 0;
   using extents = std::array<unsigned, 3>;
   std::vector<std::pair<extents, extents>> seen;
   machine->add_kernel(
@@ -349,6 +350,7 @@ TEST_F(modules_test, the_grid_reaches_the_callable) {
        .run =
            [&](const sim::kernel_arguments& a) {
              threads = a.threads();
+             arguments = a.size();
              seen.emplace_back(a.grid(), a.block());
            }});
   std::uint64_t nanoseconds = 1;
@@ -357,6 +359,7 @@ TEST_F(modules_test, the_grid_reaches_the_callable) {
             CUDA_SUCCESS);
   wait_for(on);
   EXPECT_EQ(threads, 2u * 3 * 4 * 5 * 6 * 7);
+  EXPECT_EQ(arguments, 1u);
   const std::pair<extents, extents> launched{{2, 3, 4}, {5, 6, 7}};
   EXPECT_THAT(seen, ElementsAre(launched, launched));
 }
