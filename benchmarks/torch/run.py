@@ -7,9 +7,9 @@ other in turn, so that what changes on the machine meanwhile meets them all. A p
 started again for the next workload.
 
 A workload has one or two different rounds, which every allocator repeats in the same order. Throughput is
-of all their steps, each round at its fastest; that of their medians, of the slowest ones, and the median of
-the ratios of rounds that were run one after the other are in the JSON file too, with the seconds that each
-phase of a workload took. Peaks are those of torch's own memory_stats(), over set-up, warm-up and rounds.
+of all their steps, each round at its fastest, and at their medians; beside them stand the least and the greatest
+ratio of two rounds that were run one after the other. The slowest ones and the seconds that each phase of a
+workload took are in the JSON file too. Peaks are those of torch's own memory_stats(), over set-up, warm-up and rounds.
 Host time is what the allocator alone costs: the allocations and frees of one round, recorded under native,
 are played back in one thread through each process's allocator (c10::cuda::CUDACachingAllocator::get()), up
 to six times; the last one counts, when allocators have stopped growing. Results are equal if a short
@@ -36,10 +36,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ALLOCATORS = ("native", "expandable", "cudaMallocAsync", "weir")
 NAMES = ("gpt2_train", "vit_train", "bert_varlen", "moe_train", "gnn_sample", "llama_ckpt_varlen",
-         "multistream_prefetch", "serve_short", "generate", "graph_decode")
+         "multistream_prefetch", "serve_short", "generate", "graph_decode", "graphs_ascending",
+         "graphs_descending", "stash_pyramid", "stash_comb")
 HOARDER = "cudaMallocAsync"
-SEVERAL_STREAMS = ("multistream_prefetch", "serve_short")
-LEAST_ROUNDS, MOST_ROUNDS, HOARDERS_ROUNDS = 4, 6, 2
+SEVERAL_STREAMS = ("multistream_prefetch", "serve_short", "stash_pyramid", "stash_comb")
+ROUNDS, HOARDERS_ROUNDS = 8, 2  # of two different ones, four each
 
 
 class WorkerError(Exception):
@@ -181,17 +182,15 @@ def side_by_side(group, work):
         return {each: answer for each, answer in answers if answer is not None}
 
 
-def run_rounds(group, results, attempt, name, until, take_record, phases):
+def run_rounds(group, results, attempt, name, take_record, phases):
     """Rounds of these allocators by turns; those that got through. What is not timed is done side by side."""
     with phases.timed("start"):
         answers = side_by_side(group, lambda each: attempt(each, "start", name=name))
     running = [each for each in group if each in answers]
     for allocator in running:
         results[allocator]["start"] = answers[allocator]
-    begun, done, share = time.monotonic(), 0, 0.0
     with phases.timed("rounds"):
-        while running and done < MOST_ROUNDS and (done < LEAST_ROUNDS or
-                                                  time.monotonic() + share < until):
+        for done in range(ROUNDS):
             # The order changes every two rounds, so that each of two different rounds meets both.
             for allocator in list(running if done % 4 < 2 else reversed(running)):
                 if allocator == HOARDER and done >= HOARDERS_ROUNDS:
@@ -201,10 +200,6 @@ def run_rounds(group, results, attempt, name, until, take_record, phases):
                     running.remove(allocator)
                 else:
                     results[allocator]["rounds"].append(answer)
-            done += 1
-            share = (time.monotonic() - begun) / done
-            if running == [HOARDER] and done >= HOARDERS_ROUNDS:
-                break
     if "native" in running:
         with phases.timed("record"):
             take_record()
@@ -215,8 +210,8 @@ def run_rounds(group, results, attempt, name, until, take_record, phases):
     return [each for each in running if each in answers]
 
 
-def measure(name, number, team, options, until):
-    """One workload under each allocator; `until` is when its rounds should be over."""
+def measure(name, number, team, options):
+    """One workload under each allocator."""
     phases = Phases()
     results = {allocator: {"rounds": [], "errors": []} for allocator in options.allocators}
     here = list(options.allocators)
@@ -246,7 +241,7 @@ def measure(name, number, team, options, until):
         groups = [[each for each in here if each != HOARDER], [each for each in here if each == HOARDER]]
     running = []
     for group in filter(None, groups):
-        running += run_rounds(group, results, attempt, name, until, take_record, phases)
+        running += run_rounds(group, results, attempt, name, take_record, phases)
     if record:
         with phases.timed("play"):
             for allocator in running:
@@ -292,10 +287,10 @@ def speeds_of(rounds):
 
 
 def by_round(rounds, natives):
-    """How much faster than native's a round is, the middle of all that both ran one after the other."""
-    ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in zip(rounds, natives)
-              if ours["seconds"] > 0]
-    return statistics.median(ratios) if ratios else None
+    """How much faster than native's a round is, of all that both ran one after the other: least, middle, most."""
+    ratios = sorted(theirs["seconds"] / ours["seconds"] for ours, theirs in zip(rounds, natives)
+                    if ours["seconds"] > 0)
+    return (ratios[0], statistics.median(ratios), ratios[-1]) if ratios else None
 
 
 def summarise(row, units):
@@ -329,7 +324,7 @@ def number(value, form, missing="–"):
 
 def table(rows, allocators):
     """Markdown: a line a workload and allocator."""
-    lines = ["| workload | allocator | speed | against native (best; median) | peak requested, MiB | "
+    lines = ["| workload | allocator | speed | against native: best; median; rounds | peak requested, MiB | "
              "peak reserved, MiB | reserved ÷ requested | allocator host time, µs a step | "
              "results as native |",
              "|---|---|--:|--:|--:|--:|--:|--:|---|"]
@@ -347,8 +342,9 @@ def table(rows, allocators):
                 continue
             against = "–"
             if native:
+                least, _, most = summary["by_round"]
                 against = (f"{summary['best'] / native['best']:.3f}; "
-                           f"{summary['median'] / native['median']:.3f}")
+                           f"{summary['median'] / native['median']:.3f}; {least:.2f} to {most:.2f}")
             mib = [number(None if summary[key] is None else summary[key] / 2**20, ",.0f")
                    for key in ("requested", "reserved")]
             lines.append(
@@ -422,7 +418,8 @@ def main():
         report["failures"] = failures(report["rows"])
         options.json.write_text(json.dumps(report, indent=1) + "\n")
 
-    units = {"serve_short": "tokens", "generate": "tokens", "graph_decode": "tokens"}
+    units = {"serve_short": "tokens", "generate": "tokens", "graph_decode": "tokens",
+             "graphs_ascending": "tokens", "graphs_descending": "tokens"}
     with tempfile.TemporaryDirectory() as logs:
         team = Team(options, Path(logs))
         try:
@@ -436,9 +433,7 @@ def main():
                 if now > end - 10:
                     report["not_run"].append(name)
                     continue
-                # What is left, shared; a third of a share is for what comes after the rounds.
-                until = now + (end - now) / (len(names) - number_) * 0.66
-                row = summarise(measure(name, number_, team, options, until), units)
+                row = summarise(measure(name, number_, team, options), units)
                 seconds = ", ".join(f"{phase} {spent:.1f}" for phase, spent in row["phases"].items())
                 report["rows"].append(row)
                 report["about"] = next((member.about for member in team.members.values()

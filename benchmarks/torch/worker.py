@@ -67,6 +67,7 @@ class Worker:
                 raise RuntimeError("weir.torch.enable() did not take")
         torch.cuda.init()
         torch.zeros(1, device="cuda").sum().item()
+        import others_measured  # noqa: F401: they join the workloads
         import workloads
 
         workloads.import_libraries()  # while the other processes do the same

@@ -1,4 +1,4 @@
-"""Ten programs as people run them in PyTorch: what the allocators are compared with.
+"""Ten programs as people run them in PyTorch: what the allocators are compared with. others_measured.py has more.
 
 Models start from random weights with fixed seeds; sizes are drawn once from a seed, so every allocator
 sees the same requests. The first eight have the shapes of the recordings in traces/.
