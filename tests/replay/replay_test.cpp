@@ -67,6 +67,30 @@ TEST(figures, weirs_policies_hold_what_they_are_known_for) {
   EXPECT_LT(balanced.steady_driver_percent(), 4);
 }
 
+TEST(figures, captured_batch_sizes_take_no_more_in_one_order_than_in_the_other) {
+  const std::uint64_t ascending = played("graphs_ascending", policy::balanced).reserved_peak;
+  const std::uint64_t descending = played("graphs_descending", policy::balanced).reserved_peak;
+  const std::uint64_t requested = script_of("graphs_descending").requested_peak;
+  EXPECT_EQ(script_of("graphs_ascending").requested_peak, requested);
+  EXPECT_LE(static_cast<double>(std::max(ascending, descending)),
+            1.03 * static_cast<double>(requested));
+  EXPECT_LT(ascending, played("graphs_ascending", policy::torch_expandable).reserved_peak);
+  EXPECT_LT(descending, played("graphs_descending", policy::torch_expandable).reserved_peak);
+  // Under PyTorch's own allocator the order matters.
+  EXPECT_GT(played("graphs_ascending", policy::torch_default).reserved_peak,
+            played("graphs_descending", policy::torch_default).reserved_peak);
+}
+
+TEST(figures, stashed_tables_come_back_to_what_activations_leave) {
+  EXPECT_LE(played("stash_pyramid", policy::balanced).ratio(), 1.03);
+  for (const auto* const name : {"stash_pyramid", "stash_comb"}) {
+    EXPECT_LT(played(name, policy::balanced).reserved_peak,
+              played(name, policy::torch_default).reserved_peak);
+    EXPECT_LT(played(name, policy::balanced).reserved_peak,
+              played(name, policy::torch_expandable).reserved_peak);
+  }
+}
+
 TEST(figures, the_drivers_pool_makes_two_calls_or_more_a_block) {
   const replay::outcome outcome = played("gpt2_two_steps", policy::driver_pool);
   EXPECT_GE(outcome.driver_calls,
