@@ -243,15 +243,16 @@ TEST_F(graphs_test, host_functions_are_nodes) {
 
 TEST_F(graphs_test, a_launch_in_a_capture_becomes_a_graph_in_the_graph) {
   const CUstream s = stream();
+  const CUdeviceptr p = memory(64);
   std::string order;
   begin(s);
-  work(s, {}, [&] { order += '2'; });
-  work(s, {}, [&] { order += '3'; });
+  work(s, {writes(p, 64)}, [&] { order += '2'; });
+  work(s, {writes(p, 64)}, [&] { order += '3'; });
   const CUgraphExec inner = executable(end(s));
   begin(s);
-  work(s, {}, [&] { order += '1'; });
+  work(s, {writes(p, 64)}, [&] { order += '1'; });
   launch(inner, s);
-  work(s, {}, [&] { order += '4'; });
+  work(s, {writes(p, 64)}, [&] { order += '4'; });
   const CUgraph graph = end(s);
   ASSERT_THAT(nodes(graph), SizeIs(3));
   EXPECT_EQ(type_of(nodes(graph)[1]), CU_GRAPH_NODE_TYPE_GRAPH);
@@ -259,6 +260,7 @@ TEST_F(graphs_test, a_launch_in_a_capture_becomes_a_graph_in_the_graph) {
   launch(executable(graph), s);
   wait_for(s);
   EXPECT_EQ(order, "1234");
+  EXPECT_THAT(hazards(), IsEmpty()) << "each after the one before";
 }
 
 TEST_F(graphs_test, upload_and_launch_respect_captures) {

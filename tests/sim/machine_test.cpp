@@ -106,6 +106,19 @@ TEST(Progress, TimedWorkIsCompleteWhenItsTimeHasCome) {
   EXPECT_EQ(b.cuda.event_query(e), CUDA_SUCCESS);
 }
 
+TEST(Devices, AreToldApartByTheLastByteOfTheirName) {
+  machine_options two;
+  two.devices.resize(2);
+  bench b{two};
+  for (char device = 0; device < 2; ++device) {
+    CUuuid uuid{};
+    std::memset(uuid.bytes, 0x5a, sizeof uuid.bytes);
+    ASSERT_EQ(b.cuda.device_get_uuid(&uuid, device), CUDA_SUCCESS);
+    EXPECT_THAT(uuid.bytes,
+                ElementsAre('w', 'e', 'i', 'r', '-', 's', 'i', 'm', 0, 0, 0, 0, 0, 0, 0, device));
+  }
+}
+
 TEST(Progress, TimeCanBeSetButNotBack) {
   machine_options wanted = with(progress::timed, 1ms);
   wanted.costs = cost_table::free();

@@ -187,6 +187,21 @@ TEST_F(managed_memory, read_mostly_pages_are_copied_until_written) {
   EXPECT_EQ(used(0), 0U);  // one copy is left, the host's
 }
 
+TEST_F(managed_memory, the_copy_at_the_preferred_place_is_the_one_that_is_left) {
+  const CUdeviceptr address = managed(2 * mib);
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device);
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, on_device);
+  on_host_touch(address, 2 * mib);
+  EXPECT_EQ(prefetch(address, 2 * mib, on_device), CUDA_SUCCESS);
+  EXPECT_EQ(prefetch(address, 2 * mib, on_other), CUDA_SUCCESS);
+  EXPECT_EQ(prefetch(address, 2 * mib, on_host), CUDA_SUCCESS);
+  EXPECT_EQ(used(0), 2 * mib);
+  EXPECT_EQ(used(1), 2 * mib);
+  advise(address, 2 * mib, CU_MEM_ADVISE_UNSET_READ_MOSTLY, on_device);
+  EXPECT_EQ(used(0), 2 * mib);
+  EXPECT_EQ(used(1), 0U);
+}
+
 TEST_F(managed_memory, pages_at_their_preferred_place_are_reached_from_afar) {
   const CUdeviceptr address = managed(2 * mib);
   on_host_touch(address, 2 * mib, true);

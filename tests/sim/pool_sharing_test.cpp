@@ -1,6 +1,7 @@
 // Stream-ordered pools of the simulated machine in two processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -259,6 +260,29 @@ TEST_F(pool_exports, exports_are_validated) {
   CUmemPoolPtrExportData data{};
   EXPECT_EQ(cuda.mem_pool_export_pointer(&data, take(standard, 512, a)), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_pool_export_pointer(&data, 0x1000), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(pool_exports, an_import_without_a_descriptor_to_spare_is_refused) {
+  CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  int descriptor = -1;
+  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(descriptor) + 1;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  for (int each = ::dup(descriptor); each >= 0; each = ::dup(descriptor)) taken.push_back(each);
+  CUmemoryPool own = nullptr;
+  EXPECT_EQ(cuda.mem_pool_import_from_shareable_handle(
+                &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_ERROR_OPERATING_SYSTEM);
+  for (const int each : taken) ::close(each);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ::close(descriptor);
 }
 
 TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {

@@ -106,6 +106,7 @@ TEST_F(pools, memory_is_reserved_in_pages_and_used_counts_what_was_asked_for) {
     EXPECT_EQ(cuda.mem_get_address_range(&start, &size, made + bytes / 2), CUDA_SUCCESS);
     EXPECT_EQ(start, made);
     EXPECT_EQ(size, bytes);
+    EXPECT_NE(cuda.mem_get_address_range(&start, &size, made + bytes), CUDA_SUCCESS);
     give(made, a);
     EXPECT_EQ(used(of), 0U);
   }

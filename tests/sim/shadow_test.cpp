@@ -32,6 +32,14 @@ TEST_F(shadow_test, UnorderedWritesOfTheSameByteRace) {
   EXPECT_EQ(log.all()[0].shared.size, 1U);
 }
 
+TEST_F(shadow_test, TenThousandHazardsAreKeptAndAllAreHeardOf) {
+  std::size_t heard = 0;
+  log.listen([&](const hazard&) { ++heard; });
+  for (int i = 0; i < 10'001; ++i) log.report({});
+  EXPECT_EQ(found(), 10'000U);
+  EXPECT_EQ(heard, 10'001U);
+}
+
 TEST_F(shadow_test, NeighboursDoNot) {
   touch(a, 0, 10, access_kind::write);
   touch(b, 10, 10, access_kind::write);

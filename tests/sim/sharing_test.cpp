@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 
@@ -386,6 +387,23 @@ TEST(shared_events, wrong_ones_are_refused) {
   EXPECT_EQ(here.cuda.ipc_open_event_handle(nullptr, handle), CUDA_ERROR_INVALID_VALUE);
   std::memset(&handle, 0x5a, sizeof(handle));
   EXPECT_EQ(here.cuda.ipc_open_event_handle(&opened, handle), CUDA_ERROR_MAP_FAILED);
+}
+
+TEST(shared_events, leave_no_mapping_behind) {
+  const auto mappings = [] {
+    std::ifstream maps{"/proc/self/maps"};
+    int count = 0;
+    for (std::string each; std::getline(maps, each);)
+      count += each.find("weir simulated event") != std::string::npos ? 1 : 0;
+    return count;
+  };
+  side here;
+  CUevent shared = nullptr;
+  ASSERT_EQ(here.cuda.event_create(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+            CUDA_SUCCESS);
+  EXPECT_EQ(mappings(), 1);
+  ASSERT_EQ(here.cuda.event_destroy(shared), CUDA_SUCCESS);
+  EXPECT_EQ(mappings(), 0);
 }
 
 TEST(shared_events, bent_handles_are_refused) {

@@ -159,6 +159,17 @@ TEST(stack_table, numbers_stacks_from_one_and_gives_those_since) {
   EXPECT_TRUE(table.since(2).empty());
 }
 
+TEST(stack_table, a_caller_that_is_not_in_the_stack_leaves_it_whole) {
+  trace::stack_table table;
+  table.prepare();
+  ASSERT_EQ(capture_here(table), 1u);
+  ASSERT_EQ(table.capture(nullptr), 2u);
+  const auto all = table.since(0);
+  // Both end where the program begins; the second has weir's own frame and this one's before that.
+  EXPECT_GT(all[1].size(), all[0].size());
+  EXPECT_EQ(all[1].back(), all[0].back());
+}
+
 [[gnu::noinline]] void without_a_symbol() { asm volatile(""); }
 
 TEST(describe_address, tells_the_function_and_where_it_is) {
