@@ -7,6 +7,10 @@
 namespace weir::inline v0::heap {
 
 void central_heap::raise_peaks(const thread_cache& cache) noexcept {
+  if (cache.delta_count == 1) {  // most programs use no tags
+    if (cache.deltas[0].allocations != 0) accounts_.raise_peaks(0, cache.deltas[0], true);
+    return;
+  }
   std::uint32_t counted = 0;
   for (std::uint32_t i = 0; i < cache.delta_count; ++i)
     if (cache.deltas[i].allocations != 0 || cache.deltas[i].frees != 0) ++counted;
