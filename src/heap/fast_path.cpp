@@ -39,8 +39,9 @@ void* central_heap::allocate_without_driver(bytes size, const stream_ref& stream
   const stream_id id = fast_id(stream, *cache);
   if (id == stream_id{}) return nullptr;
   // What the fast path saw just now is not looked at again: only others' frees can have come in.
-  const bool list_was_empty = std::exchange(this_thread.list_was_empty, false);
-  if (!list_was_empty || cache->has_remote()) {
+  const bool missed = std::exchange(this_thread.missed_units, 0) == units_for(size) &&
+                      this_thread.missed_stream == id;
+  if (!missed || cache->has_remote()) {
     void* const hit = cached_allocate(*cache, size, id, thread_cache::closer_look);
     if (hit != nullptr) return hit;
   }

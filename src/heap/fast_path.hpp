@@ -63,8 +63,9 @@ inline void* central_heap::fast_allocate(bytes size, const stream_ref& stream) n
   }
   const block_index index = bins.heads[units];  // of no units, or of too many to count: none
   if (index == no_block) [[unlikely]] {
+    this_thread.missed_units = units;
+    this_thread.missed_stream = bins.id;
     cache.leave();
-    this_thread.list_was_empty = true;
     return nullptr;
   }
   block& block = blocks_[index];

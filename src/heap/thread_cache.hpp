@@ -333,8 +333,10 @@ struct local_cache {
   thread_cache* cache = nullptr;
   /// The same serial while the fast path that emits nothing is worth trying.
   std::uint64_t unobserved = 0;
-  /// The fast path found everything as it should be, but no block of that size.
-  bool list_was_empty = false;
+  /// The size and stream for which the fast path last found everything as it should be, but no
+  /// block; 0: none since it was asked.
+  std::uint64_t missed_units = 0;
+  stream_id missed_stream{};
 };
 // Initial-exec: one load from a register's offset, also inside the shared library.
 extern constinit thread_local local_cache this_thread __attribute__((tls_model("initial-exec")));
