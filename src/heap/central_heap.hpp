@@ -46,7 +46,9 @@
 //   reason        why a thread's cache must leave its fast path (thread_cache.hpp)
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -315,6 +317,16 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void raise_peaks(const thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void fold(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_list(block_index head, bool counted) noexcept WEIR_REQUIRES(mutex_);
+  /// Lists on their way to the store, counted. What the first block of each will touch there is
+  /// fetched when it is queued, to be here when its turn comes. They are flushed in the order they
+  /// came.
+  struct flush_queue {
+    std::array<block_index, 8> heads{};
+    std::size_t count = 0;
+  };
+  void flush_soon(block_index head, flush_queue& queue) noexcept WEIR_REQUIRES(mutex_);
+  void flush_queued(flush_queue& queue) noexcept WEIR_REQUIRES(mutex_);
+  void fetch_for_flush(const block& block) const noexcept WEIR_REQUIRES(mutex_);
   void flush_large(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_unplaced(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_bins(thread_cache& cache, stream_bins& bins) noexcept WEIR_REQUIRES(mutex_);
