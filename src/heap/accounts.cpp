@@ -57,6 +57,16 @@ void ledger::raise_peaks(const account_delta& counted) noexcept {
   raise_to(active_blocks, active_blocks.current + most_blocks);
 }
 
+headroom ledger::below_peaks() const noexcept {
+  const auto room = [](const gauge& live, std::uint64_t pending, const gauge& active) {
+    return std::min(static_cast<std::int64_t>(live.peak - live.current),
+                    static_cast<std::int64_t>(active.peak - (live.current + pending)));
+  };
+  return {.requested = room(requested, pending_requested, active_requested),
+          .allocated = room(allocated, pending, active),
+          .blocks = room(blocks, pending_blocks, active_blocks)};
+}
+
 void ledger::reset_peaks() noexcept {
   add_pending();
   for (gauge* const each :
@@ -133,11 +143,43 @@ result<account_number> accounts::number_of(pool_id pool, tag tag) {
 }
 
 template <class Change>
-void accounts::change(account_number account, const Change& apply) noexcept {
+void accounts::change(account_number account, const Change& apply) const noexcept {
   const cell& at = cells_[account];
   apply(total_);
   apply(*at.by_pool);
   apply(*at.by_tag);
+}
+
+void accounts::open_page(account_number account) noexcept {
+  enter_page();
+  page_.account = account;
+  page_.room = total_.below_peaks();
+  for (const ledger* const each : {cells_[account].by_pool, cells_[account].by_tag}) {
+    const headroom other = each->below_peaks();
+    page_.room.requested = std::min(page_.room.requested, other.requested);
+    page_.room.allocated = std::min(page_.room.allocated, other.allocated);
+    page_.room.blocks = std::min(page_.room.blocks, other.blocks);
+  }
+}
+
+void accounts::enter_page() const noexcept {
+  if (page_.account == page::nobodys) return;
+  change(static_cast<account_number>(page_.account), [this](ledger& sums) {
+    add(sums.requested, page_.requested);
+    add(sums.allocated, page_.allocated);
+    sums.blocks.current += page_.allocations - page_.frees;
+    sums.allocations += page_.allocations;
+    sums.hits += page_.hits;
+    sums.frees += page_.frees;
+  });
+  page_ = {};
+}
+
+void accounts::raise_peaks_with_page() noexcept {
+  const auto account = static_cast<account_number>(page_.account);
+  enter_page();
+  change(account, [](ledger& sums) { sums.raise_peaks(); });
+  open_page(account);
 }
 
 void accounts::allocated(account_number account, std::uint64_t requested,
@@ -146,32 +188,9 @@ void accounts::allocated(account_number account, std::uint64_t requested,
   allocated(account, requested, rounded, nothing);
 }
 
-void accounts::allocated(account_number account, std::uint64_t requested, std::uint64_t rounded,
-                         account_delta& counted) noexcept {
-  change(account, [&](ledger& sums) {
-    add(sums.requested, counted.requested + static_cast<std::int64_t>(requested));
-    add(sums.allocated, counted.allocated + static_cast<std::int64_t>(rounded));
-    sums.blocks.current += counted.allocations - counted.frees + 1;
-    sums.allocations += counted.allocations + 1;
-    sums.hits += counted.allocations;
-    sums.frees += counted.frees;
-    sums.raise_peaks();
-  });
-  counted = {};
-}
-
-void accounts::freed(account_number account, std::uint64_t requested,
-                     std::uint64_t rounded) noexcept {
-  change(account, [&](ledger& sums) {
-    sums.requested.current -= requested;
-    sums.allocated.current -= rounded;
-    --sums.blocks.current;
-    ++sums.frees;
-  });
-}
-
 void accounts::pending(account_number account, std::uint64_t requested,
                        std::uint64_t rounded) noexcept {
+  enter_page();
   change(account, [&](ledger& sums) {
     sums.pending += rounded;
     sums.pending_requested += requested;
@@ -181,6 +200,7 @@ void accounts::pending(account_number account, std::uint64_t requested,
 
 void accounts::waited(account_number account, std::uint64_t requested,
                       std::uint64_t rounded) noexcept {
+  enter_page();
   change(account, [&](ledger& sums) {
     sums.pending -= rounded;
     sums.pending_requested -= requested;
@@ -199,28 +219,17 @@ void accounts::failed(pool_id pool, tag tag) noexcept {
     ++tags_[tag.number()]->sums.failures;
 }
 
-void accounts::fold(account_number account, account_delta& counted) noexcept {
-  if (counted.allocations == 0 && counted.frees == 0) return;
-  change(account, [&](ledger& sums) {
-    add(sums.requested, counted.requested);
-    add(sums.allocated, counted.allocated);
-    sums.blocks.current += counted.allocations - counted.frees;
-    sums.allocations += counted.allocations;
-    sums.hits += counted.allocations;
-    sums.frees += counted.frees;
-  });
-  counted = {};
-}
-
 void accounts::raise_peaks() noexcept {
+  enter_page();
   total_.raise_peaks();
   for (auto& [id, sums] : pools_) sums->raise_peaks();
   for (auto& each : tags_)
     if (each != nullptr) each->sums.raise_peaks();
 }
 
-void accounts::raise_peaks(account_number account, const account_delta& counted,
-                           bool alone) noexcept {
+void accounts::raise_peaks_with_page(const account_delta& counted, bool alone) noexcept {
+  const auto account = static_cast<account_number>(page_.account);
+  enter_page();
   const cell& at = cells_[account];
   at.by_tag->raise_peaks(counted);
   if (!alone) return;
@@ -229,6 +238,7 @@ void accounts::raise_peaks(account_number account, const account_delta& counted,
 }
 
 void accounts::reset_peaks() noexcept {
+  enter_page();
   total_.reset_peaks();
   for (auto& [id, sums] : pools_) sums->reset_peaks();
   for (auto& each : tags_)
@@ -236,6 +246,7 @@ void accounts::reset_peaks() noexcept {
 }
 
 void accounts::reset_counters() noexcept {
+  enter_page();
   total_.reset_counters();
   for (auto& [id, sums] : pools_) sums->reset_counters();
   for (auto& each : tags_)
@@ -245,6 +256,7 @@ void accounts::reset_counters() noexcept {
 void accounts::add_pool(pool_id pool) { pools_.emplace(pool, std::make_unique<ledger>()); }
 
 void accounts::remove_pool(pool_id pool) noexcept {
+  enter_page();
   for (auto each = private_.begin(); each != private_.end();) {
     if (cells_[each->second].pool != pool) {
       ++each;
@@ -282,16 +294,19 @@ bool accounts::any_limit() const noexcept {
 bool accounts::may_allocate(tag tag, std::uint64_t more) const noexcept {
   const std::uint64_t most = limit(tag);
   if (most == bytes::max().count()) return true;
+  enter_page();
   const std::uint64_t live = tags_[tag.number()]->sums.allocated.current;
   return live <= most && more <= most - live;
 }
 
 const ledger* accounts::of(pool_id pool) const noexcept {
+  enter_page();
   const auto entry = pools_.find(pool);
   return entry == pools_.end() ? nullptr : entry->second.get();
 }
 
 const ledger* accounts::of(tag tag) const noexcept {
+  enter_page();
   const std::size_t index = tag.number();
   return index < tags_.size() && tags_[index] != nullptr ? &tags_[index]->sums : nullptr;
 }

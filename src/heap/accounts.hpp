@@ -34,6 +34,13 @@ struct alignas(64) account_delta {
   std::int64_t most_blocks = 0;
 };
 
+/// How much more can be live before a peak rises; negative where it would rise at once.
+struct headroom {
+  std::int64_t requested = 0;
+  std::int64_t allocated = 0;
+  std::int64_t blocks = 0;
+};
+
 /// Sums of one pool, of one tag, or of all.
 struct ledger {
   gauge requested;
@@ -57,12 +64,18 @@ struct ledger {
   void reset_peaks() noexcept;
   void reset_counters() noexcept;
   void add_pending() noexcept;
+  [[nodiscard]] headroom below_peaks() const noexcept;
   /// The members of memory_stats that a ledger knows.
   void fill(memory_stats& into) const noexcept;
 };
 
 /// Every pool's and every tag's ledger, and the total: each block is in one of each, so that the
 /// sums agree.
+///
+/// What happens to one account after the other is counted once, on a page, and entered into the
+/// three ledgers when somebody reads them, another account comes, or a peak would rise: the page
+/// knows how much more may be live before that. So a request costs one count instead of three, and
+/// every peak is what it would be otherwise.
 ///
 /// Owned by the central heap. Never fails but in number_of() and add_pool().
 class accounts {
@@ -80,8 +93,23 @@ class accounts {
   /// The same, together with what a thread counted for the account: the peak is not raised by what
   /// was freed before.
   void allocated(account_number account, std::uint64_t requested, std::uint64_t rounded,
-                 account_delta& counted) noexcept;
-  void freed(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept;
+                 account_delta& counted) noexcept {
+    turn_to(account);
+    page_.requested += counted.requested + static_cast<std::int64_t>(requested);
+    page_.allocated += counted.allocated + static_cast<std::int64_t>(rounded);
+    page_.hits += counted.allocations;
+    page_.allocations += counted.allocations + 1;
+    page_.frees += counted.frees;
+    counted = {};
+    if (page_.exceeds_room({})) [[unlikely]]
+      raise_peaks_with_page();
+  }
+  void freed(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept {
+    turn_to(account);
+    page_.requested -= static_cast<std::int64_t>(requested);
+    page_.allocated -= static_cast<std::int64_t>(rounded);
+    ++page_.frees;
+  }
   /// A block that was freed begins to wait for streams.
   void pending(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept;
   /// It has waited.
@@ -91,12 +119,26 @@ class accounts {
   void failed(pool_id pool, tag tag) noexcept;
   /// Takes over what a cache counted and clears it. Peaks rise with raise_peaks() only, so that
   /// several caches can be taken over as of one moment.
-  void fold(account_number account, account_delta& counted) noexcept;
+  void fold(account_number account, account_delta& counted) noexcept {
+    if (counted.allocations == 0 && counted.frees == 0) return;
+    turn_to(account);
+    page_.requested += counted.requested;
+    page_.allocated += counted.allocated;
+    page_.hits += counted.allocations;
+    page_.allocations += counted.allocations;
+    page_.frees += counted.frees;
+    counted = {};
+  }
   void raise_peaks() noexcept;
   /// Raises the peaks to what was live when the thread had most. `alone`: it counted for no other
   /// account since; otherwise two of its accounts may have had the same memory one after the
   /// other, and only the tag's own peaks are known.
-  void raise_peaks(account_number account, const account_delta& counted, bool alone) noexcept;
+  void raise_peaks(account_number account, const account_delta& counted, bool alone) noexcept {
+    turn_to(account);
+    if (page_.exceeds_room({counted.most_requested, counted.most_allocated, counted.most_blocks}))
+        [[unlikely]]
+      raise_peaks_with_page(counted, alone);
+  }
   void reset_peaks() noexcept;
   void reset_counters() noexcept;
 
@@ -113,7 +155,10 @@ class accounts {
   [[nodiscard]] bool may_allocate(tag tag, std::uint64_t more) const noexcept;
   [[nodiscard]] std::uint64_t limit(tag tag) const noexcept;
 
-  [[nodiscard]] const ledger& total() const noexcept { return total_; }
+  [[nodiscard]] const ledger& total() const noexcept {
+    enter_page();
+    return total_;
+  }
   [[nodiscard]] const ledger* of(pool_id pool) const noexcept;
   [[nodiscard]] const ledger* of(tag tag) const noexcept;
   /// Numbers of tags that were used are below this.
@@ -132,11 +177,44 @@ class accounts {
     std::uint64_t limit = bytes::max().count();
   };
 
+  /// What was counted of one account since its ledgers last knew.
+  struct page {
+    static constexpr std::uint32_t nobodys = ~std::uint32_t{0};
+    std::uint32_t account = nobodys;
+    std::int64_t requested = 0;
+    std::int64_t allocated = 0;
+    std::uint64_t allocations = 0;
+    std::uint64_t frees = 0;
+    std::uint64_t hits = 0;
+    headroom room;  // of the three ledgers, when it was opened
+
+    /// Whether a peak would rise with so much more live. One expression for one branch.
+    [[nodiscard]] bool exceeds_room(const headroom& more) const noexcept {
+      const auto blocks = static_cast<std::int64_t>(allocations - frees);
+      return (static_cast<unsigned>(requested + more.requested > room.requested) |
+              static_cast<unsigned>(allocated + more.allocated > room.allocated) |
+              static_cast<unsigned>(blocks + more.blocks > room.blocks)) != 0;
+    }
+  };
+
+  /// The page is this account's from here on.
+  void turn_to(account_number account) noexcept {
+    if (page_.account != account) [[unlikely]]
+      open_page(account);
+  }
+  void open_page(account_number account) noexcept;
+  /// Its ledgers know what the page counted, and the page is nobody's: who changes ledgers
+  /// otherwise comes here first. Changes no figure that anybody reads, so readers may.
+  void enter_page() const noexcept;
+  void raise_peaks_with_page() noexcept;
+  void raise_peaks_with_page(const account_delta& counted, bool alone) noexcept;
+
   template <class Change>
-  void change(account_number account, const Change& apply) noexcept;
+  void change(account_number account, const Change& apply) const noexcept;
   [[nodiscard]] ledger& tag_ledger(tag tag);
 
-  ledger total_;
+  mutable page page_;
+  mutable ledger total_;
   std::unordered_map<pool_id, std::unique_ptr<ledger>> pools_;
   std::vector<std::unique_ptr<tag_entry>> tags_;  // by number; null: never used
   std::vector<cell> cells_;                       // by account number

@@ -44,6 +44,10 @@ class address_table {
       if (++at == capacity_) at = 0;
     }
   }
+  /// Brings the entry of an address here, or nearly so; for a writer.
+  void fetch(std::uint64_t address) const noexcept {
+    __builtin_prefetch(&entries_[start(address / unit)], 1);
+  }
   /// Whether one more insert needs grow() first.
   [[nodiscard]] bool full() const noexcept { return used_ >= most_used_; }
   /// A larger table; no reader may be inside find(). False where the host has no memory.

@@ -137,9 +137,8 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   return reinterpret_cast<void*>(blocks_[index].address);
 }
 
-void central_heap::hand_out(block_index index, bytes size, account_number account, pool_state& from,
-                            stream_id stream, thread_cache* cache) noexcept {
-  block& block = blocks_[index];
+void central_heap::enter_block(block& block, block_index index, bytes size, account_number account,
+                               pool_state& from) noexcept {
   block.recorded = false;
   block.account = account;
   block.out.waste = static_cast<std::uint32_t>(block.size() - size.count());
@@ -156,6 +155,12 @@ void central_heap::hand_out(block_index index, bytes size, account_number accoun
     accounts_.allocated(account, size.count(), block.size());
   }
   ++from.blocks;
+}
+
+void central_heap::hand_out(block_index index, bytes size, account_number account, pool_state& from,
+                            stream_id stream, thread_cache* cache) noexcept {
+  block& block = blocks_[index];
+  enter_block(block, index, size, account, from);
   if (cache != nullptr && !is_private(account)) {
     cache->most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
     // So that the free finds its place; without host memory it goes to the store instead.
@@ -167,16 +172,15 @@ void central_heap::hand_out(block_index index, bytes size, account_number accoun
   emit(memory_event_kind::allocate, block, stream, account);
 }
 
-void central_heap::count_in(thread_cache& cache, account_number account) noexcept {
+void central_heap::count_more_in(thread_cache& cache, account_number account) noexcept {
   const std::uint32_t before = cache.delta_count;
-  if (account < before || !cache.make_room(account)) return;
+  if (!cache.make_room(account)) return;
   for (std::uint32_t i = before; i < cache.delta_count; ++i)
     cache.limits[i] = accounts_.limited(static_cast<std::uint16_t>(i));
 }
 
-void central_heap::emit(memory_event_kind kind, const block& block, stream_id stream,
-                        account_number account) const noexcept {
-  if (placement_.observer == nullptr) return;
+void central_heap::emit_to_observer(memory_event_kind kind, const block& block, stream_id stream,
+                                    account_number account) const noexcept {
   placement_.observer->on_event(
       {.kind = kind,
        .tag = is_private(account) ? accounts_.tag_of(account).number() : account,

@@ -46,7 +46,9 @@
 //   reason        why a thread's cache must leave its fast path (thread_cache.hpp)
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -86,9 +88,9 @@ struct allocation_stream {};
 ///
 /// Owned by the handles of users; pools, claims and threads refer to it weakly. Any thread may call
 /// what is public. After close(), and in a forked child, no call touches anything.
-class central_heap : public std::enable_shared_from_this<central_heap>,
-                     private detail::stream_listener,
-                     private reclaimer {
+class central_heap final : public std::enable_shared_from_this<central_heap>,
+                           private detail::stream_listener,
+                           private reclaimer {
  public:
   [[nodiscard]] static result<std::shared_ptr<central_heap>> create(
       weir::device device, const allocator_options& options);
@@ -259,12 +261,24 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<pool_state*> route(const pool* from) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> make_table_room() WEIR_REQUIRES(mutex_);
+  /// Into the table and the accounts.
+  void enter_block(block& block, block_index index, bytes size, account_number account,
+                   pool_state& from) noexcept WEIR_REQUIRES(mutex_);
   void hand_out(block_index index, bytes size, account_number account, pool_state& from,
                 stream_id stream, thread_cache* cache) noexcept WEIR_REQUIRES(mutex_);
   /// From now on the cache counts what happens to the account, if the host has memory for that.
-  void count_in(thread_cache& cache, account_number account) noexcept WEIR_REQUIRES(mutex_);
+  void count_in(thread_cache& cache, account_number account) noexcept WEIR_REQUIRES(mutex_) {
+    if (account >= cache.delta_count) [[unlikely]]
+      count_more_in(cache, account);
+  }
+  void count_more_in(thread_cache& cache, account_number account) noexcept WEIR_REQUIRES(mutex_);
   void emit(memory_event_kind kind, const block& block, stream_id stream,
-            account_number account) const noexcept WEIR_REQUIRES(mutex_);
+            account_number account) const noexcept WEIR_REQUIRES(mutex_) {
+    if (placement_.observer != nullptr) [[unlikely]]
+      emit_to_observer(kind, block, stream, account);
+  }
+  void emit_to_observer(memory_event_kind kind, const block& block, stream_id stream,
+                        account_number account) const noexcept WEIR_REQUIRES(mutex_);
 
   // --- free.cpp ---------------------------------------------------------------------------------
 
@@ -303,6 +317,16 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   void raise_peaks(const thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void fold(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_list(block_index head, bool counted) noexcept WEIR_REQUIRES(mutex_);
+  /// Lists on their way to the store, counted. What the first block of each will touch there is
+  /// fetched when it is queued, to be here when its turn comes. They are flushed in the order they
+  /// came.
+  struct flush_queue {
+    std::array<block_index, 8> heads{};
+    std::size_t count = 0;
+  };
+  void flush_soon(block_index head, flush_queue& queue) noexcept WEIR_REQUIRES(mutex_);
+  void flush_queued(flush_queue& queue) noexcept WEIR_REQUIRES(mutex_);
+  void fetch_for_flush(const block& block) const noexcept WEIR_REQUIRES(mutex_);
   void flush_large(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_unplaced(thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);
   void flush_bins(thread_cache& cache, stream_bins& bins) noexcept WEIR_REQUIRES(mutex_);
@@ -330,7 +354,11 @@ class central_heap : public std::enable_shared_from_this<central_heap>,
   /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams
   /// share memory, it should not take a miss for others to profit.
   void share_freed(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
-  void share_if_due() noexcept WEIR_REQUIRES(mutex_);
+  void share_if_due() noexcept WEIR_REQUIRES(mutex_) {
+    if (to_share_ != no_stream) [[unlikely]]
+      share_now();
+  }
+  void share_now() noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> wait_for_device(driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> any_capturing(driver_access& driver) WEIR_REQUIRES(mutex_);

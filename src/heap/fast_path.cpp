@@ -2,6 +2,8 @@
 // blocks.
 #include "heap/fast_path.hpp"
 
+#include <utility>
+
 #include "heap/spin_then_lock.hpp"
 #include "order/mutation.hpp"
 
@@ -36,8 +38,14 @@ void* central_heap::allocate_without_driver(bytes size, const stream_ref& stream
   note_observer(*cache);
   const stream_id id = fast_id(stream, *cache);
   if (id == stream_id{}) return nullptr;
-  void* const hit = cached_allocate(*cache, size, id, thread_cache::closer_look);
-  return hit != nullptr ? hit : locked_fit(*cache, size, id);
+  // What the fast path saw just now is not looked at again: only others' frees can have come in.
+  const bool missed = std::exchange(this_thread.missed_units, 0) == units_for(size) &&
+                      this_thread.missed_stream == id;
+  if (!missed || cache->has_remote()) {
+    void* const hit = cached_allocate(*cache, size, id, thread_cache::closer_look);
+    if (hit != nullptr) return hit;
+  }
+  return locked_fit(*cache, size, id);
 }
 
 /// The commonest request beyond the caches: nothing to ask, nothing to grow, room at once.
@@ -54,15 +62,20 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
     return nullptr;
   const request wanted{
       .units = static_cast<std::uint32_t>(units), .alignment = 1, .stream = bins->slot};
-  if (any_pending_like(wanted, from)) return nullptr;  // the driver knows whether it still waits
+  if (!pending_.empty() && any_pending_like(wanted, from))
+    return nullptr;  // the driver knows whether it still waits
   if (cache.unplaced != no_block) flush_unplaced(cache);
   if (cache.large != no_block) flush_large(cache);
   const block_index index = from.memory->fit(wanted);
   if (index == no_block) return nullptr;
   order_.add_request(bins->slot);
-  hand_out(index, size, account, from, stream, &cache);
+  block& block = blocks_[index];
+  enter_block(block, index, size, account, from);
+  cache.most_units.store(caches_.bound_at(placement_.reserved), std::memory_order_relaxed);
+  if (units <= most_binned_units) block.out.home = cache.home();
+  emit(memory_event_kind::allocate, block, stream, account);
   share_if_due();
-  return reinterpret_cast<void*>(blocks_[index].address);
+  return reinterpret_cast<void*>(block.address);
 }
 
 bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,

@@ -63,6 +63,8 @@ inline void* central_heap::fast_allocate(bytes size, const stream_ref& stream) n
   }
   const block_index index = bins.heads[units];  // of no units, or of too many to count: none
   if (index == no_block) [[unlikely]] {
+    this_thread.missed_units = units;
+    this_thread.missed_stream = bins.id;
     cache.leave();
     return nullptr;
   }

@@ -7,6 +7,10 @@
 namespace weir::inline v0::heap {
 
 void central_heap::raise_peaks(const thread_cache& cache) noexcept {
+  if (cache.delta_count == 1) {  // most programs use no tags
+    if (cache.deltas[0].allocations != 0) accounts_.raise_peaks(0, cache.deltas[0], true);
+    return;
+  }
   std::uint32_t counted = 0;
   for (std::uint32_t i = 0; i < cache.delta_count; ++i)
     if (cache.deltas[i].allocations != 0 || cache.deltas[i].frees != 0) ++counted;
@@ -26,9 +30,28 @@ void central_heap::flush_list(block_index head, bool counted) noexcept {
     const block_index index = head;
     block& block = blocks_[index];
     head = block.out.next;
+    if (head != no_block) fetch_for_flush(blocks_[head]);
     if (!counted) accounts_.freed(block.account, block.size() - block.out.waste, block.size());
     free_to_store(index, order_.now(block.stream));
   }
+}
+
+void central_heap::fetch_for_flush(const block& block) const noexcept {
+  fetch(blocks_[block.before]);
+  fetch(blocks_[block.after]);
+  table_.fetch(block.address);
+}
+
+void central_heap::flush_soon(block_index head, flush_queue& queue) noexcept {
+  if (head == no_block) return;
+  fetch_for_flush(blocks_[head]);
+  queue.heads[queue.count++] = head;
+  if (queue.count == queue.heads.size()) flush_queued(queue);
+}
+
+void central_heap::flush_queued(flush_queue& queue) noexcept {
+  for (std::size_t i = 0; i < queue.count; ++i) flush_list(queue.heads[i], true);
+  queue.count = 0;
 }
 
 void central_heap::flush_large(thread_cache& cache) noexcept {
@@ -53,14 +76,16 @@ void central_heap::flush_own_unplaced(thread_cache& own) noexcept {
 }
 
 void central_heap::flush_bins(thread_cache& cache, stream_bins& bins) noexcept {
+  flush_queue lists;
   bins.for_each_size([&](std::size_t size) {
     mutex_.assert_held();
     const block_index head = std::exchange(bins.heads[size], no_block);
     for (block_index each = head; each != no_block; each = blocks_[each].out.next)
       cache.units -= size;
-    flush_list(head, true);
+    flush_soon(head, lists);
     return true;
   });
+  flush_queued(lists);
 }
 
 void central_heap::flush_half(thread_cache& cache, stream_bins& newest) noexcept {
@@ -77,6 +102,7 @@ void central_heap::flush_half(thread_cache& cache, stream_bins& newest) noexcept
   for (const auto& each : cache.tables)
     if (each.get() != &newest || !pays) flush_bins(cache, *each);
   if (cache.units <= cache.bound() / 2) return;
+  flush_queue lists;
   newest.for_each_size([&](std::size_t size) {
     mutex_.assert_held();
     std::size_t length = 0;
@@ -85,9 +111,10 @@ void central_heap::flush_half(thread_cache& cache, stream_bins& newest) noexcept
     block_index* last = &newest.heads[size];
     for (std::size_t kept = length / 2; kept > 0; --kept) last = &blocks_[*last].out.next;
     cache.units -= (length - length / 2) * size;
-    flush_list(std::exchange(*last, no_block), true);
+    flush_soon(std::exchange(*last, no_block), lists);
     return cache.units > cache.bound() / 2;
   });
+  flush_queued(lists);
 }
 
 bool central_heap::flush(thread_cache& cache) noexcept {

@@ -106,9 +106,7 @@ result<void> central_heap::wait_for_streams(driver_access& driver) {
   return {};
 }
 
-void central_heap::share_if_due() noexcept {
-  if (to_share_ == no_stream) [[likely]]
-    return;
+void central_heap::share_now() noexcept {
   driver_access driver{device_};
   share_freed(driver);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -41,25 +42,42 @@ struct stream_bins {
     head = index;
     touched[units / group] = true;
   }
-  /// Calls `action(size)` for every size that may have a list, largest first, as long as it answers
+  /// Calls `action(size)` for every size that has a list, largest first, as long as it answers
   /// true.
   template <class Action>
   void for_each_size(const Action& action) {
-    for (std::size_t at = touched.size(); at-- > 0;) {
-      // Mostly nothing, and then eight at a time.
-      for (std::uint64_t eight = 0; at >= 8; at -= 8) {
-        std::memcpy(&eight, &touched[at - 7], sizeof eight);
-        if (eight != 0) break;
+    static_assert(std::endian::native == std::endian::little);
+    // The last group stands alone, behind whole words of eight.
+    if (touched.back() && !for_each_in_group(touched.size() - 1, action)) return;
+    for (std::size_t at = touched.size() - 1; at != 0; at -= 8) {
+      std::uint64_t eight = 0;  // mostly nothing
+      std::memcpy(&eight, &touched[at - 8], sizeof eight);
+      while (eight != 0) {
+        const auto top = static_cast<std::size_t>(63 - std::countl_zero(eight)) / 8;
+        if (!for_each_in_group(at - 8 + top, action)) return;
+        eight &= ~(std::uint64_t{0xff} << top * 8);
       }
-      if (!touched[at]) continue;
-      bool left = false;
-      for (std::size_t size = std::min(at * group + group, heads.size()); size-- > at * group;) {
-        if (heads[size] == no_block) continue;
-        if (!action(size)) return;
-        left = left || heads[size] != no_block;
-      }
-      touched[at] = left;
     }
+  }
+
+ private:
+  template <class Action>
+  [[nodiscard]] bool for_each_in_group(std::size_t at, const Action& action) {
+    const std::size_t first = at * group;
+    const std::size_t count = std::min(group, heads.size() - first);
+    // Which of them have one nobody can foretell: no branch asks.
+    unsigned filled = 0;
+    for (std::size_t i = 0; i < count; ++i)
+      filled |= static_cast<unsigned>(heads[first + i] != no_block) << i;
+    bool left = false;
+    while (filled != 0) {
+      const auto top = static_cast<unsigned>(31 - std::countl_zero(filled));
+      if (!action(first + top)) return false;
+      left = left || heads[first + top] != no_block;
+      filled &= ~(1u << top);
+    }
+    touched[at] = left;
+    return true;
   }
 };
 
@@ -315,6 +333,10 @@ struct local_cache {
   thread_cache* cache = nullptr;
   /// The same serial while the fast path that emits nothing is worth trying.
   std::uint64_t unobserved = 0;
+  /// The size and stream for which the fast path last found everything as it should be, but no
+  /// block; 0: none since it was asked.
+  std::uint64_t missed_units = 0;
+  stream_id missed_stream{};
 };
 // Initial-exec: one load from a register's offset, also inside the shared library.
 extern constinit thread_local local_cache this_thread __attribute__((tls_model("initial-exec")));

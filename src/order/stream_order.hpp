@@ -9,6 +9,7 @@
 
 #include "device/state.hpp"
 #include "order/mutation.hpp"
+#include "order/stable_vector.hpp"
 #include "order/stamp.hpp"
 #include "weir/base/ids.hpp"
 #include "weir/base/options.hpp"
@@ -275,7 +276,7 @@ class stream_order {
   std::uint64_t watched_seen_ = 0;
   std::vector<told_end> told_ends_;
   event_pool events_;
-  std::deque<entry> entries_;       // 0 is nobody
+  stable_vector<entry> entries_;    // 0 is nobody
   std::vector<stream_slot> spare_;  // of streams that ended and never had memory
   std::unordered_map<stream_id, stream_slot> slots_;
   std::unordered_map<driver::CUstream, stream_slot> by_handle_;  // the latest with that handle

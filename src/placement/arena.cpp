@@ -212,7 +212,7 @@ block_index arena::carve(block_index index, const request& wanted) noexcept {
   if (!shared_.blocks.prepare(2)) return no_block;
   block* run = &shared_.blocks[index];
   const std::uint64_t step = wanted.alignment * unit;
-  const std::uint64_t start = (run->address + step - 1) / step * step;
+  const std::uint64_t start = (run->address + step - 1) & ~(step - 1);  // a power of two
   if (start != run->address) {
     index = split(index, start);
     run = &shared_.blocks[index];
@@ -285,25 +285,34 @@ void arena::free(block_index index, stamp freed) noexcept {
         !mutated(mutation::older_free_counts))
       freed.epoch = there.in.freed;
   };
+  // What is joined leaves its index; how long its cell's longest run is, is asked when the joined
+  // run is in.
+  const auto take_out = [&](block_index other) {
+    take_newer(other);
+    owner& from = *owners_[shared_.blocks[other].stream];
+    if (shared_.blocks[other].stream != no_stream) leave_queue(other, from);
+    return std::pair{&from.runs, from.runs.detach(other)};
+  };
+  std::pair<fit_index*, fit_index::detached> high{}, low{};
   if (const block_index after = run.after; joins(after)) {
-    take_newer(after);
-    remove_run(after);
+    high = take_out(after);
     run.units += shared_.blocks[after].units;
     unlink(after);
     shared_.blocks.recycle(after);
   }
   if (const block_index before = run.before; joins(before)) {
-    take_newer(before);
-    remove_run(before);
-    block& low = shared_.blocks[before];
-    low.units += run.units;
-    low.stream = freed.stream;
+    low = take_out(before);
+    block& kept = shared_.blocks[before];
+    kept.units += run.units;
+    kept.stream = freed.stream;
     unlink(index);
     shared_.blocks.recycle(index);
     index = before;
   }
   shared_.blocks[index].in.freed = freed.epoch;
   add_run(index);
+  if (high.first != nullptr) high.first->settle(high.second);
+  if (low.first != nullptr) low.first->settle(low.second);
 }
 
 void arena::retire(stream_slot stream) noexcept {

@@ -7,6 +7,10 @@
 #include <limits>
 #include <new>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace weir::inline v0::placement {
 namespace {
 
@@ -24,19 +28,40 @@ lanes load(const std::uint16_t* from) noexcept {
   return loaded;
 }
 
-/// The first of `count` values that is at least `wanted`; `count` if none is.
+/// Of 16 values, those that are at least `wanted`: a bit each.
+std::uint32_t at_least(const std::uint16_t* values, std::uint16_t wanted) noexcept {
+  const auto low = load(values) >= wanted;  // all bits of a lane, or none
+  const auto high = load(values + lane_count) >= wanted;
+#ifdef __SSE2__
+  // One instruction that no compiler finds; elsewhere the loop is made of vectors, too.
+  return static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(
+      reinterpret_cast<const __m128i&>(low), reinterpret_cast<const __m128i&>(high))));
+#else
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < lane_count; ++i)
+    bits |= (low[i] & 1u) << i | (high[i] & 1u) << (i + lane_count);
+  return bits;
+#endif
+}
+
+/// The first of `count` values that is at least `wanted`; `count` if none is. `count` is 64 or
+/// few.
 std::size_t first_at_least(const std::uint16_t* values, std::size_t count,
                            std::uint16_t wanted) noexcept {
   std::size_t at = 0;
-  for (; at + lane_count <= count; at += lane_count) {
-    const auto enough = load(values + at) >= wanted;  // all bits of a lane, or none
-    std::array<std::uint64_t, 2> halves;
-    std::memcpy(halves.data(), &enough, sizeof halves);
-    if (halves[0] != 0) return at + static_cast<std::size_t>(std::countr_zero(halves[0])) / 16;
-    if (halves[1] != 0) return at + 4 + static_cast<std::size_t>(std::countr_zero(halves[1])) / 16;
-  }
+  for (; at + 2 * lane_count <= count; at += 2 * lane_count)
+    if (const std::uint32_t bits = at_least(values + at, wanted); bits != 0)
+      return at + static_cast<std::size_t>(std::countr_zero(bits));
   while (at < count && values[at] < wanted) ++at;
   return at;
+}
+
+/// The same of 64, of which one is, without a branch: where it is, nobody can foretell.
+std::size_t first_of_64(const std::uint16_t* values, std::uint16_t wanted) noexcept {
+  std::uint64_t bits = 0;
+  for (std::size_t at = 0; at < 64; at += 2 * lane_count)
+    bits |= std::uint64_t{at_least(values + at, wanted)} << at;
+  return static_cast<std::size_t>(std::countr_zero(bits));
 }
 
 /// The greatest of 64 values.
@@ -154,14 +179,13 @@ void fit_index::insert(block_index index) noexcept {
   if (length > home->longest[cell % fan]) raise(*home, cell, length);
 }
 
-void fit_index::remove(block_index index) noexcept {
+fit_index::detached fit_index::detach(block_index index) noexcept {
   block& run = blocks_[index];
   total_ -= run.size();
-  if (run.in.left == index) return;
+  if (run.in.left == index) return {};
   const std::uint64_t cell = cell_of(run.address);
-  chunk& home = *chunks_[cell / fan];
-  leave(index, run, home, cell % fan);
-  if (capped(run.units) == home.longest[cell % fan]) find_longest(home, cell);
+  leave(index, run, *chunks_[cell / fan], cell % fan);
+  return {cell, capped(run.units)};
 }
 
 void fit_index::shrink(block_index index, std::uint32_t units) noexcept {
@@ -192,7 +216,7 @@ block_index fit_index::lowest(std::uint32_t units) const noexcept {
   const std::size_t number =
       group * fan + first_at_least(&chunk_longest_[group * fan], fan, wanted);
   const chunk& home = *chunks_[number];
-  const std::size_t cell = first_at_least(home.longest.data(), fan, wanted);
+  const std::size_t cell = first_of_64(home.longest.data(), wanted);
   block_index match = no_block;
   std::uint64_t lowest_address = ~std::uint64_t{0};
   for (block_index at = home.inside[cell]; at != no_block;) {

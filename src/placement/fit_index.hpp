@@ -34,7 +34,22 @@ class fit_index {
   /// Where the host has no memory for the index, the run stays out of it: it can then be found by
   /// walking the arena only.
   void insert(block_index index) noexcept;
-  void remove(block_index index) noexcept;
+  void remove(block_index index) noexcept { settle(detach(index)); }
+
+  /// A run that left the index, while the maxima still count it.
+  struct detached {
+    std::uint64_t cell = none;
+    std::uint16_t length = 0;
+    static constexpr std::uint64_t none = ~std::uint64_t{0};
+  };
+  /// The two halves of remove(), for runs that are joined: once the longer one is in, the maxima
+  /// need no search for what comes after the shorter. Nothing may be looked for in between.
+  [[nodiscard]] detached detach(block_index index) noexcept;
+  void settle(const detached& gone) noexcept {
+    if (gone.cell == detached::none) return;
+    chunk& home = *chunks_[gone.cell / fan];
+    if (gone.length == home.longest[gone.cell % fan]) find_longest(home, gone.cell);
+  }
   /// The run's start moves up by `units`, its end stays: remove and insert in one, for what is
   /// carved off a run's low end.
   void shrink(block_index index, std::uint32_t units) noexcept;

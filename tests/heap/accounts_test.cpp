@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <random>
+#include <vector>
+
 #include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::heap {
@@ -282,6 +288,104 @@ TEST(accounts_test, what_caches_counted_raises_every_peak_when_told) {
   known.blocks.peak = known.active_blocks.peak = 2;
   for (const ledger* each : {&books.total(), books.of(pool_id{7}), books.of(second)})
     EXPECT_EQ(figures(*each), known);
+}
+
+/// What is counted on a page must come out as if it had been entered at once: the same programs are
+/// played against a model that does.
+TEST(accounts_test, every_peak_is_what_it_would_be_without_a_page) {
+  struct model {
+    std::int64_t requested = 0, allocated = 0, blocks = 0;
+    std::int64_t pending_requested = 0, pending = 0, pending_blocks = 0;
+    std::int64_t requested_peak = 0, allocated_peak = 0, blocks_peak = 0;
+    std::int64_t active_requested_peak = 0, active_peak = 0, active_blocks_peak = 0;
+    void raise() {
+      requested_peak = std::max(requested_peak, requested);
+      allocated_peak = std::max(allocated_peak, allocated);
+      blocks_peak = std::max(blocks_peak, blocks);
+      active_requested_peak = std::max(active_requested_peak, requested + pending_requested);
+      active_peak = std::max(active_peak, allocated + pending);
+      active_blocks_peak = std::max(active_blocks_peak, blocks + pending_blocks);
+    }
+  };
+  const auto same = [](const ledger& of, const model& as) {
+    const memory_stats sums = figures(of);
+    const auto count = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+    EXPECT_EQ(sums.requested, (byte_gauge{bytes{count(as.requested)},  //
+                                          bytes{count(as.requested_peak)}}));
+    EXPECT_EQ(sums.allocated, (byte_gauge{bytes{count(as.allocated)},  //
+                                          bytes{count(as.allocated_peak)}}));
+    EXPECT_EQ(sums.blocks, (gauge{count(as.blocks), count(as.blocks_peak)}));
+    EXPECT_EQ(sums.active.peak, bytes{count(as.active_peak)});
+    EXPECT_EQ(sums.active_requested.peak, bytes{count(as.active_requested_peak)});
+    EXPECT_EQ(sums.active_blocks.peak, count(as.active_blocks_peak));
+  };
+  std::mt19937 random{7};
+  accounts books;
+  books.add_pool(pool_id{7});
+  struct live_block {
+    std::size_t of;
+    std::uint64_t requested, rounded;
+  };
+  const std::array<account_number, 3> numbers{books.number_of(pool_id{}, first).value(),
+                                              books.number_of(pool_id{7}, first).value(),
+                                              books.number_of(pool_id{7}, second).value()};
+  model total, own, pool, first_tag, second_tag;
+  const std::array<std::array<model*, 3>, 3> models{
+      {{&total, &own, &first_tag}, {&total, &pool, &first_tag}, {&total, &pool, &second_tag}}};
+  std::vector<live_block> live, waiting;
+  const auto take = [&](std::vector<live_block>& from) {
+    std::swap(from[random() % from.size()], from.back());
+    const live_block taken = from.back();
+    from.pop_back();
+    return taken;
+  };
+  for (int step = 0; step < 4000; ++step) {
+    const unsigned what = random() % 16;
+    if (what < 8) {
+      const std::size_t of = random() % 8 == 0 ? random() % 3 : step / 500 % 3;
+      const std::uint64_t requested = random() % 4096 + 1;
+      const live_block fresh{of, requested, (requested + 511) / 512 * 512};
+      live.push_back(fresh);
+      books.allocated(numbers[of], fresh.requested, fresh.rounded);
+      for (model* each : models[of]) {
+        each->requested += static_cast<std::int64_t>(fresh.requested);
+        each->allocated += static_cast<std::int64_t>(fresh.rounded);
+        ++each->blocks;
+        each->raise();
+      }
+    } else if (what < 14 && !live.empty()) {
+      const live_block gone = take(live);
+      books.freed(numbers[gone.of], gone.requested, gone.rounded);
+      for (model* each : models[gone.of]) {
+        each->requested -= static_cast<std::int64_t>(gone.requested);
+        each->allocated -= static_cast<std::int64_t>(gone.rounded);
+        --each->blocks;
+      }
+      if (what != 13) continue;
+      waiting.push_back(gone);
+      books.pending(numbers[gone.of], gone.requested, gone.rounded);
+      for (model* each : models[gone.of]) {
+        each->pending_requested += static_cast<std::int64_t>(gone.requested);
+        each->pending += static_cast<std::int64_t>(gone.rounded);
+        ++each->pending_blocks;
+      }
+    } else if (what == 14 && !waiting.empty()) {
+      const live_block done = take(waiting);
+      books.waited(numbers[done.of], done.requested, done.rounded);
+      for (model* each : models[done.of]) {
+        each->pending_requested -= static_cast<std::int64_t>(done.requested);
+        each->pending -= static_cast<std::int64_t>(done.rounded);
+        --each->pending_blocks;
+      }
+    } else if (random() % 8 == 0) {
+      same(books.total(), total);
+      same(*books.of(pool_id{}), own);
+      same(*books.of(pool_id{7}), pool);
+      same(*books.of(first), first_tag);
+      same(*books.of(second), second_tag);
+      ASSERT_FALSE(HasFailure()) << "step " << step;
+    }
+  }
 }
 
 TEST(accounts_test, a_failure_of_nobodys_is_in_the_total_only) {

@@ -63,6 +63,33 @@ TEST_F(fit_indexes, equal_runs_are_found_by_address_whatever_the_order_they_came
   EXPECT_EQ(index.total(), 96 * kib);
 }
 
+/// What joins with its neighbours leaves first, and its cell is asked when the joined run is in.
+TEST_F(fit_indexes, a_run_that_was_detached_is_forgotten_once_it_is_settled) {
+  const block_index low = make(base + 64 * kib, 64 * kib);
+  const block_index high = make(base + 128 * kib, 96 * kib);
+  const block_index next = make(base + 256 * kib, 32 * kib);  // in the next cell
+  for (const block_index each : {low, high, next}) index.insert(each);
+
+  const fit_index::detached gone_high = index.detach(high);
+  const fit_index::detached gone_low = index.detach(low);
+  place(low, base + 64 * kib, 160 * kib);
+  index.insert(low);
+  index.settle(gone_high);
+  index.settle(gone_low);
+  EXPECT_EQ(index.total(), 192 * kib);
+  EXPECT_EQ(index.longest(), units(160 * kib));
+  EXPECT_EQ(index.lowest(units(160 * kib)), low);
+  EXPECT_EQ(index.lowest(units(160 * kib) + 1), no_block);
+
+  // Where nothing longer comes into the cell, settling finds what is left.
+  const fit_index::detached gone = index.detach(low);
+  index.settle(gone);
+  EXPECT_EQ(index.longest(), units(32 * kib));
+  EXPECT_EQ(index.lowest(1), next);
+  index.settle({});  // of a run that had no place in the index
+  EXPECT_EQ(index.total(), 32 * kib);
+}
+
 TEST_F(fit_indexes, hold_memory_by_the_cells_that_are_used) {
   EXPECT_EQ(index.footprint(), 0u);
   index.insert(make(base, 64 * kib));
