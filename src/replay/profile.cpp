@@ -41,15 +41,26 @@ double profile::worst_window_percent() const noexcept {
          static_cast<double>(profile_window.count());
 }
 
+void profile::sum_up_host_time() noexcept {
+  std::array<double, cause_count> sums{};
+  for (const step_time& each : steps)
+    sums[static_cast<std::size_t>(each.cause)] += static_cast<double>(each.nanoseconds);
+  for (std::size_t i = 0; i < cause_count; ++i)
+    causes[i].host_time =
+        std::chrono::nanoseconds{static_cast<std::int64_t>(std::max(0.0, sums[i]))};
+}
+
 result<outcome> play_profiled(const script& script, const settings& settings) {
   replay::settings measured = settings;
   measured.profiled = true;
   WEIR_TRY_VALUE(best, play(script, measured));
   for (int round = 1; round < profile_rounds; ++round) {
     WEIR_TRY_VALUE(again, play(script, measured));
-    for (std::size_t i = 0; i < cause_count; ++i)
-      again.profile->causes[i].host_time =
-          std::min(again.profile->causes[i].host_time, best.profile->causes[i].host_time);
+    std::vector<step_time>& steps = again.profile->steps;
+    const std::vector<step_time>& before = best.profile->steps;
+    for (std::size_t i = 0; i < std::min(steps.size(), before.size()); ++i)
+      steps[i].nanoseconds = std::min(steps[i].nanoseconds, before[i].nanoseconds);
+    again.profile->sum_up_host_time();
     best = std::move(again);
   }
   return best;

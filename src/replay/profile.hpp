@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
@@ -48,6 +49,13 @@ struct cause_cost {
   std::chrono::nanoseconds host_time{};
 };
 
+/// The host time of one step, in nanoseconds. Less than what measuring costs comes out as less than
+/// nothing now and then; sums need that.
+struct step_time {
+  replay::cause cause{};
+  float nanoseconds = 0;
+};
+
 /// The calls of one kind.
 struct call_tally {
   std::uint64_t count = 0;
@@ -62,12 +70,15 @@ struct call_tally {
 struct profile {
   std::array<cause_cost, cause_count> causes{};
   std::array<call_tally, driver::call_count> calls{};
-  std::uint64_t locks =
-      0;  ///< how often the allocator's lock was taken; unknown, 0, for driver_pool
+  std::vector<step_time> steps{};  ///< what the causes' host times are the sums of
+  std::uint64_t locks = 0;         ///< times that the lock was taken; unknown, 0, for driver_pool
   /// After the warm-up: the most driver time that fell into 100 ms of the recording, and into one
   /// request or free.
   std::chrono::nanoseconds worst_window{};
   std::chrono::nanoseconds longest_step{};
+
+  /// Makes the causes' host times the sums of the steps'.
+  void sum_up_host_time() noexcept;
 
   [[nodiscard]] const cause_cost& of(cause cause) const noexcept {
     return causes[static_cast<std::size_t>(cause)];
@@ -85,7 +96,7 @@ struct profile {
 
 inline constexpr std::chrono::nanoseconds profile_window = std::chrono::milliseconds{100};
 
-/// As play(), with a profile in the outcome. Plays three times: the host time of a cause is the
+/// As play(), with a profile in the outcome. Plays three times: the host time of a step is the
 /// least of the three, as whatever else runs on the machine can only add to it; all else is the
 /// same each time on the simulator, and that of the last on a real device. One at a time in a
 /// process.

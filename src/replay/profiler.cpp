@@ -53,11 +53,16 @@ double ticks_of_the_clock() {
 
 }  // namespace
 
-profiler::profiler(const replay_device& device, const backend& backend)
+profiler::profiler(const replay_device& device, const backend& backend, std::size_t steps)
     : device_{device},
       trail_{backend.trail()},
       calls_before_{device.tallies()},
-      locks_before_{locks()} {}
+      locks_before_{locks()},
+      nanoseconds_per_tick_{trace::nanoseconds_per_tick()},
+      clock_cost_{ticks_of_the_clock() * nanoseconds_per_tick_},
+      meter_cost_{metering_cost()} {
+  profile_.steps.reserve(steps);
+}
 
 cause profiler::cause_of(const step& step, bool met) const noexcept {
   const bool locked = trail_ == nullptr || trail_->locks != locks_;
@@ -70,12 +75,13 @@ cause profiler::cause_of(const step& step, bool met) const noexcept {
 
 void profiler::add(const step& step, cause cause, std::uint64_t elapsed) {
   cause_cost& total = profile_.causes[static_cast<std::size_t>(cause)];
-  host_measure& host = host_[static_cast<std::size_t>(cause)];
   ++total.count;
-  host.ticks += elapsed;
   const driver_cost metered = metered_cost() - metered_;
+  const double driver =
+      static_cast<double>(metered.time.count()) + meter_cost_ * static_cast<double>(metered.calls);
+  const double host = static_cast<double>(elapsed) * nanoseconds_per_tick_ - clock_cost_ - driver;
+  profile_.steps.push_back({cause, static_cast<float>(host)});
   if (metered.calls == 0) return;
-  host.driver = host.driver + metered;
   const driver_cost spent = device_.cost() - before_;
   total.driver_calls += spent.calls;
   total.driver_time += spent.time;
@@ -104,17 +110,7 @@ profile profiler::finish() {
                          calls[i].time - calls_before_[i].time};
   profile_.locks = locks() - locks_before_;
   profile_.worst_window = worst_window();
-  const double clock = ticks_of_the_clock();
-  const double meter = metering_cost();
-  for (std::size_t i = 0; i < cause_count; ++i) {
-    const double measured =
-        static_cast<double>(host_[i].ticks) - clock * static_cast<double>(profile_.causes[i].count);
-    const double own = measured * trace::nanoseconds_per_tick() -
-                       static_cast<double>(host_[i].driver.time.count()) -
-                       meter * static_cast<double>(host_[i].driver.calls);
-    profile_.causes[i].host_time =
-        std::chrono::nanoseconds{static_cast<std::int64_t>(std::max(0.0, own))};
-  }
+  profile_.sum_up_host_time();
   return std::move(profile_);
 }
 

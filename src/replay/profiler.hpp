@@ -19,7 +19,7 @@ namespace weir::inline v0::replay {
 /// nanoseconds a step, of which the profile shows none.
 class profiler {
  public:
-  profiler(const replay_device& device, const backend& backend);
+  profiler(const replay_device& device, const backend& backend, std::size_t steps);
 
   /// From here on windows and single steps count.
   void end_warm_up() noexcept { steady_ = true; }
@@ -45,11 +45,6 @@ class profiler {
     std::uint64_t time = 0;
     std::chrono::nanoseconds spent{};
   };
-  struct host_measure {
-    std::uint64_t ticks = 0;
-    driver_cost driver;
-  };
-
   [[nodiscard]] std::uint64_t locks() const noexcept {
     return trail_ == nullptr ? 0 : trail_->locks;
   }
@@ -61,13 +56,15 @@ class profiler {
   const heap::search_trail* const trail_;  // null: the allocator is the driver
   const std::array<call_tally, driver::call_count> calls_before_;
   const std::uint64_t locks_before_;
-  driver_cost before_;   // the step: all driver calls
-  driver_cost metered_;  // and the host's time in them
+  const double nanoseconds_per_tick_;
+  const double clock_cost_;  // of the two readings in what they measure
+  const double meter_cost_;  // of a driver call beyond what the meter sees
+  driver_cost before_;       // the step: all driver calls
+  driver_cost metered_;      // and the host's time in them
   std::uint64_t locks_ = 0;
   std::uint64_t start_ = 0;
   bool steady_ = false;
   replay::profile profile_;
-  std::array<host_measure, cause_count> host_{};
   std::vector<moment> moments_;  // of steady steps that called the driver, in the order of time
 };
 

@@ -53,7 +53,7 @@ class player {
     if (settings.verify || !settings.target.simulated)
       patterns_.emplace(device.gpu(), device.unmetered(), !settings.target.simulated,
                         script.blocks);
-    if (settings.profiled) profiler_.emplace(device, backend);
+    if (settings.profiled) profiler_.emplace(device, backend, script.steps.size());
   }
 
   outcome play() {

@@ -153,6 +153,27 @@ TEST(profiles, know_the_worst_window_and_the_longest_step_after_the_warm_up) {
   EXPECT_EQ(static_cast<double>((3 * step).count()) / 1e6, played.profile->worst_window_percent());
 }
 
+TEST(profiles, sum_up_the_host_times_of_steps) {
+  profile profile;
+  profile.steps = {
+      {cause::move, 10}, {cause::growth, 5}, {cause::move, -3}, {cause::kept_free, -1}};
+  profile.sum_up_host_time();
+  EXPECT_EQ(nanoseconds{7}, profile.of(cause::move).host_time);
+  EXPECT_EQ(nanoseconds{5}, profile.of(cause::growth).host_time);
+  EXPECT_EQ(nanoseconds{0}, profile.of(cause::kept_free).host_time);
+  EXPECT_EQ(nanoseconds{0}, profile.of(cause::thread_cache).host_time);
+}
+
+TEST(profiles, have_a_host_time_for_every_step) {
+  const script script = make_script(recorded("gpt2_two_steps"));
+  const profile profile = profile_of(script, policy::balanced);
+  EXPECT_EQ(script.steps.size(), profile.steps.size());
+  nanoseconds sum{};
+  for (const cause_cost& each : profile.causes) sum += each.host_time;
+  EXPECT_GT(sum, nanoseconds{});
+  EXPECT_LT(sum, std::chrono::seconds{10});
+}
+
 TEST(profiles, count_locks) {
   // The first request finds no cache and goes the slow way; its block is kept by the thread, and
   // the next is a hit. A request of another size takes the lock once.
