@@ -51,6 +51,7 @@ result<void*> central_heap::slow_allocate(bytes size, const stream_ref& stream, 
     }
   }
   const detail::mutex_lock lock{mutex_};
+  ++trail_.locks;
   return allocate_locked(size, wanted, caller, {.from = from, .chosen_by_user = chosen}, capturing);
 } catch (const std::bad_alloc&) {
   return no_host_memory();
@@ -118,6 +119,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   room_search search{*this, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
   WEIR_TRY_VALUE(index, to.address == 0 ? search.find_room() : search.find_room_at(to.address));
+  trail_.last = search.last_rung();
   if (index == no_block) {
     accounts_.failed(search.pool().id, tag);
     placement_.emit({.kind = memory_event_kind::out_of_memory,

@@ -65,6 +65,7 @@
 #include "heap/observers.hpp"
 #include "heap/private_pools.hpp"
 #include "heap/reclaimer.hpp"
+#include "heap/rung.hpp"
 #include "heap/thread_cache.hpp"
 #include "heap/vocabulary.hpp"
 #include "order/driver_access.hpp"
@@ -200,6 +201,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<bytes> size_of(const void* pointer) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<block_info> block_at(const void* pointer) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  /// How the latest requests went. For who knows that no other thread is inside: reading it takes
+  /// no lock, or it would count itself.
+  [[nodiscard]] const search_trail& trail() const noexcept WEIR_UNCHECKED_LOCKING { return trail_; }
   /// What contradicts itself; empty if nothing. For tests.
   [[nodiscard]] std::string check() WEIR_EXCLUDES(mutex_);
 
@@ -436,6 +440,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   thread_caches caches_;
 
   mutable detail::mutex mutex_;
+  search_trail trail_ WEIR_GUARDED_BY(mutex_);
   order::stream_order order_ WEIR_GUARDED_BY(mutex_);
   placement_context placement_ WEIR_GUARDED_BY(mutex_);
   accounts accounts_ WEIR_GUARDED_BY(mutex_);

@@ -54,6 +54,7 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   if (units == 0 || units > most_units) return nullptr;
   const account_number account = observe::thread_tag.number();
   const spin_then_lock lock{mutex_};
+  ++trail_.locks;
   const std::uint32_t reasons = cache.attention.load(std::memory_order_relaxed);
   stream_bins* const bins = cache.bins_of(stream);
   pool_state& from = *pools_.front();
@@ -68,6 +69,7 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
   if (cache.large != no_block) flush_large(cache);
   const block_index index = from.memory->fit(wanted);
   if (index == no_block) return nullptr;
+  trail_.last = rung::free_range;
   order_.add_request(bins->slot);
   block& block = blocks_[index];
   enter_block(block, index, size, account, from);
@@ -96,6 +98,7 @@ bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,
 bool central_heap::locked_free(thread_cache& cache, void* pointer, stream_id stream,
                                bytes expected) noexcept {
   const spin_then_lock lock{mutex_};
+  ++trail_.locks;
   const std::uint32_t reasons = cache.attention.load(std::memory_order_relaxed);
   if ((reasons & ~thread_cache::closer_look) != 0) return false;
   const block_index index = table_.find(reinterpret_cast<std::uint64_t>(pointer));

@@ -72,6 +72,7 @@ void central_heap::flush_unplaced(thread_cache& cache) noexcept {
 
 void central_heap::flush_own_unplaced(thread_cache& own) noexcept {
   const spin_then_lock lock{mutex_};
+  ++trail_.locks;
   flush_unplaced(own);
 }
 

@@ -39,6 +39,7 @@ result<void> central_heap::slow_free(void* pointer, const stream_ref* stream, by
       return {};
   }
   const detail::mutex_lock lock{mutex_};
+  ++trail_.locks;
   return free_locked(pointer, caller ? &*caller : nullptr, expected);
 } catch (const std::bad_alloc&) {
   return no_host_memory();
@@ -183,6 +184,7 @@ result<void> central_heap::record_stream(void* pointer, const stream_ref& stream
   thread_cache* const cache = local();
   WEIR_TRY_VALUE(caller, identify(stream, cache));
   const detail::mutex_lock lock{mutex_};
+  ++trail_.locks;
   WEIR_TRY(usable());
   WEIR_TRY_VALUE(index, find_live(pointer));
   driver_access driver{device_};

@@ -1,7 +1,10 @@
 // The way of one request to its memory, rung by rung.
 #pragma once
 
+#include <algorithm>
+
 #include "heap/reclaimer.hpp"
+#include "heap/rung.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -35,7 +38,9 @@ class room_search {
   [[nodiscard]] pool_state& pool() const noexcept { return *pool_; }
   [[nodiscard]] account_number account() const noexcept { return account_; }
   /// Whether what was free did not suffice as it lay: memory was moved, taken or waited for.
-  [[nodiscard]] bool missed() const noexcept { return missed_; }
+  [[nodiscard]] bool missed() const noexcept { return rung_ >= rung::move; }
+  /// The furthest rung of a search that has ended; none: there was no room.
+  [[nodiscard]] heap::rung last_rung() const noexcept { return rung_; }
 
  private:
   // The rungs. Those that return a bool say whether the search is worth repeating; those named
@@ -60,6 +65,11 @@ class room_search {
   [[nodiscard]] result<bool> wait_for_oldest();
 
   [[nodiscard]] result<bool> accept(result<block_index> room);
+  void climb(rung to) noexcept { rung_ = std::max(rung_, to); }
+  [[nodiscard]] block_index found_on(rung rung) noexcept {
+    climb(rung);
+    return room_;
+  }
   /// Whether events are out of the question: a capture into a pool of graphs of the user's.
   [[nodiscard]] bool asks_no_stream() const noexcept { return capturing_ && pool_->retains; }
   [[nodiscard]] bool is_own_pool() const noexcept { return pool_->id == pool_id{}; }
@@ -74,7 +84,7 @@ class room_search {
   bool capture_known_ = false;
   bool capturing_ = false;
   bool callbacks_help_ = true;
-  bool missed_ = false;
+  rung rung_ = rung::free_range;
   account_number account_ = 0;
   block_index room_ = no_block;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "heap/rung.hpp"
 #include "replay/replay.hpp"
 #include "replay/script.hpp"
 #include "weir/device/device.hpp"
@@ -25,6 +26,8 @@ class backend {
   /// The most that was reserved since the last call.
   [[nodiscard]] virtual std::uint64_t take_reserved_peak() = 0;
   [[nodiscard]] virtual memory_stats stats() const { return {}; }
+  /// How the latest requests went, to be read between them; null: the allocator does not say.
+  [[nodiscard]] virtual const heap::search_trail* trail() const { return nullptr; }
   /// Releases all memory; all blocks are freed.
   virtual void close() = 0;
 };

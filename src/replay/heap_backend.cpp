@@ -1,6 +1,7 @@
 // Requests served by the caching allocator.
 #include <vector>
 
+#include "heap/central_heap.hpp"
 #include "replay/backend.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
@@ -56,6 +57,10 @@ class heap_backend final : public backend {
   }
 
   memory_stats stats() const override { return memory_.stats(); }
+
+  const heap::search_trail* trail() const override {
+    return &heap::central_heap::of(memory_).trail();
+  }
 
   void close() override {
     pools_.clear();

@@ -11,7 +11,12 @@ namespace weir::inline v0::replay {
 /// clock a call.
 [[nodiscard]] const driver::table& meter_driver(const driver::table& real);
 
-/// All calls that went through the meter in this process.
+/// All calls that went through the meter in this process, and the same by kind.
 [[nodiscard]] driver_cost metered_cost();
+[[nodiscard]] std::array<call_tally, driver::call_count> metered_tallies();
+
+/// How many nanoseconds a metered call takes beyond those that the meter sees. Measured anew: some
+/// microseconds.
+[[nodiscard]] double metering_cost();
 
 }  // namespace weir::inline v0::replay

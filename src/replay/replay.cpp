@@ -8,6 +8,7 @@
 
 #include "replay/backend.hpp"
 #include "replay/patterns.hpp"
+#include "replay/profiler.hpp"
 #include "replay/replay_device.hpp"
 #include "replay/replay_threads.hpp"
 
@@ -52,6 +53,7 @@ class player {
     if (settings.verify || !settings.target.simulated)
       patterns_.emplace(device.gpu(), device.unmetered(), !settings.target.simulated,
                         script.blocks);
+    if (settings.profiled) profiler_.emplace(device, backend, script.steps.size());
   }
 
   outcome play() {
@@ -64,8 +66,11 @@ class player {
     const driver_cost before = device_.cost();
     driver_cost warm = before;
     std::size_t next = 0;
-    while (next < script_.steps.size()) {
-      if (next == script_.warm_up) warm = device_.cost() - sampling_cost_;
+    while (next < script_.steps.size() && !stopped_) {
+      if (next == script_.warm_up) {
+        warm = device_.cost() - sampling_cost_;
+        if (profiler_) profiler_->end_warm_up();
+      }
       const std::size_t end = stretch_end(next);
       const auto begin = time_played(settings_.target.simulated);
       play(next, end);
@@ -78,6 +83,7 @@ class player {
     outcome.driver_calls = (after - before).calls;
     outcome.driver_time = (after - before).time;
     outcome.steady_driver_time = (after - warm).time;
+    if (profiler_) outcome.profile = profiler_->finish();
     outcome.stats = backend_.stats();
     outcome.waits = outcome.stats.waits;
     outcome.ooms = ooms_;
@@ -101,29 +107,43 @@ class player {
   }
 
   void play(std::size_t next, std::size_t end) {
+    if (profiler_)
+      play_steps<true>(next, end);
+    else
+      play_steps<false>(next, end);
+  }
+
+  template <bool profiled>
+  void play_steps(std::size_t next, std::size_t end) {
     if (threads_.is_single()) {
-      for (; next < end; ++next) play(script_.steps[next]);
+      for (; next < end && !stopped_; ++next) play<profiled>(script_.steps[next]);
       return;
     }
-    while (next < end) {
+    while (next < end && !stopped_) {
       const std::uint16_t thread = script_.steps[next].thread;
       std::size_t until = next + 1;
       while (until < end && script_.steps[until].thread == thread) ++until;
       threads_.run(thread, [&] {
-        for (std::size_t i = next; i < until; ++i) play(script_.steps[i]);
+        for (std::size_t i = next; i < until && !stopped_; ++i) play<profiled>(script_.steps[i]);
       });
       next = until;
     }
   }
 
+  template <bool profiled>
   void play(const step& request) {
     device_.set_time(request.time);
     const stream_ref& stream = device_.streams()[request.stream];
     void*& block = blocks_[request.block];
     if (request.action == action::allocate) {
-      block = backend_.allocate(request, stream);
-      if (block == nullptr && request.size != 0) [[unlikely]]
+      measure<profiled>(request, [&] {
+        block = backend_.allocate(request, stream);
+        return block != nullptr;
+      });
+      if (block == nullptr && request.size != 0) [[unlikely]] {
         ++ooms_;
+        stopped_ = settings_.stops_when_out;
+      }
       if (patterns_ && block != nullptr) [[unlikely]]
         patterns_->write(request, block, stream);
       return;
@@ -131,12 +151,25 @@ class player {
     if (block == nullptr) return;  // nothing was asked for, or there was no memory
     if (patterns_) [[unlikely]]
       patterns_->queue_check(request, block, stream);
-    if (request.action == action::free) {
-      backend_.free(block, stream);
-      block = nullptr;
-    } else {
-      backend_.record_stream(block, stream);
+    measure<profiled>(request, [&] {
+      if (request.action == action::free)
+        backend_.free(block, stream);
+      else
+        backend_.record_stream(block, stream);
+      return true;
+    });
+    if (request.action == action::free) block = nullptr;
+  }
+
+  /// A request for nothing is none.
+  template <bool profiled, class Call>
+  void measure(const step& request, const Call& call) {
+    if (!profiled || request.size == 0) {
+      static_cast<void>(call());
+      return;
     }
+    profiler_->begin();
+    profiler_->end(request, call());
   }
 
   void take_sample(replay::outcome& outcome, std::size_t begin, std::size_t end) {
@@ -171,10 +204,12 @@ class player {
   backend& backend_;
   replay_threads threads_;
   std::optional<patterns> patterns_;
+  std::optional<profiler> profiler_;
   std::vector<void*> blocks_;
   driver_cost sampling_cost_;  // of samples, which is not the policy's
   std::uint64_t requested_ = 0;
   std::uint64_t ooms_ = 0;
+  bool stopped_ = false;  // at the first of them
 };
 
 }  // namespace
@@ -185,7 +220,7 @@ result<outcome> play(const script& script, const settings& settings) {
       settings.policy == policy::driver_pool ? make_driver_pool_backend : make_heap_backend;
   WEIR_TRY_VALUE(backend, make_backend(device->gpu(), settings));
   try {
-    const outcome outcome = player{script, settings, *device, *backend}.play();
+    outcome outcome = player{script, settings, *device, *backend}.play();
     backend->close();
     return outcome;
   } catch (const failure& reason) {

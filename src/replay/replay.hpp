@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "replay/profile.hpp"
 #include "replay/script.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/result.hpp"
@@ -73,6 +75,11 @@ struct settings {
   /// Whether patterns are written at every allocation and checked at the free, in stream order.
   /// Always done on a real device.
   bool verify = false;
+  /// Whether the outcome gets a profile; play_profiled() is the better way to one. The driver is
+  /// metered: one such replay at a time in a process.
+  bool profiled = false;
+  /// Ends the replay at the first request that cannot be met: all figures are as of then.
+  bool stops_when_out = false;
   /// Receives the allocator's events, in the order of the steps; not with driver_pool.
   event_sink* observer = nullptr;
   /// Called with how many of the script's steps are done, now and then, on the playing thread.
@@ -107,6 +114,7 @@ struct outcome {
   std::chrono::nanoseconds play_time{};
   memory_stats stats{};  ///< of weir's own policies
   std::vector<sample> samples{};
+  std::optional<replay::profile> profile{};
 
   /// Every request was met, and no pattern was lost.
   [[nodiscard]] bool is_complete() const noexcept { return ooms == 0 && mismatches == 0; }

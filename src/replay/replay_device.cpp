@@ -39,9 +39,15 @@ result<void> replay_device::open_simulated(const settings& settings) {
   WEIR_TRY_VALUE(machine, sim::machine::create(description));
   machine_ = std::move(machine);
   machine_->follow_time([this] { return time_; });
-  WEIR_TRY_VALUE(simulated, runtime::open_simulated(machine_));
-  runtime_ = std::move(simulated);
-  unmetered_ = &runtime_->driver();
+  unmetered_ = &machine_->driver();
+  if (settings.profiled) {
+    WEIR_TRY_VALUE(metered,
+                   runtime::open_table(meter_driver(machine_->driver()), "simulated", machine_));
+    runtime_ = std::move(metered);
+  } else {
+    WEIR_TRY_VALUE(simulated, runtime::open_simulated(machine_));
+    runtime_ = std::move(simulated);
+  }
   return {};
 }
 
@@ -64,6 +70,16 @@ result<void> replay_device::open_real(const settings& settings) {
 driver_cost replay_device::cost() const {
   if (machine_ != nullptr) return {machine_->calls(), machine_->driver_time()};
   return metered_cost();
+}
+
+std::array<call_tally, driver::call_count> replay_device::tallies() const {
+  if (machine_ == nullptr) return metered_tallies();
+  std::array<call_tally, driver::call_count> all;
+  for (std::size_t i = 0; i < driver::call_count; ++i) {
+    const auto call = static_cast<driver::call>(i);
+    all[i] = {machine_->calls(call), machine_->driver_time(call)};
+  }
+  return all;
 }
 
 }  // namespace weir::inline v0::replay

@@ -1,6 +1,7 @@
 // The device of a replay: simulated or real, with the script's streams and a meter on its driver.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -36,6 +37,8 @@ class replay_device {
   [[nodiscard]] device gpu() const { return gpu_.front(); }
   [[nodiscard]] const std::vector<stream_ref>& streams() const noexcept { return references_; }
   [[nodiscard]] driver_cost cost() const;
+  /// The same by kind of call.
+  [[nodiscard]] std::array<call_tally, driver::call_count> tallies() const;
   /// The driver without the meter, for calls that are not the policy's.
   [[nodiscard]] const driver::table& unmetered() const noexcept { return *unmetered_; }
   /// The time in the recording, in nanoseconds. Costs nothing until the driver is called.

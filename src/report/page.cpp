@@ -143,13 +143,16 @@ void pack_policies(const analysis& data, packer& out) {
     out.text(peak.policy).number(peak.requested.count()).number(peak.reserved.count());
   }
   out.number(data.source.policies.size());
-  for (const replay::outcome& outcome : data.source.policies) {
+  const std::vector<bytes>& fits = data.source.fits;
+  for (std::size_t i = 0; i < data.source.policies.size(); ++i) {
+    const replay::outcome& outcome = data.source.policies[i];
     out.text(replay::name(outcome.policy))
         .number(outcome.requested_peak)
         .number(outcome.reserved_peak);
     out.number(outcome.driver_calls);
     out.number(static_cast<std::uint64_t>(std::max<std::int64_t>(0, outcome.driver_time.count())));
     out.number(outcome.waits).number(outcome.ooms);
+    out.number(i < fits.size() ? fits[i].count() : 0);
     out.number(outcome.samples.size());
     std::uint64_t time = 0;
     for (const replay::sample& point : outcome.samples) {

@@ -14,8 +14,11 @@ namespace weir::inline v0::report {
 /// The input of a page. The recording outlives the call only.
 struct page_source {
   const weir::recording& recording;
-  std::string file;                              ///< the recording's name, for the title
-  std::vector<replay::outcome> policies{};       ///< of replays, in the order to show them
+  std::string file;                         ///< the recording's name, for the title
+  std::vector<replay::outcome> policies{};  ///< of replays, in the order to show them
+  /// The least memory with which each of them plays the recording, 0 where there is none; empty if
+  /// nobody asked.
+  std::vector<bytes> fits{};
   const report::placement* placement = nullptr;  ///< for recordings without real addresses
 };
 

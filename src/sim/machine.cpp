@@ -145,6 +145,11 @@ duration machine::driver_time() const {
   return state_->driver_time;
 }
 
+duration machine::driver_time(driver::call call) const {
+  const machine_lock guard{*state_};
+  return state_->times[static_cast<std::size_t>(call)];
+}
+
 void machine::fail(driver::call call, std::uint64_t nth, driver::CUresult result) {
   const machine_lock guard{*state_};
   if (nth != 0) state_->faults.push_back({.call = call, .remaining = nth, .result = result});

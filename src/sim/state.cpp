@@ -126,6 +126,7 @@ void state::after(driver::call call) {
                                                  cost.nanoseconds_per_mib * mebibytes)};
   clock += spent;
   driver_time += spent;
+  times[static_cast<std::size_t>(call)] += spent;
   if (flow.due()) flow.make_progress(lock());
 }
 

@@ -147,6 +147,7 @@ class state {
     duration extra{0};
   };
   std::array<std::uint64_t, call_count> counts{};
+  std::array<duration, call_count> times{};
   std::uint64_t count_all = 0;
   std::vector<planned_fault> faults;
 

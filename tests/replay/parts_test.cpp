@@ -249,6 +249,7 @@ TEST(metered_driver, forwards_and_counts) {
   const driver::table& metered = meter_driver(real);
   EXPECT_EQ(nullptr, metered.mem_create) << "which the real one lacks";
   const driver_cost before = metered_cost();
+  const auto kinds_before = metered_tallies();
   EXPECT_EQ(driver::CUDA_SUCCESS, metered.init(7));
   EXPECT_EQ(driver::CUDA_ERROR_INVALID_VALUE, metered.init(8));
   int count = 0;
@@ -257,6 +258,25 @@ TEST(metered_driver, forwards_and_counts) {
   const driver_cost spent = metered_cost() - before;
   EXPECT_EQ(3u, spent.calls);
   EXPECT_GE(spent.time, std::chrono::microseconds{100});
+  const auto kinds = metered_tallies();
+  const auto of = [](const auto& tallies, driver::call call) {
+    return tallies[static_cast<std::size_t>(call)];
+  };
+  using enum driver::call;
+  EXPECT_EQ(2u, of(kinds, init).count - of(kinds_before, init).count);
+  EXPECT_EQ(1u, of(kinds, device_get_count).count - of(kinds_before, device_get_count).count);
+  EXPECT_EQ(0u, of(kinds, mem_create).count - of(kinds_before, mem_create).count);
+  const auto counted = of(kinds, device_get_count).time - of(kinds_before, device_get_count).time;
+  EXPECT_GE(counted, std::chrono::microseconds{100});
+  EXPECT_EQ(spent.time, counted + of(kinds, init).time - of(kinds_before, init).time);
+}
+
+TEST(metered_driver, what_it_costs_itself_is_little_and_counts_for_nobody) {
+  const driver_cost before = metered_cost();
+  const double cost = metering_cost();
+  EXPECT_GE(cost, 0);
+  EXPECT_LT(cost, 100'000);
+  EXPECT_EQ(0u, (metered_cost() - before).calls);
 }
 
 TEST(metered_driver, costs_add_up) {

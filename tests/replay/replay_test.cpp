@@ -117,7 +117,6 @@ TEST(figures, are_computed_from_the_counters) {
 // --- Figures of a program of twenty steps -------------------------------------------------------
 
 using testing_support::mib;
-constexpr std::uint64_t millisecond = 1'000'000;
 
 /// Ten blocks of 1 to 10 MiB, a millisecond after the other, and their frees in the same order.
 script ten_blocks() {

@@ -15,6 +15,8 @@ namespace weir::replay {
 /// A recording of these events; streams, threads, pools and tags are as many as they name.
 [[nodiscard]] recording recording_of(std::initializer_list<trace_event> events);
 
+inline constexpr std::uint64_t millisecond = 1'000'000;  // in the time of events
+
 /// Events at one nanosecond after the other.
 [[nodiscard]] trace_event allocate(std::uint64_t time, std::uint64_t address, std::uint64_t size,
                                    std::uint32_t stream = 0);

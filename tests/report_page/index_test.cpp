@@ -74,9 +74,9 @@ struct page_index {
     for (std::uint64_t left = in.number(); left > 0; --left)
       policies.push_back(join({"recorded ", in.text(), ": ", count(), ", ", count()}));
     for (std::uint64_t left = in.number(); left > 0; --left) {
-      std::string text =
-          join({in.text(), ": requested ", count(), ", reserved ", count(), ", calls ", count(),
-                ", time ", count(), ", waits ", count(), ", ooms ", count(), ";"});
+      std::string text = join({in.text(), ": requested ", count(), ", reserved ", count(),
+                               ", calls ", count(), ", time ", count(), ", waits ", count(),
+                               ", ooms ", count(), ", fit ", count(), ";"});
       std::uint64_t time = 0;
       for (std::uint64_t samples = in.number(); samples > 0; --samples) {
         time = in.difference(time);
@@ -177,7 +177,8 @@ TEST(report_index, says_everything_about_a_recording) {
   outcome.ooms = 26;
   outcome.samples = {{.time = 100, .reserved = 27}, {.time = 90, .reserved = 28}};
   page_source source{recorded, "a.weirtrace"};
-  source.policies = {outcome};
+  source.policies = {outcome, outcome};
+  source.fits = {bytes{29}};
   const page_index index{make_page(source)};
   const std::string version{version_text()};
   EXPECT_EQ(index.about,
@@ -208,7 +209,9 @@ TEST(report_index, says_everything_about_a_recording) {
   EXPECT_THAT(index.policies,
               ElementsAre("recorded torch: 11, 12",
                           "balanced: requested 21, reserved 22, calls 23, time 24, waits 25, ooms "
-                          "26; 100=27 90=28"));
+                          "26, fit 29; 100=27 90=28",
+                          "balanced: requested 21, reserved 22, calls 23, time 24, waits 25, ooms "
+                          "26, fit 0; 100=27 90=28"));
   EXPECT_EQ(index.all_ooms, 1U);
   EXPECT_THAT(index.ooms,
               ElementsAre("event 6, time 6000, requested 31457280, stream 1, live 5242870, rounded "

@@ -406,6 +406,10 @@ TEST(Costs, CallsAreChargedByTheTableAndByHandle) {
   EXPECT_EQ(b.machine->driver_time(), 336ns) << "one call, three handles";
   ASSERT_EQ(b.cuda.mem_unmap(at, unit), CUDA_SUCCESS);
   EXPECT_EQ(b.machine->driver_time(), 343ns);
+  EXPECT_EQ(b.machine->driver_time(call::mem_create), 36ns);
+  EXPECT_EQ(b.machine->driver_time(call::mem_set_access), 300ns);
+  EXPECT_EQ(b.machine->driver_time(call::mem_unmap), 7ns);
+  EXPECT_EQ(b.machine->driver_time(call::mem_map), 0ns);
   EXPECT_EQ(b.machine->calls(call::mem_create), 3U);
   EXPECT_EQ(b.machine->calls(call::mem_set_access), 1U);
 }

@@ -139,5 +139,178 @@ TEST(replay_print, json_has_every_figure_by_name) {
                 "}\n");
 }
 
+// --- Fits ---------------------------------------------------------------------------------------
+
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+
+fit_row fitted(std::string trace, replay::policy policy, std::uint64_t capacity, unsigned plays) {
+  replay::fit fit{.policy = policy,
+                  .requested_peak = 4'000'000'000,
+                  .capacity = bytes{capacity},
+                  .plays = plays};
+  fit.cards = {{bytes{24 * gib}, true}, {bytes{gib}, false}};
+  return {std::move(trace), std::move(fit)};
+}
+
+TEST(fit_print, a_table_names_each_trace_once_and_has_a_column_a_card) {
+  std::vector<fit_row> rows{fitted("a long name", replay::policy::balanced, 4'040'000'000, 9),
+                            fitted("a long name", replay::policy::torch_default, 5'000'000'000, 13),
+                            fitted("other", replay::policy::compact, 4'000'000'000, 2)};
+  EXPECT_EQ(to_table(rows),
+            "trace        policy            in use GB fits from GB  ratio plays       on 24 GiB"
+            "        on 1 GiB\n"
+            "a long name  balanced              4.000        4.040  1.010     9             yes"
+            "              no\n"
+            "             torch-default         4.000        5.000  1.250    13             yes"
+            "              no\n"
+            "\n"
+            "other        compact               4.000        4.000  1.000     2             yes"
+            "              no\n");
+  for (fit_row& each : rows) each.fit.cards.clear();
+  rows.resize(1);
+  EXPECT_EQ(to_table(rows),
+            "trace        policy            in use GB fits from GB  ratio plays\n"
+            "a long name  balanced              4.000        4.040  1.010     9\n");
+}
+
+TEST(fit_print, csv_has_a_line_a_fit_and_its_cards_in_bytes) {
+  const std::vector<bytes> cards{bytes{24 * gib}, bytes{gib}};
+  EXPECT_EQ(to_csv({fitted("a,b", replay::policy::balanced, 4'040'000'000, 9)}, cards),
+            "trace,policy,requested_peak,fit_capacity,fit_ratio,plays,fits_25769803776,"
+            "fits_1073741824\n"
+            "\"a,b\",balanced,4000000000,4040000000,1.0100,9,yes,no\n");
+  EXPECT_EQ(to_csv(std::vector<fit_row>{}, {}),
+            "trace,policy,requested_peak,fit_capacity,fit_ratio,plays\n");
+}
+
+TEST(fit_print, json_has_every_figure_by_name) {
+  EXPECT_EQ(to_json({fitted("one", replay::policy::compact, 5'000'000'000, 7)}, "sim"),
+            "{\n"
+            "  \"weir\": \"" +
+                std::string{version_text()} +
+                "\",\n"
+                "  \"device\": \"sim\",\n"
+                "  \"fit_step\": 2097152,\n"
+                "  \"fits\": [\n"
+                "    {\n"
+                "      \"trace\": \"one\",\n"
+                "      \"policy\": \"compact\",\n"
+                "      \"requested_peak\": 4000000000,\n"
+                "      \"fit_capacity\": 5000000000,\n"
+                "      \"fit_ratio\": 1.25,\n"
+                "      \"plays\": 7,\n"
+                "      \"cards\": [\n"
+                "        {\n"
+                "          \"card\": 25769803776,\n"
+                "          \"fits\": true\n"
+                "        },\n"
+                "        {\n"
+                "          \"card\": 1073741824,\n"
+                "          \"fits\": false\n"
+                "        }\n"
+                "      ]\n"
+                "    }\n"
+                "  ]\n"
+                "}\n");
+}
+
+// --- Profiles -----------------------------------------------------------------------------------
+
+replay_row profiled(std::string trace) {
+  replay_row made = row(std::move(trace), replay::policy::balanced, 0);
+  replay::profile& profile = made.outcome.profile.emplace();
+  const auto cause = [&](replay::cause at) -> replay::cause_cost& {
+    return profile.causes[static_cast<std::size_t>(at)];
+  };
+  const auto call = [&](driver::call at) -> replay::call_tally& {
+    return profile.calls[static_cast<std::size_t>(at)];
+  };
+  cause(replay::cause::thread_cache) = {1000, 0, nanoseconds{0}, nanoseconds{15'250}};
+  cause(replay::cause::move) = {3, 17, nanoseconds{4'500'000}, nanoseconds{6'125}};
+  cause(replay::cause::kept_free) = {900, 0, nanoseconds{0}, nanoseconds{9'000}};
+  call(driver::call::mem_map) = {5, nanoseconds{5'000}};
+  call(driver::call::event_record) = {6, nanoseconds{1'200}};
+  call(driver::call::event_query) = {4, nanoseconds{700}};
+  call(driver::call::event_synchronize) = {1, nanoseconds{0}};
+  call(driver::call::stream_wait_event) = {1, nanoseconds{166}};
+  profile.locks = 55;
+  profile.worst_window = nanoseconds{3'210'000};
+  profile.longest_step = nanoseconds{812'340};
+  return made;
+}
+
+TEST(profile_print, a_table_has_the_causes_that_were_and_the_calls_that_were_made) {
+  const std::string body =
+      "  cause                                   steps     calls  driver ms   host ms\n"
+      "  thread_cache                             1000         0      0.000     0.015\n"
+      "  move                                        3        17      4.500     0.006\n"
+      "  kept_free                                 900         0      0.000     0.009\n"
+      "  all                                      1903        17      4.500     0.030\n"
+      "  driver call                                       calls  driver ms\n"
+      "  stream_wait_event                                     1      0.000\n"
+      "  event_record                                          6      0.001\n"
+      "  event_query                                           4      0.001\n"
+      "  event_synchronize                                     1      0.000\n"
+      "  mem_map                                               5      0.005\n"
+      "  events: 6 recorded, 4 queried, 1 waited for by the host, 1 by streams\n"
+      "  lock: taken 55 times\n"
+      "  steady: worst 100 ms 3.21 % driver time, longest step 812.3 us of it\n";
+  EXPECT_EQ(to_profile_table({profiled("one"), profiled("two")}),
+            "one, balanced\n" + body + "\ntwo, balanced\n" + body);
+}
+
+TEST(profile_print, csv_has_every_cause_and_the_same_columns_for_all) {
+  EXPECT_EQ(to_profile_csv({profiled("a,b")}),
+            "trace,policy,kind,name,count,driver_calls,driver_us,host_us\n"
+            "\"a,b\",balanced,cause,thread_cache,1000,0,0.000,15.250\n"
+            "\"a,b\",balanced,cause,free_range,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,completed,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,flushed,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,move,3,17,4500.000,6.125\n"
+            "\"a,b\",balanced,cause,move_behind_wait,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,pending_behind_wait,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,growth,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,release,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,wait,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,out_of_memory,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,driver_pool,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,kept_free,900,0,0.000,9.000\n"
+            "\"a,b\",balanced,cause,heap_free,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,cause,record_stream,0,0,0.000,0.000\n"
+            "\"a,b\",balanced,call,stream_wait_event,1,1,0.166,\n"
+            "\"a,b\",balanced,call,event_record,6,6,1.200,\n"
+            "\"a,b\",balanced,call,event_query,4,4,0.700,\n"
+            "\"a,b\",balanced,call,event_synchronize,1,1,0.000,\n"
+            "\"a,b\",balanced,call,mem_map,5,5,5.000,\n"
+            "\"a,b\",balanced,figure,events_recorded,6,,,\n"
+            "\"a,b\",balanced,figure,events_queried,4,,,\n"
+            "\"a,b\",balanced,figure,events_waited,1,,,\n"
+            "\"a,b\",balanced,figure,waits_queued,1,,,\n"
+            "\"a,b\",balanced,figure,locks,55,,,\n"
+            "\"a,b\",balanced,figure,worst_100ms,,,3210.000,\n"
+            "\"a,b\",balanced,figure,longest_step,,,812.340,\n");
+}
+
+TEST(profile_print, json_has_it_beside_the_figures) {
+  const json written = json::parse(to_json({profiled("one"), row("two", {}, 0)}, "sim"));
+  EXPECT_FALSE(written["replays"][1].contains("profile"));
+  const json& profile = written["replays"][0]["profile"];
+  EXPECT_EQ(profile["causes"].size(), 15U);
+  EXPECT_EQ(profile["causes"]["move"].dump(),
+            R"({"count":3,"driver_calls":17,"driver_us":4500.0,"host_us":6.125})");
+  EXPECT_EQ(
+      profile["calls"].dump(),
+      R"({"stream_wait_event":{"count":1,"driver_us":0.166},)"
+      R"("event_record":{"count":6,"driver_us":1.2},"event_query":{"count":4,"driver_us":0.7},)"
+      R"("event_synchronize":{"count":1,"driver_us":0.0},"mem_map":{"count":5,"driver_us":5.0}})");
+  json rest = profile;
+  rest.erase("causes");
+  rest.erase("calls");
+  EXPECT_EQ(
+      rest.dump(),
+      R"({"events_recorded":6,"events_queried":4,"events_waited":1,"waits_queued":1,"locks":55,)"
+      R"("worst_100ms_driver_pct":3.21,"longest_step_driver_us":812.34})");
+}
+
 }  // namespace
 }  // namespace weir::command

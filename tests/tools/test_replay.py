@@ -245,6 +245,89 @@ class Replay(Case):
         self.assertIn("requests could not be met", ran.stderr)
         self.rows(self.small, "--capacity", "4194304")
 
+    def test_the_fit_is_where_the_trace_runs_and_a_step_below_it_does_not(self):
+        for trace, policies in ((self.gpt2, "torch-default,torch-expandable,balanced"),
+                                (snapshot(self.folder / "two.pickle"), "balanced")):
+            ran = self.expect(weir("replay", trace, "--fit", "--policy", policies, "--format", "csv"), 0)
+            rows = list(csv.DictReader(io.StringIO(ran.stdout)))
+            self.assertEqual(list(rows[0]), ["trace", "policy", "requested_peak", "fit_capacity",
+                                             "fit_ratio", "plays"])
+            self.assertEqual([row["policy"] for row in rows], policies.split(","))
+            for row in rows:
+                least = int(row["fit_capacity"])
+                self.assertEqual(least % (2 << 20), 0)
+                self.assertEqual(row["fit_ratio"], f"{least / int(row['requested_peak']):.4f}")
+                self.rows(trace, "--policy", row["policy"], "--capacity", least)
+                if least - (2 << 20) >= int(row["requested_peak"]):
+                    self.rows(trace, "--policy", row["policy"], "--capacity", least - (2 << 20), code=1)
+        # The two steps hold 6 MiB at most, and 13.6 GB.
+        self.assertEqual((row["requested_peak"], row["fit_capacity"]), (str(6 << 20), str(6 << 20)))
+
+    def test_the_fit_says_which_cards_do(self):
+        ran = self.expect(weir("replay", self.small, "--fit", "--card", "528MiB,2GiB", "--card", "533MiB"), 0)
+        self.assertEqual(ran.stdout.splitlines()[0].split(),
+                         "trace policy in use GB fits from GB ratio plays on 528 MiB on 2 GiB on 533 MiB"
+                         .split())
+        self.assertEqual(ran.stdout.splitlines()[1].split(),
+                         ["small", "balanced", "0.003", "0.004", "1.333", "4", "no", "yes", "yes"])
+        written = json.loads(self.expect(weir("replay", self.small, "--fit", "--card", "532MiB", "--format",
+                                              "json"), 0).stdout)
+        self.assertEqual((written["device"], written["fit_step"]), ("sim", 2 << 20))
+        # A context takes 554500096 bytes of the 532 MiB, which leaves more than 3 MiB and less than 4.
+        self.assertEqual(written["fits"], [{
+            "trace": "small", "policy": "balanced", "requested_peak": 3 << 20, "fit_capacity": 4 << 20,
+            "fit_ratio": 4 / 3, "plays": 3, "cards": [{"card": 532 << 20, "fits": False}]}])
+
+    def test_what_never_fits_and_what_has_nothing_to_fit(self):
+        ran = self.expect(weir("replay", self.gpt2, self.small, "--fit", "--capacity", "8GiB"), 1)
+        self.assertEqual(ran.stderr,
+                         "weir replay: gpt2_two_steps, balanced: the trace does not run with 8 GiB\n")
+        self.assertEqual([line.split()[0] for line in ran.stdout.splitlines()], ["trace", "small"])
+        nothing = self.folder / "nothing.trace"
+        nothing.write_text("op,id,bytes,stream,t_us\n")
+        ran = self.expect(weir("replay", nothing, "--fit"), 2)
+        self.assertEqual((ran.stdout, ran.stderr),
+                         ("", "weir replay: nothing, balanced: the trace asks for no memory\n"))
+        self.assertEqual(json.loads(self.expect(weir("replay", nothing, "--fit", "--format", "json"), 2)
+                                    .stdout)["fits"], [])
+
+    def test_a_profile_has_every_request_and_free(self):
+        written = json.loads(self.expect(weir("replay", self.gpt2, "--profile", "--policy",
+                                              "balanced,driver-pool", "--format", "json"), 0).stdout)
+        plain = self.rows(self.gpt2, "--policy", "balanced,driver-pool")
+        for replay, row in zip(written["replays"], plain):
+            profile = replay["profile"]
+            causes = profile["causes"]
+            self.assertEqual(list(causes)[:4], ["thread_cache", "free_range", "completed", "flushed"])
+            self.assertEqual(list(causes)[-3:], ["kept_free", "heap_free", "record_stream"])
+            self.assertEqual(len(causes), 15)
+            requests = sum(cost["count"] for name, cost in causes.items()
+                           if name not in ("kept_free", "heap_free", "record_stream"))
+            self.assertEqual(requests, 3313)
+            self.assertEqual(sum(cost["driver_calls"] for cost in causes.values()), int(row["driver_calls"]))
+            self.assertEqual(sum(each["count"] for each in profile["calls"].values()),
+                             int(row["driver_calls"]))
+            self.assertAlmostEqual(sum(cost["driver_us"] for cost in causes.values()),
+                                   int(row["driver_us"]), delta=1)
+            self.assertEqual(replay["driver_us"], int(row["driver_us"]))
+            self.assertGreater(sum(cost["host_us"] for cost in causes.values()), 0)
+        self.assertEqual(written["replays"][1]["profile"]["causes"]["driver_pool"]["count"], 3313)
+
+    def test_a_profile_as_a_table_and_as_csv(self):
+        ran = self.expect(weir("replay", self.small, "--profile", "--policy", "balanced,compact"), 0)
+        lines = ran.stdout.splitlines()
+        self.assertEqual(lines[0], "small, balanced")
+        self.assertEqual(lines[1].split(), ["cause", "steps", "calls", "driver", "ms", "host", "ms"])
+        self.assertIn("small, compact", lines)
+        self.assertEqual([line for line in lines if line.startswith("  all ")][0].split()[:3],
+                         ["all", "5", "32"])
+        ran = self.expect(weir("replay", self.small, "--profile", "--format", "csv"), 0)
+        self.assertEqual(ran.stdout.splitlines()[0],
+                         "trace,policy,kind,name,count,driver_calls,driver_us,host_us")
+        rows = list(csv.DictReader(io.StringIO(ran.stdout)))
+        self.assertEqual([row["kind"] for row in rows].count("cause"), 15)
+        self.assertEqual(sum(int(row["count"]) for row in rows if row["kind"] == "call"), 32)
+
     def test_an_unknown_policy_gets_a_suggestion(self):
         ran = self.expect(weir("replay", self.small, "--policy", "balancd"), 64)
         self.assertIn('did you mean "balanced"?', ran.stderr)
@@ -252,7 +335,10 @@ class Replay(Case):
 
     def test_bad_words_are_refused(self):
         for words in (["--device", "gpu"], ["--capacity", "much"], ["--capacity", "0"],
-                      ["--lag-us", "-1"], ["--jobs", "0"], ["--format", "xml"], ["--policy", ""]):
+                      ["--lag-us", "-1"], ["--jobs", "0"], ["--format", "xml"], ["--policy", ""],
+                      ["--fit", "--capacity", "0"], ["--fit", "--card", "24 pounds"],
+                      ["--fit", "--card", "0"], ["--card", "24GiB"], ["--fit", "--profile"],
+                      ["--fit", "--device", "cuda"]):
             ran = self.expect(weir("replay", self.small, *words), 64)
             self.assertEqual(ran.stdout, "")
             self.assertNotEqual(ran.stderr, "")
@@ -802,9 +888,10 @@ class Help(Case):
         self.assertEqual(complete("weir", "repl"), ["replay"])
         for command, options in {
                 "doctor": "--help --driver --device --json",
-                "replay": "--help --policy --device --lag-us --capacity --jobs --format",
+                "replay": "--help --policy --device --lag-us --capacity --profile --fit --card --jobs "
+                          "--format",
                 "plan": "--help --step --seconds --seed --output --json", "diff": "--help --top --json",
-                "report": "--help --output --policy --place --force",
+                "report": "--help --output --policy --place --fit --force",
                 "export": "--help --output --format --place --force", "record": "--help --output",
                 "top": "--help --seconds --once --format", "help": "--help --man",
                 "completion": "--help"}.items():

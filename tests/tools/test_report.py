@@ -90,6 +90,31 @@ class Report(Case):
         # Blocks that have addresses are not placed.
         report("--policy", "balanced,compact", trace=snapshot(self.folder / "two.pickle"))
 
+    def test_the_fit_is_in_the_page_where_it_is_asked_for(self):
+        def fits(*words):
+            self.report(self.small, "-f", "--policy", "balanced,torch-default", "--place", "compact", *words)
+            index = Index(self.page.read_text())
+            index.at = index.packed.index(b"\x08balanced")
+            found = []
+            for name in ("balanced", "torch-default"):
+                self.assertEqual(index.text(), name)
+                figures = [index.number() for _ in range(7)]
+                self.assertEqual(figures[0], 3 << 20)
+                found.append(figures[-1])
+                for _ in range(index.number()):  # samples
+                    index.number(), index.number()
+            return found
+        self.assertEqual(fits(), [0, 0])
+        self.assertEqual(fits("--fit"), [4 << 20, 22 << 20])
+
+    def test_progress_of_fits(self):
+        self.expect_progress("fitting", "report", self.small, "-o", self.page, "--fit")
+
+    def test_a_recording_of_nothing_has_no_fit(self):
+        nothing = self.folder / "nothing.trace"
+        nothing.write_text("op,id,bytes,stream,t_us\n")
+        self.report(nothing, "--fit")
+
     def test_nothing_is_overwritten_unless_asked(self):
         self.page.write_text("precious")
         ran = self.report(self.small, code=2)

@@ -26,7 +26,7 @@ constexpr const char* explanation =
     "  0   every trace was played whole under every policy\n"
     "  1   something was missing: a damaged trace, a request that could not be met,\n"
     "      or, on a real device, a block that did not keep what was written to it\n"
-    "  2   a trace could not be read, or the device not be used\n"
+    "  2   a trace could not be read or has nothing to fit, or the device not be used\n"
     "  64  the command line or an environment variable could not be understood";
 
 struct arguments {
@@ -35,6 +35,9 @@ struct arguments {
   std::string device = "sim";
   std::uint64_t lag_us = 1000;
   std::string capacity;
+  bool profile = false;
+  bool fit = false;
+  std::vector<std::string> cards;
   unsigned jobs = 0;
   std::string format = "table";
 };
@@ -51,45 +54,89 @@ struct task {
   const command::subject* subject = nullptr;
   replay::settings settings;
   result<replay::outcome> outcome = errc::internal;
+  result<replay::fit> fit = errc::internal;  // where that is asked for
+
+  [[nodiscard]] std::string title() const {
+    return fmt::format("{}, {}", subject->name, replay::name(settings.policy));
+  }
 };
+
+result<bytes> size_of(const std::string& text) {
+  const auto size = parse_bytes(text);
+  if (!size || size->count() == 0)
+    return error{.code = errc::bad_option, .detail = "\"" + text + "\" is no size, such as 80GiB"};
+  return *size;
+}
+
+result<std::vector<bytes>> cards_of(const arguments& args) {
+  std::vector<bytes> cards;
+  for (const std::string& each : args.cards) {
+    WEIR_TRY_VALUE(card, size_of(each));
+    cards.push_back(card);
+  }
+  return cards;
+}
 
 result<replay::settings> settings_of(const arguments& args) {
   replay::settings settings;
   WEIR_TRY_VALUE(target, replay::parse_target(args.device));
   settings.target = target;
+  if (args.fit && !target.simulated)
+    return error{.code = errc::bad_option, .detail = "--fit is for the device sim"};
   // More would not fit into a time of 64 bits.
   constexpr std::uint64_t longest = 1'000'000'000'000;
   settings.lag = std::chrono::microseconds{std::min(args.lag_us, longest)};
   if (!args.capacity.empty()) {
-    const auto size = parse_bytes(args.capacity);
-    if (!size || size->count() == 0)
-      return error{.code = errc::bad_option,
-                   .detail = "\"" + args.capacity + "\" is no size, such as 80GiB"};
-    settings.capacity = *size;
+    WEIR_TRY_VALUE(size, size_of(args.capacity));
+    settings.capacity = size;
   }
   WEIR_TRY_VALUE(environment, options_from_environment());
   settings.driver = environment.driver_path;
   return settings;
 }
 
+/// Does `work` on every task, some at a time.
+template <class Work>
+void do_all(std::vector<task>& tasks, unsigned jobs, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  const auto go_on = [&] {
+    while (true) {
+      const std::size_t index = next.fetch_add(1);
+      if (index >= tasks.size()) return;
+      work(tasks[index]);
+    }
+  };
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < jobs; ++i) others.emplace_back(go_on);
+  go_on();
+  for (std::thread& each : others) each.join();
+}
+
+void profile_all(std::vector<task>& tasks) {
+  progress_line progress{"profiling", tasks.size()};
+  // One at a time: others would be in each other's host times, and the meter is one.
+  do_all(tasks, 1, [&](task& current) {
+    current.outcome = replay::play_profiled(current.subject->script, current.settings);
+    progress.add(1);
+  });
+}
+
 void play_all(std::vector<task>& tasks, unsigned jobs) {
   std::uint64_t steps = 0;
   for (const task& each : tasks) steps += each.subject->script.steps.size();
   progress_line progress{"replaying", steps};
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    while (true) {
-      const std::size_t index = next.fetch_add(1);
-      if (index >= tasks.size()) return;
-      task& current = tasks[index];
-      current.settings.progress = progress.part();
-      current.outcome = replay::play(current.subject->script, current.settings);
-    }
-  };
-  std::vector<std::thread> others;
-  for (unsigned i = 1; i < jobs; ++i) others.emplace_back(work);
-  work();
-  for (std::thread& each : others) each.join();
+  do_all(tasks, jobs, [&](task& current) {
+    current.settings.progress = progress.part();
+    current.outcome = replay::play(current.subject->script, current.settings);
+  });
+}
+
+void fit_all(std::vector<task>& tasks, const std::vector<bytes>& cards, unsigned jobs) {
+  progress_line progress{"fitting", tasks.size()};
+  do_all(tasks, jobs, [&](task& current) {
+    current.fit = replay::find_fit(current.subject->script, current.settings, cards);
+    progress.add(1);
+  });
 }
 
 std::optional<std::uint64_t> recorded_under(const subject& subject, replay::policy policy) {
@@ -98,11 +145,68 @@ std::optional<std::uint64_t> recorded_under(const subject& subject, replay::poli
   return std::nullopt;
 }
 
+/// Prints what was played, and says what was not; the exit code.
+int print_replays(std::vector<task>& tasks, const arguments& args, const std::string& device) {
+  int exit_code = 0;
+  std::vector<replay_row> rows;
+  for (task& each : tasks) {
+    const std::string title = each.title();
+    if (!each.outcome) {
+      print_error(subcommand, fmt::format("{}: {}", title, each.outcome.error().message()));
+      exit_code = failed;
+      continue;
+    }
+    replay::outcome& outcome = *each.outcome;
+    if (!outcome.is_complete()) exit_code = std::max(exit_code, incomplete);
+    if (outcome.ooms != 0)
+      print_error(subcommand, fmt::format("{}: {} requests could not be met", title, outcome.ooms));
+    if (outcome.mismatches != 0)
+      print_error(subcommand, fmt::format("{}: {} blocks did not keep their pattern", title,
+                                          outcome.mismatches));
+    rows.push_back({each.subject->name, std::move(outcome),
+                    recorded_under(*each.subject, each.settings.policy)});
+  }
+  if (rows.empty() && args.format == "table") return exit_code;
+  if (args.format == "json")
+    fmt::print("{}", to_json(rows, device));
+  else if (args.profile)
+    fmt::print("{}", args.format == "csv" ? to_profile_csv(rows) : to_profile_table(rows));
+  else
+    fmt::print("{}", args.format == "csv" ? to_csv(rows) : to_table(rows));
+  return exit_code;
+}
+
+/// The same of fits.
+int print_fits(std::vector<task>& tasks, const std::vector<bytes>& cards, const arguments& args,
+               const std::string& device) {
+  int exit_code = 0;
+  std::vector<fit_row> rows;
+  for (task& each : tasks) {
+    if (each.fit) {
+      rows.push_back({each.subject->name, std::move(*each.fit)});
+      continue;
+    }
+    const bool too_large = each.fit.code() == errc::out_of_memory;
+    const error& reason = each.fit.error();
+    print_error(subcommand, fmt::format("{}: {}", each.title(),
+                                        reason.detail.empty() ? reason.message() : reason.detail));
+    exit_code = std::max(exit_code, too_large ? incomplete : failed);
+  }
+  if (rows.empty() && args.format == "table") return exit_code;
+  fmt::print("{}", args.format == "csv"    ? to_csv(rows, cards)
+                   : args.format == "json" ? to_json(rows, device)
+                                           : to_table(rows));
+  return exit_code;
+}
+
 int run(const arguments& args) {
   const auto policies = replay::parse_policies(args.policies);
   const auto settings = settings_of(args);
-  if (!policies || !settings) {
-    print_error(subcommand, policies ? settings.error() : policies.error());
+  const auto cards = cards_of(args);
+  if (!policies || !settings || !cards) {
+    print_error(subcommand, !policies   ? policies.error()
+                            : !settings ? settings.error()
+                                        : cards.error());
     return bad_usage;
   }
 
@@ -131,34 +235,18 @@ int run(const arguments& args) {
   }
   // A real device is one; on the simulator every replay has its own.
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  const unsigned jobs = args.jobs == 0 ? cores : args.jobs;
-  play_all(tasks, settings->target.simulated ? std::min(jobs, most_jobs) : 1);
-
-  std::vector<replay_row> rows;
-  for (task& each : tasks) {
-    const std::string title =
-        fmt::format("{}, {}", each.subject->name, replay::name(each.settings.policy));
-    if (!each.outcome) {
-      print_error(subcommand, fmt::format("{}: {}", title, each.outcome.error().message()));
-      exit_code = failed;
-      continue;
-    }
-    replay::outcome& outcome = *each.outcome;
-    if (!outcome.is_complete()) exit_code = std::max(exit_code, incomplete);
-    if (outcome.ooms != 0)
-      print_error(subcommand, fmt::format("{}: {} requests could not be met", title, outcome.ooms));
-    if (outcome.mismatches != 0)
-      print_error(subcommand, fmt::format("{}: {} blocks did not keep their pattern", title,
-                                          outcome.mismatches));
-    rows.push_back({each.subject->name, std::move(outcome),
-                    recorded_under(*each.subject, each.settings.policy)});
-  }
-  if (rows.empty() && args.format == "table") return exit_code;
+  const unsigned wanted = std::min(args.jobs == 0 ? cores : args.jobs, most_jobs);
+  const unsigned jobs = settings->target.simulated ? wanted : 1;
   const std::string device = to_string(settings->target);
-  fmt::print("{}", args.format == "csv"    ? to_csv(rows)
-                   : args.format == "json" ? to_json(rows, device)
-                                           : to_table(rows));
-  return exit_code;
+  if (args.fit) {
+    fit_all(tasks, *cards, jobs);
+    return std::max(exit_code, print_fits(tasks, *cards, args, device));
+  }
+  if (args.profile)
+    profile_all(tasks);
+  else
+    play_all(tasks, jobs);
+  return std::max(exit_code, print_replays(tasks, args, device));
 }
 
 }  // namespace
@@ -187,6 +275,19 @@ void add_replay(CLI::App& application, int& exit_code) {
       ->capture_default_str();
   replay->add_option("--capacity", args->capacity, "The most device memory to take, as in 80GiB")
       ->type_name("SIZE");
+  auto* const profile =
+      replay->add_flag("--profile", args->profile,
+                       "Say what requests came to, and the driver calls and time of each cause");
+  auto* const fit = replay->add_flag("--fit", args->fit,
+                                     "Find the least memory with which each trace runs to its end");
+  fit->excludes(profile);
+  replay
+      ->add_option("--card", args->cards,
+                   "With --fit: say whether the trace runs on a card of this size, as in 24GiB")
+      ->type_name("SIZE")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->needs(fit);
   replay->add_option("--jobs", args->jobs, "How many replays at a time, at most 8 (else cores)")
       ->type_name("N")
       ->check(CLI::Validator{CLI::Range(1, 1024)}.description(""));

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "json.hpp"
+#include "replay/fit.hpp"
 #include "replay/replay.hpp"
 
 namespace weir::command {
@@ -18,10 +20,32 @@ struct replay_row {
   std::optional<std::uint64_t> recorded;
 };
 
+/// The least memory for one trace under one policy.
+struct fit_row {
+  std::string trace;
+  replay::fit fit;
+};
+
 /// Lines with a heading, for people.
 [[nodiscard]] std::string to_table(const std::vector<replay_row>& rows);
 /// The columns that docs/replay.md promises, in their order.
 [[nodiscard]] std::string to_csv(const std::vector<replay_row>& rows);
+/// With their profiles, where they have one.
 [[nodiscard]] std::string to_json(const std::vector<replay_row>& rows, const std::string& device);
+
+// The profiles of replays that have one.
+
+[[nodiscard]] std::string to_profile_table(const std::vector<replay_row>& rows);
+[[nodiscard]] std::string to_profile_csv(const std::vector<replay_row>& rows);
+[[nodiscard]] json profile_json(const replay::profile& profile);
+
+// Fits. All of them were asked about the same cards.
+
+[[nodiscard]] std::string to_table(const std::vector<fit_row>& rows);
+[[nodiscard]] std::string to_csv(const std::vector<fit_row>& rows, const std::vector<bytes>& cards);
+[[nodiscard]] std::string to_json(const std::vector<fit_row>& rows, const std::string& device);
+
+/// A field of CSV; only a trace's name can need quotes.
+[[nodiscard]] std::string csv_field(const std::string& text);
 
 }  // namespace weir::command

@@ -18,7 +18,8 @@ std::string gigabytes(std::uint64_t size) {
   return fmt::format("{:.3f}", static_cast<double>(size) / 1e9);
 }
 
-/// A field of CSV; only a trace's name can need quotes.
+}  // namespace
+
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -28,8 +29,6 @@ std::string csv_field(const std::string& text) {
   }
   return quoted + '"';
 }
-
-}  // namespace
 
 std::string to_table(const std::vector<replay_row>& rows) {
   std::size_t width = 5;
@@ -100,6 +99,70 @@ std::string to_json(const std::vector<replay_row>& rows, const std::string& devi
          {"ooms", outcome.ooms},
          {"mismatches", outcome.mismatches},
          {"events_per_s", outcome.events_per_second()}});
+    if (outcome.profile) out["replays"].back()["profile"] = profile_json(*outcome.profile);
+  }
+  return json_text(out);
+}
+
+std::string to_table(const std::vector<fit_row>& rows) {
+  std::size_t width = 5;
+  for (const fit_row& each : rows) width = std::max(width, each.trace.size());
+  std::string text = fmt::format("{:<{}}  {:<16} {:>10} {:>12} {:>6} {:>5}", "trace", width,
+                                 "policy", "in use GB", "fits from GB", "ratio", "plays");
+  if (!rows.empty()) {
+    for (const replay::card_fit& each : rows.front().fit.cards)
+      fmt::format_to(std::back_inserter(text), "  {:>14}", "on " + to_string(each.card));
+  }
+  text += '\n';
+  const std::string* before = nullptr;
+  for (const fit_row& each : rows) {
+    const replay::fit& fit = each.fit;
+    const bool same = before != nullptr && *before == each.trace;
+    if (before != nullptr && !same) text += '\n';
+    before = &each.trace;
+    fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>12} {:>6.3f} {:>5}",
+                   same ? "" : each.trace, width, replay::name(fit.policy),
+                   gigabytes(fit.requested_peak), gigabytes(fit.capacity.count()), fit.ratio(),
+                   fit.plays);
+    for (const replay::card_fit& card : fit.cards)
+      fmt::format_to(std::back_inserter(text), "  {:>14}", card.fits ? "yes" : "no");
+    text += '\n';
+  }
+  return text;
+}
+
+std::string to_csv(const std::vector<fit_row>& rows, const std::vector<bytes>& cards) {
+  std::string text = "trace,policy,requested_peak,fit_capacity,fit_ratio,plays";
+  for (const bytes each : cards) fmt::format_to(std::back_inserter(text), ",fits_{}", each.count());
+  text += '\n';
+  for (const fit_row& each : rows) {
+    const replay::fit& fit = each.fit;
+    fmt::format_to(std::back_inserter(text), "{},{},{},{},{:.4f},{}", csv_field(each.trace),
+                   replay::name(fit.policy), fit.requested_peak, fit.capacity.count(), fit.ratio(),
+                   fit.plays);
+    for (const replay::card_fit& card : fit.cards) text += card.fits ? ",yes" : ",no";
+    text += '\n';
+  }
+  return text;
+}
+
+std::string to_json(const std::vector<fit_row>& rows, const std::string& device) {
+  json out{{"weir", version_text()},
+           {"device", device},
+           {"fit_step", replay::fit_step.count()},
+           {"fits", json::array()}};
+  for (const fit_row& each : rows) {
+    const replay::fit& fit = each.fit;
+    json cards = json::array();
+    for (const replay::card_fit& card : fit.cards)
+      cards.push_back({{"card", card.card.count()}, {"fits", card.fits}});
+    out["fits"].push_back({{"trace", each.trace},
+                           {"policy", replay::name(fit.policy)},
+                           {"requested_peak", fit.requested_peak},
+                           {"fit_capacity", fit.capacity.count()},
+                           {"fit_ratio", fit.ratio()},
+                           {"plays", fit.plays},
+                           {"cards", cards}});
   }
   return json_text(out);
 }

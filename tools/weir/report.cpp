@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "replay/fit.hpp"
 #include "replay/replay.hpp"
 #include "report/page.hpp"
 #include "traces.hpp"
@@ -41,6 +42,7 @@ struct arguments {
   std::string output;
   std::string policies = "torch-default,torch-expandable,balanced";
   std::string place = "balanced";
+  bool fit = false;
   bool overwrite = false;
 };
 
@@ -90,6 +92,22 @@ result<void> play(const recording& recording, const std::vector<replay::policy>&
   if (is_played_apart) {
     WEIR_TRY_VALUE(outcome, report::place(script, settings(*placing)));
     placement = std::move(outcome.first);
+  }
+  return {};
+}
+
+/// How little memory each policy would do with, whatever the recorded program had.
+result<void> find_fits(const recording& recording, const std::vector<replay::policy>& policies,
+                       report::page_source& source) {
+  const replay::script script = replay::make_script(recording);
+  progress_line bar{"fitting", policies.size()};
+  for (const replay::policy policy : policies) {
+    const auto fit = replay::find_fit(script, {.policy = policy});
+    const bool known = fit || fit.code() == errc::out_of_memory ||
+                       fit.code() == errc::invalid_argument;  // too much, or nothing asked for
+    if (!known) return fit.error();
+    source.fits.push_back(fit ? fit->capacity : bytes{});
+    bar.add(1);
   }
   return {};
 }
@@ -144,6 +162,12 @@ int run(const arguments& args) {
     print_error(subcommand, played.error());
     return failed;
   }
+  if (args.fit) {
+    if (const auto found = find_fits(*recording, policies->compared, source); !found) {
+      print_error(subcommand, found.error());
+      return failed;
+    }
+  }
   if (placement) source.placement = &*placement;
   const std::string page = report::make_page(source);
   if (const auto written = write_whole(args.output, page); !written) {
@@ -175,6 +199,8 @@ void add_report(CLI::App& application, int& exit_code) {
                    "The policy that places the blocks of a recording without addresses")
       ->type_name("POLICY")
       ->capture_default_str();
+  report->add_flag("--fit", args->fit,
+                   "Find the least memory with which each of these policies runs the recording");
   report->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
   report->footer(explanation);
   report->callback([args, &exit_code] { exit_code = run(*args); });

@@ -24,6 +24,8 @@ function showPolicies(page) {
     box.checked = timeline.lines.has(row.name);
     return box;
   };
+  const fitText = (row) => (row.fit ? `${sizeText(row.fit)} (${(row.fit / row.requested).toFixed(3)})` : '-');
+  const fit = { label: 'Fits from', cell: (row) => (row.recorded ? '' : fitText(row)) };
   const figure = (value) => (row) => (row.recorded ? '' : value(row));
   byId('policies').replaceChildren(tableOf([
     { label: 'Policy', text: true, wide: true, cell: (row) => (row.recorded ? `${row.name}, as recorded` : row.name) },
@@ -31,6 +33,7 @@ function showPolicies(page) {
     { label: 'Asked for', cell: (row) => sizeText(row.requested) },
     { label: 'Reserved', cell: (row) => sizeText(row.reserved) },
     { label: 'Ratio', cell: (row) => (row.requested ? (row.reserved / row.requested).toFixed(3) : '-') },
+    ...(index.policies.some((row) => row.fit) ? [fit] : []),
     { label: '', text: true, cell: meter },
     { label: 'Driver calls', cell: figure((row) => countText(row.calls)) },
     { label: 'Driver time', cell: figure((row) => timeText(row.driverTime)) },

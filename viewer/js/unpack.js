@@ -129,6 +129,7 @@ function readIndex(r) {
     policy.driverTime = r.number();
     policy.waits = r.number();
     policy.ooms = r.number();
+    policy.fit = r.number();
     let time = 0;
     policy.samples = r.list(() => ({ time: (time = r.difference(time)), reserved: r.number() }));
     return policy;

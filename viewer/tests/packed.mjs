@@ -141,7 +141,7 @@ function packIndex(about, blockLevels, chunks) {
   out.list(about.recorded, (row) => out.text(row.name).number(row.requested).number(row.reserved));
   out.list(about.policies, (row) => {
     out.text(row.name);
-    for (const name of ['requested', 'reserved', 'calls', 'driverTime', 'waits', 'ooms']) out.number(row[name]);
+    for (const name of ['requested', 'reserved', 'calls', 'driverTime', 'waits', 'ooms', 'fit']) out.number(row[name]);
     out.number(row.samples.length);
     row.samples.forEach((sample, i) => out.difference(sample.time, i ? row.samples[i - 1].time : 0).number(sample.reserved));
   });

@@ -60,10 +60,10 @@ export const small = (changes = {}) => ({
   ],
   recorded: [{ name: 'cudaMallocAsync', requested: 61 * MiB, reserved: 100 * MiB }],
   policies: [
-    { name: 'torch_default', requested: 61 * MiB, reserved: 90 * MiB, calls: 1234, driverTime: 5_600_000, waits: 3, ooms: 1, samples: [{ time: 0, reserved: 20 * MiB }, { time: 64000, reserved: 70 * MiB }, { time: 253000, reserved: 90 * MiB }] },
-    { name: 'balanced', requested: 61 * MiB, reserved: 64 * MiB, calls: 77, driverTime: 900, waits: 0, ooms: 0, samples: [{ time: 32000, reserved: 64 * MiB }, { time: 127000, reserved: 40 * MiB }] },
-    { name: 'classic', requested: 0, reserved: 128 * MiB, calls: 2, driverTime: 0, waits: 0, ooms: 0, samples: [{ time: 0, reserved: 128 * MiB }] },
-    { name: 'compact', requested: 61 * MiB, reserved: 62 * MiB, calls: 9, driverTime: 1, waits: 1, ooms: 2, samples: [] },
+    { name: 'torch_default', requested: 61 * MiB, reserved: 90 * MiB, calls: 1234, driverTime: 5_600_000, waits: 3, ooms: 1, fit: 0, samples: [{ time: 0, reserved: 20 * MiB }, { time: 64000, reserved: 70 * MiB }, { time: 253000, reserved: 90 * MiB }] },
+    { name: 'balanced', requested: 61 * MiB, reserved: 64 * MiB, calls: 77, driverTime: 900, waits: 0, ooms: 0, fit: 0, samples: [{ time: 32000, reserved: 64 * MiB }, { time: 127000, reserved: 40 * MiB }] },
+    { name: 'classic', requested: 0, reserved: 128 * MiB, calls: 2, driverTime: 0, waits: 0, ooms: 0, fit: 0, samples: [{ time: 0, reserved: 128 * MiB }] },
+    { name: 'compact', requested: 61 * MiB, reserved: 62 * MiB, calls: 9, driverTime: 1, waits: 1, ooms: 2, fit: 0, samples: [] },
   ],
   oomCount: 3,
   ooms: [

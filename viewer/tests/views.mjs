@@ -632,6 +632,20 @@ test('the theme is the system\'s until it is chosen', () => openPacked(small(), 
 
 // --- Tables --------------------------------------------------------------------------------------------
 
+test('how little memory a policy does with is a column where that was asked for', async () => {
+  const table = (page) => page.locator('#policies').evaluate((all) => [...all.querySelectorAll('tr')].map((row) => [...row.cells].map((cell) => cell.innerText.trim())));
+  await openPacked(small(), {}, async (page) => {
+    assert.deepEqual((await table(page))[0].includes('Fits from'), false);
+  });
+  const policies = small().policies.map((row, i) => ({ ...row, fit: [70 * MiB, 62 * MiB, 0, 61.5 * MiB][i] }));
+  await openPacked(small({ policies }), {}, async (page) => {
+    const [head, ...rows] = await table(page);
+    const at = head.indexOf('Fits from');
+    assert.equal(head[at - 1], 'Ratio');
+    assert.deepEqual(rows.map((row) => row[at]), ['', '70 MiB (1.148)', '62 MiB (1.016)', '-', '61.5 MiB (1.008)']);
+  });
+});
+
 test('policies are drawn when they are chosen', () => openPacked(small(), {}, async (page) => {
   const lines = () => page.evaluate(() => [...report.timeline.lines]);
   const boxes = page.locator('#policies input');

@@ -262,6 +262,8 @@ class WEIR_API machine {
   void follow_time(std::function<time_point()> source);
   /// All the time that driver calls were charged for.
   [[nodiscard]] duration driver_time() const;
+  /// The same of one call.
+  [[nodiscard]] duration driver_time(driver::call call) const;
 
   // --- Faults -----------------------------------------------------------------------------------
 
