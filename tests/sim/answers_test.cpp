@@ -1,0 +1,128 @@
+// What the simulated driver answers, call by call, pinned by digests: seeded random programs are
+// played against it, one family of them for each area, and every code, output, byte, counter and
+// hazard is compared with what answers.txt says. The other tests of this folder say what must be
+// true; this one says that nothing has changed.
+//
+// With WEIR_WRITE_DOCUMENTS set the file is written anew. A change of what the simulator answers
+// renews it, on purpose and in the same commit.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "sim/answers.hpp"
+
+namespace weir::sim_tests::answers {
+
+void PrintTo(const setting& printed, std::ostream* to) { *to << printed.name; }
+
+namespace {
+
+constexpr auto manual = sim::progress::manual;
+constexpr auto seeded = sim::progress::seeded;
+constexpr auto timed = sim::progress::timed;
+
+using lines_by_program = std::map<std::string, std::vector<std::string>>;
+
+const lines_by_program& written() {
+  static const lines_by_program all = [] {
+    lines_by_program lines;
+    std::ifstream file{WEIR_ANSWERS};
+    for (std::string line; std::getline(file, line);)
+      lines[line.substr(0, line.find(' '))].push_back(line);
+    return lines;
+  }();
+  return all;
+}
+
+/// Programs that were not played, because of a filter, keep their lines.
+lines_by_program& played() {
+  static lines_by_program all = written();
+  return all;
+}
+
+bool renews() { return std::getenv("WEIR_WRITE_DOCUMENTS") != nullptr; }
+
+class file_of_answers : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (!renews()) return;
+    std::ofstream file{WEIR_ANSWERS};
+    for (const auto& [name, lines] : played())
+      for (const std::string& line : lines) file << line << "\n";
+  }
+};
+const auto* const environment = ::testing::AddGlobalTestEnvironment(new file_of_answers);
+
+void compare(program& plays, const std::string& name) {
+  const std::vector<std::string> lines = plays.play();
+  played()[name] = lines;
+  if (renews()) return;
+  ASSERT_TRUE(written().contains(name)) << "no such program in " << WEIR_ANSWERS;
+  const std::vector<std::string>& expected = written().at(name);
+  ASSERT_EQ(lines.size(), expected.size());
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    ASSERT_EQ(lines[i], expected[i])
+        << "another answer than " << WEIR_ANSWERS << " knows, in this stretch of steps.\n"
+        << "If that is meant, run this program with WEIR_WRITE_DOCUMENTS=1.\n"
+        << plays.story(i);
+  }
+}
+
+// --- Families: their programs differ in the seed, which is the name, and in how work goes on
+// ------
+
+#define FAMILY(family, ...)                                                                    \
+  class family : public ::testing::TestWithParam<setting> {};                                  \
+  TEST_P(family, answers_as_written) {                                                         \
+    const auto plays = play_##family(GetParam());                                              \
+    compare(*plays, GetParam().name);                                                          \
+  }                                                                                            \
+  INSTANTIATE_TEST_SUITE_P(sim, family, ::testing::ValuesIn(std::vector<setting> __VA_ARGS__), \
+                           [](const auto& instance) { return instance.param.name; })
+
+FAMILY(memory, {{.name = "memory_manual"},
+                {.name = "memory_manual_again"},
+                {.name = "memory_seeded", .mode = seeded},
+                {.name = "memory_timed", .mode = timed},
+                {.name = "memory_short", .mode = seeded, .capacity = 40 * mib}});
+FAMILY(streams,
+       {{.name = "streams_manual", .steps = 800},
+        {.name = "streams_manual_again", .steps = 800},
+        {.name = "streams_seeded", .mode = seeded, .steps = 800},
+        {.name = "streams_timed", .mode = timed, .steps = 800},
+        {.name = "streams_lag", .mode = timed, .lag = sim::duration{3'000}, .steps = 800},
+        {.name = "streams_long_lag", .mode = timed, .lag = sim::duration{70'000}, .steps = 800}});
+FAMILY(virtual_memory, {{.name = "virtual_manual"},
+                        {.name = "virtual_manual_again"},
+                        {.name = "virtual_seeded", .mode = seeded},
+                        {.name = "virtual_short", .capacity = 32 * mib}});
+FAMILY(pools, {{.name = "pools_manual", .steps = 800, .capacity = 640 * mib},
+               {.name = "pools_manual_again", .steps = 800, .capacity = 640 * mib},
+               {.name = "pools_seeded", .mode = seeded, .steps = 800, .capacity = 640 * mib},
+               {.name = "pools_timed",
+                .mode = timed,
+                .lag = sim::duration{9'000},
+                .steps = 800,
+                .capacity = 640 * mib},
+               {.name = "pools_short", .mode = seeded, .steps = 800, .capacity = 200 * mib}});
+FAMILY(managed,
+       {{.name = "managed_manual", .capacity = 24 * mib},
+        {.name = "managed_seeded", .mode = seeded, .capacity = 24 * mib},
+        {.name = "managed_timed", .mode = timed, .capacity = 24 * mib},
+        {.name = "managed_unshared", .mode = seeded, .capacity = 24 * mib, .shares_pages = false}});
+FAMILY(graphs, {{.name = "graphs_manual", .steps = 1000, .capacity = 400 * mib},
+                {.name = "graphs_manual_again", .steps = 1000, .capacity = 400 * mib},
+                {.name = "graphs_seeded", .mode = seeded, .steps = 1000, .capacity = 400 * mib},
+                {.name = "graphs_timed", .mode = timed, .steps = 1000, .capacity = 400 * mib}});
+FAMILY(hazards, {{.name = "hazards_manual"},
+                 {.name = "hazards_manual_again"},
+                 {.name = "hazards_seeded", .mode = seeded},
+                 {.name = "hazards_timed", .mode = timed, .lag = sim::duration{5'000}}});
+
+}  // namespace
+}  // namespace weir::sim_tests::answers
