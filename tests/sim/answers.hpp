@@ -32,7 +32,7 @@ struct setting {
   std::string name;
   sim::progress mode = sim::progress::manual;
   sim::duration lag{0};
-  std::uint64_t steps = 500;
+  std::uint64_t steps = 1000;
   std::uint64_t capacity = 160 * mib;  // of each of the two devices
   bool shares_pages = true;            // whether host and second device share managed pages
 };

@@ -22,7 +22,7 @@ class graphs_program final : public program {
     add(5, [this] { instantiate(); });
     add(8, [this] { launch(); });
     add(2, [this] { destroy(); });
-    add(4, [this] { use_object(); });
+    add(10, [this] { use_object(); });
     add(4, [this] { ask_memory(); });
     add(2, [this] { free_memory(); });
     add(3, [this] { synchronize(); });
@@ -145,7 +145,7 @@ class graphs_program final : public program {
   void queue_on(CUstream on) {
     const piece part = any_part(any(pieces_));
     const piece other = any_part(any(pieces_));
-    switch (dice.below(8)) {
+    switch (dice.below(10)) {
       case 0:
         return void(
             said("fill", cuda->memset_d8_async(part.at, static_cast<unsigned char>(dice.below(256)),
@@ -175,6 +175,7 @@ class graphs_program final : public program {
              cuda->event_record_with_flags(any(events), on, CU_EVENT_RECORD_EXTERNAL));
         return;
       case 6:
+      case 7:
         if (execs_.empty()) return;
         said("launch", cuda->graph_launch(any(execs_), on));
         return;

@@ -17,7 +17,7 @@ class memory_program final : public program {
     add(2, [this] { register_host(); });
     add(4, [this] { free(); });
     add(8, [this] { copy(); });
-    add(4, [this] { copy_box(); });
+    add(8, [this] { copy_box(); });
     add(2, [this] { copy_batch(); });
     add(6, [this] { fill(); });
     add(5, [this] { ask_pointer(); });
@@ -115,7 +115,9 @@ class memory_program final : public program {
     }
   }
   void register_host() {
-    unsigned char* const from = registerable_.data() + dice.below(200 * kib);
+    const bool whole = dice.one_in(2);  // pages, or any bytes
+    const std::uint64_t offset = dice.below(200 * kib);
+    unsigned char* const from = registerable_.data() + (whole ? offset / page * page : offset);
     if (registered_.size() > 3 || dice.one_in(4)) {
       const bool known = !registered_.empty() && !wrong();
       void* const gone = known ? pointer(take(registered_)) : from;
@@ -123,7 +125,8 @@ class memory_program final : public program {
       if (wrong()) said("again", cuda->mem_host_unregister(gone));
       return;
     }
-    const std::size_t bytes = wrong() ? 0 : dice.magnitude(40 * kib);
+    const std::size_t length = dice.magnitude(40 * kib);
+    const std::size_t bytes = wrong() ? 0 : whole ? (length / page + 1) * page : length;
     const unsigned flags = wrong() ? 16 : static_cast<unsigned>(dice.below(16));
     if (said("register", cuda->mem_host_register(from, bytes, flags))) {
       registered_.push_back({reinterpret_cast<std::uintptr_t>(from), bytes, device});
@@ -214,9 +217,17 @@ class memory_program final : public program {
       }
     }
   }
+  /// With room for all rows of a box: they must not run into memory that is there by chance.
+  piece box_side() {
+    constexpr std::uint64_t room = 32 * kib;
+    if (all_.empty() || wrong()) return side(room);
+    const held& of = any(all_);
+    if (of.size < 2 * room) return {reinterpret_cast<std::uintptr_t>(host.data()), host.size()};
+    return {of.at + dice.below(of.size - room), room};
+  }
   void copy_box() {
-    const piece to = side(~std::uint64_t{0});
-    const piece from = side(~std::uint64_t{0});
+    const piece to = box_side();
+    const piece from = box_side();
     CUDA_MEMCPY3D box{};
     box.srcMemoryType =
         wrong() ? CU_MEMORYTYPE_ARRAY
@@ -241,9 +252,6 @@ class memory_program final : public program {
     box.dstY = dice.below(3);
     box.srcZ = dice.below(2);
     box.dstZ = dice.below(2);
-    // The rows of a box must not run into memory that is there by chance.
-    constexpr std::uint64_t room = 32 * kib;
-    if (to.at != nowhere && from.at != nowhere && (to.size < room || from.size < room)) return;
     if (dice.one_in(2)) {
       box.srcLOD = dice.one_in(20) ? 1 : 0;
       said("memcpy_3d", cuda->memcpy_3d_async(wrong() ? nullptr : &box, any_same_stream()));

@@ -77,7 +77,8 @@ class streams_program final : public program {
 
   void call_host() {
     const CUhostFn count = [](void* data) { *static_cast<std::uint64_t*>(data) += 3; };
-    said("host function", cuda->launch_host_func(any_stream(), wrong() ? nullptr : count, &called));
+    const CUhostFn function = wrong() ? nullptr : count;
+    said("host function", cuda->launch_host_func(any_stream(), function, &called));
     values(called);
   }
 

@@ -115,10 +115,10 @@ FAMILY(managed,
         {.name = "managed_seeded", .mode = seeded, .capacity = 24 * mib},
         {.name = "managed_timed", .mode = timed, .capacity = 24 * mib},
         {.name = "managed_unshared", .mode = seeded, .capacity = 24 * mib, .shares_pages = false}});
-FAMILY(graphs, {{.name = "graphs_manual", .steps = 1000, .capacity = 400 * mib},
-                {.name = "graphs_manual_again", .steps = 1000, .capacity = 400 * mib},
-                {.name = "graphs_seeded", .mode = seeded, .steps = 1000, .capacity = 400 * mib},
-                {.name = "graphs_timed", .mode = timed, .steps = 1000, .capacity = 400 * mib}});
+FAMILY(graphs, {{.name = "graphs_manual", .steps = 3000, .capacity = 400 * mib},
+                {.name = "graphs_manual_again", .steps = 3000, .capacity = 400 * mib},
+                {.name = "graphs_seeded", .mode = seeded, .steps = 3000, .capacity = 400 * mib},
+                {.name = "graphs_timed", .mode = timed, .steps = 3000, .capacity = 400 * mib}});
 FAMILY(hazards, {{.name = "hazards_manual"},
                  {.name = "hazards_manual_again"},
                  {.name = "hazards_seeded", .mode = seeded},
