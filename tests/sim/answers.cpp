@@ -35,7 +35,16 @@ std::string without_addresses(const std::string& message) {
 
 program::program(setting chosen) : dice{seed_of(chosen.name)}, setting_{std::move(chosen)} {}
 
-program::~program() { machine.reset(); }  // it may tell of hazards until then
+program::~program() { stop(); }
+
+void program::stop() {
+  if (!machine) return;
+  machine->on_hazard({});
+  // Queues that wait for each other keep each other alive. Of a lost device nothing is waited for.
+  for (int each = 0; each < 2; ++each) machine->lose_device(device_id{each});
+  for (int each = 0; each < 2; ++each) cuda->device_primary_ctx_release(each);
+  machine.reset();
+}
 
 void program::add(std::uint64_t weight, std::function<void()> kind) {
   kinds_.push_back({weight, std::move(kind)});
@@ -49,7 +58,7 @@ void program::start() {
   streams.clear();
   events.clear();
   host.fill(0);
-  machine.reset();
+  stop();
   called = 0;
   sim::device_spec spec;
   spec.capacity = bytes{setting_.capacity};

@@ -159,6 +159,7 @@ class program {
   };
 
   void start();
+  void stop();
   void look();
   void look_closely();
   void hear(const sim::hazard& found);
