@@ -103,6 +103,7 @@ TEST(ptx, refuses_what_is_none) {
   EXPECT_EQ(answer(".version"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(".version seven\n.target sm_50"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(".version 7.0"), CUDA_ERROR_INVALID_PTX);
+  EXPECT_EQ(answer(".version 7.0\nsm_50"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(".version 7.0\n.target gfx90"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + ".entry f() {"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + "}"), CUDA_ERROR_INVALID_PTX);
