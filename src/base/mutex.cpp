@@ -1,7 +1,7 @@
 // Sleeping over a mutex that another thread holds.
 #include "base/mutex.hpp"
 
-#ifndef WEIR_MUTEX_IS_NATIVE
+#if !WEIR_MUTEX_IS_NATIVE
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -8,14 +8,10 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "base/sanitizers.hpp"
+
 // ThreadSanitizer looks for locks that are taken in two orders, among those of the system alone.
-#if defined(__SANITIZE_THREAD__)
-#define WEIR_MUTEX_IS_NATIVE 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WEIR_MUTEX_IS_NATIVE 1
-#endif
-#endif
+#define WEIR_MUTEX_IS_NATIVE WEIR_WITH_THREAD_SANITIZER
 
 #if defined(__clang__)
 #define WEIR_THREAD_SAFETY(attribute) __attribute__((attribute))
@@ -49,7 +45,7 @@ class WEIR_THREAD_SAFETY(capability("mutex")) mutex {
   mutex(const mutex&) = delete;
   mutex& operator=(const mutex&) = delete;
 
-#ifdef WEIR_MUTEX_IS_NATIVE
+#if WEIR_MUTEX_IS_NATIVE
   void lock() WEIR_THREAD_SAFETY(acquire_capability()) { native_.lock(); }
   void unlock() WEIR_THREAD_SAFETY(release_capability()) { native_.unlock(); }
   [[nodiscard]] bool try_lock() WEIR_THREAD_SAFETY(try_acquire_capability(true)) {
@@ -72,7 +68,7 @@ class WEIR_THREAD_SAFETY(capability("mutex")) mutex {
   void assert_held() const noexcept WEIR_THREAD_SAFETY(assert_capability(this)) {}
 
  private:
-#ifdef WEIR_MUTEX_IS_NATIVE
+#if WEIR_MUTEX_IS_NATIVE
   std::mutex native_;
 #else
   static constexpr std::uint32_t unlocked = 0;

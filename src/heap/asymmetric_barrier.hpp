@@ -3,14 +3,10 @@
 
 #include <atomic>
 
+#include "base/sanitizers.hpp"
+
 // A sanitizer that knows nothing of membarrier is shown the order in terms it understands.
-#if defined(__SANITIZE_THREAD__)
-#define WEIR_HEAP_SHOW_ORDER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WEIR_HEAP_SHOW_ORDER 1
-#endif
-#endif
+#define WEIR_HEAP_SHOW_ORDER WEIR_WITH_THREAD_SANITIZER
 
 namespace weir::inline v0::heap {
 
@@ -27,7 +23,7 @@ namespace weir::inline v0::heap {
 /// interrupts the processors that run this process: 0.1 to 10 microseconds.
 class asymmetric_barrier {
  public:
-#ifdef WEIR_HEAP_SHOW_ORDER
+#if WEIR_HEAP_SHOW_ORDER
   static constexpr std::memory_order load_order = std::memory_order_acquire;
 #else
   static constexpr std::memory_order load_order = std::memory_order_relaxed;
