@@ -10,9 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
-#include <map>
 #include <memory>
 #include <new>
 #include <ostream>
@@ -27,6 +24,7 @@
 #include "order/stream_order.hpp"
 #include "placement/backing_store.hpp"
 #include "placement/paper_driver.hpp"
+#include "support/pinned_file.hpp"
 #include "support/sizes.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -823,52 +821,15 @@ class player final : event_sink {
 
 // --- The file ------------------------------------------------------------------------------------
 
-/// Lines of the file by program.
-const std::map<std::string, std::vector<std::string>>& written() {
-  static const auto all = [] {
-    std::map<std::string, std::vector<std::string>> by_program;
-    std::ifstream file{WEIR_DECISIONS};
-    for (std::string line; std::getline(file, line);)
-      by_program[line.substr(0, line.find(' '))].push_back(line);
-    return by_program;
-  }();
-  return all;
-}
-
-class decisions : public ::testing::TestWithParam<program> {
- protected:
-  static void TearDownTestSuite() {
-    if (std::getenv("WEIR_WRITE_DOCUMENTS") == nullptr) return;
-    // Programs that were not played, because of a filter, keep their lines.
-    std::string text;
-    for (const program& each : programs()) {
-      const auto played = played_.find(each.name);
-      const auto former = written().find(each.name);
-      if (played == played_.end() && former == written().end()) continue;
-      for (const std::string& line : played != played_.end() ? played->second : former->second)
-        text += line + "\n";
-    }
-    std::ofstream{WEIR_DECISIONS} << text;
-  }
-  static inline std::map<std::string, std::vector<std::string>> played_;
-};
+class decisions : public ::testing::TestWithParam<program> {};
 
 TEST_P(decisions, are_those_of_the_file) {
+  static testing_support::pinned_file file{WEIR_DECISIONS};
   player plays{GetParam()};
   const std::vector<std::string> lines = plays.play();
   plays.finish();
-  played_[GetParam().name] = lines;
-  if (std::getenv("WEIR_WRITE_DOCUMENTS") != nullptr) return;
-  ASSERT_TRUE(written().contains(GetParam().name)) << "no such program in " << WEIR_DECISIONS;
-  const std::vector<std::string>& expected = written().at(GetParam().name);
-  ASSERT_EQ(lines.size(), expected.size());
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    ASSERT_EQ(lines[i], expected[i])
-        << "another decision than " << WEIR_DECISIONS << " knows, between steps "
-        << i * stretch_length << " and " << (i + 1) * stretch_length << " (" << expected.back()
-        << ").\nIf that is meant, run this program with WEIR_WRITE_DOCUMENTS=1.\n"
-        << plays.story((i + 1) * stretch_length);
-  }
+  file.expect(GetParam().name, lines,
+              [&](std::size_t line) { return plays.story((line + 1) * stretch_length); });
 }
 
 INSTANTIATE_TEST_SUITE_P(of, decisions, ::testing::ValuesIn(programs()),

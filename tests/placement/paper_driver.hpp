@@ -9,26 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "support/digest.hpp"
 #include "weir/driver/table.hpp"
 
 namespace weir::placement_test {
 
-/// What was decided, as one number, which depends on all that was added and on its order. (Like
-/// FNV-1a, by whole numbers instead of bytes, with the high bits brought down.)
-class digest {
- public:
-  void add(std::uint64_t number) noexcept {
-    value_ = (value_ ^ number) * 0x9e37'79b9'7f4a'7c15;
-    value_ ^= value_ >> 32;
-  }
-  void add(std::string_view text) noexcept {
-    for (const char each : text) add(static_cast<std::uint64_t>(each));
-  }
-  [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
-
- private:
-  std::uint64_t value_ = 0xcbf2'9ce4'8422'2325;
-};
+using testing_support::digest;
 
 /// Takes the place of a table's calls for memory, so that addresses depend on the calls alone, on
 /// every machine, and gigabytes cost nothing. Reservations and plain allocations lie side by side:

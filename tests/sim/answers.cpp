@@ -11,7 +11,7 @@ namespace weir::sim_tests::answers {
 namespace {
 
 std::uint64_t seed_of(const std::string& name) {
-  placement_test::digest seed;
+  testing_support::digest seed;
   seed.add(name);
   return seed.value();
 }
@@ -133,7 +133,7 @@ void program::text(std::string_view told) {
 void program::contents(CUdeviceptr at, std::uint64_t size) {
   std::vector<unsigned char> bytes(size, 0xee);
   if (!said("read", cuda->memcpy_dtoh(bytes.data(), at, size))) return;
-  placement_test::digest read;
+  testing_support::digest read;
   for (const unsigned char each : bytes) read.add(each);
   note(read.value());
 }

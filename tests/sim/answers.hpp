@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "order/rng.hpp"
-#include "placement/paper_driver.hpp"
+#include "support/digest.hpp"
 #include "support/sizes.hpp"
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
@@ -168,7 +168,7 @@ class program {
   setting setting_;
   std::vector<kind> kinds_;
   std::uint64_t weights_ = 0;
-  placement_test::digest digest_;
+  testing_support::digest digest_;
   std::vector<std::string> stories_;
   std::map<std::uint64_t, named> places_;
   std::map<std::uint64_t, std::uint64_t> handles_;

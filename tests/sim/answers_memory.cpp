@@ -327,7 +327,7 @@ class memory_program final : public program {
     if (all_.empty()) return;
     const piece part = any_part(any(all_), 20'000);
     contents(part.at, part.size);
-    placement_test::digest pageable;
+    testing_support::digest pageable;
     for (const unsigned char each : host) pageable.add(each);
     values(pageable.value());
   }

@@ -7,14 +7,12 @@
 // renews it, on purpose and in the same commit.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "sim/answers.hpp"
+#include "support/pinned_file.hpp"
 
 namespace weir::sim_tests::answers {
 
@@ -26,55 +24,13 @@ constexpr auto manual = sim::progress::manual;
 constexpr auto seeded = sim::progress::seeded;
 constexpr auto timed = sim::progress::timed;
 
-using lines_by_program = std::map<std::string, std::vector<std::string>>;
-
-const lines_by_program& written() {
-  static const lines_by_program all = [] {
-    lines_by_program lines;
-    std::ifstream file{WEIR_ANSWERS};
-    for (std::string line; std::getline(file, line);)
-      lines[line.substr(0, line.find(' '))].push_back(line);
-    return lines;
-  }();
-  return all;
-}
-
-/// Programs that were not played, because of a filter, keep their lines.
-lines_by_program& played() {
-  static lines_by_program all = written();
-  return all;
-}
-
-bool renews() { return std::getenv("WEIR_WRITE_DOCUMENTS") != nullptr; }
-
-class file_of_answers : public ::testing::Environment {
- public:
-  void TearDown() override {
-    if (!renews()) return;
-    std::ofstream file{WEIR_ANSWERS};
-    for (const auto& [name, lines] : played())
-      for (const std::string& line : lines) file << line << "\n";
-  }
-};
-const auto* const environment = ::testing::AddGlobalTestEnvironment(new file_of_answers);
-
 void compare(program& plays, const std::string& name) {
-  const std::vector<std::string> lines = plays.play();
-  played()[name] = lines;
-  if (renews()) return;
-  ASSERT_TRUE(written().contains(name)) << "no such program in " << WEIR_ANSWERS;
-  const std::vector<std::string>& expected = written().at(name);
-  ASSERT_EQ(lines.size(), expected.size());
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    ASSERT_EQ(lines[i], expected[i])
-        << "another answer than " << WEIR_ANSWERS << " knows, in this stretch of steps.\n"
-        << "If that is meant, run this program with WEIR_WRITE_DOCUMENTS=1.\n"
-        << plays.story(i);
-  }
+  static testing_support::pinned_file file{WEIR_ANSWERS};
+  file.expect(name, plays.play(), [&](std::size_t line) { return plays.story(line); });
 }
 
-// --- Families: their programs differ in the seed, which is the name, and in how work goes on
-// ------
+// --- Families: programs that differ in the seed, which is the name, and in how work goes on
+// -------
 
 #define FAMILY(family, ...)                                                                    \
   class family : public ::testing::TestWithParam<setting> {};                                  \
