@@ -285,8 +285,8 @@ void arena::free(block_index index, stamp freed) noexcept {
         !mutated(mutation::older_free_counts))
       freed.epoch = there.in.freed;
   };
-  // What is joined leaves its index; how long its cell's longest run is, is asked when the joined
-  // run is in.
+  // Runs that are joined leave their indexes first; the maxima there are settled when the joined
+  // run is in, which mostly saves the search for the next longest.
   const auto take_out = [&](block_index other) {
     take_newer(other);
     owner& from = *owners_[shared_.blocks[other].stream];
