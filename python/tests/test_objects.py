@@ -420,7 +420,14 @@ class Memory(Case):
             self.memory.allocate(40 * MIB, self.stream)
         self.assertIsInstance(caught.exception, weir.OutOfMemory)
         self.assertEqual((caught.exception.name, caught.exception.code), ("out_of_memory", 4))
-        self.assertIn("held", self.memory.explain(40 * MIB, self.stream))
+        number = self.stream.id
+        self.assertEqual(str(caught.exception),
+                         f"out_of_memory: no room for the request (40 MiB): stream {number}: The allocator's "
+                         "limit of 64 MiB is in the way: 40 MiB are live, 40 MiB reserved. Raise it by 16 MiB, "
+                         "or free 16 MiB.")
+        self.assertEqual(caught.exception.report, self.memory.explain(40 * MIB, self.stream))
+        self.assertIn("held", caught.exception.report)
+        self.assertEqual(pickle.loads(pickle.dumps(caught.exception)).report, caught.exception.report)
         self.assertEqual(self.memory.stats().failures, 1)
         held.free()
         self.memory.allocate(40 * MIB, self.stream)

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 from . import _native, _stats
 from ._block import Block, Memory
+from ._errors import Error, OutOfMemory
 from ._machine import Device, Options, Owned, Runtime, Stream, native_stream, options_text
 from ._native import lib, structure
 from ._stats import BlockInfo, RecorderStats, Snapshot, Stats, ask
@@ -82,22 +83,31 @@ class Allocator(Memory, close="weir_allocator_close"):
     # --- Memory ---------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, stream: Any = None, *, alignment: int = 512) -> Block:
-        """A block of device memory. weir.OutOfMemory, which is a MemoryError, says who holds what."""
+        """A block of device memory. weir.OutOfMemory, which is a MemoryError, names what is in the way;
+        its report says who holds what."""
         if nbytes < 0:
             raise ValueError("weir: a negative size")
         pointer = ctypes.c_void_p()
-        if alignment != 512:
-            with self._as_stream(stream) as known:
-                lib.weir_allocator_allocate_aligned(self._handle, nbytes, alignment, known,
-                                                    ctypes.byref(pointer))
-        elif stream is None or isinstance(stream, Stream):
-            code = _allocate(self._handle, nbytes, stream and stream._handle, ctypes.byref(pointer))
-            if code:
-                raise _native.last_error(code)
-        else:
-            lib.weir_allocator_allocate_native(self._handle, nbytes, native_stream(stream),
-                                               ctypes.byref(pointer))
+        try:
+            if alignment != 512:
+                with self._as_stream(stream) as known:
+                    lib.weir_allocator_allocate_aligned(self._handle, nbytes, alignment, known,
+                                                        ctypes.byref(pointer))
+            elif stream is None or isinstance(stream, Stream):
+                code = _allocate(self._handle, nbytes, stream and stream._handle, ctypes.byref(pointer))
+                if code:
+                    raise _native.last_error(code)
+            else:
+                lib.weir_allocator_allocate_native(self._handle, nbytes, native_stream(stream),
+                                                   ctypes.byref(pointer))
+        except OutOfMemory as problem:
+            raise self._with_report(problem, nbytes, stream)
         return Block(self, pointer.value or 0, nbytes, stream)
+
+    def _with_report(self, problem: OutOfMemory, nbytes: int, stream: Any) -> OutOfMemory:
+        with contextlib.suppress(Error):  # closed meanwhile: the error itself is what matters
+            problem.report = self.explain(nbytes, stream)
+        return problem
 
     def deallocate(self, ptr: int, stream: Any = None, *, size: Optional[int] = None) -> None:
         """Frees an address that Block.release() gave up: on the stream it was allocated for, or on
@@ -289,8 +299,11 @@ class Pool(Owned, close="weir_pool_close"):
         if nbytes < 0:
             raise ValueError("weir: a negative size")
         pointer = ctypes.c_void_p()
-        with self.allocator._as_stream(stream) as known:
-            lib.weir_pool_allocate(self._handle, nbytes, alignment, known, ctypes.byref(pointer))
+        try:
+            with self.allocator._as_stream(stream) as known:
+                lib.weir_pool_allocate(self._handle, nbytes, alignment, known, ctypes.byref(pointer))
+        except OutOfMemory as problem:
+            raise self.allocator._with_report(problem, nbytes, stream)
         return Block(self.allocator, pointer.value or 0, nbytes, stream)
 
     def stats(self) -> Stats:

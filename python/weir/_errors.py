@@ -22,7 +22,16 @@ class Error(RuntimeError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """The device has no memory left, after everything that could be released was."""
+    """There is no room, after everything that could be released was. The message names what is in the way.
+
+    report  who held the memory at that moment and what would help, as Allocator.explain(); "" where the
+            memory was no allocator's
+    """
+
+    report: str = ""
+
+    def __reduce__(self):
+        return (*super().__reduce__(), {"report": self.report})
 
 
 class LimitExceeded(OutOfMemory):

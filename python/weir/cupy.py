@@ -224,6 +224,7 @@ def malloc(size: int) -> Any:
         try:
             owner = _allocate(memory, size, stream)
         except OutOfMemory as problem:
+            memory.allocator._with_report(problem, size, stream)
             raise _cupy_error(problem, size, memory.allocator) from None
     return cuda.MemoryPointer(cuda.UnownedMemory(owner.ptr, size, owner, device), 0)
 
@@ -274,9 +275,11 @@ def _cupy_error(problem: OutOfMemory, size: int, allocator: Allocator) -> OutOfM
             self._size, self._total, self._limit = size, allocator.stats().allocated.current, 0
 
         def __reduce__(self) -> Any:  # as weir's, which other processes can make again
-            return type(problem), (str(self), self.code, self.name, self.native)
+            return problem.__reduce__()
 
-    return OutOfMemoryError(str(problem), problem.code, problem.name, problem.native)
+    made = OutOfMemoryError(str(problem), problem.code, problem.name, problem.native)
+    made.report = problem.report
+    return made
 
 
 # --- On and off -------------------------------------------------------------------------------------

@@ -274,10 +274,9 @@ void accounts::set_limit(tag tag, std::uint64_t most) {
   tags_[tag.number()]->limit = most;
 }
 
-std::uint64_t accounts::limit(tag tag) const noexcept {
-  const std::size_t index = tag.number();
-  return index < tags_.size() && tags_[index] != nullptr ? tags_[index]->limit
-                                                         : bytes::max().count();
+std::uint64_t accounts::limit(std::uint16_t tag_number) const noexcept {
+  return tag_number < tags_.size() && tags_[tag_number] != nullptr ? tags_[tag_number]->limit
+                                                                   : bytes::max().count();
 }
 
 bool accounts::limited(std::uint16_t tag_number) const noexcept {

@@ -153,7 +153,8 @@ class accounts {
   [[nodiscard]] bool any_limit() const noexcept;
   /// Whether so much more may be live with the tag.
   [[nodiscard]] bool may_allocate(tag tag, std::uint64_t more) const noexcept;
-  [[nodiscard]] std::uint64_t limit(tag tag) const noexcept;
+  [[nodiscard]] std::uint64_t limit(tag tag) const noexcept { return limit(tag.number()); }
+  [[nodiscard]] std::uint64_t limit(std::uint16_t tag_number) const noexcept;
 
   [[nodiscard]] const ledger& total() const noexcept {
     enter_page();

@@ -107,32 +107,26 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   }
 
   const tag tag = current_tag();
-  if (!accounts_.may_allocate(tag, complete.units * unit)) {
-    accounts_.failed(chosen->id, tag);
-    return error{.code = errc::limit_exceeded,
-                 .requested = size,
-                 .detail = "tag \"" + std::string{tag.name()} + "\" may have " +
-                           to_string(bytes{accounts_.limit(tag)})};
-  }
+  const auto fail = [&](errc code, pool_id pool) {
+    mutex_.assert_held();
+    accounts_.failed(pool, tag);
+    placement_.emit({.kind = memory_event_kind::out_of_memory,
+                     .tag = tag.number(),
+                     .pool = pool,
+                     .stream = order_.id(slot),
+                     .size = size.count(),
+                     .rounded = complete.units * unit});
+    return no_room(code, size, tag, slot);
+  };
+  if (!accounts_.may_allocate(tag, complete.units * unit))
+    return fail(errc::limit_exceeded, chosen->id);
   thread_cache* const cache = to.from == nullptr ? own_cache() : nullptr;
   const bool pool_is_fixed = to.chosen_by_user || chosen->retains;
   room_search search{*this, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
   WEIR_TRY_VALUE(index, to.address == 0 ? search.find_room() : search.find_room_at(to.address));
   trail_.last = search.last_rung();
-  if (index == no_block) {
-    accounts_.failed(search.pool().id, tag);
-    placement_.emit({.kind = memory_event_kind::out_of_memory,
-                     .tag = tag.number(),
-                     .pool = search.pool().id,
-                     .stream = order_.id(slot),
-                     .size = size.count(),
-                     .rounded = complete.units * unit});
-    return error{.code = errc::out_of_memory,
-                 .requested = size,
-                 .detail = to_string(bytes{placement_.reserved}) + " are reserved, " +
-                           to_string(bytes{accounts_.total().allocated.current}) + " live"};
-  }
+  if (index == no_block) return fail(errc::out_of_memory, search.pool().id);
   if (search.missed()) accounts_.missed(search.account());
   hand_out(index, size, search.account(), search.pool(), order_.id(slot), cache);
   if (!search.pool().retains) share_if_due();

@@ -68,6 +68,7 @@
 #include "heap/rung.hpp"
 #include "heap/thread_cache.hpp"
 #include "heap/vocabulary.hpp"
+#include "observe/shortage.hpp"
 #include "order/driver_access.hpp"
 #include "order/pending_frees.hpp"
 #include "order/stream_order.hpp"
@@ -421,8 +422,18 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] std::vector<tag_stats> tags_in_use() const WEIR_REQUIRES(mutex_);
   void describe(const pool_state& pool, pool_snapshot& into) const WEIR_REQUIRES(mutex_);
   [[nodiscard]] memory_report report(bytes size, stream_slot slot) WEIR_REQUIRES(mutex_);
+  /// What a request now would meet, but for what the driver has free.
+  [[nodiscard]] observe::shortage shortage_of(bytes size, tag tag, stream_slot slot)
+      WEIR_REQUIRES(mutex_);
+  /// Nothing: the driver did not answer.
+  [[nodiscard]] std::optional<std::uint64_t> device_free() const WEIR_REQUIRES(mutex_);
+  /// The error of a request that could not be met.
+  [[nodiscard]] error no_room(errc code, bytes size, tag tag, stream_slot slot)
+      WEIR_REQUIRES(mutex_);
 
   void update_observers() noexcept WEIR_REQUIRES(mutex_);
+  /// Those that are in force: they were set before the observer came.
+  void tell_limits(event_sink& sink) const noexcept WEIR_REQUIRES(mutex_);
 
   // What the fast path reads; nothing here changes while a cache is in use.
   const std::uint64_t serial_;
@@ -454,6 +465,15 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_GUARDED_BY(mutex_);
   std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;
   stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
+  /// A request that could not be met, and what would have to change for it to be met.
+  struct failure_record {
+    bytes size{};
+    stream_slot stream = no_stream;
+    std::uint64_t frees = 0;
+    std::uint64_t limit = 0;
+    friend bool operator==(const failure_record&, const failure_record&) = default;
+  };
+  failure_record last_failure_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t blocks_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;

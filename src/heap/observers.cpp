@@ -19,7 +19,21 @@ bool central_heap::add_observer(event_sink& sink) {
   const thread_caches::stop stopped{caches_, own_cache()};
   observers_.add(sink);
   update_observers();
+  tell_limits(sink);
   return true;
+}
+
+void central_heap::tell_limits(event_sink& sink) const noexcept {
+  const auto tell = [&](std::uint16_t tag, std::uint64_t most) {
+    if (most == bytes::max().count()) return;
+    sink.on_event(
+        {.kind = memory_event_kind::limit, .tag = tag, .device = device_.id(), .size = most});
+  };
+  tell(0, placement_.reserved_limit);
+  for (std::size_t i = 1; i < accounts_.tags(); ++i) {
+    const auto number = static_cast<std::uint16_t>(i);
+    if (accounts_.limited(number)) tell(number, accounts_.limit(number));
+  }
 }
 
 void central_heap::remove_observer(event_sink& sink) noexcept {

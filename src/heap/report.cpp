@@ -20,21 +20,11 @@ std::string named(const std::vector<memory_report::stream_share>& shares) {
   return text.empty() ? text : text + ")";
 }
 
-/// What would make the request fit, most effective first.
-std::string advise(const memory_report& about) {
-  std::string text;
-  const auto say = [&](const std::string& sentence) {
-    if (!text.empty()) text += " ";
-    text += sentence;
-  };
-  const std::uint64_t wanted = about.requested.count();
-  const std::uint64_t reserved = about.stats.reserved.current.count();
-  if (about.limit != bytes::max()) {
-    const std::uint64_t needed = reserved + wanted;
-    if (needed > about.limit.count() && about.device_free >= about.requested) {
-      say("Raise the limit by " + to_string(bytes{needed - about.limit.count()}) + ".");
-    }
-  }
+/// What is in the way, and what memory the request could have after a wait or from others.
+std::string advise(const memory_report& about, const observe::shortage& missing) {
+  std::string text = observe::verdict_of(missing);
+  if (observe::obstacle_of(missing) == observe::obstacle::none) return text;
+  const auto say = [&](const std::string& sentence) { text += " " + sentence; };
   for (const auto& each : about.bound) {
     if (each.stream == about.stream) continue;
     say(to_string(each.size) + " are bound to stream " + std::to_string(each.stream.number()) +
@@ -47,33 +37,65 @@ std::string advise(const memory_report& about) {
   if (about.other_pools != bytes{}) {
     say(to_string(about.other_pools) + " are kept by private pools and graphs: let go of them.");
   }
-  const std::uint64_t cached = about.stats.cached.count();
-  if (cached < wanted) {
-    const std::uint64_t room = std::min(
-        about.device_free.count(),
-        about.limit.count() > reserved ? about.limit.count() - reserved : std::uint64_t{0});
-    const std::uint64_t missing = wanted > cached + room ? wanted - cached - room : 0;
-    if (missing != 0) say("Free " + to_string(bytes{missing}) + " more.");
-  }
-  if (about.elsewhere >= about.requested) {
-    say(to_string(about.elsewhere) + " of the device are taken by others than this allocator.");
-  }
-  if (text.empty()) say("The request fits.");
   return text;
 }
 
 }  // namespace
 
+observe::shortage central_heap::shortage_of(bytes size, tag tag, stream_slot slot) {
+  const std::uint64_t units = units_for(size);
+  observe::shortage about{.requested = units > most_units ? size.count() : units * unit,
+                          .stream = slot == no_stream ? 0 : order_.id(slot).number(),
+                          .tag = tag.name(),
+                          .tag_limit = accounts_.limit(tag),
+                          .live = accounts_.total().allocated.current,
+                          .reserved = placement_.reserved,
+                          .limit = placement_.reserved_limit,
+                          .device_total = placement_.device.total_memory().count()};
+  if (const ledger* const counted = accounts_.of(tag)) about.tag_live = counted->allocated.current;
+  const std::uint64_t active = accounts_.total().active.current;
+  about.free = about.reserved - std::min(about.reserved, active);
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr) continue;
+    if (each->id == pool_id{}) about.longest = each->memory->longest_fit(slot);
+    if (may_release(*each)) continue;
+    const std::uint64_t kept = each->memory->reserved() - each->memory->handed_out();
+    about.free -= std::min(about.free, kept);
+  }
+  return about;
+}
+
+std::optional<std::uint64_t> central_heap::device_free() const {
+  const auto asked = placement_.device.memory_info();
+  return asked ? std::optional{asked->free.count()} : std::nullopt;
+}
+
+error central_heap::no_room(errc code, bytes size, tag tag, stream_slot slot) {
+  last_failure_ = {size, slot, accounts_.total().frees, placement_.reserved_limit};
+  observe::shortage about = shortage_of(size, tag, slot);
+  about.failed = true;
+  if (code != errc::limit_exceeded) about.device_free = device_free();
+  return {.code = code,
+          .requested = size,
+          .detail = observe::place_of(about) + ": " + observe::verdict_of(about)};
+}
+
 memory_report central_heap::report(bytes size, stream_slot slot) {
   memory_report about;
   about.requested = size;
   about.stream = slot == no_stream ? stream_id{} : order_.id(slot);
+  about.tag = current_tag();
+  about.tag_limit = bytes{accounts_.limit(about.tag)};
   about.limit = bytes{placement_.reserved_limit};
   about.stats = totals();
   about.device_total = placement_.device.total_memory();
-  if (const auto asked = placement_.device.memory_info(); asked) {
-    about.device_free = asked->free;
-    const std::uint64_t taken = asked->total.count() - asked->free.count();
+  observe::shortage missing = shortage_of(size, about.tag, slot);
+  missing.device_free = device_free();
+  missing.failed = last_failure_ ==
+                   failure_record{size, slot, accounts_.total().frees, placement_.reserved_limit};
+  if (missing.device_free) {
+    about.device_free = bytes{*missing.device_free};
+    const std::uint64_t taken = missing.device_total - *missing.device_free;
     if (taken > placement_.reserved) about.elsewhere = bytes{taken - placement_.reserved};
   }
   about.tags = tags_in_use();
@@ -114,7 +136,7 @@ memory_report central_heap::report(bytes size, stream_slot slot) {
   for (const auto& [id, size_waiting] : awaited) about.awaited.push_back({id, bytes{size_waiting}});
   std::stable_sort(about.awaited.begin(), about.awaited.end(),
                    [](const auto& a, const auto& b) { return a.size > b.size; });
-  about.advice = advise(about);
+  about.advice = advise(about, missing);
   return about;
 }
 
@@ -133,8 +155,8 @@ memory_report central_heap::explain(bytes size, const stream_ref& stream) {
 }  // namespace heap
 
 std::string memory_report::text() const {
-  std::string text = "no room for " + to_string(requested) + " on stream " +
-                     std::to_string(stream.number()) + "\n";
+  std::string text = "no room for " + to_string(requested) + " on " +
+                     observe::place_of({.stream = stream.number(), .tag = tag.name()}) + "\n";
   heap::add_line(text, "live", stats.allocated.current,
                  " in " + std::to_string(stats.blocks.current) + " blocks, " +
                      to_string(stats.requested.current) + " asked for");

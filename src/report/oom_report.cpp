@@ -1,18 +1,14 @@
 // Out of memory, explained.
 #include "report/oom_report.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <map>
 
-#include "weir/base/bytes.hpp"
+#include "observe/shortage.hpp"
 
 namespace weir::inline v0::report {
 
 namespace {
-
-std::string text(std::uint64_t size) { return to_string(bytes{size}); }
 
 holes find_holes(const report::history& history, std::uint32_t event) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> mappings;
@@ -51,42 +47,38 @@ holes find_holes(const report::history& history, std::uint32_t event) {
   return out;
 }
 
-std::string verdict_of(const oom_report& report, const recording& recording) {
-  const std::uint64_t capacity = recording.device_capacity.count();
-  if (report.limit != 0 && report.live + report.requested > report.limit) {
-    return fmt::format(
-        "The limit of {} is in the way: {} were live and {} more were asked for. Raise the limit "
-        "or free something first.",
-        text(report.limit), text(report.live), text(report.requested));
+/// The limits in force: of each tag, and under 0 of all memory.
+using limit_table = std::map<std::uint16_t, std::uint64_t>;
+
+std::uint64_t limit_of(const limit_table& all, std::uint16_t tag) {
+  const auto entry = all.find(tag);
+  return entry == all.end() ? observe::shortage::no_limit : entry->second;
+}
+
+std::string verdict_of(const oom_report& report, const recording& recording,
+                       const trace_event& failed, std::uint64_t tag_live,
+                       const limit_table& limits) {
+  observe::shortage about{.requested = report.requested,
+                          .live = report.rounded,
+                          .reserved = report.reserved,
+                          .free = report.free.bytes,
+                          .longest = report.free.longest,
+                          .limit = limit_of(limits, 0),
+                          .device_total = recording.device_capacity.count(),
+                          .failed = true};
+  if (failed.tag != 0 && failed.tag < recording.tags.size()) {
+    about.tag = recording.tags[failed.tag];
+    about.tag_live = tag_live;
+    about.tag_limit = limit_of(limits, failed.tag);
   }
-  if (capacity != 0 && report.rounded + report.requested > capacity) {
-    return fmt::format(
-        "The program needs more than the device has: {} were live and {} more were asked for, of "
-        "{}. No allocator can help; use less at this moment.",
-        text(report.rounded), text(report.requested), text(capacity));
-  }
-  if (report.free.bytes >= report.requested && report.reserved != 0) {
-    return fmt::format(
-        "Fragmentation: {} were reserved and in no block, but in {} pieces, the longest {}; {} "
-        "were asked for in one. The pages below show which blocks hold the pieces apart.",
-        text(report.free.bytes), report.free.pieces, text(report.free.longest),
-        text(report.requested));
-  }
-  if (capacity != 0 && report.reserved != 0) {
-    return fmt::format(
-        "{} were reserved of {}, {} of it in live blocks. For {} more the rest of the device had "
-        "to be free; other allocators or processes held at least {} of it.",
-        text(report.reserved), text(capacity), text(report.rounded), text(report.requested),
-        text(capacity - std::min(capacity, report.reserved + report.requested)));
-  }
-  return fmt::format(
-      "{} were live and {} more were asked for. The recording does not say how much memory the "
-      "device had, so whether it was full or in fragments cannot be told.",
-      text(report.live), text(report.requested));
+  std::string verdict = observe::verdict_of(about);
+  if (observe::obstacle_of(about) == observe::obstacle::fragments)
+    verdict += " The pages below show which blocks hold the pieces apart.";
+  return verdict;
 }
 
 oom_report explain(const recording& recording, const report::history& history, std::uint32_t event,
-                   std::uint64_t limit) {
+                   const limit_table& limits) {
   const trace_event& failed = recording.events[event];
   oom_report out;
   out.event = event;
@@ -96,19 +88,22 @@ oom_report explain(const recording& recording, const report::history& history, s
   // What a placement reserved is another allocator's.
   const bool is_own = recording.real_addresses && !history.reserved.empty();
   if (is_own) out.reserved = history.reserved[event];
-  out.limit = limit;
+  const std::uint64_t limit = limit_of(limits, 0);
+  out.limit = limit == observe::shortage::no_limit ? 0 : limit;
   std::map<std::uint16_t, std::uint64_t> tags;
+  std::uint64_t tag_live = 0;
   for (const block_lifetime& block : history.blocks) {
     if (!block.at(event)) continue;
     out.rounded += block.rounded;
     tags[block.tag] += block.size;
+    if (block.tag == failed.tag) tag_live += block.rounded;
   }
   out.tags.assign(tags.begin(), tags.end());
   std::stable_sort(out.tags.begin(), out.tags.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   if (out.tags.size() > 5) out.tags.resize(5);
   if (is_own) out.free = find_holes(history, event);
-  out.verdict = verdict_of(out, recording);
+  out.verdict = verdict_of(out, recording, failed, tag_live, limits);
   return out;
 }
 
@@ -117,12 +112,12 @@ oom_report explain(const recording& recording, const report::history& history, s
 std::vector<oom_report> explain_ooms(const recording& recording, const report::history& history,
                                      std::size_t most) {
   std::vector<oom_report> out;
-  std::uint64_t limit = 0;
+  limit_table limits;
   for (std::uint32_t i = 0; i < recording.events.size() && out.size() < most; ++i) {
     const trace_event& event = recording.events[i];
-    if (event.kind == trace_kind::limit && event.tag == 0) limit = event.size;
+    if (event.kind == trace_kind::limit) limits[event.tag] = event.size;
     if (event.kind == trace_kind::out_of_memory)
-      out.push_back(explain(recording, history, i, limit));
+      out.push_back(explain(recording, history, i, limits));
   }
   return out;
 }

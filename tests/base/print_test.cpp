@@ -49,7 +49,7 @@ TEST(print, errors) {
                      .requested = 64_MiB,
                      .detail = "a detail"};
   EXPECT_EQ(to_string(reason),
-            "out_of_memory: the device has no room (cuMemCreate = 2, 64 MiB): a detail");
+            "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): a detail");
   EXPECT_EQ(streamed(reason), reason.message());
 }
 

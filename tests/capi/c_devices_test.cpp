@@ -102,7 +102,7 @@ TEST(c_errors, are_told_with_their_facts) {
                                  .detail = "here"}),
             weir_error_out_of_memory);
   EXPECT_STREQ(weir_last_error_message(),
-               "out_of_memory: the device has no room (cuMemCreate = 2, 64 MiB): here");
+               "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): here");
   EXPECT_EQ(weir_last_error_native(), 2);
   EXPECT_EQ(capi::remember(errc::bad_stream, "there"), weir_error_bad_stream);
   EXPECT_STREQ(weir_last_error_message(), "bad_stream: there");

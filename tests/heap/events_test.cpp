@@ -118,6 +118,7 @@ TEST_F(events_test, pools_limits_and_recorded_streams_are_told) {
   const auto two = stream_there();
   const auto three = stream_there();
   auto observation = memory.add_observer(ear);
+  static_cast<void>(told());  // the limit
   auto pool = memory.create_pool("told").value();
   EXPECT_THAT(told(), ElementsAre("pool_created pool 1 device 1"));
   void* p = nullptr;
@@ -151,7 +152,8 @@ TEST_F(events_test, pools_limits_and_recorded_streams_are_told) {
   {
     const tag_scope as{weights};
     EXPECT_EQ(code_of(memory.try_allocate(2_MiB, one)), errc::limit_exceeded);
-    EXPECT_THAT(told(), IsEmpty());
+    EXPECT_THAT(told(),
+                ElementsAre("out_of_memory" + about(2'097'152, 2'097'152, one, tagged(weights))));
     ASSERT_TRUE(memory.set_limit(weights, bytes::max()));
     static_cast<void>(told());
     EXPECT_EQ(code_of(pool.try_allocate(60'000'001_B, one)), errc::out_of_memory);
@@ -163,6 +165,22 @@ TEST_F(events_test, pools_limits_and_recorded_streams_are_told) {
   pool = {};
   EXPECT_THAT(told(), ElementsAre("pool_released pool 1 device 1",
                                   "release" + at(p) + " size 2097152 pool 1 device 1"));
+}
+
+TEST_F(events_test, an_observer_is_first_told_the_limits_in_force) {
+  auto memory = make_there({.limit = 48_MiB});
+  ASSERT_TRUE(memory.set_limit(weights, 1_MiB));
+  auto observation = memory.add_observer(ear);
+  const std::string of_tag = "limit size 1048576" + tagged(weights) + " device 1";
+  EXPECT_THAT(told(), ElementsAre("limit size 50331648 device 1", of_tag));
+  listener later;
+  ASSERT_TRUE(memory.set_limit(bytes::max()));
+  static_cast<void>(told());
+  auto second = memory.add_observer(later);
+  EXPECT_THAT(told(), IsEmpty()) << "it knows them";
+  const auto heard = later.take();
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(to_string(heard.front()), of_tag);
 }
 
 TEST_F(events_test, captures_are_told) {
@@ -194,6 +212,7 @@ TEST_F(events_test, moves_say_from_where_to_where) {
   memory.deallocate(all[1], stream);
   memory.deallocate(all[3], stream);
   auto observation = memory.add_observer(ear);
+  static_cast<void>(told());  // the limit
   void* const moved = memory.allocate(4_MiB, stream);
   void* const second_half = static_cast<std::byte*>(moved) + (2 << 20);
   EXPECT_THAT(

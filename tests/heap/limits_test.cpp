@@ -47,7 +47,11 @@ TEST_F(limits_test, what_is_reserved_may_reach_the_limit_and_no_more) {
   const auto refused = memory.try_allocate(1_B, stream);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
   EXPECT_EQ(refused.error().requested, 1_B);
-  EXPECT_EQ(refused.error().detail, "64 MiB are reserved, 64 MiB live");
+  EXPECT_EQ(
+      refused.error().detail,
+      "stream " + std::to_string(stream.id().number()) +
+          ": The allocator's limit of 64 MiB is in the way: 64 MiB are live, 64 MiB reserved. "
+          "Raise it by 512 B, or free 512 B.");
   ASSERT_TRUE(memory.set_limit(32_MiB));  // less than there is: nothing more
   EXPECT_EQ(code_of(memory.try_allocate(2_MiB, stream)), errc::out_of_memory);
   ASSERT_TRUE(memory.set_limit(66_MiB));
@@ -67,7 +71,11 @@ TEST_F(limits_test, a_tags_limit_counts_what_is_rounded_in_every_pool) {
   const auto refused = memory.try_allocate(513_B, stream);
   ASSERT_EQ(code_of(refused), errc::limit_exceeded);
   EXPECT_EQ(refused.error().requested, 513_B);
-  EXPECT_EQ(refused.error().detail, "tag \"limits test: weights\" may have 2 KiB");
+  EXPECT_EQ(
+      refused.error().detail,
+      "stream " + std::to_string(stream.id().number()) +
+          ", tag \"limits test: weights\": The limit of tag \"limits test: weights\", 2 KiB, is "
+          "in the way: 1.5 KiB are live with it. Raise it by 512 B, or free 512 B of the tag.");
   EXPECT_EQ(code_of(pool.try_allocate(513_B, stream)), errc::limit_exceeded);
   void* const r = memory.allocate(512_B, stream);
   EXPECT_EQ(code_of(memory.try_allocate(1_B, stream)), errc::limit_exceeded);

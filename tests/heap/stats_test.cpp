@@ -652,7 +652,7 @@ TEST_F(stats_test, a_report_says_where_the_memory_is_and_what_helps) {
   ASSERT_EQ(about.bound.size(), 1u);
   EXPECT_EQ(about.bound[0].stream, two.id());
   EXPECT_EQ(about.bound[0].size, 100_MiB);
-  EXPECT_THAT(about.advice, HasSubstr("Raise the limit by"));
+  EXPECT_THAT(about.advice, HasSubstr("Raise it by"));
   EXPECT_THAT(about.advice, HasSubstr("bound to stream " + std::to_string(two.id().number())));
   EXPECT_THAT(about.text(), HasSubstr("stats test: weights"));
   held.release();

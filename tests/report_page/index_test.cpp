@@ -217,7 +217,8 @@ TEST(report_index, says_everything_about_a_recording) {
               ElementsAre("event 6, time 6000, requested 31457280, stream 1, live 5242870, rounded "
                           "5242880, reserved 8388608, limit 9437184, free 3145728 in 2, longest "
                           "2097152, b 5242870"));
-  EXPECT_THAT(index.verdicts, ElementsAre(testing::StartsWith("The limit of 9 MiB is in the way")));
+  EXPECT_THAT(index.verdicts,
+              ElementsAre(testing::StartsWith("The allocator's limit of 9 MiB is in")));
   EXPECT_EQ(index.all_markers, 2U);
   EXPECT_THAT(index.markers, ElementsAre("0 at 0: begin", "7 at 7000: end"));
 }

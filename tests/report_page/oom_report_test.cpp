@@ -65,10 +65,10 @@ TEST_F(oom_report_test, every_figure_is_of_the_moment_of_the_failure) {
   EXPECT_EQ(found.free.pieces, 3U);
   EXPECT_EQ(found.free.longest, 9 * mib);
   EXPECT_THAT(found.tags, ElementsAre(Pair(2, 4 * mib - 100), Pair(1, 1000)));
-  EXPECT_EQ(found.verdict,
-            "Fragmentation: 16 MiB were reserved and in no block, but in 3 pieces, the longest 9 "
-            "MiB; 15 MiB were asked for in one. The pages below show which blocks hold the pieces "
-            "apart.");
+  EXPECT_EQ(
+      found.verdict,
+      "16 MiB are reserved and in no block, but in pieces, the longest 9 MiB; 15 MiB are asked "
+      "for in one. The pages below show which blocks hold the pieces apart.");
 }
 
 TEST_F(oom_report_test, five_tags_are_named_those_that_hold_most) {
@@ -112,20 +112,24 @@ TEST_F(oom_report_test, the_limit_is_the_last_one_of_all_memory_and_no_tags) {
   add(trace_kind::out_of_memory, 5 * mib);
   add(trace_kind::limit, 50 * mib);
   add(trace_kind::limit, 40 * mib);
-  add(trace_kind::limit, 10 * mib).tag = 1;
-  add(trace_kind::out_of_memory, 5 * mib);
+  add(trace_kind::limit, 22 * mib).tag = 1;
   add(trace_kind::out_of_memory, 20 * mib);      // as much as it allows
   add(trace_kind::out_of_memory, 20 * mib + 1);  // and more
+  add(trace_kind::out_of_memory, 2 * mib).tag = 1;
+  add(trace_kind::out_of_memory, 3 * mib).tag = 1;
   const auto all = explain();
-  ASSERT_EQ(all.size(), 4U);
+  ASSERT_EQ(all.size(), 5U);
   EXPECT_EQ(all[0].limit, 0U);
-  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB were live and 5 MiB more were asked for."));
-  for (const std::size_t i : {1U, 2U, 3U}) EXPECT_EQ(all[i].limit, 40 * mib);
-  EXPECT_THAT(all[1].verdict, StartsWith("20 MiB were live and 5 MiB more were asked for."));
-  EXPECT_THAT(all[2].verdict, StartsWith("20 MiB were live and 20 MiB more were asked for."));
-  EXPECT_EQ(all[3].verdict,
-            "The limit of 40 MiB is in the way: 20 MiB were live and 20 MiB more were asked for. "
-            "Raise the limit or free something first.");
+  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB are live. How much memory"));
+  for (const std::size_t i : {1U, 2U, 3U, 4U}) EXPECT_EQ(all[i].limit, 40 * mib);
+  EXPECT_THAT(all[1].verdict, StartsWith("20 MiB are live. How much memory"));
+  EXPECT_EQ(all[2].verdict,
+            "The allocator's limit of 40 MiB is in the way: 20 MiB are live. Raise it by 1 B, or "
+            "free 1 B.");
+  EXPECT_THAT(all[3].verdict, StartsWith("20 MiB are live. How much memory"));
+  EXPECT_EQ(all[4].verdict,
+            "The limit of tag \"a\", 22 MiB, is in the way: 20 MiB are live with it. Raise it by 1 "
+            "MiB, or free 1 MiB of the tag.");
 }
 
 // --- Verdicts ------------------------------------------------------------------------------------
@@ -137,10 +141,9 @@ TEST_F(oom_report_test, a_program_may_need_more_than_the_device_has) {
   add(trace_kind::out_of_memory, 30 * mib + 1);
   const auto all = explain();
   ASSERT_EQ(all.size(), 2U);
-  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB were live"));
+  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB are live."));
   EXPECT_EQ(all[1].verdict,
-            "The program needs more than the device has: 20 MiB were live and 30 MiB more were "
-            "asked for, of 50 MiB. No allocator can help; use less at this moment.");
+            "The device is full: of its 50 MiB this allocator has 20 MiB live. Free 1 B more.");
 }
 
 TEST_F(oom_report_test, what_is_free_must_be_enough_to_be_in_fragments) {
@@ -151,12 +154,11 @@ TEST_F(oom_report_test, what_is_free_must_be_enough_to_be_in_fragments) {
   add(trace_kind::out_of_memory, 21 * mib);
   const auto all = explain();
   ASSERT_EQ(all.size(), 2U);
-  EXPECT_THAT(all[0].verdict, StartsWith("Fragmentation: 20 MiB were reserved and in no block, "
-                                         "but in 2 pieces, the longest 10 MiB; 20 MiB were"));
+  EXPECT_THAT(all[0].verdict, StartsWith("20 MiB are reserved and in no block, but in pieces, the "
+                                         "longest 10 MiB; 20 MiB are"));
   EXPECT_EQ(all[1].verdict,
-            "40 MiB were reserved of 500 MiB, 20 MiB of it in live blocks. For 21 MiB more the "
-            "rest of the device had to be free; other allocators or processes held at least 439 "
-            "MiB of it.");
+            "Others than this allocator hold at least 439 MiB of the device's 500 MiB: 20 MiB are "
+            "live here, 40 MiB reserved.");
 }
 
 TEST_F(oom_report_test, others_hold_nothing_where_the_request_is_larger_than_the_rest) {
@@ -164,7 +166,7 @@ TEST_F(oom_report_test, others_hold_nothing_where_the_request_is_larger_than_the
   add(trace_kind::reserve, 80 * mib, 100 * mib);
   writer.allocate(100 * mib, 70 * mib);
   add(trace_kind::out_of_memory, 30 * mib);
-  EXPECT_THAT(explain_one().verdict, testing::EndsWith("held at least 0 B of it."));
+  EXPECT_THAT(explain_one().verdict, StartsWith("Others than this allocator hold at least 0 B of"));
 }
 
 TEST_F(oom_report_test, what_a_recording_does_not_say_cannot_be_told) {
@@ -172,11 +174,11 @@ TEST_F(oom_report_test, what_a_recording_does_not_say_cannot_be_told) {
   writer.allocate(100 * mib, 30 * mib);
   add(trace_kind::out_of_memory, 20 * mib);
   const std::string unknown =
-      "30 MiB were live and 20 MiB more were asked for. The recording does not say how much memory "
-      "the device had, so whether it was full or in fragments cannot be told.";
+      "30 MiB are live. How much memory the device had is not known, so whether it was full or in "
+      "fragments cannot be told.";
   EXPECT_EQ(explain_one().verdict, unknown);
   writer.out.device_capacity = bytes{100 * mib};
-  EXPECT_THAT(explain_one().verdict, StartsWith("40 MiB were reserved of 100 MiB"));
+  EXPECT_THAT(explain_one().verdict, StartsWith("Others than this allocator hold at least 40"));
   // What a placement reserved is another allocator's.
   writer.out.real_addresses = false;
   placement placed;

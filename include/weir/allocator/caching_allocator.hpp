@@ -238,8 +238,8 @@ class WEIR_API caching_allocator {
   [[nodiscard]] capture_notice notice_captures() const;
   [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback) const;
   /// `sink` receives every event from now on, until the registration ends; when that has ended the
-  /// sink is not called any more. Any number of observers, each with a registration of its own;
-  /// they are called in the order in which they came.
+  /// sink is not called any more. The limits that are in force come first. Any number of observers,
+  /// each with a registration of its own; they are called in the order in which they came.
   [[nodiscard]] observer_registration add_observer(event_sink& sink) const;
 
   friend bool operator==(const caching_allocator&, const caching_allocator&) noexcept = default;

@@ -87,6 +87,8 @@ struct tag_stats {
 struct memory_report {
   bytes requested{};
   stream_id stream{};
+  weir::tag tag{};      ///< what the request would be counted as
+  bytes tag_limit{};    ///< the most that the tag may have; bytes::max() without a limit
   bytes limit{};        ///< bytes::max() without one
   bytes device_free{};  ///< what the driver says is free, 0 if it did not answer
   bytes device_total{};
@@ -107,7 +109,7 @@ struct memory_report {
   bytes fragments{};                  ///< free, but in pieces that no whole handle can leave
   bytes other_pools{};  ///< cached by pools of this allocator that keep it to themselves
   bytes elsewhere{};    ///< taken on the device, but not by this allocator
-  std::string advice;   ///< what would make the request fit
+  std::string advice;   ///< what is in the way, and what would make the request fit
 
   /// The same in plain words, a few lines.
   [[nodiscard]] WEIR_API std::string text() const;

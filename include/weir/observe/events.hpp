@@ -22,7 +22,7 @@ enum class memory_event_kind : std::uint8_t {
   reserve,        ///< address, size: physical memory was created and mapped there
   move,           ///< size bytes of physical memory went from `other_address` to address
   release,        ///< address, size: physical memory went back to the driver
-  out_of_memory,  ///< size could not be had
+  out_of_memory,  ///< size could not be had: no room, or the tag's limit
   capture_begin,  ///< stream, pool: allocations on the stream come from the pool now
   capture_end,    ///< stream, pool
   pool_created,   ///< pool

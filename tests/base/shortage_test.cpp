@@ -1,0 +1,195 @@
+// Why a request cannot be met: what is in the way, and each verdict to the word.
+#include "observe/shortage.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/sizes.hpp"
+
+namespace weir::observe {
+namespace {
+
+using testing_support::gib;
+using testing_support::mib;
+
+/// 400 MiB of a device of 1 GiB are reserved, 300 MiB of it live; 600 MiB are free.
+shortage sample(std::uint64_t requested) {
+  return {.requested = requested,
+          .stream = 7,
+          .live = 300 * mib,
+          .reserved = 400 * mib,
+          .free = 100 * mib,
+          .longest = 60 * mib,
+          .device_total = gib,
+          .device_free = 600 * mib};
+}
+
+TEST(shortage, says_where_it_was_asked_for) {
+  shortage about;
+  EXPECT_EQ(place_of(about), "stream 0");
+  about.stream = 7;
+  about.tag = "weights";
+  EXPECT_EQ(place_of(about), "stream 7, tag \"weights\"");
+}
+
+TEST(shortage, what_fits_has_nothing_in_the_way) {
+  EXPECT_EQ(obstacle_of(shortage{}), obstacle::none);
+  EXPECT_EQ(obstacle_of(sample(700 * mib)), obstacle::none);
+  EXPECT_EQ(verdict_of(sample(700 * mib)), "The request fits.");
+}
+
+TEST(shortage, the_limit_of_a_tag_comes_first) {
+  shortage about = sample(30 * mib);
+  about.tag = "weights";
+  about.tag_live = 80 * mib;
+  about.tag_limit = 110 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::none);
+  about.tag_limit = 100 * mib;
+  about.limit = 100 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::tag_limit);
+  EXPECT_EQ(
+      verdict_of(about),
+      "The limit of tag \"weights\", 100 MiB, is in the way: 80 MiB are live with it. Raise it "
+      "by 10 MiB, or free 10 MiB of the tag.");
+  about.requested = 200 * mib;
+  EXPECT_EQ(
+      verdict_of(about),
+      "The limit of tag \"weights\", 100 MiB, is in the way: 80 MiB are live with it. Raise it "
+      "by 180 MiB.");
+  about.requested = shortage::no_limit;
+  EXPECT_EQ(obstacle_of(about), obstacle::tag_limit);
+}
+
+TEST(shortage, nothing_helps_what_is_larger_than_the_device) {
+  EXPECT_EQ(obstacle_of(sample(gib)), obstacle::device);
+  EXPECT_EQ(obstacle_of(sample(gib + 1)), obstacle::too_large);
+  EXPECT_EQ(verdict_of(sample(200 * gib)),
+            "The request is larger than the device, which has 1 GiB. Ask for less.");
+}
+
+TEST(shortage, a_limit_is_raised_or_memory_freed) {
+  shortage about = sample(300 * mib);
+  about.limit = 600 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::none) << "what is cached serves, too";
+  about.limit = 512 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::limit);
+  EXPECT_EQ(verdict_of(about),
+            "The allocator's limit of 512 MiB is in the way: 300 MiB are live, 400 MiB reserved. "
+            "Raise it by 88 MiB, or free 88 MiB.");
+  about.requested = 600 * mib;  // more than it allows whatever is freed
+  EXPECT_EQ(verdict_of(about),
+            "The allocator's limit of 512 MiB is in the way: 300 MiB are live, 400 MiB reserved. "
+            "Raise it by 388 MiB.");
+  about.device_total = 0;
+  about.device_free.reset();
+  EXPECT_EQ(verdict_of(about),
+            "The allocator's limit of 512 MiB is in the way: 300 MiB are live, 400 MiB reserved. "
+            "Raise it by 388 MiB.");
+}
+
+TEST(shortage, a_limit_is_not_to_be_raised_where_the_device_has_no_more) {
+  shortage about = sample(300 * mib);
+  about.limit = 512 * mib;
+  about.device_free = 150 * mib;
+  EXPECT_EQ(verdict_of(about),
+            "The allocator's limit of 512 MiB is in the way: 300 MiB are live, 400 MiB reserved. "
+            "Raising it alone does not help, with 150 MiB free of the device's 1 GiB. Free 88 MiB "
+            "more.");
+  about.device_free = 100 * mib;
+  about.live = 99 * mib;
+  EXPECT_EQ(verdict_of(about),
+            "The allocator's limit of 512 MiB is in the way: 99 MiB are live, 400 MiB reserved. "
+            "Raising it alone does not help, with 100 MiB free of the device's 1 GiB. Ask for "
+            "less.");
+}
+
+TEST(shortage, growth_takes_more_than_the_request_and_meets_the_limit) {
+  shortage about = sample(111 * mib);
+  about.free = 0;
+  about.live = 400 * mib;
+  about.limit = 512 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::none);
+  about.failed = true;
+  EXPECT_EQ(obstacle_of(about), obstacle::limit);
+  EXPECT_EQ(verdict_of(about),
+            "The allocator's limit of 512 MiB is in the way: 400 MiB are live, 400 MiB reserved. "
+            "Raise it, or free something.");
+}
+
+TEST(shortage, a_device_may_be_full_of_our_own) {
+  shortage about = sample(800 * mib);
+  about.device_free = 600 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::device);
+  EXPECT_EQ(verdict_of(about),
+            "The device is full: of its 1 GiB this allocator has 300 MiB live, others hold 24 MiB. "
+            "Free 100 MiB more.");
+  about.device_free = 624 * mib;
+  EXPECT_EQ(verdict_of(about),
+            "The device is full: of its 1 GiB this allocator has 300 MiB live. Free 76 MiB more.");
+  about.device_free = 300 * mib;
+  EXPECT_EQ(
+      verdict_of(about),
+      "The device is full: of its 1 GiB this allocator has 300 MiB live, others hold 324 MiB. "
+      "Ask for less.");
+}
+
+TEST(shortage, others_may_hold_it) {
+  shortage about = sample(500 * mib);
+  about.device_free = 350 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::elsewhere);
+  EXPECT_EQ(verdict_of(about),
+            "Others than this allocator hold 274 MiB of the device's 1 GiB: have them release 50 "
+            "MiB, or free as much here.");
+  about.live = 49 * mib;
+  EXPECT_EQ(verdict_of(about),
+            "Others than this allocator hold 274 MiB of the device's 1 GiB: have them release 50 "
+            "MiB.");
+  // A recording does not know what the device had left.
+  about = sample(500 * mib);
+  about.device_free.reset();
+  EXPECT_EQ(obstacle_of(about), obstacle::none);
+  about.failed = true;
+  EXPECT_EQ(obstacle_of(about), obstacle::elsewhere);
+  EXPECT_EQ(verdict_of(about),
+            "Others than this allocator hold at least 124 MiB of the device's 1 GiB: 300 MiB are "
+            "live here, 400 MiB reserved.");
+}
+
+TEST(shortage, enough_may_be_free_in_pieces) {
+  shortage about = sample(80 * mib);
+  about.failed = true;
+  EXPECT_EQ(obstacle_of(about), obstacle::fragments);
+  const std::string pieces =
+      "100 MiB are reserved and in no block, but in pieces, the longest 60 MiB; 80 MiB are asked "
+      "for in one.";
+  EXPECT_EQ(verdict_of(about), pieces);
+  about.limit = 450 * mib;
+  EXPECT_EQ(verdict_of(about), pieces + " Raise the limit of 450 MiB by 30 MiB.");
+  about.device_free = 79 * mib;
+  EXPECT_EQ(verdict_of(about), pieces);
+  about.requested = 120 * mib;  // which the pieces and what the limit leaves would make up
+  about.device_free = 600 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::fragments);
+}
+
+TEST(shortage, a_driver_may_refuse) {
+  shortage about = sample(200 * mib);
+  about.failed = true;
+  EXPECT_EQ(obstacle_of(about), obstacle::driver);
+  EXPECT_EQ(verdict_of(about),
+            "The driver refused, though it has 600 MiB free; 300 MiB are live, 400 MiB reserved.");
+}
+
+TEST(shortage, what_is_not_known_cannot_be_told) {
+  shortage about{.requested = 20 * mib, .live = 30 * mib, .failed = true};
+  EXPECT_EQ(obstacle_of(about), obstacle::unknown);
+  EXPECT_EQ(verdict_of(about),
+            "30 MiB are live. How much memory the device had is not known, so whether it was full "
+            "or in fragments cannot be told.");
+  about.device_total = 100 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::unknown);
+  about.reserved = 30 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::elsewhere);
+}
+
+}  // namespace
+}  // namespace weir::observe
