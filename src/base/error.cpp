@@ -1,9 +1,15 @@
 // Names and messages of errors, the exceptions, and the handler for failures nobody can return.
 #include "weir/base/error.hpp"
 
+#include <stdlib.h>  // secure_getenv
+#include <unistd.h>
+
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <utility>
+
+#include "weir/base/options.hpp"
 
 namespace weir::inline v0 {
 
@@ -82,6 +88,57 @@ constinit std::atomic<std::uint64_t> turn{0};
 constinit std::atomic<std::uint64_t> reported{0};
 constinit std::mutex writers;
 
+/// Handlers that were given as functions, the latest first; kept for good.
+struct kept_function {
+  std::function<void(const error&)> call;
+  kept_function* before;
+};
+constinit kept_function* functions = nullptr;  // guarded by `writers`
+
+void call_function(const error& reason, void* context) noexcept {
+  try {
+    static_cast<kept_function*>(context)->call(reason);
+  } catch (...) {  // nobody is there to catch it
+  }
+}
+
+enum class printing : std::uint8_t { unknown, never, without_handler, always };
+constinit std::atomic<printing> when_to_print{printing::unknown};
+
+printing asked_for() noexcept {
+#ifdef NDEBUG
+  printing when = printing::never;
+#else
+  printing when = printing::without_handler;
+#endif
+  const char* const variable = ::secure_getenv("WEIR_PRINT_ERRORS");
+  if (variable == nullptr || *variable == '\0') return when;
+  try {
+    options variables;
+    if (set(variables, "print_errors", variable))
+      when = variables.print_errors ? printing::always : printing::never;
+  } catch (const std::bad_alloc&) {
+  }
+  return when;
+}
+
+bool is_printed(bool is_handled) noexcept {
+  printing when = when_to_print.load(std::memory_order_relaxed);
+  if (when == printing::unknown) when_to_print.store(when = asked_for(), std::memory_order_relaxed);
+  return when == printing::always || (when == printing::without_handler && !is_handled);
+}
+
+void print(const error& reason) noexcept {
+  const auto write = [](std::string_view text) {
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+  };
+  try {
+    write("weir: " + reason.message() + "\n");
+  } catch (const std::bad_alloc&) {
+    write("weir: an error, and no host memory for its message\n");
+  }
+}
+
 }  // namespace
 
 void set_error_handler(error_handler handler, void* context) noexcept {
@@ -92,6 +149,17 @@ void set_error_handler(error_handler handler, void* context) noexcept {
   turn.store(next);
 }
 
+void set_error_handler(std::function<void(const error&)> handler) {
+  if (!handler) return set_error_handler(nullptr, nullptr);
+  auto kept = std::make_unique<kept_function>(kept_function{std::move(handler), nullptr});
+  {
+    const std::lock_guard lock{writers};
+    kept->before = functions;
+    functions = kept.get();
+  }
+  set_error_handler(call_function, kept.release());
+}
+
 void report_error(const error& reason) noexcept {
   reported.fetch_add(1, std::memory_order_relaxed);
   for (;;) {
@@ -100,6 +168,7 @@ void report_error(const error& reason) noexcept {
     void* const context = slots[seen & 1].context.load();
     if (turn.load() != seen) continue;
     if (handler != nullptr) handler(reason, context);
+    if (is_printed(handler != nullptr)) print(reason);
     return;
   }
 }

@@ -16,6 +16,7 @@ allocator_options allocator_options::from(const options& source) {
           .queued_waits = source.heap_queued_waits,
           .detect_captures = source.heap_detect_captures,
           .debug_unmap = source.heap_debug_unmap,
+          .debug_stacks = source.heap_debug_stacks,
           .exportable = source.heap_exportable,
           .record = source.record,
           .record_stacks = source.record_stacks,
@@ -32,23 +33,18 @@ std::string to_string(const allocator_options& choices) {
                        .heap_queued_waits = choices.queued_waits,
                        .heap_detect_captures = choices.detect_captures,
                        .heap_debug_unmap = choices.debug_unmap,
+                       .heap_debug_stacks = choices.debug_stacks,
                        .heap_exportable = choices.exportable,
                        .record = choices.record,
                        .record_stacks = choices.record_stacks,
                        .live = choices.live};
-  constexpr std::array<std::string_view, 13> names{"heap_policy",
-                                                   "heap_limit",
-                                                   "heap_limit_percent",
-                                                   "heap_thread_cache",
-                                                   "heap_crossing",
-                                                   "heap_unannounced_ends",
-                                                   "heap_queued_waits",
-                                                   "heap_detect_captures",
-                                                   "heap_debug_unmap",
-                                                   "heap_exportable",
-                                                   "record",
-                                                   "record_stacks",
-                                                   "live"};
+  constexpr std::array<std::string_view, 14> names{"heap_policy",        "heap_limit",
+                                                   "heap_limit_percent", "heap_thread_cache",
+                                                   "heap_crossing",      "heap_unannounced_ends",
+                                                   "heap_queued_waits",  "heap_detect_captures",
+                                                   "heap_debug_unmap",   "heap_debug_stacks",
+                                                   "heap_exportable",    "record",
+                                                   "record_stacks",      "live"};
   constexpr std::string_view prefix = "heap_";
   std::string text;
   for (const std::string_view name : names) {

@@ -118,6 +118,11 @@ central_heap::central_heap(weir::device device, const allocator_options& options
   pools_.push_back(std::make_unique<pool_state>());
   pools_.front()->holders = 1;
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
+  if (options.debug_stacks) {
+    history_ = std::make_unique<observe::block_history>();
+    observers_.add(*history_);
+    update_observers();
+  }
 }
 
 central_heap::~central_heap() {
@@ -147,8 +152,12 @@ result<void> central_heap::close() {
   result<void> outcome = driver.entered();
   const bool gone = !outcome && outcome.code() == errc::driver_gone;
   if (outcome) outcome = wait_for_streams(driver);
-  const std::uint64_t live = accounts_.total().blocks.current;
-  const std::uint64_t live_bytes = accounts_.total().allocated.current;
+  const bool leaks = accounts_.total().blocks.current != 0 && !gone;
+  error told{.code = errc::still_live};
+  try {
+    if (leaks) told = leak();
+  } catch (const std::bad_alloc&) {  // then without details
+  }
   for (const auto& each : pools_) {
     if (each->memory == nullptr || gone) continue;
     auto closing = each->memory->close(driver.enter());
@@ -159,12 +168,7 @@ result<void> central_heap::close() {
   foreign_uses_.clear();
   unjoined_.clear();
   lock.unlock();
-  if (live != 0 && !gone) {
-    report_error({.code = errc::still_live,
-                  .requested = bytes{live_bytes},
-                  .detail = "an allocator was closed with " + std::to_string(live) +
-                            " live blocks of " + to_string(bytes{live_bytes})});
-  }
+  if (leaks) report_error(told);
   return outcome;
 }
 

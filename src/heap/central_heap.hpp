@@ -68,6 +68,7 @@
 #include "heap/rung.hpp"
 #include "heap/thread_cache.hpp"
 #include "heap/vocabulary.hpp"
+#include "observe/block_history.hpp"
 #include "observe/shortage.hpp"
 #include "order/driver_access.hpp"
 #include "order/pending_frees.hpp"
@@ -296,7 +297,14 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                           stream_id id) noexcept WEIR_REQUIRES(mutex_);
   void free_to_store(block_index index, stamp freed) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block_index> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
+
+  // --- misuse.cpp -------------------------------------------------------------------------------
+
   [[nodiscard]] error why_not_live(std::uint64_t address) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] error freed_already(const block& block) const WEIR_REQUIRES(mutex_);
+  /// Of an allocator that ends with live blocks: what they are.
+  [[nodiscard]] error leak() WEIR_REQUIRES(mutex_);
+  [[nodiscard]] std::string life_of(std::uint64_t address) const;
 
   void emit_recorded(const block& block, stream_id stream) const noexcept WEIR_REQUIRES(mutex_);
 
@@ -485,6 +493,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   std::vector<foreign_use> unjoined_ WEIR_GUARDED_BY(mutex_);
   /// A pool that nobody holds lost its last block.
   bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<observe::block_history> history_;  // fixed at creation; null: nobody remembers
 };
 
 }  // namespace weir::inline v0::heap

@@ -49,27 +49,8 @@ result<block_index> central_heap::find_live(const void* pointer) {
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
   const block_index index = table_.find(address);
   if (index == no_block) return why_not_live(address);
-  if (blocks_[index].is() != block_kind::live) return errc::double_free;
+  if (blocks_[index].is() != block_kind::live) return freed_already(blocks_[index]);
   return index;
-}
-
-error central_heap::why_not_live(std::uint64_t address) {
-  // What went back to a store is no block any more; its bytes lie in something free.
-  for (const auto& each : pools_) {
-    if (each->memory == nullptr) continue;
-    pool_snapshot snapshot;
-    each->memory->describe(snapshot);
-    for (const block_info& piece : snapshot.blocks) {
-      if (address < piece.address || address - piece.address >= piece.size.count()) continue;
-      const bool is_free = piece.state == block_state::free ||
-                           piece.state == block_state::stream_bound ||
-                           piece.state == block_state::hole;
-      if (is_free) return error{.code = errc::double_free};
-      return error{.code = errc::foreign_pointer,
-                   .detail = "the address is inside a block, not its start"};
-    }
-  }
-  return error{.code = errc::foreign_pointer};
 }
 
 result<void> central_heap::free_locked(void* pointer, const identified_stream* stream,

@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <string>
 #include <vector>
+
+#include "base/call_stack.hpp"
 
 namespace weir::inline v0::trace {
 
@@ -28,7 +29,6 @@ class stack_table {
   std::vector<const addresses*> all_;
 };
 
-/// "function+0x1c at library", or what is known of it.
-[[nodiscard]] std::string describe_address(void* code);
+using detail::describe_address;
 
 }  // namespace weir::inline v0::trace

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <functional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -133,6 +135,59 @@ TEST_F(error_handling, reaches_the_handler_with_its_context) {
   report_error(found);
   EXPECT_EQ(seen.size(), 1u);
   EXPECT_EQ(reported_errors(), before + 2);  // counted with and without a handler
+}
+
+TEST_F(error_handling, anything_that_can_be_called_may_be_the_handler) {
+  std::vector<error> seen;
+  const error found{.code = errc::double_free, .detail = "0x1000"};
+  set_error_handler([&seen](const error& told) { seen.push_back(told); });
+  report_error(found);
+  EXPECT_THAT(seen, ::testing::ElementsAre(found));
+  set_error_handler([](const error& told) { throw failure{told}; });
+  report_error(found);  // what it throws is dropped
+  int calls = 0;
+  const std::function<void(const error&)> counter = [&](const error&) { ++calls; };
+  set_error_handler(counter);
+  report_error(found);
+  report_error(found);
+  EXPECT_EQ(calls, 2);
+  set_error_handler(std::function<void(const error&)>{});
+  report_error(found);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(seen.size(), 1u);
+}
+
+// Each in a process of its own, that asks the environment when it first has something to report.
+struct error_printing : error_handling {
+  error_printing() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  [[noreturn]] static void report(bool handled) {
+    if (handled) set_error_handler([](const error&) {});
+    report_error({.code = errc::double_free, .detail = "0x1000"});
+    std::_Exit(0);
+  }
+  static constexpr const char* line = "^weir: double_free: the memory was already freed: 0x1000\n$";
+};
+
+TEST_F(error_printing, is_asked_for_in_the_environment) {
+  ::setenv("WEIR_PRINT_ERRORS", "on", 1);
+  EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), line);
+  EXPECT_EXIT(report(true), ::testing::ExitedWithCode(0), line);
+  ::setenv("WEIR_PRINT_ERRORS", "off", 1);
+  EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), "^$");
+  ::unsetenv("WEIR_PRINT_ERRORS");
+}
+
+TEST_F(error_printing, is_for_builds_without_ndebug_where_nobody_else_is_told) {
+  ::setenv("WEIR_PRINT_ERRORS", "", 1);
+#ifdef NDEBUG
+  EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), "^$");
+#else
+  EXPECT_EXIT(report(false), ::testing::ExitedWithCode(0), line);
+#endif
+  EXPECT_EXIT(report(true), ::testing::ExitedWithCode(0), "^$");
+  ::setenv("WEIR_PRINT_ERRORS", "perhaps", 1);
+  EXPECT_EXIT(report(true), ::testing::ExitedWithCode(0), "^$");
+  ::unsetenv("WEIR_PRINT_ERRORS");
 }
 
 // Each handler knows its own context and complains about any other.

@@ -234,7 +234,8 @@ TEST(options, are_written_exactly_and_shortly) {
       "sim_mode=seeded,sim_lag=0s,sim_hazards=on,heap_policy=balanced,heap_limit=0,"
       "heap_limit_percent=100,heap_thread_cache=64MiB,heap_crossing=all_work,"
       "heap_unannounced_ends=off,heap_queued_waits=on,heap_detect_captures=off,"
-      "heap_debug_unmap=off,heap_exportable=off,record=off,record_stacks=off,live=off");
+      "heap_debug_unmap=off,heap_debug_stacks=off,heap_exportable=off,print_errors=off,record=off,"
+      "record_stacks=off,live=off");
   EXPECT_EQ(*get(options{}, "sim_capacity"), "146591680KiB");
   EXPECT_EQ(*get(options{.heap_limit = 1_TiB}, "heap_limit"), "1TiB");
   EXPECT_EQ(*get(options{.heap_limit = 1024 * 1_TiB}, "heap_limit"), "1024TiB");

@@ -33,6 +33,9 @@ struct allocator_options {
   bool detect_captures = false;
   /// Memory that was moved is unmapped at its old address at once: a dangling pointer faults.
   bool debug_unmap = false;
+  /// A double free, a foreign pointer and a leak are told with the calls in which the block was
+  /// allocated and freed; some microseconds for each allocation and free.
+  bool debug_stacks = false;
   /// Blocks can be shared with other processes.
   bool exportable = false;
 

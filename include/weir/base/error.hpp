@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -41,7 +42,7 @@ struct error {
   /// What the code alone does not say: the missing symbol, the file, the value refused.
   std::string detail{};
 
-  /// "out_of_memory: the device has no room (cuMemCreate = 2, 64 MiB): detail".
+  /// "out_of_memory: no room for the request (cuMemCreate = 2, 64 MiB): detail".
   [[nodiscard]] WEIR_API std::string message() const;
 
   friend bool operator==(const error&, const error&) = default;
@@ -84,13 +85,20 @@ class WEIR_API out_of_memory : public std::bad_alloc {
 /// Where failures go that cannot be returned or thrown: those of destructors and deallocation.
 ///
 /// Called on the thread that found the failure, possibly with weir's locks held: it must not throw
-/// and must not call weir. Without a handler such failures are counted and dropped; weir never
-/// prints.
+/// and must not call weir. Without a handler such failures are counted and dropped, but a library
+/// that was built for debugging (without NDEBUG) writes them to the standard error output. With
+/// WEIR_PRINT_ERRORS=on in the environment every build writes them, whether or not there is a
+/// handler; with off none does.
 using error_handler = void (*)(const error& reason, void* context) noexcept;
 
 /// Replaces the process-wide handler; null removes it. Any thread. A call of the old handler that
 /// had begun on another thread may still be running when this returns: keep its context alive.
 WEIR_API void set_error_handler(error_handler handler, void* context = nullptr) noexcept;
+
+/// The same for anything that can be called with a `const error&`, such as a lambda that captures.
+/// It is kept as long as the process lives, as a call of it may have begun; what it throws is
+/// dropped. An empty function removes the handler. Throws std::bad_alloc.
+WEIR_API void set_error_handler(std::function<void(const error&)> handler);
 
 /// Hands `reason` to the handler. Never throws, also where building the error ran out of memory.
 WEIR_API void report_error(const error& reason) noexcept;

@@ -1,0 +1,16 @@
+// Where code is: the calls that a thread is in, and the names of their addresses.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace weir::inline v0::detail {
+
+/// Return addresses of the calling thread, innermost first, from `caller` outwards, or all of them
+/// if that is not among them; 48 at most. The first walk of a process loads a library.
+[[nodiscard]] std::vector<void*> call_stack(const void* caller);
+
+/// "function+0x1c at library", or what is known of it.
+[[nodiscard]] std::string describe_address(void* code);
+
+}  // namespace weir::inline v0::detail
