@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <queue>
 #include <random>
+#include <set>
 
 namespace weir::inline v0::replay {
 
@@ -65,12 +68,16 @@ class best_fit {
  public:
   explicit best_fit(const std::vector<lifetime>& blocks) : blocks_{blocks}, placed_{blocks} {}
 
-  /// The height of the result; stops, with the height so far, once it reaches `limit`.
+  using clock = std::chrono::steady_clock;
+
+  /// The height of the result; stops, with the height so far, once it reaches `limit`, and with the
+  /// largest number there is at the deadline.
   std::uint64_t place(const std::vector<std::uint32_t>& order, std::vector<std::uint64_t>& offsets,
-                      std::uint64_t limit) {
+                      std::uint64_t limit, clock::time_point deadline) {
     placed_.clear();
     std::uint64_t height = 0;
     for (const std::uint32_t block : order) {
+      if (clock::now() >= deadline) return std::numeric_limits<std::uint64_t>::max();
       offsets[block] = best_gap(blocks_[block], offsets);
       height = std::max(height, offsets[block] + blocks_[block].size);
       if (height >= limit) return height;
@@ -111,6 +118,66 @@ class best_fit {
   const std::vector<lifetime>& blocks_;
   placed_blocks placed_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> taken_;
+};
+
+/// Places blocks when they begin, each into the smallest gap that fits: as fast as a program ran.
+class placing_in_time {
+ public:
+  /// The height of the result.
+  std::uint64_t place(const std::vector<lifetime>& blocks, std::vector<std::uint64_t>& offsets) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      for (; !ends_.empty() && ends_.top().first <= blocks[i].begin; ends_.pop())
+        free(offsets[ends_.top().second], blocks[ends_.top().second].size);
+      offsets[i] = take(blocks[i].size);
+      ends_.emplace(blocks[i].end, i);
+    }
+    return height_;
+  }
+
+ private:
+  using end = std::pair<std::uint32_t, std::size_t>;
+
+  std::uint64_t take(std::uint64_t size) {
+    const auto gap = by_size_.lower_bound({size, 0});
+    if (gap == by_size_.end()) {
+      height_ += size;
+      return height_ - size;
+    }
+    const auto [length, offset] = *gap;
+    by_size_.erase(gap);
+    by_offset_.erase(offset);
+    if (length > size) add(offset + size, length - size);
+    return offset;
+  }
+
+  void free(std::uint64_t offset, std::uint64_t size) {
+    auto next = by_offset_.lower_bound(offset);
+    if (next != by_offset_.end() && next->first == offset + size) {
+      size += next->second;
+      by_size_.erase({next->second, next->first});
+      next = by_offset_.erase(next);
+    }
+    if (next != by_offset_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        offset = before->first;
+        size += before->second;
+        by_size_.erase({before->second, before->first});
+        by_offset_.erase(before);
+      }
+    }
+    add(offset, size);
+  }
+
+  void add(std::uint64_t offset, std::uint64_t size) {
+    by_size_.emplace(size, offset);
+    by_offset_.emplace(offset, size);
+  }
+
+  std::uint64_t height_ = 0;
+  std::priority_queue<end, std::vector<end>, std::greater<>> ends_;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // gaps: size, offset
+  std::map<std::uint64_t, std::uint64_t> by_offset_;           // gaps: offset, size
 };
 
 std::uint64_t most_alive(const std::vector<lifetime>& blocks) {
@@ -157,33 +224,41 @@ class search {
       : blocks_{blocks}, settings_{settings}, best_fit_{blocks}, rng_{settings.seed} {}
 
   plan run() {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = clock::now();
+    deadline_ = start + std::max(settings_.improve, settings_.first);
     best_.bound = most_alive(blocks_);
     best_.offsets.resize(blocks_.size());
     order_ = order_by_size(blocks_);
-    best_.height = best_fit_.place(order_, best_.offsets, never);
+    best_.height = best_fit_.place(order_, best_.offsets, never, deadline_);
+    if (best_.height == never) {
+      best_.height = placing_in_time{}.place(blocks_, best_.offsets);
+      best_.search_time = clock::now() - start;
+      return std::move(best_);
+    }
     best_.first_height = best_.height;
+    deadline_ = start + settings_.improve;
     const auto is_over = [&] {
       return best_.height == best_.bound || best_.tries >= settings_.tries ||
-             std::chrono::steady_clock::now() - start >= settings_.improve;
+             clock::now() >= deadline_;
     };
     if (!is_over()) try_order(order_by_area(blocks_));
     while (!is_over()) {
       try_order(with_one_earlier());
       if (settings_.progress) settings_.progress(best_.height);
     }
-    best_.search_time = std::chrono::steady_clock::now() - start;
+    best_.search_time = clock::now() - start;
     return std::move(best_);
   }
 
  private:
+  using clock = best_fit::clock;
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
   void try_order(std::vector<std::uint32_t> order) {
     ++best_.tries;
     std::vector<std::uint64_t> offsets(blocks_.size());
     // As high as the best is good enough: it leads out of dead ends.
-    const std::uint64_t height = best_fit_.place(order, offsets, best_.height + 1);
+    const std::uint64_t height = best_fit_.place(order, offsets, best_.height + 1, deadline_);
     if (height > best_.height) return;
     best_.height = height;
     best_.offsets = std::move(offsets);
@@ -210,6 +285,7 @@ class search {
   const plan_settings& settings_;
   best_fit best_fit_;
   std::mt19937_64 rng_;
+  clock::time_point deadline_;
   std::vector<std::uint32_t> order_;
   plan best_;
 };

@@ -26,8 +26,10 @@ struct lifetime {
                                                       std::uint64_t to);
 
 struct plan_settings {
-  /// How long to search for a better one, beyond the first.
+  /// How long to search.
   std::chrono::nanoseconds improve = std::chrono::seconds{2};
+  /// What the first plan, by size, gets where that is longer.
+  std::chrono::nanoseconds first = std::chrono::seconds{1};
   /// And how often to try, whatever the time.
   std::size_t tries = 10'000;
   std::uint64_t seed = 1;
@@ -39,7 +41,7 @@ struct plan_settings {
 struct plan {
   std::vector<std::uint64_t> offsets;  ///< of each lifetime
   std::uint64_t bound = 0;             ///< the most that is alive: no plan can be lower
-  std::uint64_t first_height = 0;      ///< placed in the order of size, by best fit
+  std::uint64_t first_height = 0;      ///< placed in the order of size, by best fit; 0: no time
   std::uint64_t height = 0;            ///< of this plan
   std::size_t tries = 0;
   std::chrono::nanoseconds search_time{};
@@ -51,7 +53,8 @@ struct plan {
 /// Places the largest first, each into the smallest gap that fits, then searches for an order that
 /// ends lower: blocks that stick out are placed earlier. Stops at the bound. The same lifetimes,
 /// seed and number of tries give the same plan. A try costs as much as there are pairs of blocks
-/// alive at the same time.
+/// alive at the same time; where the time is over before the first is done, blocks are placed in
+/// the order of their allocation instead, as a program would, which costs little.
 [[nodiscard]] plan make_plan(const std::vector<lifetime>& blocks,
                              const plan_settings& settings = {});
 
