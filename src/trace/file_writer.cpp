@@ -117,6 +117,11 @@ result<void> file_writer::write_events(std::span<const trace_event> events,
   return {};
 }
 
+std::size_t file_writer::next_frame_events() const noexcept {
+  return static_cast<std::size_t>(
+      std::clamp<std::uint64_t>(event_count_, first_frame_events, frame_events));
+}
+
 result<void> file_writer::finish() {
   WEIR_TRY(write_names());
   std::string content;

@@ -14,8 +14,10 @@
 
 namespace weir::inline v0::trace {
 
-/// Events of a frame. Frames as long as this compress as well as longer ones.
+/// The most events of a frame. Frames as long as this compress as well as longer ones.
 constexpr std::size_t frame_events = std::size_t{1} << 18;
+/// The events of a file's first frame.
+constexpr std::size_t first_frame_events = std::size_t{1} << 10;
 /// What names of a frame may add up to before the next one is begun.
 constexpr std::size_t frame_names = std::size_t{1} << 20;
 
@@ -45,6 +47,9 @@ class file_writer {
   /// Removes the part.
   void abandon() noexcept;
 
+  /// How many events the next frame should have: as many as there are before it, so that half of
+  /// what a cut file has can be read however early it was cut.
+  [[nodiscard]] std::size_t next_frame_events() const noexcept;
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return written_; }
   [[nodiscard]] const std::string& part() const noexcept { return part_; }
 

@@ -159,7 +159,7 @@ result<void> write_trace_with(const recording& recording, const std::string& pat
     WEIR_TRY(write_names(recording, file));
     const auto tables = table_sizes::of(recording);
     for (std::span<const trace_event> rest{recording.events}; !rest.empty();) {
-      const auto batch = rest.first(std::min(rest.size(), frame_events));
+      const auto batch = rest.first(std::min(rest.size(), file.next_frame_events()));
       WEIR_TRY(file.write_events(batch, tables));
       rest = rest.subspan(batch.size());
     }

@@ -129,7 +129,7 @@ trace_event trace_writer::translate(const record& source) {
 
 result<void> trace_writer::write(const std::vector<record>& records) {
   for (std::span<const record> rest{records}; !rest.empty();) {
-    const auto batch = rest.first(std::min(rest.size(), frame_events));
+    const auto batch = rest.first(std::min(rest.size(), file_.next_frame_events()));
     events_.clear();
     for (const record& each : batch) events_.push_back(translate(each));
     WEIR_TRY(file_.write_events(events_, tables_));

@@ -125,9 +125,14 @@ TEST(trace_file, crosses_frames) {
   EXPECT_EQ(read.events, recorded.events);
   using enum trace::frame_kind;
   const auto rest = static_cast<std::uint32_t>(recorded.events.size()) - 2 * 262'144;
-  EXPECT_THAT(frames(folder.path("a")),
-              ElementsAre(std::pair{names, 21}, std::pair{events, 262'144},
-                          std::pair{events, 262'144}, std::pair{events, rest}, std::pair{end, 1}));
+  // Each is as long as all before it, until they are as long as they may be.
+  EXPECT_THAT(
+      frames(folder.path("a")),
+      ElementsAre(std::pair{names, 21}, std::pair{events, 1'024}, std::pair{events, 1'024},
+                  std::pair{events, 2'048}, std::pair{events, 4'096}, std::pair{events, 8'192},
+                  std::pair{events, 16'384}, std::pair{events, 32'768}, std::pair{events, 65'536},
+                  std::pair{events, 131'072}, std::pair{events, 262'144}, std::pair{events, rest},
+                  std::pair{end, 1}));
 }
 
 TEST(trace_file, has_names_in_as_many_frames_as_they_need) {
