@@ -103,8 +103,10 @@ result<std::string> read_file(const std::string& path, const input_limits& limit
     return error{.code = reason == ENOENT ? errc::not_found : errc::system,
                  .detail = path + ": " + std::strerror(reason)};
   };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"),
-                                                             std::fclose};
+  const bool is_standard = path == "-";
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{
+      is_standard ? stdin : std::fopen(path.c_str(), "rb"),
+      is_standard ? [](std::FILE*) { return 0; } : std::fclose};
   if (!file) return fail();
   std::string text;
   std::size_t used = 0;

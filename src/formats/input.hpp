@@ -16,7 +16,8 @@ struct input_limits {
   std::uint64_t events = std::uint64_t{256} << 20;  ///< of the recording
 };
 
-/// The whole of a file as it is. not_found, limit_exceeded, or system with the path.
+/// The whole of a file as it is; of the standard input for "-". not_found, limit_exceeded, or
+/// system with the path.
 [[nodiscard]] result<std::string> read_file(const std::string& path,
                                             const input_limits& limits = {});
 

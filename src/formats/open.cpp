@@ -71,8 +71,10 @@ result<recording> read_recording_from(std::string_view bytes, std::string_view n
 
 result<recording> read_recording(const std::string& path, const input_limits& limits) {
   WEIR_TRY_VALUE(bytes, read_file(path, limits));
-  WEIR_TRY_VALUE(read, read_content(std::move(bytes), path, limits));
-  if (read.peaks.empty()) add_peaks(read, path, limits);
+  const bool is_standard = path == "-";
+  WEIR_TRY_VALUE(read,
+                 read_content(std::move(bytes), is_standard ? "standard input" : path, limits));
+  if (read.peaks.empty() && !is_standard) add_peaks(read, path, limits);
   return std::move(read);
 }
 

@@ -11,8 +11,8 @@
 namespace weir::inline v0::formats {
 
 /// Reads a .weirtrace, a CSV trace, a PyTorch snapshot or an RMM log, plain or compressed with gzip
-/// or zstd; distinguished by their content, not by their names. A trace that has a row in a
-/// peaks.csv beside it gets its recorded peaks from there.
+/// or zstd, from the standard input for "-"; distinguished by their content, not by their names. A
+/// trace that has a row in a peaks.csv beside it gets its recorded peaks from there.
 ///
 /// not_found: no such file; invalid_argument: it is empty, none of these, or says what cannot be;
 /// limit_exceeded: it is larger than `limits`; system: it cannot be read or its compression is

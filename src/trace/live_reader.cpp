@@ -115,7 +115,8 @@ result<std::vector<live_view>> read_live_pages(int process) {
   }
   if (views.empty())
     return error{.code = errc::not_found,
-                 .detail = "process " + std::to_string(process) + " publishes no live page"};
+                 .detail = "process " + std::to_string(process) +
+                           " publishes no live page: run it with WEIR_LIVE=on, or by weir record"};
   return views;
 }
 

@@ -37,33 +37,34 @@ TEST(replay_print, a_table_names_each_trace_once_and_leaves_a_line_between_them)
                                row("a long name", replay::policy::balanced, 20),
                                row("other", replay::policy::driver_pool, 40)};
   EXPECT_EQ(to_table(rows),
-            "trace        policy            in use GB  taken GB  ratio     calls driver ms steady "
+            "trace        policy           in use GiB taken GiB  ratio     calls driver ms steady "
             "% waits "
             "ooms  M events/s\n"
-            "a long name  torch-default         4.000     5.000  1.250         6       7.0     "
+            "a long name  torch-default         3.725     4.657  1.250         6       7.0     "
             "8.00     9 "
             "  10        12.0\n"
-            "             balanced             24.000    25.000  1.042        26      27.0    "
+            "             balanced             22.352    23.283  1.042        26      27.0    "
             "28.00    29 "
             "  30        32.0\n"
             "\n"
-            "other        driver-pool          44.000    45.000  1.023        46      47.0    "
+            "other        driver-pool          40.978    41.910  1.023        46      47.0    "
             "48.00    49 "
             "  50        52.0\n");
   rows.resize(1);
   rows[0].trace = "x";
   rows[0].recorded = 3'456'000'000;
   rows.push_back(row("x", replay::policy::balanced, 20));
-  EXPECT_EQ(to_table(rows),
-            "trace  policy            in use GB  taken GB recorded GB  ratio     calls driver ms "
-            "steady % "
-            "waits ooms  M events/s\n"
-            "x      torch-default         4.000     5.000       3.456  1.250         6       7.0   "
-            "  8.00 "
-            "    9   10        12.0\n"
-            "       balanced             24.000    25.000              1.042        26      27.0   "
-            " 28.00 "
-            "   29   30        32.0\n");
+  EXPECT_EQ(
+      to_table(rows),
+      "trace  policy           in use GiB taken GiB recorded GiB  ratio     calls driver ms "
+      "steady % "
+      "waits ooms  M events/s\n"
+      "x      torch-default         3.725     4.657        3.219  1.250         6       7.0   "
+      "  8.00 "
+      "    9   10        12.0\n"
+      "       balanced             22.352    23.283               1.042        26      27.0   "
+      " 28.00 "
+      "   29   30        32.0\n");
 }
 
 TEST(replay_print, csv_has_a_line_a_replay) {
@@ -157,20 +158,20 @@ TEST(fit_print, a_table_names_each_trace_once_and_has_a_column_a_card) {
                             fitted("a long name", replay::policy::torch_default, 5'000'000'000, 13),
                             fitted("other", replay::policy::compact, 4'000'000'000, 2)};
   EXPECT_EQ(to_table(rows),
-            "trace        policy            in use GB fits from GB  ratio plays       on 24 GiB"
+            "trace        policy           in use GiB fits from GiB  ratio plays       on 24 GiB"
             "        on 1 GiB\n"
-            "a long name  balanced              4.000        4.040  1.010     9             yes"
+            "a long name  balanced              3.725         3.763  1.010     9             yes"
             "              no\n"
-            "             torch-default         4.000        5.000  1.250    13             yes"
+            "             torch-default         3.725         4.657  1.250    13             yes"
             "              no\n"
             "\n"
-            "other        compact               4.000        4.000  1.000     2             yes"
+            "other        compact               3.725         3.725  1.000     2             yes"
             "              no\n");
   for (fit_row& each : rows) each.fit.cards.clear();
   rows.resize(1);
   EXPECT_EQ(to_table(rows),
-            "trace        policy            in use GB fits from GB  ratio plays\n"
-            "a long name  balanced              4.000        4.040  1.010     9\n");
+            "trace        policy           in use GiB fits from GiB  ratio plays\n"
+            "a long name  balanced              3.725         3.763  1.010     9\n");
 }
 
 TEST(fit_print, csv_has_a_line_a_fit_and_its_cards_in_bytes) {

@@ -10,6 +10,7 @@ import os
 import pickle
 import pty
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -199,9 +200,9 @@ class Replay(Case):
 
     def test_table_shows_what_was_recorded_beside_ours(self):
         ran = self.expect(weir("replay", self.gpt2, "--policy", "torch-default,balanced"), 0)
-        self.assertIn("recorded GB", ran.stdout)
+        self.assertIn("recorded GiB", ran.stdout)
         line = next(each for each in ran.stdout.splitlines() if "torch-default" in each)
-        self.assertEqual(line.split()[2:5], ["13.594", "15.286", "15.286"])
+        self.assertEqual(line.split()[2:5], ["12.661", "14.236", "14.236"])
 
     def test_json(self):
         ran = self.expect(weir("replay", self.small, "--format", "json"), 0)
@@ -266,7 +267,7 @@ class Replay(Case):
     def test_the_fit_says_which_cards_do(self):
         ran = self.expect(weir("replay", self.small, "--fit", "--card", "528MiB,2GiB", "--card", "533MiB"), 0)
         self.assertEqual(ran.stdout.splitlines()[0].split(),
-                         "trace policy in use GB fits from GB ratio plays on 528 MiB on 2 GiB on 533 MiB"
+                         "trace policy in use GiB fits from GiB ratio plays on 528 MiB on 2 GiB on 533 MiB"
                          .split())
         self.assertEqual(ran.stdout.splitlines()[1].split(),
                          ["small", "balanced", "0.003", "0.004", "1.333", "4", "no", "yes", "yes"])
@@ -332,6 +333,21 @@ class Replay(Case):
         ran = self.expect(weir("replay", self.small, "--policy", "balancd"), 64)
         self.assertIn('did you mean "balanced"?', ran.stderr)
         self.assertEqual(ran.stdout, "")
+
+    def test_sizes_are_binary_or_decimal(self):
+        for size, count in (("8GiB", 8 << 30), ("8GB", 8 * 10**9), ("7.5 GiB", 15 << 29)):
+            ran = self.expect(weir("replay", self.gpt2, "--capacity", size, "--format", "csv"), 1)
+            row = next(csv.DictReader(io.StringIO(ran.stdout)))
+            same = self.expect(weir("replay", self.gpt2, "--capacity", count, "--format", "csv"), 1)
+            self.assertEqual(row["reserved_peak"],
+                             next(csv.DictReader(io.StringIO(same.stdout)))["reserved_peak"])
+        ran = self.expect(weir("replay", self.small, "--capacity", "12 pounds"), 64)
+        self.assertEqual(ran.stderr, 'weir replay: "12 pounds" is no size, such as 80GiB or 80GB\n')
+
+    def test_ranges_are_said_in_words(self):
+        for words, said in ((["--lag-us", "-5"], "--lag-us: -5 is no number of 0 or more"),
+                            (["--jobs", "2000"], "--jobs: 2000 is no number from 1 to 1024")):
+            self.assertEqual(self.expect(weir("replay", self.small, *words), 64).stderr.splitlines()[0], said)
 
     def test_bad_words_are_refused(self):
         for words in (["--device", "gpu"], ["--capacity", "much"], ["--capacity", "0"],
@@ -590,6 +606,14 @@ class Record(Case):
         ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c", 'echo x > "$WEIR_RECORD"'), 0)
         self.assertIn(str(trace), ran.stderr)
 
+    def test_the_program_shows_what_it_holds_meanwhile(self):
+        for given, published in ((None, "on"), ("off", "off")):
+            environment = {} if given is None else {"WEIR_LIVE": given}
+            trace = self.folder / f"{published}.weirtrace"
+            ran = self.expect(weir("record", "-o", trace, "--", "sh", "-c",
+                                   'echo "live=$WEIR_LIVE"; echo > "$WEIR_RECORD"', **environment), 0)
+            self.assertEqual(ran.stdout, f"live={published}\n")
+
     def test_a_program_is_recorded_and_its_recording_replayed(self):
         trace = self.folder / "run.weirtrace"
         ran = self.expect(weir("record", "-o", trace, "--", arguments.program), 0)
@@ -834,7 +858,9 @@ class Output(Case):
                 ran = running.run(arguments.weir, map(str, words), capture_output=False, stdout=full,
                                   stderr=subprocess.PIPE)
                 self.assertEqual(ran.returncode, 74, words)
-                self.assertEqual(ran.stderr, "weir: the output could not be written\n")
+                # The reason is known where it is the end of the output that finds no room.
+                self.assertRegex(ran.stderr, "^weir: the output could not be written"
+                                             "(: No space left on device)?\n$")
 
     def test_a_file_that_could_not_be_written_whole_is_no_success(self):
         def limit_files():
@@ -844,12 +870,12 @@ class Output(Case):
         ran = running.run(arguments.weir, ["plan", self.gpt2, "--seconds", "0", "-o", offsets],
                           preexec_fn=limit_files)
         self.assertEqual((ran.returncode, ran.stderr),
-                         (2, f"weir plan: {offsets}: could not be written, or is there already\n"))
+                         (2, f"weir plan: {offsets}: File too large\n"))
         page = self.folder / "page.html"
         before = sorted(self.folder.iterdir())
         ran = running.run(arguments.weir, ["report", self.small, "-o", page], preexec_fn=limit_files)
         self.assertEqual((ran.returncode, ran.stderr),
-                         (2, f"weir report: {page}: cannot be written: File too large\n"))
+                         (2, f"weir report: {page}: File too large\n"))
         self.assertEqual(sorted(self.folder.iterdir()), before)
 
 
@@ -863,8 +889,20 @@ class Help(Case):
                          self.expect(weir("replay", "--help"), 0).stdout)
         self.assertEqual(text, self.expect(weir("--help"), 0).stdout)
         ran = self.expect(weir("help", "reply"), 64)
-        self.assertEqual((ran.stdout, ran.stderr), ("", 'weir help: there is no command "reply"\n'))
-        self.expect(weir("reply"), 64)
+        self.assertEqual((ran.stdout, ran.stderr),
+                         ("", 'weir help: "reply" is no command; did you mean "replay"?\n'))
+
+    def test_words_that_are_none_get_a_suggestion(self):
+        for words, said in ((["repaly", "x"], '"repaly" is no command; did you mean "replay"?'),
+                            (["xyzzy"], '"xyzzy" is no command'),
+                            (["--versoin"], '"--versoin" is no option; did you mean "--version"?'),
+                            (["replay", "x", "--polcy=all"], '"--polcy" is no option; did you mean "--policy"?'),
+                            (["replay", "x", "--polcy", "all"], '"--polcy" is no option; did you mean "--policy"?')):
+            ran = self.expect(weir(*words), 64)
+            self.assertEqual((ran.stdout, ran.stderr.splitlines()[0]), ("", f"weir: {said}"))
+        # What is wrong with words that are known is said by whoever knows it.
+        self.assertIn("shell is required", self.expect(weir("completion"), 64).stderr)
+        self.assertNotIn("is no option", self.expect(weir("record", "-o", self.small, "--", "x", "--polcy"), 64).stderr)
 
     def test_the_manual_page_is_the_one_in_docs(self):
         text = self.expect(weir("help", "--man"), 0).stdout
@@ -874,7 +912,7 @@ class Help(Case):
 
     def test_bash_completes(self):
         script = self.expect(weir("completion", "bash"), 0).stdout
-        self.expect(weir("completion", "fish"), 64)
+        self.expect(weir("completion", "csh"), 64)
 
         def complete(*words):
             line = (f'{script}\nCOMP_WORDS=({" ".join(words)})\nCOMP_CWORD={len(words) - 1}\n_weir\n'
@@ -890,7 +928,7 @@ class Help(Case):
                 "doctor": "--help --driver --device --json",
                 "replay": "--help --policy --device --lag-us --capacity --profile --fit --card --jobs "
                           "--format",
-                "plan": "--help --step --seconds --seed --output --json", "diff": "--help --top --json",
+                "plan": "--help --step --seconds --seed --output --force --json", "diff": "--help --top --json",
                 "report": "--help --output --policy --place --fit --force",
                 "export": "--help --output --format --place --force", "record": "--help --output",
                 "top": "--help --seconds --once --format", "help": "--help --man",
@@ -906,6 +944,22 @@ class Help(Case):
         self.assertIn("balanced", complete("weir", "replay", "--policy", "b"))
         self.assertEqual(complete("weir", "replay", "--format", ""), ["table", "csv", "json"])
         self.assertEqual(complete("weir", "export", "--format", "c"), ["chrome", "csv"])
+
+
+    def test_zsh_and_fish_know_every_word(self):
+        """Read as text: the shells are not everywhere. Where they are, they read it, too."""
+        for shell, command, option in (
+                ("zsh", "'replay:", "'--format[table, csv or json]:FORMAT:(table csv json)'"),
+                ("fish", "-a replay ", "'__fish_seen_subcommand_from replay' -l format -d 'table, csv or json' -r "
+                                       "-f -a 'table csv json'")):
+            script = self.expect(weir("completion", shell), 0).stdout
+            self.assertIn(command, script)
+            self.assertIn(option, script)
+            for word in ("doctor", "plan", "diff", "report", "export", "record", "top", "help", "completion"):
+                self.assertIn(word, script)
+            self.assertEqual(script.count("'") % 2, 0)
+            if shutil.which(shell):
+                subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
 if __name__ == "__main__":

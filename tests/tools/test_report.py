@@ -127,7 +127,7 @@ class Report(Case):
         self.page = self.folder / ("x" * 300)
         ran = self.report(self.small, code=2)
         self.assertEqual(ran.stderr,
-                         f"weir report: {self.page}: cannot be created: File name too long\n")
+                         f"weir report: {self.page}: File name too long\n")
 
     def test_a_damaged_trace_is_shown_as_far_as_it_goes(self):
         whole = (test_replay.arguments.shipped / "gpt2_two_steps.weirtrace").read_bytes()
@@ -142,10 +142,10 @@ class Report(Case):
         self.assertFalse(self.page.exists())
         before = sorted(self.folder.iterdir())
         ran = self.expect(weir("report", self.small, "-o", self.folder / "no/such"), 2)
-        self.assertIn("no/such: cannot be created", ran.stderr)
+        self.assertIn("no/such: No such file or directory", ran.stderr)
         (self.folder / "full").mkdir()
         ran = self.expect(weir("report", self.small, "-o", self.folder / "full", "-f"), 2)
-        self.assertIn("full: cannot be named", ran.stderr)
+        self.assertIn("full: is no regular file", ran.stderr)
         (self.folder / "full").rmdir()
         self.assertEqual(sorted(self.folder.iterdir()), before)
 

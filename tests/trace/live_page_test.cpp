@@ -492,7 +492,9 @@ TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {
 }
 
 TEST_F(strange_page_tests, of_no_process_are_none) {
-  EXPECT_EQ("not_found: process " + std::to_string(process_) + " publishes no live page", read());
+  EXPECT_EQ("not_found: process " + std::to_string(process_) +
+                " publishes no live page: run it with WEIR_LIVE=on, or by weir record",
+            read());
 }
 
 TEST_F(strange_page_tests, that_are_none_are_refused) {

@@ -27,7 +27,8 @@ void add_report(CLI::App& application, int& exit_code);
 void add_export(CLI::App& application, int& exit_code);
 void add_record(CLI::App& application, int& exit_code);
 void add_top(CLI::App& application, int& exit_code);
-/// `weir help` and `weir completion`, about everything that was added before or is added later.
+// About everything that was added before or is added later.
 void add_help(CLI::App& application, int& exit_code);
+void add_completion(CLI::App& application, int& exit_code);
 
 }  // namespace weir::command

@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "doctor.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -56,7 +57,7 @@ void add_doctor(CLI::App& application, int& exit_code) {
       });
   doctor->add_option("--device", args->device, "Examine this device only")
       ->type_name("N")
-      ->check(CLI::Validator{CLI::NonNegativeNumber}.description(""));
+      ->check(at_least(0));
   doctor->add_flag("--json", args->as_json, "Write JSON instead of text");
   doctor->footer(explanation);
   doctor->callback([args, &exit_code] { exit_code = run(*args); });

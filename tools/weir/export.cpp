@@ -14,6 +14,7 @@
 #include "formats/csv_trace.hpp"
 #include "formats/memory_map.hpp"
 #include "formats/torch_snapshot.hpp"
+#include "output.hpp"
 #include "replay/replay.hpp"
 #include "report/placement.hpp"
 #include "traces.hpp"
@@ -70,16 +71,18 @@ result<recording> placed_by(replay::policy policy, const recording& recording) {
   return report::relocate(recording, placed.first);
 }
 
-result<void> write(const recording& recording, const arguments& args) {
-  if (args.format == "torch") return formats::write_torch_snapshot(recording, args.output);
-  if (args.format == "chrome") return formats::write_chrome_trace(recording, args.output);
-  if (args.format == "csv") return formats::write_csv_trace(recording, args.output);
-  return write_trace(recording, args.output);
+result<void> write(const recording& recording, const std::string& format, const std::string& path) {
+  const stage_line writing{"writing " + format};
+  if (format == "torch") return formats::write_torch_snapshot(recording, path);
+  if (format == "chrome") return formats::write_chrome_trace(recording, path);
+  if (format == "csv") return formats::write_csv_trace(recording, path);
+  return write_trace(recording, path);
 }
 
 /// "FILE: 9933 events, 1.2 MiB; at the end 3 GiB live in 4 GiB reserved": which the other
 /// program should show too.
-void print_summary(const recording& recording, const std::string& path) {
+void print_summary(const recording& recording, const output_file& output) {
+  const std::string path = output.is_standard() ? "standard output" : output.path();
   formats::memory_map map{recording};
   for (const trace_event& each : recording.events) map.apply(each);
   std::uint64_t live = 0;
@@ -87,9 +90,10 @@ void print_summary(const recording& recording, const std::string& path) {
   for (const auto& [address, each] : map.blocks()) live += each.pending ? 0 : each.size;
   for (const auto& [first, last] : map.reserved()) reserved += last - first;
   std::error_code ignored;
-  fmt::print("{}: {} events, {}; at the end {} bytes live in {} bytes reserved\n", path,
-             recording.events.size(), to_string(bytes{std::filesystem::file_size(path, ignored)}),
-             live, reserved);
+  fmt::print(output.is_standard() ? stderr : stdout,
+             "{}: {} events, {}; at the end {} bytes live in {} bytes reserved\n", path,
+             recording.events.size(),
+             to_string(bytes{std::filesystem::file_size(output.path(), ignored)}), live, reserved);
 }
 
 int run(const arguments& args) {
@@ -98,9 +102,9 @@ int run(const arguments& args) {
     print_error(subcommand, placing.error());
     return bad_usage;
   }
-  std::error_code ignored;  // what cannot be looked at cannot be written: that says why
-  if (!args.overwrite && std::filesystem::exists(args.output, ignored)) {
-    print_error(subcommand, args.output + " exists; --force replaces it");
+  auto output = output_file::open(args.output, args.overwrite);
+  if (!output) {
+    print_error(subcommand, output.error());
     return failed;
   }
   auto recording = read_trace(subcommand, args.trace);
@@ -114,11 +118,13 @@ int run(const arguments& args) {
     }
     *recording = std::move(*placed);
   }
-  if (const auto written = write(*recording, args); !written) {
+  auto written = write(*recording, args.format, output->path());
+  if (written) written = output->finish();
+  if (!written) {
     print_error(subcommand, written.error());
     return failed;
   }
-  print_summary(*recording, args.output);
+  print_summary(*recording, *output);
   return damaged ? incomplete : 0;
 }
 
@@ -128,8 +134,10 @@ void add_export(CLI::App& application, int& exit_code) {
   auto* const exporting = application.add_subcommand(
       "export", "Write a recording in the format of another program, such as PyTorch's viewer");
   const auto args = std::make_shared<arguments>();
-  exporting->add_option("trace", args->trace, "A recording")->required()->type_name("TRACE");
-  exporting->add_option("-o,--output", args->output, "The file to write")
+  exporting->add_option("trace", args->trace, "A recording; - is the standard input")
+      ->required()
+      ->type_name("TRACE");
+  exporting->add_option("-o,--output", args->output, "The file to write; - is the standard output")
       ->required()
       ->type_name("FILE");
   exporting->add_option("--format", args->format, "torch, chrome, weirtrace or csv")

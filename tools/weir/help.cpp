@@ -1,8 +1,8 @@
-// weir help and weir completion: the man page and the shell's completion, from the same source as
-// --help.
+// weir help: what --help says, and the manual page from the same source.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -10,6 +10,7 @@
 
 #include "commands.hpp"
 #include "weir/base/version.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -92,73 +93,6 @@ std::string man_page(const CLI::App& application) {
   return out;
 }
 
-// --- Completion ----------------------------------------------------------------------------------
-
-std::string long_options(const CLI::App& of) {
-  std::string words;
-  for (const CLI::Option* const each : of.get_options())
-    for (const std::string& name : each->get_lnames()) words += "--" + name + " ";
-  if (!words.empty()) words.pop_back();
-  return words;
-}
-
-/// What --format may be: its description lists it.
-std::string format_words(const CLI::App& of) {
-  const CLI::Option* const option = of.get_option_no_throw("--format");
-  std::string words = option == nullptr ? "" : option->get_description();
-  for (const std::string_view separator : {",", " or"})
-    for (auto at = words.find(separator); at != words.npos; at = words.find(separator, at))
-      words.erase(at, separator.size());
-  return words;
-}
-
-std::string bash_completion(const CLI::App& application) {
-  std::string names;
-  std::string cases;
-  std::string formats;
-  for (const CLI::App* const each : subcommands(application)) {
-    names += each->get_name() + " ";
-    fmt::format_to(std::back_inserter(cases), "    {}) words=\"{}\" ;;\n", each->get_name(),
-                   long_options(*each));
-    if (const std::string words = format_words(*each); !words.empty())
-      fmt::format_to(std::back_inserter(formats), "      {}) words=\"{}\" ;;\n", each->get_name(),
-                     words);
-  }
-  if (!names.empty()) names.pop_back();
-  return fmt::format(
-      R"(# bash completion of weir; load it with: source <(weir completion bash)
-_weir() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words=""
-  case $before in
-    --policy) words="torch-default torch-expandable balanced throughput compact driver-pool never-move all" ;;
-    --device) words="sim cuda" ;;
-    --place) words="torch-default torch-expandable balanced throughput compact never-move" ;;
-  esac
-  if [[ $before == --format ]]; then
-    case ${{COMP_WORDS[1]}} in
-{}    esac
-  fi
-  if [[ -n $words ]]; then
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
-    return
-  fi
-  if ((COMP_CWORD == 1)); then
-    mapfile -t COMPREPLY < <(compgen -W "{} {}" -- "$word")
-    return
-  fi
-  case ${{COMP_WORDS[1]}} in
-{}  esac
-  if [[ $word == -* ]]; then
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
-  else
-    mapfile -t COMPREPLY < <(compgen -f -- "$word")
-  fi
-}}
-complete -o filenames -F _weir weir
-)",
-      formats, names, long_options(application), cases);
-}
-
 }  // namespace
 
 void add_help(CLI::App& application, int& exit_code) {
@@ -185,20 +119,9 @@ void add_help(CLI::App& application, int& exit_code) {
       fmt::print("{}", each->help(application.get_name()));
       return;
     }
-    fmt::print(stderr, "weir help: there is no command \"{}\"\n", *about);
+    const std::array words{"weir", about->c_str()};
+    fmt::print(stderr, "weir help: {}\n", correction(application, 2, words.data()));
     exit_code = bad_usage;
-  });
-
-  auto* const completion =
-      application.add_subcommand("completion", "Write what a shell needs to complete weir's words");
-  const auto shell = std::make_shared<std::string>();
-  completion->add_option("shell", *shell, "The shell: bash")
-      ->type_name("SHELL")
-      ->required()
-      ->check(CLI::Validator{CLI::IsMember({"bash"})}.description(""));
-  completion->callback([&application, &exit_code] {
-    fmt::print("{}", bash_completion(application));
-    exit_code = 0;
   });
 }
 

@@ -1,11 +1,15 @@
 // The command `weir`: chooses the subcommand and turns every outcome into an exit code.
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <string>
 
 #include "commands.hpp"
 #include "weir/base/version.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -25,17 +29,29 @@ int run(int argc, char** argv) {
   add_record(application, exit_code);
   add_top(application, exit_code);
   add_help(application, exit_code);
+  add_completion(application, exit_code);
   try {
     application.parse(argc, argv);
   } catch (const CLI::ParseError& outcome) {
     // Help and version arrive here too, as the error whose code is 0.
+    if (outcome.get_exit_code() != 0) {
+      if (const std::string meant = correction(application, argc, argv); !meant.empty()) {
+        std::cerr << "weir: " << meant << "\nRun with --help for more information.\n";
+        return bad_usage;
+      }
+    }
     return application.exit(outcome) == 0 ? 0 : bad_usage;
   }
   return exit_code;
 }
 
-/// Much is written only now, so that a full disk shows here.
-bool is_output_written() { return std::fflush(stdout) == 0 && std::ferror(stdout) == 0; }
+/// Much is written only now, so that a full disk shows here. Empty: all arrived.
+std::string output_problem() {
+  const bool is_flushed = std::fflush(stdout) == 0;
+  if (is_flushed && std::ferror(stdout) == 0) return {};
+  const std::string reason = is_flushed ? "" : std::string{": "} + std::strerror(errno);
+  return "the output could not be written" + reason;
+}
 
 }  // namespace
 
@@ -43,16 +59,17 @@ bool is_output_written() { return std::fflush(stdout) == 0 && std::ferror(stdout
 
 int main(int argc, char** argv) {
   using namespace weir::command;
-  int exit_code = 70;  // EX_SOFTWARE of sysexits.h
+  std::signal(SIGPIPE, SIG_IGN);  // a reader who left is an error like any other
+  int exit_code = 70;             // EX_SOFTWARE of sysexits.h
   std::string problem;
   try {
     exit_code = run(argc, argv);
   } catch (const std::exception& unexpected) {
     problem = unexpected.what();
   }
-  if (!is_output_written()) {
+  if (const std::string lost = output_problem(); !lost.empty()) {
     exit_code = output_lost;
-    problem = "the output could not be written";
+    problem = lost;
   }
   if (!problem.empty()) std::cerr << "weir: " << problem << '\n';
   return exit_code;

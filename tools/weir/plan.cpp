@@ -10,10 +10,13 @@
 #include <string>
 
 #include "commands.hpp"
+#include "formats/output.hpp"
 #include "json.hpp"
+#include "output.hpp"
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/version.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -38,6 +41,7 @@ struct arguments {
   std::uint64_t seed = 1;
   std::string output;
   bool as_json = false;
+  bool overwrite = false;
 };
 
 struct window {
@@ -57,17 +61,12 @@ std::optional<window> window_of(const recording& recording, std::optional<std::s
   return between;
 }
 
-bool write_offsets(const std::string& path, const std::vector<replay::lifetime>& blocks,
-                   const replay::plan& plan) {
-  // Never over something that is there.
-  std::FILE* const file = std::fopen(path.c_str(), "wx");
-  if (file == nullptr) return false;
+std::string offsets_csv(const std::vector<replay::lifetime>& blocks, const replay::plan& plan) {
   std::string text = "offset,size,begin,end\n";
   for (std::size_t i = 0; i < blocks.size(); ++i)
     fmt::format_to(std::back_inserter(text), "{},{},{},{}\n", plan.offsets[i], blocks[i].size,
                    blocks[i].begin, blocks[i].end);
-  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  return std::fclose(file) == 0 && whole;
+  return text;
 }
 
 std::string to_text(const std::string& name, const replay::plan& plan) {
@@ -83,8 +82,11 @@ std::string to_text(const std::string& name, const replay::plan& plan) {
       "ratio          {:.4f}\n"
       "tries          {}\n"
       "time           {:.2f} s\n",
-      name, plan.offsets.size(), size(plan.bound), size(plan.first_height), size(plan.height),
-      plan.ratio(), plan.tries, std::chrono::duration<double>{plan.search_time}.count());
+      name, plan.offsets.size(), size(plan.bound),
+      plan.first_height == 0 && plan.height != 0 ? "not done in this time"
+                                                 : size(plan.first_height),
+      size(plan.height), plan.ratio(), plan.tries,
+      std::chrono::duration<double>{plan.search_time}.count());
 }
 
 std::string to_json(const std::string& name, const replay::plan& plan) {
@@ -100,6 +102,15 @@ std::string to_json(const std::string& name, const replay::plan& plan) {
 }
 
 int run(const arguments& args) {
+  std::optional<output_file> output;
+  if (!args.output.empty()) {
+    auto opened = output_file::open(args.output, args.overwrite);
+    if (!opened) {
+      print_error(subcommand, opened.error());
+      return failed;
+    }
+    output.emplace(std::move(*opened));
+  }
   const auto recording = read_trace(subcommand, args.trace);
   if (!recording) return failed;
   int exit_code = warn_if_damaged(subcommand, args.trace, *recording) ? incomplete : 0;
@@ -114,14 +125,21 @@ int run(const arguments& args) {
   settings.improve = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>{args.seconds});
   settings.seed = args.seed;
-  const auto plan = replay::make_plan(blocks, settings);
-  if (!args.output.empty() && !write_offsets(args.output, blocks, plan)) {
-    print_error(subcommand,
-                fmt::format("{}: could not be written, or is there already", args.output));
-    exit_code = failed;
+  const auto plan = [&] {
+    const stage_line searching{"searching"};
+    return replay::make_plan(blocks, settings);
+  }();
+  if (output) {
+    auto written = formats::write_file(output->path(), offsets_csv(blocks, plan));
+    if (written) written = output->finish();
+    if (!written) {
+      print_error(subcommand, written.error());
+      exit_code = failed;
+    }
   }
   const std::string name = trace_name(args.trace);
-  fmt::print("{}", args.as_json ? to_json(name, plan) : to_text(name, plan));
+  fmt::print(output && output->is_standard() ? stderr : stdout, "{}",
+             args.as_json ? to_json(name, plan) : to_text(name, plan));
   return exit_code;
 }
 
@@ -134,15 +152,17 @@ void add_plan(CLI::App& application, int& exit_code) {
   plan->add_option("trace", args->trace, "A recording")->type_name("TRACE")->required();
   plan->add_option("--step", args->step, "Only the step between markers N and N + 1, from 0")
       ->type_name("N");
-  plan->add_option("--seconds", args->seconds, "How long to search for a better plan")
+  plan->add_option("--seconds", args->seconds, "How long to search, once the trace is read")
       ->type_name("S")
-      ->check(CLI::Validator{CLI::Range(0.0, 86400.0)}.description(""))
+      ->check(between(0.0, 86400.0))
       ->capture_default_str();
   plan->add_option("--seed", args->seed, "Where the search begins")
       ->type_name("N")
       ->capture_default_str();
-  plan->add_option("-o,--output", args->output, "Write where each block lies to this file, as CSV")
+  plan->add_option("-o,--output", args->output,
+                   "Write where each block lies to this file, as CSV; - is the standard output")
       ->type_name("FILE");
+  plan->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
   plan->add_flag("--json", args->as_json, "Write JSON instead of text");
   plan->footer(explanation);
   plan->callback([args, &exit_code] { exit_code = run(*args); });

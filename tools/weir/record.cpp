@@ -25,7 +25,8 @@ constexpr int nothing_recorded = 3;
 
 constexpr const char* explanation =
     "Every allocator of weir in the program, its plug-ins for frameworks among them, is\n"
-    "recorded: the first to FILE, further ones beside it.\n"
+    "recorded: the first to FILE, further ones beside it. While it runs, weir top PID shows\n"
+    "what it holds, unless WEIR_LIVE=off.\n"
     "\n"
     "Exit codes:\n"
     "  3         the program ended well, but nothing was recorded\n"
@@ -54,6 +55,7 @@ int run_program(const std::vector<std::string>& command) {
   if (child == 0) {
     ::sigaction(SIGINT, &interrupt, nullptr);
     ::sigaction(SIGQUIT, &quit, nullptr);
+    ::signal(SIGPIPE, SIG_DFL);  // the command's own choice, not the program's
     ::execvp(words.front(), words.data());
     const int code = errno == ENOENT ? 127 : 126;
     const std::string text =
@@ -106,6 +108,7 @@ int run(const arguments& args) {
   }
   const auto before = recorded_at(output);
   ::setenv("WEIR_RECORD", output.c_str(), 1);
+  ::setenv("WEIR_LIVE", "on", 0);  // for weir top, meanwhile
   const int exit_code = run_program(args.command);
   bool any = false;
   for (const auto& each : recorded_at(output)) {

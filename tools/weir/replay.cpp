@@ -12,6 +12,7 @@
 #include "commands.hpp"
 #include "traces.hpp"
 #include "weir/base/options.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -62,9 +63,10 @@ struct task {
 };
 
 result<bytes> size_of(const std::string& text) {
-  const auto size = parse_bytes(text);
+  const auto size = read_size(text);
   if (!size || size->count() == 0)
-    return error{.code = errc::bad_option, .detail = "\"" + text + "\" is no size, such as 80GiB"};
+    return error{.code = errc::bad_option,
+                 .detail = "\"" + text + "\" is no size, such as 80GiB or 80GB"};
   return *size;
 }
 
@@ -255,7 +257,10 @@ void add_replay(CLI::App& application, int& exit_code) {
   auto* const replay = application.add_subcommand(
       "replay", "Play recorded programs against other policies and say what they would have taken");
   const auto args = std::make_shared<arguments>();
-  replay->add_option("traces", args->traces, "Recordings, as weir record and others write them")
+  replay
+      ->add_option("traces", args->traces,
+                   "Recordings, as weir record and others write them, or a CSV: docs/replay.md; "
+                   "- is the standard input")
       ->type_name("TRACE")
       ->required();
   replay
@@ -271,9 +276,11 @@ void add_replay(CLI::App& application, int& exit_code) {
       ->add_option("--lag-us", args->lag_us,
                    "On the simulated device: how long work takes from being queued to being done")
       ->type_name("N")
-      ->check(CLI::Validator{CLI::NonNegativeNumber}.description(""))
+      ->check(at_least(0.0))
       ->capture_default_str();
-  replay->add_option("--capacity", args->capacity, "The most device memory to take, as in 80GiB")
+  replay
+      ->add_option("--capacity", args->capacity,
+                   "The most device memory to take, as in 80GiB or 80GB")
       ->type_name("SIZE");
   auto* const profile =
       replay->add_flag("--profile", args->profile,
@@ -282,15 +289,16 @@ void add_replay(CLI::App& application, int& exit_code) {
                                      "Find the least memory with which each trace runs to its end");
   fit->excludes(profile);
   replay
-      ->add_option("--card", args->cards,
-                   "With --fit: say whether the trace runs on a card of this size, as in 24GiB")
+      ->add_option(
+          "--card", args->cards,
+          "With --fit: say whether the trace runs on a card of this size, as in 24GiB or 24GB")
       ->type_name("SIZE")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->needs(fit);
   replay->add_option("--jobs", args->jobs, "How many replays at a time, at most 8 (else cores)")
       ->type_name("N")
-      ->check(CLI::Validator{CLI::Range(1, 1024)}.description(""));
+      ->check(between(1, 1024));
   replay->add_option("--format", args->format, "table, csv or json")
       ->type_name("FORMAT")
       ->check(CLI::Validator{CLI::IsMember({"table", "csv", "json"})}.description(""))

@@ -14,8 +14,8 @@ namespace {
 
 std::int64_t microseconds(std::chrono::nanoseconds time) { return (time.count() + 500) / 1000; }
 
-std::string gigabytes(std::uint64_t size) {
-  return fmt::format("{:.3f}", static_cast<double>(size) / 1e9);
+std::string gibibytes(std::uint64_t size) {
+  return fmt::format("{:.3f}", static_cast<double>(size) / 0x1p30);
 }
 
 }  // namespace
@@ -37,9 +37,9 @@ std::string to_table(const std::vector<replay_row>& rows) {
     width = std::max(width, each.trace.size());
     recorded = recorded || each.recorded;
   }
-  std::string text =
-      fmt::format("{:<{}}  {:<16} {:>10} {:>9}", "trace", width, "policy", "in use GB", "taken GB");
-  if (recorded) text += fmt::format(" {:>11}", "recorded GB");
+  std::string text = fmt::format("{:<{}}  {:<16} {:>10} {:>9}", "trace", width, "policy",
+                                 "in use GiB", "taken GiB");
+  if (recorded) text += fmt::format(" {:>12}", "recorded GiB");
   text += fmt::format(" {:>6} {:>9} {:>9} {:>8} {:>5} {:>4}  {:>10}\n", "ratio", "calls",
                       "driver ms", "steady %", "waits", "ooms", "M events/s");
   const std::string* before = nullptr;
@@ -49,11 +49,11 @@ std::string to_table(const std::vector<replay_row>& rows) {
     if (before != nullptr && !same) text += '\n';
     before = &each.trace;
     fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>9}", same ? "" : each.trace,
-                   width, replay::name(outcome.policy), gigabytes(outcome.requested_peak),
-                   gigabytes(outcome.reserved_peak));
+                   width, replay::name(outcome.policy), gibibytes(outcome.requested_peak),
+                   gibibytes(outcome.reserved_peak));
     if (recorded)
-      fmt::format_to(std::back_inserter(text), " {:>11}",
-                     each.recorded ? gigabytes(*each.recorded) : "");
+      fmt::format_to(std::back_inserter(text), " {:>12}",
+                     each.recorded ? gibibytes(*each.recorded) : "");
     fmt::format_to(std::back_inserter(text),
                    " {:>6.3f} {:>9} {:>9.1f} {:>8.2f} {:>5} {:>4}  {:>10.1f}\n", outcome.ratio(),
                    outcome.driver_calls, static_cast<double>(outcome.driver_time.count()) / 1e6,
@@ -107,8 +107,8 @@ std::string to_json(const std::vector<replay_row>& rows, const std::string& devi
 std::string to_table(const std::vector<fit_row>& rows) {
   std::size_t width = 5;
   for (const fit_row& each : rows) width = std::max(width, each.trace.size());
-  std::string text = fmt::format("{:<{}}  {:<16} {:>10} {:>12} {:>6} {:>5}", "trace", width,
-                                 "policy", "in use GB", "fits from GB", "ratio", "plays");
+  std::string text = fmt::format("{:<{}}  {:<16} {:>10} {:>13} {:>6} {:>5}", "trace", width,
+                                 "policy", "in use GiB", "fits from GiB", "ratio", "plays");
   if (!rows.empty()) {
     for (const replay::card_fit& each : rows.front().fit.cards)
       fmt::format_to(std::back_inserter(text), "  {:>14}", "on " + to_string(each.card));
@@ -120,9 +120,9 @@ std::string to_table(const std::vector<fit_row>& rows) {
     const bool same = before != nullptr && *before == each.trace;
     if (before != nullptr && !same) text += '\n';
     before = &each.trace;
-    fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>12} {:>6.3f} {:>5}",
+    fmt::format_to(std::back_inserter(text), "{:<{}}  {:<16} {:>10} {:>13} {:>6.3f} {:>5}",
                    same ? "" : each.trace, width, replay::name(fit.policy),
-                   gigabytes(fit.requested_peak), gigabytes(fit.capacity.count()), fit.ratio(),
+                   gibibytes(fit.requested_peak), gibibytes(fit.capacity.count()), fit.ratio(),
                    fit.plays);
     for (const replay::card_fit& card : fit.cards)
       fmt::format_to(std::back_inserter(text), "  {:>14}", card.fits ? "yes" : "no");

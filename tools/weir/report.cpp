@@ -2,20 +2,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "commands.hpp"
+#include "formats/output.hpp"
+#include "output.hpp"
 #include "replay/fit.hpp"
 #include "replay/replay.hpp"
 #include "report/page.hpp"
@@ -45,25 +43,6 @@ struct arguments {
   bool fit = false;
   bool overwrite = false;
 };
-
-/// The whole file or none: it gets its name when it is complete.
-result<void> write_whole(const std::string& path, const std::string& text) {
-  const std::string draft = path + ".part";
-  const auto fail = [&](const char* problem) {
-    error failure{.code = errc::system, .native = errno};
-    failure.detail = fmt::format("{}: {}: {}", path, problem, std::strerror(errno));
-    std::error_code ignored;
-    std::filesystem::remove(draft, ignored);
-    return failure;
-  };
-  std::ofstream file{draft, std::ios::binary | std::ios::trunc};
-  if (!file) return fail("cannot be created");
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.close();
-  if (!file) return fail("cannot be written");
-  if (std::rename(draft.c_str(), path.c_str()) != 0) return fail("cannot be named");
-  return {};
-}
 
 /// Plays the policies; the one that places the blocks is played once for both.
 result<void> play(const recording& recording, const std::vector<replay::policy>& policies,
@@ -145,9 +124,9 @@ std::optional<policy_choice> choose(const arguments& args) {
 int run(const arguments& args) {
   const auto policies = choose(args);
   if (!policies) return bad_usage;
-  std::error_code ignored;  // what cannot be looked at cannot be written: that says why
-  if (!args.overwrite && std::filesystem::exists(args.output, ignored)) {
-    print_error(subcommand, args.output + " exists; --force replaces it");
+  auto output = output_file::open(args.output, args.overwrite);
+  if (!output) {
+    print_error(subcommand, output.error());
     return failed;
   }
   const auto recording = read_trace(subcommand, args.trace);
@@ -169,12 +148,18 @@ int run(const arguments& args) {
     }
   }
   if (placement) source.placement = &*placement;
-  const std::string page = report::make_page(source);
-  if (const auto written = write_whole(args.output, page); !written) {
+  const std::string page = [&] {
+    const stage_line making{"making the page"};
+    return report::make_page(source);
+  }();
+  auto written = formats::write_file(output->path(), page);
+  if (written) written = output->finish();
+  if (!written) {
     print_error(subcommand, written.error());
     return failed;
   }
-  fmt::print("{}: {} events, {}\n", args.output, recording->events.size(),
+  fmt::print(output->is_standard() ? stderr : stdout, "{}: {} events, {}\n",
+             output->is_standard() ? "standard output" : args.output, recording->events.size(),
              to_string(bytes{page.size()}));
   return recording->damage ? incomplete : 0;
 }
@@ -185,8 +170,10 @@ void add_report(CLI::App& application, int& exit_code) {
   auto* const report = application.add_subcommand(
       "report", "Write a recording as one HTML file: where the memory went, and why");
   const auto args = std::make_shared<arguments>();
-  report->add_option("trace", args->trace, "The recording")->required()->type_name("TRACE");
-  report->add_option("-o,--output", args->output, "The file to write")
+  report->add_option("trace", args->trace, "The recording; - is the standard input")
+      ->required()
+      ->type_name("TRACE");
+  report->add_option("-o,--output", args->output, "The file to write; - is the standard output")
       ->required()
       ->type_name("FILE");
   report

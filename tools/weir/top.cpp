@@ -14,6 +14,7 @@
 #include "traces.hpp"
 #include "weir/base/version.hpp"
 #include "weir/trace/live_page.hpp"
+#include "words.hpp"
 
 namespace weir::command {
 
@@ -136,9 +137,8 @@ int run(const arguments& args) {
       }
     }
     fmt::print("{}{}", terminal && !args.once ? "\033[H\033[J" : "", text);
-    std::fflush(stdout);
     shown = true;
-    if (args.once) return 0;
+    if (std::fflush(stdout) != 0 || args.once) return 0;  // nobody looks any more
     std::this_thread::sleep_for(std::chrono::duration<double>{args.seconds});
   }
 }
@@ -152,10 +152,10 @@ void add_top(CLI::App& application, int& exit_code) {
   top->add_option("process", args->process, "The process's number")
       ->type_name("PID")
       ->required()
-      ->check(CLI::Validator{CLI::PositiveNumber}.description(""));
+      ->check(at_least(1));
   top->add_option("--seconds", args->seconds, "The time between two updates")
       ->type_name("S")
-      ->check(CLI::Validator{CLI::Range(0.05, 3600.0)}.description(""))
+      ->check(between(0.05, 3600.0))
       ->capture_default_str();
   top->add_flag("--once", args->once, "Show them once");
   top->add_option("--format", args->format, "table or json")

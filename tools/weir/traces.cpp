@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <system_error>
 
 #include "formats/open.hpp"
 
@@ -37,7 +38,10 @@ void print_error(std::string_view subcommand, const error& error) {
 }
 
 std::optional<recording> read_trace(std::string_view subcommand, const std::string& path) {
-  auto read = formats::read_recording(path);
+  auto read = [&] {
+    const stage_line reading{"reading " + path};
+    return formats::read_recording(path);
+  }();
   if (read) return std::move(*read);
   print_error(subcommand, read.error());
   return std::nullopt;
@@ -84,6 +88,38 @@ std::function<void(std::size_t)> progress_line::part() {
     add(done - before);
     before = done;
   };
+}
+
+stage_line::stage_line(std::string title) : title_{std::move(title)} {
+  if (::isatty(STDERR_FILENO) != 1) return;
+  try {
+    printer_ = std::thread{[this] { run(); }};
+  } catch (const std::system_error&) {  // then without
+  }
+}
+
+stage_line::~stage_line() {
+  if (!printer_.joinable()) return;
+  {
+    const std::lock_guard lock{mutex_};
+    ended_ = true;
+  }
+  end_.notify_one();
+  printer_.join();
+}
+
+void stage_line::run() {
+  using namespace std::chrono_literals;
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock{mutex_};
+  bool shown = false;
+  while (!end_.wait_for(lock, 500ms, [&] { return ended_; })) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    fmt::print(stderr, "\r{}, {:.0f} s\033[K", title_, elapsed.count());
+    std::fflush(stderr);
+    shown = true;
+  }
+  if (shown) fmt::print(stderr, "\r\033[K");
 }
 
 void progress_line::print(std::uint64_t done) {

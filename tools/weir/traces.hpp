@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "weir/base/error.hpp"
 #include "weir/trace/trace.hpp"
@@ -19,7 +21,7 @@ namespace weir::command {
 /// The file's name without folder and extensions: "moe_train" for "a/moe_train.trace.gz".
 [[nodiscard]] std::string trace_name(std::string_view path);
 
-/// Reads a trace; a failure is printed. Empty: nothing could be read.
+/// Reads a trace, "-" from the standard input; a failure is printed. Empty: nothing could be read.
 [[nodiscard]] std::optional<recording> read_trace(std::string_view subcommand,
                                                   const std::string& path);
 
@@ -54,6 +56,25 @@ class progress_line {
   std::atomic<std::uint64_t> done_{0};
   std::mutex mutex_;
   std::chrono::steady_clock::time_point last_;
+};
+
+/// One line that names what is being done and for how long, for work of unknown length; shown from
+/// the first half second on, where the error output is a terminal.
+class stage_line {
+ public:
+  explicit stage_line(std::string title);
+  ~stage_line();
+  stage_line(const stage_line&) = delete;
+  stage_line& operator=(const stage_line&) = delete;
+
+ private:
+  void run();
+
+  const std::string title_;
+  std::mutex mutex_;
+  std::condition_variable end_;
+  bool ended_ = false;
+  std::thread printer_;
 };
 
 }  // namespace weir::command

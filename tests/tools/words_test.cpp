@@ -1,0 +1,76 @@
+// Words of the command line: sizes, ranges and corrections.
+#include "words.hpp"
+
+#include <gtest/gtest.h>
+
+namespace weir::command {
+namespace {
+
+using namespace weir::literals;
+
+TEST(words, sizes_are_binary_and_decimal) {
+  EXPECT_EQ(read_size("4096"), 4096_B);
+  EXPECT_EQ(read_size("18446744073709551615"), bytes::max());
+  EXPECT_EQ(read_size("64B"), 64_B);
+  EXPECT_EQ(read_size("3kB"), bytes{3'000});
+  EXPECT_EQ(read_size("3KB"), bytes{3'000});
+  EXPECT_EQ(read_size("3KiB"), 3_KiB);
+  EXPECT_EQ(read_size("5MB"), bytes{5'000'000});
+  EXPECT_EQ(read_size("5MiB"), 5_MiB);
+  EXPECT_EQ(read_size("24GB"), bytes{24'000'000'000});
+  EXPECT_EQ(read_size("24 GiB"), 24_GiB);
+  EXPECT_EQ(read_size("1.5GiB"), bytes{3 * (std::uint64_t{1} << 29)});
+  EXPECT_EQ(read_size("2TB"), bytes{2'000'000'000'000});
+  EXPECT_EQ(read_size("2TiB"), 2_TiB);
+  for (const char* const text :
+       {"", " ", "GB", "-1", "-1GB", "1 ", "1  GB", "1gb", "24 pounds", "1,5GB", "inf", "nan",
+        "1e3", "0x10", "18446744073709551616", "16777216TiB"})
+    EXPECT_FALSE(read_size(text)) << '"' << text << '"';
+}
+
+TEST(words, ranges_are_said_in_words) {
+  EXPECT_EQ(between(1, 8)("1"), "");
+  EXPECT_EQ(between(1, 8)("8"), "");
+  EXPECT_EQ(between(1, 8)("0"), "0 is no number from 1 to 8");
+  EXPECT_EQ(between(1, 8)("9"), "9 is no number from 1 to 8");
+  EXPECT_EQ(between(0.5, 2.0)("x"), "x is no number from 0.5 to 2");
+  EXPECT_EQ(at_least(1)("1"), "");
+  EXPECT_EQ(at_least(1)("0"), "0 is no number of 1 or more");
+  EXPECT_EQ(at_least(0.0)("-5"), "-5 is no number of 0 or more");
+}
+
+class correction_test : public testing::Test {
+ protected:
+  correction_test() {
+    application_.add_flag("--version");
+    auto* const replay = application_.add_subcommand("replay");
+    replay->add_flag("--policy");
+    replay->add_flag("-f,--fit");
+    application_.add_subcommand("top");
+  }
+  [[nodiscard]] std::string correct(std::vector<const char*> words) const {
+    words.insert(words.begin(), "weir");
+    return correction(application_, static_cast<int>(words.size()), words.data());
+  }
+
+  CLI::App application_{"", "weir"};
+};
+
+TEST_F(correction_test, names_the_nearest_that_is_near) {
+  EXPECT_EQ(correct({"repaly"}), "\"repaly\" is no command; did you mean \"replay\"?");
+  EXPECT_EQ(correct({"xyzzy"}), "\"xyzzy\" is no command");
+  EXPECT_EQ(correct({"--versoin", "top"}),
+            "\"--versoin\" is no option; did you mean \"--version\"?");
+  EXPECT_EQ(correct({"replay", "trace", "--polcy=all"}),
+            "\"--polcy\" is no option; did you mean \"--policy\"?");
+}
+
+TEST_F(correction_test, finds_nothing_wrong_with_words_that_are_known) {
+  EXPECT_EQ(correct({}), "");
+  EXPECT_EQ(correct({"replay", "top", "any", "-x", "--policy=y", "--fit"}), "");
+  EXPECT_EQ(correct({"replay", "--", "--polcy"}), "");
+  EXPECT_EQ(correct({"-x", "top"}), "");
+}
+
+}  // namespace
+}  // namespace weir::command
