@@ -9,6 +9,7 @@
 #include "weir/allocator/memory_pool.hpp"
 #include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
+#include "weir/allocator/suspend.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/checked.hpp"
 #include "weir/base/error.hpp"

@@ -74,7 +74,10 @@ result<void*> central_heap::allocate_at(std::uint64_t address, bytes size, const
 }
 
 result<pool_state*> central_heap::route(const pool* from) {
-  if (from == nullptr) return pools_.front().get();
+  if (from == nullptr) {
+    pool_state* const apart = tag_pools_.empty() ? nullptr : pool_of(current_tag());
+    return apart != nullptr ? apart : pools_.front().get();
+  }
   pool_state* const chosen = find_pool(from->id());
   if (chosen == nullptr || !from->is_of(*this)) return errc::closed;
   return chosen;
@@ -172,7 +175,7 @@ void central_heap::count_more_in(thread_cache& cache, account_number account) no
   const std::uint32_t before = cache.delta_count;
   if (!cache.make_room(account)) return;
   for (std::uint32_t i = before; i < cache.delta_count; ++i)
-    cache.limits[i] = accounts_.limited(static_cast<std::uint16_t>(i));
+    cache.limits[i] = is_apart(static_cast<std::uint16_t>(i));
 }
 
 void central_heap::emit_to_observer(memory_event_kind kind, const block& block, stream_id stream,

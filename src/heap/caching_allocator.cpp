@@ -203,6 +203,42 @@ result<void> caching_allocator::release_stream(const stream_ref& stream) const {
   return heap_->release_stream(stream);
 }
 
+result<void> caching_allocator::declare_suspendable(weir::tag of,
+                                                    const suspendable_options& options) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->declare_suspendable(of, options);
+}
+result<suspend_outcome> caching_allocator::suspend(weir::tag of,
+                                                   const suspend_options& options) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->suspend(of, options);
+}
+result<suspend_outcome> caching_allocator::suspend(const suspend_options& options) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->suspend(heap::central_heap::all_pools{}, options);
+}
+result<resume_outcome> caching_allocator::resume(weir::tag of) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->resume(of);
+}
+result<resume_outcome> caching_allocator::resume() const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->resume(heap::central_heap::all_pools{});
+}
+bool caching_allocator::is_suspended(weir::tag of) const {
+  if (heap_ == nullptr) return false;
+  const auto suspended = heap_->is_suspended(of);
+  return suspended && *suspended;
+}
+result<void> caching_allocator::reserve_backup(bytes size, host_memory_kind kind) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->reserve_backup(size, kind);
+}
+result<bytes> caching_allocator::trim_backup() const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->trim_backup();
+}
+
 result<void> caching_allocator::set_limit(bytes most) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->set_limit(most);

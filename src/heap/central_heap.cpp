@@ -113,7 +113,9 @@ central_heap::central_heap(weir::device device, const allocator_options& options
                  .blocks = blocks_,
                  .order = order_,
                  .unmap_at_once = options.debug_unmap,
-                 .queues_waits = options.queued_waits} {
+                 .queues_waits = options.queued_waits},
+      pinned_backup_{device, host_memory_kind::pinned},
+      pageable_backup_{device, host_memory_kind::pageable} {
   placement_.reserved_limit = limit_.load(std::memory_order_relaxed);
   pools_.push_back(std::make_unique<pool_state>());
   pools_.front()->holders = 1;
@@ -141,6 +143,8 @@ result<void> central_heap::close() {
   detail::remove_listener(*home_, *this);
   detail::mutex_lock lock{mutex_};
   if (closed_.exchange(true)) return {};
+  moved_.notify_all();  // whoever waits for memory to come back
+  while (moving_ != 0) moved_.wait(mutex_);
   {
     const thread_caches::stop stopped{caches_, own_cache()};
     caches_.set_reason(thread_cache::closed, true);
@@ -162,6 +166,12 @@ result<void> central_heap::close() {
     if (each->memory == nullptr || gone) continue;
     auto closing = each->memory->close(driver.enter());
     if (!closing && outcome) outcome = std::move(closing);
+  }
+  for (const auto& each : pools_) drop_saved(*each);
+  idle_copies_.clear();
+  for (backup_memory* const each : {&pinned_backup_, &pageable_backup_}) {
+    auto returned = each->trim();
+    if (!returned && !gone && outcome) outcome = std::move(returned).error();
   }
   pending_.clear();
   callbacks_.clear();

@@ -43,17 +43,20 @@
 //   hole          addresses that no handle is mapped to as its current place
 //   store         where a pool's blocks lie: an arena, or PyTorch's segments (room placement)
 //   account       a pool and a tag, as one number; its ledger counts what is live
+//   suspended     of a pool: its memory went to the driver, its blocks and addresses stay
 //   reason        why a thread's cache must leave its fast path (thread_cache.hpp)
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "base/any_size.hpp"
@@ -61,6 +64,7 @@
 #include "device/state.hpp"
 #include "heap/accounts.hpp"
 #include "heap/address_table.hpp"
+#include "heap/backup.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/observers.hpp"
 #include "heap/private_pools.hpp"
@@ -189,6 +193,20 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void release_claim(const graph_claim& claim) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> keep_with(const graph_claim& claim, driver::CUgraph graph)
       WEIR_EXCLUDES(mutex_);
+
+  // --- Suspended memory: suspend.cpp ------------------------------------------------------------
+
+  struct all_pools {};
+  using pool_selection = std::variant<all_pools, tag, pool_id>;
+
+  result<void> declare_suspendable(tag tag, const suspendable_options& options)
+      WEIR_EXCLUDES(mutex_);
+  result<suspend_outcome> suspend(const pool_selection& which, const suspend_options& options)
+      WEIR_EXCLUDES(mutex_);
+  result<resume_outcome> resume(const pool_selection& which) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<bool> is_suspended(const pool_selection& which) WEIR_EXCLUDES(mutex_);
+  result<void> reserve_backup(bytes size, host_memory_kind kind);
+  result<bytes> trim_backup();
 
   // --- Inspection: snapshot.cpp, report.cpp -----------------------------------------------------
 
@@ -398,13 +416,89 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<bytes> release_from_others(const pool_state& spared, bytes most,
                                                   driver_access& driver) override
       WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> evict(pool_state& asking, driver_access& driver) override
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                       bytes needed) override WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> wait_for_oldest(driver_access& driver) override WEIR_REQUIRES(mutex_);
 
+  // --- suspend.cpp ------------------------------------------------------------------------------
+
+  /// A pool that is on its way, and how far it is.
+  struct moving_pool {
+    pool_state* pool = nullptr;
+    placement::suspension plan{};
+    std::vector<saved_range> saved{};
+    std::uint64_t restored = 0;  // of its contents
+    bool planned = false;
+    bool was_suspended = false;
+    bool stays_away = false;
+  };
+  using moving_pools = std::vector<moving_pool>;
+
+  /// The pool of a tag that was declared suspendable; null if it was not.
+  [[nodiscard]] pool_state* pool_of(tag tag) const noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool is_meant(const pool_state& pool, const pool_selection& which) noexcept
+      WEIR_REQUIRES(mutex_);
+  /// The pools, none of which is on its way.
+  [[nodiscard]] result<std::vector<pool_state*>> select(const pool_selection& which)
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] static result<void> may_suspend(const pool_state& pool);
+  /// Until the pool is resident, or why it stays away. May let go of the lock.
+  [[nodiscard]] result<void> await_residence(pool_state& pool) WEIR_REQUIRES(mutex_);
+  void begin_moves(moving_pools& moves, residence now) noexcept WEIR_REQUIRES(mutex_);
+  void end_moves(moving_pools& moves) noexcept WEIR_REQUIRES(mutex_);
+  void emit_moved(memory_event_kind kind, const pool_state& pool, std::uint64_t size,
+                  std::uint64_t contents) const noexcept WEIR_REQUIRES(mutex_);
+  void shut_caches(bool shut) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] std::unique_ptr<backup_copies> take_copies() WEIR_REQUIRES(mutex_);
+  void keep_copies(std::unique_ptr<backup_copies> idle) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] backup_memory& backup(host_memory_kind kind) noexcept {
+    return kind == host_memory_kind::pinned ? pinned_backup_ : pageable_backup_;
+  }
+  void drop_saved(pool_state& pool) noexcept WEIR_REQUIRES(mutex_);
+  /// Of these addresses, where a block was freed.
+  void drop_saved(pool_state& pool, std::uint64_t start, std::uint64_t end) noexcept
+      WEIR_REQUIRES(mutex_);
+
+  // These let go of the lock for the long part.
+  [[nodiscard]] result<suspend_outcome> suspend_pools(const std::vector<pool_state*>& chosen,
+                                                      const suspend_options& options)
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<resume_outcome> resume_pools(const std::vector<pool_state*>& chosen)
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> fit_under_limit(const moving_pools& moves, std::uint64_t needed,
+                                             driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> make_room(const moving_pools& moves, std::uint64_t needed,
+                                       driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> evict_for(const pool_state& asking, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
+
+  [[nodiscard]] static result<void> plan_suspend(moving_pools& moves);
+  [[nodiscard]] result<void> save_contents(moving_pools& moves, const suspend_options& options,
+                                           backup_copies& copies, const context_scope& bound)
+      WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] static result<void> unmap_all(moving_pools& moves,
+                                              const std::vector<vmm::access>& rights,
+                                              const context_scope& bound) noexcept;
+  [[nodiscard]] result<void> bring_back(moving_pools& moves, const std::vector<vmm::access>& rights,
+                                        backup_copies& copies, resume_outcome& outcome)
+      WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<void> fill(placement::suspended_place& place, const moving_pool& of,
+                                  const moving_pools& moves, const std::vector<vmm::access>& rights,
+                                  driver_access& driver) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] error why_not_resumed(error reason, std::uint64_t needed) WEIR_REQUIRES(mutex_);
+
+  // --- limits.cpp -------------------------------------------------------------------------------
+
+  /// Whether the tag has a limit or a pool of its own, so that no thread's cache serves it.
+  [[nodiscard]] bool is_apart(std::uint16_t tag) const noexcept WEIR_REQUIRES(mutex_);
+  /// Tells the caches; inside a stop.
+  void update_limits() noexcept WEIR_REQUIRES(mutex_);
+
   // --- private_pools.cpp, graph_pools.cpp -------------------------------------------------------
 
-  [[nodiscard]] pool_state* find_pool(pool_id id) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] pool_state* find_pool(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] pool_state& pool_of(const block& block) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
   void drop_holder(pool_id id) noexcept WEIR_REQUIRES(mutex_);
@@ -491,6 +585,14 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   std::size_t foreign_count_ WEIR_GUARDED_BY(mutex_) = 0;  // of uses in foreign_uses_
   /// What the joint stream could not be made to wait for yet; it is not marked meanwhile.
   std::vector<foreign_use> unjoined_ WEIR_GUARDED_BY(mutex_);
+  /// By tag number: the pool of a tag that was declared suspendable.
+  std::vector<pool_id> tag_pools_ WEIR_GUARDED_BY(mutex_);
+  std::size_t moving_ WEIR_GUARDED_BY(mutex_) = 0;  // pools on their way
+  std::condition_variable_any moved_;               // one of them arrived, or the heap is closed
+  backup_memory pinned_backup_;
+  backup_memory pageable_backup_;
+  std::vector<std::unique_ptr<backup_copies>> idle_copies_ WEIR_GUARDED_BY(mutex_);
+  bool ever_suspended_ WEIR_GUARDED_BY(mutex_) = false;
   /// A pool that nobody holds lost its last block.
   bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
   std::unique_ptr<observe::block_history> history_;  // fixed at creation; null: nobody remembers

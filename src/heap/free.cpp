@@ -87,7 +87,8 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   // A thread that only frees must not come here every time.
   if (cache != nullptr && !is_private(block.account)) count_in(*cache, block.account);
   const bool keeps = cache != nullptr && !is_private(block.account) && !captures_.any_declared() &&
-                     !detect_captures_ && cache->counts(block.account) && !order_.gone(slot);
+                     !detect_captures_ && cache->counts(block.account) && !order_.gone(slot) &&
+                     pools_.front()->where == residence::resident;
   if (!keeps || !keep(*cache, index, slot, order_.id(slot))) {
     block.become(block_kind::pending);
     free_to_store(index, order_.now(slot));
@@ -149,6 +150,8 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
   pool_state& from = pool_of(block);
   table_.erase(block.address);
   --from.blocks;
+  if (from.where == residence::suspended) [[unlikely]]
+    drop_saved(from, block.address, block.end());
   if (from.keeps_to_streams()) {
     freed = order_.now(freed.stream);  // a stamp that is passed already would untie it
   } else if (order_.add_freed(freed.stream, block.size(), least_shared,

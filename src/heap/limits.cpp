@@ -21,15 +21,24 @@ result<void> central_heap::set_limit(tag tag, bytes most) try {
   const thread_caches::stop stopped{caches_, own_cache()};
   settle_caches();
   accounts_.set_limit(tag, most.count());
-  caches_.for_each([&](thread_cache& each) {
-    mutex_.assert_held();
-    if (tag.number() < each.delta_count) each.limits[tag.number()] = accounts_.limited(tag);
-  });
-  caches_.set_reason(thread_cache::limited, accounts_.any_limit());
+  update_limits();
   placement_.emit({.kind = memory_event_kind::limit, .tag = tag.number(), .size = most.count()});
   return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory();
+}
+
+bool central_heap::is_apart(std::uint16_t tag) const noexcept {
+  return accounts_.limited(tag) || (tag < tag_pools_.size() && tag_pools_[tag] != pool_id{});
+}
+
+void central_heap::update_limits() noexcept {
+  caches_.for_each([&](thread_cache& each) {
+    mutex_.assert_held();
+    for (std::uint32_t i = 0; i < each.delta_count; ++i)
+      each.limits[i] = is_apart(static_cast<std::uint16_t>(i));
+  });
+  caches_.set_reason(thread_cache::limited, accounts_.any_limit() || !tag_pools_.empty());
 }
 
 std::uint64_t central_heap::add_callback(out_of_memory_callback callback) {

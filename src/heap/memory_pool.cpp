@@ -68,6 +68,25 @@ result<void> memory_pool::set_fallback(bool value) const {
   return owner->set_fallback(state_->id(), value);
 }
 
+result<suspend_outcome> memory_pool::suspend(const suspend_options& options) const {
+  const auto owner = owner_of(state_);
+  if (owner == nullptr) return gone(state_);
+  return owner->suspend(state_->id(), options);
+}
+
+result<resume_outcome> memory_pool::resume() const {
+  const auto owner = owner_of(state_);
+  if (owner == nullptr) return gone(state_);
+  return owner->resume(state_->id());
+}
+
+bool memory_pool::is_suspended() const {
+  const auto owner = owner_of(state_);
+  if (owner == nullptr) return false;
+  const auto suspended = owner->is_suspended(state_->id());
+  return suspended && *suspended;
+}
+
 pool_snapshot memory_pool::snapshot() const {
   const auto owner = owner_of(state_);
   return owner == nullptr ? pool_snapshot{} : owner->snapshot(state_->id());

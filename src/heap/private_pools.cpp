@@ -22,7 +22,7 @@ const pool*& scoped_pool() noexcept {
   return now;
 }
 
-pool_state* central_heap::find_pool(pool_id id) noexcept {
+pool_state* central_heap::find_pool(pool_id id) const noexcept {
   const auto entry =
       std::find_if(pools_.begin(), pools_.end(), [&](const auto& each) { return each->id == id; });
   return entry == pools_.end() ? nullptr : entry->get();
@@ -59,6 +59,7 @@ result<std::shared_ptr<pool>> central_heap::create_pool(std::string_view name,
   added.segments = options.in_segments();
   added.splits = options.splits;
   added.source = std::move(options.source);
+  added.suspendable = options.suspendable;
   try {
     return std::make_shared<pool>(weak_from_this(), added.id, added.name);
   } catch (const std::bad_alloc&) {
@@ -125,7 +126,7 @@ void central_heap::release_pool(pool_id id) noexcept {
 /// them. What cannot go now goes at the next look for room, trim or wait.
 void central_heap::sweep_pools(driver_access& driver) noexcept try {
   const auto is_over = [](const pool_state& each) {
-    return each.id != pool_id{} && each.holders == 0 && each.blocks == 0;
+    return each.id != pool_id{} && each.holders == 0 && each.blocks == 0 && !each.is_moving();
   };
   pools_to_sweep_ = false;
   if (std::none_of(pools_.begin(), pools_.end(), [&](const auto& each) { return is_over(*each); }))
@@ -134,14 +135,16 @@ void central_heap::sweep_pools(driver_access& driver) noexcept try {
   if (!poll_streams(driver, no_stream)) return;
   for (std::size_t i = 1; i < pools_.size();) {
     pool_state& each = *pools_[i];
-    if (!is_over(each) || !may_release(each)) {
+    const bool suspended = each.where == residence::suspended;  // nothing of it is in use
+    if (!is_over(each) || (!suspended && !may_release(each))) {
       ++i;
       continue;
     }
+    drop_saved(each);
     if (each.memory != nullptr) {
       retire(each);
-      static_cast<void>(each.memory->release(bytes::max(), driver.enter()));
-      if (each.memory->reserved() != 0) {
+      if (!suspended) static_cast<void>(each.memory->release(bytes::max(), driver.enter()));
+      if (each.memory->reserved() != 0 && !suspended) {
         ++i;
         continue;
       }
@@ -155,6 +158,7 @@ void central_heap::sweep_pools(driver_access& driver) noexcept try {
 }
 
 bool central_heap::may_release(const pool_state& from) const noexcept {
+  if (from.where != residence::resident) return false;
   if (!from.of_graphs()) return true;
   if (from.retains && from.blocks != 0) return false;
   if (mutated(mutation::graph_memory_without_guards)) return from.holders == 0;
@@ -176,11 +180,13 @@ result<block_handles> central_heap::handles_under(const void* pointer,
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
   WEIR_TRY_VALUE(index, find_live(pointer));
-  const pool_state& home = pool_of(blocks_[index]);
+  pool_state& home = pool_of(blocks_[index]);
   if (of && home.id != *of) return errc::foreign_pointer;
   if (!home.exportable && (of || !exportable_)) {
     return error{.code = errc::not_supported, .detail = "the memory is not exportable"};
   }
+  if (home.where != residence::resident) return errc::suspended;
+  home.handles_seen = true;
   return home.memory->handles_under(index);
 } catch (const std::bad_alloc&) {
   return no_host_memory();

@@ -3,16 +3,29 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "heap/backup.hpp"
 #include "heap/vocabulary.hpp"
 #include "weir/allocator/segment_source.hpp"
+#include "weir/allocator/suspend.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir::inline v0::heap {
 
 class central_heap;
+
+/// Whether a pool's memory is there. While it is on its way one thread changes it (suspend.cpp),
+/// and nobody else asks its store for memory.
+enum class residence : std::uint8_t { resident, suspending, suspended, resuming };
+
+/// Contents of a suspended pool, and where the host keeps them.
+struct saved_range {
+  std::uint64_t address = 0;
+  backup_piece to{};
+};
 
 /// The allocator's side of a pool.
 ///
@@ -37,6 +50,21 @@ struct pool_state {
   /// Of graphs: replays may have been queued up to here when the last holder went.
   std::vector<stamp> guards;
 
+  residence where = residence::resident;
+  std::optional<suspendable_options> suspendable;  // it is meant to be suspended
+  bool handles_seen = false;  // somebody was told its handles, and may have mapped them elsewhere
+  // While it is suspended:
+  suspended_requests requests{};   // what they do
+  std::vector<saved_range> saved;  // by address
+  host_memory_kind saved_in{};
+  bytes chunk{};  // of copies back
+
+  [[nodiscard]] std::uint64_t suspended_bytes() const noexcept {
+    return memory == nullptr ? 0 : memory->suspended_bytes();
+  }
+  [[nodiscard]] bool is_moving() const noexcept {
+    return where == residence::suspending || where == residence::resuming;
+  }
   /// Whether captured graphs know its addresses.
   [[nodiscard]] bool of_graphs() const noexcept { return of_capture || retains; }
   /// Whether what a stream freed stays that stream's: no event tells when replays are done with it.

@@ -15,6 +15,8 @@ constinit thread_local bool in_callbacks = false;
 }  // namespace
 
 result<account_number> central_heap::prepare(pool_state& pool, driver_access& driver) {
+  if (pool.where != residence::resident) [[unlikely]]
+    WEIR_TRY(await_residence(pool));
   WEIR_TRY_VALUE(account, accounts_.number_of(pool.id, current_tag()));
   WEIR_TRY(make_table_room());
   if (!blocks_.prepare(4)) return no_host_memory();
@@ -26,6 +28,7 @@ result<account_number> central_heap::prepare(pool_state& pool, driver_access& dr
                               .moves = !pool.retains,
                               .segments = pool.segments,
                               .splits = pool.splits,
+                              .suspendable = pool.suspendable.has_value(),
                               .source = pool.source};
     WEIR_TRY_VALUE(store, make_backing_store(placement_, pool.id, traits, driver.enter()));
     pool.memory = std::move(store);
@@ -101,6 +104,7 @@ result<bool> central_heap::take_pending_behind_waits(const request& wanted, cons
 result<fallback_room> central_heap::fit_in_fallback(const request& wanted) {
   for (const auto& each : pools_) {
     if (!each->is_fallback || each->memory == nullptr) continue;
+    if (each->where != residence::resident) continue;
     WEIR_TRY_VALUE(account, accounts_.number_of(each->id, current_tag()));
     const block_index room = each->memory->fit(wanted);
     if (room != no_block) return fallback_room{each.get(), account, room};

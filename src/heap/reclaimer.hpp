@@ -68,6 +68,9 @@ class reclaimer {
   [[nodiscard]] virtual result<bytes> release_from_others(const pool_state& spared, bytes most,
                                                           order::driver_access& driver) = 0;
 
+  /// Suspends the evictable pool of the lowest priority; lets go of the lock meanwhile. False:
+  /// there is none that the pool may evict.
+  [[nodiscard]] virtual result<bool> evict(pool_state& asking, order::driver_access& driver) = 0;
   /// Calls the user's callbacks, without the lock.
   [[nodiscard]] virtual result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                               bytes needed) = 0;

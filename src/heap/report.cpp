@@ -102,7 +102,7 @@ memory_report central_heap::report(bytes size, stream_slot slot) {
 
   std::map<std::uint64_t, std::uint64_t> sizes;
   for (const auto& each : pools_) {
-    if (each->memory == nullptr) continue;
+    if (each->memory == nullptr || each->memory->is_suspended()) continue;
     about.fragments += bytes{each->memory->fragments()};
     if (each->id == pool_id{}) {
       about.largest_free = bytes{each->memory->longest_fit(slot)};
@@ -123,7 +123,8 @@ memory_report central_heap::report(bytes size, stream_slot slot) {
   for (stream_slot each = 1; each <= order_.count(); ++each) {
     std::uint64_t held = 0;
     for (const auto& from : pools_)
-      if (from->memory != nullptr) held += from->memory->bound_to(each);
+      if (from->memory != nullptr && !from->memory->is_suspended())
+        held += from->memory->bound_to(each);
     if (held != 0) about.bound.push_back({order_.id(each), bytes{held}});
   }
   std::stable_sort(about.bound.begin(), about.bound.end(),
@@ -179,6 +180,7 @@ std::string memory_report::text() const {
   for (const stream_share& each : bound)
     heap::add_line(text, "  bound to stream " + std::to_string(each.stream.number()), each.size);
   if (other_pools != bytes{}) heap::add_line(text, "cached by other pools", other_pools);
+  if (stats.suspended != bytes{}) heap::add_line(text, "suspended", stats.suspended);
   heap::add_line(text, "reserved", stats.reserved.current,
                  limit == bytes::max() ? ", no limit" : ", limit " + to_string(limit));
   heap::add_line(text, "device", device_total,

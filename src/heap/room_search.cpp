@@ -34,6 +34,9 @@ result<block_index> room_search::find_room() {
     if (released) return found_on(rung::release);
     WEIR_TRY_VALUE(released_own, release_own());
     if (released_own) return found_on(rung::release);
+    WEIR_TRY_VALUE(evicted, evict());
+    if (evicted) climb(rung::eviction);
+    if (evicted) continue;
     WEIR_TRY_VALUE(helped, ask_callbacks());
     if (helped) climb(rung::callback);
     if (helped) continue;
@@ -176,6 +179,12 @@ result<bool> room_search::release_own() {
   WEIR_TRY_VALUE(released, pool_->memory->release(bytes::max(), driver_.enter()));
   if (released == bytes{}) return false;
   return grow();
+}
+
+/// Not while the stream is captured: its work cannot be waited for.
+result<bool> room_search::evict() {
+  if (capturing_) return false;
+  return heap_.evict(*pool_, driver_);
 }
 
 /// Asked again only while that frees something.

@@ -12,7 +12,8 @@ namespace weir::inline v0::heap {
 /// from anybody first, what waits last. Whenever a rung frees anything the search starts over, so
 /// that a request fails only when nothing was left to free.
 ///
-/// Lives for one request, with the heap's lock, which is dropped around callbacks of the user only.
+/// Lives for one request, with the heap's lock, which is dropped around callbacks of the user,
+/// around an eviction, and while the pool itself is suspended.
 class room_search {
  public:
   room_search(reclaimer& heap, order::driver_access& driver, const request& wanted,
@@ -61,6 +62,7 @@ class room_search {
   [[nodiscard]] result<bool> fit_in_fallback();
   [[nodiscard]] result<bool> release_elsewhere();
   [[nodiscard]] result<bool> release_own();
+  [[nodiscard]] result<bool> evict();
   [[nodiscard]] result<bool> ask_callbacks();
   [[nodiscard]] result<bool> wait_for_oldest();
 

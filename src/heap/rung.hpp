@@ -16,6 +16,7 @@ enum class rung : std::uint8_t {
   growth,               ///< memory was taken from the driver
   fallback,             ///< a pool that helps out had room
   release,              ///< cached memory was released to the driver to make room
+  eviction,             ///< evictable memory was suspended
   callback,             ///< the user's callbacks freed something
   wait,                 ///< the host waited for streams
   none,                 ///< out of memory

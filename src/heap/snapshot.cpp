@@ -8,8 +8,18 @@
 namespace weir::inline v0::heap {
 namespace {
 
-/// reserved is known to the stores; the rest follows from the ledger's figures.
-void complete(memory_stats& sums) { sums.cached = sums.reserved.current - sums.active.current; }
+/// reserved is known to the stores; the rest follows from the ledger's figures. `away` is what is
+/// handed out of suspended stores.
+void complete(memory_stats& sums, std::uint64_t away) {
+  sums.cached = sums.reserved.current + bytes{away} - sums.active.current;
+}
+
+void add_suspended(const pool_state& of, memory_stats& sums) noexcept {
+  sums.suspended = bytes{of.memory->suspended_bytes()};
+  std::uint64_t saved = 0;
+  for (const saved_range& each : of.saved) saved += each.to.size;
+  sums.backup = {bytes{saved}, bytes{saved}};
+}
 
 }  // namespace
 
@@ -17,16 +27,24 @@ memory_stats central_heap::totals() const noexcept {
   memory_stats sums;
   accounts_.total().fill(sums);
   sums.reserved = {bytes{placement_.reserved}, bytes{placement_.reserved_peak}};
-  complete(sums);
+  std::uint64_t away = 0;
   std::size_t footprint = sizeof *this + blocks_.footprint() + table_.footprint() +
                           caches_.footprint() + order_.footprint() + accounts_.footprint() +
                           pending_.footprint() + unjoined_.capacity() * sizeof(foreign_use);
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
     footprint += each->memory->footprint();
+    if (each->memory->is_suspended()) {
+      away += each->memory->handed_out();
+      sums.suspended += bytes{each->memory->suspended_bytes()};
+      continue;
+    }
     for (stream_slot slot = 1; slot <= order_.count(); ++slot)
       sums.stream_bound += bytes{each->memory->bound_to(slot)};
   }
+  complete(sums, away);
+  sums.backup = {bytes{pinned_backup_.held() + pageable_backup_.held()},
+                 bytes{pinned_backup_.peak() + pageable_backup_.peak()}};
   caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
   sums.handles_created = placement_.handles_created;
   sums.handles_moved = placement_.handles_moved;
@@ -43,10 +61,12 @@ memory_stats central_heap::pool_totals(const pool_state& of) const noexcept {
   if (const heap::ledger* const ledger = accounts_.of(of.id); ledger != nullptr) ledger->fill(sums);
   if (of.memory == nullptr) return sums;
   sums.reserved = {bytes{of.memory->reserved()}, bytes{of.memory->reserved_peak()}};
-  complete(sums);
+  add_suspended(of, sums);
+  complete(sums, of.memory->is_suspended() ? of.memory->handed_out() : 0);
+  sums.metadata = bytes{of.memory->footprint()};
+  if (of.memory->is_suspended()) return sums;
   for (stream_slot slot = 1; slot <= order_.count(); ++slot)
     sums.stream_bound += bytes{of.memory->bound_to(slot)};
-  sums.metadata = bytes{of.memory->footprint()};
   if (of.id == pool_id{})
     caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
   return sums;
@@ -56,6 +76,11 @@ memory_stats central_heap::tag_totals(tag of) const noexcept {
   memory_stats sums;
   if (const heap::ledger* const ledger = accounts_.of(of); ledger != nullptr) ledger->fill(sums);
   sums.reserved = sums.active;
+  const pool_state* const apart = pool_of(of);
+  if (apart == nullptr || apart->memory == nullptr) return sums;
+  add_suspended(*apart, sums);
+  if (apart->memory->is_suspended())
+    sums.reserved.current -= std::min(sums.active.current, bytes{apart->memory->handed_out()});
   return sums;
 }
 
@@ -114,6 +139,8 @@ void central_heap::reset_peaks() {
   settle_caches();
   accounts_.reset_peaks();
   placement_.reserved_peak = placement_.reserved;
+  pinned_backup_.reset_peak();
+  pageable_backup_.reset_peak();
   for (const auto& each : pools_)
     if (each->memory != nullptr) each->memory->reset_peak();
 }
@@ -217,10 +244,10 @@ std::string central_heap::check() {
   const memory_stats all = totals();
   expect(all.requested.current <= all.allocated.current, "requested > allocated");
   expect(all.allocated.current <= all.active.current, "allocated > active");
-  expect(all.active.current <= all.reserved.current, "active > reserved");
+  expect(all.active.current <= all.reserved.current + all.suspended, "active > reserved");
   expect(all.requested.peak <= all.allocated.peak, "peak of requested > allocated");
   expect(all.allocated.peak <= all.active.peak, "peak of allocated > active");
-  expect(all.active.peak <= all.reserved.peak, "peak of active > reserved");
+  expect(ever_suspended_ || all.active.peak <= all.reserved.peak, "peak of active > reserved");
   expect(all.active_requested.current <= all.active.current, "requested of active > active");
   expect(all.active_requested.peak <= all.active.peak, "peak of requested of active > active");
   expect(blocks_at_reset_ + all.allocations - all.frees == all.blocks.current,
@@ -235,6 +262,9 @@ std::string central_heap::check() {
     if (each->memory == nullptr) continue;
     handed_out += each->memory->handed_out();
     reserved += each->memory->reserved();
+    expect(
+        each->memory->is_suspended() == (each->where == residence::suspended) || each->is_moving(),
+        "a pool and its store differ about being suspended");
     wrong += each->memory->check();
   }
   expect(bytes{handed_out} == all.active.current + all.thread_cached,

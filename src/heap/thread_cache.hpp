@@ -99,12 +99,13 @@ class alignas(64) thread_cache {
   static stream_bins nothing;
 
   // Why the owner must leave the fast path: for the lock ...
-  static constexpr std::uint32_t stopped = 1;    ///< somebody looks into it
-  static constexpr std::uint32_t closed = 2;     ///< the allocator is
-  static constexpr std::uint32_t capturing = 4;  ///< ask whether the stream is being captured
+  static constexpr std::uint32_t stopped = 1;     ///< somebody looks into it
+  static constexpr std::uint32_t closed = 2;      ///< the allocator is
+  static constexpr std::uint32_t capturing = 4;   ///< ask whether the stream is being captured
+  static constexpr std::uint32_t suspended = 64;  ///< the allocator's own memory is
   // ... or for the one that looks more closely.
   static constexpr std::uint32_t observed = 8;  ///< somebody listens
-  static constexpr std::uint32_t limited = 16;  ///< a tag has a limit
+  static constexpr std::uint32_t limited = 16;  ///< a tag has a limit, or a pool of its own
   static constexpr std::uint32_t fenced = 32;   ///< the kernel has no membarrier
   static constexpr std::uint32_t closer_look = observed | limited | fenced;
 
@@ -240,7 +241,7 @@ class alignas(64) thread_cache {
 
   std::vector<std::unique_ptr<stream_bins>> tables;
   std::vector<account_delta> delta_storage;
-  std::vector<bool> limits;       // by account: counted centrally, because its tag has a limit
+  std::vector<bool> limits;  // by account: not served here, because its tag has a limit or pool
   stream_id per_thread_stream{};  // the id of the owner's per-thread stream, once asked
   std::uint64_t clock = 0;
   std::array<block_index, 8> left_elsewhere{};  // see left_before()

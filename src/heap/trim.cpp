@@ -92,6 +92,7 @@ result<bytes> central_heap::empty_cache(pool_id id) try {
   pool_state* const pool = find_pool(id);
   if (pool == nullptr) return errc::closed;
   if (pool->memory == nullptr || pool->of_capture) return bytes{};
+  if (pool->where != residence::resident) return bytes{};
   driver_access driver{device_};
   WEIR_TRY(driver.entered());
   std::vector<stamp> replays;  // may have been queued on any stream

@@ -36,6 +36,10 @@ std::string_view name(memory_event_kind kind) noexcept {
       return "pool_released";
     case memory_event_kind::limit:
       return "limit";
+    case memory_event_kind::suspended:
+      return "suspended";
+    case memory_event_kind::resumed:
+      return "resumed";
   }
   return "unknown";
 }

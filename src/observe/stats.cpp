@@ -42,7 +42,10 @@ std::string to_string(const memory_stats& stats) {
       .add("handles_released", stats.handles_released)
       .add("waits", stats.waits)
       .add("events", stats.events)
-      .add("metadata", stats.metadata);
+      .add("metadata", stats.metadata)
+      .next_line()
+      .add("suspended", stats.suspended)
+      .add("backup", stats.backup);
   return std::move(members).text();
 }
 

@@ -30,7 +30,9 @@ namespace weir::inline v0::placement {
 ///
 /// Always true (check() verifies it): the blocks cover the arena from its base to its end without
 /// gaps; a byte of a block that is no hole lies under a handle at its current place; no retained
-/// mapping lies under anything but a hole; handed out + free = reserved.
+/// mapping lies under anything but a hole; handed out + free = reserved, with what is suspended.
+///
+/// While it is suspended, its handles keep their places and lack their memory.
 ///
 /// fit() and free() cost some tens of nanoseconds, whatever the number of blocks. The other
 /// calls walk all blocks and make driver calls.
@@ -54,6 +56,11 @@ class arena final : public backing_store {
   [[nodiscard]] result<bytes> release(bytes most, const context_scope& bound) override;
   [[nodiscard]] result<void> grant(const vmm::access& peer, const context_scope& bound) override;
   result<void> close(const context_scope& bound) override;
+  [[nodiscard]] bool can_be_suspended() const noexcept override { return true; }
+  [[nodiscard]] result<suspension> plan_suspend() const override;
+  [[nodiscard]] result<suspension> plan_resume() override;
+  void apply(const suspension& plan, bool suspended) noexcept override;
+  [[nodiscard]] std::uint64_t suspended_bytes() const noexcept override;
 
   [[nodiscard]] std::uint64_t bound_to(stream_slot stream) const noexcept override;
   [[nodiscard]] std::uint64_t longest_fit(stream_slot stream) const noexcept override;
@@ -75,6 +82,7 @@ class arena final : public backing_store {
     std::uint32_t slot = 0;  // first slot of the current place
     std::uint32_t slots = 0;
     std::uint32_t retained = 0;  // mappings left behind
+    bool away = false;           // suspended: not mapped, and mostly without memory
   };
   struct slot {
     handle_number current = 0;
@@ -249,6 +257,9 @@ class arena final : public backing_store {
   [[nodiscard]] bool may_be_released(const block& run) const noexcept;
   [[nodiscard]] result<bool> release_handle(handle_number number, block_index run,
                                             const context_scope& bound);
+
+  // arena_suspend.cpp
+  [[nodiscard]] std::vector<block_index> free_places() const;
 
   // arena_commit.cpp: entering it
   [[nodiscard]] block_index commit(room_plan& room, const request& wanted) noexcept;

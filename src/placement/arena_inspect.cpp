@@ -18,6 +18,7 @@ std::uint64_t arena::longest_fit(stream_slot stream) const noexcept {
 }
 
 std::uint64_t arena::fragments() const noexcept {
+  if (suspended_) return 0;
   std::uint64_t whole = 0;
   const block_store& blocks = shared_.blocks;
   for (block_index at = first_; at != no_block;) {
@@ -73,6 +74,7 @@ void arena::describe(pool_snapshot& into) const {
     switch (there.is()) {
       case block_kind::run:
         info.state = there.stream == no_stream ? block_state::free : block_state::stream_bound;
+        if (suspended_) info.state = block_state::hole;
         break;
       case block_kind::hole:
       case block_kind::stuck:
@@ -89,14 +91,16 @@ void arena::describe(pool_snapshot& into) const {
         info.state = block_state::live;
         break;
     }
+    info.suspended = suspended_ && info.state != block_state::hole;
     if (there.stream != no_stream && info.state != block_state::hole)
       info.stream = shared_.order.id(there.stream);
     into.blocks.push_back(info);
   }
   for (std::uint64_t i = 0; i < slots_.size(); ++i) {
     const handle& there = handles_[slots_[i].current];
-    if (slots_[i].current != 0 && there.slot == i)
-      into.physical.push_back({address_of(i), bytes{there.slots * slot_size_}});
+    if (slots_[i].current == 0 || there.slot != i) continue;
+    auto& list = there.memory.handle != 0 ? into.physical : into.suspended;
+    list.push_back({address_of(i), bytes{there.slots * slot_size_}});
   }
 }
 
@@ -168,7 +172,10 @@ std::string arena::check() const {
   }
   if (holes != 0) complain("a list that misses holes", expected);
   if (out != handed_out_) complain("a wrong sum of what is handed out", expected);
-  if (out + free_bytes != reserved_) complain("handed out + free is not reserved", expected);
+  std::uint64_t gone = 0;
+  for (const handle& each : handles_)
+    if (each.memory.handle == 0) gone += each.slots * slot_size_;
+  if (out + free_bytes != reserved_ + gone) complain("handed out + free is not reserved", expected);
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     if (owners_[i]->runs.total() != by_owner[i])
       complain("a wrong sum of an owner's runs", expected);
@@ -192,12 +199,15 @@ std::string arena::check() const {
   for (std::size_t number = 1; number < handles_.size(); ++number) {
     const handle& each = handles_[number];
     physical += each.slots * slot_size_;
+    if (each.away && !suspended_) complain("a handle is away from a store that is not", expected);
+    if (each.memory.handle == 0 && each.slots != 0 && !each.away)
+      complain("a handle without memory", address_of(each.slot));
     if (each.retained != retained[number])
       complain("a wrong count of mappings", address_of(each.slot));
     for (std::uint32_t i = each.slot; i < each.slot + each.slots; ++i)
       if (slots_[i].current != number) complain("a handle that is not where it is", address_of(i));
   }
-  if (physical != reserved_) complain("a wrong sum of handles", expected);
+  if (physical != reserved_ + gone) complain("a wrong sum of handles", expected);
   return wrong;
 }
 

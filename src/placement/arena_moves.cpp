@@ -424,6 +424,7 @@ result<void> arena::grant(const vmm::access& peer, const context_scope& bound) {
                                            : there.retained != 0 && there.retained_offset == 0;
     if (!begins) continue;
     const handle& mapped = handles_[there.current != 0 ? there.current : there.retained];
+    if (there.current != 0 && mapped.away) continue;  // it gets its rights when it comes back
     WEIR_TRY(vmm::set_access(bound, address_of(at), bytes{mapped.slots * slot_size_}, {&peer, 1}));
   }
   return {};
@@ -441,8 +442,8 @@ result<void> arena::close(const context_scope& bound) {
   }
   for (const handle& each : handles_) {
     if (each.slots == 0) continue;
-    note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
-    note(vmm::release(bound, each.memory));
+    if (!each.away) note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
+    if (each.memory.handle != 0) note(vmm::release(bound, each.memory));
   }
   for (block_index at = first_; at != no_block;) {
     const block& there = shared_.blocks[at];
@@ -465,6 +466,7 @@ result<void> arena::close(const context_scope& bound) {
   last_owner_ = no_stream;
   remove_reserved(reserved_);
   handed_out_ = 0;
+  suspended_ = false;
   note(range_.close());
   return first_failure;
 }

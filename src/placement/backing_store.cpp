@@ -22,12 +22,13 @@ result<std::unique_ptr<backing_store>> make_backing_store(placement_context& sha
   }
   // Segments do not move, either; but an arena grows in any capture, and gives room at an address.
   const bool stays = !traits.moves && shared.device.capabilities().virtual_memory;
-  if (is_classic(traits.policy) && !traits.exportable && !stays) {
+  if (is_classic(traits.policy) && !traits.exportable && !stays && !traits.suspendable) {
     return make_torch_segments(
         shared, pool, {.expandable = traits.policy == placement_policy::classic_expandable}, bound);
   }
   growth_rules rules = growth_rules::of(traits.policy);
   rules.moves = rules.moves && traits.moves;
+  if (traits.suspendable) rules = rules.for_suspension();
   if (traits.one_slot_handles) {
     rules.largest_handle = 0;
     rules.unit_share = 0;

@@ -9,6 +9,7 @@
 
 #include "order/stream_order.hpp"
 #include "placement/block.hpp"
+#include "placement/suspension.hpp"
 #include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
 #include "weir/base/bytes.hpp"
@@ -36,6 +37,8 @@ struct placement_context {
   /// What was reserved when the driver last refused more; no bound once it gave more than that.
   std::uint64_t refused_at = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t reserved_peak = 0;
+  /// Memory that stores are being resumed with, not reserved yet; it counts against the limit.
+  std::uint64_t pledged = 0;
   std::uint64_t handles_created = 0;
   std::uint64_t handles_moved = 0;
   std::uint64_t handles_returned = 0;
@@ -69,7 +72,8 @@ struct placement_context {
     emit({.kind = memory_event_kind::wait, .stream = order.id(waiter), .other = order.id(other)});
   }
   [[nodiscard]] bool may_reserve(std::uint64_t more) const noexcept {
-    return reserved <= reserved_limit && more <= reserved_limit - reserved;
+    const std::uint64_t taken = reserved + pledged;
+    return taken <= reserved_limit && more <= reserved_limit - taken;
   }
   /// Whether less than 1 GiB, or less than an eighth, is left of what there is: of the limit, or of
   /// the device, as far as the driver gave it. Arenas are then careful with what is left.
@@ -154,6 +158,22 @@ class backing_store {
   /// all is attempted.
   virtual result<void> close(const context_scope& bound) = 0;
 
+  // --- Suspended stores: see suspension.hpp ------------------------------------------------------
+  //
+  // From plan_suspend() to the apply() that ends it, while the store is suspended, and until it is
+  // resumed, of the calls above only prepare_free(), free(), retire() and close() may be made.
+
+  [[nodiscard]] virtual bool can_be_suspended() const noexcept { return false; }
+  /// What would have to go and what would have to be saved. All work on the memory is done.
+  [[nodiscard]] virtual result<suspension> plan_suspend() const { return errc::not_supported; }
+  /// What has to come back: places under blocks. Others become addresses without memory.
+  [[nodiscard]] virtual result<suspension> plan_resume() { return errc::not_supported; }
+  /// A plan was carried out, or as much of it as it says; the store is suspended now, or not.
+  virtual void apply(const suspension& /*plan*/, bool /*suspended*/) noexcept {}
+  [[nodiscard]] bool is_suspended() const noexcept { return suspended_; }
+  /// The memory that plan_resume() would lack. Walks.
+  [[nodiscard]] virtual std::uint64_t suspended_bytes() const noexcept { return 0; }
+
   [[nodiscard]] std::uint64_t reserved() const noexcept { return reserved_; }
   [[nodiscard]] std::uint64_t reserved_peak() const noexcept { return reserved_peak_; }
   void reset_peak() noexcept { reserved_peak_ = reserved_; }
@@ -194,6 +214,7 @@ class backing_store {
   std::uint64_t reserved_ = 0;
   std::uint64_t reserved_peak_ = 0;
   std::uint64_t handed_out_ = 0;
+  bool suspended_ = false;
 };
 
 /// Whether the policy is one of PyTorch's, with segments instead of an arena.
@@ -210,6 +231,8 @@ struct store_traits {
   bool moves = true;      // false: where a handle is mapped it stays, whatever the policy
   bool segments = false;  // PyTorch's fixed ones, whatever the policy
   bool splits = true;     // of segments: whether they are divided
+  /// It will be suspended and resumed, which costs by the handle: they are large.
+  bool suspendable = false;
   std::shared_ptr<segment_source> source{};  // of segments; null: the driver
 };
 

@@ -73,6 +73,18 @@ struct growth_rules {
     return {};
   }
 
+  /// The same for memory that is suspended and resumed: what a handle costs then is paid every
+  /// time, and a request's own handles go and come with it.
+  [[nodiscard]] constexpr growth_rules for_suspension() const noexcept {
+    constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+    growth_rules rules = *this;
+    rules.handle_scale = 32 * mib;
+    rules.largest_handle = 64 * mib;
+    rules.reserved_share = 16;
+    rules.request_share = 1;
+    return rules;
+  }
+
   /// What growth at the arena's end is rounded up to.
   [[nodiscard]] constexpr std::uint64_t unit_at(std::uint64_t reserved,
                                                 std::uint64_t slot) const noexcept {

@@ -25,7 +25,8 @@ cause cause_of_rung(heap::rung rung) noexcept {
       return cause::growth;
     case heap::rung::fallback:
     case heap::rung::release:
-    case heap::rung::callback:  // a replay has none
+    case heap::rung::eviction:  // a replay has none of these
+    case heap::rung::callback:
       return cause::release;
     case heap::rung::wait:
       return cause::wait;

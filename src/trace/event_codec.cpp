@@ -15,7 +15,7 @@
 namespace weir::inline v0::trace {
 namespace {
 
-constexpr unsigned last_kind = static_cast<unsigned>(trace_kind::marker);
+constexpr unsigned last_kind = static_cast<unsigned>(trace_kind::resumed);
 
 bool is_of_block(trace_kind kind) noexcept {
   return kind == trace_kind::deallocate || kind == trace_kind::reusable ||

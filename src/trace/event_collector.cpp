@@ -55,9 +55,9 @@ constexpr std::array kinds = {
     trace_kind::wait,        trace_kind::reserve,       trace_kind::move,
     trace_kind::release,     trace_kind::out_of_memory, trace_kind::capture_begin,
     trace_kind::capture_end, trace_kind::pool_created,  trace_kind::pool_released,
-    trace_kind::limit,
+    trace_kind::limit,       trace_kind::suspended,     trace_kind::resumed,
 };
-static_assert(kinds.size() == static_cast<std::size_t>(memory_event_kind::limit) + 1);
+static_assert(kinds.size() == static_cast<std::size_t>(memory_event_kind::resumed) + 1);
 
 }  // namespace
 

@@ -42,9 +42,9 @@ std::uint32_t crc32(std::string_view bytes, std::uint32_t before) noexcept {
   return ~value;
 }
 
-std::string file_header() {
+std::string file_header(std::uint32_t version) {
   std::string header{magic};
-  put32(header, format_version);
+  put32(header, version);
   put32(header, crc32(header));
   return header;
 }

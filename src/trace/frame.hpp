@@ -14,7 +14,9 @@
 namespace weir::inline v0::trace {
 
 inline constexpr std::string_view magic = "\x89WEIR\r\n\x1a";
-inline constexpr std::uint32_t format_version = 1;
+inline constexpr std::uint32_t format_version = 2;
+/// The same without the events of suspended memory.
+inline constexpr std::uint32_t first_version = 1;
 /// Magic, version, checksum.
 inline constexpr std::size_t file_header_size = 16;
 inline constexpr std::size_t frame_header_size = 20;
@@ -28,7 +30,7 @@ enum class frame_codec : std::uint8_t { stored = 0, zstd = 1 };
 /// The CRC-32 of zlib, gzip and PNG.
 [[nodiscard]] std::uint32_t crc32(std::string_view bytes, std::uint32_t before = 0) noexcept;
 
-[[nodiscard]] std::string file_header();
+[[nodiscard]] std::string file_header(std::uint32_t version = format_version);
 
 /// Appends a frame to `out`; compressed if there is a library, a level, and something to gain.
 void put_frame(std::string& out, frame_kind kind, std::uint32_t records, std::string_view content,

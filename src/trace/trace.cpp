@@ -41,6 +41,10 @@ std::string_view name(trace_kind kind) noexcept {
       return "limit";
     case trace_kind::marker:
       return "marker";
+    case trace_kind::suspended:
+      return "suspended";
+    case trace_kind::resumed:
+      return "resumed";
   }
   return {};
 }

@@ -140,12 +140,13 @@ result<recording> read_trace_with(std::string_view bytes, const trace_limits& li
     empty.damage = {bytes.size(), "the file is cut in its header"};
     return empty;
   }
-  if (const std::uint32_t version = version_of(bytes); version != format_version) {
+  const std::uint32_t version = version_of(bytes);
+  if (version < first_version || version > format_version) {
     return error{.code = errc::bad_version,
                  .detail = "the trace has version " + std::to_string(version) + ", not " +
-                           std::to_string(format_version)};
+                           std::to_string(first_version) + " to " + std::to_string(format_version)};
   }
-  if (bytes.substr(0, file_header_size) != file_header())
+  if (bytes.substr(0, file_header_size) != file_header(version))
     return error{.code = errc::invalid_argument, .detail = "the trace's header is damaged"};
   return trace_reader{bytes, limits, library}.read();
 }

@@ -89,7 +89,8 @@ TEST(print, memory_stats) {
             "cached 0 B, thread_cached 0 B, pending 0 B, stream_bound 0 B\n"
             "allocations 0, frees 0, hits 0, heap_hits 0, misses 0, failures 0\n"
             "handles_created 0, handles_moved 0, handles_returned 0, handles_released 0, "
-            "waits 0, events 0, metadata 0 B");
+            "waits 0, events 0, metadata 0 B\n"
+            "suspended 0 B, backup 0 B (peak 0 B)");
   stats.requested = {1000_B, 2_KiB};
   stats.allocated = {1_KiB, 2_KiB};
   stats.active = {1536_B, 2_KiB};
@@ -114,6 +115,8 @@ TEST(print, memory_stats) {
   stats.waits = 16;
   stats.events = 17;
   stats.metadata = 18_KiB;
+  stats.suspended = 19_KiB;
+  stats.backup = {20_KiB, 21_KiB};
   EXPECT_EQ(to_string(stats),
             "requested 1000 B (peak 2 KiB), allocated 1 KiB (peak 2 KiB), "
             "active 1.5 KiB (peak 2 KiB), reserved 2 MiB (peak 4 MiB), blocks 1 (peak 2)\n"
@@ -121,7 +124,8 @@ TEST(print, memory_stats) {
             "cached 2 MiB, thread_cached 512 B, pending 256 B, stream_bound 1 KiB\n"
             "allocations 10, frees 9, hits 6, heap_hits 3, misses 1, failures 11\n"
             "handles_created 12, handles_moved 13, handles_returned 14, handles_released 15, "
-            "waits 16, events 17, metadata 18 KiB");
+            "waits 16, events 17, metadata 18 KiB\n"
+            "suspended 19 KiB, backup 20 KiB (peak 21 KiB)");
   EXPECT_EQ(streamed(stats), to_string(stats));
   memory_stats other = stats;
   EXPECT_EQ(other, stats);

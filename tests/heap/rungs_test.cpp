@@ -135,6 +135,9 @@ class scripted_heap final : public heap::reclaimer {
     EXPECT_EQ(most, 1536_B);
     return script_.answer("release others", 2_MiB, 0_B);
   }
+  result<bool> evict(pool_state&, order::driver_access&) override {
+    return script_.answer("evict", true, false);
+  }
   result<heap::callback_answer> ask_callbacks(pool_state&, heap::thread_cache*,
                                               bytes needed) override {
     EXPECT_EQ(needed, 1536_B);
@@ -187,12 +190,25 @@ class rungs_test : public graph_test {
   result<block_index> search() { return search(pool, {}, &cache); }
 
   /// All rungs of the allocator's own pool, none of which helps.
-  static inline const names all = {"prepare",        "leftovers", "fit",
-                                   "retire",         "flush own", "flush others",
-                                   "prefers growth", "rearrange", "rearrange behind waits",
-                                   "pending",        "grow",      "fallback",
-                                   "sweep",          "grow",      "release others",
-                                   "release own",    "callbacks", "wait"};
+  static inline const names all = {"prepare",
+                                   "leftovers",
+                                   "fit",
+                                   "retire",
+                                   "flush own",
+                                   "flush others",
+                                   "prefers growth",
+                                   "rearrange",
+                                   "rearrange behind waits",
+                                   "pending",
+                                   "grow",
+                                   "fallback",
+                                   "sweep",
+                                   "grow",
+                                   "release others",
+                                   "release own",
+                                   "evict",
+                                   "callbacks",
+                                   "wait"};
   /// The rungs up to one, and what follows.
   static names up_to(const std::string& rung, const names& rest = {}) {
     names some{all.begin(), std::find(all.begin(), all.end(), rung) + 1};
@@ -297,11 +313,13 @@ TEST_F(rungs_test, others_release_until_that_is_enough) {
   EXPECT_THAT(plan.asked, ElementsAreArray(up_to("release own", {"grow"})));
   plan.succeeds = {{"release own", 1}};
   EXPECT_EQ(search().value(), no_block);
-  EXPECT_THAT(plan.asked, ElementsAreArray(up_to("release own", {"grow", "callbacks", "wait"})));
+  EXPECT_THAT(plan.asked,
+              ElementsAreArray(up_to("release own", {"grow", "evict", "callbacks", "wait"})));
   plan.succeeds = {};
   heap.releases = false;  // what a graph may use
   EXPECT_EQ(search().value(), no_block);
-  EXPECT_THAT(plan.asked, ElementsAreArray(up_to("release others", {"callbacks", "wait"})));
+  EXPECT_THAT(plan.asked,
+              ElementsAreArray(up_to("release others", {"evict", "callbacks", "wait"})));
 }
 
 TEST_F(rungs_test, what_may_have_helped_starts_the_search_anew) {
@@ -316,6 +334,16 @@ TEST_F(rungs_test, what_may_have_helped_starts_the_search_anew) {
     EXPECT_EQ(search().value(), room);
     EXPECT_THAT(plan.asked, ElementsAreArray(up_to("callbacks", {"prepare", "leftovers", "fit"})));
   }
+}
+
+TEST_F(rungs_test, what_is_evicted_makes_room_before_callbacks_are_asked) {
+  plan.succeeds = {{"evict", 1}, {"grow", 3}};
+  EXPECT_EQ(search().value(), room);
+  names expected = up_to("evict");
+  const names again = up_to("grow");
+  expected.insert(expected.end(), again.begin(), again.end());
+  EXPECT_THAT(plan.asked, ElementsAreArray(expected));
+  EXPECT_TRUE(missed);
 }
 
 TEST_F(rungs_test, callbacks_are_asked_again_while_that_frees_something) {
@@ -345,7 +373,8 @@ TEST_F(rungs_test, a_driver_without_memory_is_no_room_and_any_other_failure_an_e
     EXPECT_EQ(code_of(search()), errc::no_host_memory);
     EXPECT_THAT(plan.asked, ElementsAreArray(up_to(rung)));
   }
-  for (const char* const rung : {"retire", "pending", "release others", "release own", "wait"}) {
+  for (const char* const rung :
+       {"retire", "pending", "release others", "release own", "evict", "wait"}) {
     plan.fails = {{rung, errc::out_of_memory}};
     EXPECT_EQ(code_of(search()), errc::out_of_memory);
     EXPECT_THAT(plan.asked, ElementsAreArray(up_to(rung)));
@@ -367,7 +396,7 @@ TEST_F(rungs_test, caches_are_flushed_for_a_private_pool_only_when_others_releas
   EXPECT_THAT(plan.asked,
               ElementsAre("prepare apart", "fit", "retire", "prefers growth", "rearrange",
                           "rearrange behind waits", "pending", "grow", "flush all", "sweep", "grow",
-                          "release others", "release own", "callbacks", "wait"));
+                          "release others", "release own", "evict", "callbacks", "wait"));
   EXPECT_EQ(account, 41u);
 }
 
@@ -405,7 +434,7 @@ TEST_F(rungs_test, a_captured_stream_gets_the_captures_pool_and_waits_for_nobody
 TEST_F(rungs_test, a_pool_that_was_chosen_serves_captures_too) {
   EXPECT_EQ(search(pool, capture_status::active, &cache, true).value(), no_block);
   names expected = all;
-  for (const char* const left_out : {"rearrange behind waits", "pending", "wait"})
+  for (const char* const left_out : {"rearrange behind waits", "pending", "evict", "wait"})
     std::erase(expected, left_out);
   EXPECT_THAT(plan.asked, ElementsAreArray(expected));
   EXPECT_EQ(searched, &pool);
@@ -414,7 +443,7 @@ TEST_F(rungs_test, a_pool_that_was_chosen_serves_captures_too) {
 TEST_F(rungs_test, a_broken_capture_changes_no_pool_and_waits_for_nobody) {
   EXPECT_EQ(search(pool, capture_status::invalidated, &cache).value(), no_block);
   names expected = all;
-  for (const char* const left_out : {"rearrange behind waits", "pending", "wait"})
+  for (const char* const left_out : {"rearrange behind waits", "pending", "evict", "wait"})
     std::erase(expected, left_out);
   EXPECT_THAT(plan.asked, ElementsAreArray(expected));
   EXPECT_EQ(search(pool, capture_status::none, &cache).value(), no_block);
@@ -423,13 +452,14 @@ TEST_F(rungs_test, a_broken_capture_changes_no_pool_and_waits_for_nobody) {
 
 TEST_F(rungs_test, a_pool_that_retains_asks_no_stream_in_a_capture) {
   apart.retains = true;
-  const names outside = {"prepare apart",  "fit",         "retire",    "rearrange",
-                         "grow",           "flush all",   "sweep",     "grow",
-                         "release others", "release own", "callbacks", "wait"};
+  const names outside = {"prepare apart", "fit",       "retire", "rearrange",      "grow",
+                         "flush all",     "sweep",     "grow",   "release others", "release own",
+                         "evict",         "callbacks", "wait"};
   EXPECT_EQ(search(apart, capture_status::none, nullptr, true).value(), no_block);
   EXPECT_THAT(plan.asked, ElementsAreArray(outside));
   names inside = outside;
-  for (const char* const left_out : {"retire", "sweep", "wait"}) std::erase(inside, left_out);
+  for (const char* const left_out : {"retire", "sweep", "evict", "wait"})
+    std::erase(inside, left_out);
   EXPECT_EQ(search(apart, capture_status::active, nullptr, true).value(), no_block);
   EXPECT_THAT(plan.asked, ElementsAreArray(inside));
 }

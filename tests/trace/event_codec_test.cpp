@@ -149,7 +149,7 @@ TEST(event_encoder, refuses_what_the_tables_do_not_have) {
   EXPECT_EQ(refusal({.other = 8, .kind = allocate}), "");  // a stack's number plus one
   EXPECT_EQ(refusal({.other = 9, .kind = allocate}), "event 0: a stack is not in the table");
   EXPECT_EQ(refusal({.kind = trace_kind{0}}), "event 0: there is no such kind of event");
-  EXPECT_EQ(refusal({.kind = trace_kind{16}}), "event 0: there is no such kind of event");
+  EXPECT_EQ(refusal({.kind = trace_kind{18}}), "event 0: there is no such kind of event");
   EXPECT_EQ(refusal({.other = 99, .kind = reserve}), "") << "which it does not mean";
 }
 
@@ -301,7 +301,7 @@ TEST(event_decoder, refuses_numbers_that_do_not_fit) {
 
 TEST(event_decoder, refuses_kinds_and_units_that_are_none) {
   EXPECT_EQ(decoded(columns{.kinds = {'\0'}}), "there is no such kind of event");
-  EXPECT_EQ(decoded(columns{.kinds = "\x10"}), "there is no such kind of event");
+  EXPECT_EQ(decoded(columns{.kinds = "\x12"}), "there is no such kind of event");
   EXPECT_EQ(decoded(columns{.unit = 0}), "there is no such unit of time");
   EXPECT_EQ(decoded(columns{.unit = 2}), "there is no such unit of time");
   EXPECT_EQ(decoded(columns{.unit = 1'000'000, .times = "\x01"}), "0.001000000 s reserve\n");

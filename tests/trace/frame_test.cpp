@@ -67,7 +67,8 @@ std::string read_first(const std::string& file) {
 }
 
 TEST(frame, is_written_byte_by_byte_as_documented) {
-  EXPECT_EQ(trace::file_header(), "\x89WEIR\r\n\x1a\x01\0\0\0\x5a\x7c\x3f\x98"sv);
+  EXPECT_EQ(trace::file_header(), "\x89WEIR\r\n\x1a\x02\0\0\0\xb4\xd3\x8a\x8a"sv);
+  EXPECT_EQ(trace::file_header(1), "\x89WEIR\r\n\x1a\x01\0\0\0\x5a\x7c\x3f\x98"sv);
   std::string out = "before";
   trace::put_frame(out, frame_kind::names, 0x01020304, "abc", nullptr, 3);
   const std::string header{"\x01\0\0\0\x04\x03\x02\x01\x03\0\0\0\x03\0\0\0", 16};

@@ -186,9 +186,9 @@ TEST_F(recorder_test, writes_of_each_kind_what_it_says) {
   send(sent::allocate, 0);
   send(sent::record_stream);
   send(sent::deallocate, 0);
-  for (const sent each :
-       {sent::wait, sent::reserve, sent::move, sent::release, sent::out_of_memory,
-        sent::capture_begin, sent::capture_end, sent::pool_created, sent::pool_released})
+  for (const sent each : {sent::wait, sent::reserve, sent::move, sent::release, sent::out_of_memory,
+                          sent::capture_begin, sent::capture_end, sent::pool_created,
+                          sent::pool_released, sent::suspended, sent::resumed})
     send(each);
   recorder->on_event({.kind = sent::limit, .size = 9});
   const auto read = stop_and_read(*recorder);
@@ -211,7 +211,7 @@ TEST_F(recorder_test, writes_of_each_kind_what_it_says) {
   expect(wait, 1, 2);
   for (const trace_kind each : {reserve, move, trace_kind::release}) expect(each, 0);
   for (const trace_kind each : {out_of_memory, capture_begin, capture_end}) expect(each, 1);
-  for (const trace_kind each : {pool_created, pool_released}) expect(each, 0);
+  for (const trace_kind each : {pool_created, pool_released, suspended, resumed}) expect(each, 0);
   expected.push_back({.size = 9, .kind = limit});
   EXPECT_EQ(events_of(read), expected);
 }

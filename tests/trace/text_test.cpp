@@ -36,13 +36,14 @@ TEST(trace_text, every_kind_has_a_name) {
   const char* const names[] = {"allocate",      "deallocate",    "reusable",    "record_stream",
                                "wait",          "reserve",       "move",        "release",
                                "out_of_memory", "capture_begin", "capture_end", "pool_created",
-                               "pool_released", "limit",         "marker"};
+                               "pool_released", "limit",         "marker",      "suspended",
+                               "resumed"};
   unsigned number = 0;
   for (const char* const each : names) {
     EXPECT_EQ(name(static_cast<trace_kind>(++number)), each);
     EXPECT_EQ(to_string(static_cast<trace_kind>(number)), each);
   }
-  EXPECT_EQ(static_cast<trace_kind>(number), trace_kind::marker);
+  EXPECT_EQ(static_cast<trace_kind>(number), trace_kind::resumed);
   EXPECT_EQ(name(trace_kind{}), "");
 }
 

@@ -363,7 +363,7 @@ TEST(trace_file, refuses_what_is_none) {
   later.replace(8, 4, "\x04\x03\x02\x01");
   const auto refused = read_trace_from(later);
   EXPECT_EQ(refused.code(), errc::bad_version);
-  EXPECT_EQ(refused.error().detail, "the trace has version 16909060, not 1");
+  EXPECT_EQ(refused.error().detail, "the trace has version 16909060, not 1 to 2");
   std::string damaged = trace::file_header();
   damaged[12] = static_cast<char>(damaged[12] ^ 1);
   EXPECT_EQ(read_trace_from(damaged).error().detail, "the trace's header is damaged");

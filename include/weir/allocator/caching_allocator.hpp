@@ -26,6 +26,7 @@
 #include "weir/allocator/graph_memory.hpp"
 #include "weir/allocator/memory_pool.hpp"
 #include "weir/allocator/snapshot.hpp"
+#include "weir/allocator/suspend.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
@@ -214,6 +215,43 @@ class WEIR_API caching_allocator {
   /// destroyed that is not a weir::stream (which does it by itself): the driver does not survive
   /// being asked about a stream that is gone.
   result<void> release_stream(const stream_ref& stream) const;
+
+  // --- Suspending -------------------------------------------------------------------------------
+  //
+  // docs/suspend.md tells what happens in which order, what a failure leaves, and what it costs.
+
+  /// Requests with this tag, outside captures and without a pool of their own, get memory of a
+  /// private pool from now on, so that the tag can be suspended and drags nothing along. What was
+  /// allocated with it before stays where it is. Once declared, later calls change the options.
+  /// Such requests take the allocator's lock; threads cache none of it. invalid_argument: the tag
+  /// has no name; not_supported: the device has no virtual memory.
+  result<void> declare_suspendable(weir::tag of, const suspendable_options& options = {}) const;
+  /// Gives the physical memory of the tag's pool back to the driver, after waiting for all work
+  /// that was queued in the device's context before. Blocks stay live and keep their addresses,
+  /// which nothing may use until resume(). Of a tag that is suspended already it does nothing.
+  /// After an error everything is as it was, but where a release failed twice: then the tag is
+  /// suspended, and calling again tries the release once more.
+  ///
+  /// not_found: the tag was not declared; capture_forbidden: a stream is being captured;
+  /// no_host_memory: for the contents; not_supported: somebody was given handles of the memory
+  /// (handles_under()).
+  result<suspend_outcome> suspend(weir::tag of, const suspend_options& options = {}) const;
+  /// The same of everything: the allocator's own memory and all pools. Pools made of segments stay,
+  /// and are counted in the outcome. not_supported: the policy is a classic one.
+  result<suspend_outcome> suspend(const suspend_options& options = {}) const;
+  /// Brings it back, to the same addresses, with the contents that were kept. What others of this
+  /// allocator cache is released for it, and what is evictable may be evicted. All or nothing:
+  /// after an error (out_of_memory with a report in `detail`) it is suspended, and can be resumed
+  /// later. Of what is not suspended it does nothing.
+  result<resume_outcome> resume(weir::tag of) const;
+  result<resume_outcome> resume() const;
+  /// Whether the tag is suspended; false also if it was not declared.
+  [[nodiscard]] bool is_suspended(weir::tag of) const;
+  /// Gets host memory for so much contents ahead, which takes a second for 2 GiB where it is
+  /// pinned.
+  result<void> reserve_backup(bytes size, host_memory_kind kind = host_memory_kind::pinned) const;
+  /// Gives host memory back that holds no contents. Returns how much.
+  result<bytes> trim_backup() const;
 
   // --- Limits -----------------------------------------------------------------------------------
 

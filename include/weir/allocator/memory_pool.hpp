@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
+#include "weir/allocator/suspend.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
@@ -49,6 +51,9 @@ struct pool_options {
   bool splits = true;
   /// Where the segments come from; null: from the driver. Not together with `exportable`.
   std::shared_ptr<segment_source> source{};
+  /// The pool is going to be suspended: its handles are large, and it may be evictable. Every pool
+  /// that is no segments can be suspended without. weir/allocator/suspend.hpp.
+  std::optional<suspendable_options> suspendable{};
 
   /// Whether the pool has segments: asked for, or because splits or source needs them.
   [[nodiscard]] bool in_segments() const noexcept { return segments || !splits || source; }
@@ -95,6 +100,10 @@ class WEIR_API memory_pool {
   /// what this pool has free for its stream, before anything that is cached is released. The block
   /// is the pool's. Not for requests to other pools. Ends with the pool's last handle.
   result<void> set_fallback(bool value) const;
+  /// As caching_allocator::suspend(), of this pool.
+  result<suspend_outcome> suspend(const suspend_options& options = {}) const;
+  result<resume_outcome> resume() const;
+  [[nodiscard]] bool is_suspended() const;
   /// Of one moment, as caching_allocator::snapshot(); empty if the pool is gone.
   [[nodiscard]] pool_snapshot snapshot() const;
 

@@ -41,6 +41,7 @@ struct block_info {
   pool_id pool{};      ///< 0: the allocator's own
   /// Only of pending blocks: the recorded streams whose work it still waits for.
   std::vector<stream_id> waits_for{};
+  bool suspended = false;  ///< its pool is: there is no memory at the address until it is resumed
 };
 
 /// "0x7f0000000000: 2 MiB live on stream 7".
@@ -67,6 +68,8 @@ struct pool_snapshot {
   memory_stats stats;
   std::vector<block_info> blocks;       ///< by address, without gaps inside a segment or arena
   std::vector<physical_info> physical;  ///< by address
+  /// Of a suspended pool: the places of the memory that it gave back, by address.
+  std::vector<physical_info> suspended;
   /// Each entry of `physical` is a segment: no block spans two, though they may lie side by side.
   bool in_segments = false;
 };

@@ -28,6 +28,9 @@ enum class memory_event_kind : std::uint8_t {
   pool_created,   ///< pool
   pool_released,  ///< pool: nobody holds it any more
   limit,          ///< size: the most from here on, of all memory or of the tag's
+  suspended,      ///< pool, tag it was declared for, size: live blocks lost their memory; rounded:
+                  ///< contents that the host keeps
+  resumed,        ///< the same, and rounded: contents that came back
 };
 
 /// "allocate", "record_stream", …

@@ -34,8 +34,8 @@ using byte_gauge = basic_gauge<bytes>;     ///< of a size
 
 /// What an allocator, one of its pools or one tag holds.
 ///
-/// requested <= allocated <= active <= reserved, of one moment, whenever it is read. docs/stats.md
-/// explains each number.
+/// requested <= allocated <= active <= reserved + suspended, of one moment, whenever it is read.
+/// docs/stats.md explains each number.
 ///
 /// A tag owns no physical memory: its reserved is its active. Peaks of reserved are exact; the
 /// others may be off by what passed through other threads' caches between two reads, by no more
@@ -52,7 +52,7 @@ struct memory_stats {
   byte_gauge active_requested;
   gauge active_blocks;
 
-  bytes cached{};         ///< reserved - active: free for somebody
+  bytes cached{};         ///< of reserved, not active: free for somebody
   bytes thread_cached{};  ///< of cached: held by threads for their next request
   bytes pending{};        ///< active - allocated: waits for streams to complete their work on it
   bytes stream_bound{};   ///< of cached: free for the stream that used it last only
@@ -75,10 +75,16 @@ struct memory_stats {
 
   bytes metadata{};  ///< host memory that the bookkeeping takes
 
+  /// Physical memory of suspended pools that went back to the driver, and that resume() takes.
+  bytes suspended{};
+  /// Host memory that is held for contents of suspended memory, in use or not; of a pool or tag,
+  /// the contents that are there.
+  byte_gauge backup{};
+
   friend bool operator==(const memory_stats&, const memory_stats&) = default;
 };
 
-/// Every member by name, "requested 4 KiB (peak 8 KiB), …", in five lines.
+/// Every member by name, "requested 4 KiB (peak 8 KiB), …", in six lines.
 [[nodiscard]] WEIR_API std::string to_string(const memory_stats& stats);
 
 }  // namespace weir::inline v0

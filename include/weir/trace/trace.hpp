@@ -31,6 +31,8 @@ enum class trace_kind : std::uint8_t {
   pool_released,  ///< pool
   limit,          ///< size: the allocator's limit from here on, or the tag's
   marker,         ///< what the user wrote; text in `other`
+  suspended,      ///< pool, tag, size: live blocks without memory; contents kept in `extra`
+  resumed,        ///< the same: they have it again; contents that came back in `extra`
 };
 
 /// "allocate", "record_stream", …; empty if there is no such kind.

@@ -1,0 +1,129 @@
+// Host memory for the contents of suspended memory, and the copies there and back.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "device/state.hpp"
+#include "weir/allocator/suspend.hpp"
+#include "weir/base/result.hpp"
+#include "weir/device/device.hpp"
+#include "weir/driver/types.hpp"
+
+namespace weir::inline v0::heap {
+
+/// A piece of host memory.
+struct backup_piece {
+  std::byte* host = nullptr;
+  std::uint64_t size = 0;
+};
+
+/// The arena that contents are kept in: a few large segments, pinned or not, which stay for the
+/// next time until somebody trims.
+///
+/// Every byte of its segments is in one piece that was taken or in one free range. Sizes are in
+/// whole units of 512 bytes, so that any part of a piece can be given back. Owned by the central
+/// heap. Any thread. Taking may pin memory, which takes a second for 2 GiB; no lock is held for
+/// that.
+class backup_memory {
+ public:
+  backup_memory(weir::device device, host_memory_kind kind) noexcept
+      : home_{detail::device_state::keep(device)}, kind_{kind} {}
+  ~backup_memory();
+  backup_memory(const backup_memory&) = delete;
+  backup_memory& operator=(const backup_memory&) = delete;
+
+  /// Pieces of `size` bytes together, behind those that are in `pieces`, or none.
+  /// no_host_memory: the host has no more.
+  [[nodiscard]] result<void> take(std::uint64_t size, std::vector<backup_piece>& pieces)
+      WEIR_EXCLUDES(mutex_);
+  /// One piece.
+  [[nodiscard]] result<backup_piece> take_whole(std::uint64_t size) WEIR_EXCLUDES(mutex_);
+  /// Any part of what was taken.
+  void give(backup_piece piece) noexcept WEIR_EXCLUDES(mutex_);
+  /// Sees to it that so much can be taken without asking the system.
+  [[nodiscard]] result<void> reserve(std::uint64_t size) WEIR_EXCLUDES(mutex_);
+  /// Returns segments of which nothing is taken to the system. Returns how much that was.
+  result<bytes> trim() WEIR_EXCLUDES(mutex_);
+
+  /// What the segments are, taken or not. Waits for nobody.
+  [[nodiscard]] std::uint64_t held() const noexcept {
+    return held_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t peak() const noexcept {
+    return peak_.load(std::memory_order_relaxed);
+  }
+  void reset_peak() noexcept { peak_.store(held(), std::memory_order_relaxed); }
+
+ private:
+  struct segment {
+    std::byte* base = nullptr;
+    std::uint64_t size = 0;
+    std::vector<backup_piece> free;  // by address; no two adjoin
+  };
+
+  [[nodiscard]] std::uint64_t available() const noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> add_segment(std::uint64_t size) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] std::optional<backup_piece> find_whole(std::uint64_t size) WEIR_EXCLUDES(mutex_);
+  void prepare(std::size_t more) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> return_segment(const segment& idle) const noexcept;
+
+  const std::shared_ptr<detail::device_state> home_;
+  const host_memory_kind kind_;
+  mutable detail::mutex mutex_;
+  std::vector<segment> segments_ WEIR_GUARDED_BY(mutex_);
+  std::size_t pieces_ WEIR_GUARDED_BY(mutex_) = 0;  // about as many are taken
+  std::atomic<std::uint64_t> held_{0};
+  std::atomic<std::uint64_t> peak_{0};
+};
+
+/// Copies contents between the device and host memory, in chunks, on streams of its own that
+/// nothing else is queued on and that nobody else knows.
+///
+/// What was queued is done when finish() has succeeded or drain() returned. Owned by the central
+/// heap, used by one thread at a time, without the heap's lock.
+class backup_copies {
+ public:
+  backup_copies(weir::device device, backup_memory& pinned) noexcept
+      : home_{detail::device_state::keep(device)}, pinned_{pinned} {}
+  ~backup_copies();
+  backup_copies(const backup_copies&) = delete;
+  backup_copies& operator=(const backup_copies&) = delete;
+
+  /// For copies of that size to host memory of that kind.
+  [[nodiscard]] result<void> begin(host_memory_kind kind, bytes chunk, const context_scope& bound);
+  [[nodiscard]] result<void> save(std::uint64_t address, backup_piece to,
+                                  const context_scope& bound);
+  [[nodiscard]] result<void> restore(std::uint64_t address, backup_piece from,
+                                     const context_scope& bound);
+  /// Waits for everything.
+  [[nodiscard]] result<void> finish(const context_scope& bound);
+  /// The same where nothing of it matters any more; lets go of what begin() took.
+  void drain(const context_scope& bound) noexcept;
+
+ private:
+  static constexpr std::size_t lanes = 4;
+  /// A stream, and for memory that is not pinned the piece that its one copy goes through.
+  struct lane {
+    driver::CUstream stream = nullptr;
+    backup_piece staging{};
+    backup_piece waiting{};  // what is in `staging` once the stream is done
+  };
+
+  [[nodiscard]] result<void> settle(lane& each, const context_scope& bound);
+
+  const std::shared_ptr<detail::device_state> home_;
+  backup_memory& pinned_;
+  std::array<lane, lanes> all_{};
+  std::size_t next_ = 0;
+  bool staged_ = false;
+  std::uint64_t chunk_ = 0;
+};
+
+}  // namespace weir::inline v0::heap

@@ -1,0 +1,168 @@
+// Memory that may be evicted: by whom, in which order, and how it comes back.
+#include "heap/suspend_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// 64 MiB may be reserved.
+class eviction_test : public suspend_test {
+ protected:
+  [[nodiscard]] caching_allocator make_small() const {
+    allocator_options settings;
+    settings.limit = 64_MiB;
+    return make(settings);
+  }
+  const tag low = named("low");
+  const tag high = named("high");
+};
+
+TEST_F(eviction_test, a_request_that_finds_no_memory_evicts_the_lowest_priority_first) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 5}));
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true, .priority = -1}));
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto never = make_filled(memory, weights, 8_MiB, 1);
+  const auto last = make_filled(memory, high, 16_MiB, 2);
+  const auto first = make_filled(memory, low, 16_MiB, 3);
+  bool asked = false;
+  const auto callback = memory.on_out_of_memory([&](bytes) { return !(asked = true); });
+  void* const one = memory.allocate(32_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(low));
+  EXPECT_FALSE(memory.is_suspended(high));
+  void* const two = memory.allocate(16_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(high));
+  EXPECT_FALSE(memory.is_suspended(weights)) << "it is not evictable";
+  EXPECT_FALSE(asked);
+  EXPECT_EQ(code_of(memory.try_allocate(32_MiB, on)), errc::out_of_memory);
+  EXPECT_TRUE(asked) << "after there was nothing left to evict";
+  EXPECT_EQ(check(memory), "");
+  expect_contents(never);
+
+  memory.deallocate(one, on);
+  memory.deallocate(two, on);
+  ASSERT_TRUE(memory.resume());
+  expect_contents({never, last, first});
+  for (void* const each : {never.at, last.at, first.at}) memory.deallocate(each, on);
+}
+
+TEST_F(eviction_test, requests_bring_evicted_memory_back_at_the_cost_of_less_important_memory) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 2}));
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true, .priority = 1}));
+  const auto first = make_filled(memory, high, 32_MiB, 1);
+  ASSERT_TRUE(memory.suspend(high, {.requests = suspended_requests::resume}));
+  const auto second = make_filled(memory, low, 48_MiB, 2);
+  void* const more = allocate(memory, high, 2_MiB);
+  EXPECT_FALSE(memory.is_suspended(high));
+  EXPECT_TRUE(memory.is_suspended(low));
+  expect_contents(first);
+  // What is less important evicts nothing.
+  const auto refused = memory.resume(low);
+  ASSERT_EQ(code_of(refused), errc::out_of_memory);
+  EXPECT_THAT(refused.error().detail, HasSubstr("tag \"high\""));
+  {
+    const tag_scope scope{low};
+    EXPECT_EQ(code_of(memory.try_allocate(1_MiB, on)), errc::out_of_memory);
+  }
+  EXPECT_FALSE(memory.is_suspended(high));
+  memory.deallocate(first.at, on);
+  memory.deallocate(more, on);
+  ASSERT_TRUE(memory.resume(low));
+  expect_contents(second);
+  memory.deallocate(second.at, on);
+}
+
+TEST_F(eviction_test, contents_are_treated_as_the_tag_wants) {
+  auto memory = make_small();
+  ASSERT_TRUE(
+      memory.declare_suspendable(cache, {.evictable = true,
+                                         .eviction = {.contents = suspended_contents::discard,
+                                                      .requests = suspended_requests::fail}}));
+  void* const block = allocate(memory, cache, 32_MiB);
+  void* const large = memory.allocate(50_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(cache));
+  EXPECT_EQ(memory.stats().backup.current, 0_B);
+  const tag_scope scope{cache};
+  EXPECT_EQ(code_of(memory.try_allocate(1_MiB, on)), errc::suspended);
+  memory.deallocate(block, on);
+  memory.deallocate(large, on);
+}
+
+TEST_F(eviction_test, the_device_being_full_evicts_as_a_limit_does) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  const auto block = make_filled(memory, low, 32_MiB, 1);
+  void* const large = memory.allocate(1960_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(low));
+  memory.deallocate(large, on);
+  ASSERT_TRUE(memory.resume(low)) << "what is cached goes first";
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(eviction_test, what_cannot_be_saved_stays_and_the_next_one_goes) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true, .priority = 1}));
+  ASSERT_TRUE(memory.declare_suspendable(
+      high,
+      {.evictable = true, .priority = 2, .eviction = {.contents = suspended_contents::discard}}));
+  const auto kept = make_filled(memory, low, 16_MiB, 1);
+  void* const gone = allocate(memory, high, 32_MiB);
+  machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
+  void* const large = memory.allocate(32_MiB, on);
+  EXPECT_FALSE(memory.is_suspended(low));
+  EXPECT_TRUE(memory.is_suspended(high));
+  expect_contents(kept);
+  for (void* const each : {kept.at, gone, large}) memory.deallocate(each, on);
+}
+
+TEST_F(eviction_test, a_tags_limit_holds_throughout) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  ASSERT_TRUE(memory.set_limit(low, 8_MiB));
+  void* const block = allocate(memory, low, 7_MiB);
+  void* const large = memory.allocate(60_MiB, on);
+  ASSERT_TRUE(memory.is_suspended(low));
+  const tag_scope scope{low};
+  EXPECT_EQ(code_of(memory.try_allocate(2_MiB, on)), errc::limit_exceeded)
+      << "what is suspended counts";
+  EXPECT_TRUE(memory.is_suspended(low)) << "and is not brought back in vain";
+  memory.deallocate(large, on);
+  void* const little = memory.allocate(1_MiB, on);
+  EXPECT_FALSE(memory.is_suspended(low));
+  EXPECT_EQ(memory.stats(low).allocated.current, 8_MiB);
+  for (void* const each : {block, little}) memory.deallocate(each, on);
+}
+
+TEST_F(eviction_test, nothing_is_evicted_for_a_stream_that_is_being_captured) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  void* const block = allocate(memory, low, 32_MiB);
+  auto claim = memory.begin_capture(on).value();
+  begin(on);
+  EXPECT_EQ(code_of(memory.try_allocate(50_MiB, on)), errc::out_of_memory);
+  destroy(end(on));
+  claim.end();
+  EXPECT_FALSE(memory.is_suspended(low));
+  memory.deallocate(block, on);
+}
+
+TEST_F(eviction_test, a_pool_may_be_evictable_too) {
+  auto memory = make_small();
+  const auto pool =
+      memory.create_pool("spare", {.suspendable = suspendable_options{.evictable = true}}).value();
+  const filled block{pool.allocate(32_MiB, on), 32_MiB, 3};
+  fill(block, on);
+  void* const large = memory.allocate(50_MiB, on);
+  EXPECT_TRUE(pool.is_suspended());
+  memory.deallocate(large, on);
+  void* const more = pool.allocate(1_MiB, on);
+  EXPECT_FALSE(pool.is_suspended());
+  expect_contents(block);
+  for (void* const each : {block.at, more}) memory.deallocate(each, on);
+}
+
+}  // namespace
+}  // namespace weir::testing_support

@@ -1,0 +1,260 @@
+// Suspending and resuming while the driver fails, memory runs out and others do the same.
+#include <atomic>
+#include <thread>
+
+#include "heap/suspend_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::IsEmpty;
+
+class suspend_faults_test : public suspend_test {
+ protected:
+  /// Three blocks with contents and a gap, in several handles.
+  std::vector<filled> make_blocks(const caching_allocator& memory) {
+    std::vector<filled> blocks;
+    for (unsigned char i = 1; i <= 4; ++i) blocks.push_back(make_filled(memory, weights, 3_MiB, i));
+    memory.deallocate(blocks[1].at, on);
+    blocks.erase(blocks.begin() + 1);
+    EXPECT_TRUE(on.synchronize());
+    return blocks;
+  }
+  void finish(caching_allocator& memory, const std::vector<filled>& blocks) {
+    for (const filled& each : blocks) memory.deallocate(each.at, on);
+    ASSERT_TRUE(memory.empty_cache());
+    ASSERT_EQ(memory.stats().reserved.current, 0_B);
+    ASSERT_EQ(check(memory), "");
+    ASSERT_TRUE(memory.close());
+    ASSERT_EQ(used(), 0_B);
+  }
+  [[nodiscard]] caching_allocator make_declared() const {
+    allocator_options settings;
+    settings.policy = placement_policy::compact;
+    auto memory = make(settings);
+    EXPECT_TRUE(memory.declare_suspendable(weights));
+    return memory;
+  }
+  std::uint64_t count_calls(const suspend_options& with, bool of_resume) {
+    auto memory = make_declared();
+    const auto blocks = make_blocks(memory);
+    const auto before = machine->calls();
+    EXPECT_TRUE(memory.suspend(weights, with));
+    const auto between = machine->calls();
+    EXPECT_TRUE(memory.resume(weights));
+    const auto after = machine->calls();
+    finish(memory, blocks);
+    return of_resume ? after - between : between - before;
+  }
+
+  static constexpr driver::CUresult refusals[] = {driver::CUDA_ERROR_UNKNOWN,
+                                                  driver::CUDA_ERROR_OUT_OF_MEMORY};
+  static constexpr suspend_options ways[] = {{.chunk = 1_MiB},
+                                             {.to = host_memory_kind::pageable, .chunk = 1_MiB},
+                                             {.contents = suspended_contents::discard}};
+};
+
+TEST_F(suspend_faults_test, any_call_of_suspend_may_fail) {
+  for (const suspend_options& way : ways) {
+    const std::uint64_t calls = count_calls(way, false);
+    ASSERT_GT(calls, 10u);
+    for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+      for (const auto with : refusals) {
+        SCOPED_TRACE(to_string(way.contents) + " " + to_string(way.to) + " call " +
+                     std::to_string(nth));
+        auto memory = make_declared();
+        const auto blocks = make_blocks(memory);
+        const bytes before = used();
+        machine->fail_any(nth, with);
+        const auto outcome = memory.suspend(weights, way);
+        machine->clear_faults();
+        ASSERT_EQ(check(memory), "");
+        ASSERT_EQ(memory.is_suspended(weights), outcome.has_value()) << "the old state or the new";
+        ASSERT_EQ(used(), outcome ? 0_B : before);
+        if (!outcome) expect_contents(blocks);
+        ASSERT_TRUE(memory.resume(weights));
+        if (!outcome || way.contents == suspended_contents::keep) expect_contents(blocks);
+        ASSERT_TRUE(memory.suspend(weights));
+        ASSERT_TRUE(memory.resume(weights));
+        finish(memory, blocks);
+        if (HasFatalFailure()) return;
+        static_cast<void>(heard.take());
+      }
+    }
+  }
+}
+
+TEST_F(suspend_faults_test, any_call_of_resume_may_fail) {
+  for (const suspend_options& way : ways) {
+    const std::uint64_t calls = count_calls(way, true);
+    ASSERT_GT(calls, 5u);
+    for (std::uint64_t nth = 1; nth <= calls; ++nth) {
+      for (const auto with : refusals) {
+        SCOPED_TRACE(to_string(way.contents) + " " + to_string(way.to) + " call " +
+                     std::to_string(nth));
+        auto memory = make_declared();
+        const auto blocks = make_blocks(memory);
+        ASSERT_TRUE(memory.suspend(weights, way));
+        machine->fail_any(nth, with);
+        const auto outcome = memory.resume(weights);
+        machine->clear_faults();
+        ASSERT_EQ(check(memory), "");
+        ASSERT_EQ(memory.is_suspended(weights), !outcome.has_value());
+        if (!outcome) {
+          ASSERT_EQ(used(), 0_B);
+          ASSERT_TRUE(memory.resume(weights));
+        }
+        if (way.contents == suspended_contents::keep) expect_contents(blocks);
+        finish(memory, blocks);
+        if (HasFatalFailure()) return;
+        static_cast<void>(heard.take());
+      }
+    }
+  }
+}
+
+/// The driver neither unmaps one handle nor maps another again: what is left is suspended, with its
+/// memory, and comes back whole.
+TEST_F(suspend_faults_test, two_failures_lose_nothing) {
+  for (std::uint64_t unmap = 2; unmap <= 5; ++unmap) {
+    for (const auto second : {driver::call::mem_map, driver::call::mem_set_access}) {
+      SCOPED_TRACE(unmap);
+      auto memory = make_declared();
+      const auto blocks = make_blocks(memory);
+      machine->fail(driver::call::mem_unmap, unmap, driver::CUDA_ERROR_UNKNOWN);
+      machine->fail(second, 1, driver::CUDA_ERROR_UNKNOWN);
+      EXPECT_FALSE(memory.suspend(weights));
+      machine->clear_faults();
+      EXPECT_TRUE(memory.is_suspended(weights));
+      EXPECT_EQ(check(memory), "");
+      ASSERT_TRUE(memory.suspend(weights)) << "tried again";
+      EXPECT_EQ(used(), 0_B);
+      ASSERT_TRUE(memory.resume(weights));
+      expect_contents(blocks);
+      EXPECT_FALSE(heard.take().empty());
+      finish(memory, blocks);
+    }
+  }
+}
+
+TEST_F(suspend_faults_test, a_release_that_fails_twice_is_tried_by_the_next_call) {
+  auto memory = make_declared();
+  const auto blocks = make_blocks(memory);
+  const bytes reserved = used();
+  machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_UNKNOWN);
+  const std::uint64_t handles = reserved.count() / (2_MiB).count();
+  machine->fail(driver::call::mem_release, handles,
+                driver::CUDA_ERROR_UNKNOWN);  // behind the first
+  EXPECT_EQ(code_of(memory.suspend(weights)), errc::driver_error);
+  EXPECT_TRUE(memory.is_suspended(weights));
+  EXPECT_EQ(memory.stats().reserved.current, 2_MiB) << "the books know that it is still here";
+  EXPECT_EQ(memory.suspend(weights).value(), (suspend_outcome{2_MiB, 0_B, 0_B}));
+  EXPECT_EQ(used(), 0_B);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(blocks);
+  finish(memory, blocks);
+}
+
+TEST_F(suspend_faults_test, without_host_memory_nothing_changes) {
+  auto memory = make_declared();
+  const auto blocks = make_blocks(memory);
+  machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
+  const auto refused = memory.suspend(weights);
+  ASSERT_EQ(code_of(refused), errc::no_host_memory);
+  EXPECT_EQ(refused.error().detail, "for contents of suspended memory, pinned");
+  EXPECT_FALSE(memory.is_suspended(weights));
+  expect_contents(blocks);
+  finish(memory, blocks);
+}
+
+// --- Threads -------------------------------------------------------------------------------------
+
+/// Whoever suspends waits for the device without the allocator's lock.
+TEST_F(suspend_faults_test, others_go_on_while_one_waits_for_work) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 3_MiB, 1);
+  const auto busy = new_stream();
+  void* const used_by_busy = memory.allocate(1_MiB, busy);
+  std::atomic<bool> done{false};
+  auto held = hold(busy);
+  write(busy, used_by_busy, 1_MiB);
+  std::thread suspender{[&] {
+    EXPECT_TRUE(memory.suspend(weights));
+    done = true;
+  }};
+  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  for (int i = 0; i < 10; ++i) memory.deallocate(memory.allocate(5_MiB, on), on);
+  EXPECT_EQ(memory.stats().blocks.current, 2u);
+  EXPECT_FALSE(done.load());
+  EXPECT_EQ(check(memory), "");
+  held.release();
+  suspender.join();
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  memory.deallocate(used_by_busy, busy);
+}
+
+TEST_F(suspend_faults_test, many_threads_suspend_and_resume_and_free) {
+  auto memory = make_declared();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto lasting = make_filled(memory, weights, 3_MiB, 1);
+  const auto other = make_filled(memory, cache, 3_MiB, 2);
+  std::vector<void*> passing;
+  for (int i = 0; i < 64; ++i) passing.push_back(allocate(memory, weights, 64_KiB));
+  ASSERT_TRUE(on.synchronize());
+  const suspend_options way{.requests = suspended_requests::resume};
+  const auto work = [&](int seed) {
+    for (int i = 0; i < 25; ++i) {
+      switch ((i + seed) % 5) {
+        case 0:
+          EXPECT_TRUE(memory.suspend(weights, way));
+          break;
+        case 1:
+          EXPECT_TRUE(memory.resume(weights));
+          break;
+        case 2:
+          EXPECT_TRUE(memory.suspend(way));
+          break;
+        case 3:
+          EXPECT_TRUE(memory.resume());
+          break;
+        default:
+          memory.deallocate(allocate(memory, cache, 1_MiB), on);
+          static_cast<void>(memory.stats());
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) threads.emplace_back(work, i);
+  threads.emplace_back([&] {
+    for (void* const each : passing) memory.deallocate(each, on);
+  });
+  for (std::thread& each : threads) each.join();
+  ASSERT_TRUE(memory.resume());
+  EXPECT_EQ(check(memory), "");
+  expect_contents({lasting, other});
+  EXPECT_EQ(memory.stats().blocks.current, 2u);
+  finish(memory, {lasting, other});
+}
+
+TEST_F(suspend_faults_test, the_end_waits_for_a_suspend_that_is_under_way) {
+  auto memory = make_declared();
+  static_cast<void>(make_filled(memory, weights, 3_MiB, 1));
+  const auto busy = new_stream();
+  void* const used_by_busy = memory.allocate(1_MiB, busy);
+  auto held = hold(busy);
+  write(busy, used_by_busy, 1_MiB);
+  std::thread suspender{[&] { EXPECT_TRUE(memory.suspend(weights)); }};
+  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  std::thread closer{[&] { EXPECT_TRUE(memory.close()); }};
+  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  held.release();
+  suspender.join();
+  closer.join();
+  EXPECT_EQ(used(), 0_B);
+  ASSERT_EQ(heard.take().size(), 1u) << "what is still live";
+}
+
+}  // namespace
+}  // namespace weir::testing_support

@@ -1,0 +1,56 @@
+// A simulated GPU with an allocator whose tags come and go.
+#pragma once
+
+#include "heap/graph_fixture.hpp"
+
+namespace weir::testing_support {
+
+/// Memory of tags that are declared suspendable, with contents that tell blocks apart.
+class suspend_test : public graph_test {
+ protected:
+  struct filled {
+    void* at = nullptr;
+    bytes size{};
+    unsigned char value = 0;
+  };
+
+  static tag named(std::string_view name) { return tag::named(name).value(); }
+  [[nodiscard]] bytes used() const { return machine->used(device_id{0}) - 64_MiB; }
+  [[nodiscard]] void* allocate(const caching_allocator& memory, tag with, bytes size) const {
+    const tag_scope scope{with};
+    return memory.allocate(size, on);
+  }
+  void fill(const filled& block, const stream_ref& by) {
+    const context_scope bound{gpu()};
+    ASSERT_EQ(
+        cuda().memset_d8_async(address(block.at), block.value, block.size.count(), by.handle()),
+        driver::CUDA_SUCCESS);
+  }
+  filled make_filled(const caching_allocator& memory, tag with, bytes size, unsigned char value) {
+    const filled block{allocate(memory, with, size), size, value};
+    fill(block, on);
+    return block;
+  }
+  void expect_contents(const filled& block) {
+    const context_scope bound{gpu()};
+    std::vector<unsigned char> seen(block.size.count());
+    ASSERT_TRUE(on.synchronize());
+    ASSERT_EQ(cuda().memcpy_dtoh(seen.data(), address(block.at), seen.size()),
+              driver::CUDA_SUCCESS);
+    const auto wrong = std::find_if(seen.begin(), seen.end(),
+                                    [&](unsigned char each) { return each != block.value; });
+    EXPECT_EQ(wrong - seen.begin(), static_cast<std::ptrdiff_t>(seen.size())) << "first wrong byte";
+  }
+  void expect_contents(const std::vector<filled>& blocks) {
+    for (const filled& each : blocks) expect_contents(each);
+  }
+  static driver::CUdeviceptr address(const void* pointer) {
+    return reinterpret_cast<driver::CUdeviceptr>(pointer);
+  }
+  /// No two tests share a tag: tags are the process's.
+  const stream on = new_stream();
+  const tag weights = named("weights");
+  const tag cache = named("kv cache");
+};
+
+}  // namespace weir::testing_support

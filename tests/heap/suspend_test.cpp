@@ -1,0 +1,563 @@
+// Suspended memory: what goes, what stays, what comes back, and what users of others asked for.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "heap/suspend_fixture.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST_F(suspend_test, memory_goes_to_the_driver_and_comes_back_where_it_was) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto large = make_filled(memory, weights, 40_MiB, 1);
+  const auto small = make_filled(memory, weights, 1000_B, 2);
+  void* const other = memory.allocate(8_MiB, on);
+  const bytes others = memory.snapshot().pools[0].stats.reserved.current;
+  const bytes reserved = memory.stats().reserved.current;
+
+  const auto outcome = memory.suspend(weights).value();
+  EXPECT_EQ(outcome.released, reserved - others);
+  EXPECT_EQ(outcome.saved, 40_MiB + 1024_B);
+  EXPECT_EQ(outcome.not_suspended, 0_B);
+  EXPECT_TRUE(memory.is_suspended(weights));
+  EXPECT_EQ(used(), others) << "at the moment that the call returned";
+  const auto away = memory.stats();
+  EXPECT_EQ(away.reserved.current, others);
+  EXPECT_EQ(away.suspended, outcome.released);
+  EXPECT_EQ(away.allocated.current, 48_MiB + 1024_B) << "blocks stay live";
+  EXPECT_EQ(away.backup.current, 64_MiB) << "in whole segments";
+  EXPECT_EQ(memory.stats(weights).suspended, outcome.released);
+  EXPECT_EQ(memory.stats(weights).reserved.current, 0_B);
+  EXPECT_EQ(memory.stats(weights).backup.current, outcome.saved);
+  EXPECT_EQ(memory.size_of(small.at).value(), 1000_B);
+  EXPECT_EQ(memory.block_at(static_cast<std::byte*>(large.at) + 77).value().address,
+            address(large.at));
+  EXPECT_EQ(check(memory), "");
+
+  EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{outcome.released, outcome.saved}));
+  EXPECT_FALSE(memory.is_suspended(weights));
+  expect_contents({large, small});
+  EXPECT_EQ(memory.stats().reserved.current, reserved);
+  EXPECT_EQ(memory.stats().suspended, 0_B);
+  EXPECT_EQ(check(memory), "");
+  for (void* const each : {large.at, small.at, other}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, twice_is_once) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 7);
+  EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});
+  EXPECT_EQ(memory.suspend(weights).value().saved, 4_MiB);
+  const auto calls = machine->calls();
+  EXPECT_EQ(memory.suspend(weights, {.contents = suspended_contents::discard}).value(),
+            suspend_outcome{});
+  EXPECT_EQ(machine->calls(), calls) << "nothing is released twice";
+  EXPECT_EQ(memory.resume(weights).value().restored, 4_MiB);
+  EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, contents_that_nobody_wants_are_not_copied) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  void* const block = allocate(memory, cache, 16_MiB);
+  const auto copies = machine->calls(driver::call::memcpy_dtoh_async);
+  const auto outcome = memory.suspend(cache, {.contents = suspended_contents::discard}).value();
+  EXPECT_EQ(outcome, (suspend_outcome{16_MiB, 0_B, 0_B}));
+  EXPECT_EQ(used(), 0_B);
+  EXPECT_EQ(memory.stats().backup.current, 0_B);
+  EXPECT_EQ(memory.resume(cache).value(), (resume_outcome{16_MiB, 0_B}));
+  EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async), copies);
+  write(on, block, 16_MiB);
+  memory.deallocate(block, on);
+}
+
+TEST_F(suspend_test, contents_can_be_kept_in_memory_that_is_not_pinned) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  std::vector<filled> blocks;
+  for (unsigned char i = 1; i <= 3; ++i) blocks.push_back(make_filled(memory, weights, 11_MiB, i));
+  for (const bytes chunk : {32_MiB, 1_MiB, 300_KiB}) {
+    ASSERT_TRUE(memory.suspend(weights, {.to = host_memory_kind::pageable, .chunk = chunk}));
+    ASSERT_TRUE(memory.resume(weights));
+    expect_contents(blocks);
+  }
+  for (const filled& each : blocks) memory.deallocate(each.at, on);
+}
+
+// --- What users of other allocators ask for ------------------------------------------------------
+
+TEST_F(suspend_test, a_resume_that_runs_out_of_memory_says_why_and_can_be_tried_again) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  std::vector<filled> blocks;
+  for (unsigned char i = 1; i <= 6; ++i) blocks.push_back(make_filled(memory, weights, 8_MiB, i));
+  const bytes released = memory.suspend(weights).value().released;
+  machine->set_capacity(device_id{0}, 64_MiB + 20_MiB);  // somebody else took the rest
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const auto refused = memory.resume(weights);
+    ASSERT_EQ(code_of(refused), errc::out_of_memory);
+    EXPECT_EQ(refused.error().requested, released);
+    EXPECT_THAT(refused.error().detail, HasSubstr("have to come back"));
+    EXPECT_THAT(refused.error().detail, HasSubstr("tag \"weights\": 48 MiB"));
+    EXPECT_THAT(refused.error().detail, HasSubstr("suspended: 48 MiB"));
+    EXPECT_EQ(used(), 0_B) << "nothing of it stays half-way";
+    EXPECT_TRUE(memory.is_suspended(weights));
+    EXPECT_EQ(check(memory), "");
+  }
+  machine->set_capacity(device_id{0}, 2_GiB);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(blocks);
+  for (const filled& each : blocks) memory.deallocate(each.at, on);
+}
+
+TEST_F(suspend_test, work_that_was_queued_anywhere_is_finished_first) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto stranger = new_stream();
+  filled block{allocate(memory, weights, 4_MiB), 4_MiB, 9};
+  fill(block, stranger);  // nobody said so
+  const auto outcome = memory.suspend(weights).value();
+  EXPECT_EQ(outcome.saved, 4_MiB);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, a_tags_memory_is_nobody_elses) {
+  auto memory = make();
+  void* const before = allocate(memory, weights, 4_MiB);
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  void* const freed = allocate(memory, weights, 1_MiB);
+  memory.deallocate(freed, on);
+  const auto other = make_filled(memory, cache, 1_MiB, 3);
+  const auto plain = make_filled(memory, tag{}, 1_MiB, 4);
+  EXPECT_NE(other.at, freed);
+  EXPECT_NE(plain.at, freed);
+  void* const again = allocate(memory, weights, 1_MiB);
+  EXPECT_EQ(again, freed);
+  ASSERT_TRUE(memory.suspend(weights, {.contents = suspended_contents::discard}));
+  write(on, before, 4_MiB);  // allocated before the declaration: it stays
+  expect_contents({other, plain});
+  EXPECT_EQ(memory.block_at(before).value().pool, pool_id{});
+  EXPECT_EQ(memory.block_at(again).value().pool, pool_id{1});
+  EXPECT_EQ(memory.block_at(again).value().tag, weights);
+  for (void* const each : {before, other.at, plain.at, again}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, host_memory_is_used_again_and_goes_back_when_asked) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 40_MiB, 1);
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    ASSERT_TRUE(memory.suspend(weights));
+    EXPECT_EQ(memory.trim_backup().value(), 0_B) << "it is in use";
+    ASSERT_TRUE(memory.resume(weights));
+  }
+  EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 1u);
+  EXPECT_EQ(memory.stats().backup, (byte_gauge{64_MiB, 64_MiB}));
+  EXPECT_EQ(memory.trim_backup().value(), 64_MiB);
+  EXPECT_EQ(memory.stats().backup, (byte_gauge{0_B, 64_MiB}));
+  memory.reset_peaks();
+  EXPECT_EQ(memory.stats().backup, byte_gauge{});
+  ASSERT_TRUE(memory.reserve_backup(100_MiB));
+  EXPECT_EQ(memory.stats().backup.current, 128_MiB);
+  ASSERT_TRUE(memory.reserve_backup(100_MiB, host_memory_kind::pageable));
+  EXPECT_EQ(memory.stats().backup.current, 256_MiB);
+  EXPECT_EQ(memory.trim_backup().value(), 256_MiB);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, what_others_cache_does_not_keep_it_away) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  void* const block = allocate(memory, weights, 600_MiB);
+  ASSERT_TRUE(memory.suspend(weights, {.contents = suspended_contents::discard}));
+  memory.deallocate(memory.allocate(1800_MiB, on), on);
+  EXPECT_GE(used(), 1800_MiB);
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_GE(memory.stats(weights).reserved.current, 600_MiB);
+  memory.deallocate(block, on);
+}
+
+TEST_F(suspend_test, tags_come_back_one_at_a_time) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto first = make_filled(memory, weights, 8_MiB, 1);
+  const auto second = make_filled(memory, cache, 16_MiB, 2);
+  EXPECT_EQ(memory.suspend().value().saved, 24_MiB);
+  EXPECT_EQ(used(), 0_B);
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(used(), 8_MiB);
+  expect_contents(first);
+  EXPECT_TRUE(memory.is_suspended(cache));
+  EXPECT_EQ(memory.resume().value().restored, 16_MiB);
+  expect_contents({first, second});
+  for (void* const each : {first.at, second.at}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, a_limit_holds_when_it_comes_back) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 64_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  ASSERT_TRUE(memory.set_limit(32_MiB));
+  EXPECT_EQ(code_of(memory.resume(weights)), errc::out_of_memory);
+  EXPECT_EQ(used(), 0_B);
+  ASSERT_TRUE(memory.set_limit(64_MiB));
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, a_tag_has_memory_of_its_own_under_every_policy) {
+  for (const auto policy :
+       {placement_policy::throughput, placement_policy::compact, placement_policy::never_move,
+        placement_policy::classic, placement_policy::classic_expandable}) {
+    allocator_options settings;
+    settings.policy = policy;
+    auto memory = make(settings);
+    ASSERT_TRUE(memory.declare_suspendable(weights));
+    const auto block = make_filled(memory, weights, 6_MiB, 1);
+    const auto plain = make_filled(memory, tag{}, 6_MiB, 2);
+    ASSERT_TRUE(memory.suspend(weights));
+    ASSERT_TRUE(memory.resume(weights));
+    expect_contents({block, plain});
+    const bool classic = placement::is_classic(policy);
+    EXPECT_EQ(code_of(memory.suspend()),
+              classic ? std::optional{errc::not_supported} : std::nullopt);
+    ASSERT_TRUE(memory.resume());
+    expect_contents({block, plain});
+    for (void* const each : {block.at, plain.at}) memory.deallocate(each, on);
+  }
+}
+
+TEST_F(suspend_test, a_captured_graph_replays_as_before) {
+  auto memory = make();
+  auto claim = memory.begin_capture(on).value();
+  begin(on);
+  filled block{memory.allocate(4_MiB, on), 4_MiB, 6};
+  fill(block, on);
+  const auto graph = end(on);
+  claim.end();
+  const auto replay = instantiate(graph);
+  launch(replay, on);
+  expect_contents(block);
+  EXPECT_EQ(memory.suspend().value().saved, 4_MiB);
+  EXPECT_EQ(used(), 0_B);
+  ASSERT_TRUE(memory.resume());
+  expect_contents(block);
+  fill({block.at, block.size, 1}, on);
+  launch(replay, on);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  destroy(replay);
+  destroy(graph);
+}
+
+// --- Requests meanwhile --------------------------------------------------------------------------
+
+TEST_F(suspend_test, requests_fail_or_bring_it_back) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  const tag_scope scope{weights};
+  const auto refused = memory.try_allocate(1_MiB, on);
+  ASSERT_EQ(code_of(refused), errc::suspended);
+  EXPECT_THAT(refused.error().detail, HasSubstr("weights"));
+  EXPECT_EQ(code_of(memory.handles_under(block.at)), errc::not_supported);
+  ASSERT_TRUE(memory.resume(weights));
+  ASSERT_TRUE(memory.suspend(weights, {.requests = suspended_requests::resume}));
+  void* const more = memory.allocate(1_MiB, on);
+  EXPECT_FALSE(memory.is_suspended(weights));
+  expect_contents(block);
+  for (void* const each : {block.at, more}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, requests_can_wait_until_somebody_brings_it_back) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights, {.requests = suspended_requests::wait}));
+  std::atomic<void*> got{nullptr};
+  std::thread waiter{[&] { got = allocate(memory, weights, 1_MiB); }};
+  std::this_thread::sleep_for(std::chrono::milliseconds{30});
+  EXPECT_EQ(got.load(), nullptr);
+  ASSERT_TRUE(memory.resume(weights));
+  waiter.join();
+  EXPECT_NE(got.load(), nullptr);
+  expect_contents(block);
+  for (void* const each : {block.at, got.load()}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, a_block_that_is_freed_meanwhile_is_gone) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  std::vector<filled> blocks;
+  for (unsigned char i = 1; i <= 4; ++i) blocks.push_back(make_filled(memory, weights, 8_MiB, i));
+  ASSERT_EQ(memory.suspend(weights).value().saved, 32_MiB);
+  memory.deallocate(blocks[1].at, on);
+  memory.deallocate(blocks[2].at, on);
+  EXPECT_EQ(code_of(memory.try_deallocate(blocks[2].at, on)), errc::double_free);
+  EXPECT_EQ(memory.stats(weights).backup.current, 16_MiB);
+  EXPECT_EQ(memory.stats(weights).suspended, 16_MiB);
+  EXPECT_EQ(check(memory), "");
+  EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{16_MiB, 16_MiB}));
+  EXPECT_EQ(used(), 16_MiB);
+  expect_contents({blocks[0], blocks[3]});
+  void* const fresh = allocate(memory, weights, 16_MiB);
+  EXPECT_EQ(fresh, blocks[1].at) << "the hole is filled";
+  write(on, fresh, 16_MiB);
+  for (void* const each : {blocks[0].at, blocks[3].at, fresh}) memory.deallocate(each, on);
+  ASSERT_TRUE(memory.suspend(weights));
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(used(), 0_B);
+}
+
+TEST_F(suspend_test, the_allocators_own_memory_goes_with_all) {
+  auto memory = make();
+  const auto kept = make_filled(memory, tag{}, 1_MiB, 1);
+  std::vector<void*> small;
+  for (int i = 0; i < 8; ++i) small.push_back(memory.allocate(4_KiB, on));
+  for (void* const each : small) memory.deallocate(each, on);  // in the thread's cache
+  EXPECT_EQ(memory.stats().thread_cached, 32_KiB);
+  ASSERT_EQ(memory.suspend().value().saved, 1_MiB);
+  EXPECT_EQ(memory.stats().thread_cached, 0_B);
+  EXPECT_EQ(memory.stats().cached, 0_B);
+  EXPECT_EQ(used(), 0_B);
+  EXPECT_EQ(code_of(memory.try_allocate(4_KiB, on)), errc::suspended);
+  EXPECT_EQ(check(memory), "");
+  ASSERT_TRUE(memory.resume());
+  expect_contents(kept);
+  void* const p = memory.allocate(4_KiB, on);
+  memory.deallocate(p, on);
+  EXPECT_EQ(memory.allocate(4_KiB, on), p) << "caches work as before";
+  memory.deallocate(p, on);
+  ASSERT_TRUE(memory.suspend());
+  memory.deallocate(kept.at, on);  // into the store, not into a cache
+  EXPECT_EQ(memory.stats().thread_cached, 0_B);
+  ASSERT_TRUE(memory.resume());
+  EXPECT_EQ(memory.stats().blocks.current, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(suspend_test, a_pool_is_suspended_like_a_tag) {
+  auto memory = make();
+  const auto pool = memory.create_pool("optimizer", {.suspendable = suspendable_options{}}).value();
+  const filled block{pool.allocate(64_MiB, on), 64_MiB, 8};
+  fill(block, on);
+  EXPECT_EQ(pool.snapshot().physical.size(), 1u);
+  EXPECT_FALSE(pool.is_suspended());
+  EXPECT_EQ(pool.suspend().value(), (suspend_outcome{64_MiB, 64_MiB, 0_B}));
+  EXPECT_TRUE(pool.is_suspended());
+  EXPECT_EQ(code_of(pool.try_allocate(1_MiB, on)), errc::suspended);
+  const auto seen = pool.snapshot();
+  EXPECT_THAT(seen.physical, IsEmpty());
+  ASSERT_EQ(seen.suspended.size(), 1u);
+  EXPECT_EQ(seen.suspended[0].address, address(block.at));
+  EXPECT_EQ(seen.suspended[0].size, 64_MiB);
+  ASSERT_EQ(seen.blocks.size(), 1u);
+  EXPECT_TRUE(seen.blocks[0].suspended);
+  EXPECT_EQ(seen.blocks[0].state, block_state::live);
+  EXPECT_EQ(pool.resume().value(), (resume_outcome{64_MiB, 64_MiB}));
+  EXPECT_FALSE(pool.snapshot().blocks[0].suspended);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, a_pool_without_a_holder_goes_with_its_last_block) {
+  auto memory = make();
+  auto pool = memory.create_pool("brief").value();
+  void* const block = pool.allocate(4_MiB, on);
+  ASSERT_TRUE(pool.suspend());
+  pool = {};
+  EXPECT_EQ(memory.snapshot().pools.size(), 2u);
+  memory.deallocate(block, on);
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  EXPECT_EQ(memory.trim_backup().value(), 32_MiB) << "nothing of it is in use";
+}
+
+TEST_F(suspend_test, memory_without_blocks_is_just_released) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  EXPECT_EQ(memory.suspend(weights).value(), suspend_outcome{}) << "it never had any";
+  EXPECT_TRUE(memory.is_suspended(weights));
+  ASSERT_TRUE(memory.resume(weights));
+  memory.deallocate(allocate(memory, weights, 8_MiB), on);
+  EXPECT_EQ(memory.suspend(weights).value(), (suspend_outcome{8_MiB, 0_B, 0_B}));
+  EXPECT_EQ(memory.stats().suspended, 0_B);
+  EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});
+  EXPECT_FALSE(memory.is_suspended(weights));
+}
+
+// --- What cannot be ------------------------------------------------------------------------------
+
+TEST_F(suspend_test, what_cannot_be_suspended_says_so) {
+  auto memory = make();
+  EXPECT_EQ(code_of(memory.suspend(weights)), errc::not_found);
+  EXPECT_EQ(code_of(memory.resume(weights)), errc::not_found);
+  EXPECT_FALSE(memory.is_suspended(weights));
+  EXPECT_EQ(code_of(memory.declare_suspendable(tag{})), errc::invalid_argument);
+  EXPECT_EQ(code_of(memory.declare_suspendable(weights, {.eviction = {.chunk = 511_B}})),
+            errc::invalid_argument);
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  EXPECT_EQ(code_of(memory.suspend(weights, {.chunk = 511_B})), errc::invalid_argument);
+  EXPECT_EQ(code_of(memory.suspend({.chunk = 0_B})), errc::invalid_argument);
+
+  const auto segments = memory.create_pool("segments", {.segments = true}).value();
+  void* const inside = segments.allocate(1_MiB, on);
+  EXPECT_EQ(code_of(segments.suspend()), errc::not_supported);
+  EXPECT_EQ(memory.suspend().value().not_suspended, 2_MiB);
+  ASSERT_TRUE(memory.resume());
+  memory.deallocate(inside, on);
+
+  const auto shared = memory.create_pool("shared", {.exportable = true}).value();
+  void* const lent = shared.allocate(1_MiB, on);
+  ASSERT_TRUE(shared.suspend()) << "nobody has its handles yet";
+  EXPECT_EQ(code_of(shared.handles_under(lent)), errc::suspended);
+  ASSERT_TRUE(shared.resume());
+  ASSERT_TRUE(shared.handles_under(lent));
+  EXPECT_EQ(code_of(shared.suspend()), errc::not_supported);
+  memory.deallocate(lent, on);
+
+  auto moved = std::move(memory);
+  EXPECT_EQ(code_of(memory.suspend(weights)), errc::moved_from);  // NOLINT
+  EXPECT_EQ(code_of(memory.suspend()), errc::moved_from);
+  EXPECT_EQ(code_of(memory.resume(weights)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.resume()), errc::moved_from);
+  EXPECT_EQ(code_of(memory.declare_suspendable(weights)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.reserve_backup(1_MiB)), errc::moved_from);
+  EXPECT_EQ(code_of(memory.trim_backup()), errc::moved_from);
+  ASSERT_TRUE(moved.close());
+  EXPECT_EQ(code_of(moved.suspend(weights)), errc::closed);
+  EXPECT_EQ(code_of(moved.resume(weights)), errc::closed);
+  EXPECT_EQ(code_of(moved.declare_suspendable(weights)), errc::closed);
+  EXPECT_EQ(code_of(memory_pool{}.suspend()), errc::moved_from);
+  EXPECT_EQ(code_of(memory_pool{}.resume()), errc::moved_from);
+}
+
+TEST_F(suspend_test, nobody_captures_meanwhile) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  const auto captured = new_stream();
+  auto claim = memory.begin_capture(captured).value();
+  begin(captured);
+  EXPECT_EQ(code_of(memory.suspend(weights)), errc::capture_forbidden);
+  EXPECT_FALSE(memory.is_suspended(weights));
+  destroy(end(captured));
+  claim.end();
+  ASSERT_TRUE(memory.suspend(weights));
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, captured_requests_with_the_tag_are_the_graphs) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  auto claim = memory.begin_capture(on).value();
+  begin(on);
+  void* const inside = allocate(memory, weights, 1_MiB);
+  destroy(end(on));
+  claim.end();
+  EXPECT_EQ(memory.block_at(inside).value().pool, claim.pool().id());
+  memory.deallocate(inside, on);
+}
+
+TEST_F(suspend_test, a_use_of_suspended_memory_is_a_hazard) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  void* const block = allocate(memory, weights, 4_MiB);
+  ASSERT_TRUE(memory.suspend(weights, {.contents = suspended_contents::discard}));
+  {
+    const context_scope bound{gpu()};
+    static_cast<void>(
+        machine->launch(on.handle(), "kernel forward", {sim::reads(address(block), 4096)}));
+  }
+  const auto found = machine->hazards();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].kind, sim::hazard_kind::bad_access);
+  EXPECT_THAT(found[0].message(), HasSubstr("kernel forward"));
+  EXPECT_EQ(memory.block_at(reinterpret_cast<void*>(found[0].shared.address)).value().tag, weights)
+      << "whose it is";
+  machine->clear_hazards();
+  machine->shut_down();  // such a fault is the end of the context
+}
+
+// --- Ends ----------------------------------------------------------------------------------------
+
+TEST_F(suspend_test, an_allocator_can_be_closed_while_memory_is_suspended) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  memory.deallocate(memory.allocate(4_MiB, on), on);
+  static_cast<void>(make_filled(memory, weights, 4_MiB, 1));
+  ASSERT_TRUE(memory.suspend(weights));
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(used(), 0_B);
+  EXPECT_EQ(machine->calls(driver::call::mem_host_alloc),
+            machine->calls(driver::call::mem_free_host));
+  const auto found = heard.take();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].code, errc::still_live);
+}
+
+TEST_F(suspend_test, whoever_waits_learns_of_the_end) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  void* const block = allocate(memory, weights, 4_MiB);
+  ASSERT_TRUE(memory.suspend(weights, {.requests = suspended_requests::wait}));
+  std::optional<errc> answer;
+  std::thread waiter{[&] {
+    const tag_scope scope{weights};
+    answer = code_of(memory.try_allocate(1_MiB, on));
+  }};
+  std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  memory.deallocate(block, on);
+  ASSERT_TRUE(memory.close());
+  waiter.join();
+  EXPECT_EQ(answer, errc::closed);
+}
+
+TEST_F(suspend_test, the_drivers_end_is_silent) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  static_cast<void>(make_filled(memory, weights, 4_MiB, 1));
+  ASSERT_TRUE(memory.suspend(weights));
+  machine->shut_down();
+  static_cast<void>(memory.close());
+  EXPECT_THAT(heard.take(), IsEmpty());
+}
+
+TEST_F(suspend_test, a_child_process_has_nothing_to_do_with_it) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 5);
+  ASSERT_TRUE(memory.suspend(weights));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused = code_of(memory.resume(weights)) == errc::driver_gone &&
+                         code_of(memory.suspend(weights)) == errc::driver_gone &&
+                         code_of(memory.trim_backup()) == errc::driver_gone;
+    { const auto last = std::move(memory); }  // its end touches nothing
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+}  // namespace
+}  // namespace weir::testing_support
