@@ -74,8 +74,8 @@ result<void> file_writer::write(std::string_view bytes) {
     if (count < 0) {
       const int reason = errno;
       // A frame that is there in part would be found damaged; what was written before stays good.
-      static_cast<void>(ftruncate(file_, static_cast<off_t>(written_)));
-      return fail("cannot be written", reason);
+      const bool whole = ftruncate(file_, static_cast<off_t>(written_)) == 0;
+      return fail(whole ? "cannot be written" : "cannot be written whole", reason);
     }
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
