@@ -1,4 +1,5 @@
 // Contract of the allocator: memory that is suspended and comes back.
+#include "allocator_contract/effort.hpp"
 #include "allocator_contract/players.hpp"
 
 namespace weir::testing_support {
@@ -6,6 +7,8 @@ namespace {
 
 class suspending : public allocator_test {
  protected:
+  const bytes large = machine_effort().largest_block;
+
   [[nodiscard]] filled_block make_with(tag of, bytes size, const lane& on) {
     const tag_scope scope{of};
     return make(size, on);
@@ -19,7 +22,7 @@ TEST_P(suspending, contents_come_back_to_their_addresses) {
   lane& beside = new_lane();
   ASSERT_TRUE(memory().declare_suspendable(weights));
   std::vector<filled_block> blocks;
-  for (const bytes size : {512_B, 100_KiB, 3_MiB, 70_MiB, 1_MiB})
+  for (const bytes size : {512_B, 100_KiB, 3_MiB, large, 1_MiB})
     blocks.push_back(make_with(weights, size, size == 3_MiB ? beside : on));
   const filled_block other = make(4_MiB, on);
   // The first time the driver takes memory of its own, for the streams that copy.
@@ -28,7 +31,7 @@ TEST_P(suspending, contents_come_back_to_their_addresses) {
   for (const auto to : {host_memory_kind::pinned, host_memory_kind::pageable}) {
     const bytes before = device_free();
     const auto outcome = memory().suspend(weights, {.to = to, .chunk = 5_MiB}).value();
-    EXPECT_GE(outcome.saved, 74_MiB);
+    EXPECT_GE(outcome.saved, large + 4_MiB);
     EXPECT_EQ(memory().stats().suspended, outcome.released);
     EXPECT_EQ(device_free(), before + outcome.released) << "when the call has returned";
     EXPECT_EQ(memory().size_of(blocks[1].memory).value(), 100_KiB);
@@ -48,13 +51,13 @@ TEST_P(suspending, a_block_that_is_freed_meanwhile_stays_away) {
   const tag weights = tag::named("contract weights").value();
   lane& on = new_lane();
   ASSERT_TRUE(memory().declare_suspendable(weights));
-  const filled_block kept = make_with(weights, 64_MiB, on);
-  const filled_block freed = make_with(weights, 64_MiB, on);
+  const filled_block kept = make_with(weights, 8_MiB, on);
+  const filled_block freed = make_with(weights, 8_MiB, on);
   ASSERT_TRUE(memory().suspend(weights));
   memory().deallocate(freed.memory, on);
-  EXPECT_EQ(memory().resume(weights).value(), (resume_outcome{64_MiB, 64_MiB}));
+  EXPECT_EQ(memory().resume(weights).value(), (resume_outcome{8_MiB, 8_MiB}));
   finish(kept, on);
-  finish(make_with(weights, 64_MiB, on), on);
+  finish(make_with(weights, 8_MiB, on), on);
 }
 
 TEST_P(suspending, everything_goes_and_graphs_replay_as_before) {
@@ -87,10 +90,10 @@ TEST_P(suspending, everything_goes_and_graphs_replay_as_before) {
 TEST_P(suspending, what_is_evicted_comes_back) {
   const tag stash = tag::named("contract stash").value();
   lane& on = new_lane();
-  reopen({.limit = 256_MiB});
+  reopen({.limit = 64_MiB});
   ASSERT_TRUE(memory().declare_suspendable(stash, {.evictable = true}));
-  const filled_block away = make_with(stash, 128_MiB, on);
-  const filled_block large = make(200_MiB, on);
+  const filled_block away = make_with(stash, 32_MiB, on);
+  const filled_block large = make(50_MiB, on);
   EXPECT_TRUE(memory().is_suspended(stash));
   finish(large, on);
   ASSERT_TRUE(memory().empty_cache());
