@@ -184,7 +184,7 @@ class player {
     const std::uint64_t reserved = backend_.take_reserved_peak();
     sampling_cost_ = sampling_cost_ + (device_.cost() - before);
     outcome.reserved_peak = std::max(outcome.reserved_peak, reserved);
-    outcome.samples.push_back({script_.steps[end - 1].time, peak, reserved});
+    outcome.samples.push_back({script_.steps[begin].time, peak, reserved});
   }
 
   /// Frees what the recording left alive.

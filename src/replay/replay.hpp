@@ -86,9 +86,9 @@ struct settings {
   std::function<void(std::size_t)> progress{};
 };
 
-/// The most that was held during one stretch of the replay.
+/// The most that was held during one stretch of the replay, which ends where the next begins.
 struct sample {
-  std::uint64_t time = 0;  ///< nanoseconds of the recording, at the end of the stretch
+  std::uint64_t time = 0;  ///< nanoseconds of the recording, at the stretch's first step
   std::uint64_t requested = 0;
   std::uint64_t reserved = 0;
 };

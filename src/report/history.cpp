@@ -204,4 +204,25 @@ history make_history(const recording& recording, const placement* placement) {
   return out;
 }
 
+std::uint64_t most_in_use(const recording& recording, const history& history) {
+  const auto& events = recording.events;
+  if (std::none_of(events.begin(), events.end(),
+                   [](const trace_event& event) { return event.kind == trace_kind::reusable; })) {
+    return history.live.empty() ? 0 : history.live[history.peak];
+  }
+  std::unordered_map<std::uint64_t, std::uint64_t> sizes;  // of what is in use, by address
+  std::uint64_t in_use = 0;
+  std::uint64_t most = 0;
+  for (const trace_event& event : events) {
+    const bool is_request = event.kind == trace_kind::allocate;
+    if (!is_request && event.kind != trace_kind::reusable) continue;
+    std::uint64_t& size = sizes[event.address];
+    in_use -= std::exchange(size, is_request ? event.size : 0);
+    in_use += size;
+    if (size == 0) sizes.erase(event.address);
+    most = std::max(most, in_use);
+  }
+  return most;
+}
+
 }  // namespace weir::inline v0::report

@@ -90,4 +90,9 @@ void walk(const history& history, Begin begin, End end, After after) {
 [[nodiscard]] history make_history(const recording& recording,
                                    const placement* placement = nullptr);
 
+/// The most that was in use: from the request until the memory could be used again, which is later
+/// than the free where a stream still worked on it. What a replay divides by, from the same rule
+/// (replay::script); a recording that does not say when memory was reusable has the most live.
+[[nodiscard]] std::uint64_t most_in_use(const recording& recording, const history& history);
+
 }  // namespace weir::inline v0::report

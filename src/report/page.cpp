@@ -64,7 +64,8 @@ void pack_about(const analysis& data, packer& out) {
     if (block.at(data.history.peak)) rounded += block.rounded;
   }
   const auto& reserved = data.history.reserved;
-  out.number(data.history.live.empty() ? 0 : data.history.live[data.history.peak]).number(rounded);
+  out.number(data.history.live.empty() ? 0 : data.history.live[data.history.peak]);
+  out.number(most_in_use(recorded, data.history)).number(rounded);
   out.flag(!reserved.empty());
   out.number(reserved.empty() ? 0 : *std::max_element(reserved.begin(), reserved.end()));
   out.number(page_bytes);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "replay/script.hpp"
 #include "report/block_index.hpp"
 #include "report/groups.hpp"
 #include "report/history.hpp"
@@ -44,6 +45,28 @@ TEST(report_history, an_address_that_is_allocated_again_ends_the_block_before) {
   const report::history history = make_history(writer.out);
   EXPECT_EQ(history.blocks[0].end, 1U);
   EXPECT_THAT(history.live, ElementsAre(100, 30, 30));
+}
+
+TEST(report_history, memory_is_in_use_until_it_can_be_used_again) {
+  recording_writer writer;
+  const auto most = [&] { return most_in_use(writer.out, make_history(writer.out)); };
+  EXPECT_EQ(most(), 0U);
+  writer.allocate(0x1000, 100);
+  writer.deallocate(0x1000);
+  writer.allocate(0x2000, 30);
+  EXPECT_EQ(most(), 100U) << "without a word about reuse it is free when it is freed";
+  writer.add(trace_kind::reusable).address = 0x1000;
+  EXPECT_EQ(most(), 130U);
+  writer.allocate(0x3000, 80);
+  EXPECT_EQ(most(), 130U);
+  writer.allocate(0x2000, 70);  // its reuse was not recorded, but the address speaks for it
+  EXPECT_EQ(most(), 150U);
+  writer.add(trace_kind::reusable).address = 0x9999;
+  writer.add(trace_kind::reusable).address = 0x3000;
+  writer.add(trace_kind::reusable).address = 0x3000;
+  writer.allocate(0x4000, 81);
+  EXPECT_EQ(most(), 151U);
+  EXPECT_EQ(most(), replay::make_script(writer.out).requested_peak) << "as a replay counts";
 }
 
 TEST(report_history, physical_memory_moves_and_goes_in_pieces) {

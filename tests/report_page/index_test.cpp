@@ -39,9 +39,10 @@ struct page_index {
                   in.text(), ", device ", in.text(), ", capacity ", count(), ", dropped ", count(),
                   ", real ", count(), ", placed by ", in.text()});
     if (in.number() == 1) about += join({", damaged at ", count(), ": ", in.text()});
-    events = join({"events ", count(), ", last ", count(), ", blocks ", count(), ", peak ", count(),
-                   ", live ", count(), ", rounded ", count(), ", reserved ", count(), " ", count(),
-                   ", page ", count()});
+    events = join({"events ",   count(),   ", last ",    count(),   ", blocks ",
+                   count(),     ", peak ", count(),      ", live ", count(),
+                   ", in use ", count(),   ", rounded ", count(),   ", reserved ",
+                   count(),     " ",       count(),      ", page ", count()});
     for (std::uint64_t left = in.number(); left > 0; --left) {
       std::string text = in.text() + ":";
       group_counts.push_back(in.number());
@@ -186,7 +187,8 @@ TEST(report_index, says_everything_about_a_recording) {
                 ", file a.weirtrace, program train.py, device a GPU, capacity 80740352, "
                 "dropped 5, real 1, placed by ");
   EXPECT_EQ(index.events,
-            "events 10, last 9000, blocks 3, peak 4, live 5243870, rounded 5243904, reserved 1 "
+            "events 10, last 9000, blocks 3, peak 4, live 5243870, in use 5243870, rounded "
+            "5243904, reserved 1 "
             "8388608, page 2097152");
   EXPECT_THAT(index.groupings,
               ElementsAre("tag: b a", "size: 2 MiB to 16 MiB below 1 KiB",
@@ -240,7 +242,8 @@ TEST(report_index, says_what_is_odd_about_a_recording) {
   EXPECT_THAT(index.about,
               testing::EndsWith("dropped 5, real 0, placed by compact, damaged at 17: torn"));
   EXPECT_EQ(index.events,
-            "events 10, last 9000, blocks 3, peak 4, live 5243870, rounded 5244928, reserved 0 0, "
+            "events 10, last 9000, blocks 3, peak 4, live 5243870, in use 5243870, rounded "
+            "5244928, reserved 0 0, "
             "page 2097152");
   EXPECT_EQ(index.sites_are, "all 3, stacks 0");
   EXPECT_THAT(index.sites,

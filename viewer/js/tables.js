@@ -9,8 +9,8 @@ function showPolicies(page) {
   const most = Math.max(1, ...rows.map((row) => row.reserved));
   const meter = (row) => {
     const bar = make('i', { style: { width: `${(100 * row.reserved) / most}%` } });
-    const asked = make('i', { class: 'asked', style: { width: `${(100 * Math.min(row.requested, row.reserved)) / most}%` } });
-    return make('span', { class: 'meter', role: 'img', 'aria-label': `${sizeText(row.requested)} asked for, ${sizeText(row.reserved)} reserved` }, bar, asked);
+    const used = make('i', { class: 'used', style: { width: `${(100 * Math.min(row.requested, row.reserved)) / most}%` } });
+    return make('span', { class: 'meter', role: 'img', 'aria-label': `${sizeText(row.requested)} in use, ${sizeText(row.reserved)} reserved` }, bar, used);
   };
   const line = (row) => {
     if (row.recorded || !row.samples.length) return '';
@@ -30,8 +30,8 @@ function showPolicies(page) {
   byId('policies').replaceChildren(tableOf([
     { label: 'Policy', text: true, wide: true, cell: (row) => (row.recorded ? `${row.name}, as recorded` : row.name) },
     { label: 'Chart', cell: line },
-    { label: 'Asked for', cell: (row) => sizeText(row.requested) },
-    { label: 'Reserved', cell: (row) => sizeText(row.reserved) },
+    { label: 'Most in use', cell: (row) => sizeText(row.requested) },
+    { label: 'Most reserved', cell: (row) => sizeText(row.reserved) },
     { label: 'Ratio', cell: (row) => (row.requested ? (row.reserved / row.requested).toFixed(3) : '-') },
     ...(index.policies.some((row) => row.fit) ? [fit] : []),
     { label: '', text: true, cell: meter },

@@ -1,5 +1,7 @@
 // Memory over time: the stacked chart, the strip with the whole recording, and the legend.
 
+const axisHeight = 18;  // below the chart, for the words of its axis
+
 class Timeline {
   constructor(page) {
     const { index } = page;
@@ -112,9 +114,11 @@ class Timeline {
     return columns;
   }
 
-  paint(stage, columns, top) {
+  // The lowest `foot` pixels stay empty.
+  paint(stage, columns, top, foot = 0) {
     const { pixels, image } = stage;
-    const { width, height } = image;
+    const { width } = image;
+    const height = image.height - foot;
     pixels.fill(theme.ground);
     const scale = height / top;
     columns.forEach((column, x) => {
@@ -161,10 +165,11 @@ class Timeline {
     const { stage } = this;
     this.columns = this.measure(stage.below.width, this.from, this.to);
     const top = this.top(this.columns);
-    this.paint(stage, this.columns, top);
-    this.scaleY = stage.height / top;
+    this.paint(stage, this.columns, top, Math.round(axisHeight * stage.scale));
+    this.height = stage.height - axisHeight;
+    this.scaleY = this.height / top;
     const toX = (place) => ((place - this.from) / (this.to - this.from)) * stage.width;
-    const toY = (bytes) => stage.height - bytes * this.scaleY;
+    const toY = (bytes) => this.height - bytes * this.scaleY;
     const pen = stage.over;
     pen.font = '11px system-ui, sans-serif';
     this.drawAxes(pen, top, toX, toY);
@@ -178,8 +183,8 @@ class Timeline {
     pen.strokeStyle = theme.css('line');
     pen.globalAlpha = 0.7;
     pen.beginPath();
-    const up = roundStep(top, height / 56, 2);
-    for (let value = up; value < top; value += up) {
+    const up = roundStep(top, this.height / 56, 2);
+    for (let value = 0; value < top; value += up) {
       pen.moveTo(0, Math.round(toY(value)) + 0.5);
       pen.lineTo(width, Math.round(toY(value)) + 0.5);
     }
@@ -206,6 +211,18 @@ class Timeline {
     pen.lineWidth = 1;
   }
 
+  // What a policy reserved, from the last sample before the view to the first behind it. Each holds until the next.
+  stepsOf({ samples }) {
+    const { series } = this.page;
+    const byTime = this.axis === 'time';
+    const [begin, end] = byTime ? [this.from, this.to] : [series.timeAt(this.from), series.timeAt(this.to)];
+    const first = Math.max(0, samples.findLastIndex(({ time }) => time <= begin));
+    const behind = samples.findIndex(({ time }) => time > end);
+    const seen = samples.slice(first, behind < 0 ? samples.length : behind + 1);
+    const eventAt = (time) => Math.min(this.index.events - 1, Math.floor(series.eventAt(time, (end - begin) / 2000)));
+    return seen.map(({ time, reserved }) => ({ place: byTime ? time : eventAt(time), reserved }));
+  }
+
   drawLines(pen, toX, toY) {
     const { capacity } = this.index;
     const { width } = this.stage;
@@ -224,18 +241,19 @@ class Timeline {
       pen.lineWidth = 1.5;
       pen.setLineDash([5, 3]);
       pen.beginPath();
-      let before = 0;
-      policy.samples.forEach((sample, i) => {
-        const place = this.axis === 'time' ? sample.time : this.page.series.eventAt(sample.time, this.index.duration / 2000);
-        const x = toX(place);
-        if (i && (x < -20 || before > width + 20)) {
-          before = x;
-          return;
+      let before = null;
+      for (const { place, reserved } of this.stepsOf(policy)) {
+        const x = Math.max(-8, Math.min(width + 8, toX(place)));  // dashes far outside take time
+        const y = toY(reserved);
+        if (before === null) {
+          pen.moveTo(x, y);
+        } else {
+          pen.lineTo(x, before);
+          pen.lineTo(x, y);
         }
-        if (i) pen.lineTo(x, toY(sample.reserved));
-        else pen.moveTo(x, toY(sample.reserved));
-        before = x;
-      });
+        before = y;
+      }
+      pen.lineTo(width + 8, before);
       pen.stroke();
       pen.setLineDash([]);
       pen.lineWidth = 1;
@@ -243,13 +261,13 @@ class Timeline {
   }
 
   drawMarks(pen, toX) {
-    const { height, width } = this.stage;
+    const { width } = this.stage;
     const line = (x, color, dash = []) => {
       pen.strokeStyle = color;
       pen.setLineDash(dash);
       pen.beginPath();
       pen.moveTo(x, 0);
-      pen.lineTo(x, height);
+      pen.lineTo(x, this.height);
       pen.stroke();
       pen.setLineDash([]);
     };
@@ -257,11 +275,13 @@ class Timeline {
     for (const marker of this.index.markers) {
       const x = toX(this.axis === 'time' ? marker.time : marker.event);
       if (x < 0 || x > width) continue;
-      if (x < clear) continue;  // as many as there is room for their words
-      line(x, theme.css('quiet'), [2, 3]);
       const text = marker.text.length > 28 ? `${marker.text.slice(0, 27)}…` : marker.text;
-      this.word(pen, text, x + 3, 12);
-      clear = x + pen.measureText(text).width + 12;
+      const wide = pen.measureText(text).width;
+      const left = x + 3 + wide <= width ? x + 3 : Math.max(3, x - 3 - wide);
+      if (left < clear) continue;  // as many as there is room for their words
+      line(x, theme.css('quiet'), [2, 3]);
+      this.word(pen, text, left, 12);
+      clear = left + wide + 12;
     }
     for (const oom of this.index.ooms) {
       const x = toX(this.axis === 'time' ? oom.time : oom.event);

@@ -86,7 +86,7 @@ function readIndex(r) {
   index.events = r.number();
   index.duration = r.number();
   index.blocks = r.number();
-  index.peak = { event: r.number(), live: r.number(), rounded: r.number() };
+  index.peak = { event: r.number(), live: r.number(), inUse: r.number(), rounded: r.number() };
   index.knowsReserved = r.flag();
   index.reservedPeak = r.number();
   index.pageBytes = r.number();

@@ -1,5 +1,6 @@
 // Every test of the page, in the order in which they run.
 import './figures.mjs';
 import './views.mjs';
+import './chart.mjs';
 import './golden.mjs';
 import './recorded.mjs';

@@ -175,7 +175,7 @@ test('without the finer levels times are as good as the coarser ones', () => ope
 test('single events have a place of their own', () => {
   const { bins } = small();
   const each = bins.slice(0, 4).map((bin, i) => ({ ...bin, moment: i, time: [0, 10, 10, 70][i] }));
-  return openPacked(small({ shift: 0, bins: each, levels: 1, events: 4, duration: 100, ooms: [], oomCount: 0, peak: { event: 2, live: 1, rounded: 1 } }), {}, async (page) => {
+  return openPacked(small({ shift: 0, bins: each, levels: 1, events: 4, duration: 100, ooms: [], oomCount: 0, peak: { event: 2, live: 1, inUse: 1, rounded: 1 } }), {}, async (page) => {
     const found = await page.evaluate(() => [5, 10, 20, 69, 70, 99].map((time) => report.series.eventAt(time)));
     assert.deepEqual(found, [0.5, 2.5, 2.5, 2.5, 3.5, 3.5]);
   });

@@ -149,7 +149,7 @@ const recordings = {
   'sizes instead of stacks': small({ hasStacks: false, sites: small().sites.map((site) => ({ ...site, label: '24 MiB', frames: [] })), siteCount: 3 }),
   'small blocks of key moments': small({ smallBelow: 2048, leftOutBelow: 512, keyMoments: [5, 64] }),
   'small blocks, all of them': small({ smallBelow: 2048, keyMoments: [93] }),
-  'no policies, no sites': small({ recorded: [], policies: [], sites: [], siteCount: 0, peak: { event: 123, live: 0, rounded: 0 } }),
+  'no policies, no sites': small({ recorded: [], policies: [], sites: [], siteCount: 0, peak: { event: 123, live: 0, inUse: 0, rounded: 0 } }),
   'more than fits': small({ blocks: many, spans: [{ start: 0, end: 128, address: base, size: 300 * MiB }], regions: [{ address: base, size: 300 * MiB }], sites: manySites, siteCount: 310 }),
 };
 

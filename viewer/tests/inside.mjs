@@ -94,7 +94,7 @@ function helpers() {
 }
 
 // Sizes that make pixels easy to count: a bin is a pixel wide, a mebibyte about a pixel high.
-export const tiny = '#timeline { width: 66px; height: 108px; } #whole { width: 34px; height: 22px; } #arena { width: 66px; height: 66px; }';
+export const tiny = '#timeline { width: 66px; height: 126px; } #whole { width: 34px; height: 22px; } #arena { width: 66px; height: 66px; }';
 
 // Opens the page that shows `figures`; `look` gets it when everything is there.
 export function openPacked(figures, { style = '', ...more } = {}, look) {

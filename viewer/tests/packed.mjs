@@ -121,7 +121,7 @@ function packIndex(about, blockLevels, chunks) {
   out.number(about.capacity).number(about.dropped).flag(about.realAddresses).text(about.placedBy).flag(about.damage);
   if (about.damage) out.number(about.damage.offset).text(about.damage.reason);
   out.number(about.events).number(about.duration).number(about.blockCount);
-  out.number(about.peak.event).number(about.peak.live).number(about.peak.rounded);
+  out.number(about.peak.event).number(about.peak.live).number(about.peak.inUse).number(about.peak.rounded);
   out.flag(about.knowsReserved).number(about.reservedPeak).number(about.pageBytes);
   out.list(about.groupings, ({ name, labels }) => out.text(name).list(labels, (label) => out.text(label)));
 
@@ -172,7 +172,7 @@ const expose = `{
 export function packedPage(figures, style = '') {
   const about = {
     version: 1, weir: '1.2.3', file: '', program: '', device: '', capacity: 0, dropped: 0, realAddresses: true, placedBy: '', damage: null,
-    events: 0, duration: 0, blockCount: 0, peak: { event: 0, live: 0, rounded: 0 }, knowsReserved: false, reservedPeak: 0, pageBytes: 2 << 20,
+    events: 0, duration: 0, blockCount: 0, peak: { event: 0, live: 0, inUse: 0, rounded: 0 }, knowsReserved: false, reservedPeak: 0, pageBytes: 2 << 20,
     groupings: [], shift: 0, bins: [], levels: 1, levelShift: 2, tileBins: 8, firstWidth: 16, blocks: [], spans: [],
     smallBelow: 0, leftOutBelow: 0, keyMoments: [], regions: [], tags: [], streams: [], siteCount: 0, hasStacks: false, sites: [],
     recorded: [], policies: [], oomCount: 0, ooms: [], markerCount: 0, markers: [], ...figures,

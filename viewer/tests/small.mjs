@@ -46,7 +46,7 @@ const blocks = [
 // Those of `changes` in place of the usual ones.
 export const small = (changes = {}) => ({
   file: 'run.weirtrace', program: 'train.py', device: 'a made-up GPU', capacity: 96 * MiB,
-  events, duration: timeOf(events - 1), blockCount: 4321, peak: { event: 123, live: 61 * MiB, rounded: 62 * MiB },
+  events, duration: timeOf(events - 1), blockCount: 4321, peak: { event: 123, live: 61 * MiB, inUse: 61 * MiB, rounded: 62 * MiB },
   knowsReserved: true, reservedPeak: 80 * MiB, pageBytes: 2 * MiB,
   groupings: [{ name: 'tag', labels: ['weights', 'activations', 'other'] }, { name: 'stream', labels: ['stream 0', 'stream 7'] }],
   shift: 1, bins, levels: 3, levelShift: 2, tileBins: 8, firstWidth: 16, blocks, spans,

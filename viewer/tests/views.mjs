@@ -63,7 +63,7 @@ test('the axis changes and the view stays where it was', () => openPacked(small(
   assert.equal(seen.whole, 6);  // two for each change of the axis, one for each of the view
 }));
 
-test('a recording of one moment is shown by events', () => openPacked(small({ duration: 0, events: 4, shift: 0, levels: 1, bins: bins.slice(0, 4), ooms: [], oomCount: 0, policies: [], markers: [], peak: { event: 1, live: MiB, rounded: MiB } }), {}, async (page) => {
+test('a recording of one moment is shown by events', () => openPacked(small({ duration: 0, events: 4, shift: 0, levels: 1, bins: bins.slice(0, 4), ooms: [], oomCount: 0, policies: [], markers: [], peak: { event: 1, live: MiB, inUse: MiB, rounded: MiB } }), {}, async (page) => {
   assert.deepEqual(await page.evaluate(() => [report.timeline.axis, report.timeline.from, report.timeline.to]), ['events', 0, 4]);
   assert.equal(await page.locator('#axes [aria-pressed=true]').innerText(), 'Events');
   assert.equal(await text(page, '#resolution'), '4 of 4 events in view. Every event is drawn.');
@@ -281,7 +281,7 @@ test('canvases follow their boxes', () => openPacked(small(), { scale: 3, style:
     await see.frames();
     return out;
   });
-  assert.deepEqual(seen, [[1, 64, 106, 2, 128, 212, 128, 128 * 212], 0, true, 1, false, 2, [2, 40, 106, 2, 80, 212, 80, 80 * 212], 1, [3, 1, 1, 2, 2, 2, 2, 4]]);
+  assert.deepEqual(seen, [[1, 64, 124, 2, 128, 248, 128, 128 * 248], 0, true, 1, false, 2, [2, 40, 124, 2, 80, 248, 80, 80 * 248], 1, [3, 1, 1, 2, 2, 2, 2, 4]]);
 }));
 
 test('gestures are told apart', () => openPacked(small(), {}, async (page) => {
