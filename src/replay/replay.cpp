@@ -102,8 +102,15 @@ class player {
     const std::size_t count = script_.steps.size();
     std::size_t length = most_steps;
     if (settings_.samples != 0) length = std::min(length, count / settings_.samples + 1);
-    const std::size_t end = std::min(count, begin + length);
-    return begin < script_.warm_up ? std::min(end, script_.warm_up) : end;
+    std::size_t end = std::min(count, begin + length);
+    if (begin < script_.warm_up) end = std::min(end, script_.warm_up);
+    if (settings_.samples == 0) return end;
+    // Few steps may take long: what comes at their end must not seem to have been there all the
+    // time.
+    const std::uint64_t until =
+        script_.steps[begin].time + script_.steps.back().time / settings_.samples;
+    while (end - begin > 1 && script_.steps[end - 1].time > until) --end;
+    return end;
   }
 
   void play(std::size_t next, std::size_t end) {

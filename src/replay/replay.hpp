@@ -70,7 +70,8 @@ struct settings {
   bytes capacity{};
   /// The driver for a real device; empty is the system's.
   std::string driver{};
-  /// How many points memory over time has at most; 0 keeps none. Costs microseconds a point.
+  /// How many points memory over time has about, at most twice as many: a stretch is short in steps
+  /// and in time. 0 keeps none. Costs microseconds a point.
   std::size_t samples = 0;
   /// Whether patterns are written at every allocation and checked at the free, in stream order.
   /// Always done on a real device.
