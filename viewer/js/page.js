@@ -9,6 +9,7 @@ class Page {
     this.sites = new Map(index.sites.map((site) => [site.number, site]));
     this.moment = null;
     this.unit = index.pageBytes;
+    this.address = new Address(this);
   }
 
   async open() {
@@ -28,7 +29,7 @@ class Page {
     showPolicies(this);
     showSites(this);
     const [first] = this.index.ooms;
-    if (this.index.events) await this.look(first ? first.event : this.index.peak.event);
+    if (this.index.events) await this.look(this.address.apply() ?? (first ? first.event : this.index.peak.event));
     else this.arena.stage.redraw();
     document.documentElement.dataset.ready = 'yes';
   }
@@ -193,10 +194,11 @@ class Page {
       });
     this.setAxis = choice(byId('axes'), [{ value: 'time', label: 'Time', title: 'Host time (x)' }, { value: 'events', label: 'Events', title: 'Every event as wide as the next (x)' }],
       timeline.axis, (axis) => timeline.setAxis(axis));
-    choice(byId('units'), [{ value: index.pageBytes, label: `${sizeText(index.pageBytes)} pages`, title: 'What can be given back: pages' }, { value: 0, label: 'Reservations', title: 'What can be given back: whole reservations' }],
+    this.setUnit = choice(byId('units'), [{ value: index.pageBytes, label: `${sizeText(index.pageBytes)} pages`, title: 'What can be given back: pages' }, { value: 0, label: 'Reservations', title: 'What can be given back: whole reservations' }],
       this.unit, (unit) => {
         this.unit = unit;
         this.analyse();
+        this.address.keep();
       });
     this.fit = () => {
       timeline.fit = !timeline.fit;

@@ -176,6 +176,7 @@ class Timeline {
     this.drawLines(pen, toX, toY);
     this.drawMarks(pen, toX);
     this.say();
+    this.page.address.keep();
   }
 
   drawAxes(pen, top, toX, toY) {

@@ -2,5 +2,6 @@
 import './figures.mjs';
 import './views.mjs';
 import './chart.mjs';
+import './address.mjs';
 import './golden.mjs';
 import './recorded.mjs';
