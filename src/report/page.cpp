@@ -10,6 +10,7 @@
 #include "report/chunks.hpp"
 #include "report/groups.hpp"
 #include "report/history.hpp"
+#include "report/leaks.hpp"
 #include "report/oom_report.hpp"
 #include "report/pack.hpp"
 #include "report/series.hpp"
@@ -137,6 +138,19 @@ void pack_sites(const analysis& data, packer& out) {
   }
 }
 
+void pack_leaks(const analysis& data, packer& out) {
+  const recording& recorded = data.source.recording;
+  std::vector<leak> leaks = find_leaks(data.history);
+  out.number(leaks.size());
+  leaks.resize(std::min(leaks.size(), most_sites));
+  out.number(leaks.size());
+  for (const leak& each : leaks) {
+    out.number(each.site).text(site_label(recorded, data.history.sites[each.site]));
+    out.number(each.tag).number(each.blocks).number(each.bytes);
+    out.number(recorded.events[each.first].time).number(recorded.events[each.last].time);
+  }
+}
+
 void pack_policies(const analysis& data, packer& out) {
   const recording& recorded = data.source.recording;
   out.number(recorded.peaks.size());
@@ -217,6 +231,7 @@ std::string make_index(const analysis& data, const layout& packed) {
   pack_layout(data, packed, out);
   pack_names(data.source.recording, out);
   pack_sites(data, out);
+  pack_leaks(data, out);
   pack_policies(data, out);
   pack_ooms(data, out);
   pack_markers(data.source.recording, out);

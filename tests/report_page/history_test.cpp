@@ -10,6 +10,7 @@
 #include "report/block_index.hpp"
 #include "report/groups.hpp"
 #include "report/history.hpp"
+#include "report/leaks.hpp"
 #include "report/series.hpp"
 #include "samples.hpp"
 #include "support/sizes.hpp"
@@ -348,6 +349,24 @@ TEST(report_groups, more_keys_than_colours_become_others) {
   EXPECT_EQ(by.labels.size(), most_groups);
   EXPECT_EQ(by.labels.front(), "tag39");
   EXPECT_EQ(by.labels.back(), "29 others");
+}
+
+TEST(report_leaks, are_what_was_never_freed_by_site_and_tag) {
+  recording_writer writer;
+  writer.out.stacks = {{0}, {1}};
+  writer.allocate(0x1000, 100, 0, 1, 1);
+  writer.allocate(0x2000, 500, 0, 1, 1);
+  writer.deallocate(0x2000);
+  writer.allocate(0x3000, 30, 0, 1, 1);
+  writer.allocate(0x4000, 130, 0, 2, 1);
+  writer.allocate(0x5000, 131, 0, 1, 2);
+  using row = std::array<std::uint64_t, 6>;  // site, tag, bytes, blocks, first, last
+  std::vector<row> rows;
+  for (const leak& each : find_leaks(make_history(writer.out)))
+    rows.push_back({each.site, each.tag, each.bytes, each.blocks, each.first, each.last});
+  EXPECT_THAT(
+      rows, ElementsAre(row{1, 1, 131, 1, 5, 5}, row{0, 1, 130, 2, 0, 3}, row{0, 2, 130, 1, 4, 4}));
+  EXPECT_TRUE(find_leaks(make_history(recording_writer{}.out)).empty());
 }
 
 TEST(report_groups, a_site_is_tallied_over_its_blocks) {

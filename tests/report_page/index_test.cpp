@@ -72,6 +72,11 @@ struct page_index {
       while (in.number() == 1) text += " | " + in.text();
       sites.push_back(text);
     }
+    leaks.push_back(join({"all ", count()}));
+    for (std::uint64_t left = in.number(); left > 0; --left) {
+      leaks.push_back(join({count(), " ", in.text(), ": tag ", count(), ", blocks ", count(),
+                            ", bytes ", count(), ", from ", count(), " to ", count()}));
+    }
     for (std::uint64_t left = in.number(); left > 0; --left)
       policies.push_back(join({"recorded ", in.text(), ": ", count(), ", ", count()}));
     for (std::uint64_t left = in.number(); left > 0; --left) {
@@ -115,8 +120,8 @@ struct page_index {
   unpacker in;
   std::string early, late;
   std::string about, events, layout, kept, sites_are;
-  std::vector<std::string> groupings, index_levels, regions, tags, streams, sites, policies, ooms,
-      verdicts, markers;
+  std::vector<std::string> groupings, index_levels, regions, tags, streams, sites, leaks, policies,
+      ooms, verdicts, markers;
   numbers group_counts, lengths, key_moments;
   std::size_t early_pieces = 0;
   std::uint64_t all_ooms = 0, all_markers = 0;
@@ -208,6 +213,9 @@ TEST(report_index, says_everything_about_a_recording) {
           "0, lifetime 4000 | weir::allocate | main at a.py:9",
           "0 mine at a.py:1: blocks 2, bytes 1700, most 1000, at peak 1000, at end 700, "
           "lifetime 2000 | weir::allocate | mine at a.py:1 | main at a.py:9"));
+  EXPECT_THAT(index.leaks, ElementsAre("all 1",
+                                       "0 mine at a.py:1: tag 1, blocks 1, bytes 700, "
+                                       "from 9000 to 9000"));
   EXPECT_THAT(index.policies,
               ElementsAre("recorded torch: 11, 12",
                           "balanced: requested 21, reserved 22, calls 23, time 24, waits 25, ooms "

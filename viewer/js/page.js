@@ -27,6 +27,7 @@ class Page {
     this.timeline.legend();
     showOoms(this);
     showPolicies(this);
+    showLeaks(this);
     showSites(this);
     const [first] = this.index.ooms;
     if (this.index.events) await this.look(this.address.apply() ?? (first ? first.event : this.index.peak.event));

@@ -1,4 +1,4 @@
-// Tables: policies side by side, sites, and what ran out.
+// Tables: policies side by side, sites, what was never freed, and what ran out.
 
 function showPolicies(page) {
   const { index, timeline } = page;
@@ -42,6 +42,27 @@ function showPolicies(page) {
   ], rows, { empty: 'No policy was replayed into this report. weir report --policy all does so.' }));
 }
 
+// A site, with its stack behind it where there is one.
+function siteCell(label, frames) {
+  if (!frames.length) return label;
+  return make('details', {}, make('summary', {}, label), make('ol', { class: 'frames' }, ...frames.map((frame) => make('li', {}, frame))));
+}
+
+function showLeaks(page) {
+  const { index, sites } = page;
+  if (!index.leakCount) return;
+  byId('leak-section').hidden = false;
+  byId('leaks').replaceChildren(tableOf([
+    { label: index.hasStacks ? 'Site' : 'Size', text: true, wide: true, cell: (row) => siteCell(row.label, sites.get(row.site)?.frames ?? []) },
+    { label: 'Tag', text: true, cell: (row) => page.tagOf(row) },
+    { label: 'Never freed', cell: (row) => sizeText(row.bytes) },
+    { label: 'Blocks', cell: (row) => countText(row.blocks) },
+    { label: 'First allocated', cell: (row) => timeText(row.first) },
+    { label: 'Last allocated', cell: (row) => timeText(row.last) },
+  ], index.leaks));
+  if (index.leakCount > index.leaks.length) byId('leaks').append(make('p', { class: 'quiet more' }, `The ${index.leaks.length} with most, of ${countText(index.leakCount)}.`));
+}
+
 function showSites(page) {
   const { index } = page;
   const order = { by: 'most', up: false };
@@ -69,13 +90,11 @@ function showSites(page) {
       } }, column.label + (order.by === column.key ? (order.up ? ' ▲' : ' ▼') : '')),
       cell: (row) => {
         if (column.text_) return column.text_(row[column.key]);
-        if (!row.frames.length) return row.label;
-        const stack = make('ol', { class: 'frames' }, ...row.frames.map((frame) => make('li', {}, frame)));
-        return make('details', {}, make('summary', {}, row.label), stack);
+        return siteCell(row.label, row.frames);
       },
     }));
     byId('sites').replaceChildren(tableOf(heads, seen.slice(0, 300), { empty: rows.length ? 'No site matches.' : 'Nothing was allocated.' }));
-    if (index.siteCount > rows.length) byId('sites').append(make('p', { class: 'quiet', style: { padding: '4px 10px' } }, `The ${rows.length} that held most, of ${countText(index.siteCount)}.`));
+    if (index.siteCount > rows.length) byId('sites').append(make('p', { class: 'quiet more' }, `The ${rows.length} that held most, of ${countText(index.siteCount)}.`));
   };
   byId('site-filter').addEventListener('input', draw);
   draw();

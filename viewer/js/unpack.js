@@ -122,6 +122,10 @@ function readIndex(r) {
     while (r.flag()) site.frames.push(r.text());
     return site;
   });
+  index.leakCount = r.number();
+  index.leaks = r.list(() => ({
+    site: r.number(), label: r.text(), tag: r.number(), blocks: r.number(), bytes: r.number(), first: r.number(), last: r.number(),
+  }));
   index.recorded = r.list(() => ({ name: r.text(), requested: r.number(), reserved: r.number() }));
   index.policies = r.list(() => {
     const policy = { name: r.text(), requested: r.number(), reserved: r.number() };

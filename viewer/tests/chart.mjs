@@ -97,3 +97,18 @@ test('every ratio is to what was in use, which is explained', () => openPacked(s
   assert.match(await text(page, '#terms'), /^Live is what the program asked for and has not freed\. In use is that and what was freed/);
   assert.match(await text(page, '#policy-terms'), /ratio is the most that was reserved over the most that was in use/);
 }));
+
+test('what was never freed is listed, the largest first', async () => {
+  const table = (page) => page.locator('#leaks').evaluate((all) => [...all.querySelectorAll('tr')].map((row) => [...row.cells].map((cell) => cell.innerText.trim().split('\n')[0])));
+  await openPacked(small(), {}, async (page) => {
+    assert.deepEqual(await table(page), [
+      ['Site', 'Tag', 'Never freed', 'Blocks', 'First allocated', 'Last allocated'],
+      ['KvCache.grow at serve.py:64', 'activations', '8 MiB', '7', '20.00 µs', '232.00 µs'],
+      ['Linear.__init__ at model.py:41', 'weights', '4 MiB', '1', '2.00 µs', '2.00 µs'],
+    ]);
+    assert.equal(await text(page, '#leaks .more'), 'The 2 with most, of 5.');
+    await page.locator('#leaks summary').click();
+    assert.deepEqual(await page.locator('#leaks li').allInnerTexts(), ['allocate', 'Linear.__init__ at model.py:41', 'main']);
+  });
+  await openPacked(small({ leakCount: 0, leaks: [] }), {}, async (page) => assert.equal(await page.locator('#leak-section').isVisible(), false));
+});

@@ -138,6 +138,10 @@ function packIndex(about, blockLevels, chunks) {
     for (const frame of site.frames) out.flag(true).text(frame);
     out.flag(false);
   });
+  out.number(about.leakCount).list(about.leaks, (leak) => {
+    out.number(leak.site).text(leak.label);
+    for (const name of ['tag', 'blocks', 'bytes', 'first', 'last']) out.number(leak[name]);
+  });
   out.list(about.recorded, (row) => out.text(row.name).number(row.requested).number(row.reserved));
   out.list(about.policies, (row) => {
     out.text(row.name);
@@ -174,7 +178,7 @@ export function packedPage(figures, style = '') {
     version: 1, weir: '1.2.3', file: '', program: '', device: '', capacity: 0, dropped: 0, realAddresses: true, placedBy: '', damage: null,
     events: 0, duration: 0, blockCount: 0, peak: { event: 0, live: 0, inUse: 0, rounded: 0 }, knowsReserved: false, reservedPeak: 0, pageBytes: 2 << 20,
     groupings: [], shift: 0, bins: [], levels: 1, levelShift: 2, tileBins: 8, firstWidth: 16, blocks: [], spans: [],
-    smallBelow: 0, leftOutBelow: 0, keyMoments: [], regions: [], tags: [], streams: [], siteCount: 0, hasStacks: false, sites: [],
+    smallBelow: 0, leftOutBelow: 0, keyMoments: [], regions: [], tags: [], streams: [], siteCount: 0, hasStacks: false, sites: [], leakCount: 0, leaks: [],
     recorded: [], policies: [], oomCount: 0, ooms: [], markerCount: 0, markers: [], ...figures,
   };
   const chunks = [];

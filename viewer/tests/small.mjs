@@ -58,6 +58,11 @@ export const small = (changes = {}) => ({
     { number: 5, label: 'softmax at model.py:131', blocks: 3000, bytes: 900 * MiB, most: 31 * MiB, atPeak: 30 * MiB, atEnd: 0, lifetime: 6_000, frames: ['allocate', 'softmax at model.py:131'] },
     { number: 8, label: 'KvCache.grow at serve.py:64', blocks: 7, bytes: 8 * MiB, most: 8 * MiB, atPeak: 8 * MiB, atEnd: 8 * MiB, lifetime: 0, frames: [] },
   ],
+  leakCount: 5,
+  leaks: [
+    { site: 8, label: 'KvCache.grow at serve.py:64', tag: 2, blocks: 7, bytes: 8 * MiB, first: timeOf(20), last: timeOf(120) },
+    { site: 3, label: 'Linear.__init__ at model.py:41', tag: 1, blocks: 1, bytes: 4 * MiB, first: 2000, last: 2000 },
+  ],
   recorded: [{ name: 'cudaMallocAsync', requested: 61 * MiB, reserved: 100 * MiB }],
   policies: [
     { name: 'torch_default', requested: 61 * MiB, reserved: 90 * MiB, calls: 1234, driverTime: 5_600_000, waits: 3, ooms: 1, fit: 0, samples: [{ time: 0, reserved: 20 * MiB }, { time: 64000, reserved: 70 * MiB }, { time: 253000, reserved: 90 * MiB }] },
