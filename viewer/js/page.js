@@ -29,6 +29,7 @@ class Page {
     showPolicies(this);
     showLeaks(this);
     showSites(this);
+    this.flame = new Flame(this);
     const [first] = this.index.ooms;
     if (this.index.events) await this.look(this.address.apply() ?? (first ? first.event : this.index.peak.event));
     else this.arena.stage.redraw();

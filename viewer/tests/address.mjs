@@ -29,7 +29,7 @@ test('the address says what is seen, and shows it again', () => openPacked(small
   await page.waitForSelector('html[data-ready]', { state: 'attached' });
   assert.deepEqual(await view(page), changed);
   assert.deepEqual(await page.locator('#policies input').evaluateAll((boxes) => boxes.map((box) => box.checked)), [false, true, true]);
-  assert.deepEqual(await page.locator('[aria-pressed=true]').allInnerTexts(), ['Stream', 'Events', 'Fit', 'Reservations']);
+  assert.deepEqual(await page.locator('[aria-pressed=true]').allInnerTexts(), ['Stream', 'Events', 'Fit', 'Reservations', 'At the peak']);
   assert.match(await text(page, '#moment'), /^after event 123,/);
 }));
 

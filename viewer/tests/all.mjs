@@ -3,5 +3,6 @@ import './figures.mjs';
 import './views.mjs';
 import './chart.mjs';
 import './address.mjs';
+import './flame.mjs';
 import './golden.mjs';
 import './recorded.mjs';
