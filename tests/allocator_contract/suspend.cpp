@@ -93,9 +93,9 @@ TEST_P(suspending, what_is_evicted_comes_back) {
   reopen({.limit = 64_MiB});
   ASSERT_TRUE(memory().declare_suspendable(stash, {.evictable = true}));
   const filled_block away = make_with(stash, 32_MiB, on);
-  const filled_block large = make(50_MiB, on);
+  const filled_block rival = make(50_MiB, on);
   EXPECT_TRUE(memory().is_suspended(stash));
-  finish(large, on);
+  finish(rival, on);
   ASSERT_TRUE(memory().empty_cache());
   ASSERT_TRUE(memory().resume(stash));
   finish(away, on);
