@@ -2,7 +2,8 @@
 #
 # Run as a script it writes that source: the page, its style, and its scripts as one.
 if(CMAKE_SCRIPT_MODE_FILE)
-  # Compilers may refuse string literals that are very long, so every file is one of its own.
+  # Compilers may refuse string literals that are very long, so every file is one of its own. Together they are
+  # one again, longer than every compiler must take; ours do.
   function(literal out)
     set(text "")
     foreach(file IN LISTS ARGN)
@@ -16,11 +17,14 @@ if(CMAKE_SCRIPT_MODE_FILE)
   literal(style ${VIEWER}/style.css)
   literal(script ${SCRIPTS})
   file(WRITE ${OUTPUT} "// Written by cmake/weir_viewer.cmake from viewer/.\n#include \"report/template.hpp\"\n
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored \"-Woverlength-strings\"
 namespace weir::inline v0::report {\n
 const std::string_view page_template{\n${page}};
 const std::string_view page_style{\n${style}};
 const std::string_view page_script{\n    \"(() => {\\n'use strict';\\n\"\n${script}    \"})();\\n\"};\n
-}  // namespace weir::inline v0::report\n")
+}  // namespace weir::inline v0::report
+#pragma GCC diagnostic pop\n")
   return()
 endif()
 
