@@ -333,6 +333,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     stream_ref stream;
     std::uint64_t registration = 0;
   };
+  /// Waits for all work of the devices that have these rights: any of it may use live blocks. One
+  /// that is lost does none.
+  [[nodiscard]] result<void> wait_for_devices(const std::vector<vmm::access>& rights) const
+      WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> record_foreign_stream(void* pointer, const stream_ref& stream)
       WEIR_EXCLUDES(mutex_);
   /// The block is freed: the joint stream waits for the foreign ones that use it.

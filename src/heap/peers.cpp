@@ -49,6 +49,17 @@ result<void> central_heap::enable_peer(weir::device peer) try {
   return no_host_memory();
 }
 
+result<void> central_heap::wait_for_devices(const std::vector<vmm::access>& rights) const {
+  WEIR_TRY(device_.synchronize());
+  for (const vmm::access& each : rights) {
+    WEIR_TRY_VALUE(reaching, home_->owner->device(device_id{each.location.id}));
+    if (reaching == device_) continue;
+    auto done = reaching.synchronize();
+    if (!done && !does_no_work(done.error())) return done;
+  }
+  return {};
+}
+
 // --- Streams of other devices -------------------------------------------------------------------
 //
 // An event belongs to the device of the stream it is recorded on, so marks on a stream of another

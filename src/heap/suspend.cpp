@@ -5,7 +5,7 @@
 // the others wait for `moved_` or keep away from the pool's store.
 //
 //   suspend_pools    mutex_ |  nobody captures; requests are turned away; caches are flushed
-//                    none   |    all work of the context is waited for
+//                    none   |    all work of the context is waited for, and of those of peers
 //                    mutex_ |  plan_suspend
 //                    none   |    contents are copied out; all is unmapped, or nothing; released
 //                    mutex_ |  apply
@@ -274,7 +274,7 @@ result<suspend_outcome> central_heap::suspend_pools(const std::vector<pool_state
   begin_moves(moves, residence::suspending);
   for (const moving_pool& each : moves) each.pool->requests = options.requests;
   mutex_.unlock();
-  result<void> done = device_.synchronize();
+  result<void> done = wait_for_devices(rights);
   mutex_.lock();
   if (done) done = plan_suspend(moves);
   mutex_.unlock();

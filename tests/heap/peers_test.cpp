@@ -83,6 +83,26 @@ TEST_F(peers, reach_mappings_that_moved_memory_left_behind) {
   for (void* const each : kept) memory.deallocate(each, stream);
 }
 
+TEST_F(peers, have_done_their_work_before_memory_is_suspended) {
+  auto memory = make();
+  const tag weights = tag::named("weights that peers use").value();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.enable_peer(gpu(1)));
+  const auto stream = new_stream();
+  const auto peer = peer_stream();
+  const tag_scope scope{weights};
+  void* const block = memory.allocate(4_MiB, stream);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(write_from_peer(peer, block, 4_MiB));
+  ASSERT_EQ(peer.is_complete().value(), false);
+  ASSERT_TRUE(memory.suspend(weights));
+  EXPECT_EQ(peer.is_complete().value(), true);
+  ASSERT_TRUE(memory.resume(weights));
+  ASSERT_TRUE(write_from_peer(peer, block, 4_MiB));
+  ASSERT_TRUE(peer.synchronize());
+  memory.deallocate(block, stream);
+  EXPECT_EQ(check(memory), "");
+}
+
 TEST_F(peers, are_other_devices_of_the_same_runtime) {
   auto memory = make();
   EXPECT_EQ(code_of(memory.enable_peer(gpu(0))), errc::invalid_argument);
