@@ -1,6 +1,7 @@
 // Sizes of the command line, and corrections of its words.
 #include "words.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
