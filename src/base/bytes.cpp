@@ -11,6 +11,32 @@ namespace weir::inline v0 {
 namespace {
 
 constexpr std::array<std::string_view, 7> units = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+constexpr std::array<std::string_view, 7> decimal_units = {"", "kB", "MB", "GB", "TB", "PB", "EB"};
+
+/// 0: there is none of that name.
+std::uint64_t unit_named(std::string_view name) noexcept {
+  if (name == "KB") return 1000;
+  std::uint64_t binary = 1;
+  std::uint64_t decimal = 1;
+  for (std::size_t i = 0; i < units.size(); ++i, binary *= 1024, decimal *= 1000) {
+    if (name == units[i]) return binary;
+    if (i != 0 && name == decimal_units[i]) return decimal;
+  }
+  return 0;
+}
+
+/// Takes ".25" off the front; negative if no digit follows the point.
+double take_decimals(std::string_view& text) noexcept {
+  double value = 0;
+  double place = 0.1;
+  std::size_t length = 1;
+  for (; length < text.size() && text[length] >= '0' && text[length] <= '9'; ++length) {
+    value += place * (text[length] - '0');
+    place /= 10;
+  }
+  text.remove_prefix(length);
+  return length == 1 ? -1 : value;
+}
 
 }  // namespace
 
@@ -44,19 +70,23 @@ std::string to_string(bytes size) {
 }
 
 std::optional<bytes> parse_bytes(std::string_view text) noexcept {
-  std::uint64_t count = 0;
+  std::uint64_t whole = 0;
   const char* const end = text.data() + text.size();
-  const auto [rest, failed] = std::from_chars(text.data(), end, count);
+  const auto [rest, failed] = std::from_chars(text.data(), end, whole);
   if (failed != std::errc{}) return std::nullopt;
-
   std::string_view suffix{rest, static_cast<std::size_t>(end - rest)};
-  if (suffix.empty()) return bytes{count};
-  if (suffix.front() == ' ') suffix.remove_prefix(1);
-  for (std::size_t unit = 0; unit < units.size(); ++unit) {
-    if (suffix == units[unit])
-      return checked_multiply(bytes{count}, std::uint64_t{1} << (10 * unit));
-  }
-  return std::nullopt;
+  if (suffix.empty()) return bytes{whole};
+
+  const bool has_decimals = suffix.front() == '.';
+  const double decimals = has_decimals ? take_decimals(suffix) : 0;
+  if (suffix.size() > 1 && suffix.front() == ' ') suffix.remove_prefix(1);
+  const std::uint64_t unit = unit_named(suffix);
+  if (unit == 0 || decimals < 0 || (has_decimals && unit == 1)) return std::nullopt;
+  const auto size = checked_multiply(bytes{whole}, unit);
+  if (!size) return std::nullopt;
+  // Below one unit, so it fits; a double holds it to the byte up to 8 PB.
+  return checked_add(
+      *size, bytes{static_cast<std::uint64_t>(std::llround(decimals * static_cast<double>(unit)))});
 }
 
 }  // namespace weir::inline v0

@@ -67,10 +67,50 @@ TEST(bytes, text_is_read) {
   EXPECT_EQ(parse_bytes("15EiB"), bytes{std::uint64_t{15} << 60});
 }
 
+TEST(bytes, text_is_read_in_decimal_units_and_with_decimals) {
+  EXPECT_EQ(parse_bytes("3kB"), bytes{3'000});
+  EXPECT_EQ(parse_bytes("3KB"), bytes{3'000});
+  EXPECT_EQ(parse_bytes("5MB"), bytes{5'000'000});
+  EXPECT_EQ(parse_bytes("24GB"), bytes{24'000'000'000});
+  EXPECT_EQ(parse_bytes("24 GB"), bytes{24'000'000'000});
+  EXPECT_EQ(parse_bytes("2TB"), bytes{2'000'000'000'000});
+  EXPECT_EQ(parse_bytes("2PB"), bytes{2'000'000'000'000'000});
+  EXPECT_EQ(parse_bytes("18EB"), bytes{18'000'000'000'000'000'000U});
+  EXPECT_EQ(parse_bytes("1.5GiB"), bytes{3 * (std::uint64_t{1} << 29)});
+  EXPECT_EQ(parse_bytes("0.25KiB"), 256_B);
+  EXPECT_EQ(parse_bytes("7.001 GB"), bytes{7'001'000'000});
+  EXPECT_EQ(parse_bytes("1.0006kB"), bytes{1'001});
+}
+
 TEST(bytes, text_that_is_no_size_is_refused) {
-  for (const char* text :
-       {"", " ", "KiB", "-1", "+1", " 1", "1 ", "1  KiB", "20MB", "20M", "20mib", "1.5GiB", "0x10",
-        "1KiBx", "1,000", "18446744073709551616", "16EiB", "18014398509481984KiB"})
+  for (const char* text : {"",
+                           " ",
+                           "KiB",
+                           "-1",
+                           "+1",
+                           " 1",
+                           "1 ",
+                           "1  KiB",
+                           "20M",
+                           "20mib",
+                           "0x10",
+                           "1KiBx",
+                           "1gb",
+                           "1,000",
+                           "1.5",
+                           "1.5B",
+                           "1.GiB",
+                           ".5GB",
+                           "1e3",
+                           "inf",
+                           "1.5.5GB",
+                           "16EiB",
+                           "18.5EB",
+                           "-1GB",
+                           "1,5GB",
+                           "24 pounds",
+                           "18446744073709551616",
+                           "18014398509481984KiB"})
     EXPECT_FALSE(parse_bytes(text)) << '"' << text << '"';
   EXPECT_FALSE(parse_bytes(std::string_view{}));
 }

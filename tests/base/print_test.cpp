@@ -58,6 +58,7 @@ TEST(print, options) {
   EXPECT_EQ(streamed(sim_progress::timed), "timed");
   EXPECT_EQ(streamed(placement_policy::never_move), "never_move");
   EXPECT_EQ(streamed(crossing_rule::declared_uses), "declared_uses");
+  EXPECT_EQ(streamed(debug_checks::guard_pages), "guard_pages");
 }
 
 TEST(print, tags) {
@@ -217,11 +218,27 @@ TEST(print, hazards) {
   EXPECT_EQ(to_string(race),
             "race: two accesses that nothing keeps apart: 16 bytes at 0x1010\n"
             "  first:  fill, operation 3 of stream 7, writes [0x1000, 0x1040), 64 bytes, "
-            "queued at 1.5 us\n"
+            "queued at 1.500 us\n"
             "  second: host read, operation 2 of the host, reads [0x1010, 0x1020), 16 bytes, "
-            "queued at 0 us\n"
-            "  no stream, event or host order leads from the first to the second");
+            "queued at 0.000 us\n"
+            "  no stream, event or host order leads from the first to the second\n"
+            "  remedy: let the host wait for stream 7, or for an event behind the first");
   EXPECT_EQ(race.message(), to_string(race));
+  EXPECT_EQ(to_string(sim::hazard_kind::out_of_bounds), "out_of_bounds");
+  sim::block_life life{.extent = {0x1000, 1000},
+                       .rounded = 1024,
+                       .allocated_on = stream_id{7},
+                       .allocated = sim::time_point{1'002'003},
+                       .recorded = {stream_id{9}},
+                       .allocated_step = 1};
+  EXPECT_EQ(to_string(life),
+            "0x1000, 1000 B, allocated on stream 7 at 1002.003 us, recorded for stream 9");
+  life.freed_on = stream_id{8};
+  life.freed = sim::time_point{2'000'000};
+  life.freed_step = 2;
+  EXPECT_EQ(to_string(life),
+            "0x1000, 1000 B, allocated on stream 7 at 1002.003 us, recorded for stream 9, freed on "
+            "stream 8 at 2000.000 us");
   EXPECT_EQ(to_string(sim::migration_counts{3, 2, 1}), "to_device 3, to_host 2, evicted 1");
 }
 

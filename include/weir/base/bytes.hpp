@@ -52,8 +52,8 @@ class bytes {
 /// At most two decimals, rounded; a size that rounds up to the next unit is written in that unit.
 [[nodiscard]] WEIR_API std::string to_string(bytes size);
 
-/// The size that `text` names: "4096", "512KiB", "20 MiB", "2GiB", "1TiB", "64B". Whole numbers of
-/// binary units only, spelled as here; empty for anything else and for what does not fit.
+/// The size that `text` names: "4096", "20 MiB", "1.5GiB", "24GB": B; KiB to EiB, of 1024 (GiB is
+/// 2^30); kB or KB, MB to EB, of 1000 (GB is 10^9). Empty for anything else and what does not fit.
 [[nodiscard]] WEIR_API std::optional<bytes> parse_bytes(std::string_view text) noexcept;
 
 namespace literals {
