@@ -124,6 +124,21 @@ CUresult state::ctx_synchronize() {
   return answer;
 }
 
+CUresult state::ctx_record_event(CUcontext context, CUevent handle) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const int device = device_of(context);
+  if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+  event_state* const event = event_handles.find(handle);
+  if (event == nullptr || event->device != device) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult failure = graphs->check_synchronize(device); failure != CUDA_SUCCESS)
+    return failure;
+  if (const CUresult failure = health(device); failure != CUDA_SUCCESS) return failure;
+  event->captured = nullptr;
+  event->captured_nodes.clear();
+  flow.record_all(*event, device);
+  return CUDA_SUCCESS;
+}
+
 CUresult state::ctx_get_stream_priority_range(int* least, int* greatest) {
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (least != nullptr) *least = 0;

@@ -13,8 +13,6 @@ namespace weir::inline v0::sim {
 
 namespace {
 
-std::uint64_t to_address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
-
 /// Whether [from, end) is mapped by the process and can be read (and written): a device cannot be
 /// given what the host does not have.
 bool host_has(std::uint64_t from, std::uint64_t end, bool write) {

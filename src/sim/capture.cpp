@@ -201,6 +201,7 @@ void graph_set::close(capture& ending) {
 // --- Work ---------------------------------------------------------------------------------------
 
 CUresult graph_set::add_node(const std::shared_ptr<stream_state>& stream, work task) {
+  if (machine_.options.check_hazards && !task.lifetime) check_captured(*stream, task);
   return add_node(stream, {.task = std::move(task), .device = stream->device});
 }
 
@@ -210,6 +211,24 @@ CUresult graph_set::add_node(const std::shared_ptr<stream_state>& stream, node_c
   std::vector<CUgraphNode>& next = active.at(*stream).next;
   next = {append(*active.building, std::move(content), places_of(next))};
   return CUDA_SUCCESS;
+}
+
+/// Blocks of graph pools are used again by every launch, freed or not: what is captured must have
+/// been right when it was.
+void graph_set::check_captured(const stream_state& stream, const work& task) {
+  const std::uint64_t step = ++machine_.steps;
+  for (const access& each : task.accesses) {
+    machine_.check_blocks(each.extent,
+                          {.label = task.label,
+                           .stream = stream_id{stream.id},
+                           .extent = each.extent,
+                           .writes = each.writes,
+                           .queued = machine_.clock,
+                           .action = party_action::captured,
+                           .step = step,
+                           .stream_name = stream.name},
+                          block_book::occasion::captured);
+  }
 }
 
 std::vector<std::size_t> graph_set::places_of(const std::vector<CUgraphNode>& nodes) const {

@@ -32,6 +32,7 @@ cost_table cost_table::h200() {
   set(event_destroy, 127);
   set(event_record, 200);
   set(event_record_with_flags, 200);
+  set(ctx_record_event, 250);
   set(event_query, 175);
   set(stream_wait_event, 166);
   set(stream_query, 230);

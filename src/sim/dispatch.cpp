@@ -111,6 +111,10 @@ machine_lock::~machine_lock() { held_lock = outer_; }
 
 std::unique_lock<std::mutex>& state::lock() const noexcept { return *held_lock; }
 
+bool holds_lock(const state& machine) noexcept {
+  return held_lock != nullptr && held_lock->mutex() == &machine.mutex && held_lock->owns_lock();
+}
+
 host_function_scope::host_function_scope() noexcept { ++host_function_depth; }
 host_function_scope::~host_function_scope() { --host_function_depth; }
 

@@ -38,6 +38,9 @@ class machine_lock {
   std::unique_lock<std::mutex>* outer_;
 };
 
+/// Whether this thread is inside one of the machine's functions, with its lock held.
+[[nodiscard]] bool holds_lock(const state& machine) noexcept;
+
 /// While one lives, driver calls of this thread answer CUDA_ERROR_NOT_PERMITTED: the thread runs a
 /// host function or a destructor callback of the user's.
 class host_function_scope {

@@ -185,12 +185,14 @@ void graph_memory::free_by_host(const graph_allocation& allocated) {
   if (!machine_.options.check_hazards) return;
   const region& area = *machine_.space.find(allocated.address);
   const moment now = machine_.flow.host_moment();
-  const auto accessor = std::make_shared<const party>(party{"free",
-                                                            stream_id{0},
-                                                            now.at.tick,
-                                                            {allocated.address, allocated.bytes},
-                                                            true,
-                                                            machine_.clock});
+  const auto accessor =
+      std::make_shared<const party>(party{.label = "free",
+                                          .order = now.at.tick,
+                                          .extent = {allocated.address, allocated.bytes},
+                                          .writes = true,
+                                          .queued = machine_.clock,
+                                          .action = party_action::lifetime,
+                                          .step = ++machine_.steps});
   area.pages->history.touch(allocated.address - area.base, allocated.bytes, access_kind::free, now,
                             accessor, allocated.address, machine_.hazards);
 }

@@ -251,6 +251,8 @@ void graph_set::enqueue_steps(graph_exec& exec, const std::shared_ptr<stream_sta
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const step& each = steps[i];
     const auto& lane = exec.lanes[each.lane];
+    lane->launched_on = stream->id;
+    lane->name = stream->name;
     std::vector<dependency> waits;
     if (!started[each.lane]) {
       started[each.lane] = true;

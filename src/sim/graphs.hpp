@@ -116,6 +116,7 @@ class graph_set {
  private:
   driver::CUresult add_node(const std::shared_ptr<stream_state>& stream, node_content content);
   void close(capture& ending);
+  void check_captured(const stream_state& stream, const work& task);
   [[nodiscard]] std::vector<std::size_t> places_of(
       const std::vector<driver::CUgraphNode>& nodes) const;
   driver::CUresult prepare_memory(const graph_exec& exec);

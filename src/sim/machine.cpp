@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/block_book.hpp"
 #include "sim/dispatch.hpp"
 #include "sim/modules.hpp"
 #include "sim/state.hpp"
@@ -16,6 +17,27 @@ error refuse(std::string reason) {
 }
 
 }  // namespace
+
+machine_options machine_options::from(const weir::options& settings) {
+  machine_options machine;
+  const auto count = static_cast<std::size_t>(std::max(settings.sim_devices, 0));
+  machine.devices.assign(count, device_spec{.capacity = settings.sim_capacity});
+  machine.seed = settings.sim_seed;
+  machine.lag = settings.sim_lag;
+  machine.check_hazards = settings.sim_hazards;
+  switch (settings.sim_mode) {
+    case sim_progress::seeded:
+      machine.mode = progress::seeded;
+      break;
+    case sim_progress::timed:
+      machine.mode = progress::timed;
+      break;
+    case sim_progress::manual:
+      machine.mode = progress::manual;
+      break;
+  }
+  return machine;
+}
 
 result<std::shared_ptr<machine>> machine::create(machine_options options) {
   if (options.devices.size() > 64) return refuse("a machine has at most 64 devices");
@@ -94,6 +116,15 @@ void machine::host_read(const void* address, std::size_t size) {
 void machine::host_write(void* address, std::size_t size) {
   const machine_lock guard{*state_};
   state_->host_access(reinterpret_cast<std::uintptr_t>(address), size, true, "host write");
+}
+
+std::unique_ptr<event_sink> machine::watch_blocks() {
+  return std::make_unique<block_watch>(*state_);
+}
+
+void machine::name_stream(driver::CUstream handle, std::string name) {
+  const machine_lock guard{*state_};
+  if (const auto stream = state_->find_stream(handle)) stream->name = std::move(name);
 }
 
 bool machine::step() {

@@ -23,8 +23,6 @@ void* to_pointer(std::uint64_t address) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
 
-std::uint64_t to_address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
-
 std::uint64_t whole_pages(std::uint64_t size, std::uint64_t page) {
   return checked_round_up(size, page).value_or(0);
 }
@@ -126,6 +124,7 @@ void memory::free_addresses(std::uint64_t address, std::uint64_t size) {
   const auto reserved = reservations_.find(address);
   if (reserved == reservations_.end() || reserved->second != whole_pages(size, host_page())) return;
   ::munmap(to_pointer(address), reserved->second);
+  machine_.blocks.forget(address, reserved->second);
   reservations_.erase(reserved);
 }
 
@@ -248,8 +247,13 @@ bool memory::place(region& area) {
 void memory::record_lifetime(region& area, access_kind kind, const char* call) {
   if (!machine_.options.check_hazards) return;
   const moment when = machine_.flow.host_moment();
-  const auto accessor = std::make_shared<const party>(
-      party{call, stream_id{0}, when.at.tick, {area.base, area.size}, true, machine_.clock});
+  const auto accessor = std::make_shared<const party>(party{.label = call,
+                                                            .order = when.at.tick,
+                                                            .extent = {area.base, area.size},
+                                                            .writes = true,
+                                                            .queued = machine_.clock,
+                                                            .action = party_action::lifetime,
+                                                            .step = ++machine_.steps});
   area.pages->history.touch(area.offset, area.size, kind, when, accessor, area.base,
                             machine_.hazards);
 }
@@ -273,6 +277,7 @@ void memory::drop(region& area) {
     --managed_regions;
   }
   const region last = area;  // keeps pages and capacity until the addresses are gone
+  machine_.blocks.forget(last.base, last.size);
   erase(last.base);
   if (last.mapping_size != 0) {
     heap_of(last).release(last);
@@ -302,7 +307,13 @@ void memory::check_removal(const region& area, const char* call) {
   const access_record* const use = area.uses.not_before(when);
   if (use == nullptr) return;
   const range extent{area.base, area.size};
-  const party remover{call, stream_id{0}, when.at.tick, extent, true, machine_.clock};
+  const party remover{.label = call,
+                      .order = when.at.tick,
+                      .extent = extent,
+                      .writes = true,
+                      .queued = machine_.clock,
+                      .action = party_action::lifetime,
+                      .step = ++machine_.steps};
   machine_.hazards.report({hazard_kind::freed_in_use, *use->accessor, remover, extent});
 }
 

@@ -16,6 +16,11 @@
 
 namespace weir::inline v0::sim {
 
+/// The host's pointers are addresses of the simulated device as well.
+[[nodiscard]] inline std::uint64_t to_address(const void* pointer) noexcept {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
 class state;
 class page_file;      // physical.cpp: the sparse file that most pages of a machine are parts of
 class small_heap;     // small_heap.hpp: where small allocations are cut from

@@ -314,6 +314,8 @@ void pool::record_lifetime(access_kind kind, block& target, const moment& when,
   accessor->extent = {target.address, target.requested};
   accessor->writes = true;
   accessor->queued = machine_.clock;
+  accessor->action = party_action::lifetime;
+  accessor->step = ++machine_.steps;
   store_->history.touch(target.address - base_, target.requested, kind, when, accessor,
                         target.address, machine_.hazards);
 }
@@ -322,8 +324,13 @@ void pool::record_lifetime(access_kind kind, block& target, const moment& when,
 void pool::record_host_ownership(std::uint64_t address, std::uint64_t size, const char* label) {
   if (!machine_.options.check_hazards) return;
   const moment& now = machine_.flow.host.now();
-  const auto accessor = std::make_shared<const party>(
-      party{label, stream_id{0}, now.at.tick, {address, size}, true, machine_.clock});
+  const auto accessor = std::make_shared<const party>(party{.label = label,
+                                                            .order = now.at.tick,
+                                                            .extent = {address, size},
+                                                            .writes = true,
+                                                            .queued = machine_.clock,
+                                                            .action = party_action::lifetime,
+                                                            .step = ++machine_.steps});
   store_->history.forget(address - base_, size);
   store_->history.touch(address - base_, size, access_kind::free, now, accessor, address,
                         machine_.hazards);

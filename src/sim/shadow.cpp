@@ -5,9 +5,13 @@
 #include <iterator>
 #include <utility>
 
+#include "sim/block_book.hpp"
+
 namespace weir::inline v0::sim {
 
 void hazard_log::report(hazard entry) {
+  entry.blocks = blocks_.lives(entry.shared);
+  if (entry.blocks.empty()) entry.nearest = blocks_.nearest(entry.shared);
   if (listener_) listener_(entry);
   if (all_.size() < most) all_.push_back(std::move(entry));
 }

@@ -11,9 +11,12 @@
 
 namespace weir::inline v0::sim {
 
-/// Collects hazards and hands them to the listener.
+class block_book;
+
+/// Collects hazards, adds what the book knows of their bytes, and hands them to the listener.
 class hazard_log {
  public:
+  explicit hazard_log(const block_book& blocks) : blocks_{blocks} {}
   void report(hazard entry);
   [[nodiscard]] const std::vector<hazard>& all() const noexcept { return all_; }
   void clear() { all_.clear(); }
@@ -22,6 +25,7 @@ class hazard_log {
  private:
   /// A broken program can race millions of times; the first reports suffice.
   static constexpr std::size_t most = 10'000;
+  const block_book& blocks_;
   std::vector<hazard> all_;
   std::function<void(const hazard&)> listener_;
 };

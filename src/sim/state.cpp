@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "observe/own_work.hpp"
 #include "sim/dispatch.hpp"
 #include "sim/graphs.hpp"
 #include "sim/managed.hpp"
@@ -192,6 +193,12 @@ std::shared_ptr<stream_state> state::find_stream(CUstream handle) {
   return stream_handles.share(handle);
 }
 
+bool state::is_capturing(stream_id number) const noexcept {
+  return std::any_of(flow.streams.begin(), flow.streams.end(), [&](const auto& each) {
+    return each->id == number.number() && each->capturing != nullptr;
+  });
+}
+
 CUresult state::missing_stream() {
   return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -220,8 +227,14 @@ void state::after_synchronize(int device) { pools->after_synchronize(device); }
 
 void state::host_access(std::uint64_t address, std::uint64_t size, bool write, const char* label) {
   const moment when = flow.host_moment();
-  const auto accessor = std::make_shared<const party>(
-      party{label, stream_id{0}, when.at.tick, {address, size}, write, clock});
+  const auto accessor = std::make_shared<const party>(party{.label = label,
+                                                            .order = when.at.tick,
+                                                            .extent = {address, size},
+                                                            .writes = write,
+                                                            .queued = clock,
+                                                            .step = ++steps});
+  if (options.check_hazards)
+    check_blocks(accessor->extent, *accessor, block_book::occasion::queued);
   space.each(address, size, [&](region& area, std::uint64_t from, std::uint64_t length) {
     if (options.check_hazards) {
       area.pages->history.touch(area.offset + (from - area.base), length,
@@ -231,6 +244,14 @@ void state::host_access(std::uint64_t address, std::uint64_t size, bool write, c
     if (area.managed) managed_touch(*this, area, from, length, -1, write);
     return true;
   });
+}
+
+bool state::check_blocks(const range& touched, const party& accessor, block_book::occasion when) {
+  if (blocks.empty() || observe::is_own_work()) return true;
+  const auto wrong = blocks.check(touched, when);
+  if (!wrong) return true;
+  hazards.report({wrong->kind, wrong->before, accessor, wrong->bytes});
+  return false;
 }
 
 // --- Background ---------------------------------------------------------------------------------

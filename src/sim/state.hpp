@@ -6,6 +6,7 @@
 //   timeline   streams, events, the scheduler                    timeline.hpp
 //   memory     physical pages, addresses, capacity               memory.hpp
 //   shadow     who touched which byte, hazards                   shadow.hpp
+//   block_book which bytes allocators have handed out            block_book.hpp
 //   pool_set   stream-ordered pools                              pools.hpp
 //   graph_set  captures, graphs, their launches                  graphs.hpp
 //   module_set PTX modules and the kernels behind them           modules.hpp
@@ -22,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "sim/block_book.hpp"
 #include "sim/clock.hpp"
 #include "sim/handles.hpp"
 #include "sim/memory.hpp"
@@ -88,6 +90,8 @@ class state {
   [[nodiscard]] CUresult health(int ordinal) const noexcept;
   /// The stream behind a handle, the default streams included; null for a handle that is not alive.
   [[nodiscard]] std::shared_ptr<stream_state> find_stream(CUstream handle);
+  /// Whether the stream of this number is being captured.
+  [[nodiscard]] bool is_capturing(stream_id number) const noexcept;
   /// What to answer where find_stream() gave null.
   [[nodiscard]] CUresult missing_stream();
 
@@ -99,6 +103,8 @@ class state {
   void after_synchronize(int device);
   /// The host reads or writes device-visible memory now; managed pages move accordingly.
   void host_access(std::uint64_t address, std::uint64_t size, bool write, const char* label);
+  /// Whether the bytes are handed out, where an allocator told of them; reports it if not.
+  bool check_blocks(const range& touched, const party& accessor, block_book::occasion when);
   /// What the present call is charged for: `units` times its cost, plus so many bytes.
   void charge(double units, std::uint64_t size = 0) noexcept {
     charged_units = units;
@@ -120,7 +126,9 @@ class state {
   bool down = false;                ///< shut_down(): answers CUDA_ERROR_DEINITIALIZED
   bool context_ever_ended = false;  ///< of any device; else no call needs to ask for its own
   std::vector<device_state> devices;
-  hazard_log hazards;
+  block_book blocks;
+  hazard_log hazards{blocks};
+  std::uint64_t steps = 0;  ///< party::step of the last
   timeline flow;
   memory space;
   std::unique_ptr<pool_set> pools;

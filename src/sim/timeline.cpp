@@ -21,6 +21,7 @@ thread_local const moment* host_function_moment = nullptr;
 
 timeline::timeline(state& machine) : machine_{machine}, random_{machine.options.seed} {
   legacy_.resize(machine.options.devices.size());
+  gathering_.resize(machine.options.devices.size());
 }
 
 std::uint64_t timeline::random(std::uint64_t below) noexcept {
@@ -177,6 +178,21 @@ void timeline::record(event_state& event, const std::shared_ptr<stream_state>& s
   if (alone && machine_.options.mode == progress::manual) finish(*stream, mark.sequence);
 }
 
+void timeline::record_all(event_state& event, int device) {
+  auto& lane = gathering_[static_cast<std::size_t>(device)];
+  if (!lane) lane = make_lane(device);
+  std::vector<dependency> waits;
+  for (const auto& other : streams) {
+    if (other->device != device || other == lane) continue;
+    if (other->tail() > other->completed) waits.push_back({other, other->tail()});
+    lane->clock.learn(other->clock.now());
+  }
+  for (const departed& former : departed_)
+    if (former.device == device) lane->clock.learn(former.last);
+  if (!waits.empty()) enqueue(lane, {}, std::move(waits));
+  record(event, lane);
+}
+
 void timeline::wait(const std::shared_ptr<stream_state>& stream, const event_state& event) {
   if (event.shared) {
     // Another process may have recorded it last: its counters tell, not our queue.
@@ -214,14 +230,30 @@ bool timeline::allowed(int device, bool by_owner, const access& request) const {
 void timeline::check_accesses(const stream_state& stream, work& task, const moment& when,
                               std::uint64_t sequence) {
   if (!machine_.options.check_hazards) return;
+  const std::uint64_t step = ++machine_.steps;
   for (const access& each : task.accesses) {
     if (each.extent.size == 0) continue;
-    const auto accessor = std::make_shared<const party>(party{
-        task.label, stream_id{stream.id}, sequence, each.extent, each.writes, machine_.clock});
+    const auto accessor = std::make_shared<const party>(
+        party{.label = task.label,
+              .stream = stream_id{stream.lane ? stream.launched_on : stream.id},
+              .order = sequence,
+              .extent = each.extent,
+              .writes = each.writes,
+              .queued = machine_.clock,
+              .action = task.lifetime ? party_action::lifetime
+                        : stream.lane ? party_action::replayed
+                                      : party_action::access,
+              .step = step,
+              .stream_name = stream.name});
     if (!task.lifetime && !allowed(stream.device, task.by_owner, each)) {
       machine_.hazards.report({hazard_kind::bad_access, *accessor, *accessor, each.extent});
       task.fault = CUDA_ERROR_ILLEGAL_ADDRESS;
       continue;
+    }
+    if (!task.lifetime) {
+      machine_.check_blocks(
+          each.extent, *accessor,
+          stream.lane ? block_book::occasion::launched : block_book::occasion::queued);
     }
     const access_kind kind =
         task.lifetime.value_or(each.writes ? access_kind::write : access_kind::read);

@@ -94,6 +94,8 @@ struct stream_state {
   int priority = 0;
   bool is_legacy = false;
   bool lane = false;  // of a graph launch; not visible to users, takes no part in legacy ordering
+  std::uint64_t launched_on = 0;  // of a lane: the stream of the last launch
+  std::string name{};             // machine::name_stream()
   bool held = false;
   bool destroyed = false;
   std::uint64_t next = 1;
@@ -157,6 +159,8 @@ class timeline {
   /// the legacy stream must be waited for.
   moment mark(const std::shared_ptr<stream_state>& stream);
   void record(event_state& event, const std::shared_ptr<stream_state>& stream);
+  /// Behind everything that is queued on any stream of the device.
+  void record_all(event_state& event, int device);
   /// Nothing for an event never recorded.
   void wait(const std::shared_ptr<stream_state>& stream, const event_state& event);
   /// Makes `stream` wait for a place in another one; `when` is the moment of that place.
@@ -244,7 +248,8 @@ class timeline {
   std::vector<stream_state*> busy_;  // with work; `streams` owns them
   /// Timed mode: no operation is complete before this, as things stand.
   time_point quiet_until_ = time_point::min();
-  std::vector<std::shared_ptr<stream_state>> legacy_;  // by device; null until first used
+  std::vector<std::shared_ptr<stream_state>> legacy_;     // by device; null until first used
+  std::vector<std::shared_ptr<stream_state>> gathering_;  // the same, for record_all()
   std::vector<departed> departed_;
   int waiting_threads_ = 0;
   std::condition_variable changed_;

@@ -72,6 +72,27 @@ std::string interleaving(std::uint64_t seed) {
   return order;
 }
 
+TEST(Options, SayWhatTheMachineIs) {
+  options settings;
+  settings.sim_devices = 3;
+  settings.sim_capacity = bytes{std::uint64_t{5} << 30};
+  settings.sim_seed = 42;
+  settings.sim_mode = sim_progress::timed;
+  settings.sim_lag = std::chrono::microseconds{7};
+  settings.sim_hazards = false;
+  const machine_options made = machine_options::from(settings);
+  ASSERT_EQ(3U, made.devices.size());
+  EXPECT_EQ(settings.sim_capacity, made.devices[2].capacity);
+  EXPECT_EQ(42U, made.seed);
+  EXPECT_EQ(progress::timed, made.mode);
+  EXPECT_EQ(std::chrono::microseconds{7}, made.lag);
+  EXPECT_FALSE(made.check_hazards);
+  settings.sim_mode = sim_progress::manual;
+  EXPECT_EQ(progress::manual, machine_options::from(settings).mode);
+  settings.sim_devices = -1;
+  EXPECT_TRUE(machine_options::from(settings).devices.empty());
+}
+
 TEST(Progress, TheSameSeedIsTheSameRunAndAnotherSeedAnother) {
   EXPECT_EQ(interleaving(7), interleaving(7));
   EXPECT_NE(interleaving(7), interleaving(8));

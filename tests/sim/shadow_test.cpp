@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/block_book.hpp"
+
 namespace weir::sim {
 namespace {
 
@@ -20,7 +22,8 @@ class shadow_test : public testing::Test {
   actor_clock b{2};
   actor_clock c{3};
   shadow history;
-  hazard_log log;
+  block_book blocks;
+  hazard_log log{blocks};
 };
 
 TEST_F(shadow_test, UnorderedWritesOfTheSameByteRace) {

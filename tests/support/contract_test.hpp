@@ -10,6 +10,9 @@
 
 namespace weir::testing_support {
 
+/// How memory is sent to another process.
+inline constexpr auto posix_fd = driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
 /// A test on the machine under test, for one seed. At its end the device must come to rest without
 /// an error and the machine must have found no fault with the program.
 class contract_test : public ::testing::TestWithParam<std::uint64_t>, public driver_fixture {

@@ -11,6 +11,7 @@
 
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::testing_support {
 
@@ -55,6 +56,8 @@ class machine_under_test {
   [[nodiscard]] virtual std::unique_ptr<occupation> occupy(driver::CUstream stream) = 0;
   /// Descriptions of the hazards that the machine has reported since the last call; none on a GPU.
   [[nodiscard]] virtual std::vector<std::string> take_hazards() = 0;
+  /// What an allocator tells of its blocks, so that hazards know them; null on a GPU.
+  [[nodiscard]] virtual std::unique_ptr<event_sink> watch_blocks() { return nullptr; }
 
  protected:
   explicit machine_under_test(std::uint64_t seed) : seed_{seed} {}

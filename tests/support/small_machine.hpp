@@ -12,6 +12,7 @@ namespace weir::testing_support {
   sim::machine_options little;
   little.devices.assign(1, sim::device_spec{.capacity = bytes{std::uint64_t{2} << 30},
                                             .context_overhead = bytes{64 << 20}});
+  little.watch_blocks = false;  // whose lock would order threads
   return runtime::open_simulated(sim::machine::create(little).value()).value();
 }
 

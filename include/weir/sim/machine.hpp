@@ -20,6 +20,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,9 +29,12 @@
 #include "weir/base/bytes.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/ids.hpp"
+#include "weir/base/options.hpp"
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
 #include "weir/driver/table.hpp"
+#include "weir/observe/events.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::sim {
 
@@ -92,6 +96,10 @@ struct machine_options {
   duration lag{0};
   /// Check every access. Off: faster, for measurements of placement only.
   bool check_hazards = true;
+  /// Where accesses are checked: whether caching allocators tell the machine of their blocks, so
+  /// that a use of bytes that are not handed out is found (machine::watch_blocks). Costs each
+  /// allocation and free the machine's lock; off: an allocator runs as on a real device.
+  bool watch_blocks = true;
   /// Whether device memory is memory. Off: addresses and sizes are as ever, but there is nothing
   /// behind them, and work that touches it answers CUDA_ERROR_ILLEGAL_ADDRESS. Saves the system's
   /// calls for it; for measurements of placement only.
@@ -101,6 +109,9 @@ struct machine_options {
   /// the machine's own. Needed by code that spins on memory; such a run is not repeatable. A
   /// machine that shares events with another process switches it on by itself.
   bool background = false;
+
+  /// What the options that begin with sim_ say; fewer than one device are none.
+  [[nodiscard]] WEIR_API static machine_options from(const weir::options& settings);
 };
 
 /// Bytes that device work touches, by device address.
@@ -169,31 +180,71 @@ enum class hazard_kind {
   use_after_free,  ///< an access to memory that was freed before
   freed_in_use,    ///< memory freed or unmapped while queued work may still use it
   bad_access,      ///< an access where nothing is mapped or access was not granted
+  out_of_bounds,   ///< an access to bytes of an allocator that were not handed out, or not as this
+                   ///< block
 };
 
 /// "race", "use_after_free", …
 [[nodiscard]] WEIR_API std::string to_string(hazard_kind kind);
 
+/// What one side of a hazard did with its bytes.
+enum class party_action {
+  access,    ///< read or wrote them
+  captured,  ///< the same, as a node of the graph that its stream's capture makes
+  replayed,  ///< the same, as a node of a graph that was launched on its stream
+  lifetime,  ///< allocated or freed them, mapped or unmapped them
+};
+
 /// One side of a hazard.
 struct party {
-  std::string label;        ///< "kernel weir_fill", "copy to device", "free", "host write"
-  stream_id stream{};       ///< where it was queued; 0 for the host
-  std::uint64_t order = 0;  ///< counts the operations of that stream, or of the host
+  std::string label;   ///< "kernel weir_fill", "copy to device", "free", "host write"
+  stream_id stream{};  ///< where it was queued; 0 for the host
+  std::uint64_t order =
+      0;  ///< counts the operations of that stream, or of the host; 0: not counted
   range extent{};
   bool writes = false;
   time_point queued{};
+  party_action action = party_action::access;
+  std::uint64_t step = 0;     ///< counts the uses and lives of memory on the machine, as queued
+  std::string stream_name{};  ///< machine::name_stream()
 };
 
-/// Two accesses that nothing keeps in order, with what is known of both sides.
+/// One life of a block of a caching allocator, as the allocator told it.
+struct block_life {
+  range extent{};           ///< as it was asked for
+  std::size_t rounded = 0;  ///< what the block takes
+  weir::tag tag{};
+  stream_id allocated_on{};
+  time_point allocated{};
+  stream_id freed_on{};
+  time_point freed{};
+  std::vector<stream_id> recorded{};  ///< further streams that record_stream() named
+  std::uint64_t allocated_step = 0;   ///< as party::step
+  std::uint64_t freed_step = 0;       ///< 0: it is live
+};
+
+/// "0x7f0000000000, 4 KiB, tag \"weights\", allocated on stream 7 at 1.200 us, freed on stream 7 at
+/// 3.400 us".
+[[nodiscard]] WEIR_API std::string to_string(const block_life& block);
+
+/// Two accesses that nothing keeps in order, or one that should not be, with what is known of it.
 struct hazard {
   hazard_kind kind = hazard_kind::race;
   party first;
   party second;
   /// The bytes both sides touch, by the second side's address.
   range shared{};
+  /// The lives of these bytes, oldest first, where an allocator told of them; the last may be live.
+  std::vector<block_life> blocks{};
+  /// Where there are none: the block of an allocator that lies nearest, if one is less than 4 MiB
+  /// away, as where a use has run over a block's end into addresses without memory.
+  std::optional<block_life> nearest{};
 
-  /// A few lines in plain words: who, where, and which order is missing.
+  /// A few lines in plain words: who, where, when, the block's life, which order is missing, and
+  /// what would mend it.
   [[nodiscard]] WEIR_API std::string message() const;
+  /// What would mend it, in a sentence.
+  [[nodiscard]] WEIR_API std::string remedy() const;
 };
 
 /// The same as reported.message().
@@ -208,6 +259,17 @@ struct migration_counts {
 
 /// "to_device 3, to_host 2, evicted 1".
 [[nodiscard]] WEIR_API std::string to_string(const migration_counts& counts);
+
+/// While one lives, the work that this thread queues may touch bytes that no allocator has handed
+/// out. For whoever owns the memory under an allocator (segment_source) and copies it whole. Stays
+/// on its thread and in its block.
+class WEIR_API segment_owner_scope {
+ public:
+  segment_owner_scope() noexcept;
+  ~segment_owner_scope();
+  segment_owner_scope(const segment_owner_scope&) = delete;
+  segment_owner_scope& operator=(const segment_owner_scope&) = delete;
+};
 
 class state;  // what a machine is made of
 
@@ -242,6 +304,16 @@ class WEIR_API machine {
   /// The simulator cannot see plain loads and stores; code under test says so where it matters.
   void host_read(const void* address, std::size_t size);
   void host_write(void* address, std::size_t size);
+
+  // --- Blocks and names --------------------------------------------------------------------------
+
+  /// Takes the events of one caching allocator (add_observer). As long as it lives, a use of bytes
+  /// that the allocator has not handed out is a hazard. runtime::open_simulated() has every
+  /// allocator of its devices observed so, unless machine_options::watch_blocks is off. Must not
+  /// outlive the machine.
+  [[nodiscard]] std::unique_ptr<event_sink> watch_blocks();
+  /// What messages call the stream from now on, beside its number.
+  void name_stream(driver::CUstream handle, std::string name);
 
   // --- Progress and time -------------------------------------------------------------------------
 
