@@ -3,11 +3,16 @@
 
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <elf.h>
 #include <execinfo.h>
+#include <link.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "base/hexadecimal.hpp"
@@ -16,6 +21,77 @@ namespace weir::inline v0::detail {
 namespace {
 
 constexpr int most_frames = 48;
+
+/// The program or library that an address lies in.
+struct loaded_file {
+  std::uint64_t code = 0;     // in: the address
+  std::uint64_t in_file = 0;  // the same as the file has it
+  std::string name{};         // the program's is empty
+  std::string build{};        // in hexadecimal
+};
+
+std::string build_in(const ElfW(Phdr) & notes, std::uint64_t loaded_at) {
+  const auto* at = reinterpret_cast<const char*>(loaded_at + notes.p_vaddr);
+  const char* const end = at + notes.p_memsz;
+  const std::size_t alignment = notes.p_align == 8 ? 8 : 4;
+  const auto aligned = [&](std::size_t size) { return (size + alignment - 1) & ~(alignment - 1); };
+  while (static_cast<std::size_t>(end - at) >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) note{};
+    std::memcpy(&note, at, sizeof note);
+    const char* const owner = at + sizeof note;
+    const std::size_t rest = static_cast<std::size_t>(end - owner);
+    const std::size_t content = aligned(note.n_namesz);
+    if (content > rest || note.n_descsz > rest - content) break;
+    if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(owner, "GNU", 4) == 0) {
+      std::string text;
+      for (std::size_t i = 0; i < note.n_descsz; ++i) {
+        constexpr std::string_view digits = "0123456789abcdef";
+        const auto byte = static_cast<unsigned char>(owner[content + i]);
+        text += digits[byte >> 4];
+        text += digits[byte & 15];
+      }
+      return text;
+    }
+    if (aligned(note.n_descsz) > rest - content) break;
+    at = owner + content + aligned(note.n_descsz);
+  }
+  return {};
+}
+
+/// For dl_iterate_phdr, which stops where this says 1.
+int find_file(dl_phdr_info* file, std::size_t /*size*/, void* data) {
+  loaded_file& wanted = *static_cast<loaded_file*>(data);
+  const std::uint64_t in_file = wanted.code - file->dlpi_addr;
+  const auto* const headers = file->dlpi_phdr;
+  const auto* const end = headers + file->dlpi_phnum;
+  const bool found = std::any_of(headers, end, [&](const auto& each) {
+    return each.p_type == PT_LOAD && in_file - each.p_vaddr < each.p_memsz;
+  });
+  if (!found) return 0;
+  try {
+    for (const auto* each = headers; each != end && wanted.build.empty(); ++each)
+      if (each->p_type == PT_NOTE) wanted.build = build_in(*each, file->dlpi_addr);
+    wanted.name = file->dlpi_name;
+  } catch (const std::bad_alloc&) {  // then the address must do
+    wanted.build.clear();
+  }
+  wanted.in_file = in_file;
+  return 1;
+}
+
+/// Where the file can be found by others; what is known of it if it cannot.
+std::string path_of(const loaded_file& file) {
+  std::array<char, PATH_MAX> path{};
+  const char* const name = file.name.empty() ? "/proc/self/exe" : file.name.c_str();
+  return realpath(name, path.data()) != nullptr ? path.data() : file.name;
+}
+
+std::string readable(const char* symbol) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name{
+      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free};
+  return name ? name.get() : symbol;
+}
 
 }  // namespace
 
@@ -35,11 +111,20 @@ std::string describe_address(void* code) {
     return "+" + hexadecimal(address - reinterpret_cast<std::uint64_t>(from));
   };
   if (symbol.dli_sname == nullptr) return symbol.dli_fname + offset(symbol.dli_fbase);
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> readable{
-      abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, &status), std::free};
-  return std::string{readable ? readable.get() : symbol.dli_sname} + offset(symbol.dli_saddr) +
-         " at " + symbol.dli_fname;
+  return readable(symbol.dli_sname) + offset(symbol.dli_saddr) + " at " + symbol.dli_fname;
+}
+
+std::string describe_frame(void* code) {
+  loaded_file file{.code = reinterpret_cast<std::uint64_t>(code)};
+  dl_iterate_phdr(&find_file, &file);
+  if (file.build.empty()) return describe_address(code);
+  std::string text;
+  Dl_info symbol{};
+  if (dladdr(code, &symbol) != 0 && symbol.dli_sname != nullptr) {
+    text = readable(symbol.dli_sname) + "+" +
+           hexadecimal(file.code - reinterpret_cast<std::uint64_t>(symbol.dli_saddr)) + " at ";
+  }
+  return text + path_of(file) + "+" + hexadecimal(file.in_file) + " (build " + file.build + ")";
 }
 
 }  // namespace weir::inline v0::detail

@@ -13,4 +13,9 @@ namespace weir::inline v0::detail {
 /// "function+0x1c at library", or what is known of it.
 [[nodiscard]] std::string describe_address(void* code);
 
+/// The same for whoever reads it elsewhere, with the program or library at hand: "function+0x1c at
+/// /path/library+0x4711 (build 0123ab)", where 0x4711 is the address in the file and the build what
+/// the linker called it. As above where the file has no such name.
+[[nodiscard]] std::string describe_frame(void* code);
+
 }  // namespace weir::inline v0::detail

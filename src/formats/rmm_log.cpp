@@ -10,7 +10,7 @@
 namespace weir::inline v0::formats {
 namespace {
 
-constexpr std::string_view columns = "Thread,Time,Action,Pointer,Size,Stream";
+constexpr std::string_view rmm_columns = "Thread,Time,Action,Pointer,Size,Stream";
 constexpr std::uint64_t minute = 60ULL * 1'000'000'000;
 constexpr std::uint64_t day = 24 * 60 * minute;
 
@@ -110,13 +110,13 @@ class rmm_reader {
 
 }  // namespace
 
-bool is_rmm_log(std::string_view text) noexcept { return text.starts_with(columns); }
+bool is_rmm_log(std::string_view text) noexcept { return text.starts_with(rmm_columns); }
 
 result<recording> read_rmm_log(std::string_view text, std::string_view name,
                                const input_limits& limits) {
   rmm_reader reader;
   WEIR_TRY(for_each_line(text, [&](std::string_view line, std::size_t count) -> result<void> {
-    if (line == columns || line.empty()) return {};
+    if (line == rmm_columns || line.empty()) return {};
     if (const char* const problem = reader.add(line)) return bad_line(name, count, problem);
     if (reader.size() > limits.events) {
       return error{.code = errc::limit_exceeded,

@@ -30,5 +30,6 @@ class stack_table {
 };
 
 using detail::describe_address;
+using detail::describe_frame;
 
 }  // namespace weir::inline v0::trace

@@ -45,7 +45,7 @@ void trace_writer::add_stack(const stack_table::addresses& stack) {
   for (void* const code : stack) {
     const auto [entry, inserted] =
         frames_.try_emplace(code, static_cast<std::uint32_t>(frames_.size()));
-    if (inserted) file_.names().text(name_kind::frame, describe_address(code));
+    if (inserted) file_.names().text(name_kind::frame, describe_frame(code));
     numbers.push_back(entry->second);
   }
   file_.names().stack(numbers);

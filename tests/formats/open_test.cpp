@@ -1,10 +1,8 @@
-// Any file by its content: compressed or not, whatever its name; the shipped traces.
+// Any file by its content: compressed or not, whatever its name.
 #include "formats/open.hpp"
 
 #include <zlib.h>
 #include <zstd.h>
-
-#include <filesystem>
 
 #include "formats/lines.hpp"
 #include "formats/output.hpp"
@@ -228,27 +226,6 @@ TEST(open, refuses_files_that_grow_without_end) {
     EXPECT_TRUE(formats::read_recording_from(text, "x", {.events = 2}));
     EXPECT_EQ(formats::read_recording_from(text, "x", {.events = 1}).code(), errc::limit_exceeded);
   }
-}
-
-TEST(open, shipped_traces_say_what_was_recorded) {
-  std::uint64_t total = 0;
-  for (const std::string name :
-       {"vit_train", "gpt2_train", "gpt2_two_steps", "bert_varlen", "moe_train", "gnn_sample",
-        "llama_ckpt_varlen", "multistream_prefetch", "serve_short"}) {
-    const std::string path = std::string{WEIR_TRACES_FOLDER} + "/" + name + ".weirtrace";
-    total += std::filesystem::file_size(path);
-    const auto shipped = read_recording(path).value();
-    const auto text =
-        read_recording(std::string{WEIR_DATA_FOLDER} + "/traces/" + name + ".trace.gz").value();
-    EXPECT_FALSE(shipped.damage);
-    EXPECT_EQ(shipped.events, text.events) << name;
-    EXPECT_EQ(shipped.streams, text.streams);
-    EXPECT_EQ(shipped.peaks, text.peaks);
-    EXPECT_EQ(shipped.peaks.size(), 2u);
-    EXPECT_EQ(shipped.program, name);
-    EXPECT_FALSE(shipped.real_addresses);
-  }
-  EXPECT_LT(total, 4'000'000u);
 }
 
 }  // namespace

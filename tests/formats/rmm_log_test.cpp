@@ -37,7 +37,7 @@ TEST(rmm_log, reads_events) {
   EXPECT_TRUE(read.real_addresses);
 }
 
-std::vector<std::uint64_t> times_of(const std::string& lines) {
+std::vector<std::uint64_t> logged_times(const std::string& lines) {
   std::vector<std::uint64_t> times;
   for (const trace_event& each : formats::read_rmm_log(header + lines, "x").value().events)
     times.push_back(each.time);
@@ -50,27 +50,27 @@ constexpr std::uint64_t second = 1'000'000'000;
 constexpr std::uint64_t hour = 3600 * second;
 
 TEST(rmm_log, lines_that_are_a_little_out_of_order_begin_no_day) {
-  EXPECT_THAT(times_of(at("10:00:01") + at("10:00:01.5") + at("10:00:01.4") + at("10:00:02") +
-                       at("10:00:00") + at("10:00:03")),
+  EXPECT_THAT(logged_times(at("10:00:01") + at("10:00:01.5") + at("10:00:01.4") + at("10:00:02") +
+                           at("10:00:00") + at("10:00:03")),
               ElementsAre(0, second / 2, second / 2, second, second, 2 * second));
 }
 
 TEST(rmm_log, more_than_half_a_day_back_is_another_day) {
-  EXPECT_THAT(times_of(at("18:00:00") + at("06:00:00") + at("18:00:01")),
+  EXPECT_THAT(logged_times(at("18:00:00") + at("06:00:00") + at("18:00:01")),
               ElementsAre(0, 0, second));
-  EXPECT_THAT(times_of(at("18:00:00") + at("05:59:59.999999999") + at("07:00:00")),
+  EXPECT_THAT(logged_times(at("18:00:00") + at("05:59:59.999999999") + at("07:00:00")),
               ElementsAre(0, 12 * hour - 1, 13 * hour));
   // One by one.
-  EXPECT_THAT(
-      times_of(at("23:00:00") + at("01:00:00") + at("12:00:00") + at("23:30:00") + at("00:30:00")),
-      ElementsAre(0, 2 * hour, 13 * hour, 24 * hour + hour / 2, 25 * hour + hour / 2));
+  EXPECT_THAT(logged_times(at("23:00:00") + at("01:00:00") + at("12:00:00") + at("23:30:00") +
+                           at("00:30:00")),
+              ElementsAre(0, 2 * hour, 13 * hour, 24 * hour + hour / 2, 25 * hour + hour / 2));
 }
 
 TEST(rmm_log, times_have_any_fraction_of_a_second) {
   EXPECT_THAT(
-      times_of(at("00:00:00") + at("00:00:00.1") + at("00:00:00.123456") +
-               at("00:00:00.123456789") + at("00:00:01.000000000") + at("00:02:00") +
-               at("03:00:00")),
+      logged_times(at("00:00:00") + at("00:00:00.1") + at("00:00:00.123456") +
+                   at("00:00:00.123456789") + at("00:00:01.000000000") + at("00:02:00") +
+                   at("03:00:00")),
       ElementsAre(0, 100'000'000, 123'456'000, 123'456'789, second, 120 * second, 3 * hour));
 }
 
@@ -107,7 +107,7 @@ TEST(rmm_log, is_known_by_its_columns) {
   EXPECT_FALSE(formats::is_rmm_log("op,id,bytes,stream,t_us\n"));
   // Which come again where logs were joined; lines may be empty and end as on Windows.
   EXPECT_THAT(
-      times_of("\n" + at("00:00:00") + header + "1,00:00:01,free,0x1,1,0\r\n" + at("00:00:02")),
+      logged_times("\n" + at("00:00:00") + header + "1,00:00:01,free,0x1,1,0\r\n" + at("00:00:02")),
       ElementsAre(0, 2 * second));
   EXPECT_TRUE(formats::read_rmm_log(header, "x").value().events.empty());
 }
@@ -141,8 +141,8 @@ TEST(rmm_log, names_the_line_that_is_wrong) {
   refused("1,00:00:00,allocate,0x1,0x1,0", "not a number");
   refused("1,00:00:00,allocate,0x1,1,0xg", "not a number");
   refused("1,00:00:00,take,0x1,1,0", "the action is none of allocate, allocate failure, free");
-  EXPECT_EQ(times_of(at("23:59:60")).size(), 1u) << "a second that is inserted";
-  EXPECT_EQ(times_of("1,00:00:00,allocate,0X1F,1,0x0\n").size(), 1u);
+  EXPECT_EQ(logged_times(at("23:59:60")).size(), 1u) << "a second that is inserted";
+  EXPECT_EQ(logged_times("1,00:00:00,allocate,0X1F,1,0x0\n").size(), 1u);
 }
 
 }  // namespace

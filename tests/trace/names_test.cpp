@@ -14,7 +14,7 @@ using trace::decode_names;
 using trace::name_encoder;
 using trace::name_kind;
 
-constexpr auto cut = "a frame of names is shorter than it says";
+constexpr auto short_names = "a frame of names is shorter than it says";
 
 TEST(names, are_written_byte_by_byte_as_documented) {
   name_encoder names;
@@ -82,8 +82,8 @@ TEST(names, that_are_cut_are_refused) {
     recording read;
     EXPECT_EQ(decode_names(entry, 1, read), nullptr);
     for (std::size_t length = 0; length < entry.size(); ++length)
-      EXPECT_STREQ(decode_names(entry.substr(0, length), 1, read), cut) << int{entry[0]};
-    EXPECT_STREQ(decode_names(entry, 2, read), cut);
+      EXPECT_STREQ(decode_names(entry.substr(0, length), 1, read), short_names) << int{entry[0]};
+    EXPECT_STREQ(decode_names(entry, 2, read), short_names);
     EXPECT_STREQ(decode_names(entry, 0, read), "a frame of names is longer than it says");
   }
 }
@@ -94,8 +94,8 @@ TEST(names, of_peaks_have_numbers_of_64_bits) {
   const auto peak = "\x0d\x01p"s;
   recording read;
   EXPECT_EQ(decode_names(peak + large + large, 1, read), nullptr);
-  EXPECT_STREQ(decode_names(peak + larger + "\x01", 1, read), cut);
-  EXPECT_STREQ(decode_names(peak + "\x01" + larger, 1, read), cut);
+  EXPECT_STREQ(decode_names(peak + larger + "\x01", 1, read), short_names);
+  EXPECT_STREQ(decode_names(peak + "\x01" + larger, 1, read), short_names);
   EXPECT_THAT(read.peaks, ElementsAre(recorded_peak{"p", bytes{UINT64_MAX}, bytes{UINT64_MAX}}));
 }
 
@@ -121,7 +121,7 @@ TEST(names, are_no_more_than_numbers_have_room_for) {
     recording read;
     table(read).resize(size - 1);
     EXPECT_EQ(decode_names(entry, 1, read), nullptr);
-    EXPECT_STREQ(decode_names(entry, 1, read), cut);
+    EXPECT_STREQ(decode_names(entry, 1, read), short_names);
     EXPECT_EQ(table(read).size(), size);
   };
   full(

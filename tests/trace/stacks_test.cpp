@@ -14,11 +14,11 @@
 
 namespace {
 
-using addresses = std::vector<void*>;
+using return_addresses = std::vector<void*>;
 
 /// The caller's own stack without the frame of this function.
-[[gnu::noinline]] addresses walk() {
-  addresses frames(64);
+[[gnu::noinline]] return_addresses walk() {
+  return_addresses frames(64);
   frames.resize(static_cast<std::size_t>(backtrace(frames.data(), 64)));
   const auto own = std::find(frames.begin(), frames.end(), __builtin_return_address(0));
   return {own, frames.end()};
@@ -32,7 +32,7 @@ using addresses = std::vector<void*>;
 #pragma clang diagnostic ignored "-Wreturn-type-c-linkage"  // C never calls them
 #endif
 
-extern "C" [[gnu::noinline, gnu::visibility("default")]] addresses weir_test_send(
+extern "C" [[gnu::noinline, gnu::visibility("default")]] return_addresses weir_test_send(
     weir::event_sink& sink, const weir::memory_event& event) {
   sink.on_event(event);
   return walk();
@@ -50,6 +50,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::MatchesRegex;
 using trace::describe_address;
+using trace::describe_frame;
 using namespace weir::literals;
 
 class stacks_test : public ::testing::Test {
@@ -77,7 +78,7 @@ constexpr memory_event deallocation{
     .kind = memory_event_kind::deallocate, .address = 512, .size = 64, .rounded = 512};
 
 TEST_F(stacks_test, begin_with_who_sent_the_event_and_go_on_to_the_programs_start) {
-  const addresses callers = weir_test_send(*recorder_, allocation);
+  const return_addresses callers = weir_test_send(*recorder_, allocation);
   const auto read = stop_and_read();
   ASSERT_EQ(read.stacks.size(), 1u);
   const auto frames = frames_of(read, 1);
@@ -85,7 +86,7 @@ TEST_F(stacks_test, begin_with_who_sent_the_event_and_go_on_to_the_programs_star
   EXPECT_THAT(frames[0], MatchesRegex("weir_test_send\\+0x[0-9a-f]+ at .+"));
   // The next is this very function; from there on both walks went the same way.
   for (std::size_t i = 1; i < callers.size(); ++i)
-    EXPECT_EQ(frames[i], describe_address(callers[i])) << i;
+    EXPECT_EQ(frames[i], describe_frame(callers[i])) << i;
 }
 
 TEST_F(stacks_test, are_kept_once_and_carried_by_allocations_and_frees_alone) {
@@ -153,8 +154,8 @@ TEST(stack_table, numbers_stacks_from_one_and_gives_those_since) {
   const auto all = table.since(0);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_NE(all[0][0], all[1][0]);
-  EXPECT_EQ(addresses(all[0].begin() + 1, all[0].end()),
-            addresses(all[1].begin() + 1, all[1].end()));
+  EXPECT_EQ(return_addresses(all[0].begin() + 1, all[0].end()),
+            return_addresses(all[1].begin() + 1, all[1].end()));
   EXPECT_THAT(table.since(1), ElementsAre(all[1]));
   EXPECT_TRUE(table.since(2).empty());
 }

@@ -83,7 +83,7 @@ TEST(trace_text, stats_and_views_are_written_to_streams) {
   view.streams = {{stream_id{7}, bytes{512}, bytes{1024}}};
   out.str("");
   out << view;
-  EXPECT_EQ(out.str(), "process 9, device 0, device_total 4 KiB, updates 3\n" +
+  EXPECT_EQ(out.str(), "process 9, device 0, card unknown, device_total 4 KiB, updates 3\n" +
                            to_string(memory_stats{}) +
                            "\nname weights, requested 512 B (peak 1 KiB), blocks 2"
                            "\nstream 7, live 512 B, bound 1 KiB");
