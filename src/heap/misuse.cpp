@@ -1,5 +1,8 @@
 // What is told of pointers that were not to be freed, and of blocks that were.
-#include <algorithm>
+#include "observe/misuse.hpp"
+
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/hexadecimal.hpp"
@@ -8,14 +11,12 @@
 namespace weir::inline v0::heap {
 namespace {
 
-using detail::hexadecimal;
-
-/// "0x7f0000000000, 2 MiB, tag "weights", stream 7".
-std::string words_of(const block_info& block) {
-  std::string text = hexadecimal(block.address) + ", " + to_string(block.size);
-  if (block.tag != tag{}) text += ", tag \"" + std::string{block.tag.name()} + "\"";
-  if (block.stream != stream_id{}) text += ", stream " + std::to_string(block.stream.number());
-  return text;
+observe::accused_block accused(const block_info& block, std::string life) {
+  return {.address = block.address,
+          .size = block.size,
+          .tag = block.tag,
+          .stream = block.stream,
+          .life = std::move(life)};
 }
 
 }  // namespace
@@ -25,17 +26,24 @@ std::string central_heap::life_of(std::uint64_t address) const {
 }
 
 error central_heap::freed_already(const block& block) const {
-  const block_info info{.address = block.address,
-                        .size = bytes{block.size()},
-                        .stream = order_.id(block.stream),
-                        .tag = accounts_.tag_of(block.account)};
-  return {.code = errc::double_free, .detail = words_of(info) + life_of(block.address)};
+  return observe::double_free({.address = block.address,
+                               .size = bytes{block.size()},
+                               .tag = accounts_.tag_of(block.account),
+                               .stream = order_.id(block.stream),
+                               .life = life_of(block.address)});
 }
 
 error central_heap::why_not_live(std::uint64_t address) {
   // What went back to a store is no block any more; its bytes lie in something free.
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
+    if (const auto near = each->memory->block_near(address)) {
+      const observe::accused_block block = accused_near(*near);
+      const bool is_freed = !near->is_live && address - block.address < near->requested;
+      if (is_freed && address == block.address) return observe::double_free(block);
+      return is_freed ? observe::double_free(address, block)
+                      : observe::foreign_pointer(address, block);
+    }
     pool_snapshot snapshot;
     each->memory->describe(snapshot);
     for (const block_info& piece : snapshot.blocks) {
@@ -43,45 +51,69 @@ error central_heap::why_not_live(std::uint64_t address) {
       const bool is_free = piece.state == block_state::free ||
                            piece.state == block_state::stream_bound ||
                            piece.state == block_state::hole;
-      if (is_free) {
-        return {.code = errc::double_free,
-                .detail = hexadecimal(address) + ", in the free memory " + words_of(piece) +
-                          life_of(address)};
-      }
+      if (is_free) return observe::double_free(address, accused(piece, life_of(address)));
       block_info owner = piece;
       if (const block_index index = table_.find(piece.address); index != no_block)
         owner.tag = accounts_.tag_of(blocks_[index].account);
-      return {.code = errc::foreign_pointer,
-              .detail = hexadecimal(address) + " is inside a block, not its start: " +
-                        words_of(owner) + life_of(piece.address)};
+      return observe::foreign_pointer(address, accused(owner, life_of(piece.address)));
     }
   }
-  return {.code = errc::foreign_pointer,
-          .detail = hexadecimal(address) + " is no memory of this allocator"};
+  return observe::foreign_pointer(address, "allocator");
+}
+
+observe::accused_block central_heap::accused_near(const placement::nearest_block& block) const {
+  return {.address = block.address, .size = bytes{block.requested}, .life = life_of(block.address)};
+}
+
+result<std::string> central_heap::describe_address(const void* pointer) try {
+  WEIR_TRY(usable());
+  const auto address = reinterpret_cast<std::uint64_t>(pointer);
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  const auto text = [&](const observe::accused_block& block, bool is_live) {
+    return detail::hexadecimal(address) + " is " + observe::position_of(address, block) +
+           (is_live ? " a live block: " : " a freed block: ") + observe::words_of(block) +
+           block.life;
+  };
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr) continue;
+    if (const auto near = each->memory->block_near(address))
+      return text(accused_near(*near), near->is_live);
+    const block& block = blocks_[each->memory->block_over(address)];
+    if (block.is() == block_kind::live) {
+      return text({.address = block.address,
+                   .size = bytes{block.size() - block.out.waste},
+                   .tag = accounts_.tag_of(block.account),
+                   .stream = order_.id(block.stream),
+                   .life = life_of(block.address)},
+                  true);
+    }
+  }
+  if (history_ != nullptr) {
+    const auto last = history_->block_over(address);
+    if (last.size != 0)
+      return text(
+          {.address = last.address, .size = bytes{last.size}, .life = life_of(last.address)},
+          !last.is_freed);
+  }
+  return observe::foreign_pointer(address, "allocator");
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
 error central_heap::leak() {
   const ledger& total = accounts_.total();
-  error told{.code = errc::still_live,
-             .requested = bytes{total.allocated.current},
-             .detail = "an allocator was closed with " + std::to_string(total.blocks.current) +
-                       " live blocks of " + to_string(bytes{total.allocated.current})};
-  std::vector<block_info> blocks;
+  std::vector<observe::accused_block> blocks;
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
     pool_snapshot snapshot;
     describe(*each, snapshot);
-    std::copy_if(snapshot.blocks.begin(), snapshot.blocks.end(), std::back_inserter(blocks),
-                 [](const block_info& piece) { return piece.state == block_state::live; });
+    for (const block_info& piece : snapshot.blocks)
+      if (piece.state == block_state::live)
+        blocks.push_back(accused(piece, life_of(piece.address)));
   }
-  std::stable_sort(blocks.begin(), blocks.end(),
-                   [](const block_info& a, const block_info& b) { return a.size > b.size; });
-  constexpr std::size_t most = 8;
-  for (std::size_t i = 0; i < std::min(most, blocks.size()); ++i)
-    told.detail += "\n  " + words_of(blocks[i]) + life_of(blocks[i].address);
-  if (blocks.size() > most)
-    told.detail += "\n  and " + std::to_string(blocks.size() - most) + " more";
-  return told;
+  return observe::leak("an allocator was closed", total.blocks.current,
+                       bytes{total.allocated.current}, std::move(blocks));
 }
 
 }  // namespace weir::inline v0::heap

@@ -2,6 +2,10 @@
 #include "pools/allocation_table.hpp"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "observe/misuse.hpp"
 
 namespace weir::inline v0::pools {
 
@@ -11,6 +15,14 @@ namespace {
 
 /// So many dead addresses are kept at least.
 constexpr std::size_t remembered_frees = 4096;
+
+observe::accused_block accused(device_address address, const stream_block& block) {
+  return {.address = address,
+          .size = block.size,
+          .tag = block.tag,
+          .stream = block.stream.known_id(),
+          .life = {}};
+}
 
 }  // namespace
 
@@ -44,9 +56,17 @@ void allocation_table::add(device_address address, const stream_block& block) {
 result<allocation_table::table::const_iterator> allocation_table::live_entry(
     device_address address) const {
   const auto at = entries_.find(address);
-  if (at == entries_.end()) return errc::foreign_pointer;
-  if (!at->second.live) return errc::double_free;
+  if (at == entries_.end()) return why_not_live(address);
+  if (!at->second.live) return observe::double_free(accused(address, at->second.block));
   return at;
+}
+
+error allocation_table::why_not_live(device_address address) const {
+  for (const auto& [start, each] : entries_) {
+    if (each.live && address > start && address - start < each.block.size.count())
+      return observe::foreign_pointer(address, accused(start, each.block));
+  }
+  return observe::foreign_pointer(address, "pool");
 }
 
 result<stream_block> allocation_table::check(device_address address,
@@ -90,7 +110,11 @@ result<stream_block> allocation_table::find(device_address address) const {
   return at->second.block;
 }
 
-bool allocation_table::contains(device_address address) const { return find(address).has_value(); }
+bool allocation_table::contains(device_address address) const {
+  const mutex_lock lock{mutex_};
+  const auto at = entries_.find(address);
+  return at != entries_.end() && at->second.live;
+}
 
 void allocation_table::stream_closing(const stream_ref& stream) noexcept {
   const mutex_lock lock{mutex_};
@@ -102,6 +126,14 @@ void allocation_table::stream_closing(const stream_ref& stream) noexcept {
 allocation_table::counts allocation_table::count() const {
   const mutex_lock lock{mutex_};
   return counts_;
+}
+
+error allocation_table::leak() const {
+  const mutex_lock lock{mutex_};
+  std::vector<observe::accused_block> live;
+  for (const auto& [address, each] : entries_)
+    if (each.live && !each.block.capture) live.push_back(accused(address, each.block));
+  return observe::leak("a stream pool went", counts_.active, counts_.size, std::move(live));
 }
 
 void allocation_table::reset_peak() {

@@ -11,6 +11,7 @@
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/device/virtual_memory.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::pools {
 
@@ -21,6 +22,7 @@ struct stream_block {
   stream_ref stream;
   /// The capture it is a node of. Then it is the graph's: each launch allocates it anew.
   std::optional<capture_id> capture{};
+  weir::tag tag{};           ///< of the thread that asked for it
   bool stream_gone = false;  ///< its stream was destroyed
 };
 
@@ -60,6 +62,8 @@ class allocation_table {
   void stream_closing(const stream_ref& stream) noexcept;
 
   [[nodiscard]] counts count() const;
+  /// Of a pool that ends with live allocations: what they are.
+  [[nodiscard]] error leak() const;
   void reset_peak();
 
  private:
@@ -71,6 +75,7 @@ class allocation_table {
 
   [[nodiscard]] result<table::const_iterator> live_entry(device_address address) const
       WEIR_REQUIRES(mutex_);
+  [[nodiscard]] error why_not_live(device_address address) const WEIR_REQUIRES(mutex_);
   void count_in(const stream_block& block) noexcept WEIR_REQUIRES(mutex_);
   void count_out(const stream_block& block) noexcept WEIR_REQUIRES(mutex_);
 

@@ -65,13 +65,7 @@ block_cache::~block_cache() {
       detail::report_failure(entered);
       return;
     }
-    if (stats_.blocks.current != 0) {
-      const bytes live = stats_.allocated.current;
-      report_error({.code = errc::still_live,
-                    .requested = live,
-                    .detail = "a pool went with " + std::to_string(stats_.blocks.current) +
-                              " live blocks of " + to_string(live)});
-    }
+    if (stats_.blocks.current != 0) report_error(leak());
     result<void> outcome = wait_for_streams(driver);
     for (const auto& [address, each] : blocks_) {
       auto released = source_.release(driver.enter(), each.base, bytes{each.size});
@@ -227,6 +221,7 @@ void* block_cache::hand_out(block& chosen, const block_request& request) noexcep
     blocks_.insert(std::move(node));
   }
   chosen.state = block_state::live;
+  chosen.tag = current_tag();
   chosen.stream = request.slot;
   chosen.requested = request.size.count();
   chosen.freed = {};
@@ -241,9 +236,35 @@ void* block_cache::hand_out(block& chosen, const block_request& request) noexcep
 
 result<block*> block_cache::find_live(const void* pointer) {
   const auto entry = blocks_.find(address_of(pointer));
-  if (entry == blocks_.end()) return errc::foreign_pointer;
-  if (entry->second.state != block_state::live) return errc::double_free;
+  if (entry == blocks_.end()) return why_not_live(address_of(pointer));
+  if (entry->second.state != block_state::live) return observe::double_free(accused(entry->second));
   return &entry->second;
+}
+
+error block_cache::why_not_live(std::uint64_t address) const {
+  for (const auto& [start, each] : blocks_) {
+    if (address < each.base || address - each.base >= each.size) continue;
+    return each.state == block_state::live ? observe::foreign_pointer(address, accused(each))
+                                           : observe::double_free(address, accused(each));
+  }
+  return observe::foreign_pointer(address, "pool");
+}
+
+observe::accused_block block_cache::accused(const block& told) const {
+  const bool is_live = told.state == block_state::live;
+  return {.address = told.address,
+          .size = bytes{told.requested},
+          .tag = told.tag,
+          .stream = order_.id(is_live ? told.stream : told.freed_on),
+          .life = {}};
+}
+
+error block_cache::leak() const {
+  std::vector<observe::accused_block> live;
+  for (const auto& [address, each] : blocks_)
+    if (each.state == block_state::live) live.push_back(accused(each));
+  return observe::leak("a pool went", stats_.blocks.current, stats_.allocated.current,
+                       std::move(live));
 }
 
 result<void> block_cache::deallocate(void* pointer, bytes expected, const stream_ref* stream) {

@@ -12,6 +12,7 @@
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "device/state.hpp"
+#include "observe/misuse.hpp"
 #include "order/driver_access.hpp"
 #include "order/stream_order.hpp"
 #include "pools/block_source.hpp"
@@ -94,6 +95,10 @@ class block_cache final : public memory_home, private detail::stream_listener {
   [[nodiscard]] result<stream_slot> slot_of(const stream_ref& stream, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block*> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] error why_not_live(std::uint64_t address) const WEIR_REQUIRES(mutex_);
+  [[nodiscard]] observe::accused_block accused(const block& told) const WEIR_REQUIRES(mutex_);
+  /// Of a cache that ends with live blocks: what they are.
+  [[nodiscard]] error leak() const WEIR_REQUIRES(mutex_);
   [[nodiscard]] block* take_cached(const block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void* hand_out(block& chosen, const block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void* hand_out_cached(block& chosen, const block_request& request) noexcept WEIR_REQUIRES(mutex_);

@@ -132,7 +132,13 @@ result<pooled_memory> buffer_pool::try_take_cached(bytes size, const stream_ref&
 
 result<void> buffer_pool::free(pooled_memory&& buffer, const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
-  if (!buffer.empty() && !state_->contains(buffer.home_.get())) return errc::foreign_pointer;
+  if (!buffer.empty() && !state_->contains(buffer.home_.get())) {
+    return error{
+        .code = errc::foreign_pointer,
+        .detail = "a buffer of another pool: " +
+                  observe::words_of({.address = reinterpret_cast<std::uintptr_t>(buffer.data()),
+                                     .size = buffer.size()})};
+  }
   return buffer.free(stream);
 }
 

@@ -19,10 +19,15 @@ void report_failed_free(const result<void>& outcome, const void* memory, bytes s
   if (outcome) return;
   try {
     error reason = outcome.error();
-    if (!reason.detail.empty()) reason.detail += "; ";
-    reason.detail += "freeing " + detail::hexadecimal(reinterpret_cast<std::uintptr_t>(memory));
     if (size != detail::any_size) reason.requested = size;
-    if (reason.requested != bytes{}) reason.detail += " of " + to_string(reason.requested);
+    const bool names_it =
+        (reason.code == errc::double_free || reason.code == errc::foreign_pointer) &&
+        !reason.detail.empty();
+    if (!names_it) {
+      if (!reason.detail.empty()) reason.detail += "; ";
+      reason.detail += "freeing " + detail::hexadecimal(reinterpret_cast<std::uintptr_t>(memory));
+      if (reason.requested != bytes{}) reason.detail += " of " + to_string(reason.requested);
+    }
     detail::report_failure(reason);
   } catch (const std::bad_alloc&) {
     detail::report_failure(outcome);

@@ -9,6 +9,7 @@
 
 #include "order/stream_order.hpp"
 #include "weir/base/bytes.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::pools {
 
@@ -28,6 +29,7 @@ struct block {
   std::uint64_t size = 0;
   std::uint64_t requested = 0;
   block_state state = block_state::live;
+  weir::tag tag{};                        // of the thread that it was handed out to
   stream_slot stream = order::no_stream;  // it was allocated for
   stream_slot freed_on = order::no_stream;
   stamp freed;                // behind its free; nobody's once the block is quiescent

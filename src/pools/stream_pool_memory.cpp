@@ -5,6 +5,7 @@
 
 #include "base/any_size.hpp"
 #include "base/host_memory.hpp"
+#include "observe/misuse.hpp"
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 #include "weir/base/checked.hpp"
@@ -119,7 +120,9 @@ result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, 
   WEIR_TRY(check(call::mem_alloc_from_pool_async, native, size));
   const device_address address = checked_round_up(base, alignment.count()).value_or(base);
   try {
-    allocations_.add(address, {.base = base, .size = size, .stream = stream, .capture = capture});
+    allocations_.add(
+        address,
+        {.base = base, .size = size, .stream = stream, .capture = capture, .tag = current_tag()});
   } catch (const std::bad_alloc&) {
     WEIR_TRY(check(call::mem_free_async, scope.driver().mem_free_async(base, stream.handle())));
     return detail::no_host_memory();
@@ -144,7 +147,12 @@ result<void> stream_pool_state::free(device_address address, std::optional<bytes
     auto reason = driver::make_error(call::mem_free_async, native, taken.block.size);
     if (taken.still_listed && native == driver::CUDA_ERROR_INVALID_VALUE) {
       reason.code = errc::double_free;
-      reason.detail = "no launch of its graph has left it allocated";
+      reason.detail = observe::words_of({.address = address,
+                                         .size = taken.block.size,
+                                         .tag = taken.block.tag,
+                                         .stream = taken.block.stream.known_id(),
+                                         .life = {}}) +
+                      ": no launch of its graph has left it allocated";
     }
     return reason;
   }

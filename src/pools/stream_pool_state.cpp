@@ -42,10 +42,11 @@ stream_pool_state::~stream_pool_state() {
   detail::report_failure(destroyed);
   const auto live = allocations_.count();
   if (live.active == 0 || (!destroyed && destroyed.code() == errc::driver_gone)) return;
-  report_error({.code = errc::still_live,
-                .requested = live.size,
-                .detail = std::to_string(live.active) + " allocations of " + to_string(live.size) +
-                          " outlive their stream pool"});
+  try {
+    report_error(allocations_.leak());
+  } catch (const std::bad_alloc&) {
+    report_error({.code = errc::still_live, .requested = live.size});
+  }
 }
 
 driver::CUmemoryPool stream_pool_state::handle() const noexcept {

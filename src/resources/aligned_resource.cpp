@@ -53,7 +53,7 @@ result<void*> aligned_resource::try_allocate(bytes size, const stream_ref& strea
   const auto base = reinterpret_cast<std::uintptr_t>(record.origin);
   const std::uint64_t padding = (strictest.count() - base % strictest.count()) % strictest.count();
   void* const pointer = static_cast<char*>(record.origin) + padding;
-  if (auto entered = self.live.put(pointer, record); !entered) {
+  if (auto entered = self.live.put(pointer, record, stream); !entered) {
     self.upstream.deallocate(record.origin, record.origin_size, stream);
     return std::move(entered).error();
   }

@@ -29,7 +29,7 @@ result<void*> driver_memory::allocate(bytes size, const stream_ref& stream, byte
   WEIR_TRY_VALUE(address, allocate_(bound, size));
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   auto* const pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
-  if (auto entered = live_.put(pointer, {size}); !entered) {
+  if (auto entered = live_.put(pointer, {size}, stream); !entered) {
     detail::report_failure(free_plain(bound, address));
     return std::move(entered).error();
   }
@@ -62,13 +62,11 @@ driver_memory::~driver_memory() {
   const auto idle = device().synchronize();
   if (!idle && idle.code() == errc::driver_gone) return;
   detail::report_failure(idle);
+  const error told = live_.leak("a resource ended");
   live_.for_each([&](void* pointer, const record&) {
     detail::report_failure(free_plain(bound, address_of(pointer)));
   });
-  report_error({.code = errc::still_live,
-                .requested = live.size,
-                .detail = "a resource ended with " + std::to_string(live.count) +
-                          " live blocks of " + to_string(live.size)});
+  report_error(told);
 }
 
 }  // namespace weir::inline v0::resources

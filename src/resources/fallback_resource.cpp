@@ -41,7 +41,7 @@ result<void*> fallback_resource::try_allocate(bytes size, const stream_ref& stre
     pointer = origin->try_allocate(size, stream, alignment);
   }
   if (!pointer || *pointer == nullptr) return pointer;
-  if (auto entered = self.live.put(*pointer, {size, origin}); !entered) {
+  if (auto entered = self.live.put(*pointer, {size, origin}, stream); !entered) {
     origin->deallocate(*pointer, size, stream);
     return std::move(entered).error();
   }

@@ -50,7 +50,7 @@ result<void*> limiting_resource::try_allocate(bytes size, const stream_ref& stre
     self.release(size.count());
     return pointer;
   }
-  if (auto entered = self.live.put(*pointer, {size}); !entered) {
+  if (auto entered = self.live.put(*pointer, {size}, stream); !entered) {
     self.release(size.count());
     self.upstream.deallocate(*pointer, size, stream);
     return std::move(entered).error();

@@ -6,14 +6,18 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
+#include "observe/misuse.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/result.hpp"
+#include "weir/device/stream.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::inline v0::resources {
 
@@ -26,17 +30,25 @@ namespace weir::inline v0::resources {
 /// is sharded, and a shard's lock is held for a look-up, never around a call of the upstream.
 template <class Record>
 class live_table {
-  using map = std::unordered_map<void*, Record>;
+  /// With what is told where something is wrong with it.
+  struct held {
+    Record record;
+    weir::tag tag{};
+    stream_id stream{};
+  };
+  using map = std::unordered_map<void*, held>;
 
  public:
   using entry = typename map::node_type;
 
-  /// no_host_memory: for the record.
-  result<void> put(void* pointer, Record record) {
+  /// The allocation was made for that stream, with the thread's tag. no_host_memory: for the
+  /// record.
+  result<void> put(void* pointer, Record record, const stream_ref& stream) {
     try {
       shard& home = shard_of(pointer);
       const detail::mutex_lock lock{home.mutex};
-      home.live.insert_or_assign(pointer, std::move(record));
+      home.live.insert_or_assign(pointer,
+                                 held{std::move(record), current_tag(), stream.known_id()});
       return {};
     } catch (const std::bad_alloc&) {
       return detail::no_host_memory();
@@ -49,7 +61,8 @@ class live_table {
     const detail::mutex_lock lock{home.mutex};
     entry taken = home.live.extract(pointer);
     if (taken.empty()) return home.not_live(pointer);
-    home.freed[home.next_freed++ % home.freed.size()] = pointer;
+    home.freed[home.next_freed++ % home.freed.size()] = {pointer, taken.mapped().record.size,
+                                                         taken.mapped().tag, taken.mapped().stream};
     return taken;
   }
 
@@ -65,7 +78,7 @@ class live_table {
   void for_each(Visitor&& visit) const {
     for (const shard& each : shards_) {
       const detail::mutex_lock lock{each.mutex};
-      for (const auto& [pointer, record] : each.live) visit(pointer, record);
+      for (const auto& [pointer, entry] : each.live) visit(pointer, entry.record);
     }
   }
 
@@ -81,18 +94,49 @@ class live_table {
     });
     return sum;
   }
+  /// Of a resource that ends with live allocations: what they are. `what` says who ended.
+  [[nodiscard]] error leak(std::string_view what) const noexcept {
+    const totals sum = total();
+    try {
+      std::vector<observe::accused_block> blocks;
+      for (const shard& each : shards_) {
+        const detail::mutex_lock lock{each.mutex};
+        for (const auto& [pointer, entry] : each.live)
+          blocks.push_back(accused(pointer, entry.record.size, entry.tag, entry.stream));
+      }
+      return observe::leak(what, sum.count, sum.size, std::move(blocks));
+    } catch (const std::bad_alloc&) {
+      return observe::leak(what, sum.count, sum.size, {});
+    }
+  }
 
  private:
+  struct freed_entry {
+    void* pointer = nullptr;
+    bytes size{};
+    weir::tag tag{};
+    stream_id stream{};
+  };
+  [[nodiscard]] static observe::accused_block accused(const void* pointer, bytes size,
+                                                      weir::tag tag, stream_id stream) {
+    return {.address = reinterpret_cast<std::uintptr_t>(pointer),
+            .size = size,
+            .tag = tag,
+            .stream = stream,
+            .life = {}};
+  }
+
   struct shard {
     mutable detail::mutex mutex;
     map live WEIR_GUARDED_BY(mutex);
-    std::array<void*, 32> freed WEIR_GUARDED_BY(mutex){};
+    std::array<freed_entry, 32> freed WEIR_GUARDED_BY(mutex){};
     std::size_t next_freed WEIR_GUARDED_BY(mutex) = 0;
 
     [[nodiscard]] error not_live(void* pointer) const WEIR_REQUIRES(mutex) {
-      for (void* const each : freed)
-        if (each == pointer) return {.code = errc::double_free};
-      return {.code = errc::foreign_pointer};
+      for (const freed_entry& each : freed)
+        if (each.pointer == pointer)
+          return observe::double_free(accused(pointer, each.size, each.tag, each.stream));
+      return observe::foreign_pointer(reinterpret_cast<std::uintptr_t>(pointer), "resource");
     }
   };
 
@@ -112,8 +156,8 @@ template <class Record, class Free>
 result<void> deallocate(live_table<Record>& live, void* pointer, bytes size, Free&& free) {
   if (pointer == nullptr) return {};
   WEIR_TRY_VALUE(taken, live.take(pointer));
-  const bytes requested = taken.mapped().size;
-  if (auto freed = free(taken.mapped()); !freed) {
+  const bytes requested = taken.mapped().record.size;
+  if (auto freed = free(taken.mapped().record); !freed) {
     // The driver's memory went with the driver: nobody can free it any more.
     if (freed.code() != errc::driver_gone) live.put_back(std::move(taken));
     return freed;

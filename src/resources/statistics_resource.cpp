@@ -83,7 +83,7 @@ result<void*> statistics_resource::try_allocate(bytes size, const stream_ref& st
   state& self = *state_;
   auto pointer = self.upstream.try_allocate(size, stream, alignment);
   if (!pointer || *pointer == nullptr) return pointer;
-  if (auto entered = self.live.put(*pointer, {size}); !entered) {
+  if (auto entered = self.live.put(*pointer, {size}, stream); !entered) {
     self.upstream.deallocate(*pointer, size, stream);
     return std::move(entered).error();
   }

@@ -71,12 +71,7 @@ struct tracking_resource::state {
   state(any_resource under, tracking_options options)
       : upstream{std::move(under)}, settings{options} {}
   ~state() {
-    const auto leaked = live.total();
-    if (leaked.count == 0) return;
-    report_error({.code = errc::still_live,
-                  .requested = leaked.size,
-                  .detail = "tracking ended with " + std::to_string(leaked.count) +
-                            " live allocations of " + to_string(leaked.size)});
+    if (live.total().count != 0) report_error(live.leak("tracking ended"));
   }
   state(const state&) = delete;
   state& operator=(const state&) = delete;
@@ -112,7 +107,7 @@ result<void*> tracking_resource::try_allocate(bytes size, const stream_ref& stre
                              .thread = static_cast<std::uint64_t>(::gettid()),
                              .time = std::chrono::system_clock::now(),
                              .stack = std::move(stack)};
-  if (auto entered = self.live.put(*pointer, {size, std::move(allocation)}); !entered) {
+  if (auto entered = self.live.put(*pointer, {size, std::move(allocation)}, stream); !entered) {
     self.upstream.deallocate(*pointer, size, stream);
     return std::move(entered).error();
   }

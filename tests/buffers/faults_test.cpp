@@ -18,7 +18,7 @@
 namespace weir::testing_support {
 namespace {
 
-constexpr std::size_t count = 1024;
+constexpr std::size_t block_words = 1024;
 
 /// A simulated machine with two devices, new for every fault, so that the remains of an earlier one
 /// cannot hide the losses of a later one.
@@ -98,19 +98,19 @@ void sweep(const std::function<result<void>(fresh_machine&)>& work) {
 TEST(buffer_faults, a_vector_grows_or_stays) {
   sweep([](fresh_machine& on) -> result<void> {
     WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
-    const auto values = counting(count);
+    const auto values = counting(block_words);
     WEIR_TRY_VALUE(some, device_vector<word>::copy_of(*on.memory, values, stream));
-    WEIR_TRY(device_vector<word>::zeroed(*on.memory, count, stream));
-    const auto grown = some.resize(2 * count);
+    WEIR_TRY(device_vector<word>::zeroed(*on.memory, block_words, stream));
+    const auto grown = some.resize(2 * block_words);
     if (!grown) {
-      EXPECT_EQ(some.size(), count);
+      EXPECT_EQ(some.size(), block_words);
     }
-    std::vector<word> back(count);
+    std::vector<word> back(block_words);
     WEIR_TRY(some.copy_to(back));
     WEIR_TRY(stream.synchronize());
     EXPECT_EQ(back, values);
     WEIR_TRY(some.fill(1));
-    WEIR_TRY(some.get(count - 1));
+    WEIR_TRY(some.get(block_words - 1));
     WEIR_TRY(stream.synchronize());
     return grown;
   });
@@ -137,18 +137,18 @@ TEST(buffer_faults, a_unified_buffer_is_created_whole_or_not_at_all) {
   for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
     sweep([mode](fresh_machine& on) -> result<void> {
       WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
-      WEIR_TRY_VALUE(zeros, unified_buffer<word>::zeroed(count, stream, mode));
-      WEIR_TRY(unified_buffer<word>::create(count, stream, contents::undefined, mode));
-      WEIR_TRY_VALUE(some, unified_buffer<word>::copy_of(counting(count), stream, mode));
+      WEIR_TRY_VALUE(zeros, unified_buffer<word>::zeroed(block_words, stream, mode));
+      WEIR_TRY(unified_buffer<word>::create(block_words, stream, contents::undefined, mode));
+      WEIR_TRY_VALUE(some, unified_buffer<word>::copy_of(counting(block_words), stream, mode));
       if (mode != attachment::host) WEIR_TRY(some.prefetch(on.gpu(), stream));
       WEIR_TRY(some.advise_read_mostly());
       WEIR_TRY(some.info());
-      WEIR_TRY(some.resize(2 * count, stream));
+      WEIR_TRY(some.resize(2 * block_words, stream));
       WEIR_TRY(some.attach(attachment::global, stream));
       WEIR_TRY_VALUE(view, some.view());
-      EXPECT_EQ(view[count - 1], count - 1);
+      EXPECT_EQ(view[block_words - 1], block_words - 1);
       WEIR_TRY_VALUE(none, zeros.view());
-      EXPECT_EQ(none[count - 1], 0U);
+      EXPECT_EQ(none[block_words - 1], 0U);
       return {};
     });
   }
@@ -156,8 +156,8 @@ TEST(buffer_faults, a_unified_buffer_is_created_whole_or_not_at_all) {
 
 TEST(buffer_faults, host_memory_is_released) {
   sweep([](fresh_machine& on) -> result<void> {
-    WEIR_TRY(mapped_buffer<word>::create(on.gpu(), count));
-    std::vector<word> values(count);
+    WEIR_TRY(mapped_buffer<word>::create(on.gpu(), block_words));
+    std::vector<word> values(block_words);
     WEIR_TRY(registered_memory::create(on.gpu(), std::as_writable_bytes(std::span{values})));
     return {};
   });
@@ -165,7 +165,7 @@ TEST(buffer_faults, host_memory_is_released) {
 
 TEST(buffer_faults, a_registration_does_not_outlive_a_failed_address_query) {
   fresh_machine on;
-  std::vector<word> values(count);
+  std::vector<word> values(block_words);
   const auto raw = std::as_writable_bytes(std::span{values});
   on.machine->fail(driver::call::mem_host_get_device_pointer, 1, driver::CUDA_ERROR_INVALID_VALUE);
   EXPECT_FALSE(registered_memory::create(on.gpu(), raw));
@@ -176,10 +176,10 @@ TEST(buffer_faults, a_registration_does_not_outlive_a_failed_address_query) {
 TEST(buffer_faults, staging_stays_usable) {
   sweep([](fresh_machine& on) -> result<void> {
     WEIR_TRY_VALUE(stream, stream::create(on.gpu()));
-    WEIR_TRY_VALUE(there, device_vector<word>::create(*on.memory, count, stream));
+    WEIR_TRY_VALUE(there, device_vector<word>::create(*on.memory, block_words, stream));
     WEIR_TRY_VALUE(stage, staging_buffer::create(*on.pinned, stream, {.chunk = 1024_B}));
-    const auto values = counting(count);
-    std::vector<word> back(count);
+    const auto values = counting(block_words);
+    std::vector<word> back(block_words);
     const auto up = stage.upload(there.data(), std::as_bytes(std::span{values}));
     const auto down = stage.download(std::as_writable_bytes(std::span{back}), there.data());
     if (up && down) {
@@ -197,8 +197,8 @@ TEST(buffer_faults, staging_stays_usable) {
 TEST(buffer_faults, a_batch_names_the_item_that_failed) {
   fresh_machine on;
   const auto stream = stream::create(on.gpu()).value();
-  auto there = device_vector<word>::create(*on.memory, count, stream).value();
-  std::vector<word> values(count);
+  auto there = device_vector<word>::create(*on.memory, block_words, stream).value();
+  std::vector<word> values(block_words);
   const std::vector<copy_item> items{{there.data(), values.data(), 0_B},
                                      {there.data(), values.data(), 8_B},
                                      {there.data() + 4, reinterpret_cast<const void*>(8), 8_B}};
@@ -218,15 +218,15 @@ TEST(buffer_faults, a_lost_device_is_an_error_everywhere_and_the_end_tells_no_mo
   auto on = std::make_optional<fresh_machine>();
   {
     const auto stream = stream::create(on->gpu()).value();
-    auto there = device_vector<word>::create(*on->memory, count, stream).value();
-    auto some = unified_buffer<word>::zeroed(count, stream).value();
+    auto there = device_vector<word>::create(*on->memory, block_words, stream).value();
+    auto some = unified_buffer<word>::zeroed(block_words, stream).value();
     auto mapped = mapped_buffer<word>::create(on->gpu(), 1).value();
     on->machine->lose_device(device_id{0});
     EXPECT_EQ(code_of(there.fill(1)), errc::device_lost);
     EXPECT_EQ(code_of(stream.synchronize()), errc::device_lost);
     EXPECT_EQ(code_of(there.get(0)), errc::device_lost);
     EXPECT_EQ(code_of(some.view()), errc::device_lost);
-    EXPECT_EQ(code_of(unified_buffer<word>::zeroed(count, stream)), errc::device_lost);
+    EXPECT_EQ(code_of(unified_buffer<word>::zeroed(block_words, stream)), errc::device_lost);
     EXPECT_EQ(code_of(mapped_buffer<word>::create(on->gpu(), 1)), errc::device_lost);
     EXPECT_EQ(code_of(mapped.close()), errc::device_lost);
     EXPECT_THAT(heard.take(), ::testing::IsEmpty()) << "all of it was returned";
@@ -245,9 +245,9 @@ TEST(buffer_faults, nothing_is_said_after_the_driver_is_gone) {
   error_reports heard;
   fresh_machine on;
   const auto stream = stream::create(on.gpu()).value();
-  auto some = unified_buffer<word>::zeroed(count, stream).value();
+  auto some = unified_buffer<word>::zeroed(block_words, stream).value();
   auto mapped = mapped_buffer<word>::create(on.gpu(), 10).value();
-  std::vector<word> values(count);
+  std::vector<word> values(block_words);
   auto pinned =
       registered_memory::create(on.gpu(), std::as_writable_bytes(std::span{values})).value();
   on.machine->shut_down();

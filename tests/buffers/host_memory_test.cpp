@@ -127,7 +127,7 @@ TEST_P(host_memory, mapped_buffers_are_seen_by_both_sides) {
   WEIR_DONE(moved.close());
 }
 
-struct alignas(8192) wide {
+struct alignas(8192) wide_on_host {
   word value[2048];
 };
 
@@ -135,9 +135,9 @@ TEST_P(host_memory, mapped_buffers_are_checked) {
   EXPECT_EQ(code_of(mapped_buffer<word>::create(gpu(), 0)), errc::invalid_argument);
   EXPECT_EQ(code_of(mapped_buffer<word>::create(gpu(), most)), errc::size_overflow);
   EXPECT_EQ(code_of(mapped_buffer<word>::create(gpu(), most / 4)), errc::size_overflow);
-  auto some = mapped_buffer<wide>::create(gpu(), 2, {.write_combined = true}).value();
-  EXPECT_EQ(address_of(some.data()) % alignof(wide), 0U);
-  EXPECT_EQ(address_of(some.on_device().data()) % alignof(wide), 0U);
+  auto some = mapped_buffer<wide_on_host>::create(gpu(), 2, {.write_combined = true}).value();
+  EXPECT_EQ(address_of(some.data()) % alignof(wide_on_host), 0U);
+  EXPECT_EQ(address_of(some.on_device().data()) % alignof(wide_on_host), 0U);
 }
 
 // --- Registered ----------------------------------------------------------------------------------

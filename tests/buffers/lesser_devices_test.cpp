@@ -13,7 +13,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-constexpr std::size_t count = 64 * kib / sizeof(word);
+constexpr std::size_t granule_words = 64 * kib / sizeof(word);
 
 // --- The oracle's word on views ------------------------------------------------------------------
 
@@ -24,7 +24,7 @@ class watched_views : public simulated {
 
 TEST_F(watched_views, what_a_view_shows_races_with_nothing) {
   const auto on = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   launch(some.record_stream(on).value(), on);
   touch(some.view().value());
   launch(some.record_stream(on).value(), on);
@@ -34,7 +34,7 @@ TEST_F(watched_views, what_a_view_shows_races_with_nothing) {
 
 TEST_F(watched_views, the_unsafe_span_may_race) {
   const auto on = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   launch(some.record_stream(on).value(), on);
   machine->host_read(some.unsafe_span().data(), some.size_bytes().count());
   EXPECT_FALSE(machine->hazards().empty());
@@ -43,7 +43,7 @@ TEST_F(watched_views, the_unsafe_span_may_race) {
 
 TEST_F(watched_views, a_closed_stream_is_still_waited_for) {
   auto on = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   launch(some.record_stream(on).value(), on);
   WEIR_DONE(on.close());
   touch(some.view().value());
@@ -52,13 +52,13 @@ TEST_F(watched_views, a_closed_stream_is_still_waited_for) {
 
 TEST_F(watched_views, threads_may_ask_at_the_same_time) {
   const auto on = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   const auto ask = [&] {
     const auto own = make_stream();
     for (int i = 0; i < 50; ++i) {
       const auto used = code_of(some.record_stream(own));
       EXPECT_TRUE(!used || used == errc::not_ready);
-      EXPECT_EQ(some.view().value()[count - 1], 0U);
+      EXPECT_EQ(some.view().value()[granule_words - 1], 0U);
       EXPECT_TRUE(some.info());
       EXPECT_EQ(some.attached(), attachment::global);
     }
@@ -70,7 +70,7 @@ TEST_F(watched_views, threads_may_ask_at_the_same_time) {
 
 TEST_F(watched_views, pages_go_where_they_are_sent) {
   const auto on = make_stream();
-  auto some = unified_buffer<word>::copy_of(counting(count), on).value();
+  auto some = unified_buffer<word>::copy_of(counting(granule_words), on).value();
   touch(some.view().value());
   WEIR_DONE(some.prefetch(gpu(), on));
   WEIR_DONE(on.synchronize());
@@ -119,8 +119,8 @@ class no_concurrent_access : public simulated {
 TEST_F(no_concurrent_access, a_view_waits_for_all_work_of_the_device) {
   const auto on = make_stream();
   const auto other = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
-  auto elsewhere = unified_buffer<word>::zeroed(count, other).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
+  auto elsewhere = unified_buffer<word>::zeroed(granule_words, other).value();
   launch(elsewhere.record_stream(other).value(), other);  // nothing to do with `some`
   EXPECT_EQ(code_of(some.try_view()), errc::not_supported);
   touch(some.view().value());
@@ -131,10 +131,10 @@ TEST_F(no_concurrent_access, a_view_waits_for_all_work_of_the_device) {
 TEST_F(no_concurrent_access, no_event_suffices_for_a_view) {
   const auto on = make_stream();
   const auto other = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   auto behind = event::create(gpu()).value();
   WEIR_DONE(behind.record(on));
-  auto elsewhere = unified_buffer<word>::zeroed(count, other).value();
+  auto elsewhere = unified_buffer<word>::zeroed(granule_words, other).value();
   launch(elsewhere.record_stream(other).value(), other);
   touch(some.view(behind).value());
   EXPECT_TRUE(other.is_complete().value());
@@ -142,21 +142,21 @@ TEST_F(no_concurrent_access, no_event_suffices_for_a_view) {
 
 TEST_F(no_concurrent_access, while_the_host_has_a_view_of_one_buffer_no_other_is_used) {
   const auto on = make_stream();
-  auto one = unified_buffer<word>::zeroed(count, on).value();
-  auto two = unified_buffer<word>::zeroed(count, on).value();
+  auto one = unified_buffer<word>::zeroed(granule_words, on).value();
+  auto two = unified_buffer<word>::zeroed(granule_words, on).value();
   {
     const auto first = one.view().value();
     auto second = one.view().value();
     EXPECT_EQ(code_of(two.record_stream(on)), errc::not_ready);
-    EXPECT_EQ(code_of(unified_buffer<word>::zeroed(count, on)), errc::not_ready);
+    EXPECT_EQ(code_of(unified_buffer<word>::zeroed(granule_words, on)), errc::not_ready);
   }
   EXPECT_TRUE(two.record_stream(on));
 }
 
 TEST_F(no_concurrent_access, memory_attached_to_the_host_is_the_hosts) {
   const auto on = make_stream();
-  auto work = unified_buffer<word>::zeroed(count, on).value();
-  auto some = unified_buffer<word>::zeroed(count, on, attachment::host).value();
+  auto work = unified_buffer<word>::zeroed(granule_words, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on, attachment::host).value();
   WEIR_DONE(on.synchronize());
   launch(work.record_stream(on).value(), on);
   touch(some.try_view().value());  // while the device works
@@ -169,19 +169,19 @@ TEST_F(no_concurrent_access, memory_attached_to_the_host_is_the_hosts) {
 
 TEST_F(no_concurrent_access, copies_of_data_can_be_created_while_the_device_works) {
   const auto on = make_stream();
-  auto work = unified_buffer<word>::zeroed(count, on).value();
+  auto work = unified_buffer<word>::zeroed(granule_words, on).value();
   launch(work.record_stream(on).value(), on);
-  auto some = unified_buffer<word>::copy_of(counting(count), on).value();
+  auto some = unified_buffer<word>::copy_of(counting(granule_words), on).value();
   EXPECT_FALSE(on.is_complete().value());
   launch(some.record_stream(on).value(), on);
-  EXPECT_EQ(some.view().value()[count - 1], count);
+  EXPECT_EQ(some.view().value()[granule_words - 1], granule_words);
 }
 
 TEST_F(no_concurrent_access, memory_attached_to_a_stream_is_that_streams) {
   const auto own = make_stream();
   const auto other = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, own, attachment::single).value();
-  auto work = unified_buffer<word>::zeroed(count, other).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, own, attachment::single).value();
+  auto work = unified_buffer<word>::zeroed(granule_words, other).value();
   WEIR_DONE(other.synchronize());
   EXPECT_EQ(code_of(some.record_stream(other)), errc::bad_stream);
   launch(some.record_stream(own).value(), own);
@@ -199,7 +199,7 @@ TEST_F(no_concurrent_access, memory_attached_to_a_stream_is_that_streams) {
 
 TEST_F(no_concurrent_access, the_stream_of_a_single_attachment_may_go) {
   auto own = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, own, attachment::single).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, own, attachment::single).value();
   launch(some.record_stream(own).value(), own);
   WEIR_DONE(own.close());
   const auto other = make_stream();
@@ -211,7 +211,7 @@ TEST_F(no_concurrent_access, the_stream_of_a_single_attachment_may_go) {
 
 TEST_F(no_concurrent_access, placement_is_not_supported) {
   const auto on = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   EXPECT_EQ(code_of(some.prefetch(gpu(), on)), errc::not_supported);
   EXPECT_EQ(code_of(some.prefetch(managed_place::host(), on)), errc::not_supported);
   EXPECT_EQ(code_of(some.advise_preferred(managed_place{gpu()})), errc::not_supported);
@@ -228,7 +228,8 @@ class no_managed_memory : public simulated {
 };
 
 TEST_F(no_managed_memory, is_said_so) {
-  EXPECT_EQ(code_of(unified_buffer<word>::zeroed(count, make_stream())), errc::not_supported);
+  EXPECT_EQ(code_of(unified_buffer<word>::zeroed(granule_words, make_stream())),
+            errc::not_supported);
 }
 
 // --- Older drivers -------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ class older_driver : public simulated {
 
 TEST_F(older_driver, takes_device_numbers) {
   const auto on = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, on).value();
+  auto some = unified_buffer<word>::zeroed(granule_words, on).value();
   WEIR_DONE(some.prefetch(gpu(), on));
   EXPECT_EQ(some.info().value().last_prefetch, managed_place{gpu()});
   WEIR_DONE(some.prefetch(managed_place::host(), on));

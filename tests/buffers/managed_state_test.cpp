@@ -19,7 +19,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-constexpr std::size_t count = 1024;
+constexpr std::size_t managed_words = 1024;
 
 /// Two devices with concurrent managed access.
 class managed_users : public simulated {
@@ -32,7 +32,7 @@ class managed_users : public simulated {
   /// A buffer of zeros that nothing uses any more.
   [[nodiscard]] unified_buffer<word> make(const stream_ref& on,
                                           attachment mode = attachment::global) {
-    auto some = unified_buffer<word>::zeroed(count, on, mode).value();
+    auto some = unified_buffer<word>::zeroed(managed_words, on, mode).value();
     EXPECT_TRUE(some.view());
     return some;
   }
@@ -142,7 +142,7 @@ TEST_F(managed_users, constant_buffers_are_viewed_and_recorded_too) {
   EXPECT_THAT(some.try_view().value().span(), Each(0U));
   const auto elements = some.record_stream(on).value();
   EXPECT_EQ(elements.data(), some.data());
-  EXPECT_EQ(elements.size(), count);
+  EXPECT_EQ(elements.size(), managed_words);
   EXPECT_EQ(some.unsafe_span().data(), some.data());
   EXPECT_EQ(some.device(), gpu());
 }
@@ -162,11 +162,11 @@ TEST_F(managed_users, a_view_that_fails_leaves_the_buffer_usable) {
 TEST_F(managed_users, resizing_waits_for_those_who_use_the_old_memory) {
   const auto on = make_stream();
   auto some = make(on, attachment::host);
-  launch(some.record_stream(on).value(), on);  // a device with concurrent access may
-  WEIR_DONE(some.resize(2 * count, on));       // by the host itself
+  launch(some.record_stream(on).value(), on);     // a device with concurrent access may
+  WEIR_DONE(some.resize(2 * managed_words, on));  // by the host itself
   const auto view = some.view().value();
-  EXPECT_THAT(view.span().first(count), Each(1U));
-  EXPECT_THAT(view.span().subspan(count), Each(0U));
+  EXPECT_THAT(view.span().first(managed_words), Each(1U));
+  EXPECT_THAT(view.span().subspan(managed_words), Each(0U));
 }
 
 TEST_F(managed_users, a_resize_that_fails_keeps_the_old_memory) {
@@ -175,13 +175,13 @@ TEST_F(managed_users, a_resize_that_fails_keeps_the_old_memory) {
   const word* const before = some.data();
   for (const call failing : {call::mem_alloc_managed, call::memcpy_async, call::memset_d8_async}) {
     machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
-    EXPECT_EQ(code_of(some.resize(2 * count, on)), errc::driver_error);
+    EXPECT_EQ(code_of(some.resize(2 * managed_words, on)), errc::driver_error);
     EXPECT_EQ(some.data(), before);
-    EXPECT_EQ(some.size(), count);
+    EXPECT_EQ(some.size(), managed_words);
   }
   WEIR_DONE(some.attach(attachment::single, on));
   machine->fail(call::stream_attach_mem_async, 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(code_of(some.resize(2 * count, on)), errc::driver_error);
+  EXPECT_EQ(code_of(some.resize(2 * managed_words, on)), errc::driver_error);
   EXPECT_EQ(some.data(), before);
 }
 
@@ -275,8 +275,8 @@ TEST_F(managed_users, a_forked_child_is_told_and_touches_nothing) {
     };
     expect_gone(some.view(), 1);
     expect_gone(some.try_view(), 2);
-    expect_gone(some.resize(2 * count, on), 3);
-    expect_gone(unified_buffer<word>::zeroed(count, on), 4);
+    expect_gone(some.resize(2 * managed_words, on), 3);
+    expect_gone(unified_buffer<word>::zeroed(managed_words, on), 4);
     expect_gone(mapped_buffer<word>::create(gpu(), 10), 5);
     expect_gone(some.close(), 6);
     expect_gone(mapped.close(), 7);
@@ -382,12 +382,12 @@ TEST_F(other_drivers, zeros_are_zeros_whatever_the_memory_held) {
   reopen();
   const auto on = make_stream();
   for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
-    auto some = unified_buffer<word>::zeroed(count, on, mode).value();
+    auto some = unified_buffer<word>::zeroed(managed_words, on, mode).value();
     EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
-    WEIR_DONE(some.resize(2 * count, on));
+    WEIR_DONE(some.resize(2 * managed_words, on));
     EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
     const auto undefined =
-        unified_buffer<word>::create(count, on, contents::undefined, mode).value();
+        unified_buffer<word>::create(managed_words, on, contents::undefined, mode).value();
     EXPECT_THAT(undefined.view().value().span(), Each(0xeeeeeeeeU)) << to_string(mode);
   }
 }
@@ -398,7 +398,7 @@ struct alignas(256) exact {
 struct alignas(512) twice {
   word value[128];
 };
-struct alignas(4096) wide {
+struct alignas(4096) wide_managed {
   word value[1024];
 };
 
@@ -413,7 +413,7 @@ TEST_F(other_drivers, memory_is_aligned_where_the_drivers_is_not) {
   reopen();
   const auto on = make_stream();
   {
-    const auto narrow = unified_buffer<word>::create(count, on).value();
+    const auto narrow = unified_buffer<word>::create(managed_words, on).value();
     EXPECT_EQ(asked_for, 4096U) << "that is aligned enough";
     const auto as_much = unified_buffer<exact>::create(3, on).value();
     EXPECT_EQ(asked_for, 3 * 256U) << "so is that";
@@ -421,7 +421,7 @@ TEST_F(other_drivers, memory_is_aligned_where_the_drivers_is_not) {
     const auto more = unified_buffer<twice>::create(3, on).value();
     EXPECT_EQ(asked_for, 4 * 512U) << "with room to align";
     EXPECT_EQ(address_of(more.data()) % 512, 0U);
-    const auto some = unified_buffer<wide>::create(3, on).value();
+    const auto some = unified_buffer<wide_managed>::create(3, on).value();
     EXPECT_EQ(asked_for, 4 * 4096U) << "with room to align";
     EXPECT_EQ(address_of(some.data()) % 4096, 0U);
     EXPECT_EQ(some.size(), 3U);
@@ -492,8 +492,8 @@ class exclusive_device : public simulated {
 
 TEST_F(exclusive_device, a_refused_view_leaves_all_buffers_usable) {
   const auto on = make_stream();
-  auto one = unified_buffer<word>::zeroed(count, on).value();
-  auto two = unified_buffer<word>::zeroed(count, on).value();
+  auto one = unified_buffer<word>::zeroed(managed_words, on).value();
+  auto two = unified_buffer<word>::zeroed(managed_words, on).value();
   EXPECT_EQ(code_of(one.try_view()), errc::not_supported);
   launch(one.record_stream(on).value(), on);
   launch(two.record_stream(on).value(), on);
@@ -509,8 +509,8 @@ TEST_F(exclusive_device, a_refused_view_leaves_all_buffers_usable) {
 
 TEST_F(exclusive_device, the_last_view_lets_devices_in_again) {
   const auto on = make_stream();
-  auto one = unified_buffer<word>::zeroed(count, on).value();
-  auto two = unified_buffer<word>::zeroed(count, on).value();
+  auto one = unified_buffer<word>::zeroed(managed_words, on).value();
+  auto two = unified_buffer<word>::zeroed(managed_words, on).value();
   auto first = std::make_optional(one.view().value());
   auto second = std::make_optional(two.view().value());
   first.reset();
@@ -527,8 +527,8 @@ TEST_F(exclusive_device, a_view_that_ends_lets_in_its_own_device_alone) {
   open(settings);
   const auto on = make_stream();
   const auto elsewhere = make_stream(1);
-  auto one = unified_buffer<word>::zeroed(count, on).value();
-  auto two = unified_buffer<word>::zeroed(count, elsewhere).value();
+  auto one = unified_buffer<word>::zeroed(managed_words, on).value();
+  auto two = unified_buffer<word>::zeroed(managed_words, elsewhere).value();
   auto first_view = std::make_optional(one.view().value());
   auto second_view = std::make_optional(two.view().value());
   EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready);
@@ -542,19 +542,19 @@ TEST_F(exclusive_device, a_view_that_ends_lets_in_its_own_device_alone) {
 
 TEST_F(exclusive_device, a_view_of_host_memory_refuses_nobody_else) {
   const auto on = make_stream();
-  auto shared = unified_buffer<word>::zeroed(count, on).value();
-  const auto mine = unified_buffer<word>::zeroed(count, on, attachment::host).value();
+  auto shared = unified_buffer<word>::zeroed(managed_words, on).value();
+  const auto mine = unified_buffer<word>::zeroed(managed_words, on, attachment::host).value();
   const auto view = mine.view().value();
   EXPECT_TRUE(shared.record_stream(on));
 }
 
 TEST_F(exclusive_device, an_event_is_not_enough_for_the_memory_of_a_stream) {
   const auto own = make_stream();
-  auto some = unified_buffer<word>::zeroed(count, own, attachment::single).value();
+  auto some = unified_buffer<word>::zeroed(managed_words, own, attachment::single).value();
   launch(some.record_stream(own).value(), own);
   auto behind = event::create(gpu()).value();
   WEIR_DONE(behind.record(own));
-  auto elsewhere = unified_buffer<word>::zeroed(count, own).value();
+  auto elsewhere = unified_buffer<word>::zeroed(managed_words, own).value();
   launch(elsewhere.record_stream(own).value(), own);
   EXPECT_THAT(some.view(behind).value().span(), Each(1U));
   EXPECT_TRUE(own.is_complete().value()) << "all work of its stream matters";
@@ -562,12 +562,12 @@ TEST_F(exclusive_device, an_event_is_not_enough_for_the_memory_of_a_stream) {
 
 TEST_F(exclusive_device, a_device_may_use_what_is_the_hosts_no_more) {
   const auto on = make_stream();
-  auto some = unified_buffer<word>::copy_of(counting(count), on, attachment::host).value();
+  auto some = unified_buffer<word>::copy_of(counting(managed_words), on, attachment::host).value();
   EXPECT_EQ(code_of(some.record_stream(on)), errc::not_permitted);
   WEIR_DONE(some.attach(attachment::single, on));
   EXPECT_EQ(code_of(some.record_stream(make_stream())), errc::bad_stream);
   launch(some.record_stream(on).value(), on);
-  EXPECT_EQ(some.view().value()[count - 1], count);
+  EXPECT_EQ(some.view().value()[managed_words - 1], managed_words);
 }
 
 }  // namespace

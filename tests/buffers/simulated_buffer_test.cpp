@@ -229,7 +229,7 @@ TEST_F(simulated_buffers, pinned_memory_belongs_to_one_stream_at_a_time) {
 
 // --- Mapped --------------------------------------------------------------------------------------
 
-struct alignas(8192) wide {
+struct alignas(8192) wide_mapped {
   word value[2048];
 };
 struct alignas(4096) page {
@@ -261,7 +261,7 @@ TEST_F(simulated_buffers, mapped_memory_is_asked_for_as_it_must_be) {
   EXPECT_EQ(last_allocation, (host_allocation{400, usual | host_alloc_write_combined}));
   WEIR_DONE(mapped_buffer<page>::create(home, 1));
   EXPECT_EQ(last_allocation, (host_allocation{4096, usual})) << "the driver aligns to pages";
-  WEIR_DONE(mapped_buffer<wide>::create(home, 1));
+  WEIR_DONE(mapped_buffer<wide_mapped>::create(home, 1));
   EXPECT_EQ(last_allocation, (host_allocation{2 * 8192, usual})) << "room to align";
 }
 
@@ -286,7 +286,7 @@ TEST_F(simulated_buffers, mapped_memory_is_aligned_where_the_drivers_is_not) {
   const auto home = opened->device(device_id{0}).value();
   host_shift = 4096;
   {
-    auto some = mapped_buffer<wide>::create(home, 2).value();
+    auto some = mapped_buffer<wide_mapped>::create(home, 2).value();
     EXPECT_EQ(address_of(some.data()) % 8192, 0U);
     EXPECT_EQ(address_of(some.on_device().data()), address_of(some.data()));
     EXPECT_EQ(some.size(), 2U);

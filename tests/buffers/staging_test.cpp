@@ -15,8 +15,8 @@ using ::testing::ElementsAre;
 
 constexpr std::size_t piece_words = 256;
 constexpr std::size_t pieces = 5;
-constexpr std::size_t count = pieces * piece_words;
-constexpr bytes whole{count * sizeof(word)};
+constexpr std::size_t staged_words = pieces * piece_words;
+constexpr bytes whole{staged_words * sizeof(word)};
 
 class staging : public simulated {
  protected:
@@ -27,7 +27,7 @@ class staging : public simulated {
     stage = staging_buffer::create(pinned_pool::create(gpu()).value(), *on,
                                    {.chunk = bytes{piece_words * sizeof(word)}})
                 .value();
-    there = device_vector<word>::zeroed(memory, count, *on).value();
+    there = device_vector<word>::zeroed(memory, staged_words, *on).value();
     ASSERT_TRUE(on->synchronize());
   }
   void TearDown() override {
@@ -51,7 +51,7 @@ class staging : public simulated {
 };
 
 TEST_F(staging, an_upload_waits_for_a_half_before_it_writes_there_again) {
-  const auto values = counting(count, 1);
+  const auto values = counting(staged_words, 1);
   std::vector<std::size_t> arrived_before;  // each piece was written
   WEIR_DONE(stage->upload_with(there.data(), whole, [&](std::span<std::byte> piece, bytes offset) {
     arrived_before.push_back(arrived(values) / piece_words);
@@ -62,7 +62,7 @@ TEST_F(staging, an_upload_waits_for_a_half_before_it_writes_there_again) {
   EXPECT_THAT(arrived_before, ElementsAre(0, 0, 1, 2, 3)) << "of the two halves one is waited for";
   EXPECT_EQ(arrived(values), 3 * piece_words) << "nothing else is";
   WEIR_DONE(on->synchronize());
-  EXPECT_EQ(arrived(values), count);
+  EXPECT_EQ(arrived(values), staged_words);
 }
 
 TEST_F(staging, a_download_copies_nothing_into_a_half_that_may_still_be_read) {
@@ -94,34 +94,34 @@ TEST_F(staging, a_download_waits_for_each_piece_while_the_next_is_copied) {
         back.insert(back.end(), words, words + piece.size() / sizeof(word));
       }));
   EXPECT_THAT(queued, ElementsAre(2, 3, 4, 5, 5));
-  EXPECT_EQ(back.size(), count);
+  EXPECT_EQ(back.size(), staged_words);
   EXPECT_THAT(back, Each(7U));
 }
 
 TEST_F(staging, a_download_behind_an_upload_finds_both_halves_in_use) {
-  const auto values = counting(count, 1);
+  const auto values = counting(staged_words, 1);
   WEIR_DONE(stage->upload(there.data(), std::as_bytes(std::span{values})));
   EXPECT_FALSE(on->is_complete().value());
-  std::vector<word> back(count);
+  std::vector<word> back(staged_words);
   WEIR_DONE(stage->download(std::as_writable_bytes(std::span{back}), there.data()));
   EXPECT_EQ(back, values);
 }
 
 TEST_F(staging, an_upload_whose_event_fails_waits_for_what_it_queued) {
-  const auto values = counting(count, 1);
+  const auto values = counting(staged_words, 1);
   machine->fail(call::event_record, 2, CUDA_ERROR_UNKNOWN);
   const auto failed = stage->upload(there.data(), std::as_bytes(std::span{values}));
   ASSERT_EQ(code_of(failed), errc::driver_error);
   EXPECT_EQ(failed.error().call, "cuEventRecord");
   EXPECT_EQ(arrived(values), 2 * piece_words) << "nobody could tell later when the half is free";
-  const auto others = counting(count, 1000);
+  const auto others = counting(staged_words, 1000);
   WEIR_DONE(stage->upload(there.data(), std::as_bytes(std::span{others})));
   WEIR_DONE(on->synchronize());
-  EXPECT_EQ(arrived(others), count);
+  EXPECT_EQ(arrived(others), staged_words);
 }
 
 TEST_F(staging, a_download_whose_event_fails_waits_for_what_it_queued) {
-  std::vector<word> back(count, 9);
+  std::vector<word> back(staged_words, 9);
   machine->fail(call::event_record, 1, CUDA_ERROR_UNKNOWN);
   const auto failed = stage->download(std::as_writable_bytes(std::span{back}), there.data());
   ASSERT_EQ(code_of(failed), errc::driver_error);
@@ -133,7 +133,7 @@ TEST_F(staging, a_download_whose_event_fails_waits_for_what_it_queued) {
 }
 
 TEST_F(staging, a_copy_that_fails_is_told) {
-  std::vector<word> back(count);
+  std::vector<word> back(staged_words);
   machine->fail(call::memcpy_async, 2, CUDA_ERROR_UNKNOWN);
   const auto up = stage->upload(there.data(), std::as_bytes(std::span{back}));
   ASSERT_EQ(code_of(up), errc::driver_error);

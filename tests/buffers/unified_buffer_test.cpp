@@ -110,18 +110,18 @@ TEST_P(unified_buffers, of_nothing_or_too_much_are_refused) {
   EXPECT_EQ(code_of(unified_buffer<char>::zeroed(most / 2 + 1, on)), errc::size_overflow);
 }
 
-struct alignas(8192) wide {
+struct alignas(8192) wide_unified {
   word value[2048];
 };
 
 TEST_P(unified_buffers, over_aligned_elements_are_aligned) {
   const auto on = make_stream();
   auto odd = unified_buffer<char>::zeroed(100, on).value();
-  auto some = unified_buffer<wide>::zeroed(3, on).value();
-  EXPECT_EQ(address_of(some.unsafe_span().data()) % alignof(wide), 0U);
+  auto some = unified_buffer<wide_unified>::zeroed(3, on).value();
+  EXPECT_EQ(address_of(some.unsafe_span().data()) % alignof(wide_unified), 0U);
   EXPECT_EQ(some.view().value()[2].value[2047], 0U);
   WEIR_DONE(some.resize(5, on));
-  EXPECT_EQ(address_of(some.unsafe_span().data()) % alignof(wide), 0U);
+  EXPECT_EQ(address_of(some.unsafe_span().data()) % alignof(wide_unified), 0U);
 }
 
 TEST_P(unified_buffers, resize_keeps_the_old_and_zeroes_the_new) {

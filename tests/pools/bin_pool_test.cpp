@@ -5,9 +5,12 @@
 
 #include <array>
 #include <sstream>
+#include <string>
 #include <thread>
 
+#include "base/hexadecimal.hpp"
 #include "pools/pool_fixture.hpp"
+#include "weir/observe/tag.hpp"
 #include "weir/resource/resource.hpp"
 
 namespace weir::testing_support {
@@ -734,6 +737,47 @@ TEST_F(bin_pool_test, out_of_memory_comes_with_numbers_and_harms_nothing) {
 
 // --- Bad input ----------------------------------------------------------------------------------
 
+/// As misuse is told.
+std::string words(const void* pointer, const std::string& what, const stream& on) {
+  return detail::hexadecimal(reinterpret_cast<std::uintptr_t>(pointer)) + ", " + what +
+         ", stream " + std::to_string(on.id().number());
+}
+
+TEST_F(bin_pool_test, misuse_is_told_with_the_block_it_concerns) {
+  const auto stream = new_stream();
+  const auto other = new_stream();
+  const auto pool = make_bins();
+  void* p = nullptr;
+  {
+    const tag_scope tagged{tag::named("scratch").value()};
+    p = pool.allocate(1000_B, stream);
+  }
+  char* const inside = static_cast<char*>(p) + 256;
+  const std::string there = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(inside));
+  EXPECT_EQ(pool.try_deallocate(inside, stream).error(),
+            (error{.code = errc::foreign_pointer,
+                   .detail = there + " is inside a block, not its start: " +
+                             words(p, "1000 B, tag \"scratch\"", stream)}));
+  int host = 0;
+  EXPECT_EQ(pool.try_deallocate(&host, stream).error(),
+            (error{.code = errc::foreign_pointer,
+                   .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
+                             " is no memory of this pool"}));
+  ASSERT_TRUE(pool.try_deallocate(p, other));
+  EXPECT_EQ(
+      pool.try_deallocate(p, stream).error(),
+      (error{.code = errc::double_free, .detail = words(p, "1000 B, tag \"scratch\"", other)}))
+      << "the stream is that of the free";
+  EXPECT_EQ(pool.try_deallocate(inside, stream).error(),
+            (error{.code = errc::double_free,
+                   .detail = there + ", in the free memory " +
+                             words(p, "1000 B, tag \"scratch\"", other)}));
+  pool.deallocate(p, stream);
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].detail, words(p, "1000 B, tag \"scratch\"", other));
+}
+
 TEST_F(bin_pool_test, bad_input_gets_a_typed_error) {
   const auto stream = new_stream();
   const auto pool = make_bins();
@@ -842,7 +886,7 @@ TEST_F(bin_pool_test, a_reported_free_names_the_memory) {
   EXPECT_EQ(reports[0].requested, 1_MiB);
   std::ostringstream address;
   address << memory;
-  EXPECT_EQ(reports[0].detail, "freeing " + address.str() + " of 1 MiB");
+  EXPECT_EQ(reports[0].detail, words(memory, "1 MiB", stream));
   void* const again = pool.allocate(1_MiB, stream);
   ASSERT_EQ(again, memory);
   pool.deallocate(again, 2_MiB, stream);
@@ -856,7 +900,7 @@ TEST_F(bin_pool_test, a_reported_free_names_the_memory) {
   for (const int each : {1, 2}) {
     EXPECT_EQ(more[each].code, errc::double_free);
     EXPECT_EQ(more[each].requested, 0_B);
-    EXPECT_EQ(more[each].detail, "freeing " + address.str()) << "the size is not known";
+    EXPECT_EQ(more[each].detail, words(memory, "1 MiB", stream));
   }
 }
 
@@ -888,10 +932,13 @@ TEST_F(bin_pool_test, a_handle_that_was_moved_from_says_so) {
 TEST_F(bin_pool_test, the_end_releases_all_and_tells_what_failed) {
   const auto stream = new_stream();
   const bytes before = used();
+  void* small = nullptr;
+  void* large = nullptr;
   {
     const auto pool = make_bins();
-    static_cast<void>(pool.allocate(1_MiB, stream));
-    static_cast<void>(pool.allocate(2_MiB, stream));
+    const tag_scope tagged{tag::named("scratch").value()};
+    small = pool.allocate(1_MiB, stream);
+    large = pool.allocate(2_MiB, stream);
     pool.deallocate(pool.allocate(4_MiB, stream), stream);
     machine->fail(call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
   }
@@ -901,7 +948,9 @@ TEST_F(bin_pool_test, the_end_releases_all_and_tells_what_failed) {
   ASSERT_THAT(reports, SizeIs(2));
   EXPECT_EQ(reports[0], (error{.code = errc::still_live,
                                .requested = 3_MiB,
-                               .detail = "a pool went with 2 live blocks of 3 MiB"}));
+                               .detail = "a pool went with 2 live blocks of 3 MiB\n  " +
+                                         words(large, "2 MiB, tag \"scratch\"", stream) + "\n  " +
+                                         words(small, "1 MiB, tag \"scratch\"", stream)}));
   EXPECT_EQ(reports[1].native, driver::CUDA_ERROR_UNKNOWN);
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/hexadecimal.hpp"
 #include "pools/pool_fixture.hpp"
 
 namespace weir::testing_support {
@@ -438,7 +439,11 @@ TEST_F(buffer_pool_test, bad_input_gets_a_typed_error) {
   EXPECT_EQ(code_of(pool.take<double>(most - 1, stream)), errc::size_overflow);
   EXPECT_EQ(code_of(pool.take<char>(most - 1, stream)), errc::size_overflow);
   auto buffer = pool.take<int>(10, stream).value();
-  EXPECT_EQ(code_of(other.free(std::move(buffer), stream)), errc::foreign_pointer);
+  const auto refused = other.free(std::move(buffer), stream);
+  EXPECT_EQ(code_of(refused), errc::foreign_pointer);
+  EXPECT_EQ(refused.error().detail,
+            "a buffer of another pool: " +
+                detail::hexadecimal(reinterpret_cast<std::uintptr_t>(buffer.data())) + ", 40 B");
   EXPECT_TRUE(buffer);  // NOLINT: a refused buffer stays where it was
   ASSERT_TRUE(pool.free(std::move(buffer), stream));
   EXPECT_EQ(code_of(pool.free(std::move(buffer), stream)), errc::already_freed);  // NOLINT

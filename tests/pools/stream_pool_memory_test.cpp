@@ -1,7 +1,10 @@
 // Stream pools: allocating and freeing in stream order, owners, wrong use, maximum, closing.
+#include <string>
 #include <thread>
 
+#include "base/hexadecimal.hpp"
 #include "pools/stream_pool_fixture.hpp"
+#include "weir/observe/tag.hpp"
 #include "weir/resource/resource.hpp"
 
 namespace weir::testing_support::stream_pools {
@@ -131,6 +134,34 @@ TEST_P(stream_pool_memory_test, nothing_is_null_and_an_owner_of_nothing_is_refus
   EXPECT_TRUE(pool.try_deallocate(nullptr, 0_B, stream));
   EXPECT_EQ(code_of(pool.allocate_owned(0_B, stream)), errc::invalid_argument);
   EXPECT_EQ(pool.stats().value().active_allocations_peak, 0u);
+}
+
+/// As misuse is told.
+std::string told_of(const void* pointer, const std::string& what, const stream& on) {
+  return detail::hexadecimal(reinterpret_cast<std::uintptr_t>(pointer)) + ", " + what +
+         ", stream " + std::to_string(on.id().number());
+}
+
+TEST_P(stream_pool_memory_test, misuse_is_told_with_the_block_it_concerns) {
+  auto pool = make();
+  const auto stream = make_stream();
+  void* p = nullptr;
+  {
+    const tag_scope tagged{tag::named("scratch").value()};
+    p = pool.allocate(1_MiB, stream);
+  }
+  char* const inside = static_cast<char*>(p) + 512;
+  const std::string there = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(inside));
+  EXPECT_EQ(pool.try_deallocate(inside, stream).error(),
+            (error{.code = errc::foreign_pointer,
+                   .detail = there + " is inside a block, not its start: " +
+                             told_of(p, "1 MiB, tag \"scratch\"", stream)}));
+  ASSERT_TRUE(pool.try_deallocate(p, stream));
+  EXPECT_EQ(pool.try_deallocate(inside, stream).error(),
+            (error{.code = errc::foreign_pointer, .detail = there + " is no memory of this pool"}));
+  EXPECT_EQ(
+      pool.try_deallocate(p, stream).error(),
+      (error{.code = errc::double_free, .detail = told_of(p, "1 MiB, tag \"scratch\"", stream)}));
 }
 
 TEST_P(stream_pool_memory_test, a_second_free_is_refused) {
@@ -328,7 +359,8 @@ TEST_P(stream_pool_memory_test, raw_memory_that_outlives_all_handles_is_reported
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_EQ(reports[0], (error{.code = errc::still_live,
                                .requested = 3_MiB,
-                               .detail = "1 allocations of 3 MiB outlive their stream pool"}));
+                               .detail = "a stream pool went with 1 live blocks of 3 MiB\n  " +
+                                         told_of(raw, "3 MiB", stream)}));
   WEIR_OK(cu->mem_free_async(address_of(raw), stream.handle()));
 }
 

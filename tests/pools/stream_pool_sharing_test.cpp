@@ -8,7 +8,7 @@
 namespace weir::testing_support::stream_pools {
 namespace {
 
-constexpr bytes size = 1_MiB;
+constexpr bytes shared_size = 1_MiB;
 
 class stream_pool_sharing_test : public stream_pool_contract {
  protected:
@@ -46,10 +46,10 @@ WEIR_CHILD(import_stream_pool) {
   const auto not_supported = [](const auto& outcome) {
     return !outcome && outcome.code() == errc::not_supported;
   };
-  WEIR_CHILD_EXPECT(true, not_supported(pool.try_allocate(size, stream)));
-  WEIR_CHILD_EXPECT(true, not_supported(pool.allocate_owned(size, stream)));
+  WEIR_CHILD_EXPECT(true, not_supported(pool.try_allocate(shared_size, stream)));
+  WEIR_CHILD_EXPECT(true, not_supported(pool.allocate_owned(shared_size, stream)));
   WEIR_CHILD_EXPECT(true, not_supported(pool.stats()));
-  WEIR_CHILD_EXPECT(true, not_supported(pool.set_threshold(size)));
+  WEIR_CHILD_EXPECT(true, not_supported(pool.set_threshold(shared_size)));
   WEIR_CHILD_EXPECT(true, not_supported(pool.trim()));
   WEIR_CHILD_EXPECT(true, not_supported(pool.export_descriptor()));
 
@@ -67,7 +67,7 @@ WEIR_CHILD(import_stream_pool) {
       CUDA_SUCCESS)
     whole = 0;
   WEIR_CHILD_EXPECT(whole, memory.size().count());  // if the driver tells
-  WEIR_CHILD_EXPECT(true, whole == 0 || whole >= size.count());
+  WEIR_CHILD_EXPECT(true, whole == 0 || whole >= shared_size.count());
   WEIR_CHILD_EXPECT(true, not_supported(pool.export_pointer(memory.data())));
   const auto again = pool.import_pointer(message.pointer, stream);
   WEIR_CHILD_EXPECT(true, !again && again.code() == errc::already_mapped);
@@ -92,8 +92,8 @@ WEIR_CHILD(import_stream_pool) {
 TEST_P(stream_pool_sharing_test, two_processes_share_an_allocation) {
   auto pool = make_shared_pool();
   const auto stream = make_stream();
-  auto memory = pool.allocate_owned(size, stream).value();
-  write(stream, memory.data(), size, 61);
+  auto memory = pool.allocate_owned(shared_size, stream).value();
+  write(stream, memory.data(), shared_size, 61);
   ASSERT_TRUE(stream.synchronize());
   const letter message{pool.export_pointer(memory.data()).value(), 61, 62};
   const auto sent = pool.export_descriptor().value();
@@ -104,20 +104,20 @@ TEST_P(stream_pool_sharing_test, two_processes_share_an_allocation) {
   EXPECT_EQ(0, child.wait());
   EXPECT_EQ(wrong(memory.data(), 256_B, 62), 0u);
   const auto rest = static_cast<char*>(memory.data()) + 256;
-  EXPECT_EQ(wrong(rest, size - 256_B, 61), 0u);
+  EXPECT_EQ(wrong(rest, shared_size - 256_B, 61), 0u);
 }
 
 TEST_P(stream_pool_sharing_test, only_what_was_made_for_it_can_be_sent) {
   auto pool = make();
   const auto stream = make_stream();
-  auto memory = pool.allocate_owned(size, stream).value();
+  auto memory = pool.allocate_owned(shared_size, stream).value();
   EXPECT_EQ(code_of(pool.export_descriptor()), errc::not_supported);
   EXPECT_EQ(code_of(pool.export_pointer(memory.data())), errc::not_supported);
   auto shared = make_shared_pool();
   EXPECT_EQ(code_of(shared.export_pointer(memory.data())), errc::foreign_pointer);
   EXPECT_EQ(code_of(shared.export_pointer(nullptr)), errc::foreign_pointer);
-  auto aligned = shared.allocate_owned(size, stream, 2_MiB).value();
-  auto shifted = shared.allocate_owned(size, stream, 2_MiB).value();
+  auto aligned = shared.allocate_owned(shared_size, stream, 2_MiB).value();
+  auto shifted = shared.allocate_owned(shared_size, stream, 2_MiB).value();
   const auto sent_aligned = shared.export_pointer(aligned.data());
   const auto sent_shifted = shared.export_pointer(shifted.data());
   EXPECT_TRUE(!sent_aligned || !sent_shifted) << "one of the two lies behind what the driver gave";
@@ -130,7 +130,7 @@ TEST_P(stream_pool_sharing_test, a_pool_that_can_be_sent_serves_no_graph) {
   auto shared = make_shared_pool();
   const auto stream = make_stream();
   begin_capture(stream);
-  EXPECT_EQ(code_of(shared.try_allocate(size, stream)), errc::not_supported);
+  EXPECT_EQ(code_of(shared.try_allocate(shared_size, stream)), errc::not_supported);
   static_cast<void>(end_capture(stream.handle()));
 }
 

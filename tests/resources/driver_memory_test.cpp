@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <optional>
+#include <string>
 
+#include "base/hexadecimal.hpp"
 #include "resources/resources_fixture.hpp"
 #include "weir/resource/managed_resource.hpp"
 #include "weir/resource/plain_resource.hpp"
@@ -12,7 +14,15 @@ namespace weir::testing_support {
 namespace {
 
 using driver::call;
-using driver_memory_test = resources_test;
+
+class driver_memory_test : public resources_test {
+ protected:
+  /// As misuse is told of a block of the tag "scratch".
+  [[nodiscard]] std::string words(const void* pointer, const std::string& size) const {
+    return detail::hexadecimal(reinterpret_cast<std::uintptr_t>(pointer)) + ", " + size +
+           ", tag \"scratch\", stream " + std::to_string(stream.id().number());
+  }
+};
 
 TEST_F(driver_memory_test, each_request_is_a_call_of_the_driver) {
   auto plain = plain_resource::create(gpu).value();
@@ -82,17 +92,39 @@ TEST_F(driver_memory_test, a_free_that_fails_leaves_the_block_live) {
 
 TEST_F(driver_memory_test, live_memory_is_freed_and_reported_at_the_end) {
   const bytes before = machine->used(device_id{0});
+  void* large = nullptr;
+  void* small = nullptr;
   {
     auto plain = plain_resource::create(gpu).value();
-    static_cast<void>(plain.try_allocate(4_MiB, stream).value());
-    static_cast<void>(plain.try_allocate(4_MiB, stream).value());
+    const tag_scope tagged{tag::named("scratch").value()};
+    large = plain.try_allocate(5_MiB, stream).value();
+    small = plain.try_allocate(3_MiB, stream).value();
   }
   EXPECT_EQ(machine->used(device_id{0}), before);
   const auto reported = take_reports();
   ASSERT_EQ(reported.size(), 1U);
-  EXPECT_EQ(reported.front(), (error{.code = errc::still_live,
-                                     .requested = 8_MiB,
-                                     .detail = "a resource ended with 2 live blocks of 8 MiB"}));
+  EXPECT_EQ(reported.front(),
+            (error{.code = errc::still_live,
+                   .requested = 8_MiB,
+                   .detail = "a resource ended with 2 live blocks of 8 MiB\n  " +
+                             words(large, "5 MiB") + "\n  " + words(small, "3 MiB")}));
+}
+
+TEST_F(driver_memory_test, misuse_is_told_with_the_block_it_concerns) {
+  auto plain = plain_resource::create(gpu).value();
+  void* p = nullptr;
+  {
+    const tag_scope tagged{tag::named("scratch").value()};
+    p = plain.try_allocate(4_KiB, stream).value();
+  }
+  ASSERT_TRUE(plain.try_deallocate(p, 4_KiB, stream));
+  EXPECT_EQ(plain.try_deallocate(p, 4_KiB, stream).error(),
+            (error{.code = errc::double_free, .detail = words(p, "4 KiB")}));
+  int host = 0;
+  EXPECT_EQ(plain.try_deallocate(&host, 4_B, stream).error(),
+            (error{.code = errc::foreign_pointer,
+                   .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(&host)) +
+                             " is no memory of this resource"}));
 }
 
 TEST_F(driver_memory_test, the_end_waits_for_the_device_and_tells_what_fails) {

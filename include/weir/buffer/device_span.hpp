@@ -26,6 +26,14 @@ namespace detail {
   return *size;
 }
 
+[[nodiscard]] inline error beyond_end(std::size_t first, std::size_t count, std::size_t size) {
+  return {
+      .code = errc::invalid_argument,
+      .detail = (count == 1 ? "element " + std::to_string(first)
+                            : std::to_string(count) + " elements from " + std::to_string(first)) +
+                " of " + std::to_string(size)};
+}
+
 }  // namespace detail
 
 /// Elements in memory that the host may not touch: a std::span without access to them.
@@ -52,7 +60,7 @@ class device_span {
 
   /// `count` elements from `first` on. invalid_argument: they reach over the end.
   [[nodiscard]] result<device_span> part(std::size_t first, std::size_t count) const {
-    if (first > size_ || count > size_ - first) return errc::invalid_argument;
+    if (first > size_ || count > size_ - first) return detail::beyond_end(first, count, size_);
     return device_span{count != 0 ? data_ + first : data_, count};
   }
 
