@@ -98,7 +98,7 @@ void cycle(benchmark::State& state, const suspend_options& with, bool timed_susp
   report(state);
 }
 
-constexpr suspend_options keep_with(std::int64_t chunk) {
+suspend_options keep_with(std::int64_t chunk) {
   return {.chunk = bytes{static_cast<std::uint64_t>(chunk) << 20}};
 }
 

@@ -99,6 +99,19 @@ result<void> event::record(const stream_ref& stream, const context_scope& scope)
   return check(call::event_record, scope.driver().event_record(handle_, stream.handle()));
 }
 
+result<void> event::record_all(const context_scope& scope) {
+  if (home_ == nullptr) return empty_reason();
+  WEIR_TRY(detail::check_scope(scope, device()));
+  const auto record = scope.driver().ctx_record_event;
+  if (record == nullptr) {
+    return error{.code = errc::not_supported,
+                 .call = driver::info(call::ctx_record_event).symbol,
+                 .detail = "the driver has no such call"};
+  }
+  return check(call::ctx_record_event,
+               record(home_->context.load(std::memory_order_acquire), handle_));
+}
+
 result<bool> event::is_complete() const {
   if (home_ == nullptr) return empty_reason();
   const context_scope scope{device()};

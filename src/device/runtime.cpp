@@ -52,25 +52,7 @@ result<std::shared_ptr<sim::machine>> simulated_machine(const options& settings)
     return error{.code = errc::bad_option,
                  .detail = "sim_devices = " + std::to_string(settings.sim_devices)};
   }
-  sim::device_spec spec;
-  spec.capacity = settings.sim_capacity;
-  sim::machine_options machine;
-  machine.devices.assign(static_cast<std::size_t>(settings.sim_devices), spec);
-  machine.seed = settings.sim_seed;
-  machine.lag = settings.sim_lag;
-  machine.check_hazards = settings.sim_hazards;
-  switch (settings.sim_mode) {
-    case sim_progress::seeded:
-      machine.mode = sim::progress::seeded;
-      break;
-    case sim_progress::timed:
-      machine.mode = sim::progress::timed;
-      break;
-    case sim_progress::manual:
-      machine.mode = sim::progress::manual;
-      break;
-  }
-  return sim::machine::create(std::move(machine));
+  return sim::machine::create(sim::machine_options::from(settings));
 }
 
 /// Whether a real driver failed only by not being there.
@@ -131,8 +113,13 @@ result<std::shared_ptr<runtime>> runtime::open_cuda(const std::string& path) {
 
 result<std::shared_ptr<runtime>> runtime::open_simulated(std::shared_ptr<sim::machine> machine) {
   if (machine == nullptr) return errc::invalid_argument;
-  const driver::table& calls = machine->driver();
-  return open_table(calls, "simulated", std::move(machine));
+  sim::machine& opened = *machine;  // kept alive by the runtime, which every allocator keeps
+  WEIR_TRY_VALUE(runtime, open_table(opened.driver(), "simulated", std::move(machine)));
+  if (opened.options().check_hazards && opened.options().watch_blocks) {
+    for (const auto& device : runtime->devices_)
+      device->make_block_watch = [&opened] { return opened.watch_blocks(); };
+  }
+  return std::move(runtime);
 }
 
 result<std::shared_ptr<runtime>> runtime::open_table(const driver::table& calls, std::string name,

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "weir/device/device.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::inline v0::detail {
 
@@ -81,6 +83,10 @@ struct device_state {
   /// Called with the lock held, so that a listener that was removed is not called.
   std::mutex listeners_mutex;
   std::vector<stream_listener*> listeners;
+
+  /// Makes an observer that every allocator of this device must have: the driver is a simulated one
+  /// that checks uses of memory. Empty: there is none. Fixed when the runtime is opened.
+  std::function<std::unique_ptr<event_sink>()> make_block_watch;
 
   /// Streams that can be queried whenever somebody must know how far the device has come.
   stream_registry known_streams;

@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "observe/own_work.hpp"
 #include "weir/driver/table.hpp"
 
 namespace weir::inline v0::heap {
@@ -218,9 +219,11 @@ backup_copies::~backup_copies() {
           check(call::stream_destroy, bound.driver().stream_destroy(each.stream)));
 }
 
-result<void> backup_copies::begin(host_memory_kind kind, bytes chunk, const context_scope& bound) {
+result<void> backup_copies::begin(host_memory_kind kind, bytes chunk, copy_meter& meter,
+                                  const context_scope& bound) {
   WEIR_TRY_VALUE(priorities, home_->handle().stream_priorities());
   staged_ = kind == host_memory_kind::pageable;
+  meter_ = meter.has_reader() ? &meter : nullptr;
   chunk_ = staged_ ? std::min(chunk.count(), most_staging) : chunk.count();
   for (lane& each : all_) {
     if (each.stream == nullptr) {
@@ -240,54 +243,81 @@ result<void> backup_copies::settle(lane& each, const context_scope& bound) {
   WEIR_TRY(check(call::stream_synchronize, bound.driver().stream_synchronize(each.stream)));
   const backup_piece done = std::exchange(each.waiting, {});
   if (done.host != nullptr) std::memcpy(done.host, each.staging.host, done.size);
+  if (const std::uint64_t arrived = std::exchange(each.metered, 0); arrived != 0)
+    meter_->add(arrived);
   return {};
 }
 
 result<void> backup_copies::save(std::uint64_t address, backup_piece to,
                                  const context_scope& bound) {
+  const observe::own_work_scope own;  // with what lies between the blocks
   for (std::uint64_t at = 0; at < to.size; at += chunk_) {
     const std::uint64_t size = std::min(chunk_, to.size - at);
     lane& by = all_[next_++ % lanes];
-    if (staged_) WEIR_TRY(settle(by, bound));
+    if (staged_ || meter_ != nullptr) WEIR_TRY(settle(by, bound));
     std::byte* const host = staged_ ? by.staging.host : to.host + at;
     WEIR_TRY(check(call::memcpy_dtoh_async,
                    bound.driver().memcpy_dtoh_async(host, address + at, size, by.stream),
                    bytes{size}));
     if (staged_) by.waiting = {to.host + at, size};
+    if (meter_ != nullptr) by.metered = size;
   }
   return {};
 }
 
 result<void> backup_copies::restore(std::uint64_t address, backup_piece from,
                                     const context_scope& bound) {
+  const observe::own_work_scope own;  // with what lies between the blocks
   for (std::uint64_t at = 0; at < from.size; at += chunk_) {
     const std::uint64_t size = std::min(chunk_, from.size - at);
     lane& by = all_[next_++ % lanes];
     const std::byte* host = from.host + at;
+    if (staged_ || meter_ != nullptr) WEIR_TRY(settle(by, bound));
     if (staged_) {
-      WEIR_TRY(settle(by, bound));
       std::memcpy(by.staging.host, host, size);
       host = by.staging.host;
     }
     WEIR_TRY(check(call::memcpy_htod_async,
                    bound.driver().memcpy_htod_async(address + at, host, size, by.stream),
                    bytes{size}));
+    if (meter_ != nullptr) by.metered = size;
+  }
+  return {};
+}
+
+result<void> backup_copies::precede(const stream_ref& stream, const context_scope& bound) {
+  for (const lane& each : all_) {
+    if (each.stream == nullptr) continue;
+    WEIR_TRY_VALUE(copied, event::create(home_->handle()));
+    WEIR_TRY(check(call::event_record, bound.driver().event_record(copied.handle(), each.stream)));
+    WEIR_TRY(stream.wait(copied));
   }
   return {};
 }
 
 result<void> backup_copies::finish(const context_scope& bound) {
-  for (lane& each : all_) WEIR_TRY(settle(each, bound));
+  for (std::size_t i = 0; i < lanes; ++i) {
+    lane& oldest = all_[(next_ + i) % lanes];
+    if (!staged_ && oldest.stream != nullptr) {  // asleep: it may be long
+      WEIR_TRY_VALUE(copied, event::create(home_->handle(), {.blocking_sync = true}));
+      WEIR_TRY(
+          check(call::event_record, bound.driver().event_record(copied.handle(), oldest.stream)));
+      WEIR_TRY(copied.synchronize());
+    }
+    WEIR_TRY(settle(oldest, bound));
+  }
   return {};
 }
 
 void backup_copies::drain(const context_scope& bound) noexcept {
   for (lane& each : all_) {
     each.waiting = {};
+    each.metered = 0;
     if (bound && each.stream != nullptr)
       static_cast<void>(bound.driver().stream_synchronize(each.stream));
     pinned_.give(std::exchange(each.staging, {}));
   }
+  meter_ = nullptr;
 }
 
 }  // namespace weir::inline v0::heap

@@ -14,6 +14,8 @@
 #include "weir/allocator/suspend.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/device.hpp"
+#include "weir/device/event.hpp"
+#include "weir/device/stream.hpp"
 #include "weir/driver/types.hpp"
 
 namespace weir::inline v0::heap {
@@ -83,6 +85,27 @@ class backup_memory {
   std::atomic<std::uint64_t> peak_{0};
 };
 
+/// Adds up what was copied, and says so to whoever asked. Of one suspend or resume.
+class copy_meter {
+ public:
+  copy_meter(const suspend_progress& progress, std::uint64_t total) noexcept
+      : progress_{progress}, total_{total} {}
+
+  [[nodiscard]] bool has_reader() const noexcept { return static_cast<bool>(progress_); }
+  void add(std::uint64_t size) noexcept {
+    done_ += size;
+    try {
+      progress_(bytes{done_}, bytes{total_});
+    } catch (...) {  // the user's own; what is under way goes on
+    }
+  }
+
+ private:
+  const suspend_progress& progress_;
+  const std::uint64_t total_;
+  std::uint64_t done_ = 0;
+};
+
 /// Copies contents between the device and host memory, in chunks, on streams of its own that
 /// nothing else is queued on and that nobody else knows.
 ///
@@ -96,12 +119,17 @@ class backup_copies {
   backup_copies(const backup_copies&) = delete;
   backup_copies& operator=(const backup_copies&) = delete;
 
-  /// For copies of that size to host memory of that kind.
-  [[nodiscard]] result<void> begin(host_memory_kind kind, bytes chunk, const context_scope& bound);
+  /// For copies of that size to host memory of that kind. `meter`, if it has a reader, counts what
+  /// has arrived until drain(); each stream then has one copy at a time.
+  [[nodiscard]] result<void> begin(host_memory_kind kind, bytes chunk, copy_meter& meter,
+                                   const context_scope& bound);
   [[nodiscard]] result<void> save(std::uint64_t address, backup_piece to,
                                   const context_scope& bound);
   [[nodiscard]] result<void> restore(std::uint64_t address, backup_piece from,
                                      const context_scope& bound);
+  /// Makes what is queued on the stream from now on wait for all copies. Not where memory is not
+  /// pinned: there the host has a part in them.
+  [[nodiscard]] result<void> precede(const stream_ref& stream, const context_scope& bound);
   /// Waits for everything.
   [[nodiscard]] result<void> finish(const context_scope& bound);
   /// The same where nothing of it matters any more; lets go of what begin() took.
@@ -113,7 +141,8 @@ class backup_copies {
   struct lane {
     driver::CUstream stream = nullptr;
     backup_piece staging{};
-    backup_piece waiting{};  // what is in `staging` once the stream is done
+    backup_piece waiting{};     // what is in `staging` once the stream is done
+    std::uint64_t metered = 0;  // what the stream copies, if somebody wants to know
   };
 
   [[nodiscard]] result<void> settle(lane& each, const context_scope& bound);
@@ -123,6 +152,7 @@ class backup_copies {
   std::array<lane, lanes> all_{};
   std::size_t next_ = 0;
   bool staged_ = false;
+  copy_meter* meter_ = nullptr;
   std::uint64_t chunk_ = 0;
 };
 

@@ -13,6 +13,8 @@
 //                    none   |    created, mapped, copied in, each while the next is under way
 //                    mutex_ |      what others cache is released where the driver has no more
 //                    mutex_ |  apply, or back to where it was
+//
+// suspend_async.cpp has what a thread of the heap's carries on with.
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -36,14 +38,26 @@ std::uint64_t size_of_all(const std::vector<saved_range>& saved) noexcept {
   return total;
 }
 
-result<void> check_options(const suspend_options& options) {
+/// So that a pool outlives unlocked time.
+class pool_hold {
+ public:
+  explicit pool_hold(pool_state& held) noexcept : held_{held} { ++held_.holders; }
+  ~pool_hold() { --held_.holders; }
+  pool_hold(const pool_hold&) = delete;
+  pool_hold& operator=(const pool_hold&) = delete;
+
+ private:
+  pool_state& held_;
+};
+
+}  // namespace
+
+result<void> central_heap::check_options(const suspend_options& options) {
   if (options.chunk >= bytes{unit}) return {};
   return error{.code = errc::invalid_argument,
                .requested = options.chunk,
                .detail = "a chunk has at least 512 bytes"};
 }
-
-}  // namespace
 
 // --- Which pools ---------------------------------------------------------------------------------
 
@@ -87,30 +101,35 @@ bool central_heap::is_meant(const pool_state& pool, const pool_selection& which)
   return true;
 }
 
-result<std::vector<pool_state*>> central_heap::select(const pool_selection& which) {
+result<std::vector<pool_state*>> central_heap::meant_by(const pool_selection& which) {
+  WEIR_TRY(usable());
+  std::vector<pool_state*> meant;
+  for (const auto& each : pools_)
+    if (is_meant(*each, which)) meant.push_back(each.get());
+  if (meant.empty() && std::holds_alternative<tag>(which)) {
+    return error{.code = errc::not_found,
+                 .detail = "tag \"" + std::string{std::get<tag>(which).name()} +
+                           "\" was not declared suspendable"};
+  }
+  if (meant.empty()) return errc::closed;
+  return meant;
+}
+
+result<std::vector<pool_state*>> central_heap::select(const pool_selection& which,
+                                                      bool (*is_awaited)(const pool_state&)) {
   for (;;) {
-    WEIR_TRY(usable());
-    std::vector<pool_state*> meant;
-    bool moving = false;
-    for (const auto& each : pools_) {
-      if (!is_meant(*each, which)) continue;
-      meant.push_back(each.get());
-      moving = moving || each->is_moving();
-    }
-    if (meant.empty() && std::holds_alternative<tag>(which)) {
-      return error{.code = errc::not_found,
-                   .detail = "tag \"" + std::string{std::get<tag>(which).name()} +
-                             "\" was not declared suspendable"};
-    }
-    if (meant.empty()) return errc::closed;
-    if (!moving) return meant;
+    WEIR_TRY_VALUE(meant, meant_by(which));
+    const auto awaited = [&](const pool_state* each) { return is_awaited(*each); };
+    if (std::none_of(meant.begin(), meant.end(), awaited)) return meant;
     moved_.wait(mutex_);
   }
 }
 
 result<void> central_heap::may_suspend(const pool_state& pool) {
   if (pool.memory != nullptr && !pool.memory->can_be_suspended()) {
-    return error{.code = errc::not_supported, .detail = "memory in segments cannot be suspended"};
+    return error{.code = errc::not_supported,
+                 .detail = pool.memory->inspects() ? "memory under heap_debug cannot be suspended"
+                                                   : "memory in segments cannot be suspended"};
   }
   if (pool.handles_seen) {
     return error{.code = errc::not_supported,
@@ -122,22 +141,19 @@ result<void> central_heap::may_suspend(const pool_state& pool) {
 // --- Requests to a pool that is away -------------------------------------------------------------
 
 result<void> central_heap::await_residence(pool_state& pool) {
-  struct held {
-    pool_state& pool;
-    explicit held(pool_state& kept) : pool{kept} { ++pool.holders; }
-    ~held() { --pool.holders; }
-  };
-  const held kept{pool};  // so that it outlives the unlocked time
+  const pool_hold held{pool};
   while (pool.where != residence::resident) {
     WEIR_TRY(usable());
-    if (pool.where == residence::suspended && pool.requests == suspended_requests::fail) {
+    const bool away = pool.where == residence::suspended;
+    if ((away || pool.is_leaving()) && pool.requests == suspended_requests::fail) {
       return error{.code = errc::suspended,
                    .detail = pool.name.empty() ? std::string{"the allocator's own memory"}
                                                : "pool \"" + pool.name + "\""};
     }
-    if (pool.where == residence::suspended && pool.requests == suspended_requests::resume) {
-      WEIR_TRY(resume_pools({&pool}));
-    } else {
+    const bool comes_back = pool.requests == suspended_requests::resume;
+    if (comes_back && away) {
+      WEIR_TRY(resume_pools({&pool}, {}));
+    } else if (!comes_back || !take_back(pool.id)) {
       moved_.wait(mutex_);
     }
   }
@@ -161,10 +177,13 @@ void central_heap::end_moves(std::vector<moving_pool>& moves) noexcept {
     const bool away =
         each.pool->memory == nullptr ? each.stays_away : each.pool->memory->is_suspended();
     each.pool->where = away ? residence::suspended : residence::resident;
+    each.pool->queued = false;
+    each.pool->taken_back = false;
     --moving_;
     if (each.pool->id == pool_id{}) shut_caches(away);
     if (each.pool->holders == 0 && each.pool->blocks == 0) pools_to_sweep_ = true;
   }
+  moves.clear();  // from here on the pools may go, or move again
   moved_.notify_all();
 }
 
@@ -233,9 +252,22 @@ result<suspend_outcome> central_heap::suspend(const pool_selection& which,
   WEIR_TRY(check_options(options));
   const detail::mutex_lock lock{mutex_};
   if (captures_.ended()) sweep_graphs();
-  WEIR_TRY_VALUE(meant, select(which));
+  WEIR_TRY_VALUE(meant, select(which, [](const pool_state& pool) { return pool.is_moving(); }));
+  suspend_outcome outcome;
+  WEIR_TRY_VALUE(chosen, choose(meant, which, outcome));
+  if (chosen.empty()) return outcome;
+  const bytes left = outcome.not_suspended;
+  WEIR_TRY_VALUE(suspended, suspend_pools(chosen, options));
+  suspended.not_suspended = left;
+  return suspended;
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<std::vector<pool_state*>> central_heap::choose(const std::vector<pool_state*>& meant,
+                                                      const pool_selection& which,
+                                                      suspend_outcome& outcome) {
   const bool all = std::holds_alternative<all_pools>(which);
-  std::uint64_t left = 0;
   std::vector<pool_state*> chosen;
   for (pool_state* const each : meant) {
     // What could not be released the last time is tried again.
@@ -244,45 +276,52 @@ result<suspend_outcome> central_heap::suspend(const pool_selection& which,
     if (able) {
       chosen.push_back(each);
     } else if (all && each->id != pool_id{}) {
-      left += each->reserved();
+      outcome.not_suspended += bytes{each->reserved()};
     } else {
       return std::move(able).error();
     }
   }
-  if (chosen.empty())
-    return suspend_outcome{.released = {}, .saved = {}, .not_suspended = bytes{left}};
-  auto outcome = suspend_pools(chosen, options);
-  if (outcome) outcome->not_suspended = bytes{left};
-  return outcome;
-} catch (const std::bad_alloc&) {
-  return no_host_memory();
+  return chosen;
+}
+
+result<void> central_heap::nobody_captures(driver_access& driver) {
+  WEIR_TRY(driver.entered());
+  WEIR_TRY_VALUE(capturing, any_capturing(driver));
+  if (!capturing) return {};
+  return error{.code = errc::capture_forbidden,
+               .detail = "a stream is being captured, and its work cannot be waited for"};
 }
 
 result<suspend_outcome> central_heap::suspend_pools(const std::vector<pool_state*>& chosen,
                                                     const suspend_options& options) {
   driver_access driver{device_};
-  WEIR_TRY(driver.entered());
-  WEIR_TRY_VALUE(capturing, any_capturing(driver));
-  if (capturing) {
-    return error{.code = errc::capture_forbidden,
-                 .detail = "a stream is being captured, and its work cannot be waited for"};
-  }
-  std::vector<moving_pool> moves;
-  for (pool_state* const each : chosen) moves.push_back({.pool = each});
-  auto copies = take_copies();
-  const std::vector<vmm::access> rights = placement_.rights;
-  begin_moves(moves, residence::suspending);
-  for (const moving_pool& each : moves) each.pool->requests = options.requests;
+  WEIR_TRY(nobody_captures(driver));
+  queued_move move{.options = options, .rights = placement_.rights, .copies = take_copies()};
+  for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
+  begin_moves(move.pools, residence::suspending);
+  for (const moving_pool& each : move.pools) each.pool->requests = options.requests;
+  return carry_out(move, driver);
+}
+
+/// From here on nothing is thrown: the pools are on their way.
+result<suspend_outcome> central_heap::carry_out(queued_move& move, driver_access& driver) {
+  moving_pools& moves = move.pools;
+  const suspend_options& options = move.options;
   mutex_.unlock();
-  result<void> done = wait_for_devices(rights);
+  result<void> done = wait_for_devices(move.rights, move.behind ? &*move.behind : nullptr);
   mutex_.lock();
+  if (move.taken_back) {
+    keep_copies(std::move(move.copies));
+    return suspend_outcome{};
+  }
+  move.begun = true;
   if (done) done = plan_suspend(moves);
   mutex_.unlock();
   if (done && options.contents == suspended_contents::keep)
-    done = save_contents(moves, options, *copies, driver.enter());
+    done = save_contents(moves, options, *move.copies, driver.enter());
   bool gone = false;
-  if (done) {
-    done = unmap_all(moves, rights, driver.enter());
+  if (done && commit(move)) {
+    done = unmap_all(moves, move.rights, driver.enter());
     gone = done.has_value();
   }
   if (gone) {
@@ -313,9 +352,16 @@ result<suspend_outcome> central_heap::suspend_pools(const std::vector<pool_state
     }
   }
   end_moves(moves);
-  keep_copies(std::move(copies));
+  keep_copies(std::move(move.copies));
   if (!done) return std::move(done).error();
   return outcome;
+}
+
+/// Whether nobody took it back; afterwards nobody can.
+bool central_heap::commit(queued_move& move) {
+  const detail::mutex_lock lock{mutex_};
+  move.committed = !move.taken_back;
+  return move.committed;
 }
 
 /// The work of before is done.
@@ -353,7 +399,8 @@ result<void> central_heap::save_contents(std::vector<moving_pool>& moves,
           for (; next < pieces.size(); ++next) to.give(pieces[next]);
         }
       } const unused{backup(options.to), pieces, next};
-      WEIR_TRY(copies.begin(options.to, options.chunk, bound));
+      copy_meter meter{options.progress, total};
+      WEIR_TRY(copies.begin(options.to, options.chunk, meter, bound));
       for (moving_pool& each : moves) {
         each.saved.reserve(each.plan.contents.size() + pieces.size());
         for (placement::byte_range range : each.plan.contents) {
@@ -394,21 +441,35 @@ result<void> central_heap::unmap_all(std::vector<moving_pool>& moves,
 
 // --- Resuming ------------------------------------------------------------------------------------
 
-result<resume_outcome> central_heap::resume(const pool_selection& which) try {
+result<resume_outcome> central_heap::resume(const pool_selection& which,
+                                            const resume_options& options) try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
-  WEIR_TRY_VALUE(meant, select(which));
-  std::erase_if(meant, [](const pool_state* each) { return each->where != residence::suspended; });
-  return resume_pools(meant);
+  WEIR_TRY_VALUE(meant, select_to_resume(which));
+  return resume_pools(meant, options);
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
 
-result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>& chosen) {
+/// What is taken back is as good as resident, though its carrier may still read it.
+result<std::vector<pool_state*>> central_heap::select_to_resume(const pool_selection& which) {
+  static_cast<void>(take_back(which));
+  WEIR_TRY_VALUE(meant, select(which, [](const pool_state& pool) {
+                   return pool.is_moving() && !pool.taken_back;
+                 }));
+  std::erase_if(meant, [](const pool_state* each) { return each->where != residence::suspended; });
+  return meant;
+}
+
+result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>& chosen,
+                                                  const resume_options& options,
+                                                  const stream_ref* ahead_of) {
   if (chosen.empty()) return resume_outcome{};
   driver_access driver{device_};
   WEIR_TRY(driver.entered());
-  std::vector<moving_pool> moves;
+  std::list<queued_move> returning(1);  // a node of its own, so that it can be queued in any case
+  queued_move& move = returning.front();
+  moving_pools& moves = move.pools;
   for (pool_state* const each : chosen) moves.push_back({.pool = each});
   for (moving_pool& each : moves) {
     if (each.pool->memory == nullptr) continue;
@@ -416,36 +477,46 @@ result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>
     each.plan = std::move(plan);
     each.planned = true;
   }
-  auto copies = take_copies();
-  const std::vector<vmm::access> rights = placement_.rights;
+  move.copies = take_copies();
+  move.rights = placement_.rights;
   begin_moves(moves, residence::resuming);
-  std::uint64_t needed = 0;
-  for (const moving_pool& each : moves) needed += each.plan.missing().count();
+  for (const moving_pool& each : moves) move.pledged += each.plan.missing().count();
+  const std::uint64_t needed = move.pledged;
   result<void> done = fit_under_limit(moves, needed, driver);
   placement_.pledged += needed;
   mutex_.unlock();
-  resume_outcome outcome;
-  if (done) done = bring_back(moves, rights, *copies, outcome);
+  resume_outcome outcome{.reserved = bytes{needed}, .restored = {}};
+  if (done) done = bring_back(move, options, ahead_of, outcome);
   mutex_.lock();
-  placement_.pledged -= needed;
-  for (moving_pool& each : moves) {
-    each.stays_away = !done;
-    if (each.planned) {
-      const std::uint64_t before = each.pool->reserved();
-      each.pool->memory->apply(each.plan, !done);
-      if (done) outcome.reserved += bytes{each.pool->reserved() - before};
-    }
-    if (!done) continue;
-    emit_moved(memory_event_kind::resumed, *each.pool, each.plan.size().count(), each.restored);
-    drop_saved(*each.pool);
+  if (done && ahead_of != nullptr) {
+    queued_.splice(queued_.end(), returning);
+    if (start_carrier(move)) return outcome;
+    const auto copied = finish_return(move);  // without a thread it is waited for here
+    move.done = true;
+    if (!copied) return copied.error();
+    return outcome;
   }
-  end_moves(moves);
-  keep_copies(std::move(copies));
+  arrive(move, done.has_value());
   if (done) return outcome;
   return why_not_resumed(std::move(done).error(), needed);
 }
 
-/// Room for what comes back, from what others cache and what may be evicted. False: there is none.
+/// Enters what became of a return.
+void central_heap::arrive(queued_move& move, bool came) noexcept {
+  placement_.pledged -= move.pledged;
+  for (moving_pool& each : move.pools) {
+    each.stays_away = !came;
+    if (each.planned) each.pool->memory->apply(each.plan, !came);
+    if (!came) continue;
+    emit_moved(memory_event_kind::resumed, *each.pool, each.plan.size().count(), each.restored);
+    drop_saved(*each.pool);
+  }
+  end_moves(move.pools);
+  keep_copies(std::move(move.copies));
+}
+
+/// Room for what comes back, from what others cache, what may be evicted and what other processes
+/// give. False: there is none.
 result<bool> central_heap::make_room(const std::vector<moving_pool>& moves, std::uint64_t needed,
                                      driver_access& driver) {
   flush_caches();
@@ -453,8 +524,24 @@ result<bool> central_heap::make_room(const std::vector<moving_pool>& moves, std:
   sweep_pools(driver);
   const pool_state& asking = *moves.front().pool;
   WEIR_TRY_VALUE(released, release_from_others(asking, bytes{needed}, driver));
-  if (released != bytes{}) return true;
-  return evict_for(asking, driver);
+  if (released != bytes{} || await_leaving(&asking)) return true;
+  WEIR_TRY_VALUE(evicted, evict_for(&asking, driver));
+  if (evicted) return true;
+  WEIR_TRY_VALUE(given, ask_neighbours(moves, needed));
+  if (given) return true;
+  return wait_for_oldest(driver);
+}
+
+result<bool> central_heap::ask_neighbours(const moving_pools& moves, std::uint64_t needed) {
+  if (!neighbours_.ask) return false;
+  std::uint64_t missing = 0;
+  for (const moving_pool& each : moves) missing += each.plan.missing().count();
+  const auto ask = neighbours_.ask;
+  mutex_.unlock();
+  const bool gave_way = ask(bytes{std::max(missing, needed)});
+  mutex_.lock();
+  WEIR_TRY(usable());
+  return gave_way;
 }
 
 result<void> central_heap::fit_under_limit(const std::vector<moving_pool>& moves,
@@ -469,16 +556,24 @@ result<void> central_heap::fit_under_limit(const std::vector<moving_pool>& moves
 }
 
 /// Creates and maps handle by handle. What is mapped is copied in while the next ones are mapped.
-result<void> central_heap::bring_back(std::vector<moving_pool>& moves,
-                                      const std::vector<vmm::access>& rights, backup_copies& copies,
-                                      resume_outcome& outcome) {
+/// Then the copies are waited for: by the stream, or here.
+result<void> central_heap::bring_back(queued_move& move, const resume_options& options,
+                                      const stream_ref* ahead_of, resume_outcome& outcome) {
+  moving_pools& moves = move.pools;
+  backup_copies& copies = *move.copies;
+  const std::vector<vmm::access>& rights = move.rights;
   driver_access driver{device_};
   WEIR_TRY(driver.entered());
   const context_scope& bound = driver.enter();
+  std::uint64_t total = 0;
+  for (const moving_pool& each : moves) total += size_of_all(each.pool->saved);
+  copy_meter meter{options.progress, total};
   auto done = [&]() -> result<void> {
     for (moving_pool& each : moves) {
       const auto& saved = each.pool->saved;
-      if (!saved.empty()) WEIR_TRY(copies.begin(each.pool->saved_in, each.pool->chunk, bound));
+      if (!saved.empty()) {
+        WEIR_TRY(copies.begin(each.pool->saved_in, each.pool->chunk, meter, bound));
+      }
       auto next = saved.begin();
       std::uint64_t start = 0;  // of what is mapped without a gap, and not copied yet
       std::uint64_t end = 0;
@@ -505,10 +600,11 @@ result<void> central_heap::bring_back(std::vector<moving_pool>& moves,
         if (end - start >= each.pool->chunk.count()) WEIR_TRY(copy_in());
       }
       WEIR_TRY(copy_in());
+      if (ahead_of != nullptr) continue;
       if (!saved.empty()) WEIR_TRY(copies.finish(bound));
       copies.drain(bound);
     }
-    return {};
+    return ahead_of == nullptr ? result<void>{} : copies.precede(*ahead_of, bound);
   }();
   if (done) return done;
   copies.drain(bound);
@@ -552,16 +648,17 @@ error central_heap::why_not_resumed(error reason, std::uint64_t needed) {
 
 // --- Eviction ------------------------------------------------------------------------------------
 
-result<bool> central_heap::evict_for(const pool_state& asking, driver_access& driver) {
+result<bool> central_heap::evict_for(const pool_state* asking, driver_access& driver) {
   std::vector<pool_id> tried;
   for (;;) {
     pool_state* victim = nullptr;
     for (const auto& each : pools_) {
       const auto& rules = each->suspendable;
       if (!rules || !rules->evictable || each->where != residence::resident) continue;
-      if (each.get() == &asking || each->reserved() == 0 || !may_suspend(*each)) continue;
-      const bool bound_by_priority = asking.suspendable && asking.suspendable->evictable;
-      if (bound_by_priority && rules->priority >= asking.suspendable->priority) continue;
+      if (each.get() == asking || each->reserved() == 0 || !may_suspend(*each)) continue;
+      const bool bound_by_priority =
+          asking != nullptr && asking->suspendable && asking->suspendable->evictable;
+      if (bound_by_priority && rules->priority >= asking->suspendable->priority) continue;
       if (std::find(tried.begin(), tried.end(), each->id) != tried.end()) continue;
       if (victim == nullptr || rules->priority < victim->suspendable->priority) victim = each.get();
     }
@@ -578,10 +675,17 @@ result<bool> central_heap::evict_for(const pool_state& asking, driver_access& dr
 }
 
 result<bool> central_heap::evict(pool_state& asking, driver_access& driver) {
-  ++asking.holders;  // so that it outlives the unlocked time
-  auto evicted = evict_for(asking, driver);
-  --asking.holders;
-  return evicted;
+  const pool_hold held{asking};
+  if (await_leaving(&asking)) return true;
+  return evict_for(&asking, driver);
+}
+
+/// What is on its way out anyway comes before what would have to go. False: nothing is.
+bool central_heap::await_leaving(const pool_state* asking) {
+  const auto leaves = [&](const auto& each) { return each.get() != asking && each->is_leaving(); };
+  if (std::none_of(pools_.begin(), pools_.end(), leaves)) return false;
+  moved_.wait(mutex_);
+  return true;
 }
 
 // --- Host memory ---------------------------------------------------------------------------------
@@ -605,7 +709,7 @@ result<bytes> central_heap::trim_backup() {
 result<bool> central_heap::is_suspended(const pool_selection& which) try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
-  WEIR_TRY_VALUE(meant, select(which));
+  WEIR_TRY_VALUE(meant, meant_by(which));
   return std::all_of(meant.begin(), meant.end(),
                      [](const pool_state* each) { return each->where == residence::suspended; });
 } catch (const std::bad_alloc&) {

@@ -281,16 +281,41 @@ result<bool> stream_order::record_mark(stream_slot slot, epoch until, const cont
     stream.marks.pop_back();
     stream.marked = stream.marks.back().epoch;
   }
-  WEIR_TRY_VALUE(mark_event, events_.acquire());
-  WEIR_TRY(mark_event.record(ref(slot), bound));
+  WEIR_TRY_VALUE(mark_event, record_event(slot, bound));
+  if (!mark_event) return false;
+  stream.marks.push_back({until, *std::move(mark_event)});
+  stream.marked = until;
+  return true;
+}
+
+result<std::optional<event>> stream_order::record_event(stream_slot slot,
+                                                        const context_scope& bound) {
+  WEIR_TRY_VALUE(recorded, events_.acquire());
+  WEIR_TRY(recorded.record(ref(slot), bound));
   ++events_recorded_;
   // Another thread may have begun to capture the stream in between. The event is the capture's
   // then: it says nothing of earlier work, and whoever waited for it would be captured, too.
   const auto capturing = ref(slot).is_capturing(bound);
-  if (!capturing || *capturing) return false;
-  stream.marks.push_back({until, std::move(mark_event)});
-  stream.marked = until;
-  return true;
+  if (!capturing || *capturing) return std::optional<event>{};
+  return std::optional<event>{std::move(recorded)};
+}
+
+result<std::optional<event>> stream_order::event_behind(stream_slot slot,
+                                                        const context_scope& bound) {
+  if (paused()) return std::optional<event>{};
+  WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
+  if (!askable) return std::optional<event>{};
+  end_epoch();
+  return record_event(slot, bound);
+}
+
+void stream_order::done_waiting(event waited, std::optional<stamp> reached) noexcept {
+  if (auto kept = events_.release(std::move(waited)); !kept) detail::report_failure(kept);
+  if (!reached) return;
+  entry& stream = entries_[reached->stream];
+  stream.completed = later(stream.completed, reached->epoch);
+  stream.marked = later(stream.marked, reached->epoch);
+  update();
 }
 
 result<void> stream_order::mark_stream(stream_slot slot, const context_scope& bound) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -164,6 +165,13 @@ class stream_order {
   result<void> close_others(stream_slot spared, const context_scope& bound);
   /// Ends the open epoch and marks these streams alone: somebody waits for them to complete it.
   result<void> close_for(const std::vector<stamp>& used, const context_scope& bound);
+  /// For who waits without the lock: ends the open epoch and returns an event behind everything
+  /// that the stream was given. Nothing: it cannot be asked now. The event comes back by
+  /// done_waiting().
+  [[nodiscard]] result<std::optional<event>> event_behind(stream_slot slot,
+                                                          const context_scope& bound);
+  /// The event of event_behind() is reached, or nobody waits for it any more: then without a stamp.
+  void done_waiting(event waited, std::optional<stamp> reached) noexcept;
   /// Looks which marks are reached. True if a stream came on.
   result<bool> poll(const context_scope& bound);
   /// Waits on the host for every mark; false if there was none.
@@ -254,6 +262,9 @@ class stream_order {
   result<void> mark_all(const context_scope& bound);
   result<void> mark_stream(stream_slot slot, const context_scope& bound);
   [[nodiscard]] result<bool> record_mark(stream_slot slot, epoch until, const context_scope& bound);
+  /// An event recorded on a stream that may be asked. Nothing: a capture took the stream meanwhile.
+  [[nodiscard]] result<std::optional<event>> record_event(stream_slot slot,
+                                                          const context_scope& bound);
   /// Whether the driver may be asked about the stream now; finds out if it is lost.
   [[nodiscard]] result<bool> may_be_asked(stream_slot slot, const context_scope& bound);
   /// Whether the handle still is the stream we knew; marks it lost if not.

@@ -65,7 +65,8 @@ result<suspension> arena::plan_resume() {
   spare_handles_.reserve(handles_.size());
   const auto is_dropped = [&](std::size_t number) {
     const handle& each = handles_[number];
-    return begins[number] != no_block && each.away && each.memory.handle == 0;
+    return !rules_.resumes_free && begins[number] != no_block && each.away &&
+           each.memory.handle == 0;
   };
   std::vector<handle_number> dropped;
   for (std::size_t number = 1; number < handles_.size(); ++number)
@@ -132,9 +133,9 @@ std::uint64_t arena::suspended_bytes() const noexcept {
   std::uint64_t counted = 0;  // slots up to here
   for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
     const block& there = shared_.blocks[at];
-    const bool free = there.is() == block_kind::run || there.is() == block_kind::hole ||
-                      there.is() == block_kind::stuck;
-    if (free) continue;
+    const bool stays_away = (there.is() == block_kind::run && !rules_.resumes_free) ||
+                            there.is() == block_kind::hole || there.is() == block_kind::stuck;
+    if (stays_away) continue;
     for (std::uint64_t i = std::max(counted, slot_of(there.address)); i <= slot_of(there.end() - 1);
          i = counted) {
       const handle& under = handles_[slots_[i].current];

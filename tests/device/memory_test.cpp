@@ -15,7 +15,7 @@ using driver::call;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr bytes unit{fake_driver::granularity};
+constexpr bytes granule{fake_driver::granularity};
 
 class memory_test : public device_test {
  protected:
@@ -31,10 +31,10 @@ class memory_test : public device_test {
 };
 
 TEST_F(memory_test, RoundsToTheDevicesUnits) {
-  EXPECT_EQ(round_to_granularity(device_at(0), bytes{1}).value(), unit);
-  EXPECT_EQ(round_to_granularity(device_at(0), unit).value(), unit);
-  EXPECT_EQ(round_to_granularity(device_at(0), unit + bytes{1}).value(), unit * 2);
-  EXPECT_EQ(round_to_recommended(device_at(0), unit).value(),
+  EXPECT_EQ(round_to_granularity(device_at(0), bytes{1}).value(), granule);
+  EXPECT_EQ(round_to_granularity(device_at(0), granule).value(), granule);
+  EXPECT_EQ(round_to_granularity(device_at(0), granule + bytes{1}).value(), granule * 2);
+  EXPECT_EQ(round_to_recommended(device_at(0), granule).value(),
             bytes{fake_driver::recommended_granularity});
   EXPECT_EQ(code_of(round_to_granularity(device_at(0), bytes{})), errc::invalid_argument);
   EXPECT_EQ(code_of(round_to_granularity(device_at(0), bytes::max())), errc::size_overflow);
@@ -45,19 +45,19 @@ TEST_F(memory_test, BadSizesAndAddressesNeverReachTheDriver) {
   const context_scope bound{where};
   const auto access = vmm::access_for(where);
   const std::span<const vmm::access> rights{&access, 1};
-  const vmm::physical whole{.handle = 1, .size = unit};
-  const vmm::physical part{.handle = 1, .size = unit / 2};
-  const vmm::physical huge{.handle = 1, .size = bytes{~std::uint64_t{0} - unit.count() + 1}};
-  const device_address base = 64 * unit.count();
+  const vmm::physical whole{.handle = 1, .size = granule};
+  const vmm::physical part{.handle = 1, .size = granule / 2};
+  const vmm::physical huge{.handle = 1, .size = bytes{~std::uint64_t{0} - granule.count() + 1}};
+  const device_address base = 64 * granule.count();
   fake.clear_log();
 
   EXPECT_EQ(code_of(vmm::reserve(bound, bytes{})), errc::invalid_argument);
-  EXPECT_EQ(code_of(vmm::reserve(bound, unit + bytes{1})), errc::invalid_argument);
-  EXPECT_EQ(code_of(vmm::reserve(bound, unit, bytes{3})), errc::bad_alignment);
-  EXPECT_EQ(code_of(vmm::reserve(bound, unit, bytes{}, 1)), errc::bad_alignment);
-  EXPECT_EQ(code_of(vmm::free(bound, 0, unit)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::reserve(bound, granule + bytes{1})), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::reserve(bound, granule, bytes{3})), errc::bad_alignment);
+  EXPECT_EQ(code_of(vmm::reserve(bound, granule, bytes{}, 1)), errc::bad_alignment);
+  EXPECT_EQ(code_of(vmm::free(bound, 0, granule)), errc::invalid_argument);
   EXPECT_EQ(code_of(vmm::create(bound, bytes{})), errc::invalid_argument);
-  EXPECT_EQ(code_of(vmm::create(bound, unit / 2)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::create(bound, granule / 2)), errc::invalid_argument);
   EXPECT_EQ(code_of(vmm::map(bound, base, part)), errc::invalid_argument);
   EXPECT_EQ(code_of(vmm::map(bound, base + 1, whole)), errc::bad_alignment);
   EXPECT_EQ(code_of(vmm::map(bound, 0, whole)), errc::invalid_argument);
@@ -66,11 +66,11 @@ TEST_F(memory_test, BadSizesAndAddressesNeverReachTheDriver) {
   EXPECT_EQ(code_of(vmm::map(bound, base, std::vector{huge, huge})), errc::size_overflow);
   EXPECT_EQ(code_of(vmm::map(bound, base, std::span<const vmm::physical>{})),
             errc::invalid_argument);
-  EXPECT_EQ(code_of(vmm::unmap(bound, base, unit / 2)), errc::invalid_argument);
-  EXPECT_EQ(code_of(vmm::unmap(bound, base + unit.count() / 2, unit)), errc::bad_alignment);
+  EXPECT_EQ(code_of(vmm::unmap(bound, base, granule / 2)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::unmap(bound, base + granule.count() / 2, granule)), errc::bad_alignment);
   EXPECT_EQ(code_of(vmm::set_access(bound, base, bytes{}, rights)), errc::invalid_argument);
-  EXPECT_EQ(code_of(vmm::set_access(bound, base, unit, {})), errc::invalid_argument);
-  EXPECT_EQ(code_of(vmm::import_descriptor(bound, -1, unit)), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::set_access(bound, base, granule, {})), errc::invalid_argument);
+  EXPECT_EQ(code_of(vmm::import_descriptor(bound, -1, granule)), errc::invalid_argument);
   EXPECT_EQ(code_of(vmm::import_descriptor(bound, 3, bytes{1})), errc::invalid_argument);
   EXPECT_EQ(code_of(allocate_plain(bound, bytes{})), errc::invalid_argument);
   EXPECT_TRUE(free_plain(bound, 0));
@@ -78,37 +78,37 @@ TEST_F(memory_test, BadSizesAndAddressesNeverReachTheDriver) {
 }
 
 TEST_F(memory_test, ReservationsAreAlignedToTheGranularityAtLeast) {
-  const auto small = address_range::reserve(device_at(0), unit, bytes{4096}).value();
-  EXPECT_EQ(small.base(), 64 * unit.count()) << "the fake answers 64 times the alignment it got";
-  const auto large = address_range::reserve(device_at(0), unit, unit * 8).value();
-  EXPECT_EQ(large.base(), 64 * 8 * unit.count());
+  const auto small = address_range::reserve(device_at(0), granule, bytes{4096}).value();
+  EXPECT_EQ(small.base(), 64 * granule.count()) << "the fake answers 64 times the alignment it got";
+  const auto large = address_range::reserve(device_at(0), granule, granule * 8).value();
+  EXPECT_EQ(large.base(), 64 * 8 * granule.count());
 }
 
 TEST_F(memory_test, ARangeKnowsWhatLiesInside) {
-  const auto range = address_range::reserve(device_at(0), unit * 4).value();
+  const auto range = address_range::reserve(device_at(0), granule * 4).value();
   const auto base = range.base();
-  EXPECT_TRUE(range.contains(base, unit * 4));
-  EXPECT_TRUE(range.contains(base + 3 * unit.count(), unit));
-  EXPECT_FALSE(range.contains(base + 3 * unit.count(), unit * 2));
+  EXPECT_TRUE(range.contains(base, granule * 4));
+  EXPECT_TRUE(range.contains(base + 3 * granule.count(), granule));
+  EXPECT_FALSE(range.contains(base + 3 * granule.count(), granule * 2));
   EXPECT_FALSE(range.contains(base - 1, bytes{1}));
   EXPECT_FALSE(range.contains(base, bytes::max()));
-  EXPECT_FALSE(range.contains(base + 4 * unit.count(), bytes{1}));
+  EXPECT_FALSE(range.contains(base + 4 * granule.count(), bytes{1}));
 }
 
 TEST_F(memory_test, PropertiesReachTheDriverAndAreCheckedFirst) {
   ASSERT_TRUE(
-      physical_handle::create(device_at(1), unit, {.posix_descriptor = true, .rdma = true}));
+      physical_handle::create(device_at(1), granule, {.posix_descriptor = true, .rdma = true}));
   EXPECT_EQ(fake.last_properties.type, driver::CU_MEM_ALLOCATION_TYPE_PINNED);
   EXPECT_EQ(fake.last_properties.location.type, driver::CU_MEM_LOCATION_TYPE_DEVICE);
   EXPECT_EQ(fake.last_properties.location.id, 1);
   EXPECT_EQ(fake.last_properties.requestedHandleTypes,
             driver::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   EXPECT_EQ(fake.last_properties.allocFlags.gpuDirectRDMACapable, 1);
-  ASSERT_TRUE(physical_handle::create(device_at(0), unit));
+  ASSERT_TRUE(physical_handle::create(device_at(0), granule));
   EXPECT_EQ(fake.last_properties.requestedHandleTypes, driver::CU_MEM_HANDLE_TYPE_NONE);
   EXPECT_EQ(fake.last_properties.allocFlags.gpuDirectRDMACapable, 0);
   const auto created = fake.count(call::mem_create);
-  EXPECT_EQ(code_of(physical_handle::create(device_at(0), unit, {.fabric = true})),
+  EXPECT_EQ(code_of(physical_handle::create(device_at(0), granule, {.fabric = true})),
             errc::not_supported);
   EXPECT_EQ(fake.count(call::mem_create), created);
 }
@@ -126,10 +126,10 @@ TEST(handle_properties, AreRefusedWhereTheDeviceHasThemNot) {
                        {its_attribute, 1}};
     const auto opened = runtime::open_table(fake.table, "fake").value();
     const auto where = opened->device(device_id{0}).value();
-    EXPECT_TRUE(physical_handle::create(where, unit));
+    EXPECT_TRUE(physical_handle::create(where, granule));
     for (const auto& [wanted, attribute] : properties) {
       SCOPED_TRACE(to_string(one) + " has, " + to_string(wanted) + " wants");
-      const auto created = physical_handle::create(where, unit, wanted);
+      const auto created = physical_handle::create(where, granule, wanted);
       if (wanted == one) {
         ASSERT_TRUE(created);
         EXPECT_EQ(created->properties(), wanted);
@@ -151,37 +151,37 @@ TEST(handle_properties, AreRefusedWhereTheDeviceHasThemNot) {
 
 TEST_F(memory_test, OutOfMemoryCarriesTheSize) {
   fake.always[call::mem_create] = driver::CUDA_ERROR_OUT_OF_MEMORY;
-  const auto refused = physical_handle::create(device_at(0), unit * 3);
+  const auto refused = physical_handle::create(device_at(0), granule * 3);
   ASSERT_FALSE(refused);
   EXPECT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, unit * 3);
+  EXPECT_EQ(refused.error().requested, granule * 3);
   EXPECT_EQ(refused.error().call, "cuMemCreate");
 }
 
 TEST_F(memory_test, OnlyExportableHandlesAreExported) {
-  const auto plain = physical_handle::create(device_at(0), unit).value();
+  const auto plain = physical_handle::create(device_at(0), granule).value();
   EXPECT_EQ(code_of(plain.export_descriptor()), errc::not_supported);
   EXPECT_EQ(fake.count(call::mem_export_to_shareable_handle), 0u);
 }
 
 TEST_F(memory_test, TheDescriptorsNumberStandsForThePointer) {
-  const auto imported = physical_handle::import_descriptor(device_at(0), 42, unit).value();
+  const auto imported = physical_handle::import_descriptor(device_at(0), 42, granule).value();
   EXPECT_EQ(fake.last_imported, 42u);
-  EXPECT_EQ(imported.size(), unit);
+  EXPECT_EQ(imported.size(), granule);
   EXPECT_EQ(imported.properties(), physical_properties{.posix_descriptor = true});
-  ASSERT_TRUE(physical_handle::import_descriptor(device_at(0), 0, unit));
+  ASSERT_TRUE(physical_handle::import_descriptor(device_at(0), 0, granule));
   EXPECT_EQ(fake.last_imported, 0u);
 }
 
 TEST_F(memory_test, AMappingCoversTheWholeHandle) {
-  const auto range = address_range::reserve(device_at(0), unit * 4).value();
-  const auto handle = physical_handle::create(device_at(0), unit * 2).value();
-  const auto mapped = mapping::create(range, unit, handle).value();
+  const auto range = address_range::reserve(device_at(0), granule * 4).value();
+  const auto handle = physical_handle::create(device_at(0), granule * 2).value();
+  const auto mapped = mapping::create(range, granule, handle).value();
   ASSERT_EQ(fake.mappings().size(), 1u);
-  EXPECT_EQ(fake.mappings()[0].address, range.base() + unit.count());
+  EXPECT_EQ(fake.mappings()[0].address, range.base() + granule.count());
   EXPECT_EQ(fake.mappings()[0].size, handle.size().count());
   EXPECT_EQ(fake.mappings()[0].offset, 0u);
-  EXPECT_EQ(mapped.address(), range.base() + unit.count());
+  EXPECT_EQ(mapped.address(), range.base() + granule.count());
   ASSERT_TRUE(mapped.set_access(device_at(1), access_rights::read));
   ASSERT_EQ(fake.last_access.size(), 1u);
   EXPECT_EQ(fake.last_access[0].location.id, 1);
@@ -206,48 +206,48 @@ TEST_F(memory_test, RightsAreWhatTheDriverCallsThem) {
 }
 
 TEST_F(memory_test, AMappingMustFitIntoItsRange) {
-  const auto range = address_range::reserve(device_at(0), unit * 4).value();
-  auto handle = physical_handle::create(device_at(0), unit * 2).value();
-  ASSERT_TRUE(mapping::create(range, unit * 2, handle)) << "it just fits";
+  const auto range = address_range::reserve(device_at(0), granule * 4).value();
+  auto handle = physical_handle::create(device_at(0), granule * 2).value();
+  ASSERT_TRUE(mapping::create(range, granule * 2, handle)) << "it just fits";
   ASSERT_EQ(fake.count(call::mem_map), 1u);
   fake.clear_log();
-  const auto refused = mapping::create(range, unit * 3, handle);
+  const auto refused = mapping::create(range, granule * 3, handle);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), errc::invalid_argument);
-  EXPECT_EQ(refused.error().requested, unit * 2);
+  EXPECT_EQ(refused.error().requested, granule * 2);
   EXPECT_EQ(refused.error().detail, "the handle reaches over the end of the range");
   EXPECT_EQ(code_of(mapping::create(range, bytes::max(), handle)), errc::invalid_argument);
-  EXPECT_EQ(code_of(mapping::create(range, unit / 2, handle)), errc::bad_alignment);
+  EXPECT_EQ(code_of(mapping::create(range, granule / 2, handle)), errc::bad_alignment);
   EXPECT_EQ(fake.count(call::mem_map), 0u);
   ASSERT_TRUE(handle.close());
-  EXPECT_EQ(code_of(mapping::create(range, unit, handle)), errc::closed);
+  EXPECT_EQ(code_of(mapping::create(range, granule, handle)), errc::closed);
 }
 
 TEST_F(memory_test, ManyHandlesTakeOneGrant) {
-  const auto range = address_range::reserve(device_at(0), unit * 8).value();
+  const auto range = address_range::reserve(device_at(0), granule * 8).value();
   const context_scope bound{device_at(0)};
   std::vector<vmm::physical> handles;
-  for (int i = 0; i < 3; ++i) handles.push_back(vmm::create(bound, unit).value());
+  for (int i = 0; i < 3; ++i) handles.push_back(vmm::create(bound, granule).value());
   const vmm::access rights[] = {vmm::access_for(device_at(0)),
                                 vmm::access_for(device_at(1), access_rights::read)};
   fake.clear_log();
   ASSERT_TRUE(vmm::map(bound, range.base(), handles));
-  ASSERT_TRUE(vmm::set_access(bound, range.base(), unit * 3, rights));
+  ASSERT_TRUE(vmm::set_access(bound, range.base(), granule * 3, rights));
   EXPECT_THAT(fake.calls(),
               ElementsAre(call::mem_map, call::mem_map, call::mem_map, call::mem_set_access));
   EXPECT_EQ(fake.last_access.size(), 2u);
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(fake.mappings()[i].address, range.base() + i * unit.count());
+    EXPECT_EQ(fake.mappings()[i].address, range.base() + i * granule.count());
     EXPECT_EQ(fake.mappings()[i].handle, handles[i].handle);
   }
-  ASSERT_TRUE(vmm::unmap(bound, range.base(), unit * 3));
+  ASSERT_TRUE(vmm::unmap(bound, range.base(), granule * 3));
   for (const auto& each : handles) ASSERT_TRUE(vmm::release(bound, each));
 }
 
 TEST_F(memory_test, WhatWasMappedBeforeAFailureIsUnmapped) {
-  const auto range = address_range::reserve(device_at(0), unit * 8).value();
+  const auto range = address_range::reserve(device_at(0), granule * 8).value();
   const context_scope bound{device_at(0)};
-  const std::vector<vmm::physical> handles(3, {.handle = 9, .size = unit});
+  const std::vector<vmm::physical> handles(3, {.handle = 9, .size = granule});
   fake.fail_nth(3, driver::CUDA_ERROR_ALREADY_MAPPED);
   const auto refused = vmm::map(bound, range.base(), handles);
   ASSERT_FALSE(refused);
@@ -257,8 +257,8 @@ TEST_F(memory_test, WhatWasMappedBeforeAFailureIsUnmapped) {
 
 TEST_F(memory_test, OwnersMoveAndGiveBackOnce) {
   {
-    auto range = address_range::reserve(device_at(0), unit * 4).value();
-    auto handle = physical_handle::create(device_at(0), unit).value();
+    auto range = address_range::reserve(device_at(0), granule * 4).value();
+    auto handle = physical_handle::create(device_at(0), granule).value();
     auto mapped = mapping::create(range, bytes{}, handle).value();
     address_range range_again{std::move(range)};
     physical_handle handle_again{std::move(handle)};
@@ -271,8 +271,8 @@ TEST_F(memory_test, OwnersMoveAndGiveBackOnce) {
     EXPECT_EQ(code_of(mapped.set_access(device_at(0))), errc::moved_from);
     EXPECT_EQ(code_of(handle.export_descriptor()), errc::moved_from);
     EXPECT_EQ(fake.live(), 3u);
-    handle_again = physical_handle::create(device_at(0), unit).value();
-    mapped_again = mapping::create(range_again, unit, handle_again).value();
+    handle_again = physical_handle::create(device_at(0), granule).value();
+    mapped_again = mapping::create(range_again, granule, handle_again).value();
     EXPECT_EQ(fake.live(), 3u);
     fake.clear_log();
   }
@@ -282,9 +282,9 @@ TEST_F(memory_test, OwnersMoveAndGiveBackOnce) {
 }
 
 TEST_F(memory_test, AssigningOwnersToThemselvesKeepsWhatTheyOwn) {
-  auto range = address_range::reserve(device_at(0), unit * 4).value();
-  auto handle = physical_handle::create(device_at(0), unit).value();
-  auto mapped = mapping::create(range, unit, handle).value();
+  auto range = address_range::reserve(device_at(0), granule * 4).value();
+  auto handle = physical_handle::create(device_at(0), granule).value();
+  auto mapped = mapping::create(range, granule, handle).value();
   const auto base = range.base();
   const auto memory = handle.get();
   fake.clear_log();
@@ -297,36 +297,37 @@ TEST_F(memory_test, AssigningOwnersToThemselvesKeepsWhatTheyOwn) {
   EXPECT_THAT(fake.calls(), IsEmpty());
   EXPECT_TRUE(range && handle && mapped);
   EXPECT_EQ(range.base(), base);
-  EXPECT_EQ(range.size(), unit * 4);
+  EXPECT_EQ(range.size(), granule * 4);
   EXPECT_EQ(handle.get(), memory);
-  EXPECT_EQ(mapped.address(), base + unit.count());
-  EXPECT_EQ(mapped.size(), unit);
+  EXPECT_EQ(mapped.address(), base + granule.count());
+  EXPECT_EQ(mapped.size(), granule);
 }
 
 TEST_F(memory_test, AnAssignedOwnerHasAllOfTheOther) {
-  auto range = address_range::reserve(device_at(0), unit * 4).value();
-  auto large = address_range::reserve(device_at(0), unit * 16, unit * 16).value();
+  auto range = address_range::reserve(device_at(0), granule * 4).value();
+  auto large = address_range::reserve(device_at(0), granule * 16, granule * 16).value();
   const auto base = large.base();
   range = std::move(large);
   EXPECT_EQ(range.base(), base);
-  EXPECT_EQ(range.size(), unit * 16);
+  EXPECT_EQ(range.size(), granule * 16);
   EXPECT_EQ(large.base(), 0u);       // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(large.size(), bytes{});  // NOLINT(bugprone-use-after-move)
 
-  auto handle = physical_handle::create(device_at(0), unit).value();
-  auto other = physical_handle::create(device_at(0), unit * 2, {.posix_descriptor = true}).value();
+  auto handle = physical_handle::create(device_at(0), granule).value();
+  auto other =
+      physical_handle::create(device_at(0), granule * 2, {.posix_descriptor = true}).value();
   const auto memory = other.get();
   handle = std::move(other);
   EXPECT_EQ(handle.get(), memory);
-  EXPECT_EQ(handle.size(), unit * 2);
+  EXPECT_EQ(handle.size(), granule * 2);
   EXPECT_EQ(handle.properties(), physical_properties{.posix_descriptor = true});
   EXPECT_EQ(other.get(), vmm::physical{});  // NOLINT(bugprone-use-after-move)
 
   auto mapped = mapping::create(range, bytes{}, handle).value();
-  auto second = mapping::create(range, unit * 4, handle).value();
+  auto second = mapping::create(range, granule * 4, handle).value();
   mapped = std::move(second);
-  EXPECT_EQ(mapped.address(), base + 4 * unit.count());
-  EXPECT_EQ(mapped.size(), unit * 2);
+  EXPECT_EQ(mapped.address(), base + 4 * granule.count());
+  EXPECT_EQ(mapped.size(), granule * 2);
   EXPECT_EQ(second.address(), 0u);    // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(second.size(), bytes{});  // NOLINT(bugprone-use-after-move)
   ASSERT_EQ(fake.mappings().size(), 1u);
@@ -336,11 +337,11 @@ TEST_F(memory_test, AnAssignedOwnerHasAllOfTheOther) {
 
 // What was closed stays closed wherever it is moved; what it was moved from is only that.
 TEST_F(memory_test, BeingClosedMovesToo) {
-  auto range = address_range::reserve(device_at(0), unit * 4).value();
-  auto handle = physical_handle::create(device_at(0), unit).value();
+  auto range = address_range::reserve(device_at(0), granule * 4).value();
+  auto handle = physical_handle::create(device_at(0), granule).value();
   auto mapped = mapping::create(range, bytes{}, handle).value();
-  const auto other = address_range::reserve(device_at(0), unit * 4, unit * 4).value();
-  const auto spare = physical_handle::create(device_at(0), unit).value();
+  const auto other = address_range::reserve(device_at(0), granule * 4, granule * 4).value();
+  const auto spare = physical_handle::create(device_at(0), granule).value();
   ASSERT_TRUE(mapped.close());
   ASSERT_TRUE(handle.close());
   ASSERT_TRUE(range.close());
@@ -355,8 +356,8 @@ TEST_F(memory_test, BeingClosedMovesToo) {
   mapping mapped_made{std::move(mapped)};
   EXPECT_EQ(map_into(range_made), errc::closed);
   EXPECT_EQ(map_into(range), errc::moved_from);  // NOLINT(bugprone-use-after-move)
-  EXPECT_EQ(code_of(mapping::create(other, unit, handle_made)), errc::closed);
-  EXPECT_EQ(code_of(mapping::create(other, unit, handle)), errc::moved_from);
+  EXPECT_EQ(code_of(mapping::create(other, granule, handle_made)), errc::closed);
+  EXPECT_EQ(code_of(mapping::create(other, granule, handle)), errc::moved_from);
   EXPECT_EQ(code_of(handle_made.export_descriptor()), errc::closed);
   EXPECT_EQ(code_of(handle.export_descriptor()), errc::moved_from);
   EXPECT_EQ(code_of(mapped_made.set_access(device_at(0))), errc::closed);
@@ -374,8 +375,8 @@ TEST_F(memory_test, BeingClosedMovesToo) {
 }
 
 TEST_F(memory_test, AHandleMayGoBeforeItsMapping) {
-  const auto range = address_range::reserve(device_at(0), unit * 4).value();
-  auto handle = physical_handle::create(device_at(0), unit).value();
+  const auto range = address_range::reserve(device_at(0), granule * 4).value();
+  auto handle = physical_handle::create(device_at(0), granule).value();
   auto mapped = mapping::create(range, bytes{}, handle).value();
   EXPECT_TRUE(handle.close());
   EXPECT_TRUE(mapped.set_access(device_at(0)));

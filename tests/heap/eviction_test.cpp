@@ -149,6 +149,58 @@ TEST_F(eviction_test, nothing_is_evicted_for_a_stream_that_is_being_captured) {
   memory.deallocate(block, on);
 }
 
+TEST_F(eviction_test, shrink_releases_what_is_cached_and_then_evicts_the_lowest_priority_first) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 5}));
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true, .priority = -1}));
+  const auto last = make_filled(memory, high, 16_MiB, 2);
+  const auto first = make_filled(memory, low, 16_MiB, 3);
+  void* const live = memory.allocate(8_MiB, on);
+  const stream busy = new_stream();
+  void* const used = memory.allocate(16_MiB, busy);
+  write(busy, used, 16_MiB);
+  memory.deallocate(used, busy);
+  ASSERT_EQ(memory.stats().reserved.current, 56_MiB);
+  EXPECT_EQ(memory.shrink(56_MiB).value(), 0_B);
+  EXPECT_EQ(memory.trim(40_MiB).value(), 0_B) << "the work that uses it has not happened";
+  EXPECT_EQ(memory.shrink(40_MiB).value(), 16_MiB) << "it was waited for";
+  EXPECT_FALSE(memory.is_suspended(low));
+  EXPECT_EQ(memory.shrink(39_MiB).value(), 16_MiB);
+  EXPECT_TRUE(memory.is_suspended(low));
+  EXPECT_FALSE(memory.is_suspended(high));
+  EXPECT_EQ(memory.shrink(0_B).value(), 16_MiB);
+  EXPECT_TRUE(memory.is_suspended(high));
+  EXPECT_EQ(memory.stats().reserved.current, 8_MiB) << "what is live and not evictable stays";
+  EXPECT_EQ(memory.shrink(0_B).value(), 0_B);
+  EXPECT_EQ(check(memory), "");
+  ASSERT_TRUE(memory.resume());
+  expect_contents({last, first});
+  for (void* const each : {last.at, first.at, live}) memory.deallocate(each, on);
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(code_of(memory.shrink(0_B)), errc::closed);
+  const caching_allocator taken = std::move(memory);
+  EXPECT_EQ(code_of(memory.shrink(0_B)), errc::moved_from);
+}
+
+TEST_F(eviction_test, shrink_waits_for_nothing_while_a_stream_is_being_captured) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  const auto kept = make_filled(memory, low, 16_MiB, 1);
+  memory.deallocate(memory.allocate(8_MiB, on), on);
+  ASSERT_TRUE(on.synchronize());
+  const stream captured = new_stream();
+  auto claim = memory.begin_capture(captured).value();
+  begin(captured);
+  EXPECT_EQ(memory.shrink(0_B).value(), 0_B) << "no mark can be waited for";
+  EXPECT_FALSE(memory.is_suspended(low));
+  destroy(end(captured));
+  claim.end();
+  EXPECT_EQ(memory.shrink(0_B).value(), 24_MiB);
+  ASSERT_TRUE(memory.resume());
+  expect_contents(kept);
+  memory.deallocate(kept.at, on);
+}
+
 TEST_F(eviction_test, a_pool_may_be_evictable_too) {
   auto memory = make_small();
   const auto pool =

@@ -42,7 +42,7 @@ class suspend_faults_test : public suspend_test {
     const auto before = machine->calls();
     EXPECT_TRUE(memory.suspend(weights, with));
     const auto between = machine->calls();
-    EXPECT_TRUE(memory.resume(weights));
+    EXPECT_TRUE(memory.resume(weights, {.progress = with.progress}));
     const auto after = machine->calls();
     finish(memory, blocks);
     return of_resume ? after - between : between - before;
@@ -53,9 +53,11 @@ class suspend_faults_test : public suspend_test {
   static constexpr std::uint64_t stride = is_sanitized ? 5 : 1;
   static constexpr driver::CUresult refusals[] = {driver::CUDA_ERROR_UNKNOWN,
                                                   driver::CUDA_ERROR_OUT_OF_MEMORY};
-  static constexpr suspend_options ways[] = {{.chunk = 1_MiB},
-                                             {.to = host_memory_kind::pageable, .chunk = 1_MiB},
-                                             {.contents = suspended_contents::discard}};
+  inline static const suspend_options ways[] = {
+      {.chunk = 1_MiB},
+      {.to = host_memory_kind::pageable, .chunk = 1_MiB},
+      {.contents = suspended_contents::discard},
+      {.chunk = 1_MiB, .progress = [](bytes, bytes) { throw 1; }}};
 };
 
 TEST_F(suspend_faults_test, any_call_of_suspend_may_fail) {
@@ -99,7 +101,7 @@ TEST_F(suspend_faults_test, any_call_of_resume_may_fail) {
       const auto blocks = make_blocks(memory);
       ASSERT_TRUE(memory.suspend(weights, way));
       machine->fail_any(nth, with);
-      const auto outcome = memory.resume(weights);
+      const auto outcome = memory.resume(weights, {.progress = way.progress});
       machine->clear_faults();
       ASSERT_EQ(check(memory), "");
       ASSERT_EQ(memory.is_suspended(weights), !outcome.has_value());

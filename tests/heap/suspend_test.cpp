@@ -2,6 +2,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
 #include "heap/suspend_fixture.hpp"
 
 namespace weir::testing_support {
@@ -89,6 +93,100 @@ TEST_F(suspend_test, contents_can_be_kept_in_memory_that_is_not_pinned) {
     expect_contents(blocks);
   }
   for (const filled& each : blocks) memory.deallocate(each.at, on);
+}
+
+// --- How far it is -------------------------------------------------------------------------------
+
+class suspend_progress_test : public suspend_test {
+ protected:
+  using steps = std::vector<std::pair<bytes, bytes>>;
+  suspend_progress into(steps& told) {
+    return [&told](bytes done, bytes total) { told.emplace_back(done, total); };
+  }
+};
+
+TEST_F(suspend_progress_test, every_chunk_that_has_arrived_is_told) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 11_MiB, 5);
+  const steps expected = {{2_MiB, 11_MiB}, {4_MiB, 11_MiB},  {6_MiB, 11_MiB},
+                          {8_MiB, 11_MiB}, {10_MiB, 11_MiB}, {11_MiB, 11_MiB}};
+  for (const auto kind : {host_memory_kind::pinned, host_memory_kind::pageable}) {
+    SCOPED_TRACE(to_string(kind));
+    steps out;
+    steps back;
+    ASSERT_TRUE(memory.suspend(weights, {.to = kind, .chunk = 2_MiB, .progress = into(out)}));
+    EXPECT_EQ(out, expected);
+    ASSERT_TRUE(memory.resume(weights, {.progress = into(back)}));
+    EXPECT_EQ(back, expected);
+    expect_contents(block);
+  }
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_progress_test, of_several_pools_it_is_the_sum) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto first = make_filled(memory, weights, 3_MiB, 1);
+  const auto second = make_filled(memory, cache, 2_MiB, 2);
+  steps out;
+  steps back;
+  ASSERT_TRUE(memory.suspend({.progress = into(out)}));
+  EXPECT_EQ(out, (steps{{3_MiB, 5_MiB}, {5_MiB, 5_MiB}}));
+  ASSERT_TRUE(memory.resume({.progress = into(back)}));
+  EXPECT_EQ(back, out);
+  expect_contents({first, second});
+  for (const filled& each : {first, second}) memory.deallocate(each.at, on);
+}
+
+TEST_F(suspend_progress_test, where_nothing_is_copied_nothing_is_told) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  void* const block = allocate(memory, cache, 3_MiB);
+  steps told;
+  ASSERT_TRUE(
+      memory.suspend(cache, {.contents = suspended_contents::discard, .progress = into(told)}));
+  ASSERT_TRUE(memory.suspend(cache, {.progress = into(told)})) << "twice is once";
+  ASSERT_TRUE(memory.resume(cache, {.progress = into(told)}));
+  EXPECT_EQ(told, steps{});
+  memory.deallocate(block, on);
+}
+
+/// It is called without the lock, and what is copied is there.
+TEST_F(suspend_progress_test, whoever_is_told_may_use_the_allocator) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 3_MiB, 1);
+  int calls = 0;
+  ASSERT_TRUE(memory.suspend(weights, {.progress = [&](bytes, bytes) {
+                               void* const other = memory.allocate(1_MiB, on);
+                               EXPECT_EQ(memory.stats().blocks.current, 2u);
+                               memory.deallocate(other, on);
+                               ++calls;
+                             }}));
+  EXPECT_EQ(calls, 1);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_progress_test, what_it_throws_changes_nothing) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 3_MiB, 1);
+  int calls = 0;
+  const suspend_progress angry = [&](bytes, bytes) {
+    ++calls;
+    throw std::runtime_error{"no"};
+  };
+  EXPECT_EQ(memory.suspend(weights, {.chunk = 1_MiB, .progress = angry}).value(),
+            (suspend_outcome{4_MiB, 3_MiB, 0_B}));
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(memory.resume(weights, {.progress = angry}).value(), (resume_outcome{4_MiB, 3_MiB}));
+  EXPECT_EQ(calls, 6);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
 }
 
 // --- What users of other allocators ask for ------------------------------------------------------
@@ -261,6 +359,58 @@ TEST_F(suspend_test, a_captured_graph_replays_as_before) {
   memory.deallocate(block.at, on);
   destroy(replay);
   destroy(graph);
+}
+
+/// What was freed inside the capture is free to everybody but the graph, which writes to it again.
+TEST_F(suspend_test, a_graph_finds_the_memory_that_its_capture_freed) {
+  for (const bool declared : {true, false}) {
+    SCOPED_TRACE(declared ? "begin_capture" : "a pool that retains");
+    auto memory = make();
+    graph_memory claim;
+    memory_pool pool;
+    if (declared) {
+      claim = memory.begin_capture(on).value();
+      pool = claim.pool();
+    } else {
+      pool = memory.create_pool("graphs", {.retains = true}).value();
+      ASSERT_TRUE(memory.suspend()) << "before it has memory";
+      ASSERT_TRUE(memory.resume());
+    }
+    begin(on);
+    const auto get = [&](bytes size) {
+      return declared ? memory.allocate(size, on) : pool.allocate(size, on);
+    };
+    const filled passing{get(32_MiB), 32_MiB, 3};
+    fill(passing, on);
+    const filled kept{get(4_MiB), 4_MiB, 6};
+    fill(kept, on);
+    memory.deallocate(passing.at, on);
+    const auto graph = end(on);
+    if (declared) claim.end();
+    const auto replay = instantiate(graph);
+    launch(replay, on);
+    const auto expect_written = [&] {
+      const sim::segment_owner_scope looking;  // into what only the graph may use
+      expect_contents({passing, kept});
+    };
+    expect_written();
+    const bytes held = used();
+    const auto gone = memory.suspend().value();
+    EXPECT_EQ(gone.released, held);
+    EXPECT_EQ(gone.saved, 4_MiB) << "what is free has no contents";
+    EXPECT_EQ(memory.stats().suspended, held);
+    EXPECT_EQ(check(memory), "");
+    EXPECT_EQ(memory.resume().value(), (resume_outcome{held, 4_MiB}));
+    EXPECT_EQ(used(), held);
+    EXPECT_EQ(check(memory), "");
+    expect_contents(kept);
+    fill({kept.at, kept.size, 1}, on);
+    launch(replay, on);
+    expect_written();
+    memory.deallocate(kept.at, on);
+    destroy(replay);
+    destroy(graph);
+  }
 }
 
 // --- Requests meanwhile --------------------------------------------------------------------------

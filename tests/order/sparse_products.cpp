@@ -13,19 +13,19 @@ namespace {
 
 using testing_support::kib;
 using testing_support::mib;
-constexpr std::uint64_t overhead = 32 * mib;
+constexpr std::uint64_t context_size = 32 * mib;
 
 /// A token in every 64 KiB: enough to notice a stranger.
 constexpr std::size_t stride = 64 * kib / sizeof(std::uint64_t);
 
 constexpr std::size_t words(const tensor_view& view) { return view.size / sizeof(std::uint64_t); }
 
-sim::machine_options choose_machine(rng& random, std::uint64_t seed, std::uint64_t capacity) {
+sim::machine_options choose_card(rng& random, std::uint64_t seed, std::uint64_t capacity) {
   sim::machine_options chosen;
   chosen.seed = seed;
   chosen.mode = random.one_in(2) ? sim::progress::manual : sim::progress::seeded;
   chosen.devices.front().capacity = bytes{capacity};
-  chosen.devices.front().context_overhead = bytes{overhead};
+  chosen.devices.front().context_overhead = bytes{context_size};
   return chosen;
 }
 
@@ -34,9 +34,9 @@ sim::machine_options choose_machine(rng& random, std::uint64_t seed, std::uint64
 // --- The fixture ---------------------------------------------------------------------------------
 
 stress_fixture::stress_fixture(std::uint64_t seed, std::size_t threads)
-    : capacity_{threads * 100 * mib + overhead} {
+    : capacity_{threads * 100 * mib + context_size} {
   rng random{seed};
-  machine_ = sim::machine::create(choose_machine(random, seed, capacity_)).value();
+  machine_ = sim::machine::create(choose_card(random, seed, capacity_)).value();
   machine_->on_hazard([failure = failure_](const sim::hazard& hazard) {
     failure->report("hazard: " + hazard.message());
   });

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "weir/base/bytes.hpp"
@@ -44,12 +45,24 @@ enum class suspended_requests : std::uint8_t {
 [[nodiscard]] WEIR_API std::string to_string(host_memory_kind kind);
 [[nodiscard]] WEIR_API std::string to_string(suspended_requests requests);
 
+/// Told how far the copying of contents is, each time that a chunk has arrived: so many bytes of
+/// all that are copied; the last time it is all. Called without locks on the thread that suspends
+/// or resumes, which with suspend_async() is one of the allocator's. It may use the allocator, but
+/// not wait for the memory that is on its way; what it throws is dropped. Where nothing is copied
+/// it is not called.
+using suspend_progress = std::function<void(bytes done, bytes total)>;
+
 struct suspend_options {
   suspended_contents contents = suspended_contents::keep;
   host_memory_kind to = host_memory_kind::pinned;
   suspended_requests requests = suspended_requests::fail;
   /// Contents are copied in pieces of at most this size, so that other copies pass between them.
   bytes chunk{std::uint64_t{32} << 20};
+  suspend_progress progress{};
+};
+
+struct resume_options {
+  suspend_progress progress{};
 };
 
 /// Of a tag or pool that is going to be suspended.

@@ -50,6 +50,11 @@ class WEIR_API event {
   result<void> record(const stream_ref& stream);
   result<void> record(const stream_ref& stream, const context_scope& scope);
 
+  /// Behind everything that was queued in the device's context so far, on whatever stream, known to
+  /// weir or not. Fails while a stream of the context is being captured, and breaks that capture.
+  /// not_supported: the driver is older than CUDA 12.5.
+  result<void> record_all(const context_scope& scope);
+
   /// Whether the work before the mark is done. While a capture is under way anywhere in the process
   /// this call fails and breaks that capture, unless the thread is in relaxed mode: see
   /// thread_capture_mode_guard. An event recorded inside a capture cannot be queried at all

@@ -1,0 +1,175 @@
+// Suspending and bringing back without waiting: what threads of the heap's carry on with.
+//
+// suspend_async leaves everything to the carrier of a queued_move, which begins when the work of
+// before is done. resume_async makes and maps the memory and queues the copies; the carrier waits
+// for them and enters that the memory is there. Until then the pool serves no request, so that
+// nothing new lies where a copy is still to come.
+//
+// A suspension can be taken back until its carrier has committed it: after the copies, and before
+// the first unmap. Nothing has happened to the memory by then but that it was read.
+#include <algorithm>
+#include <list>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "heap/central_heap.hpp"
+
+namespace weir::inline v0::heap {
+
+result<void> central_heap::suspend_async(const pool_selection& which,
+                                         const suspend_options& options) try {
+  WEIR_TRY(usable());
+  WEIR_TRY(check_options(options));
+  join_carriers();
+  const detail::mutex_lock lock{mutex_};
+  if (captures_.ended()) sweep_graphs();
+  WEIR_TRY_VALUE(meant, select(which, [](const pool_state& pool) {
+                   return pool.is_moving() && !pool.is_leaving();
+                 }));
+  std::erase_if(meant, [](const pool_state* each) { return each->is_leaving(); });
+  suspend_outcome outcome;
+  WEIR_TRY_VALUE(chosen, choose(meant, which, outcome));
+  if (chosen.empty()) return {};
+  driver_access driver{device_};
+  WEIR_TRY(nobody_captures(driver));
+  std::list<queued_move> leaving(1);
+  queued_move& move = leaving.front();
+  move.options = options;
+  move.rights = placement_.rights;
+  move.copies = take_copies();
+  for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
+  WEIR_TRY_VALUE(behind, event::create(device_, {.blocking_sync = true}));
+  auto recorded = behind.record_all(driver.enter());
+  // Without one the carrier waits for the whole context, which may be more than was queued by now.
+  if (recorded) move.behind.emplace(std::move(behind));
+  if (!recorded && recorded.code() != errc::not_supported) return recorded;
+  begin_moves(move.pools, residence::suspending);
+  for (const moving_pool& each : move.pools) each.pool->requests = options.requests;
+  queued_.splice(queued_.end(), leaving);
+  if (start_carrier(move)) return {};
+  move.done = true;
+  end_moves(move.pools);
+  return error{.code = errc::no_host_memory, .detail = "no thread could be started"};
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<resume_outcome> central_heap::resume_async(const pool_selection& which,
+                                                  const stream_ref& stream) try {
+  WEIR_TRY(usable());
+  if (stream.device() != device_)
+    return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
+  WEIR_TRY_VALUE(capturing, stream.is_capturing());
+  if (capturing) {
+    return error{.code = errc::capture_forbidden,
+                 .detail = "the stream is being captured, and cannot wait for the copies"};
+  }
+  join_carriers();
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY_VALUE(meant, select_to_resume(which));
+  const bool host_takes_part = std::any_of(meant.begin(), meant.end(), [](const pool_state* each) {
+    return !each->saved.empty() && each->saved_in == host_memory_kind::pageable;
+  });
+  return resume_pools(meant, {}, host_takes_part ? nullptr : &stream);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+bool central_heap::take_back(const pool_selection& which) noexcept {
+  bool taken = false;
+  for (queued_move& move : queued_) {
+    if (move.done || move.committed || move.taken_back || move.pools.empty()) continue;
+    const bool meant = std::all_of(move.pools.begin(), move.pools.end(), [&](const auto& each) {
+      mutex_.assert_held();
+      return each.pool->is_leaving() && is_meant(*each.pool, which);
+    });
+    if (!meant) continue;
+    move.taken_back = true;
+    taken = true;
+    for (const moving_pool& each : move.pools) each.pool->taken_back = true;
+    if (move.begun) continue;  // the carrier reads the memory, and ends it
+    end_moves(move.pools);
+  }
+  return taken;
+}
+
+bool central_heap::start_carrier(queued_move& move) noexcept {
+  for (const moving_pool& each : move.pools) each.pool->queued = true;
+  try {
+    move.carrier = std::thread{[this, &move] { carry(move); }};
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
+}
+
+/// The life of a carrier.
+void central_heap::carry(queued_move& move) noexcept {
+  result<void> outcome;
+  {
+    const detail::mutex_lock lock{mutex_};
+    const bool returns =
+        !move.pools.empty() && move.pools.front().pool->where == residence::resuming;
+    outcome = returns ? finish_return(move) : finish_suspension(move);
+  }
+  detail::report_failure(outcome);  // whose handler may use the allocator
+  const detail::mutex_lock lock{mutex_};
+  move.done = true;
+}
+
+result<void> central_heap::finish_suspension(queued_move& move) noexcept {
+  driver_access driver{device_};
+  auto entered = driver.entered();
+  if (!entered) {
+    end_moves(move.pools);
+    return entered;
+  }
+  auto suspended = carry_out(move, driver);
+  if (!suspended) return std::move(suspended).error();
+  return {};
+}
+
+/// The memory is there, and a stream waits for the copies.
+result<void> central_heap::finish_return(queued_move& move) noexcept {
+  mutex_.unlock();
+  result<void> copied;
+  {
+    driver_access driver{device_};
+    const context_scope& bound = driver.enter();
+    copied = bound ? move.copies->finish(bound) : result<void>{bound.error()};
+    move.copies->drain(bound);
+  }
+  mutex_.lock();
+  arrive(move, true);
+  return copied;
+}
+
+/// Of those that are done, without the lock: a thread that ends may need it.
+void central_heap::join_carriers() noexcept {
+  std::list<queued_move> finished;
+  {
+    const detail::mutex_lock lock{mutex_};
+    for (auto each = queued_.begin(); each != queued_.end();) {
+      const auto next = std::next(each);
+      if (each->done) finished.splice(finished.end(), queued_, each);
+      each = next;
+    }
+  }
+  for (queued_move& each : finished)
+    if (each.carrier.joinable()) each.carrier.join();
+}
+
+/// Calls off what has not begun, and waits for the others. Nothing is queued any more.
+void central_heap::end_carriers() noexcept {
+  static_cast<void>(take_back(all_pools{}));
+  while (moving_ != 0) moved_.wait(mutex_);
+  std::list<queued_move> rest;
+  rest.splice(rest.end(), queued_);
+  const detail::mutex_unlock unlocked{mutex_};
+  for (queued_move& each : rest)
+    if (each.carrier.joinable()) each.carrier.join();
+}
+
+}  // namespace weir::inline v0::heap
