@@ -53,7 +53,44 @@ WEIR_C_API const char* weir_version_text(void);
 
 /* --- Errors ----------------------------------------------------------------------------------- */
 
-/* weir_ok, or one of weir_error_<name> with the names, numbers and meanings in weir/base/errc.def.
+/* weir_ok, or one of weir_error_<name>; weir/base/errc.def is the list, which only ever grows:
+ *
+ *   1 invalid_argument   an argument has a value the call cannot take
+ *   2 size_overflow      a size does not fit in the address space
+ *   3 bad_alignment      an alignment is no power of two or is out of range
+ *   4 out_of_memory      no room for the request
+ *   5 limit_exceeded     a limit set by the user would be passed
+ *   6 foreign_pointer    the pointer does not belong here
+ *   7 double_free        the memory was already freed
+ *   8 already_freed      the memory of this owner was already freed or released
+ *   9 bad_stream         the stream is destroyed or belongs to another device
+ *  10 not_ready          the work has not finished
+ *  11 capture_forbidden  the call is not allowed while a stream is being captured
+ *  12 capture_invalid    the capture was invalidated or is not joined
+ *  13 driver_unavailable no usable driver was found on this machine
+ *  14 driver_too_old     the driver is older than weir needs
+ *  15 symbol_missing     the driver lacks a call that weir needs
+ *  16 driver_gone        the driver was shut down or the process was forked
+ *  17 no_device          there is no such device
+ *  18 device_lost        the device stopped with an error it cannot recover from
+ *  19 not_supported      the device or the driver cannot do this
+ *  20 not_permitted      the system does not permit this
+ *  21 invalid_handle     a handle is unknown to the driver
+ *  22 not_mapped         the address range is not mapped
+ *  23 already_mapped     the address range is already mapped
+ *  24 not_found          the named thing does not exist
+ *  25 bad_option         an option is unknown or its value cannot be read
+ *  26 bad_version        the other side speaks another version
+ *  27 peer_closed        the other process went away
+ *  28 system             the operating system refused a call
+ *  29 driver_error       the driver reported an error of its own
+ *  30 internal           weir contradicted itself; please report this
+ *  31 still_live         memory was still live when its owner was closed
+ *  32 closed             the object was closed
+ *  33 moved_from         the handle is empty or was moved from
+ *  34 no_host_memory     the host has no memory
+ *  35 suspended          the memory is suspended
+ *  36 memory_damaged     bytes were written that were not handed out
  */
 typedef int32_t weir_error;
 enum {
@@ -266,7 +303,7 @@ typedef struct weir_gauge {
 } weir_gauge;
 
 /* What an allocator, one of its pools or one tag holds; docs/stats.md explains each number.
- * requested <= allocated <= active <= reserved, of one moment. */
+ * requested <= allocated <= active <= reserved, of one moment, while nothing is suspended. */
 typedef struct weir_memory_stats {
   uint32_t struct_size;
   uint32_t reserved_0;
@@ -322,9 +359,9 @@ WEIR_C_API weir_error weir_tag_set_current(uint32_t tag, uint32_t* previous);
  * and make no driver call; finding the objects behind the handles adds a few nanoseconds. */
 typedef struct weir_allocator weir_allocator;
 
-/* `options` is a list of which those that begin with heap_, record and live count; null and "" mean
- * the initial values. weir_error_not_supported: the device lacks virtual memory and the policy
- * needs it. */
+/* `options` is a list of which those that begin with heap_, record, live and budget count; null and
+ * "" mean the initial values. weir_error_not_supported: the device lacks virtual memory and the
+ * policy needs it. */
 WEIR_C_API weir_error weir_allocator_create(weir_runtime* runtime, int32_t device,
                                             const char* options, weir_allocator** allocator);
 /* The same, with the variables of the environment between the initial values and `options`. */
@@ -419,6 +456,13 @@ WEIR_C_API weir_error weir_allocator_reset_peaks(weir_allocator* allocator);
 WEIR_C_API weir_error weir_allocator_explain(weir_allocator* allocator, uint64_t size,
                                              weir_stream* stream, char* text, uint64_t capacity,
                                              uint64_t* length);
+/* What an address is to the allocator, such as one that a debugger names: "0x7f0000000405 is 6
+ * bytes behind a live block: ...", with the block's life where that is known (heap_debug_stacks).
+ * Under heap_debug also of guards, red zones and freed blocks. foreign_pointer: none of its memory.
+ */
+WEIR_C_API weir_error weir_allocator_describe_address(weir_allocator* allocator,
+                                                      const void* address, char* text,
+                                                      uint64_t capacity, uint64_t* length);
 
 /* Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved;
  * waits for nothing. `released`, if not null, is how much was released. */
@@ -504,6 +548,180 @@ WEIR_C_API weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released)
 WEIR_C_API weir_error weir_pool_enter(weir_pool* pool);
 /* weir_error_invalid_argument: the thread is in no pool. */
 WEIR_C_API weir_error weir_pool_leave(void);
+
+/* --- Suspended memory ------------------------------------------------------------------------- */
+
+/* Physical memory can go back to the driver while its addresses, and the blocks at them, stay; it
+ * comes back where it was. docs/suspend.md tells what happens in which order, what a failure leaves
+ * and what it costs. Both directions do all or nothing: after an error everything is as it was, but
+ * where a release failed twice; then it is suspended, and suspending again tries that once more. */
+
+enum {
+  weir_contents_keep = 0,   /* copied to the host, and back when it is resumed */
+  weir_contents_discard = 1 /* lost: afterwards the memory has no particular contents */
+};
+enum {
+  weir_backup_pinned = 0,  /* the device copies to it directly; slow to get for the first time */
+  weir_backup_pageable = 1 /* plain memory, which the system may swap */
+};
+/* What an allocation with a suspended tag, or from a suspended pool, does. */
+enum {
+  weir_requests_fail = 0,  /* weir_error_suspended */
+  weir_requests_wait = 1,  /* until another thread has resumed it */
+  weir_requests_resume = 2 /* resumes it first */
+};
+
+/* Told how far the copying of contents is, each time that a chunk has arrived; the last time `done`
+ * is `total`. Called on the thread that suspends or resumes, without locks; it may use the
+ * allocator, but not wait for the memory that is on its way. It must return. Where nothing is
+ * copied it is not called. */
+typedef void (*weir_progress_callback)(void* context, uint64_t done, uint64_t total);
+
+typedef struct weir_suspend_options {
+  uint32_t struct_size;
+  int32_t contents;                /* weir_contents_... */
+  int32_t backup;                  /* weir_backup_...: the host memory that contents are kept in */
+  int32_t requests;                /* weir_requests_... */
+  uint64_t chunk;                  /* the most bytes that one copy has; 0: 32 MiB */
+  weir_progress_callback progress; /* null: nobody is told */
+  void* context;                   /* of progress */
+} weir_suspend_options;
+#define WEIR_SUSPEND_OPTIONS_INIT                                                                \
+  {                                                                                              \
+    sizeof(weir_suspend_options), weir_contents_keep, weir_backup_pinned, weir_requests_fail, 0, \
+        NULL, NULL                                                                               \
+  }
+
+typedef struct weir_resume_options {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  weir_progress_callback progress; /* null: nobody is told */
+  void* context;                   /* of progress */
+} weir_resume_options;
+#define WEIR_RESUME_OPTIONS_INIT \
+  { sizeof(weir_resume_options), 0, NULL, NULL }
+
+/* Of a tag or pool that is going to be suspended. */
+typedef struct weir_suspendable_options {
+  uint32_t struct_size;
+  /* 1: a request that finds no memory may suspend it before it asks callbacks or fails, the lowest
+   * priority first, and for requests of evictable memory only what has a lower priority than
+   * theirs. Requests to it bring it back; whoever uses its blocks must have resumed it before. */
+  int32_t evictable;
+  int32_t priority;
+  uint32_t reserved_0;
+  /* How; null: contents are kept in pinned memory, and requests resume. */
+  const weir_suspend_options* eviction;
+} weir_suspendable_options;
+#define WEIR_SUSPENDABLE_OPTIONS_INIT \
+  { sizeof(weir_suspendable_options), 0, 0, 0, NULL }
+
+/* What suspending did. All 0: it was suspended already, or had nothing. */
+typedef struct weir_suspend_outcome {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t released;      /* physical memory that went back to the driver, and is free now */
+  uint64_t saved;         /* contents that were copied to the host */
+  uint64_t not_suspended; /* physical memory of pools that cannot be; only where all were meant */
+} weir_suspend_outcome;
+
+/* What resuming did. All 0: it was not suspended. */
+typedef struct weir_resume_outcome {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t reserved; /* physical memory that was taken from the driver */
+  uint64_t restored; /* contents that were copied back */
+} weir_resume_outcome;
+
+/* Beside weir_memory_stats, where requested <= allocated <= active <= reserved + suspended. */
+typedef struct weir_suspend_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t suspended; /* physical memory that went back to the driver, and that resuming takes */
+  /* Host memory that is held for contents, in use or not; of a tag or pool, the contents that are
+   * there. */
+  weir_gauge backup;
+} weir_suspend_stats;
+
+/* Requests with this tag, outside captures and without a pool of their own, get memory of a private
+ * pool from now on. What was allocated with it before stays where it is. Once declared, later calls
+ * change the options; null is the initial ones. weir_error_invalid_argument: tag 0, or a chunk
+ * below 512 bytes; weir_error_not_supported: the device has no virtual memory. */
+WEIR_C_API weir_error weir_allocator_declare_suspendable(weir_allocator* allocator, uint32_t tag,
+                                                         const weir_suspendable_options* options);
+/* A pool that is going to be suspended: its memory comes in large pieces, which makes that quick.
+ * Other pools can be suspended, too. `flags` as for weir_pool_create. */
+WEIR_C_API weir_error weir_pool_create_suspendable(weir_allocator* allocator, const char* name,
+                                                   uint32_t flags,
+                                                   const weir_suspendable_options* options,
+                                                   weir_pool** pool);
+
+/* Each releases the physical memory to the driver, after waiting for all work that was queued in
+ * the device's context before. Blocks stay live and keep their addresses, which nothing may use
+ * until it is resumed. `options` may be null: contents are kept, requests fail; so may `outcome`.
+ * weir_error_not_found: the tag was not declared; weir_error_capture_forbidden: a stream is being
+ * captured; weir_error_no_host_memory: for the contents; weir_error_not_supported: somebody was
+ * given handles of the memory (sharing), or the policy is a classic one. */
+WEIR_C_API weir_error weir_allocator_suspend_tag(weir_allocator* allocator, uint32_t tag,
+                                                 const weir_suspend_options* options,
+                                                 weir_suspend_outcome* outcome);
+WEIR_C_API weir_error weir_pool_suspend(weir_pool* pool, const weir_suspend_options* options,
+                                        weir_suspend_outcome* outcome);
+/* Everything: the allocator's own memory and all pools. */
+WEIR_C_API weir_error weir_allocator_suspend(weir_allocator* allocator,
+                                             const weir_suspend_options* options,
+                                             weir_suspend_outcome* outcome);
+
+/* Each brings it back, to the same addresses, with the contents that were kept. What the allocator
+ * caches elsewhere is released for it, and what is evictable may be evicted. `options` and
+ * `outcome` may be null. weir_error_out_of_memory: it stays suspended, and can be resumed later. */
+WEIR_C_API weir_error weir_allocator_resume_tag(weir_allocator* allocator, uint32_t tag,
+                                                const weir_resume_options* options,
+                                                weir_resume_outcome* outcome);
+WEIR_C_API weir_error weir_pool_resume(weir_pool* pool, const weir_resume_options* options,
+                                       weir_resume_outcome* outcome);
+WEIR_C_API weir_error weir_allocator_resume(weir_allocator* allocator,
+                                            const weir_resume_options* options,
+                                            weir_resume_outcome* outcome);
+
+/* The same without waiting. Suspending returns at once, and a thread of the allocator's begins when
+ * all work that was queued before is done; uses that are queued later are illegal from now on. What
+ * fails after that goes to the error handler, and leaves the memory where it is. `progress` is
+ * called on that thread, until then. */
+WEIR_C_API weir_error weir_allocator_suspend_tag_async(weir_allocator* allocator, uint32_t tag,
+                                                       const weir_suspend_options* options);
+WEIR_C_API weir_error weir_pool_suspend_async(weir_pool* pool, const weir_suspend_options* options);
+WEIR_C_API weir_error weir_allocator_suspend_async(weir_allocator* allocator,
+                                                   const weir_suspend_options* options);
+/* Brings it back ahead of its use: creates and maps the memory, all or nothing, queues the copies,
+ * and makes what is queued on `stream` from now on wait for them; uses on other streams must be
+ * ordered behind that. What has not gone yet is taken back, at no cost. Contents in pageable memory
+ * are waited for. weir_error_capture_forbidden: the stream is being captured. */
+WEIR_C_API weir_error weir_allocator_resume_tag_async(weir_allocator* allocator, uint32_t tag,
+                                                      weir_stream* stream,
+                                                      weir_resume_outcome* outcome);
+WEIR_C_API weir_error weir_pool_resume_async(weir_pool* pool, weir_stream* stream,
+                                             weir_resume_outcome* outcome);
+WEIR_C_API weir_error weir_allocator_resume_async(weir_allocator* allocator, weir_stream* stream,
+                                                  weir_resume_outcome* outcome);
+
+/* Whether it is: 1 or 0; of a tag that was not declared, or that is on its way, 0. */
+WEIR_C_API weir_error weir_allocator_is_tag_suspended(weir_allocator* allocator, uint32_t tag,
+                                                      int32_t* suspended);
+WEIR_C_API weir_error weir_pool_is_suspended(weir_pool* pool, int32_t* suspended);
+
+WEIR_C_API weir_error weir_allocator_get_suspend_stats(weir_allocator* allocator,
+                                                       weir_suspend_stats* stats);
+WEIR_C_API weir_error weir_allocator_get_tag_suspend_stats(weir_allocator* allocator, uint32_t tag,
+                                                           weir_suspend_stats* stats);
+WEIR_C_API weir_error weir_pool_get_suspend_stats(weir_pool* pool, weir_suspend_stats* stats);
+
+/* Gets host memory (weir_backup_...) for so much contents ahead; pinning takes about a second for
+ * 2 GiB. */
+WEIR_C_API weir_error weir_allocator_reserve_backup(weir_allocator* allocator, uint64_t size,
+                                                    int32_t backup);
+/* Returns host memory that holds no contents to the system. `released` may be null. */
+WEIR_C_API weir_error weir_allocator_trim_backup(weir_allocator* allocator, uint64_t* released);
 
 /* --- Captured graphs -------------------------------------------------------------------------- */
 

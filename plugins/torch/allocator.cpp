@@ -42,6 +42,11 @@ weir_allocator* installed() noexcept { return installed_allocator.load(std::memo
 void set_installed(weir_allocator* allocator) noexcept {
   installed_allocator.store(allocator, std::memory_order_release);
 }
+weir_allocator& installed_or_throw() {
+  weir_allocator* const allocator = installed();
+  TORCH_CHECK(allocator != nullptr, "call weir.torch.enable() first");
+  return *allocator;
+}
 
 std::string format_size(std::uint64_t size) {
   constexpr double unit = 1024.0;
@@ -259,16 +264,16 @@ void weir_allocator::throw_out_of_memory(device_state& state, std::size_t size,
   }
   const weir::bytes limit = state.memory.limit();
   const std::uint64_t most = std::min(limit.count(), device.total.count());
+  const weir::bytes held = stats.reserved.current + stats.suspended;  // blocks of either are live
   for (const auto& observer : observers) observer(state.index, size, most, device.free.count());
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
-                   format_size(size), ". GPU ", static_cast<int>(state.index),
-                   " has a total capacity of ", format_size(device.total.count()), " of which ",
-                   format_size(device.free.count()), " is free.",
-                   limit < device.total ? " " + format_size(limit.count()) + " allowed." : "",
-                   " Of the allocated memory ", format_size(stats.allocated.current.count()),
-                   " is allocated by PyTorch, and ",
-                   format_size((stats.reserved.current - stats.allocated.current).count()),
-                   " is reserved by PyTorch but unallocated.\n", report);
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(size),
+      ". GPU ", static_cast<int>(state.index), " has a total capacity of ",
+      format_size(device.total.count()), " of which ", format_size(device.free.count()),
+      " is free.", limit < device.total ? " " + format_size(limit.count()) + " allowed." : "",
+      " Of the allocated memory ", format_size(stats.allocated.current.count()),
+      " is allocated by PyTorch, and ", format_size((held - stats.allocated.current).count()),
+      " is reserved by PyTorch but unallocated.\n", report);
 }
 
 // --- Frees --------------------------------------------------------------------------------------

@@ -282,6 +282,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
 /// The allocator that is installed, or null.
 [[nodiscard]] weir_allocator* installed() noexcept;
 void set_installed(weir_allocator* allocator) noexcept;
+/// The same, or a RuntimeError in Python.
+[[nodiscard]] weir_allocator& installed_or_throw();
 
 /// "20.00 GiB", as torch writes sizes.
 [[nodiscard]] std::string format_size(std::uint64_t size);

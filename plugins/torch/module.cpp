@@ -14,6 +14,7 @@
 #include "errors.hpp"
 #include "opened_memory.hpp"
 #include "profilers.hpp"
+#include "suspension.hpp"
 #include "weir/base/version.hpp"
 #include "weir/device/stream_watch.hpp"
 #include "weir/observe/tag.hpp"
@@ -66,12 +67,6 @@ void install(const std::string& list, bool exportable_if_possible) {
   torch_cuda::allocator.store(allocator);
 }
 
-weir_allocator& installed_or_throw() {
-  weir_allocator* const allocator = installed();
-  TORCH_CHECK(allocator != nullptr, "call weir.torch.enable() first");
-  return *allocator;
-}
-
 std::int64_t as_number(cudaStream_t stream) { return reinterpret_cast<std::int64_t>(stream); }
 
 py::dict to_dict(const weir::memory_stats& stats) {
@@ -107,6 +102,8 @@ py::dict to_dict(const weir::memory_stats& stats) {
   fields["waits"] = stats.waits;
   fields["events"] = stats.events;
   fields["metadata"] = stats.metadata.count();
+  fields["suspended"] = stats.suspended.count();
+  byte_gauge("backup", stats.backup);
   return fields;
 }
 
@@ -243,6 +240,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       }))
       .def_property_readonly("address", &plugin::opened_memory::address)
       .def("close", &plugin::opened_memory::close, gil_released{});
+  plugin::define_suspension(module);
   py::class_<plugin::tagged>(module, "Tagged")
       .def(py::init<std::string>())
       .def("enter", &plugin::tagged::enter)

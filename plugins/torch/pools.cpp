@@ -57,6 +57,7 @@ void pool_table::acquire(MempoolId_t id, weir::pool_options options) {
   entry& pool = pools_[id];
   if (!pool.memory) {
     pool.memory = std::move(created);
+    pool.is_mem_pool = options.segments;
     pool.options = std::move(options);
   }
   ++pool.use_count;
@@ -67,7 +68,7 @@ void pool_table::release(MempoolId_t id) {
   const std::lock_guard lock{mutex_};
   entry& pool = find_or_throw(id);
   if (--pool.use_count > 0) return;
-  if (pool.options.segments) released_.emplace(id, pool.memory.id());  // a MemPool's
+  if (pool.is_mem_pool) released_.emplace(id, pool.memory.id());
   released = std::move(pool.memory);
   pools_.erase(id);
   update();
@@ -118,7 +119,8 @@ void pool_table::set_fallback(MempoolId_t id, bool value) {
   checked(memory.set_fallback(value));
 }
 
-void pool_table::set_no_split(MempoolId_t id) {
+template <class Change>
+void pool_table::replace(MempoolId_t id, const char* reason, const Change& change) {
   weir::pool_options options;
   bool is_fallback = false;
   {
@@ -127,16 +129,33 @@ void pool_table::set_no_split(MempoolId_t id) {
     options = pool.options;
     is_fallback = pool.is_fallback;
   }
-  if (!options.splits) return;
-  TORCH_CHECK(find(id).stats().allocations == 0,
-              "no_split is chosen before a pool's first request");
-  options.splits = false;
+  if (!change(options)) return;
+  TORCH_CHECK(find(id).stats().allocations == 0, reason);
   weir::memory_pool created = create(id, options);
   if (is_fallback) checked(created.set_fallback(true));
   const std::lock_guard lock{mutex_};
   entry& pool = find_or_throw(id);
   std::swap(pool.memory, created);
   pool.options = std::move(options);
+}
+
+void pool_table::set_no_split(MempoolId_t id) {
+  replace(id, "no_split is chosen before a pool's first request",
+          [](weir::pool_options& options) { return std::exchange(options.splits, false); });
+}
+
+void pool_table::make_suspendable(MempoolId_t id, weir::suspendable_options how) {
+  // Before 2.8 a scope makes the pool, in an arena, which can be suspended as it is.
+  if (!find(id)) return;
+  replace(id, "whether a pool is suspendable is chosen before its first request",
+          [&](weir::pool_options& options) {
+            TORCH_CHECK(options.source == nullptr && options.splits,
+                        "a memory pool with an allocator of its own, or with no_split, has "
+                        "segments, which cannot be suspended");
+            options.segments = false;
+            options.suspendable = std::move(how);
+            return true;
+          });
 }
 
 std::vector<std::pair<MempoolId_t, weir::memory_pool>> pool_table::all() const {

@@ -16,7 +16,8 @@
 namespace weir_torch {
 
 /// torch names a pool by a pair of numbers; here each is a weir pool that keeps its memory: in
-/// PyTorch's segments where a program made it as a MemPool, in an arena where a capture did.
+/// PyTorch's segments where a program made it as a MemPool, in an arena where a capture did or
+/// where it is to be suspended.
 ///
 /// A pool lives while its use count is above zero (acquire, release): graphs, MemPool objects,
 /// scopes. Between begin() and end() requests that the filter accepts go to the pool; the filter is
@@ -67,6 +68,10 @@ class pool_table {
   }
   /// The pool's segments are not to be split. Only before its first request.
   void set_no_split(MempoolId_t id);
+  /// The pool's memory is an arena in large pieces that can be suspended, instead of PyTorch's
+  /// segments. Only before its first request, and not of a pool with an allocator of its own or
+  /// without splits.
+  void make_suspendable(MempoolId_t id, weir::suspendable_options how);
   /// torch's id of a weir pool, also of one that was released; {0, 0} is the allocator's own.
   [[nodiscard]] MempoolId_t torch_id_of(weir::pool_id pool) const;
 
@@ -93,6 +98,7 @@ class pool_table {
     weir::memory_pool memory;
     int use_count = 0;
     bool is_fallback = false;
+    bool is_mem_pool = false;           // a program's, no capture's
     std::optional<origin> last_origin;  // of torch's own streams
     weir::pool_options options;
   };
@@ -105,6 +111,9 @@ class pool_table {
 
   [[nodiscard]] weir::memory_pool create(MempoolId_t id, const weir::pool_options& options);
   entry& find_or_throw(MempoolId_t id);
+  /// The pool is made anew with other options, which it must not have served requests without.
+  template <class Change>
+  void replace(MempoolId_t id, const char* reason, const Change& change);
   /// Whether a capture may be under way. Needs the lock.
   [[nodiscard]] bool captures_possible() const;
   void update() noexcept;

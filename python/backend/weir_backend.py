@@ -129,8 +129,8 @@ def package_files():
     files = below(ROOT / "python/weir", "*.py", "py.typed")
     for name, path in below(ROOT / "include", "*.h", "*.hpp", "*.def").items():
         files[f"include/{name}"] = path
-    for name, path in below(ROOT / "plugins", "*").items():
-        files[f"plugins/{name}"] = path
+    for name, path in below(ROOT / "plugins/torch", "*").items():  # compiled where it is used
+        files[f"plugins/torch/{name}"] = path
     return files
 
 

@@ -76,6 +76,11 @@ class Abi(unittest.TestCase):
             for name, member in kind.__members__.items():  # second names for a number, too
                 self.assertEqual(values[prefix + name.lower()], member.value)
             self.assertEqual(len(kind), sum(name.startswith(prefix) for name in values))
+        from weir import _suspend
+        for prefix, words in (("weir_contents_", _suspend.CONTENTS), ("weir_backup_", _suspend.KINDS),
+                              ("weir_requests_", _suspend.REQUESTS)):
+            self.assertEqual({name: value for name, value in values.items() if name.startswith(prefix)},
+                             {prefix + word: number for number, word in enumerate(words)})
         for name, member in weir.StreamPoolAttribute.__members__.items():
             self.assertEqual(values["weir_stream_pool_" + name.lower()], member.value)
         self.assertEqual((values["weir_read"], values["weir_read_write"], 0),
@@ -89,7 +94,8 @@ class Abi(unittest.TestCase):
         meant = {1: "invalid_argument", 2: "size_overflow", 3: "bad_alignment", 4: "out_of_memory",
                  5: "limit_exceeded", 6: "foreign_pointer", 7: "double_free", 8: "already_freed",
                  13: "driver_unavailable", 16: "driver_gone", 19: "not_supported", 25: "bad_option",
-                 32: "closed", 33: "moved_from", 34: "no_host_memory"}
+                 32: "closed", 33: "moved_from", 34: "no_host_memory", 35: "suspended",
+                 36: "memory_damaged"}
         self.assertEqual(set(meant), set(_errors._CLASSES))
         for code, name in meant.items():
             self.assertEqual(lib.weir_error_name(code).decode(), name)

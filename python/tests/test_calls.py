@@ -197,6 +197,29 @@ class Allocators(Calls):
             self.assertEqual(first, ("weir_allocator_explain", self.handle, MIB, known, None, 0, OUT))
             self.assertEqual(second[:5], ("weir_allocator_explain", self.handle, MIB, known, OUT))
 
+    def test_addresses(self):
+        block = self.memory.allocate(1000, self.stream)
+        with Spy() as spy:
+            text = self.memory.describe_address(block.ptr + 3)
+        first, second = spy.calls
+        self.assertEqual(first, ("weir_allocator_describe_address", self.handle, block.ptr + 3, None, 0, OUT))
+        self.assertEqual(second[:4], ("weir_allocator_describe_address", self.handle, block.ptr + 3, OUT))
+        self.assertTrue(text.startswith(f"{block.ptr + 3:#x} is 3 bytes into a live block: {block.ptr:#x}, 1000 B"),
+                        text)
+        with self.assertRaises(weir.BadPointer):
+            self.memory.describe_address(1)
+
+    def test_damage(self):
+        with weir.Allocator(self.memory.device, heap_debug="guard_pages") as memory:
+            block = memory.allocate(1000, self.stream)
+            ptr = block.release()
+            ctypes.memset(ptr + 1000, 0, 1)  # device addresses of a simulated machine are host addresses
+            with self.assertRaises(weir.MemoryDamaged) as caught:
+                memory.deallocate(ptr)
+            self.assertIn("1000 B: 1 byte behind its end was written, at offset 1000: fd there became 00",
+                          str(caught.exception))
+            self.assertIn(" is 1 byte behind a freed block: ", memory.describe_address(ptr + 1000))
+
     def test_snapshots(self):
         block, apart = self.memory.allocate(1000, self.stream), self.memory.pool("apart")
         with Spy() as spy:

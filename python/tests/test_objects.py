@@ -340,6 +340,48 @@ class Memory(Case):
                        weir.PinnedPool(self.device)):
             self.assertRaisesRegex(ValueError, "weir: a negative size", memory.allocate, -1, self.stream)
 
+    def test_sizes_may_be_text_as_options_spell_them(self):
+        pools = (self.memory, self.memory.pool("apart"), weir.StreamPool(self.device), weir.BinPool(self.device),
+                 weir.PinnedPool(self.device))
+        for memory in pools:
+            for text, size in (("4096", 4096), ("64B", 64), ("3 KiB", 3072), ("2MiB", 2 * MIB)):
+                self.assertEqual(memory.allocate(text, self.stream).nbytes, size)
+        self.assertEqual(weir.BufferPool().take("1 KiB", self.stream).nbytes, 1024)
+        self.assertEqual(weir.UnifiedBuffer(self.device, "1 KiB").nbytes, 1024)
+
+    def test_what_is_no_size_is_said_to_be_none(self):
+        for memory in (self.memory, self.memory.pool("apart"), weir.StreamPool(self.device),
+                       weir.BinPool(self.device), weir.PinnedPool(self.device)):
+            for text in ("", "1 GB", "1.5GiB", "GiB", "-1", "1  MiB", "1 iB"):
+                with self.assertRaises(weir.InvalidArgument) as refused:
+                    memory.allocate(text, self.stream)
+                self.assertEqual(str(refused.exception),
+                                 f"weir: {text!r} is no size; a size is a number of bytes, or text such as "
+                                 "'4096', '512KiB', '20 MiB', '2GiB'")
+            for size in (1.5, None, b"4096", [1]):
+                self.assertRaisesRegex(TypeError, f"weir: a size is a number of bytes, or text such as '64 MiB', "
+                                       f"and no {type(size).__name__}", memory.allocate, size, self.stream)
+            for size in (2**64, "16777216 TiB"):
+                self.assertRaisesRegex(weir.InvalidArgument, "there are not so many bytes", memory.allocate,
+                                       size, self.stream)
+
+    def test_objects_say_what_they_are(self):
+        block = self.memory.allocate(1000, self.stream)
+        pool, bins, driver = self.memory.pool("apart"), weir.BinPool(self.device), weir.StreamPool(self.device)
+        kept = [pool.allocate(100), bins.allocate(200, self.stream), driver.allocate(300, self.stream)]
+        buffers, field, event = weir.BufferPool(), weir.UnifiedBuffer(self.device, 64), weir.Event(self.device)
+        self.assertEqual(
+            [repr(each) for each in (self.memory, pool, bins, driver, buffers, field, event, self.stream)],
+            ["<weir.Allocator of device 0, 2 blocks of 1100 bytes>",
+             "<weir.Pool 'apart' of device 0, 1 blocks of 100 bytes>",
+             "<weir.BinPool of device 0, 1 blocks of 200 bytes>", "<weir.StreamPool of device 0, 1 blocks>",
+             "<weir.BufferPool with 0 buffers taken>", f"<weir.UnifiedBuffer 64 bytes at {field.ptr:#x}>",
+             "<weir.Event of device 0, complete>", f"<weir.Stream {self.stream.id} of device 0>"])
+        del block, kept
+        for each in (pool, bins, driver, buffers, field, event):
+            each.close()
+            self.assertEqual(repr(each), f"<weir.{type(each).__name__} closed>")
+
     def test_what_is_forgotten_is_closed_behind_its_blocks(self):
         for memory, allocate in ((weir.Allocator(self.device), weir.Allocator.allocate),
                                  (weir.StreamPool(self.device), weir.StreamPool.allocate),
@@ -409,7 +451,7 @@ class Memory(Case):
         with self.assertRaises(weir.Error) as caught:
             self.memory.allocate(2**64 - 1)
         self.assertIn(caught.exception.name, ("size_overflow", "out_of_memory"))
-        self.assertRaises(ctypes.ArgumentError, self.memory.allocate, 1.5)
+        self.assertRaises(TypeError, self.memory.allocate, 1.5)
         self.assertRaises(TypeError, self.memory.allocate, 8, "stream")
 
     def test_out_of_memory_is_a_memory_error_that_explains(self):

@@ -77,7 +77,7 @@ class Package(unittest.TestCase):
                       wheel.read(f"{weir_backend.dist_info()}/RECORD").decode().splitlines()]
             self.assertEqual(sorted(listed), sorted(wheel.namelist()))
             plugins = {name for name in listed if name.startswith("weir/plugins/")}
-            sources = [path for path in (ROOT / "plugins").rglob("*") if path.suffix in (".cpp", ".hpp")]
+            sources = [path for path in (ROOT / "plugins/torch").rglob("*") if path.suffix in (".cpp", ".hpp")]
             self.assertLessEqual({f"weir/plugins/{path.relative_to(ROOT / 'plugins')}"
                                   for path in sources if "tests" not in path.parts}, plugins)
 
@@ -91,7 +91,8 @@ class Package(unittest.TestCase):
         self.assertEqual(files[library][1], Path(LIBRARY).read_bytes())
         for path in (ROOT / "python/weir").glob("*.py"):
             self.assertEqual(files[f"weir/{path.name}"][1], path.read_bytes())
-        for folder, to, kinds in (("include", "weir/include", (".h", ".hpp", ".def")), ("plugins", "weir/plugins", None)):
+        for folder, to, kinds in (("include", "weir/include", (".h", ".hpp", ".def")),
+                                  ("plugins/torch", "weir/plugins/torch", None)):
             wanted = {f"{to}/{path.relative_to(ROOT / folder).as_posix()}" for path in (ROOT / folder).rglob("*")
                       if path.is_file() and not {"tests", "__pycache__"} & set(path.relative_to(ROOT / folder).parts)
                       and (kinds is None or path.suffix in kinds)}

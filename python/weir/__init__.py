@@ -15,7 +15,7 @@ from ._allocator import NO_LIMIT, Allocator, Capture, Pool, Reclaim, Recorder, t
 from ._block import Block
 from ._buffers import HOST, BufferPool, UnifiedBuffer, host_node
 from ._errors import (BadPointer, Closed, DriverGone, DriverUnavailable, Error, InvalidArgument,
-                      LimitExceeded, NoHostMemory, NotSupported, OutOfMemory)
+                      LimitExceeded, MemoryDamaged, NoHostMemory, NotSupported, OutOfMemory, Suspended)
 from ._machine import (Device, Event, Runtime, Stream, option_rows, reported_errors, unwatch_stream,
                        watch_stream)
 from ._native import lib as _lib
@@ -24,6 +24,7 @@ from ._pools import BinPool, PinnedPool, StreamPool
 from ._stats import (AccessRights, Attachment, BlockInfo, BlockState, BufferPoolStats, CaptureStatus,
                      DeviceFeature, DeviceInfo, Gauge, ManagedInfo, PhysicalInfo, PoolSnapshot, PoolStats,
                      RecorderStats, Snapshot, Stats, StreamPoolAttribute, StreamPoolStats)
+from ._suspend import ResumeOutcome, SuspendOutcome, SuspendStats
 
 __version__ = _lib.weir_version_text().decode()
 
@@ -31,8 +32,9 @@ __all__ = [
     "AccessRights", "Allocator", "Attachment", "BadPointer", "BinPool", "Block", "BlockInfo", "BlockState",
     "BufferPool", "BufferPoolStats", "Capture", "CaptureStatus", "Closed", "Device", "DeviceFeature",
     "DeviceInfo", "DriverGone", "DriverUnavailable", "Error", "Event", "Gauge", "HOST", "InvalidArgument",
-    "LimitExceeded", "ManagedInfo", "NO_LIMIT", "NoHostMemory", "NotSupported", "OutOfMemory", "PhysicalInfo",
-    "PinnedPool", "Pool", "PoolSnapshot", "PoolStats", "Reclaim", "Recorder", "RecorderStats", "Runtime",
-    "Snapshot", "Stats", "Stream", "StreamPool", "StreamPoolAttribute", "StreamPoolStats", "UnifiedBuffer",
+    "LimitExceeded", "ManagedInfo", "MemoryDamaged", "NO_LIMIT", "NoHostMemory", "NotSupported", "OutOfMemory", "PhysicalInfo",
+    "PinnedPool", "Pool", "PoolSnapshot", "PoolStats", "Reclaim", "Recorder", "RecorderStats", "ResumeOutcome",
+    "Runtime", "Snapshot", "Stats", "Stream", "StreamPool", "StreamPoolAttribute", "StreamPoolStats",
+    "SuspendOutcome", "SuspendStats", "Suspended", "UnifiedBuffer",
     "host_node", "library_path", "option_rows", "reported_errors", "tag", "unwatch_stream", "watch_stream",
 ]

@@ -4,6 +4,7 @@ CALLBACKS = """
 typedef void (*weir_error_handler)(void* context, weir_error code, const char* message);
 typedef int32_t (*weir_reclaim_callback)(void* context, uint64_t needed);
 typedef int32_t (*weir_out_of_memory_handler)(void* context, weir_allocator* allocator, uint64_t size, weir_error why);
+typedef void (*weir_progress_callback)(void* context, uint64_t done, uint64_t total);
 """
 
 STRUCTURES = """
@@ -82,6 +83,47 @@ struct weir_tag_stats {
   uint32_t struct_size;
   uint32_t tag;
   weir_memory_stats stats;
+};
+struct weir_suspend_options {
+  uint32_t struct_size;
+  int32_t contents;
+  int32_t backup;
+  int32_t requests;
+  uint64_t chunk;
+  weir_progress_callback progress;
+  void* context;
+};
+struct weir_resume_options {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  weir_progress_callback progress;
+  void* context;
+};
+struct weir_suspendable_options {
+  uint32_t struct_size;
+  int32_t evictable;
+  int32_t priority;
+  uint32_t reserved_0;
+  const weir_suspend_options* eviction;
+};
+struct weir_suspend_outcome {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t released;
+  uint64_t saved;
+  uint64_t not_suspended;
+};
+struct weir_resume_outcome {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t reserved;
+  uint64_t restored;
+};
+struct weir_suspend_stats {
+  uint32_t struct_size;
+  uint32_t reserved_0;
+  uint64_t suspended;
+  weir_gauge backup;
 };
 struct weir_snapshot_info {
   uint32_t struct_size;
@@ -270,6 +312,7 @@ weir_error weir_allocator_get_tag_stats(weir_allocator* allocator, uint32_t tag,
 weir_error weir_allocator_get_stats_by_tag(weir_allocator* allocator, weir_tag_stats* tags, uint64_t capacity, uint64_t* count);
 weir_error weir_allocator_reset_peaks(weir_allocator* allocator);
 weir_error weir_allocator_explain(weir_allocator* allocator, uint64_t size, weir_stream* stream, char* text, uint64_t capacity, uint64_t* length);
+weir_error weir_allocator_describe_address(weir_allocator* allocator, const void* address, char* text, uint64_t capacity, uint64_t* length);
 weir_error weir_allocator_trim(weir_allocator* allocator, uint64_t keep, uint64_t* released);
 weir_error weir_allocator_empty_cache(weir_allocator* allocator, uint64_t* released);
 weir_error weir_allocator_release_stream(weir_allocator* allocator, weir_stream* stream);
@@ -289,6 +332,27 @@ weir_error weir_pool_get_stats(weir_pool* pool, weir_memory_stats* stats);
 weir_error weir_pool_empty_cache(weir_pool* pool, uint64_t* released);
 weir_error weir_pool_enter(weir_pool* pool);
 weir_error weir_pool_leave(void);
+weir_error weir_allocator_declare_suspendable(weir_allocator* allocator, uint32_t tag, const weir_suspendable_options* options);
+weir_error weir_pool_create_suspendable(weir_allocator* allocator, const char* name, uint32_t flags, const weir_suspendable_options* options, weir_pool** pool);
+weir_error weir_allocator_suspend_tag(weir_allocator* allocator, uint32_t tag, const weir_suspend_options* options, weir_suspend_outcome* outcome);
+weir_error weir_pool_suspend(weir_pool* pool, const weir_suspend_options* options, weir_suspend_outcome* outcome);
+weir_error weir_allocator_suspend(weir_allocator* allocator, const weir_suspend_options* options, weir_suspend_outcome* outcome);
+weir_error weir_allocator_resume_tag(weir_allocator* allocator, uint32_t tag, const weir_resume_options* options, weir_resume_outcome* outcome);
+weir_error weir_pool_resume(weir_pool* pool, const weir_resume_options* options, weir_resume_outcome* outcome);
+weir_error weir_allocator_resume(weir_allocator* allocator, const weir_resume_options* options, weir_resume_outcome* outcome);
+weir_error weir_allocator_suspend_tag_async(weir_allocator* allocator, uint32_t tag, const weir_suspend_options* options);
+weir_error weir_pool_suspend_async(weir_pool* pool, const weir_suspend_options* options);
+weir_error weir_allocator_suspend_async(weir_allocator* allocator, const weir_suspend_options* options);
+weir_error weir_allocator_resume_tag_async(weir_allocator* allocator, uint32_t tag, weir_stream* stream, weir_resume_outcome* outcome);
+weir_error weir_pool_resume_async(weir_pool* pool, weir_stream* stream, weir_resume_outcome* outcome);
+weir_error weir_allocator_resume_async(weir_allocator* allocator, weir_stream* stream, weir_resume_outcome* outcome);
+weir_error weir_allocator_is_tag_suspended(weir_allocator* allocator, uint32_t tag, int32_t* suspended);
+weir_error weir_pool_is_suspended(weir_pool* pool, int32_t* suspended);
+weir_error weir_allocator_get_suspend_stats(weir_allocator* allocator, weir_suspend_stats* stats);
+weir_error weir_allocator_get_tag_suspend_stats(weir_allocator* allocator, uint32_t tag, weir_suspend_stats* stats);
+weir_error weir_pool_get_suspend_stats(weir_pool* pool, weir_suspend_stats* stats);
+weir_error weir_allocator_reserve_backup(weir_allocator* allocator, uint64_t size, int32_t backup);
+weir_error weir_allocator_trim_backup(weir_allocator* allocator, uint64_t* released);
 weir_error weir_capture_begin(weir_allocator* allocator, weir_stream* stream, weir_capture** capture);
 weir_error weir_capture_end(weir_capture* capture);
 weir_error weir_capture_keep_with(weir_capture* capture, void* native_graph);

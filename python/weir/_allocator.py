@@ -8,12 +8,14 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
-from . import _native, _stats
+from . import _native, _stats, _suspend
 from ._block import Block, Memory
 from ._errors import Error, OutOfMemory
-from ._machine import Device, Options, Owned, Runtime, Stream, native_stream, options_text
+from ._machine import (Device, Options, Owned, Runtime, Size, Stream, as_bytes, native_stream,
+                       options_text)
 from ._native import lib, structure
 from ._stats import BlockInfo, RecorderStats, Snapshot, Stats, ask
+from ._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
 
 NO_LIMIT = 2**64 - 1
 
@@ -74,19 +76,24 @@ class Allocator(Memory, close="weir_allocator_close"):
         """The process's own for a device, which plug-ins share. It cannot be closed."""
         allocator = cls.__new__(cls)
         allocator.device = Runtime.default().device(device)
-        allocator._handle = _native.new(lib.weir_default_allocator, device)  # and not ours to close
+        allocator._handle = _native.new(lib.weir_default_allocator, device)
+        allocator._shared = True
         return allocator
 
     def _live(self) -> int:
         return self.stats().blocks.current
 
+    def _words(self) -> str:
+        now = self.stats()
+        return f"of device {self.device.number}, {now.blocks.current} blocks of {now.requested.current} bytes"
+
     # --- Memory ---------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, stream: Any = None, *, alignment: int = 512) -> Block:
-        """A block of device memory. weir.OutOfMemory, which is a MemoryError, names what is in the way;
+    def allocate(self, nbytes: Size, stream: Any = None, *, alignment: int = 512) -> Block:
+        """A block of device memory: so many bytes, or text such as "64 MiB". weir.OutOfMemory, which is a MemoryError, names what is in the way;
         its report says who holds what."""
-        if nbytes < 0:
-            raise ValueError("weir: a negative size")
+        if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
+            nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         try:
             if alignment != 512:
@@ -191,6 +198,12 @@ class Allocator(Memory, close="weir_allocator_close"):
         with self._as_stream(stream) as known:
             return _native.read_text(lib.weir_allocator_explain, self._handle, nbytes, known)
 
+    def describe_address(self, address: int) -> str:
+        """What an address is to the allocator, such as one that compute-sanitizer or cuda-gdb names: which
+        block it lies in or beside, with the block's life where that is known (heap_debug). BadPointer: it
+        is no memory of this allocator."""
+        return _native.read_text(lib.weir_allocator_describe_address, self._handle, address)
+
     # --- Release to the driver, limits ------------------------------------------------------------
 
     def trim(self, keep: int = 0) -> int:
@@ -230,11 +243,107 @@ class Allocator(Memory, close="weir_allocator_close"):
         did. It stays as long as the object that this returns is not closed or forgotten."""
         return Reclaim(self, callback)
 
+    # --- Suspended memory -------------------------------------------------------------------------
+
+    def declare_suspendable(self, tag: str, *, evictable: bool = False, priority: int = 0,
+                            contents: str = "keep", to: str = "pinned", requests: str = "resume",
+                            chunk: Optional[int] = None) -> None:
+        """What is allocated with this tag from now on lies apart, so that it can be suspended. What was
+        allocated with it before stays where it is. Once declared, later calls change the options.
+
+        evictable  a request that finds no memory may suspend it, the lowest priority first, with the other
+                   options, which are those of suspend(). Requests to it bring it back; whoever uses its
+                   blocks must have called resume() before.
+        """
+        options = _suspend.suspendable_options(evictable, priority, contents, to, requests, chunk)
+        lib.weir_allocator_declare_suspendable(self._handle, tag_number(tag), ctypes.byref(options))
+
+    def suspend(self, tag: Optional[str] = None, *, contents: str = "keep", to: str = "pinned",
+                requests: str = "fail", chunk: Optional[int] = None,
+                progress: Optional[Progress] = None, wait: bool = True) -> SuspendOutcome:
+        """Gives the physical memory of a declared tag, or of everything, back to the driver, after waiting
+        for all work that was queued. Blocks stay live and keep their addresses, which nothing may use until
+        resume(). All or nothing; of what is suspended already it does nothing.
+
+        contents  "keep": copied to the host, and back by resume(); "discard": lost
+        to        "pinned" host memory, which is slow to get for the first time, or "pageable"
+        requests  what allocations with the tag do meanwhile: "fail" (weir.Suspended), "wait", "resume"
+        chunk     the most bytes that one copy has; None: 32 MiB
+        progress  progress(done, total) is called whenever a chunk has arrived. What it raises goes to
+                  sys.excepthook and changes nothing.
+        wait      False: returns at once, with an empty outcome; the memory goes when the work that was
+                  queued before is done. What fails then goes to the error handler.
+        """
+        options = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress)
+        if not wait:
+            if tag is None:
+                return _suspend.suspend_later(lib.weir_allocator_suspend_async, self._handle, **options)
+            return _suspend.suspend_later(lib.weir_allocator_suspend_tag_async, self._handle,
+                                          tag_number(tag), **options)
+        if tag is None:
+            return _suspend.suspend(lib.weir_allocator_suspend, self._handle, **options)
+        return _suspend.suspend(lib.weir_allocator_suspend_tag, self._handle, tag_number(tag), **options)
+
+    def resume(self, tag: Optional[str] = None, *, progress: Optional[Progress] = None,
+               ahead_of: Any = None) -> ResumeOutcome:
+        """Brings it back, to the same addresses, with the contents that were kept. weir.OutOfMemory: it
+        stays suspended, and can be resumed later.
+
+        ahead_of  a stream: the copies are not waited for here, but by what is queued on it from now on;
+                  uses on other streams must be ordered behind that
+        """
+        try:
+            if ahead_of is not None:
+                with self._as_stream(ahead_of) as known:
+                    if tag is None:
+                        return _suspend.resume_ahead(lib.weir_allocator_resume_async, self._handle, known,
+                                                     progress=progress)
+                    return _suspend.resume_ahead(lib.weir_allocator_resume_tag_async, self._handle,
+                                                 tag_number(tag), known, progress=progress)
+            if tag is None:
+                return _suspend.resume(lib.weir_allocator_resume, self._handle, progress=progress)
+            return _suspend.resume(lib.weir_allocator_resume_tag, self._handle, tag_number(tag),
+                                   progress=progress)
+        except OutOfMemory as problem:
+            raise self._with_report(problem, self.suspend_stats(tag).suspended, None)
+
+    @contextlib.contextmanager
+    def suspended(self, tag: Optional[str] = None, **options: Any) -> Iterator[SuspendOutcome]:
+        """suspend() with these options, and resume() at the end of the block, whatever happens there."""
+        outcome = self.suspend(tag, **options)
+        try:
+            yield outcome
+        finally:
+            self.resume(tag, progress=options.get("progress"))
+
+    def is_suspended(self, tag: str) -> bool:
+        """Whether the tag is; False also if it was not declared."""
+        return _suspend.is_away(lib.weir_allocator_is_tag_suspended, self._handle, tag_number(tag))
+
+    def suspend_stats(self, tag: Optional[str] = None) -> SuspendStats:
+        """What is suspended, of the whole allocator or of one tag, and the host memory for its contents."""
+        if tag is None:
+            return _suspend.stats(lib.weir_allocator_get_suspend_stats, self._handle)
+        return _suspend.stats(lib.weir_allocator_get_tag_suspend_stats, self._handle, tag_number(tag))
+
+    def reserve_backup(self, nbytes: int, kind: str = "pinned") -> None:
+        """Gets host memory for so much contents ahead: pinning takes about a second for 2 GiB."""
+        _suspend.reserve_backup(self._handle, nbytes, kind)
+
+    def trim_backup(self) -> int:
+        """Returns host memory that holds no contents to the system. Returns how much."""
+        return _native.number(lib.weir_allocator_trim_backup, self._handle)
+
     # --- Parts ------------------------------------------------------------------------------------
 
-    def pool(self, name: str, *, exportable: bool = False) -> "Pool":
-        """Memory that is kept apart: what is freed to it is reused by it alone."""
-        return Pool(self, name, exportable=exportable)
+    def pool(self, name: str, *, exportable: bool = False, suspendable: bool = False,
+             **eviction: Any) -> "Pool":
+        """Memory that is kept apart: what is freed to it is reused by it alone.
+
+        suspendable  it is going to be suspended: its memory comes in large pieces, which makes that quick.
+                     With the options of declare_suspendable() it can be evictable, too.
+        """
+        return Pool(self, name, exportable=exportable, suspendable=suspendable, **eviction)
 
     def capture(self, stream: Stream) -> "Capture":
         """The memory of one graph; begin it before the capture of the stream begins."""
@@ -286,18 +395,30 @@ class Pool(Owned, close="weir_pool_close"):
     is closed it takes no requests; its memory is released when its last block is freed.
     """
 
-    def __init__(self, allocator: Allocator, name: str, *, exportable: bool = False) -> None:
+    def __init__(self, allocator: Allocator, name: str, *, exportable: bool = False,
+                 suspendable: bool = False, **eviction: Any) -> None:
         self.allocator = allocator
-        self._own(_native.new(lib.weir_pool_create, allocator._handle, _native.text(name),
-                              int(exportable)))
+        self.name = name
+        if suspendable or eviction:
+            options = _suspend.suspendable_options(**eviction)
+            self._own(_native.new(lib.weir_pool_create_suspendable, allocator._handle,
+                                  _native.text(name), int(exportable), ctypes.byref(options)))
+        else:
+            self._own(_native.new(lib.weir_pool_create, allocator._handle, _native.text(name),
+                                  int(exportable)))
+
+    def _words(self) -> str:
+        now = self.stats()
+        return (f"{self.name!r} of device {self.allocator.device.number}, {now.blocks.current} blocks of "
+                f"{now.requested.current} bytes")
 
     @property
     def id(self) -> int:
         return _native.number(lib.weir_pool_get_id, self._handle, kind=ctypes.c_uint32)
 
-    def allocate(self, nbytes: int, stream: Any = None, *, alignment: int = 512) -> Block:
-        if nbytes < 0:
-            raise ValueError("weir: a negative size")
+    def allocate(self, nbytes: Size, stream: Any = None, *, alignment: int = 512) -> Block:
+        if nbytes.__class__ is not int or not 0 <= nbytes < 1 << 64:
+            nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         try:
             with self.allocator._as_stream(stream) as known:
@@ -308,6 +429,43 @@ class Pool(Owned, close="weir_pool_close"):
 
     def stats(self) -> Stats:
         return ask(Stats, "weir_memory_stats", lib.weir_pool_get_stats, self._handle)
+
+    def suspend(self, *, contents: str = "keep", to: str = "pinned", requests: str = "fail",
+                chunk: Optional[int] = None, progress: Optional[Progress] = None,
+                wait: bool = True) -> SuspendOutcome:
+        """As Allocator.suspend(), of this pool."""
+        if not wait:
+            return _suspend.suspend_later(lib.weir_pool_suspend_async, self._handle, contents=contents, to=to,
+                                          requests=requests, chunk=chunk, progress=progress)
+        return _suspend.suspend(lib.weir_pool_suspend, self._handle, contents=contents, to=to,
+                                requests=requests, chunk=chunk, progress=progress)
+
+    def resume(self, *, progress: Optional[Progress] = None, ahead_of: Any = None) -> ResumeOutcome:
+        """As Allocator.resume(), of this pool."""
+        try:
+            if ahead_of is not None:
+                with self.allocator._as_stream(ahead_of) as known:
+                    return _suspend.resume_ahead(lib.weir_pool_resume_async, self._handle, known,
+                                                 progress=progress)
+            return _suspend.resume(lib.weir_pool_resume, self._handle, progress=progress)
+        except OutOfMemory as problem:
+            raise self.allocator._with_report(problem, self.suspend_stats().suspended, None)
+
+    @contextlib.contextmanager
+    def suspended(self, **options: Any) -> Iterator[SuspendOutcome]:
+        """suspend() with these options, and resume() at the end of the block, whatever happens there."""
+        outcome = self.suspend(**options)
+        try:
+            yield outcome
+        finally:
+            self.resume(progress=options.get("progress"))
+
+    @property
+    def is_suspended(self) -> bool:
+        return _suspend.is_away(lib.weir_pool_is_suspended, self._handle)
+
+    def suspend_stats(self) -> SuspendStats:
+        return _suspend.stats(lib.weir_pool_get_suspend_stats, self._handle)
 
     @contextlib.contextmanager
     def use(self) -> Iterator["Pool"]:
@@ -327,6 +485,9 @@ class Capture(Owned, close="weir_capture_close"):
     def __init__(self, allocator: Allocator, stream: Stream) -> None:
         self.allocator = allocator
         self._own(_native.new(lib.weir_capture_begin, allocator._handle, stream._handle))
+
+    def _words(self) -> str:
+        return f"of device {self.allocator.device.number}"
 
     def end(self) -> None:
         """Requests go their usual way again. Twice does no harm."""
@@ -355,8 +516,12 @@ class Recorder(Owned, close="weir_recorder_stop"):
         options.flags = ((1 if drop_when_full else 0) | (2 if stacks else 0) | (4 if level == 0 else 0))
         options.level, options.ring_events, options.flush_every = level, ring_events, flush_every
         options.program = _native.text(program) if program else None
-        self._own(_native.new(lib.weir_recorder_start, allocator._handle,
-                              _native.text(os.fspath(path)), ctypes.byref(options)))
+        self.path = os.fspath(path)
+        self._own(_native.new(lib.weir_recorder_start, allocator._handle, _native.text(self.path),
+                              ctypes.byref(options)))
+
+    def _words(self) -> str:
+        return f"to {self.path!r}"
 
     stop = Owned.close
 

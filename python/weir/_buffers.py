@@ -8,7 +8,7 @@ from . import _native
 from ._allocator import NO_LIMIT
 from ._block import Block, Memory
 from ._errors import Error
-from ._machine import Device, Event, Owned, Stream
+from ._machine import Device, Event, Owned, Size, Stream, as_bytes
 from ._native import lib, structure
 from ._pools import known_stream
 from ._stats import Attachment, BufferPoolStats, ManagedInfo, ask
@@ -28,12 +28,6 @@ _close_buffer = _native.quiet("weir_buffer_close")
 def host_node(number: int) -> int:
     """A node of the host's memory, as a place of a UnifiedBuffer's pages."""
     return -2 - number
-
-
-def _checked(nbytes: int) -> int:
-    if nbytes < 0:
-        raise ValueError("weir: a negative size")
-    return nbytes
 
 
 def _place(place: Place) -> int:
@@ -59,9 +53,9 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
     attachment  who may use it
     """
 
-    def __init__(self, device: Device, nbytes: int, stream: Optional[Stream] = None, *, zeroed: bool = True,
+    def __init__(self, device: Device, nbytes: Size, stream: Optional[Stream] = None, *, zeroed: bool = True,
                  attachment: Attachment = Attachment.GLOBAL) -> None:
-        self._create(lib.weir_buffer_create_managed, device, _checked(nbytes), _ZEROED if zeroed else 0,
+        self._create(lib.weir_buffer_create_managed, device, as_bytes(nbytes), _ZEROED if zeroed else 0,
                      int(attachment), known_stream(stream))
 
     @classmethod
@@ -95,6 +89,9 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
 
     def __len__(self) -> int:
         return self.nbytes
+
+    def _words(self) -> str:
+        return f"{self.nbytes} bytes at {self.ptr:#x}"
 
     def close(self) -> None:
         """Waits for the streams that use the memory and frees it. BufferError: a view is open."""
@@ -137,10 +134,10 @@ class UnifiedBuffer(Owned, close="weir_buffer_close"):
         not be the legacy one."""
         lib.weir_buffer_attach(self._handle, int(attachment), known_stream(stream))
 
-    def resize(self, nbytes: int, stream: Optional[Stream] = None) -> None:
+    def resize(self, nbytes: Size, stream: Optional[Stream] = None) -> None:
         """Other memory: the old bytes as far as there are, then zeros. Waits for the streams that use the
         old memory; advice about it is lost."""
-        lib.weir_buffer_resize_managed(self._handle, _checked(nbytes), known_stream(stream))
+        lib.weir_buffer_resize_managed(self._handle, as_bytes(nbytes), known_stream(stream))
 
     # --- Placement: of `size` bytes from `offset` on; a size of 0 is up to the end ------------------
 
@@ -209,15 +206,20 @@ class BufferPool(Memory, close="weir_buffer_pool_close"):
     def _live(self) -> int:
         return len(self._buffers)
 
-    def take(self, nbytes: int, stream: Stream, *, zeroed: bool = False) -> Block:
+    def _words(self) -> str:
+        return f"with {len(self._buffers)} buffers taken"
+
+    def take(self, nbytes: Size, stream: Stream, *, zeroed: bool = False) -> Block:
         """A buffer for work queued on the stream from now on, on the stream's device."""
-        return self._block(_native.new(lib.weir_buffer_pool_take, self._handle, _checked(nbytes),
+        nbytes = as_bytes(nbytes)
+        return self._block(_native.new(lib.weir_buffer_pool_take, self._handle, nbytes,
                                        _ZEROED if zeroed else 0, known_stream(stream)), nbytes, stream)
 
-    def take_cached(self, nbytes: int, stream: Stream, *, zeroed: bool = False) -> Optional[Block]:
+    def take_cached(self, nbytes: Size, stream: Stream, *, zeroed: bool = False) -> Optional[Block]:
         """The same, but only if a cached buffer is known to be free for the stream; None if none is."""
+        nbytes = as_bytes(nbytes)
         try:
-            buffer = _native.new(lib.weir_buffer_pool_take_cached, self._handle, _checked(nbytes),
+            buffer = _native.new(lib.weir_buffer_pool_take_cached, self._handle, nbytes,
                                  _ZEROED if zeroed else 0, known_stream(stream))
         except Error as problem:
             if problem.code == _NOT_FOUND:

@@ -66,6 +66,14 @@ class NotSupported(Error):
     """The device or the driver cannot do this."""
 
 
+class Suspended(Error):
+    """The memory is suspended: resume() brings it back."""
+
+
+class MemoryDamaged(Error):
+    """Bytes around a block, or of a freed one, were written (heap_debug). The message tells which, and where."""
+
+
 # By the numbers in weir/base/errc.def, which never change their meaning. The others are plain Errors.
 _CLASSES: Dict[int, Type[Error]] = {
     1: InvalidArgument,    # invalid_argument
@@ -83,6 +91,8 @@ _CLASSES: Dict[int, Type[Error]] = {
     32: Closed,            # closed
     33: Closed,            # moved_from
     34: NoHostMemory,      # no_host_memory
+    35: Suspended,         # suspended
+    36: MemoryDamaged,     # memory_damaged
 }
 
 

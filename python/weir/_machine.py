@@ -1,10 +1,12 @@
 """Runtimes, devices, streams and events."""
 
 import ctypes
+import operator
+import re
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple, Union
 
 from . import _native
-from ._errors import Closed
+from ._errors import Closed, Error, InvalidArgument
 from ._native import is_forked, lib, quiet, structure
 from ._stats import CaptureStatus, DeviceInfo, device_info
 
@@ -24,12 +26,39 @@ def options_text(options: Options = None, named: Optional[Mapping[str, Any]] = N
     return ",".join(listed)
 
 
+Size = Union[int, str]  #: a number of bytes, or text such as "64 MiB"
+
+_UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
+
+
+def as_bytes(size: Any) -> int:
+    """A size as a number: of an int as it is, of text as the options spell it ("4096", "20 MiB", "1GiB")."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"([0-9]+) ?([KMGT]?i?B)?", size)
+        if match is None or (match[2] or "B") not in _UNITS:
+            raise InvalidArgument(f"weir: {size!r} is no size; a size is a number of bytes, or text such as "
+                                  "'4096', '512KiB', '20 MiB', '2GiB'", 1, "invalid_argument")
+        number = int(match[1]) * _UNITS[match[2] or "B"]
+    else:
+        try:
+            number = operator.index(size)
+        except TypeError:
+            raise TypeError("weir: a size is a number of bytes, or text such as '64 MiB', and no "
+                            f"{type(size).__name__}") from None
+    if number < 0:
+        raise ValueError("weir: a negative size")
+    if number >> 64:
+        raise InvalidArgument(f"weir: {size!r} is no size: there are not so many bytes", 2, "size_overflow")
+    return number
+
+
 class Owned:
     """An object with a handle of the library's; a context manager. Closing twice does nothing; using it
     after that raises weir.Closed. Without close() the handle is closed when nobody uses it any more."""
 
     _handle = 0
     _closed = True  # until there is a handle
+    _shared = False  # the process's, and not ours to close
     _close_quietly: Callable[..., int]
 
     def __init_subclass__(cls, close: str = "", **more: Any) -> None:
@@ -56,6 +85,19 @@ class Owned:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+    def _words(self) -> str:
+        """What there is to say of it, for repr()."""
+        return ""
+
+    def __repr__(self) -> str:
+        name = f"weir.{type(self).__name__}"
+        if self._closed and not self._shared:
+            return f"<{name} closed>"
+        try:
+            return f"<{name} {self._words()}".rstrip() + ">"
+        except Error:  # a driver that is gone has nothing to say
+            return f"<{name}>"
 
     # The default is bound now: at the end of the process the module may be empty.
     def __del__(self, forked: Callable[[], bool] = is_forked) -> None:
@@ -166,6 +208,9 @@ class Stream(Owned, close="weir_stream_close"):
                                  native_stream(stream)))
         return wrapped
 
+    def _words(self) -> str:
+        return f"{self.id} of device {self.device.number}"
+
     @property
     def handle(self) -> int:
         """The CUstream."""
@@ -215,6 +260,9 @@ class Event(Owned, close="weir_event_close"):
         self.device = device
         flags = (1 if timing else 0) | (4 if blocking_sync else 0)
         self._own(_native.new(lib.weir_event_create, device.runtime._handle, device.number, flags))
+
+    def _words(self) -> str:
+        return f"of device {self.device.number}, {'complete' if self.is_complete else 'pending'}"
 
     def record(self, stream: Optional[Stream] = None) -> None:
         """Behind what is queued on the stream so far; None is the legacy stream."""

@@ -7,7 +7,7 @@ from . import _native
 from ._allocator import NO_LIMIT
 from ._block import Block, Memory
 from ._errors import NotSupported
-from ._machine import Device, Stream
+from ._machine import Device, Size, Stream, as_bytes
 from ._native import lib, structure
 from ._stats import AccessRights, PoolStats, StreamPoolAttribute, StreamPoolStats, ask
 
@@ -76,6 +76,9 @@ class StreamPool(Memory):
         except NotSupported:  # the pool of another process
             return len(self._imported)
 
+    def _words(self) -> str:
+        return f"of device {self.device.number}, {self._live()} blocks"
+
     @property
     def handle(self) -> int:
         """The CUmemoryPool, for code that speaks to the driver itself."""
@@ -83,9 +86,8 @@ class StreamPool(Memory):
 
     # --- Memory ---------------------------------------------------------------------------------
 
-    def allocate(self, nbytes: int, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
-        if nbytes < 0:
-            raise ValueError("weir: a negative size")
+    def allocate(self, nbytes: Size, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
+        nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         lib.weir_stream_pool_allocate(self._handle, nbytes, alignment, known_stream(stream), ctypes.byref(pointer))
         return Block(self, pointer.value or 0, nbytes, stream)
@@ -203,9 +205,12 @@ class _BlockPool(Memory, close="weir_block_pool_close"):
     def _live(self) -> int:
         return self.stats().blocks.current
 
-    def allocate(self, nbytes: int, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
-        if nbytes < 0:
-            raise ValueError("weir: a negative size")
+    def _words(self) -> str:
+        now = self.stats()
+        return f"of device {self.device.number}, {now.blocks.current} blocks of {now.requested.current} bytes"
+
+    def allocate(self, nbytes: Size, stream: Optional[Stream] = None, *, alignment: int = 0) -> Block:
+        nbytes = as_bytes(nbytes)
         pointer = ctypes.c_void_p()
         lib.weir_block_pool_allocate(self._handle, nbytes, alignment, known_stream(stream), ctypes.byref(pointer))
         return Block(self, pointer.value or 0, nbytes, stream, self._on_device)

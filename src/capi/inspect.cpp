@@ -41,14 +41,11 @@ weir_memory_stats to_c(const memory_stats& from) noexcept {
   return known;
 }
 
-namespace {
-
 result<tag> find_tag(std::uint32_t number) {
   if (number > tag::most) return error{.code = errc::not_found, .detail = "no tag has this number"};
   return tag::numbered(static_cast<std::uint16_t>(number));
 }
 
-}  // namespace
 }  // namespace weir::inline v0::capi
 
 using namespace weir;
@@ -145,6 +142,15 @@ weir_error weir_allocator_explain(weir_allocator* allocator, uint64_t size, weir
     WEIR_TRY_VALUE(target, find_stream(stream, *object));
     return hand_out_text(object->memory.explain(bytes{size}, target.ref).text(), text, capacity,
                          length);
+  });
+}
+
+weir_error weir_allocator_describe_address(weir_allocator* allocator, const void* address,
+                                           char* text, uint64_t capacity, uint64_t* length) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_TRY_VALUE(words, object->memory.describe_address(address));
+    return hand_out_text(words, text, capacity, length);
   });
 }
 

@@ -19,6 +19,7 @@
 #include "weir/device/runtime.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/device/virtual_memory.hpp"
+#include "weir/observe/tag.hpp"
 #include "weir/pool/stream_pool.hpp"
 #include "weir/share/session.hpp"
 
@@ -130,10 +131,18 @@ struct stream_argument {
 [[nodiscard]] result<stream_argument> find_stream(weir_stream* handle,
                                                   const allocator_object& home);
 
+/// not_found: no tag has the number.
+[[nodiscard]] result<tag> find_tag(std::uint32_t number);
+
 // --- Allocators ---------------------------------------------------------------------------------
 
 [[nodiscard]] result<std::shared_ptr<allocator_object>> make_allocator(const device_argument& home,
                                                                        const options& settings);
+/// weir_pool_create, for pools that are going to be suspended, too.
+[[nodiscard]] result<void> create_pool(weir_allocator* allocator, const char* name,
+                                       std::uint32_t flags,
+                                       std::optional<suspendable_options> suspendable,
+                                       weir_pool** pool);
 /// The options of a list that may be null.
 [[nodiscard]] result<options> read_options(options settings, const char* list);
 

@@ -36,6 +36,21 @@ result<void> hand_out_pool(const std::shared_ptr<allocator_object>& owner,
 }
 
 }  // namespace
+
+result<void> create_pool(weir_allocator* allocator, const char* name, std::uint32_t flags,
+                         std::optional<suspendable_options> suspendable, weir_pool** pool) {
+  WEIR_TRY_VALUE(object, find(allocator));
+  WEIR_NEEDS(name);
+  WEIR_NEEDS(pool);
+  WEIR_TRY(check_flags(flags, weir_pool_exportable | weir_pool_retains));
+  pool_options settings;
+  settings.exportable = (flags & weir_pool_exportable) != 0;
+  settings.retains = (flags & weir_pool_retains) != 0;
+  settings.suspendable = std::move(suspendable);
+  WEIR_TRY_VALUE(created, object->memory.create_pool(name, std::move(settings)));
+  return hand_out_pool(object, allocator, std::move(created), pool);
+}
+
 }  // namespace weir::inline v0::capi
 
 using namespace weir;
@@ -47,16 +62,7 @@ extern "C" {
 
 weir_error weir_pool_create(weir_allocator* allocator, const char* name, uint32_t flags,
                             weir_pool** pool) {
-  return guarded([&]() -> result<void> {
-    WEIR_TRY_VALUE(object, find(allocator));
-    WEIR_NEEDS(name);
-    WEIR_NEEDS(pool);
-    WEIR_TRY(check_flags(flags, weir_pool_exportable | weir_pool_retains));
-    WEIR_TRY_VALUE(created, object->memory.create_pool(
-                                name, {.exportable = (flags & weir_pool_exportable) != 0,
-                                       .retains = (flags & weir_pool_retains) != 0}));
-    return hand_out_pool(object, allocator, std::move(created), pool);
-  });
+  return guarded([&] { return create_pool(allocator, name, flags, {}, pool); });
 }
 
 weir_error weir_pool_close(weir_pool* pool) {

@@ -327,6 +327,8 @@ TEST_F(c_arguments, are_an_allocator_where_one_is_needed) {
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_reset_peaks(bad)),
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_allocator_explain(bad, 1, stream, nullptr, 0, &number)),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_describe_address(bad, block, nullptr, 0, &number)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_trim(bad, 0, &number)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_empty_cache(bad, &number)),
       WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_release_stream(bad, stream)),
@@ -341,6 +343,30 @@ TEST_F(c_arguments, are_an_allocator_where_one_is_needed) {
                       weir_allocator_set_out_of_memory_handler(bad, give_up, nullptr)),
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_pool_create(bad, "x", 0, handle_out<weir_pool>())),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_pool_create_suspendable(bad, "x", 0, nullptr, handle_out<weir_pool>())),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_declare_suspendable(bad, 0, nullptr)),
+      WEIR_HANDLE_ROW(
+          allocator, "allocator",
+          weir_allocator_suspend_tag(bad, 0, nullptr, info_out<weir_suspend_outcome>())),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_suspend(bad, nullptr, info_out<weir_suspend_outcome>())),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_resume_tag(bad, 0, nullptr, info_out<weir_resume_outcome>())),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_resume(bad, nullptr, info_out<weir_resume_outcome>())),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_suspend_tag_async(bad, 0, nullptr)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_suspend_async(bad, nullptr)),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_resume_tag_async(bad, 0, stream, nullptr)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_resume_async(bad, stream, nullptr)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_is_tag_suspended(bad, 0, &whole)),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_get_suspend_stats(bad, info_out<weir_suspend_stats>())),
+      WEIR_HANDLE_ROW(allocator, "allocator",
+                      weir_allocator_get_tag_suspend_stats(bad, 0, info_out<weir_suspend_stats>())),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_reserve_backup(bad, 1, 0)),
+      WEIR_HANDLE_ROW(allocator, "allocator", weir_allocator_trim_backup(bad, &number)),
       WEIR_HANDLE_ROW(allocator, "allocator",
                       weir_capture_begin(bad, stream, handle_out<weir_capture>())),
       WEIR_HANDLE_ROW(allocator, "allocator",
@@ -364,6 +390,15 @@ TEST_F(c_arguments, are_a_pool_or_a_capture_where_one_is_needed) {
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_get_stats(bad, info_out<weir_memory_stats>())),
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_empty_cache(bad, &number)),
       WEIR_HANDLE_ROW(pool, "pool", weir_pool_enter(bad)),
+      WEIR_HANDLE_ROW(pool, "pool",
+                      weir_pool_suspend(bad, nullptr, info_out<weir_suspend_outcome>())),
+      WEIR_HANDLE_ROW(pool, "pool",
+                      weir_pool_resume(bad, nullptr, info_out<weir_resume_outcome>())),
+      WEIR_HANDLE_ROW(pool, "pool", weir_pool_suspend_async(bad, nullptr)),
+      WEIR_HANDLE_ROW(pool, "pool", weir_pool_resume_async(bad, stream, nullptr)),
+      WEIR_HANDLE_ROW(pool, "pool", weir_pool_is_suspended(bad, &whole)),
+      WEIR_HANDLE_ROW(pool, "pool",
+                      weir_pool_get_suspend_stats(bad, info_out<weir_suspend_stats>())),
       WEIR_HANDLE_ROW(pool, "pool", weir_snapshot_take_pool(bad, handle_out<weir_snapshot>())),
       WEIR_HANDLE_ROW(pool, "pool",
                       weir_shared_allocate(memory, bad, 1, stream, handle_out<weir_shared>())),
@@ -565,6 +600,7 @@ TEST_F(c_arguments, that_are_written_through_must_not_be_null) {
       {"count", [&] { return weir_allocator_get_stats_by_tag(memory, nullptr, 0, nullptr); }},
       {"the array", [&] { return weir_allocator_get_stats_by_tag(memory, nullptr, 1, &number); }},
       {"text", [&] { return weir_allocator_explain(memory, 1, stream, nullptr, 1, &number); }},
+      {"text", [&] { return weir_allocator_describe_address(memory, block, nullptr, 1, &number); }},
       {"most", [&] { return weir_allocator_get_limit(memory, nullptr); }},
       {"callback",
        [&] {
@@ -575,6 +611,13 @@ TEST_F(c_arguments, that_are_written_through_must_not_be_null) {
        [&] { return weir_allocator_on_out_of_memory(memory, reclaim, nullptr, nullptr); }},
       {"name", [&] { return weir_pool_create(memory, nullptr, 0, handle_out<weir_pool>()); }},
       {"pool", [&] { return weir_pool_create(memory, "x", 0, nullptr); }},
+      {"name",
+       [&] {
+         return weir_pool_create_suspendable(memory, nullptr, 0, nullptr, handle_out<weir_pool>());
+       }},
+      {"pool", [&] { return weir_pool_create_suspendable(memory, "x", 0, nullptr, nullptr); }},
+      {"suspended", [&] { return weir_allocator_is_tag_suspended(memory, 0, nullptr); }},
+      {"suspended", [&] { return weir_pool_is_suspended(pool, nullptr); }},
       {"id", [&] { return weir_pool_get_id(pool, nullptr); }},
       {"capture", [&] { return weir_capture_begin(memory, stream, nullptr); }},
       {"notice", [&] { return weir_capture_notice_open(memory, nullptr); }},
@@ -731,6 +774,8 @@ TEST_F(c_arguments, have_only_flags_that_there_are) {
       case 7:
         of_pool.flags = flags;
         return weir_stream_pool_create(runtime, 0, &of_pool, handle_out<weir_stream_pool>());
+      case 8:
+        return weir_pool_create_suspendable(memory, "x", flags, nullptr, handle_out<weir_pool>());
       default:
         of_buffers.flags = flags;
         return weir_buffer_pool_create(&of_buffers, handle_out<weir_buffer_pool>());
@@ -738,8 +783,8 @@ TEST_F(c_arguments, have_only_flags_that_there_are) {
   };
   // The first bit that means nothing, and the last.
   const std::uint32_t first_unknown[] = {1 << 1, 1 << 3, 1 << 2, 1 << 1, 1 << 1,
-                                         1 << 1, 1 << 3, 1 << 4, 1 << 1};
-  for (int row = 0; row < 9; ++row) {
+                                         1 << 1, 1 << 3, 1 << 4, 1 << 2, 1 << 1};
+  for (int row = 0; row < 10; ++row) {
     EXPECT_EQ(said(call(row, first_unknown[row])), "invalid_argument: a flag is unknown") << row;
     EXPECT_EQ(said(call(row, 1U << 31)), "invalid_argument: a flag is unknown") << row;
   }
@@ -798,6 +843,12 @@ TEST_F(c_arguments, are_structures_of_any_version_to_be_filled_in) {
       "stats", [&](auto* info) { return weir_allocator_get_tag_stats(memory, 0, info); });
   expect_to_know_its_version<weir_memory_stats>(
       "info", [&](auto* info) { return weir_pool_get_stats(pool, info); });
+  expect_to_know_its_version<weir_suspend_stats>(
+      "stats", [&](auto* info) { return weir_allocator_get_suspend_stats(memory, info); });
+  expect_to_know_its_version<weir_suspend_stats>(
+      "stats", [&](auto* info) { return weir_allocator_get_tag_suspend_stats(memory, 0, info); });
+  expect_to_know_its_version<weir_suspend_stats>(
+      "stats", [&](auto* info) { return weir_pool_get_suspend_stats(pool, info); });
   expect_to_know_its_version<weir_tag_stats>("the array", [&](auto* info) {
     return weir_allocator_get_stats_by_tag(memory, info, 1, &number);
   });
@@ -861,6 +912,18 @@ TEST_F(c_arguments, are_structures_of_any_version_to_be_read) {
         const weir_error code = weir_buffer_pool_create(settings, &created);
         return code == weir_ok ? weir_buffer_pool_close(created) : code;
       });
+  std::uint32_t tag = 0;
+  ASSERT_OK(weir_tag_named("structures", &tag));
+  expect_to_be_understood<weir_suspendable_options>(
+      WEIR_SUSPENDABLE_OPTIONS_INIT, [&](const auto* settings) {
+        return weir_allocator_declare_suspendable(memory, tag, settings);
+      });
+  expect_to_be_understood<weir_suspend_options>(
+      WEIR_SUSPEND_OPTIONS_INIT,
+      [&](const auto* settings) { return weir_pool_suspend(pool, settings, nullptr); });
+  expect_to_be_understood<weir_resume_options>(WEIR_RESUME_OPTIONS_INIT, [&](const auto* settings) {
+    return weir_pool_resume(pool, settings, nullptr);
+  });
 }
 
 }  // namespace

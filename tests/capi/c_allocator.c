@@ -203,6 +203,10 @@ const char* weir_test_blocks_and_counters(void) {
   REQUIRE_OK(weir_allocator_explain(on.memory, 1u << 30, on.stream, text, sizeof(text), &length));
   REQUIRE(length > 20 && strstr(text, "1 GiB") != NULL);
   REQUIRE_OK(weir_allocator_explain(on.memory, 1u << 30, NULL, NULL, 0, &length));
+  REQUIRE_OK(weir_allocator_describe_address(on.memory, (char*)p + 3, text, sizeof(text), &length));
+  REQUIRE(strstr(text, " is 3 bytes into a live block: 0x") != NULL);
+  REQUIRE(weir_allocator_describe_address(on.memory, &on, NULL, 0, &length) ==
+          weir_error_foreign_pointer);
   REQUIRE(weir_allocator_explain(on.memory, 1, NULL, NULL, 1, &length) ==
           weir_error_invalid_argument);
 
