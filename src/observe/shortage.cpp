@@ -2,6 +2,7 @@
 #include "observe/shortage.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "weir/base/bytes.hpp"
 
@@ -86,6 +87,11 @@ std::string elsewhere_text(const shortage& about) {
   return out + ".";
 }
 
+/// " Of these: trainer (…) holds 5 GiB." where they are known.
+std::string neighbours_text(const shortage& about) {
+  return about.neighbours.empty() ? "" : " Of these: " + holders_of(about.neighbours) + ".";
+}
+
 std::string fragments_text(const shortage& about) {
   std::string out = text(about.free) +
                     " are reserved and in no block, but in pieces, the longest " +
@@ -123,7 +129,21 @@ std::string place_of(const shortage& about) {
   return out;
 }
 
-std::string verdict_of(const shortage& about) {
+std::string holders_of(std::vector<neighbour> neighbours) {
+  std::stable_sort(neighbours.begin(), neighbours.end(),
+                   [](const neighbour& a, const neighbour& b) { return a.held > b.held; });
+  std::string out;
+  for (const neighbour& each : neighbours) {
+    if (!out.empty()) out += ", ";
+    out += each.name + " (process " + std::to_string(each.process) + ", floor " + text(each.floor) +
+           ", priority " + std::to_string(each.priority) + ") holds " + text(each.held);
+  }
+  return out;
+}
+
+namespace {
+
+std::string obstacle_text(const shortage& about) {
   switch (obstacle_of(about)) {
     case obstacle::none:
       return "The request fits.";
@@ -137,7 +157,7 @@ std::string verdict_of(const shortage& about) {
     case obstacle::device:
       return device_text(about);
     case obstacle::elsewhere:
-      return elsewhere_text(about);
+      return elsewhere_text(about) + neighbours_text(about);
     case obstacle::fragments:
       return fragments_text(about);
     case obstacle::driver:
@@ -149,6 +169,16 @@ std::string verdict_of(const shortage& about) {
   return text(about.live) +
          " are live. How much memory the device had is not known, so whether it was full or in "
          "fragments cannot be told.";
+}
+
+}  // namespace
+
+std::string verdict_of(const shortage& about) {
+  std::string out = obstacle_text(about);
+  if (about.checks == 0 || obstacle_of(about) == obstacle::none) return out;
+  return out + " heap_debug takes " + text(about.checks) +
+         " of what is reserved, around blocks and for those that were freed; red_zones takes less "
+         "than guard_pages.";
 }
 
 }  // namespace weir::inline v0::observe

@@ -154,6 +154,23 @@ TEST(shortage, others_may_hold_it) {
             "live here, 400 MiB reserved.");
 }
 
+TEST(shortage, others_are_named_where_they_are_known) {
+  shortage about = sample(500 * mib);
+  about.device_free = 350 * mib;
+  about.live = 49 * mib;
+  about.neighbours = {
+      {.name = "small", .process = 7, .priority = -1, .floor = 0, .held = 24 * mib},
+      {.name = "large", .process = 9, .priority = 2, .floor = 100 * mib, .held = 250 * mib}};
+  EXPECT_EQ(verdict_of(about),
+            "Others than this allocator hold 274 MiB of the device's 1 GiB: have them release 50 "
+            "MiB. Of these: large (process 9, floor 100 MiB, priority 2) holds 250 MiB, small "
+            "(process 7, floor 0 B, priority -1) holds 24 MiB.");
+  EXPECT_EQ(holders_of({}), "");
+  about.limit = 400 * mib;  // they are not what is in the way
+  EXPECT_EQ(obstacle_of(about), obstacle::limit);
+  EXPECT_EQ(verdict_of(about).find("Of these"), std::string::npos);
+}
+
 TEST(shortage, enough_may_be_free_in_pieces) {
   shortage about = sample(80 * mib);
   about.failed = true;

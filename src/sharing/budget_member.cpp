@@ -1,0 +1,436 @@
+// Members of a card's budget.
+#include "sharing/budget_member.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <system_error>
+#include <utility>
+
+namespace weir::inline v0 {
+namespace {
+
+using budget::locked_page;
+using budget::place;
+
+/// What whoever gave way does not take back at once: who asked tries again first.
+constexpr std::chrono::milliseconds regrowth_pause{200};
+/// How often who asked looks for the answer.
+constexpr std::chrono::milliseconds answer_period{1};
+
+std::uint64_t less(std::uint64_t from, std::uint64_t size) { return from - std::min(from, size); }
+
+std::string visible_name(const std::string& wanted) {
+  std::string name = wanted.empty() ? detail::name_of_process(::getpid()) : wanted;
+  if (!wanted.empty()) return name;
+  for (char& each : name)
+    if (each < ' ' || each > '~') each = '?';
+  return name.empty() ? "?" : name;
+}
+
+result<void> check_options(const budget_options& options) {
+  const auto refuse = [](std::string reason) {
+    return error{.code = errc::invalid_argument, .detail = std::move(reason)};
+  };
+  if (options.name.size() >= place{}.name.size()) return refuse("a name of more than 31 letters");
+  for (const char each : options.name)
+    if (each < ' ' || each > '~') return refuse("a name that is not of printable ASCII characters");
+  using std::chrono::hours;
+  using std::chrono::milliseconds;
+  if (options.period < milliseconds{0} || options.period > hours{1})
+    return refuse("a period that is none from 0 ms to an hour");
+  if (options.patience < milliseconds{0} || options.patience > hours{1})
+    return refuse("a patience that is none from 0 ms to an hour");
+  return {};
+}
+
+}  // namespace
+
+// --- From joining to leaving ---------------------------------------------------------------------
+
+budget_member::state::state(caching_allocator& allocator, const budget_options& options)
+    : process_{::getpid()},
+      gpu_{allocator.device()},
+      capacity_{gpu_.total_memory()},
+      memory_{heap::central_heap::of(allocator).weak_from_this()},
+      folder_{options.folder},
+      card_{gpu_.uuid() ? budget::card_name(*gpu_.uuid()) : std::string{}},
+      period_{options.period},
+      patience_{options.patience} {
+  static std::atomic<int> count{0};
+  const detail::process_identity self = detail::own_process();
+  self_.process = self.number;
+  self_.start = self.start;
+  self_.number = ++count;
+  visible_name(options.name).copy(self_.name.data(), self_.name.size() - 1);
+}
+
+budget_member::state::~state() {
+  if (is_forked()) {
+    // The thread never was in this process, and who waited is not there to stop: the condition's
+    // destructor would wait for him.
+    if (thread_.joinable()) thread_.detach();
+    static_cast<void>(stopped_.release());
+  }
+  leave();
+}
+
+bool budget_member::state::is_forked() const noexcept { return ::getpid() != process_; }
+
+result<locked_page> budget_member::state::open(purpose why) const {
+  return locked_page::open(folder_, card_, why, capacity_);
+}
+
+result<void> budget_member::state::start(caching_allocator& allocator, const budget_share& first) {
+  if (card_.empty())
+    return error{.code = errc::not_supported, .detail = "the driver does not say which card it is"};
+  if (self_.start == 0)
+    return error{.code = errc::not_supported, .detail = "/proc does not say when processes began"};
+  const auto memory = memory_.lock();
+  if (memory == nullptr) return errc::closed;
+  WEIR_TRY_VALUE(possible, budget::checked_share(first, capacity_));
+  {
+    const detail::mutex_lock lock{mutex_};
+    share_ = possible;
+  }
+  limit_before_ = memory->limit();
+  WEIR_TRY(open_own());
+  is_member_ = true;
+  {
+    const detail::mutex_lock lock{mutex_};
+    set_limit(*memory, possible.ceiling.count());
+  }
+  // All hold it weakly: it ends when its user is done with it.
+  const auto asks = [weak = weak_from_this()](bytes needed) {
+    const auto member = weak.lock();
+    return member != nullptr && member->ask(needed);
+  };
+  callback_ = allocator.on_out_of_memory(asks);
+  memory->set_neighbours({.list = [weak = weak_from_this()]() -> std::vector<observe::neighbour> {
+                            const auto member = weak.lock();
+                            return member == nullptr ? std::vector<observe::neighbour>{}
+                                                     : member->neighbours();
+                          },
+                          .ask = asks});
+  if (period_.count() == 0) return {};
+  try {
+    thread_ = std::thread{[this] { run(); }};
+  } catch (const std::system_error& refusal) {
+    return error{.code = errc::system,
+                 .detail = std::string{"a member needs a thread: "} + refusal.what()};
+  }
+  return {};
+}
+
+void budget_member::state::leave() noexcept {
+  if (is_forked()) return;
+  {
+    const detail::mutex_lock lock{mutex_};
+    is_stopping_ = true;
+  }
+  stopped_->notify_all();
+  if (thread_.joinable()) thread_.join();
+  if (!std::exchange(is_member_, false)) return;
+  callback_ = {};
+  if (const auto memory = memory_.lock()) {
+    memory->set_neighbours({});
+    const detail::mutex_lock lock{mutex_};
+    if (memory->limit().count() == applied_) static_cast<void>(memory->set_limit(limit_before_));
+  }
+  free_place();
+}
+
+/// Where the page cannot be had, whoever looks after the end of this process does it.
+void budget_member::state::free_place() noexcept {
+  try {
+    auto page = open(purpose::change);
+    if (!page) return;
+    if (const auto index = page->find(self_)) static_cast<void>(page->write(*index, place{}));
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+/// The share is looked up before the page is locked: whoever holds mutex_ may wait for the
+/// allocator, and who holds that may wait for the page.
+result<budget_member::state::own_page> budget_member::state::open_own() {
+  budget_share wanted;
+  {
+    const detail::mutex_lock lock{mutex_};
+    wanted = share_;
+  }
+  WEIR_TRY_VALUE(page, open(purpose::join));
+  if (const auto index = page.find(self_)) return own_page{std::move(page), *index};
+  const auto index = page.find_free();
+  if (!index) {
+    return error{.code = errc::limit_exceeded,
+                 .detail = "all " + std::to_string(budget::most_members) + " places are taken: " +
+                           observe::holders_of(budget::neighbours_of(page.content(), self_))};
+  }
+  WEIR_TRY(page.write_share(*index, self_, wanted));
+  return own_page{std::move(page), *index};
+}
+
+/// A page in trouble is told of once, until it is well again.
+void budget_member::state::run() {
+  bool is_well = true;
+  for (;;) {
+    {
+      detail::mutex_lock lock{mutex_};
+      if (!is_stopping_) stopped_->wait_for(mutex_, period_);
+      if (is_stopping_) return;
+    }
+    if (memory_.expired()) {  // its place must not stay until the user lets go of us
+      free_place();
+      return;
+    }
+    const auto served = serve();
+    if (!served && is_well && served.code() != errc::closed) report_error(served.error());
+    is_well = served.has_value();
+  }
+}
+
+// --- Giving way ----------------------------------------------------------------------------------
+
+void budget_member::state::set_limit(heap::central_heap& memory, std::uint64_t most) {
+  if (applied_ == most) return;
+  if (memory.set_limit(bytes{most})) applied_ = most;
+}
+
+void budget_member::state::follow(heap::central_heap& memory, const place& own) {
+  const detail::mutex_lock lock{mutex_};
+  share_ = budget::row_of(own).share;
+  const bool is_paused = clock::now() < paused_until_;
+  set_limit(memory, is_paused ? std::min(applied_, own.ceiling) : own.ceiling);
+}
+
+void budget_member::state::pause(heap::central_heap& memory, std::uint64_t most) {
+  const detail::mutex_lock lock{mutex_};
+  paused_until_ = clock::now() + regrowth_pause;
+  set_limit(memory, most);
+}
+
+bool budget_member::state::wait_for_pause(heap::central_heap& memory) {
+  detail::mutex_lock lock{mutex_};
+  if (applied_ >= share_.ceiling.count()) return false;
+  while (!is_stopping_ && clock::now() < paused_until_) stopped_->wait_until(mutex_, paused_until_);
+  set_limit(memory, share_.ceiling.count());
+  return true;
+}
+
+result<bytes> budget_member::state::serve() try {
+  if (is_forked()) return detail::fork_error();
+  const detail::mutex_lock serving{serve_mutex_};
+  const auto memory = memory_.lock();
+  if (memory == nullptr) return errc::closed;
+  const std::uint64_t most = capacity_.count();
+  const auto held_now = [&] { return std::min(memory->reserved().count(), most); };
+  const std::uint64_t held = held_now();
+  place own;
+  {
+    WEIR_TRY_VALUE(opened, open_own());
+    own = opened.place();
+    if (own.held != held) {
+      own.held = held;
+      WEIR_TRY(opened.page.write(opened.index, own));
+    }
+  }
+  follow(*memory, own);
+  const std::uint64_t keep = std::min(own.ceiling, std::max(own.floor, less(held, own.asked)));
+  if (own.answered == own.requests && held <= own.ceiling) return bytes{};
+  if (own.asked != 0) pause(*memory, keep);
+  const auto released = held > keep ? memory->shrink(bytes{keep}) : result<bytes>{bytes{}};
+  const std::uint64_t held_after = held_now();
+  {
+    WEIR_TRY_VALUE(opened, open_own());
+    place answer = opened.place();
+    answer.held = held_after;
+    answer.asked = less(answer.asked, own.asked);
+    answer.given += released ? released->count() : 0;
+    answer.answered = std::min(own.requests, answer.requests);
+    WEIR_TRY(opened.page.write(opened.index, answer));
+  }
+  return released;
+} catch (const std::bad_alloc&) {
+  return error{.code = errc::no_host_memory, .detail = "no host memory to look at a budget"};
+}
+
+// --- Asking --------------------------------------------------------------------------------------
+
+bool budget_member::state::ask(bytes needed) try {
+  if (is_forked()) return false;
+  const auto memory = memory_.lock();
+  if (memory == nullptr) return false;
+  if (wait_for_pause(*memory)) return true;
+  const auto deadline = clock::now() + patience_;
+  // Physical memory comes in handles.
+  const std::uint64_t unit = std::max<std::uint64_t>(gpu_.capabilities().granularity.count(), 1);
+  const std::uint64_t whole = (std::min(needed, capacity_).count() + unit - 1) / unit * unit;
+  const bytes held = memory->reserved();
+  std::vector<request> exhausted;  // those who gave less than they were asked for
+  std::uint64_t given = 0;
+  do {
+    // Who else asked may have taken what was given: then there is less than before.
+    const auto info = gpu_.memory_info();
+    const std::uint64_t free = info ? info->free.count() / unit * unit : 0;
+    if (given != 0 && (!info || free >= whole)) break;
+    const std::uint64_t missing = free < whole ? whole - free : whole;
+    auto asked = ask_next(held, bytes{whole}, missing, exhausted, given);
+    if (!asked || asked->empty()) break;
+    given += wait_for(*asked, deadline);
+    for (const request& each : *asked)
+      if (each.given < each.amount) exhausted.push_back(each);
+  } while (clock::now() < deadline);
+  return given != 0;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+/// Those who must give way, the lowest priority first, and among equals who has most to spare.
+/// Dead members' memory is `found`.
+result<std::vector<budget_member::state::request>> budget_member::state::ask_next(
+    bytes held, bytes needed, std::uint64_t missing, const std::vector<request>& exhausted,
+    std::uint64_t& found) {
+  std::vector<request> asked;
+  WEIR_TRY_VALUE(opened, open_own());
+  locked_page& page = opened.page;
+  const place own = opened.place();
+  found += page.taken_back();
+  const std::uint64_t most = page.capacity().count();
+  const std::uint64_t wanted = held.count() > most ? most : held.count() + needed.count();
+  if (wanted > own.ceiling) return asked;
+  const bool is_guaranteed = wanted <= own.floor;
+
+  struct candidate {
+    std::size_t index;
+    std::uint64_t spare;
+    std::int64_t priority;
+  };
+  std::vector<candidate> candidates;
+  for (std::size_t i = 0; i < budget::most_members; ++i) {
+    const place& each = page.content().places[i];
+    if (each.is_free() || i == opened.index) continue;
+    if (!is_guaranteed && each.priority >= own.priority) continue;
+    const bool has_no_more =
+        std::any_of(exhausted.begin(), exhausted.end(),
+                    [&](const request& earlier) { return earlier.member.is(each); });
+    const std::uint64_t spare = less(less(each.held, each.asked), each.floor);
+    if (!has_no_more && spare != 0) candidates.push_back({i, spare, each.priority});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const candidate& a, const candidate& b) {
+                     return a.priority != b.priority ? a.priority < b.priority : a.spare > b.spare;
+                   });
+  asked.reserve(candidates.size());
+  for (const candidate& each : candidates) {
+    if (missing == 0) break;
+    place member = page.content().places[each.index];
+    request one{.member = member, .amount = std::min(each.spare, missing)};
+    member.asked += one.amount;
+    one.number = ++member.requests;
+    WEIR_TRY(page.write(each.index, member));
+    asked.push_back(one);
+    missing -= one.amount;
+  }
+  return asked;
+}
+
+/// Until all have answered or ended, or it takes too long: then the rest is not wanted any more.
+std::uint64_t budget_member::state::wait_for(std::vector<request>& asked,
+                                             clock::time_point deadline) {
+  std::uint64_t given = 0;
+  for (;;) {
+    const bool is_late = clock::now() >= deadline;
+    if (collect(asked, is_late, given) || is_late) return given;
+    std::this_thread::sleep_for(answer_period);  // without the page, which others need to answer
+  }
+}
+
+/// Adds what was given since the last look; true: all have answered.
+bool budget_member::state::collect(std::vector<request>& asked, bool is_late,
+                                   std::uint64_t& given) {
+  auto page = open(is_late ? purpose::change : purpose::look);
+  if (!page) return false;
+  bool is_waiting = false;
+  for (request& each : asked) {
+    if (each.is_over) continue;
+    const auto index = page->find(each.member);
+    if (!index) {  // it left, or ended
+      each.is_over = true;
+      each.given = each.amount;
+      given += each.given;
+      continue;
+    }
+    place now = page->content().places[*index];
+    if (now.answered >= each.number) {
+      each.is_over = true;
+      each.given = less(now.given, each.member.given);
+      given += each.given;
+    } else if (is_late) {
+      now.asked = less(now.asked, each.amount);
+      static_cast<void>(page->write(*index, now));
+    } else {
+      is_waiting = true;
+    }
+  }
+  return !is_waiting;
+}
+
+std::vector<observe::neighbour> budget_member::state::neighbours() const {
+  if (is_forked()) return {};
+  const auto page = open(purpose::look);
+  return page ? budget::neighbours_of(page->content(), self_) : std::vector<observe::neighbour>{};
+}
+
+// --- The share -----------------------------------------------------------------------------------
+
+result<budget_share> budget_member::state::share() {
+  if (is_forked()) return detail::fork_error();
+  WEIR_TRY_VALUE(page, open(purpose::look));
+  const auto index = page.find(self_);
+  if (!index) return error{.code = errc::not_found, .detail = "its place is gone from the page"};
+  return budget::row_of(page.content().places[*index]).share;
+}
+
+result<void> budget_member::state::set_share(const budget_share& share) {
+  if (is_forked()) return detail::fork_error();
+  const auto memory = memory_.lock();
+  if (memory == nullptr) return errc::closed;
+  place own;
+  {
+    WEIR_TRY_VALUE(opened, open_own());
+    WEIR_TRY(opened.page.write_share(opened.index, opened.place(), share));
+    own = opened.place();
+  }
+  follow(*memory, own);
+  return {};
+}
+
+// --- What the user sees --------------------------------------------------------------------------
+
+budget_member::budget_member(std::shared_ptr<state> shared) noexcept : state_{std::move(shared)} {}
+
+budget_member::~budget_member() { state_->leave(); }
+
+result<std::unique_ptr<budget_member>> budget_member::join(caching_allocator& allocator,
+                                                           const budget_options& options) try {
+  WEIR_TRY(check_options(options));
+  // Of a handle that was moved from there is nothing to ask.
+  if (const auto known = allocator.size_of(nullptr);
+      !known && (known.code() == errc::moved_from || known.code() == errc::closed))
+    return known.error();
+  auto shared = std::make_shared<state>(allocator, options);
+  WEIR_TRY(shared->start(allocator, options.share));
+  return std::unique_ptr<budget_member>{new budget_member{std::move(shared)}};
+} catch (const std::bad_alloc&) {
+  return error{.code = errc::no_host_memory, .detail = "no host memory for a member of a budget"};
+}
+
+result<budget_share> budget_member::share() const { return state_->share(); }
+result<void> budget_member::set_share(const budget_share& share) const {
+  return state_->set_share(share);
+}
+result<bytes> budget_member::serve() const { return state_->serve(); }
+
+}  // namespace weir::inline v0

@@ -1,0 +1,111 @@
+// One allocator's part in its card's budget: asking, giving way, following a changed share.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "heap/central_heap.hpp"
+#include "sharing/budget_page.hpp"
+#include "weir/share/budget.hpp"
+
+namespace weir::inline v0 {
+
+/// Shared by the user's object and by the allocator's callback, which outlives it by a call at
+/// most. The page's lock is never held while the allocator is called, nor a mutex while another
+/// process is waited for.
+class budget_member::state : public std::enable_shared_from_this<state> {
+ public:
+  state(caching_allocator& allocator, const budget_options& options);
+  ~state();
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+
+  [[nodiscard]] result<void> start(caching_allocator& allocator, const budget_share& first);
+  /// Ends the part. Twice does no harm.
+  void leave() noexcept;
+
+  [[nodiscard]] result<budget_share> share();
+  [[nodiscard]] result<void> set_share(const budget_share& share);
+  [[nodiscard]] result<bytes> serve() WEIR_EXCLUDES(serve_mutex_);
+  /// Of a request or resume that finds no memory: whether others gave way, or it may be tried
+  /// again.
+  [[nodiscard]] bool ask(bytes needed);
+
+ private:
+  using clock = std::chrono::steady_clock;
+  using purpose = budget::locked_page::purpose;
+  /// Somebody who was asked.
+  struct request {
+    budget::place member;  // as it was just before
+    std::uint64_t amount = 0;
+    std::uint64_t number = 0;
+    std::uint64_t given = 0;
+    bool is_over = false;
+  };
+
+  struct own_page {
+    budget::locked_page page;
+    std::size_t index = 0;
+
+    [[nodiscard]] const budget::place& place() const noexcept {
+      return page.content().places[index];
+    }
+  };
+
+  [[nodiscard]] bool is_forked() const noexcept;
+  [[nodiscard]] result<budget::locked_page> open(purpose why) const;
+  /// The page with our place, which is taken anew where somebody removed the page.
+  [[nodiscard]] result<own_page> open_own() WEIR_EXCLUDES(mutex_);
+  void free_place() noexcept;
+  void run();
+
+  // Giving way.
+  void follow(heap::central_heap& memory, const budget::place& own) WEIR_EXCLUDES(mutex_);
+  void pause(heap::central_heap& memory, std::uint64_t most) WEIR_EXCLUDES(mutex_);
+  /// Whether a pause was in the way, which is over now.
+  [[nodiscard]] bool wait_for_pause(heap::central_heap& memory) WEIR_EXCLUDES(mutex_);
+  void set_limit(heap::central_heap& memory, std::uint64_t most) WEIR_REQUIRES(mutex_);
+
+  // Asking.
+  [[nodiscard]] result<std::vector<request>> ask_next(bytes held, bytes needed,
+                                                      std::uint64_t missing,
+                                                      const std::vector<request>& exhausted,
+                                                      std::uint64_t& found);
+  [[nodiscard]] std::uint64_t wait_for(std::vector<request>& asked, clock::time_point deadline);
+  [[nodiscard]] bool collect(std::vector<request>& asked, bool is_late, std::uint64_t& given);
+  [[nodiscard]] std::vector<observe::neighbour> neighbours() const;
+
+  const pid_t process_;
+  const weir::device gpu_;
+  const bytes capacity_;  // known when the device may be gone, too
+  const std::weak_ptr<heap::central_heap> memory_;
+  const std::string folder_;
+  const std::string card_;
+  const std::chrono::milliseconds period_;
+  const std::chrono::milliseconds patience_;
+  budget::place self_;  // who we are; fixed by the constructor
+  callback_registration callback_;
+  bytes limit_before_{};
+  bool is_member_ = false;
+
+  detail::mutex serve_mutex_;  // one at a time gives way
+
+  mutable detail::mutex mutex_;
+  budget_share share_ WEIR_GUARDED_BY(mutex_);  // as last seen
+  std::uint64_t applied_ WEIR_GUARDED_BY(mutex_) = 0;
+  clock::time_point paused_until_ WEIR_GUARDED_BY(mutex_){};
+  bool is_stopping_ WEIR_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<std::condition_variable_any> stopped_ =
+      std::make_unique<std::condition_variable_any>();
+  std::thread thread_;
+};
+
+}  // namespace weir::inline v0
