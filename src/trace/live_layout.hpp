@@ -24,7 +24,7 @@
 namespace weir::inline v0::trace::live {
 
 constexpr std::array<char, 8> page_magic = {'w', 'e', 'i', 'r', 'l', 'i', 'v', 'e'};
-constexpr std::uint32_t page_version = 4;
+constexpr std::uint32_t page_version = 6;
 constexpr std::size_t most_rows = 32;
 
 struct tag_row {
@@ -46,6 +46,9 @@ struct content {
   std::int64_t period = 0;
   std::uint64_t device_total = 0;
   std::uint64_t device = 0;
+  std::array<std::uint8_t, 16> uuid{};  // all 0: the driver does not say
+  std::uint64_t start = 0;              // of the process
+  std::uint64_t processes = 0;          // among which its number is unique; 0: unknown
   std::uint64_t tags = 0;
   std::uint64_t streams = 0;
   memory_stats stats;

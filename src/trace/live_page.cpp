@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/process.hpp"
 #include "heap/central_heap.hpp"
 #include "trace/live_layout.hpp"
+#include "trace/live_leftovers.hpp"
 
 namespace weir::inline v0 {
 namespace {
@@ -19,6 +21,7 @@ content take_content(heap::central_heap& memory, device gpu) {
   content summary;
   summary.device = static_cast<std::uint64_t>(gpu.id().number());
   summary.device_total = gpu.total_memory().count();
+  summary.uuid = gpu.uuid().value_or(std::array<std::uint8_t, 16>{});
 
   auto tags = memory.stats_by_tag();
   std::stable_sort(tags.begin(), tags.end(), [](const tag_stats& a, const tag_stats& b) {
@@ -82,6 +85,7 @@ class live_page::publisher {
 
   result<void> start() {
     static std::atomic<int> count{0};
+    remove_leftovers();
     path_ = path_of(process_, ++count);
     ::unlink(path_.c_str());  // of a process that had our number and crashed
     const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
@@ -121,6 +125,8 @@ class live_page::publisher {
       fresh.answered = request;
       fresh.time = began;
       fresh.period = period_.count();
+      fresh.start = start_;
+      fresh.processes = processes_;
       write(**mapped_, fresh);
     } catch (const std::bad_alloc&) {
       // The page stays as it is; the next update may find memory again.
@@ -155,6 +161,8 @@ class live_page::publisher {
   static constexpr std::int64_t longest_pause = 10'000'000'000;  // however slow a snapshot is
 
   const pid_t process_ = ::getpid();
+  const std::uint64_t start_ = detail::own_process().start;
+  const std::uint64_t processes_ = detail::process_namespace();
   std::weak_ptr<heap::central_heap> memory_;
   const device gpu_;
   const std::chrono::nanoseconds period_;

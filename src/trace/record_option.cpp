@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "heap/allocator_created.hpp"
+#include "sharing/budget_option.hpp"
 #include "trace/live_option.hpp"
 #include "weir/trace/recorder.hpp"
 
@@ -80,6 +81,7 @@ const char* variable(const char* name) noexcept {
 /// environment names must not stop a program that knows nothing of it.
 result<void> heap::allocator_created(caching_allocator& allocator,
                                      const allocator_options& settings) try {
+  WEIR_TRY(budget::join_if_enabled(allocator, settings));
   WEIR_TRY(trace::publish_if_enabled(allocator, settings));
   if (settings.record != "off")
     return process_recorders::get().record(allocator, settings.record, settings.record_stacks);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fuzz_input.hpp"
+#include "sharing/budget_page.hpp"
 #include "trace/live_layout.hpp"
 #include "weir/device/virtual_memory.hpp"
 #include "weir/trace/live_page.hpp"
@@ -85,7 +86,10 @@ bool same(const byte_gauge& a, const byte_gauge& b) {
 
 /// Whether the view shows that content.
 bool shows(const live_view& view, const content& written) {
-  if (view.process != ::getpid() || view.device != static_cast<int>(written.device) ||
+  const std::string card =
+      written.uuid == decltype(written.uuid){} ? "" : budget::card_name(written.uuid);
+  if (view.process != ::getpid() || view.card != card ||
+      view.device != static_cast<int>(written.device) ||
       view.device_total != bytes{written.device_total} || view.updates != written.updates ||
       std::memcmp(&view.stats, &written.stats, sizeof(view.stats)) != 0 ||
       view.tags.size() != written.tags || view.streams.size() != written.streams)

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/process.hpp"
 #include "support/no_threads.hpp"
 #include "support/sanitizers.hpp"
 #include "support/small_machine.hpp"
@@ -52,6 +53,60 @@ class live_page_tests : public ::testing::Test {
     return "stream " + std::to_string(queue.id().number()) + ", " + rest;
   }
 };
+
+TEST_F(live_page_tests, of_all_processes_are_those_that_run) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto own = [] {
+    live_listing found = read_all_live_pages();
+    std::erase_if(found.views, [](const live_view& each) { return each.process != ::getpid(); });
+    std::erase_if(found.refused, [](const error& each) {
+      return each.detail.find(live::name_of(::getpid())) == std::string::npos;
+    });
+    return found;
+  };
+  EXPECT_EQ(own().views.size(), 0u);
+  const auto first = live_page::publish(memory).value();
+  const auto second = live_page::publish(memory).value();
+  live_listing found = own();
+  ASSERT_EQ(found.views.size(), 2u);
+  EXPECT_EQ(found.refused.size(), 0u);
+  EXPECT_EQ(found.views[0].card, "GPU-77656972-2d73-696d-0000-000000000000");
+  EXPECT_EQ(to_string(found),
+            "2 live pages\n" + to_string(found.views[0]) + "\n" + to_string(found.views[1]));
+
+  // A page that a process of the same number left behind.
+  live::content of_another = content_of(*first);
+  of_another.start += 1;
+  {
+    const int file = ::open(first->path().c_str(), O_RDWR | O_CLOEXEC);
+    const live::mapped_page mapped{file, PROT_READ | PROT_WRITE};
+    ::close(file);
+    live::write(*mapped, of_another);
+  }
+  EXPECT_EQ(own().views.size(), 1u);
+
+  const std::string garbled = live::path_of(::getpid(), 1000);
+  const int file = ::open(garbled.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  EXPECT_EQ(own().refused.size(), 0u) << "its process is about to make it";
+  ASSERT_EQ(::ftruncate(file, sizeof(live::page)), 0);
+  EXPECT_EQ(own().refused.size(), 0u) << "the magic comes last";
+  ASSERT_EQ(::pwrite(file, "x", 1, offsetof(live::page, magic)), 1);
+  ::close(file);
+  found = own();
+  EXPECT_EQ(found.views.size(), 1u);
+  ASSERT_EQ(found.refused.size(), 1u);
+  EXPECT_EQ(found.refused.front().detail, garbled + ": is no live page");
+  EXPECT_THAT(to_string(found), HasSubstr("\nrefused invalid_argument: "));
+
+  // What a process of the same number left is not this one's, whoever wrote it.
+  constexpr timespec long_ago{.tv_sec = 1'000'000'000, .tv_nsec = 0};
+  const timespec times[]{long_ago, long_ago};
+  ASSERT_EQ(::utimensat(AT_FDCWD, garbled.c_str(), times, 0), 0);
+  found = own();
+  EXPECT_EQ(found.views.size(), 1u);
+  EXPECT_EQ(found.refused.size(), 0u);
+  ::unlink(garbled.c_str());
+}
 
 TEST_F(live_page_tests, show_what_the_allocator_holds_by_tag_and_stream) {
   auto memory = caching_allocator::create(gpu_).value();
@@ -507,6 +562,19 @@ TEST_F(strange_page_tests, that_are_none_are_refused) {
   EXPECT_THAT(read(), HasSubstr("system: " + path));
 }
 
+TEST_F(strange_page_tests, that_are_cut_while_they_are_read_are_refused) {
+  live::content old = young(5);
+  old.time -= 2 * second;
+  old.period = second;  // the answer is waited for two seconds
+  live::page& source = page("1", old);
+  std::thread cutter{[&] {
+    while (source.requests.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    EXPECT_EQ(0, ::truncate(files_[0].c_str(), 0));
+  }};
+  EXPECT_EQ("invalid_argument: " + files_[0] + ": is no live page", read());
+  cutter.join();
+}
+
 TEST_F(strange_page_tests, of_another_version_are_refused) {
   live::page& source = page("1", young());
   const auto refusal = "bad_version: " + files_[0] + ": was written by another weir";
@@ -524,6 +592,50 @@ TEST_F(strange_page_tests, whose_writer_died_in_the_middle_are_left_out) {
   page("2", young(2)).sequence.fetch_add(1);
   page("3", young(3));
   EXPECT_EQ("1 3 ", read());
+}
+
+TEST_F(strange_page_tests, that_a_crash_left_behind_are_removed) {
+  // The magic last: programs that run beside this remove such pages, too.
+  const auto make = [&](const std::string& number, std::uint64_t processes,
+                        std::uint32_t version = live::page_version, int unfinished = 0) {
+    live::page& fresh = page(number, young());
+    fresh.magic = {};
+    live::content shown = young();
+    shown.processes = processes;
+    live::write(fresh, shown);
+    fresh.version = version;
+    fresh.sequence.fetch_add(static_cast<std::uint64_t>(unfinished));
+    fresh.magic = live::page_magic;
+  };
+  const std::uint64_t ours = detail::process_namespace();
+  ASSERT_NE(ours, 0u);
+  make("1", ours);
+  make("2", ours + 1);  // of a container, say: who runs there is not known
+  make("3", 0);
+  make("4", ours, live::page_version + 1);
+  make("5", ours, live::page_version, 1);  // it died while it wrote
+  make("6", ours);
+  const auto left = [&] {
+    std::vector<std::string> numbers;
+    for (const std::string& each : files_)
+      if (std::filesystem::exists(each)) numbers.push_back(each.substr(each.rfind('.') + 1));
+    return numbers;
+  };
+  static_cast<void>(read_all_live_pages());
+  EXPECT_THAT(left(), ElementsAre("2", "3", "4", "5"));
+}
+
+TEST_F(live_page_tests, take_the_place_of_what_a_crash_left_behind) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto page = live_page::publish(memory).value();
+  const live::content shown = content_of(*page);
+  EXPECT_EQ(shown.processes, detail::process_namespace());
+  // As a process left it whose number nobody has.
+  const std::string left = live::path_of(1'000'000'000 + ::getpid(), 1);
+  std::filesystem::copy_file(page->path(), left);
+  const auto next = live_page::publish(memory).value();
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(page->path())) << "its process runs";
 }
 
 TEST_F(strange_page_tests, with_more_rows_than_there_are_are_refused) {

@@ -1,4 +1,4 @@
-// weir top: the counters of a running process's allocators, again and again.
+// weir top: the counters of a running process's allocators, or of all processes, again and again.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "top.hpp"
 #include "traces.hpp"
 #include "weir/base/version.hpp"
 #include "weir/trace/live_page.hpp"
@@ -20,23 +21,20 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view subcommand = "top";
-
-constexpr const char* explanation =
+constexpr const char* top_explanation =
     "The process publishes what it holds where it was started with WEIR_LIVE=on, has the option\n"
     "live on, or makes a weir::live_page.\n"
     "\n"
+    "Without PID all processes of this user that do, and those that share a card (weir budget),\n"
+    "are shown, a line each: what is live, what is reserved, the share, and how it went.\n"
+    "RESERVED is green within the floor of the share, yellow above it, and red while others\n"
+    "wait for some of it; NO_COLOR turns that off.\n"
+    "\n"
     "Exit codes:\n"
     "  0   it was shown, until the process ended or the user had enough\n"
+    "  1   the same with --once, but for pages that cannot be read\n"
     "  2   the process is not there, or publishes nothing\n"
     "  64  the command line could not be understood";
-
-struct arguments {
-  int process = 0;
-  double seconds = 1;
-  bool once = false;
-  std::string format = "table";
-};
 
 void write_table(std::string& text, const live_view& view) {
   const auto out = std::back_inserter(text);
@@ -115,7 +113,7 @@ std::string to_json(const std::vector<live_view>& views) {
 
 bool process_exists(int process) { return ::kill(process, 0) == 0 || errno == EPERM; }
 
-int run(const arguments& args) {
+int run_top(const top_arguments& args) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   bool shown = false;
   while (true) {
@@ -123,8 +121,8 @@ int run(const arguments& args) {
     const auto views = read_live_pages(args.process);
     if (!views || !is_running) {
       if (shown) return 0;  // it ended
-      print_error(subcommand, is_running ? views.error().detail
-                                         : fmt::format("there is no process {}", args.process));
+      print_error(top_subcommand, is_running ? views.error().detail
+                                             : fmt::format("there is no process {}", args.process));
       return failed;
     }
     std::string text;
@@ -146,24 +144,32 @@ int run(const arguments& args) {
 }  // namespace
 
 void add_top(CLI::App& application, int& exit_code) {
-  auto* const top = application.add_subcommand(
-      "top", "Show what the allocators of a running process hold, by tag and stream");
-  const auto args = std::make_shared<arguments>();
-  top->add_option("process", args->process, "The process's number")
+  auto* const top =
+      application.add_subcommand("top", "Show what the allocators of running processes hold");
+  const auto args = std::make_shared<top_arguments>();
+  top->add_option("process", args->process, "One process, by tag and stream (else all)")
       ->type_name("PID")
-      ->required()
       ->check(at_least(1));
   top->add_option("--seconds", args->seconds, "The time between two updates")
       ->type_name("S")
       ->check(between(0.05, 3600.0))
       ->capture_default_str();
   top->add_flag("--once", args->once, "Show them once");
+  top->add_option("--sort", args->sort, "Of all processes: reserved, live, pid or name")
+      ->type_name("ORDER")
+      ->check(CLI::Validator{CLI::IsMember({"reserved", "live", "pid", "name"})}.description(""))
+      ->capture_default_str();
+  top->add_option("--folder", args->folder,
+                  "Where the pages of budgets are (else /dev/shm/weir.budget.UID)")
+      ->type_name("FOLDER");
   top->add_option("--format", args->format, "table or json")
       ->type_name("FORMAT")
       ->check(CLI::Validator{CLI::IsMember({"table", "json"})}.description(""))
       ->capture_default_str();
-  top->footer(explanation);
-  top->callback([args, &exit_code] { exit_code = run(*args); });
+  top->footer(top_explanation);
+  top->callback([args, &exit_code] {
+    exit_code = args->process == 0 ? show_all_processes(*args) : run_top(*args);
+  });
 }
 
 }  // namespace weir::command

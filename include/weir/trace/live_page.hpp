@@ -13,6 +13,7 @@
 
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/base/bytes.hpp"
+#include "weir/base/error.hpp"
 #include "weir/base/export.hpp"
 #include "weir/base/print.hpp"
 #include "weir/base/result.hpp"
@@ -67,6 +68,7 @@ struct live_stream {
 struct live_view {
   int process = 0;
   int device = 0;
+  std::string card{};  ///< the device's UUID, "GPU-…"; empty where the driver does not say
   bytes device_total{};
   std::uint64_t updates = 0;  ///< how often the page was written
   memory_stats stats;
@@ -79,6 +81,18 @@ struct live_view {
 /// not_found: it has none; invalid_argument: a file of that name is no such page; bad_version:
 /// another weir wrote it.
 [[nodiscard]] WEIR_API result<std::vector<live_view>> read_live_pages(int process);
+
+struct live_listing {
+  std::vector<live_view> views{};  ///< by process, and in the order in which it published them
+  std::vector<error> refused{};    ///< files that look like live pages and are none, and why
+};
+
+/// The pages of all running processes of this user. One that does not answer for 100 ms is shown as
+/// it was last. Pages that processes left behind when they crashed are removed; so they are where
+/// another is published.
+[[nodiscard]] WEIR_API live_listing read_all_live_pages();
+/// The views by their words, and the errors of files that were refused.
+[[nodiscard]] WEIR_API std::string to_string(const live_listing& listing);
 
 /// "name weights, requested 3 MiB (peak 4 MiB), blocks 2", "stream 7, live 3 MiB, bound 0 B".
 [[nodiscard]] WEIR_API std::string to_string(const live_tag& tag);
