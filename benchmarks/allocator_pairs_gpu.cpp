@@ -63,6 +63,23 @@ class through_weir {
   stream stream_;
 };
 
+/// The same with an allocator of its own whose blocks are checked.
+template <debug_checks Checks>
+class through_checks {
+ public:
+  explicit through_checks(gpu& target)
+      : memory_{caching_allocator::create(target.device, {.debug = Checks}).value()},
+        stream_{stream::create(target.device).value()} {}
+
+  void* allocate(std::uint64_t size) { return memory_.allocate(bytes{size}, stream_ref{stream_}); }
+  void free(void* pointer) { memory_.deallocate(pointer, stream_ref{stream_}); }
+  [[nodiscard]] static bool failed() { return false; }
+
+ private:
+  caching_allocator memory_;
+  stream stream_;
+};
+
 /// The same through cuMemAllocAsync and cuMemFreeAsync.
 class through_driver {
  public:
@@ -167,6 +184,13 @@ void sizes_of_pairs(benchmark::internal::Benchmark* each) {
 }
 BENCHMARK_TEMPLATE(pair, through_weir)->Apply(sizes_of_pairs);
 BENCHMARK_TEMPLATE(pair, through_driver)->Apply(sizes_of_pairs);
+
+void sizes_of_checked_pairs(benchmark::internal::Benchmark* each) {
+  for (const std::int64_t size : {1000, 64 << 10, 16 << 20}) each->Arg(size);
+  each->ArgName("bytes")->MinTime(0.05);
+}
+BENCHMARK_TEMPLATE(pair, through_checks<debug_checks::red_zones>)->Apply(sizes_of_checked_pairs);
+BENCHMARK_TEMPLATE(pair, through_checks<debug_checks::guard_pages>)->Apply(sizes_of_checked_pairs);
 
 BENCHMARK_TEMPLATE(random_sizes, through_weir)->ArgName("live")->Arg(1000)->MinTime(0.2);
 BENCHMARK_TEMPLATE(random_sizes, through_driver)->ArgName("live")->Arg(1000)->MinTime(0.2);

@@ -64,6 +64,7 @@
 #include "weir/resource/stream_allocator.hpp"
 #include "weir/resource/synchronous_resource.hpp"
 #include "weir/resource/tracking_resource.hpp"
+#include "weir/share/budget.hpp"
 #include "weir/share/channel.hpp"
 #include "weir/share/session.hpp"
 #include "weir/share/ticket.hpp"

@@ -55,6 +55,13 @@ constexpr std::array<spelled<crossing_rule>, 2> choices<crossing_rule>{{
     {"declared_uses", crossing_rule::declared_uses},
 }};
 
+template <>
+constexpr std::array<spelled<debug_checks>, 3> choices<debug_checks>{{
+    {"off", debug_checks::off},
+    {"red_zones", debug_checks::red_zones},
+    {"guard_pages", debug_checks::guard_pages},
+}};
+
 template <class T>
 concept choice = std::is_enum_v<T>;
 
@@ -284,6 +291,7 @@ std::string to_string(runtime_choice choice) { return text_of<runtime_choice>::w
 std::string to_string(sim_progress progress) { return text_of<sim_progress>::write(progress); }
 std::string to_string(placement_policy policy) { return text_of<placement_policy>::write(policy); }
 std::string to_string(crossing_rule rule) { return text_of<crossing_rule>::write(rule); }
+std::string to_string(debug_checks checks) { return text_of<debug_checks>::write(checks); }
 
 result<void> set(options& target, std::string_view name, std::string_view value) {
 #define WEIR_OPTION(member, type, initial, values, unit, environment, meaning) \

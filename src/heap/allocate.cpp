@@ -20,7 +20,8 @@ result<request> make_request(bytes size, bytes alignment) {
   if (units > most_units) return error{.code = errc::size_overflow, .requested = size};
   return request{.units = static_cast<std::uint32_t>(units),
                  .alignment = static_cast<std::uint32_t>(
-                     alignment.count() <= unit ? 1 : alignment.count() / unit)};
+                     alignment.count() <= unit ? 1 : alignment.count() / unit),
+                 .waste = static_cast<std::uint32_t>(units * unit - size.count())};
 }
 
 }  // namespace
@@ -102,6 +103,8 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   complete.stream = slot;
   order_.add_request(slot);
   const order::named_stream named{order_, slot};
+  // What waits for a later call; its trouble is not that of the request.
+  if (checks_ != debug_checks::off) static_cast<void>(inspect_freed(driver));
   WEIR_TRY_VALUE(chosen, route(to.from));
   if (!capturing && (captures_.any_declared() || detect_captures_)) {
     WEIR_TRY(driver.entered());

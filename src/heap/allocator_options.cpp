@@ -17,10 +17,13 @@ allocator_options allocator_options::from(const options& source) {
           .detect_captures = source.heap_detect_captures,
           .debug_unmap = source.heap_debug_unmap,
           .debug_stacks = source.heap_debug_stacks,
+          .debug = source.heap_debug,
+          .debug_quarantine = source.heap_debug_quarantine,
           .exportable = source.heap_exportable,
           .record = source.record,
           .record_stacks = source.record_stacks,
-          .live = source.live};
+          .live = source.live,
+          .budget = source.budget};
 }
 
 std::string to_string(const allocator_options& choices) {
@@ -34,17 +37,30 @@ std::string to_string(const allocator_options& choices) {
                        .heap_detect_captures = choices.detect_captures,
                        .heap_debug_unmap = choices.debug_unmap,
                        .heap_debug_stacks = choices.debug_stacks,
+                       .heap_debug = choices.debug,
+                       .heap_debug_quarantine = choices.debug_quarantine,
                        .heap_exportable = choices.exportable,
                        .record = choices.record,
                        .record_stacks = choices.record_stacks,
-                       .live = choices.live};
-  constexpr std::array<std::string_view, 14> names{"heap_policy",        "heap_limit",
-                                                   "heap_limit_percent", "heap_thread_cache",
-                                                   "heap_crossing",      "heap_unannounced_ends",
-                                                   "heap_queued_waits",  "heap_detect_captures",
-                                                   "heap_debug_unmap",   "heap_debug_stacks",
-                                                   "heap_exportable",    "record",
-                                                   "record_stacks",      "live"};
+                       .live = choices.live,
+                       .budget = choices.budget};
+  constexpr std::array<std::string_view, 17> names{"heap_policy",
+                                                   "heap_limit",
+                                                   "heap_limit_percent",
+                                                   "heap_thread_cache",
+                                                   "heap_crossing",
+                                                   "heap_unannounced_ends",
+                                                   "heap_queued_waits",
+                                                   "heap_detect_captures",
+                                                   "heap_debug_unmap",
+                                                   "heap_debug_stacks",
+                                                   "heap_debug",
+                                                   "heap_debug_quarantine",
+                                                   "heap_exportable",
+                                                   "record",
+                                                   "record_stacks",
+                                                   "live",
+                                                   "budget"};
   constexpr std::string_view prefix = "heap_";
   std::string text;
   for (const std::string_view name : names) {

@@ -145,6 +145,11 @@ result<block_info> caching_allocator::block_at(const void* pointer) const {
   return heap_->block_at(pointer);
 }
 
+result<std::string> caching_allocator::describe_address(const void* pointer) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->describe_address(pointer);
+}
+
 result<block_handles> caching_allocator::handles_under(const void* pointer) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->handles_under(pointer);
@@ -190,6 +195,10 @@ result<bytes> caching_allocator::trim(bytes keep) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->trim(keep);
 }
+result<bytes> caching_allocator::shrink(bytes keep) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->shrink(keep);
+}
 result<bytes> caching_allocator::empty_cache(pool_id pool) const {
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->empty_cache(pool);
@@ -217,13 +226,31 @@ result<suspend_outcome> caching_allocator::suspend(const suspend_options& option
   if (heap_ == nullptr) return errc::moved_from;
   return heap_->suspend(heap::central_heap::all_pools{}, options);
 }
-result<resume_outcome> caching_allocator::resume(weir::tag of) const {
+result<resume_outcome> caching_allocator::resume(weir::tag of,
+                                                 const resume_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->resume(of);
+  return heap_->resume(of, options);
 }
-result<resume_outcome> caching_allocator::resume() const {
+result<resume_outcome> caching_allocator::resume(const resume_options& options) const {
   if (heap_ == nullptr) return errc::moved_from;
-  return heap_->resume(heap::central_heap::all_pools{});
+  return heap_->resume(heap::central_heap::all_pools{}, options);
+}
+result<void> caching_allocator::suspend_async(weir::tag of, const suspend_options& options) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->suspend_async(of, options);
+}
+result<void> caching_allocator::suspend_async(const suspend_options& options) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->suspend_async(heap::central_heap::all_pools{}, options);
+}
+result<resume_outcome> caching_allocator::resume_async(weir::tag of,
+                                                       const stream_ref& stream) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->resume_async(of, stream);
+}
+result<resume_outcome> caching_allocator::resume_async(const stream_ref& stream) const {
+  if (heap_ == nullptr) return errc::moved_from;
+  return heap_->resume_async(heap::central_heap::all_pools{}, stream);
 }
 bool caching_allocator::is_suspended(weir::tag of) const {
   if (heap_ == nullptr) return false;

@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "observe/tool_regions.hpp"
+
 namespace weir::inline v0::heap {
 namespace {
 
@@ -67,6 +69,10 @@ result<std::shared_ptr<central_heap>> central_heap::create(weir::device device,
                  .detail = able.posix_descriptors ? "memory of classic policies is not exportable"
                                                   : "the device cannot export memory"};
   }
+  if (options.debug != debug_checks::off && !able.virtual_memory) {
+    return error{.code = errc::not_supported,
+                 .detail = "the device has no virtual memory, which heap_debug needs"};
+  }
   asymmetric_barrier::prepare();
   forget_caches_in_children();
   auto heap = std::make_shared<central_heap>(device, options);
@@ -94,7 +100,13 @@ std::uint64_t initial_limit(weir::device device, const allocator_options& option
 }
 
 std::uint64_t cache_size(const allocator_options& options) {
-  return is_classic(options.policy) ? 0 : options.thread_cache.count();
+  const bool has_none = is_classic(options.policy) || options.debug != debug_checks::off;
+  return has_none ? 0 : options.thread_cache.count();
+}
+
+/// Under heap_debug a use that nobody declared is to be found, not to be covered.
+crossing_rule crossing_of(const allocator_options& options) {
+  return options.debug != debug_checks::off ? crossing_rule::declared_uses : options.crossing;
 }
 
 }  // namespace
@@ -103,12 +115,14 @@ central_heap::central_heap(weir::device device, const allocator_options& options
     : serial_{next_serial.fetch_add(1, std::memory_order_relaxed)},
       device_{device},
       policy_{options.policy},
+      checks_{options.debug},
+      quarantine_{options.debug_quarantine},
       exportable_{options.exportable},
       detect_captures_{options.detect_captures},
       home_{detail::device_state::keep(device)},
       limit_{initial_limit(device, options)},
       caches_{cache_size(options)},
-      order_{device, {options.crossing, options.unannounced_ends, options.detect_captures}},
+      order_{device, {crossing_of(options), options.unannounced_ends, options.detect_captures}},
       placement_{.device = device,
                  .blocks = blocks_,
                  .order = order_,
@@ -120,15 +134,29 @@ central_heap::central_heap(weir::device device, const allocator_options& options
   pools_.push_back(std::make_unique<pool_state>());
   pools_.front()->holders = 1;
   if (detect_captures_) caches_.set_reason(thread_cache::capturing, true);
-  if (options.debug_stacks) {
+  placement_.damaged = this;
+  if (options.debug_stacks || checks_ != debug_checks::off) {
     history_ = std::make_unique<observe::block_history>();
     observers_.add(*history_);
-    update_observers();
   }
+  // compute-sanitizer takes no memory that is mapped, and the classic policy's is not.
+  if (checks_ != debug_checks::off || policy_ == placement_policy::classic) {
+    tool_regions_ = observe::tool_regions::create();
+    if (tool_regions_ != nullptr) observers_.add(*tool_regions_);
+  }
+  if (home_->make_block_watch) {
+    block_watch_ = home_->make_block_watch();
+    observers_.add(*block_watch_);
+  }
+  update_observers();
 }
 
 central_heap::~central_heap() {
-  if (home_->forked()) return;
+  if (home_->forked()) {
+    // Their threads are the parent's: nobody can join them, and they must not be destroyed.
+    if (!queued_.empty()) static_cast<void>(new std::list<queued_move>{std::move(queued_)});
+    return;
+  }
   detail::report_failure(close());
 }
 
@@ -144,7 +172,7 @@ result<void> central_heap::close() {
   detail::mutex_lock lock{mutex_};
   if (closed_.exchange(true)) return {};
   moved_.notify_all();  // whoever waits for memory to come back
-  while (moving_ != 0) moved_.wait(mutex_);
+  end_carriers();
   {
     const thread_caches::stop stopped{caches_, own_cache()};
     caches_.set_reason(thread_cache::closed, true);

@@ -27,6 +27,7 @@
 //             |  slow_free              recorded streams, private pools     free.cpp
 //   mutex_    |    free_locked                                              free.cpp
 //   mutex_    |      free_recorded      waits for the recorded streams      free.cpp
+//   mutex_    |      free_checked       waits, and inspects (heap_debug)    checked_free.cpp
 //   mutex_    |      free_to_store      stamped with the open epoch         free.cpp
 //   mutex_    |        backing_store::free                                  placement/arena.cpp
 //
@@ -52,9 +53,12 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -73,6 +77,7 @@
 #include "heap/thread_cache.hpp"
 #include "heap/vocabulary.hpp"
 #include "observe/block_history.hpp"
+#include "observe/misuse.hpp"
 #include "observe/shortage.hpp"
 #include "order/driver_access.hpp"
 #include "order/pending_frees.hpp"
@@ -97,7 +102,8 @@ struct allocation_stream {};
 /// what is public. After close(), and in a forked child, no call touches anything.
 class central_heap final : public std::enable_shared_from_this<central_heap>,
                            private detail::stream_listener,
-                           private reclaimer {
+                           private reclaimer,
+                           private placement::damage_sink {
  public:
   [[nodiscard]] static result<std::shared_ptr<central_heap>> create(
       weir::device device, const allocator_options& options);
@@ -148,6 +154,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   // --- Trimming, limits, callbacks, observers: trim.cpp, limits.cpp, observers.cpp --------------
 
   result<bytes> trim(bytes keep) WEIR_EXCLUDES(mutex_);
+  result<bytes> shrink(bytes keep) WEIR_EXCLUDES(mutex_);
   result<bytes> empty_cache() WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bytes> empty_cache(pool_id id) WEIR_EXCLUDES(mutex_);
   result<void> release_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
@@ -194,7 +201,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<void> keep_with(const graph_claim& claim, driver::CUgraph graph)
       WEIR_EXCLUDES(mutex_);
 
-  // --- Suspended memory: suspend.cpp ------------------------------------------------------------
+  // --- Suspended memory: suspend.cpp, suspend_async.cpp
+  // ------------------------------------------------
 
   struct all_pools {};
   using pool_selection = std::variant<all_pools, tag, pool_id>;
@@ -203,7 +211,12 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_EXCLUDES(mutex_);
   result<suspend_outcome> suspend(const pool_selection& which, const suspend_options& options)
       WEIR_EXCLUDES(mutex_);
-  result<resume_outcome> resume(const pool_selection& which) WEIR_EXCLUDES(mutex_);
+  result<resume_outcome> resume(const pool_selection& which, const resume_options& options)
+      WEIR_EXCLUDES(mutex_);
+  result<void> suspend_async(const pool_selection& which, const suspend_options& options)
+      WEIR_EXCLUDES(mutex_);
+  result<resume_outcome> resume_async(const pool_selection& which, const stream_ref& stream)
+      WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bool> is_suspended(const pool_selection& which) WEIR_EXCLUDES(mutex_);
   result<void> reserve_backup(bytes size, host_memory_kind kind);
   result<bytes> trim_backup();
@@ -211,6 +224,16 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   // --- Inspection: snapshot.cpp, report.cpp -----------------------------------------------------
 
   [[nodiscard]] memory_stats stats() WEIR_EXCLUDES(mutex_);
+  /// What stats() counts as reserved, for the price of the lock.
+  [[nodiscard]] bytes reserved() WEIR_EXCLUDES(mutex_);
+  /// The other processes on the device. `list` is for reports, and called with the heap's lock: it
+  /// must not call the heap. `ask` asks them to give way to memory that is being resumed, without
+  /// the lock, and says whether they did; requests ask by a callback.
+  struct neighbourhood {
+    std::function<std::vector<observe::neighbour>()> list{};
+    std::function<bool(bytes)> ask{};
+  };
+  void set_neighbours(neighbourhood known) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] memory_stats stats(tag tag) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] memory_stats stats(pool_id id) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<tag_stats> stats_by_tag() WEIR_EXCLUDES(mutex_);
@@ -220,6 +243,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] pool_snapshot snapshot(pool_id id) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bytes> size_of(const void* pointer) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<block_info> block_at(const void* pointer) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<std::string> describe_address(const void* pointer) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] memory_report explain(bytes size, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
   /// How the latest requests went. For who knows that no other thread is inside: reading it takes
   /// no lock, or it would count itself.
@@ -310,6 +334,22 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                          bytes expected) WEIR_REQUIRES(mutex_);
   void free_recorded(block_index index, stream_slot slot, driver_access& driver) noexcept
       WEIR_REQUIRES(mutex_);
+
+  // --- checked_free.cpp: blocks of stores that inspect them --------------------------------------
+
+  /// A free whose caller waits to learn whether the block was damaged.
+  struct awaited_free {
+    std::uint64_t address = 0;
+    std::optional<error> damaged{};
+  };
+  /// Lets go of the lock while it waits for the streams that were declared.
+  [[nodiscard]] result<void> free_checked(block_index index, stream_slot slot,
+                                          driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_for(const std::vector<stamp>& declared, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
+  /// Has the stores look at what was freed and is not in use any more.
+  result<void> inspect_freed(driver_access& driver) WEIR_REQUIRES(mutex_);
+  void on_damage(const placement::damage& found) noexcept override WEIR_UNCHECKED_LOCKING;
   /// Puts a freed block, counted as freed, into the cache; false: there is no place for it.
   [[nodiscard]] bool keep(thread_cache& cache, block_index index, stream_slot slot,
                           stream_id id) noexcept WEIR_REQUIRES(mutex_);
@@ -320,6 +360,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   [[nodiscard]] error why_not_live(std::uint64_t address) WEIR_REQUIRES(mutex_);
   [[nodiscard]] error freed_already(const block& block) const WEIR_REQUIRES(mutex_);
+  [[nodiscard]] observe::accused_block accused_near(const placement::nearest_block& block) const;
   /// Of an allocator that ends with live blocks: what they are.
   [[nodiscard]] error leak() WEIR_REQUIRES(mutex_);
   [[nodiscard]] std::string life_of(std::uint64_t address) const;
@@ -334,8 +375,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     std::uint64_t registration = 0;
   };
   /// Waits for all work of the devices that have these rights: any of it may use live blocks. One
-  /// that is lost does none.
-  [[nodiscard]] result<void> wait_for_devices(const std::vector<vmm::access>& rights) const
+  /// that is lost does none. Of this device for what the event is behind, if there is one.
+  [[nodiscard]] result<void> wait_for_devices(const std::vector<vmm::access>& rights,
+                                              const event* own_work = nullptr) const
       WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> record_foreign_stream(void* pointer, const stream_ref& stream)
       WEIR_EXCLUDES(mutex_);
@@ -439,14 +481,39 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     bool stays_away = false;
   };
   using moving_pools = std::vector<moving_pool>;
+  /// Pools that go or come together, and what that needs. One of queued_ has a carrier, a thread
+  /// that waits for the device and does the rest; it is joined when it is done, or by close().
+  struct queued_move {
+    moving_pools pools{};  // none once they are where they belong
+    suspend_options options{};
+    std::vector<vmm::access> rights{};
+    std::unique_ptr<backup_copies> copies{};
+    std::optional<event> behind{};  // all work of before; nothing: the whole context is waited for
+    std::uint64_t pledged = 0;      // by a return
+    bool begun = false;             // the work of before is done, and the memory is being read
+    bool committed = false;         // it cannot be taken back any more
+    bool taken_back = false;
+    bool done = false;  // the carrier does not touch the heap again
+    std::thread carrier{};
+  };
 
   /// The pool of a tag that was declared suspendable; null if it was not.
   [[nodiscard]] pool_state* pool_of(tag tag) const noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] bool is_meant(const pool_state& pool, const pool_selection& which) noexcept
       WEIR_REQUIRES(mutex_);
-  /// The pools, none of which is on its way.
-  [[nodiscard]] result<std::vector<pool_state*>> select(const pool_selection& which)
+  [[nodiscard]] result<std::vector<pool_state*>> meant_by(const pool_selection& which)
       WEIR_REQUIRES(mutex_);
+  /// The pools, when none of them is one to wait for.
+  [[nodiscard]] result<std::vector<pool_state*>> select(const pool_selection& which,
+                                                        bool (*is_awaited)(const pool_state&))
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<std::vector<pool_state*>> select_to_resume(const pool_selection& which)
+      WEIR_REQUIRES(mutex_);
+  /// Those that have something to suspend; what cannot be goes into the outcome.
+  [[nodiscard]] static result<std::vector<pool_state*>> choose(
+      const std::vector<pool_state*>& meant, const pool_selection& which, suspend_outcome& outcome);
+  [[nodiscard]] result<void> nobody_captures(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] static result<void> check_options(const suspend_options& options);
   [[nodiscard]] static result<void> may_suspend(const pool_state& pool);
   /// Until the pool is resident, or why it stays away. May let go of the lock.
   [[nodiscard]] result<void> await_residence(pool_state& pool) WEIR_REQUIRES(mutex_);
@@ -469,13 +536,23 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<suspend_outcome> suspend_pools(const std::vector<pool_state*>& chosen,
                                                       const suspend_options& options)
       WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<resume_outcome> resume_pools(const std::vector<pool_state*>& chosen)
+  [[nodiscard]] result<suspend_outcome> carry_out(queued_move& move, driver_access& driver)
       WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<resume_outcome> resume_pools(const std::vector<pool_state*>& chosen,
+                                                    const resume_options& options,
+                                                    const stream_ref* ahead_of = nullptr)
+      WEIR_REQUIRES(mutex_);
+  void arrive(queued_move& move, bool came) noexcept WEIR_REQUIRES(mutex_);
+  /// Waits if another pool is on its way out.
+  [[nodiscard]] bool await_leaving(const pool_state* asking) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> fit_under_limit(const moving_pools& moves, std::uint64_t needed,
                                              driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> make_room(const moving_pools& moves, std::uint64_t needed,
                                        driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> evict_for(const pool_state& asking, driver_access& driver)
+  [[nodiscard]] result<bool> ask_neighbours(const moving_pools& moves, std::uint64_t needed)
+      WEIR_REQUIRES(mutex_);
+  /// `asking` is null where nothing of this allocator asks.
+  [[nodiscard]] result<bool> evict_for(const pool_state* asking, driver_access& driver)
       WEIR_REQUIRES(mutex_);
 
   [[nodiscard]] static result<void> plan_suspend(moving_pools& moves);
@@ -485,13 +562,26 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] static result<void> unmap_all(moving_pools& moves,
                                               const std::vector<vmm::access>& rights,
                                               const context_scope& bound) noexcept;
-  [[nodiscard]] result<void> bring_back(moving_pools& moves, const std::vector<vmm::access>& rights,
-                                        backup_copies& copies, resume_outcome& outcome)
+  [[nodiscard]] bool commit(queued_move& move) WEIR_EXCLUDES(mutex_);
+  [[nodiscard]] result<void> bring_back(queued_move& move, const resume_options& options,
+                                        const stream_ref* ahead_of, resume_outcome& outcome)
       WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<void> fill(placement::suspended_place& place, const moving_pool& of,
                                   const moving_pools& moves, const std::vector<vmm::access>& rights,
                                   driver_access& driver) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] error why_not_resumed(error reason, std::uint64_t needed) WEIR_REQUIRES(mutex_);
+
+  // --- suspend_async.cpp ------------------------------------------------------------------------
+
+  /// Calls off suspensions of these pools that are not committed; whether there was one.
+  bool take_back(const pool_selection& which) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool start_carrier(queued_move& move) noexcept WEIR_REQUIRES(mutex_);
+  void carry(queued_move& move) noexcept WEIR_EXCLUDES(mutex_);
+  // These let go of the lock for the long part.
+  [[nodiscard]] result<void> finish_suspension(queued_move& move) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> finish_return(queued_move& move) noexcept WEIR_REQUIRES(mutex_);
+  void end_carriers() noexcept WEIR_REQUIRES(mutex_);
+  void join_carriers() noexcept WEIR_EXCLUDES(mutex_);
 
   // --- limits.cpp -------------------------------------------------------------------------------
 
@@ -516,6 +606,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] bool may_release(const pool_state& pool) const noexcept override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_down_to(std::uint64_t keep, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
+  /// The same with what threads hold and what streams have completed by now.
+  [[nodiscard]] result<bytes> release_cached(bytes keep, driver_access& driver)
       WEIR_REQUIRES(mutex_);
   void update_capture_reason() noexcept WEIR_REQUIRES(mutex_);
 
@@ -548,6 +641,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   block_store blocks_;
 
   const placement_policy policy_;
+  const debug_checks checks_;
+  const bytes quarantine_;
   const bool exportable_;
   const bool detect_captures_;
   stream_id legacy_stream_{};  // fixed in create()
@@ -555,6 +650,12 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   std::atomic<bool> closed_{false};
   std::atomic<std::uint64_t> limit_;
   thread_caches caches_;
+
+  // Observers of its own, fixed at creation; null: there is none. They outlive the pools, which
+  // tell them of their end.
+  std::unique_ptr<observe::block_history> history_;  // what was told of blocks, for misuse
+  std::unique_ptr<event_sink> tool_regions_;         // for a tool that watches the process
+  std::unique_ptr<event_sink> block_watch_;          // the device's
 
   mutable detail::mutex mutex_;
   search_trail trail_ WEIR_GUARDED_BY(mutex_);
@@ -569,7 +670,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   std::uint32_t next_pool_ WEIR_GUARDED_BY(mutex_) = 1;
   std::unordered_map<std::uint64_t, std::shared_ptr<out_of_memory_callback>> callbacks_
       WEIR_GUARDED_BY(mutex_);
+  std::vector<awaited_free*> awaited_frees_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;
+  neighbourhood neighbours_ WEIR_GUARDED_BY(mutex_);          // empty: nobody knows any
   stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
   /// A request that could not be met, and what would have to change for it to be met.
   struct failure_record {
@@ -592,14 +695,14 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// By tag number: the pool of a tag that was declared suspendable.
   std::vector<pool_id> tag_pools_ WEIR_GUARDED_BY(mutex_);
   std::size_t moving_ WEIR_GUARDED_BY(mutex_) = 0;  // pools on their way
-  std::condition_variable_any moved_;               // one of them arrived, or the heap is closed
+  std::list<queued_move> queued_ WEIR_GUARDED_BY(mutex_);
+  std::condition_variable_any moved_;  // one of them arrived, or the heap is closed
   backup_memory pinned_backup_;
   backup_memory pageable_backup_;
   std::vector<std::unique_ptr<backup_copies>> idle_copies_ WEIR_GUARDED_BY(mutex_);
   bool ever_suspended_ WEIR_GUARDED_BY(mutex_) = false;
   /// A pool that nobody holds lost its last block.
   bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<observe::block_history> history_;  // fixed at creation; null: nobody remembers
 };
 
 }  // namespace weir::inline v0::heap

@@ -68,7 +68,10 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   }
   const std::uint64_t requested = block.size() - block.out.waste;
   pool_of(block).memory->prepare_free(slot);
-  if (block.recorded) pending_.prepare(index);  // may throw; from here on nothing fails
+  const bool is_checked = pool_of(block).memory->inspects();
+  if (block.recorded || is_checked) pending_.prepare(index);
+  if (is_checked) awaited_frees_.reserve(awaited_frees_.size() + 1);
+  // These may throw; from here on nothing fails.
   result<void> outcome;
   if (expected != any_size && expected.count() != requested) {
     outcome = error{.code = errc::invalid_argument,
@@ -78,6 +81,10 @@ result<void> central_heap::free_locked(void* pointer, const identified_stream* s
   emit(memory_event_kind::deallocate, block, order_.id(slot), block.account);
   if (const thread_cache* const own = own_cache()) raise_peaks(*own);  // it was live until now
   accounts_.freed(block.account, requested, block.size());
+  if (is_checked) {
+    auto checked = free_checked(index, slot, driver);
+    return checked ? outcome : checked;
+  }
   if (block.recorded) {
     free_recorded(index, slot, driver);
     return outcome;
@@ -152,7 +159,9 @@ void central_heap::free_to_store(block_index index, stamp freed) noexcept {
   --from.blocks;
   if (from.where == residence::suspended) [[unlikely]]
     drop_saved(from, block.address, block.end());
-  if (from.keeps_to_streams()) {
+  if (from.memory->inspects()) {
+    // Nobody is given it again.
+  } else if (from.keeps_to_streams()) {
     freed = order_.now(freed.stream);  // a stamp that is passed already would untie it
   } else if (order_.add_freed(freed.stream, block.size(), least_shared,
                               std::max(4 * least_shared, placement_.reserved / 256))) {

@@ -74,10 +74,22 @@ result<suspend_outcome> memory_pool::suspend(const suspend_options& options) con
   return owner->suspend(state_->id(), options);
 }
 
-result<resume_outcome> memory_pool::resume() const {
+result<resume_outcome> memory_pool::resume(const resume_options& options) const {
   const auto owner = owner_of(state_);
   if (owner == nullptr) return gone(state_);
-  return owner->resume(state_->id());
+  return owner->resume(state_->id(), options);
+}
+
+result<void> memory_pool::suspend_async(const suspend_options& options) const {
+  const auto owner = owner_of(state_);
+  if (owner == nullptr) return gone(state_);
+  return owner->suspend_async(state_->id(), options);
+}
+
+result<resume_outcome> memory_pool::resume_async(const stream_ref& stream) const {
+  const auto owner = owner_of(state_);
+  if (owner == nullptr) return gone(state_);
+  return owner->resume_async(state_->id(), stream);
 }
 
 bool memory_pool::is_suspended() const {

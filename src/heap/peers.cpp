@@ -49,8 +49,9 @@ result<void> central_heap::enable_peer(weir::device peer) try {
   return no_host_memory();
 }
 
-result<void> central_heap::wait_for_devices(const std::vector<vmm::access>& rights) const {
-  WEIR_TRY(device_.synchronize());
+result<void> central_heap::wait_for_devices(const std::vector<vmm::access>& rights,
+                                            const event* own_work) const {
+  WEIR_TRY(own_work == nullptr ? device_.synchronize() : own_work->synchronize());
   for (const vmm::access& each : rights) {
     WEIR_TRY_VALUE(reaching, home_->owner->device(device_id{each.location.id}));
     if (reaching == device_) continue;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "heap/central_heap.hpp"
+#include "observe/misuse.hpp"
 #include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
@@ -181,7 +182,15 @@ result<block_handles> central_heap::handles_under(const void* pointer,
   WEIR_TRY(usable());
   WEIR_TRY_VALUE(index, find_live(pointer));
   pool_state& home = pool_of(blocks_[index]);
-  if (of && home.id != *of) return errc::foreign_pointer;
+  if (of && home.id != *of) {
+    const block& other = blocks_[index];
+    return error{
+        .code = errc::foreign_pointer,
+        .detail = "of another pool: " + observe::words_of({.address = other.address,
+                                                           .size = bytes{other.size()},
+                                                           .tag = accounts_.tag_of(other.account),
+                                                           .stream = order_.id(other.stream)})};
+  }
   if (!home.exportable && (of || !exportable_)) {
     return error{.code = errc::not_supported, .detail = "the memory is not exportable"};
   }

@@ -51,6 +51,8 @@ struct pool_state {
   std::vector<stamp> guards;
 
   residence where = residence::resident;
+  bool queued = false;      // while it is on its way: a thread of the heap's carries that on
+  bool taken_back = false;  // … and the suspension was called off: the memory stays
   std::optional<suspendable_options> suspendable;  // it is meant to be suspended
   bool handles_seen = false;  // somebody was told its handles, and may have mapped them elsewhere
   // While it is suspended:
@@ -64,6 +66,10 @@ struct pool_state {
   }
   [[nodiscard]] bool is_moving() const noexcept {
     return where == residence::suspending || where == residence::resuming;
+  }
+  /// Whether it will be suspended once the work of before is done.
+  [[nodiscard]] bool is_leaving() const noexcept {
+    return where == residence::suspending && queued && !taken_back;
   }
   /// Whether captured graphs know its addresses.
   [[nodiscard]] bool of_graphs() const noexcept { return of_capture || retains; }

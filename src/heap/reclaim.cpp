@@ -12,6 +12,12 @@ namespace {
 /// Set while this thread runs callbacks: requests from inside do not call them again.
 constinit thread_local bool in_callbacks = false;
 
+/// Whether the blocks of a pool can lie apart and go when they are freed: not where graphs use them
+/// again, where others give the memory, or where it is to be suspended.
+bool is_checked(const pool_state& pool) noexcept {
+  return !pool.of_graphs() && !pool.segments && !pool.suspendable;
+}
+
 }  // namespace
 
 result<account_number> central_heap::prepare(pool_state& pool, driver_access& driver) {
@@ -28,8 +34,11 @@ result<account_number> central_heap::prepare(pool_state& pool, driver_access& dr
                               .moves = !pool.retains,
                               .segments = pool.segments,
                               .splits = pool.splits,
+                              .of_graphs = pool.of_graphs(),
                               .suspendable = pool.suspendable.has_value(),
-                              .source = pool.source};
+                              .source = pool.source,
+                              .checks = is_checked(pool) ? checks_ : debug_checks::off,
+                              .quarantine = quarantine_};
     WEIR_TRY_VALUE(store, make_backing_store(placement_, pool.id, traits, driver.enter()));
     pool.memory = std::move(store);
   }
@@ -74,6 +83,7 @@ bool central_heap::queues_waits() const noexcept { return placement_.queues_wait
 result<bool> central_heap::take_pending_behind_waits(const request& wanted, const pool_state& pool,
                                                      driver_access& driver) {
   // The smallest that is large enough.
+  if (pool.memory->inspects()) return false;  // it gives nothing again
   const auto& waiting = pending_.all();
   std::size_t best = waiting.size();
   for (std::size_t i = 0; i < waiting.size(); ++i) {

@@ -1,6 +1,7 @@
 // Why a request could not be met, in figures and in words.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "heap/central_heap.hpp"
 
@@ -58,8 +59,10 @@ observe::shortage central_heap::shortage_of(bytes size, tag tag, stream_slot slo
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
     if (each->id == pool_id{}) about.longest = each->memory->longest_fit(slot);
-    if (may_release(*each)) continue;
+    const bool is_checked = each->memory->inspects();
+    if (may_release(*each) && !is_checked) continue;
     const std::uint64_t kept = each->memory->reserved() - each->memory->handed_out();
+    if (is_checked) about.checks += kept;
     about.free -= std::min(about.free, kept);
   }
   return about;
@@ -70,11 +73,18 @@ std::optional<std::uint64_t> central_heap::device_free() const {
   return asked ? std::optional{asked->free.count()} : std::nullopt;
 }
 
+void central_heap::set_neighbours(neighbourhood known) {
+  if (home_->forked()) return;
+  const detail::mutex_lock lock{mutex_};
+  std::swap(neighbours_, known);
+}
+
 error central_heap::no_room(errc code, bytes size, tag tag, stream_slot slot) {
   last_failure_ = {size, slot, accounts_.total().frees, placement_.reserved_limit};
   observe::shortage about = shortage_of(size, tag, slot);
   about.failed = true;
   if (code != errc::limit_exceeded) about.device_free = device_free();
+  if (about.device_free && neighbours_.list) about.neighbours = neighbours_.list();
   return {.code = code,
           .requested = size,
           .detail = observe::place_of(about) + ": " + observe::verdict_of(about)};
@@ -91,6 +101,7 @@ memory_report central_heap::report(bytes size, stream_slot slot) {
   about.device_total = placement_.device.total_memory();
   observe::shortage missing = shortage_of(size, about.tag, slot);
   missing.device_free = device_free();
+  if (neighbours_.list) missing.neighbours = neighbours_.list();
   missing.failed = last_failure_ ==
                    failure_record{size, slot, accounts_.total().frees, placement_.reserved_limit};
   if (missing.device_free) {

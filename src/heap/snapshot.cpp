@@ -56,6 +56,12 @@ memory_stats central_heap::totals() const noexcept {
   return sums;
 }
 
+bytes central_heap::reserved() {
+  if (home_->forked()) return {};
+  const detail::mutex_lock lock{mutex_};
+  return bytes{placement_.reserved};
+}
+
 memory_stats central_heap::pool_totals(const pool_state& of) const noexcept {
   memory_stats sums;
   if (const heap::ledger* const ledger = accounts_.of(of.id); ledger != nullptr) ledger->fill(sums);

@@ -32,9 +32,49 @@ result<bytes> central_heap::trim(bytes keep) try {
   if (captures_.ended()) sweep_graphs();
   driver_access driver{placement_.device};
   WEIR_TRY(driver.entered());
+  return release_cached(keep, driver);
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<bytes> central_heap::release_cached(bytes keep, driver_access& driver) {
   flush_caches();
   WEIR_TRY(poll_streams(driver, no_stream));
   return release_down_to(keep.count(), driver);
+}
+
+/// What is cheap first: cached memory, then the same after the work that may use it is done, then
+/// memory that comes back.
+result<bytes> central_heap::shrink(bytes keep) try {
+  WEIR_TRY(usable());
+  const detail::mutex_lock lock{mutex_};
+  WEIR_TRY(usable());
+  if (captures_.ended()) sweep_graphs();
+  driver_access driver{placement_.device};
+  WEIR_TRY(driver.entered());
+  const std::uint64_t before = placement_.reserved;
+  const auto released = [&] {
+    mutex_.assert_held();
+    return bytes{before - std::min(before, placement_.reserved)};
+  };
+  WEIR_TRY(release_cached(keep, driver));
+  if (placement_.reserved <= keep.count()) return released();
+  WEIR_TRY_VALUE(capturing, any_capturing(driver));
+  if (capturing) return released();  // its work cannot be waited for
+  const std::vector<vmm::access> rights = placement_.rights;
+  mutex_.unlock();
+  const auto waited = wait_for_devices(rights);
+  mutex_.lock();
+  WEIR_TRY(usable());
+  WEIR_TRY(waited);
+  WEIR_TRY(release_cached(keep, driver));
+  while (placement_.reserved > keep.count()) {
+    WEIR_TRY(usable());
+    if (await_leaving(nullptr)) continue;
+    WEIR_TRY_VALUE(evicted, evict_for(nullptr, driver));
+    if (!evicted) break;
+  }
+  return released();
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }

@@ -1,6 +1,7 @@
 // The lives of blocks.
 #include "observe/block_history.hpp"
 
+#include <iterator>
 #include <utility>
 
 #include "base/call_stack.hpp"
@@ -68,6 +69,15 @@ std::string block_history::life_of(std::uint64_t address) const {
     append(text, found.freed_at);
   }
   return text;
+}
+
+block_history::range block_history::block_over(std::uint64_t address) const noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto above = lives_.upper_bound(address);
+  if (above == lives_.begin()) return {};
+  const auto& [start, life] = *std::prev(above);
+  if (address - start >= life.size) return {};
+  return {start, life.size, life.is_freed};
 }
 
 }  // namespace weir::inline v0::observe

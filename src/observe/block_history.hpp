@@ -24,6 +24,14 @@ class block_history final : public event_sink {
   /// was none.
   [[nodiscard]] std::string life_of(std::uint64_t address) const;
 
+  /// The latest block whose bytes the address is one of; of size 0 if there was none.
+  struct range {
+    std::uint64_t address = 0;
+    std::uint64_t size = 0;
+    bool is_freed = false;
+  };
+  [[nodiscard]] range block_over(std::uint64_t address) const noexcept;
+
  private:
   using stack = std::vector<void*>;
   struct life {

@@ -2,6 +2,7 @@
 #include "placement/backing_store.hpp"
 
 #include "placement/arena.hpp"
+#include "placement/guarded_store.hpp"
 #include "placement/torch_segments.hpp"
 
 namespace weir::inline v0::placement {
@@ -9,6 +10,13 @@ namespace weir::inline v0::placement {
 result<std::unique_ptr<backing_store>> make_backing_store(placement_context& shared, pool_id pool,
                                                           const store_traits& traits,
                                                           const context_scope& bound) {
+  if (traits.checks != debug_checks::off) {
+    return guarded_store::create(shared, pool,
+                                 {.shares_memory = traits.checks == debug_checks::red_zones,
+                                  .exportable = traits.exportable,
+                                  .quarantine = traits.quarantine.count()},
+                                 bound);
+  }
   if (traits.segments) {
     const auto& can = shared.device.capabilities();
     const bool mapped = traits.source == nullptr && can.virtual_memory &&
@@ -28,6 +36,7 @@ result<std::unique_ptr<backing_store>> make_backing_store(placement_context& sha
   }
   growth_rules rules = growth_rules::of(traits.policy);
   rules.moves = rules.moves && traits.moves;
+  rules.resumes_free = traits.of_graphs;
   if (traits.suspendable) rules = rules.for_suspension();
   if (traits.one_slot_handles) {
     rules.largest_handle = 0;

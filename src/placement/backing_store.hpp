@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "order/stream_order.hpp"
@@ -19,6 +21,28 @@
 #include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::placement {
+
+/// Bytes that were written though nobody had them: in a red zone, or in a block after its free.
+struct damage {
+  std::uint64_t block = 0;  // its address
+  std::uint64_t requested = 0;
+  std::uint64_t first = 0;  // address of the first such byte
+  std::uint64_t last = 0;   // and of the last
+  std::uint64_t count = 0;  // of damaged bytes, which need not lie side by side
+  std::uint8_t expected = 0;
+  std::array<std::uint8_t, 8> seen{};  // from the first on
+  std::uint8_t seen_count = 0;
+  bool after_free = false;  // the block had been freed, and was sound then
+};
+
+/// Is told of damage as it is found, with the heap's lock held.
+class damage_sink {
+ public:
+  virtual void on_damage(const damage& found) noexcept = 0;
+
+ protected:
+  ~damage_sink() = default;
+};
 
 /// What all stores of an allocator share.
 struct placement_context {
@@ -46,6 +70,7 @@ struct placement_context {
 
   /// Null: nobody listens.
   event_sink* observer = nullptr;
+  damage_sink* damaged = nullptr;
 
   void emit(memory_event event) const noexcept {
     if (observer == nullptr) return;
@@ -98,8 +123,17 @@ struct request {
   /// Where memory is short: whether a handle that is wholly free may be used for a small block,
   /// which keeps it from being moved and released as long as it lives.
   bool may_pin = false;
+  /// How much less than its units the user asked for; of interest to stores that check blocks.
+  std::uint32_t waste = 0;
 
   friend bool operator==(const request&, const request&) = default;
+};
+
+/// The block that an address belongs to: it lies in it, or beside it in bytes that are no block's.
+struct nearest_block {
+  std::uint64_t address = 0;
+  std::uint64_t requested = 0;
+  bool is_live = false;
 };
 
 /// Memory of one pool: free runs, and the physical memory under them.
@@ -157,6 +191,20 @@ class backing_store {
   /// Gives everything back, whatever it is used for: the store ends. The first error is returned;
   /// all is attempted.
   virtual result<void> close(const context_scope& bound) = 0;
+
+  // --- Stores that check their blocks: see guarded_store.hpp
+  // -----------------------------------------
+
+  /// Whether freed blocks have to be inspected before their memory goes.
+  [[nodiscard]] virtual bool inspects() const noexcept { return false; }
+  /// Looks at blocks that were freed and whose stamps are completed, tells of damage, and lets
+  /// their memory go. After an error the rest waits for the next call.
+  [[nodiscard]] virtual result<void> inspect(const context_scope& /*bound*/) { return {}; }
+  /// Of such a store, live or freed: the block there, as long as its addresses are nobody else's.
+  [[nodiscard]] virtual std::optional<nearest_block> block_near(
+      std::uint64_t /*address*/) const noexcept {
+    return {};
+  }
 
   // --- Suspended stores: see suspension.hpp ------------------------------------------------------
   //
@@ -231,9 +279,14 @@ struct store_traits {
   bool moves = true;      // false: where a handle is mapped it stays, whatever the policy
   bool segments = false;  // PyTorch's fixed ones, whatever the policy
   bool splits = true;     // of segments: whether they are divided
+  /// Captured graphs write to what is free here, too: when it is resumed all of it comes back.
+  bool of_graphs = false;
   /// It will be suspended and resumed, which costs by the handle: they are large.
   bool suspendable = false;
   std::shared_ptr<segment_source> source{};  // of segments; null: the driver
+  /// Blocks lie apart and are checked, whatever the policy.
+  debug_checks checks = debug_checks::off;
+  bytes quarantine{};  // addresses that stay unmapped after the free of a checked block
 };
 
 /// The store of the policy; an arena if that alone has the traits. The driver is asked for

@@ -37,6 +37,8 @@ struct growth_rules {
   /// … and up to (1 + headroom) times it where moving would take more handles than growing.
   double headroom = 0.04;
   bool moves = true;
+  /// What is free comes back with the rest when the memory is resumed.
+  bool resumes_free = false;
 
   [[nodiscard]] static constexpr growth_rules of(placement_policy policy) noexcept {
     constexpr std::uint64_t mib = std::uint64_t{1} << 20;

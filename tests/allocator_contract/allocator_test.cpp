@@ -1,6 +1,7 @@
 // Opening an allocator on the machine under test, writing and verifying, judging.
 #include "allocator_contract/allocator_test.hpp"
 
+#include <cstdlib>
 #include <utility>
 
 #include "allocator_contract/pieces.hpp"
@@ -100,8 +101,16 @@ void allocator_test::TearDown() {
   for (const auto& story : machine->take_hazards()) ADD_FAILURE() << story;
 }
 
+debug_checks checks_under_test() {
+  options chosen;
+  const char* const variable = std::getenv("WEIR_CONTRACT_DEBUG");
+  if (variable != nullptr) set(chosen, "heap_debug", variable).value();
+  return chosen.heap_debug;
+}
+
 void allocator_test::reopen(allocator_options settings) {
   settings.policy = policy();
+  settings.debug = checks_under_test();
   if (memory_) {
     EXPECT_TRUE(memory_->close());
   }

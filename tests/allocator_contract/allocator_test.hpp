@@ -116,6 +116,9 @@ class allocator_test : public ::testing::TestWithParam<std::tuple<placement_poli
   std::atomic<word> next_value_{1};
 };
 
+/// What WEIR_CONTRACT_DEBUG names: the suite's allocators have it as their heap_debug.
+[[nodiscard]] debug_checks checks_under_test();
+
 [[nodiscard]] std::string policy_name(placement_policy policy);
 
 /// The error's code, or nothing where there was none.

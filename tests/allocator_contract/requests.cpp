@@ -32,8 +32,10 @@ TEST_P(requests, blocks_of_every_size_are_apart_and_come_back) {
     }
     expect_snapshot();
   }
-  EXPECT_EQ(memory().stats().reserved.peak, reserved)
-      << "the second round fits where the first was";
+  if (checks_under_test() == debug_checks::off) {
+    EXPECT_EQ(memory().stats().reserved.peak, reserved)
+        << "the second round fits where the first was";
+  }
 }
 
 TEST_P(requests, a_size_that_comes_again_costs_no_driver_call_for_memory) {

@@ -173,6 +173,10 @@ TEST(options, with_choices_take_and_write_each_of_them) {
       "heap_crossing", &options::heap_crossing,
       std::map<std::string, crossing_rule>{{"all_work", crossing_rule::all_work},
                                            {"declared_uses", crossing_rule::declared_uses}});
+  expect_both_ways("heap_debug", &options::heap_debug,
+                   std::map<std::string, debug_checks>{{"off", debug_checks::off},
+                                                       {"red_zones", debug_checks::red_zones},
+                                                       {"guard_pages", debug_checks::guard_pages}});
   // A number that is no choice is shown as it is, and refused when it is read back.
   EXPECT_EQ(to_string(static_cast<runtime_choice>(7)), "7");
   EXPECT_EQ(refusal("runtime", "7"), "runtime: \"7\" is none of auto, cuda, sim");
@@ -234,8 +238,8 @@ TEST(options, are_written_exactly_and_shortly) {
       "sim_mode=seeded,sim_lag=0s,sim_hazards=on,heap_policy=balanced,heap_limit=0,"
       "heap_limit_percent=100,heap_thread_cache=64MiB,heap_crossing=all_work,"
       "heap_unannounced_ends=off,heap_queued_waits=on,heap_detect_captures=off,"
-      "heap_debug_unmap=off,heap_debug_stacks=off,heap_exportable=off,print_errors=off,record=off,"
-      "record_stacks=off,live=off");
+      "heap_debug_unmap=off,heap_debug_stacks=off,heap_debug=off,heap_debug_quarantine=64GiB,"
+      "heap_exportable=off,print_errors=off,record=off,record_stacks=off,live=off,budget=off");
   EXPECT_EQ(*get(options{}, "sim_capacity"), "146591680KiB");
   EXPECT_EQ(*get(options{.heap_limit = 1_TiB}, "heap_limit"), "1TiB");
   EXPECT_EQ(*get(options{.heap_limit = 1024 * 1_TiB}, "heap_limit"), "1024TiB");

@@ -453,7 +453,8 @@ TEST_F(caching_allocator_test, its_options_are_those_of_the_process_under_shorte
   EXPECT_EQ(to_string(own),
             "policy=compact,limit=5MiB,limit_percent=100,thread_cache=64MiB,crossing=all_work,"
             "unannounced_ends=off,queued_waits=off,detect_captures=off,debug_unmap=off,"
-            "debug_stacks=off,exportable=off,record=off,record_stacks=off,live=off");
+            "debug_stacks=off,debug=off,debug_quarantine=64GiB,exportable=off,record=off,"
+            "record_stacks=off,live=off,budget=off");
 }
 
 TEST_F(caching_allocator_test, every_call_on_a_handle_that_was_moved_from_says_so) {
@@ -703,6 +704,10 @@ TEST_F(caching_allocator_test, every_option_goes_its_own_way) {
   expect("debug_unmap=off", "debug_unmap=on");
   all.heap_debug_stacks = true;
   expect("debug_stacks=off", "debug_stacks=on");
+  all.heap_debug = debug_checks::red_zones;
+  expect("debug=off", "debug=red_zones");
+  all.heap_debug_quarantine = 3_MiB;
+  expect("debug_quarantine=64GiB", "debug_quarantine=3MiB");
   all.heap_exportable = true;
   expect("exportable=off", "exportable=on");
   all.heap_crossing = crossing_rule::declared_uses;
@@ -713,6 +718,8 @@ TEST_F(caching_allocator_test, every_option_goes_its_own_way) {
   expect("record_stacks=off", "record_stacks=on");
   all.live = true;
   expect("live=off", "live=on");
+  all.budget = "floor=1GiB";
+  expect("budget=off", "budget=floor=1GiB");
 }
 
 TEST_F(caching_allocator_test, the_observer_sees_everything_in_order) {

@@ -387,7 +387,8 @@ TEST_F(segment_sources, are_told_at_the_end_of_the_allocator) {
 TEST_F(segment_sources, are_left_alone_when_the_driver_is_gone) {
   auto source = make_source();
   {
-    auto memory = make();
+    // Whoever remembers blocks is told of the end of segments, and must be there still.
+    auto memory = make({.debug_stacks = true});
     const auto stream = new_stream();
     const auto pool = memory.create_pool("theirs", {.source = source}).value();
     static_cast<void>(pool.allocate(3_MiB, stream));
@@ -421,6 +422,7 @@ class suspendable_source final : public segment_source {
   }
   void suspend() {
     const context_scope bound{gpu_};
+    const sim::segment_owner_scope owner;  // what the allocator has free comes along
     for (auto& [base, each] : segments_) {
       each.saved.resize(each.size.count());
       ASSERT_EQ(cuda_.memcpy_dtoh(each.saved.data(), base, each.saved.size()),
@@ -430,6 +432,7 @@ class suspendable_source final : public segment_source {
   }
   void resume() {
     const context_scope bound{gpu_};
+    const sim::segment_owner_scope owner;  // what the allocator has free comes along
     for (auto& [base, each] : segments_) {
       map(base);
       ASSERT_EQ(cuda_.memcpy_htod(base, each.saved.data(), each.saved.size()),

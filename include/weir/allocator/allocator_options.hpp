@@ -36,6 +36,13 @@ struct allocator_options {
   /// A double free, a foreign pointer and a leak are told with the calls in which the block was
   /// allocated and freed; some microseconds for each allocation and free.
   bool debug_stacks = false;
+  /// Memory bugs are made to fault or are reported where they happen: docs/debugging.md. Other than
+  /// off it means debug_stacks and crossing_rule::declared_uses, no thread caches, and that frees
+  /// wait. `policy` is then that of memory which cannot be checked: of graphs, segments, and what
+  /// is suspendable.
+  debug_checks debug = debug_checks::off;
+  /// How many addresses that keeps unmapped after their blocks were freed.
+  bytes debug_quarantine{std::uint64_t{64} << 30};
   /// Blocks can be shared with other processes.
   bool exportable = false;
 
@@ -44,6 +51,8 @@ struct allocator_options {
   bool record_stacks = false;
   /// Tells other processes of the same user what is held, for `weir top`.
   bool live = false;
+  /// The share of the card, as parse_budget() reads it, or "off".
+  std::string budget = "off";
 
   /// Those of the process's options that concern an allocator.
   [[nodiscard]] WEIR_API static allocator_options from(const options& source);

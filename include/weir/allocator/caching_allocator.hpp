@@ -171,6 +171,13 @@ class WEIR_API caching_allocator {
   /// block from its start costs a lock, from elsewhere a walk over the blocks of its pool.
   [[nodiscard]] result<block_info> block_at(const void* pointer) const;
 
+  /// What an address is to this allocator, in words, with the block's life where that is known
+  /// (heap_debug_stacks): "0x7f0000000405 is 6 bytes behind a live block: 0x7f0000000000, 1000 B".
+  /// For an address that a tool or a debugger names. Under heap_debug guards, red zones and blocks
+  /// that were freed are known as well. foreign_pointer: it is no memory of this allocator, or was
+  /// too long ago. Walks over the blocks.
+  [[nodiscard]] result<std::string> describe_address(const void* pointer) const;
+
   /// What lies under a live block, if the allocator (heap_exportable) or the block's pool
   /// (pool_options) is exportable; not_supported if not. It stays there until the block is freed.
   /// Other blocks may lie in the same handles.
@@ -205,7 +212,11 @@ class WEIR_API caching_allocator {
   /// reserved. Waits for nothing; memory that streams may still use stays. Returns how much was
   /// released.
   result<bytes> trim(bytes keep = {}) const;
-  /// The same for all that is not live, after waiting for the streams.
+  /// The same by harder means, until at most `keep` bytes are reserved: waits for the work that may
+  /// use cached memory, and then evicts what is evictable, the lowest priority first. While a
+  /// stream is being captured it does what trim() does. Other threads allocate and free meanwhile.
+  result<bytes> shrink(bytes keep) const;
+  /// The same as trim() for all that is not live, after waiting for the streams.
   result<bytes> empty_cache() const;
   /// memory_pool::empty_cache() by the pool's id, also where its last handle is gone and blocks or
   /// streams kept it. closed: the pool has ended.
@@ -243,9 +254,24 @@ class WEIR_API caching_allocator {
   /// allocator cache is released for it, and what is evictable may be evicted. All or nothing:
   /// after an error (out_of_memory with a report in `detail`) it is suspended, and can be resumed
   /// later. Of what is not suspended it does nothing.
-  result<resume_outcome> resume(weir::tag of) const;
-  result<resume_outcome> resume() const;
-  /// Whether the tag is suspended; false also if it was not declared.
+  result<resume_outcome> resume(weir::tag of, const resume_options& options = {}) const;
+  result<resume_outcome> resume(const resume_options& options = {}) const;
+  /// The same without waiting: the call returns at once, and a thread of the allocator's suspends
+  /// the tag when the work that was queued before is done. Uses that are queued later are illegal
+  /// from now on. Until it is gone, a request to the tag fails, waits or takes it back, as
+  /// `requests` says; requests elsewhere that find no memory wait for it. What fails later goes to
+  /// the error handler, and leaves the memory where it is. Errors as with suspend().
+  result<void> suspend_async(weir::tag of, const suspend_options& options = {}) const;
+  result<void> suspend_async(const suspend_options& options = {}) const;
+  /// Brings it back ahead of its use, without waiting for the copies: what is queued on `stream`
+  /// from now on waits for them; so must uses on other streams. Creates and maps the memory, all or
+  /// nothing, as resume() does. A suspension that has not begun to take effect is called off, and
+  /// costs nothing; contents in pageable memory are waited for.
+  ///
+  /// bad_stream: of another device; capture_forbidden: the stream is being captured.
+  result<resume_outcome> resume_async(weir::tag of, const stream_ref& stream) const;
+  result<resume_outcome> resume_async(const stream_ref& stream) const;
+  /// Whether the tag is suspended; false also if it was not declared, or is on its way.
   [[nodiscard]] bool is_suspended(weir::tag of) const;
   /// Gets host memory for so much contents ahead, which takes a second for 2 GiB where it is
   /// pinned.

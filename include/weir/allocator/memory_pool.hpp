@@ -102,7 +102,10 @@ class WEIR_API memory_pool {
   result<void> set_fallback(bool value) const;
   /// As caching_allocator::suspend(), of this pool.
   result<suspend_outcome> suspend(const suspend_options& options = {}) const;
-  result<resume_outcome> resume() const;
+  result<resume_outcome> resume(const resume_options& options = {}) const;
+  /// As caching_allocator::suspend_async(), of this pool.
+  result<void> suspend_async(const suspend_options& options = {}) const;
+  result<resume_outcome> resume_async(const stream_ref& stream) const;
   [[nodiscard]] bool is_suspended() const;
   /// Of one moment, as caching_allocator::snapshot(); empty if the pool is gone.
   [[nodiscard]] pool_snapshot snapshot() const;

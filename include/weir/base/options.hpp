@@ -38,15 +38,24 @@ enum class crossing_rule {
   declared_uses,  ///< what was queued on that stream, and on those that were recorded
 };
 
+/// How memory bugs are looked for: "off", "red_zones" or "guard_pages" in text; docs/debugging.md
+/// tells what each finds and costs.
+enum class debug_checks {
+  off,
+  red_zones,    ///< small blocks share physical memory, with checked bytes between them
+  guard_pages,  ///< each block has memory of its own, with unmapped addresses on both sides
+};
+
 /// As set() reads them.
 [[nodiscard]] WEIR_API std::string to_string(runtime_choice choice);
 [[nodiscard]] WEIR_API std::string to_string(sim_progress progress);
 [[nodiscard]] WEIR_API std::string to_string(placement_policy policy);
 [[nodiscard]] WEIR_API std::string to_string(crossing_rule rule);
+[[nodiscard]] WEIR_API std::string to_string(debug_checks checks);
 
 /// The options with their initial values. docs/options.md lists each with its meaning. A plain
 /// value: nothing in weir reads options, or the environment, behind its user's back, but for
-/// WEIR_RECORD and WEIR_LIVE, which must work on a program as it is.
+/// WEIR_RECORD, WEIR_LIVE and WEIR_BUDGET, which must work on a program as it is.
 struct options {
 #define WEIR_OPTION(name, type, initial, values, unit, environment, meaning) type name = initial;
 #include "weir/base/options.def"
