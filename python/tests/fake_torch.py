@@ -35,6 +35,7 @@ class Fake:
         self.torch.dtype = type("dtype", (), {})
         self.torch.device = Device
         self.torch.cuda.current_device = lambda: 1
+        self.torch.cuda.OutOfMemoryError = type("OutOfMemoryError", (RuntimeError,), {})
         self.torch.cuda.MemPool = MemPool
         self.torch.cuda.memory = types.SimpleNamespace(CUDAPluggableAllocator=PluggableAllocator,
                                                        change_current_allocator=self.set_allocator)
@@ -60,8 +61,11 @@ class Fake:
 
     @staticmethod
     def remove():
-        for name in (*NAMES, "weir.torch", "weir._torch_sharing"):
+        for name in (*NAMES, "weir.torch", "weir._torch_sharing", "weir._torch_suspend"):
             sys.modules.pop(name, None)
+            package, _, part = name.rpartition(".")
+            if package == "weir" and hasattr(sys.modules.get(package), part):
+                delattr(sys.modules[package], part)  # `from . import` would find it there
 
 
 class Device:
@@ -76,6 +80,8 @@ class Device:
 
 
 class MemPool:
+    id = (1, 7)
+
     def __init__(self, *allocator, **arguments):
         self.allocator, self.arguments = allocator, arguments
 
@@ -120,7 +126,9 @@ class Extension:
 
     def __getattr__(self, name):
         if name not in ("stats", "describe", "trim", "record", "stop_recording", "mark", "watch_stream",
-                        "release_stream", "OpenedMemory", "needs_weir"):
+                        "release_stream", "OpenedMemory", "needs_weir", "declare_suspendable",
+                        "make_pool_suspendable", "suspend", "suspend_async", "resume", "resume_async",
+                        "is_suspended", "suspend_stats", "reserve_backup", "trim_backup"):
             raise AttributeError(name)
 
         def call(*arguments):

@@ -69,6 +69,20 @@ class Versions(Case):
                 self.make(version).enable(any_version=True)
                 self.assertEqual(self.extension.installs, [("", True)])
 
+    def test_uses_are_watched_where_memory_is_checked(self):
+        for options, environment, watched in (
+                (None, None, 0), (None, "off", 0), (None, "guard_pages", 1), ({"heap_debug": "red_zones"}, None, 1),
+                ("heap_limit=1GiB,heap_debug=guard_pages", "off", 1), ({"heap_debug": "off"}, "guard_pages", 0)):
+            with self.subTest(options=options, environment=environment):
+                module = self.make()
+                variables = {} if environment is None else {"WEIR_HEAP_DEBUG": environment}
+                with unittest.mock.patch.dict(os.environ, variables), \
+                        unittest.mock.patch.object(module, "watch_uses") as watch_uses:
+                    if environment is None:
+                        os.environ.pop("WEIR_HEAP_DEBUG", None)
+                    module.enable(options=options)
+                    self.assertEqual(watch_uses.call_count, watched)
+
     def test_older_ones_are_refused(self):
         self.assertRegex(self.refusal("2.5.1+cu121"), "torch 2.6 to 2.14, this is 2.5.1\\+cu121.*pluggable")
         self.assertRegex(self.refusal("1.13.1"), "covers torch 2.6 to 2.14, this is 1.13.1")
@@ -186,7 +200,8 @@ class Reports(Case):
         counters = {"requested": 10 * mib, "blocks": 3, "allocated": 11 * mib, "requested_peak": 20 * mib,
                     "reserved": 22 * mib, "reserved_peak": 24 * mib, "cached": 9 * mib, "thread_cached": 4 * mib,
                     "stream_bound": 5 * mib, "pending": 2 * mib, "allocations": 200, "hits": 150, "failures": 1,
-                    "handles_created": 6, "handles_moved": 7, "handles_released": 8}
+                    "handles_created": 6, "handles_moved": 7, "handles_released": 8, "suspended": 6 * mib,
+                    "backup": 32 * mib}
         part = {"requested": mib, "blocks": 2, "requested_peak": 3 * mib, "reserved": 4 * mib}
         nothing = {"requested": 0, "blocks": 0, "requested_peak": 0, "reserved": 0}
         self.extension.answers["describe"] = {
@@ -201,6 +216,7 @@ class Reports(Case):
             "  live      10 MiB in 3 tensors' storages (11 MiB rounded), peak 20 MiB",
             "  reserved  22 MiB, peak 24 MiB: 1.200 of the peak that was requested, limit 64 MiB",
             "  cached    9 MiB: 4 MiB by threads, 5 MiB for one stream only; waiting for other streams 2 MiB",
+            "  suspended 6 MiB of physical memory, which resume() takes again; 32 MiB held on the host for contents",
             "  fragments 1 MiB free in pieces that cannot leave; longest free piece 3 MiB",
             "  calls     200 allocations, 75.0% without a lock, 1 failed; 6 pieces of memory taken from the driver, "
             "7 moved, 8 released",
@@ -214,6 +230,143 @@ class Reports(Case):
             "  Free something.",
             "  Or wait."])
         self.assertEqual(self.extension.calls, [("describe", 0, 5 * mib)])
+        counters["suspended"] = 0
+        self.assertNotIn("suspended", self.weir_torch.report(0, 5 * mib))
+
+
+class Suspension(Case):
+    """What is chosen reaches the extension as weir.h numbers it, and what it answers becomes a value or an exception."""
+
+    KEEP, EVICTED = (0, 0, 0, 0), (0, 0, 2, 0)
+
+    def setUp(self):
+        self.weir_torch = self.make()
+        self.weir_torch.enable()
+        self.extension.answers.update({
+            "declare_suspendable": (0, 0, ""), "suspend": (0, 0, "", 6, 5, 4), "resume": (0, 0, "", 3, 2),
+            "is_suspended": True, "suspend_stats": (9, 8, 7), "reserve_backup": (0, 0, ""),
+            "trim_backup": (0, 0, "", 77)})
+
+    def told(self):
+        """The calls, without the functions among their arguments."""
+        return [tuple("function" if callable(part) else part for part in call) for call in self.extension.calls]
+
+    def test_a_tag_is_declared_once_by_its_blocks(self):
+        for _ in range(2):
+            with self.weir_torch.tag("weights", suspendable=True):
+                pass
+        with self.weir_torch.tag("plain"):
+            pass
+        declared = ("declare_suspendable", 1, "weights", False, 0, self.EVICTED)
+        scope = [("enter", "weights"), ("leave", "weights")]
+        self.assertEqual(self.extension.calls, [declared, *scope, *scope, ("enter", "plain"), ("leave", "plain")])
+
+    def test_options_that_were_chosen_are_not_reset_by_a_block(self):
+        self.weir_torch.declare_suspendable("stash", evictable=True, priority=3, contents="discard", to="pageable",
+                                            requests="wait", chunk=4096)
+        with self.weir_torch.tag("stash", suspendable=True):
+            pass
+        self.assertEqual(self.extension.calls, [("declare_suspendable", 1, "stash", True, 3, (1, 1, 1, 4096)),
+                                                ("enter", "stash"), ("leave", "stash")])
+
+    def test_a_tag_a_pool_the_pool_of_a_graph_and_everything(self):
+        pool = self.weir_torch.mem_pool(suspendable=True)
+        for what, meant in (("weights", "weights"), (pool, (1, 7)), ((0, 3), (0, 3)), (None, None)):
+            self.extension.calls.clear()
+            self.assertEqual(self.weir_torch.suspend(what), weir.SuspendOutcome(6, 5, 4))
+            self.assertEqual(self.weir_torch.resume(what, device=2), weir.ResumeOutcome(3, 2))
+            self.assertEqual(self.weir_torch.is_suspended(what), True)
+            self.assertEqual(self.weir_torch.suspend_stats(what, "cuda:2"), weir.SuspendStats(9, weir.Gauge(8, 7)))
+            self.assertEqual(self.extension.calls,
+                             [("suspend", 1, meant, self.KEEP, None), ("resume", 2, meant, None),
+                              ("is_suspended", 1, meant), ("suspend_stats", 2, meant)])
+
+    def test_without_waiting(self):
+        self.extension.answers.update({"suspend_async": (0, 0, ""), "resume_async": (0, 0, "", 3, 2)})
+        stream = types.SimpleNamespace(cuda_stream=77)
+        self.assertEqual(self.weir_torch.suspend("a", wait=False, chunk=512), weir.SuspendOutcome())
+        self.assertEqual(self.weir_torch.resume("a", ahead_of=stream, device=2), weir.ResumeOutcome(3, 2))
+        self.assertEqual(self.extension.calls,
+                         [("suspend_async", 1, "a", (0, 0, 0, 512)), ("resume_async", 2, "a", 77)])
+        with self.assertRaisesRegex(ValueError, "only where suspend.. waits"):
+            self.weir_torch.suspend("a", wait=False, progress=print)
+        with self.assertRaisesRegex(ValueError, "only where resume.. waits"):
+            self.weir_torch.resume("a", ahead_of=stream, progress=print)
+
+    def test_what_is_chosen(self):
+        self.weir_torch.suspend("a", contents="discard", to="pageable", requests="resume", chunk=512, device=0)
+        self.assertEqual(self.extension.calls, [("suspend", 0, "a", (1, 1, 2, 512), None)])
+        for arguments, words in (({"contents": 1}, "contents is one of 'keep', 'discard', not 1"),
+                                 ({"to": "disk"}, "to is one of"), ({"requests": "hope"}, "requests is one of"),
+                                 ({"chunk": 511}, "at least 512")):
+            with self.assertRaisesRegex(ValueError, words):
+                self.weir_torch.suspend("a", **arguments)
+            with self.assertRaisesRegex(ValueError, words):
+                self.weir_torch.declare_suspendable("a", **arguments)
+        self.assertEqual(len(self.extension.calls), 1)
+
+    def test_a_block_of_code_resumes_on_its_device_whatever_happens(self):
+        with self.assertRaises(KeyError), self.weir_torch.suspended("a", to="pageable", progress=print) as outcome:
+            self.assertEqual(outcome, weir.SuspendOutcome(6, 5, 4))
+            self.fake.torch.cuda.current_device = lambda: 0
+            raise KeyError
+        self.assertEqual(self.told(), [("suspend", 1, "a", (0, 1, 0, 0), "function"),
+                                       ("resume", 1, "a", "function")])
+
+    def test_what_progress_raises_goes_no_further(self):
+        told = []
+        self.weir_torch.suspend("a", progress=lambda *step: told.append(step))
+        self.extension.calls[0][-1](1, 2)
+        self.assertEqual(told, [(1, 2)])
+        self.weir_torch.resume("a", progress=lambda *step: 1 / 0)
+        with unittest.mock.patch("sys.excepthook") as hook:
+            self.extension.calls[1][-1](1, 2)
+        self.assertIs(hook.call_args.args[0], ZeroDivisionError)
+
+    def test_no_memory_is_torchs_error_and_weirs(self):
+        self.extension.answers["resume"] = (4, 2, "out_of_memory: 5 GiB have to come back")
+        with self.assertRaises(self.weir_torch.OutOfMemory) as caught:
+            self.weir_torch.resume("a")
+        self.assertIsInstance(caught.exception, self.fake.torch.cuda.OutOfMemoryError)
+        self.assertIsInstance(caught.exception, weir.OutOfMemory)
+        self.assertIsInstance(caught.exception, MemoryError)
+        self.assertEqual((str(caught.exception), caught.exception.code, caught.exception.name, caught.exception.native),
+                         ("out_of_memory: 5 GiB have to come back", 4, "out_of_memory", 2))
+
+    def test_other_errors_have_their_kinds(self):
+        for code, kind, name in ((19, weir.NotSupported, "not_supported"), (24, weir.Error, "not_found"),
+                                 (34, weir.NoHostMemory, "no_host_memory"), (11, weir.Error, "capture_forbidden")):
+            answer = (code, 0, "why")
+            self.extension.answers.update(suspend=answer, declare_suspendable=answer, reserve_backup=answer,
+                                          trim_backup=answer)
+            for call in (self.weir_torch.suspend, lambda: self.weir_torch.declare_suspendable("b"),
+                         lambda: self.weir_torch.reserve_backup(1), self.weir_torch.trim_backup):
+                with self.assertRaises(kind) as caught:
+                    call()
+                self.assertEqual((str(caught.exception), caught.exception.name), ("why", name))
+        self.extension.answers["declare_suspendable"] = (0, 0, "")
+        self.extension.calls.clear()
+        with self.weir_torch.tag("b", suspendable=True):  # it was not declared before
+            self.assertEqual([call[0] for call in self.extension.calls], ["declare_suspendable", "enter"])
+
+    def test_host_memory(self):
+        self.weir_torch.reserve_backup(1 << 20)
+        self.weir_torch.reserve_backup(5, "pageable", 0)
+        self.assertEqual(self.weir_torch.trim_backup(), 77)
+        self.assertEqual(self.extension.calls,
+                         [("reserve_backup", 1, 1 << 20, 0), ("reserve_backup", 0, 5, 1), ("trim_backup", 1)])
+
+    def test_a_pool_is_made_suspendable_before_it_is_used(self):
+        pool = self.weir_torch.mem_pool(suspendable=True, use_on_oom=True)
+        self.assertEqual((pool.allocator, pool.arguments), ((), {"use_on_oom": True}))
+        self.assertEqual(self.extension.calls, [("make_pool_suspendable", 1, (1, 7), False, 0, self.EVICTED)])
+
+    def test_without_enable_they_say_so(self):
+        fresh = self.make()
+        for call in (fresh.suspend, fresh.resume, fresh.trim_backup, lambda: fresh.is_suspended("a"),
+                     lambda: fresh.mem_pool(suspendable=True), lambda: fresh.declare_suspendable("a")):
+            with self.assertRaisesRegex(RuntimeError, "call weir.torch.enable\\(\\) first"):
+                call()
 
 
 class OtherWaysIn(Case):

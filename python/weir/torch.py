@@ -28,18 +28,22 @@ import tempfile
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 import torch
 
-from . import _native
+from . import _native, _suspend, _torch_suspend
 from ._errors import Error
 from ._machine import Runtime, options_text
 from ._machine import watch_stream as watch_native_stream
 from ._report import size_text
+from ._suspend import Progress, ResumeOutcome, SuspendOutcome, SuspendStats
+from ._torch_suspend import OutOfMemory, Target
+from ._uses import UndeclaredUse
 
-__all__ = ["COVERED", "enable", "is_enabled", "mark", "mem_pool", "pluggable", "record", "release_stream",
-           "report", "stats", "stop", "tag", "trim", "watch_stream"]
+__all__ = ["COVERED", "OutOfMemory", "UndeclaredUse", "declare_suspendable", "enable", "is_enabled", "is_suspended", "mark",
+           "mem_pool", "pluggable", "record", "release_stream", "report", "reserve_backup", "resume", "stats",
+           "stop", "suspend", "suspend_stats", "suspended", "tag", "trim", "trim_backup", "watch_stream", "watch_uses"]
 
 # The first and the last version of torch whose allocator interface the extension was written after. It is one
 # source for all of them, and may well fit a later one.
@@ -49,6 +53,7 @@ POLICIES = ("balanced", "throughput", "compact", "never_move", "classic", "class
 _MODULE = "_weir_torch"
 _extension: Optional[ModuleType] = None
 _recorded: List[int] = []
+_declared: Set[Tuple[int, str]] = set()  # devices and tags that can be suspended
 
 Device = Union[None, int, str, "torch.device"]
 
@@ -90,6 +95,27 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
     # between two probes.
     _on_stream_created(lambda stream: extension.mark_stream_used(getattr(stream, "device_index", 0),
                                                                  getattr(stream, "stream_id", 0)))
+    if _is_checked(chosen):
+        watch_uses()
+
+
+def _is_checked(options: str) -> bool:
+    """Whether heap_debug is on, by these options or, where they say nothing, by the environment."""
+    chosen = dict(each.partition("=")[::2] for each in options.split(",") if each)
+    return chosen.get("heap_debug", os.environ.get("WEIR_HEAP_DEBUG", "off")) != "off"
+
+
+def watch_uses(report: Optional[Callable[[UndeclaredUse], None]] = None) -> None:
+    """From now on, and for good: tells of memory that is freed while a stream that nobody declared may still use it.
+
+    Each free that came too early calls `report` with an UndeclaredUse: both streams, the operation, where it was
+    called and where the memory was freed. Without a `report` it is a warning. Operations of the calling thread are
+    looked at; other threads call it, too. enable() does it for its own thread where heap_debug is on.
+    docs/debugging.md says which uses are seen.
+    """
+    from . import _torch_uses
+
+    _torch_uses.watch(report)
 
 
 def _version() -> Tuple[int, int]:
@@ -209,6 +235,9 @@ def _report_text(index: int, fields: Dict[str, Any]) -> str:
         f"  device    {size_text(fields['device_total'])}, {size_text(fields['device_free'])} free, "
         f"{size_text(fields['elsewhere'])} used by others",
     ]
+    if counters["suspended"]:
+        lines.insert(4, f"  suspended {size_text(counters['suspended'])} of physical memory, which resume() takes "
+                        f"again; {size_text(counters['backup'])} held on the host for contents")
     for name, part in fields["tags"]:
         if part["requested"] or part["requested_peak"]:
             lines.append(f"  tag {name or '(none)'}: {size_text(part['requested'])} in {part['blocks']} "
@@ -261,15 +290,18 @@ def mark(text: str) -> None:
 
 
 @contextlib.contextmanager
-def tag(name: str) -> Iterator[None]:
+def tag(name: str, *, suspendable: bool = False) -> Iterator[None]:
     """Names what this thread allocates meanwhile; report(), `weir report` and limits tell tags apart.
 
         with weir.torch.tag("kv cache"):
             cache = torch.empty(...)
 
+    suspendable: it can be suspended, on the device that is current now; declare_suspendable() says more.
     Autograd allocates on threads of its own, which this does not reach.
     """
     scope = _enabled().Tagged(name)
+    if suspendable and (torch.cuda.current_device(), name) not in _declared:
+        declare_suspendable(name)
     scope.enter()
     try:
         yield
@@ -292,10 +324,100 @@ def release_stream(stream: "torch.cuda.Stream") -> None:
     _enabled().release_stream(stream.device_index, stream.cuda_stream)
 
 
+# --- Suspended memory -------------------------------------------------------------------------------
+
+
+def declare_suspendable(tag: str, *, evictable: bool = False, priority: int = 0, contents: str = "keep",
+                        to: str = "pinned", requests: str = "resume", chunk: Optional[int] = None,
+                        device: Device = None) -> None:
+    """What is allocated with this tag on the device from now on lies apart, so that it can be suspended. What
+    was allocated with it before stays where it is. Once declared, later calls change the options.
+
+    evictable  a request that finds no memory may suspend it, the lowest priority first, with the other
+               options, which are those of suspend(). A request with its tag brings it back; whoever uses its
+               tensors must have called resume() before.
+    """
+    index = _index(device)
+    chosen = _torch_suspend.options(contents, to, requests, chunk)
+    _torch_suspend.checked(_enabled().declare_suspendable(index, tag, evictable, priority, chosen))
+    _declared.add((index, tag))
+
+
+def suspend(what: Target = None, *, contents: str = "keep", to: str = "pinned", requests: str = "fail",
+            chunk: Optional[int] = None, progress: Optional[Progress] = None, wait: bool = True,
+            device: Device = None) -> SuspendOutcome:
+    """Gives physical memory back to the driver, after waiting for all work that was queued on the device; when
+    it returns the memory is anybody's. Tensors stay, at their addresses, and must not be used until resume().
+    All or nothing; of what is suspended already it does nothing.
+
+    what      a tag that was declared suspendable, a mem_pool(suspendable=True), the id of a graph's pool
+              (graph.pool()), or None: everything of the device, graphs and cuBLAS's workspaces included
+    contents  "keep": copied to the host, and back by resume(); "discard": lost
+    to        "pinned" host memory, which is slow to get for the first time, or "pageable"
+    requests  what allocations with the tag or from the pool do meanwhile: "fail" (a RuntimeError that names
+              it), "wait" for another thread's resume(), or "resume"
+    chunk     the most bytes that one copy has; None: 32 MiB
+    progress  progress(done, total) is called whenever a chunk has arrived. What it raises goes to
+              sys.excepthook and changes nothing.
+    wait      False: returns at once, with an empty outcome; the memory goes when the work that was queued
+              before is done, on a thread of weir's. What fails then goes to the error handler.
+
+    Raises weir.Error and its kinds: not_found for a tag that was not declared, NotSupported for a MemPool in
+    segments and for memory that was sent to another process, capture_forbidden during a capture.
+    """
+    chosen = _torch_suspend.options(contents, to, requests, chunk)
+    return _torch_suspend.suspend(_enabled(), _index(device), what, chosen, progress, wait)
+
+
+def resume(what: Target = None, *, progress: Optional[Progress] = None,
+           ahead_of: Optional["torch.cuda.Stream"] = None, device: Device = None) -> ResumeOutcome:
+    """Brings it back, to the same addresses, with the contents that were kept. What weir caches elsewhere is
+    released for it. Raises weir.torch.OutOfMemory, which is a torch.OutOfMemoryError and a weir.OutOfMemory,
+    where there is no room: then it stays suspended, contents included, and can be resumed later.
+
+    ahead_of  a stream, as torch.cuda.current_stream(): the copies are not waited for here, but by what is
+              queued on it from now on; uses on other streams must be ordered behind that. What has not gone
+              yet is taken back, at no cost.
+    """
+    return _torch_suspend.resume(_enabled(), _index(device), what, progress, ahead_of)
+
+
+@contextlib.contextmanager
+def suspended(what: Target = None, *, device: Device = None, **options: Any) -> Iterator[SuspendOutcome]:
+    """suspend() with these options, and resume() at the end of the block, whatever happens there."""
+    index = _index(device)
+    outcome = suspend(what, device=index, **options)
+    try:
+        yield outcome
+    finally:
+        resume(what, device=index, progress=options.get("progress"))
+
+
+def is_suspended(what: Target, device: Device = None) -> bool:
+    """Whether a tag or pool is; False also for a tag that was not declared."""
+    return _enabled().is_suspended(_index(device), _torch_suspend.target(what))
+
+
+def suspend_stats(what: Target = None, device: Device = None) -> SuspendStats:
+    """What is suspended of a device, a tag or a pool, and the host memory for its contents."""
+    return _torch_suspend.stats(_enabled(), _index(device), what)
+
+
+def reserve_backup(nbytes: int, kind: str = "pinned", device: Device = None) -> None:
+    """Gets host memory for so much contents ahead: pinning takes about a second for 2 GiB."""
+    number = _suspend.number_of(kind, _suspend.KINDS, "kind")
+    _torch_suspend.checked(_enabled().reserve_backup(_index(device), nbytes, number))
+
+
+def trim_backup(device: Device = None) -> int:
+    """Returns host memory that holds no contents to the system. Returns how much."""
+    return _torch_suspend.checked(_enabled().trim_backup(_index(device)))[0]
+
+
 # --- One pool, and other versions of torch ----------------------------------------------------------
 
 
-def mem_pool(**arguments: Any) -> "torch.cuda.MemPool":
+def mem_pool(*, suspendable: bool = False, **arguments: Any) -> "torch.cuda.MemPool":
     """A pool for torch.cuda.use_mem_pool(), with memory of weir's.
 
         pool = weir.torch.mem_pool()
@@ -305,7 +427,16 @@ def mem_pool(**arguments: Any) -> "torch.cuda.MemPool":
     torch's own allocator stays what it is and takes the pool's segments from weir, which reuses and releases
     memory only when the streams that used it have completed their work. After enable() all memory is weir's,
     and this is a plain MemPool. The arguments are those of torch.cuda.MemPool.
+
+    suspendable  after enable(), a pool for suspend(): its memory is one range of addresses in large pieces,
+                 not segments that could be registered with others
     """
+    if suspendable:
+        extension = _enabled()
+        pool = torch.cuda.MemPool(**arguments)
+        extension.make_pool_suspendable(torch.cuda.current_device(), _torch_suspend.target(pool), False, 0,
+                                        _torch_suspend.options("keep", "pinned", "resume", None))
+        return pool
     if is_enabled():
         return torch.cuda.MemPool(**arguments)
     provider = torch.cuda.memory.CUDAPluggableAllocator(_library(), "weir_torch_malloc", "weir_torch_free")
