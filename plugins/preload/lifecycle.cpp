@@ -1,0 +1,176 @@
+// What begins and ends: contexts, streams, captures, access of other devices.
+#include <new>
+
+#include "hooks.hpp"
+#include "process.hpp"
+
+namespace weir_preload {
+
+namespace {
+
+/// Does something that is not the driver's to answer for.
+template <class Work>
+void quietly(const Work& work) noexcept {
+  process* const here = process::get();
+  if (here == nullptr) return;
+  try {
+    work(*here);
+  } catch (...) {
+    // No host memory: as if weir had not been told.
+  }
+}
+
+CUstream legacy(CUstream stream) noexcept { return stream != nullptr ? stream : legacy_stream(); }
+CUstream of_thread(CUstream stream) noexcept {
+  return stream != nullptr ? stream : per_thread_stream();
+}
+
+template <hook Row>
+CUresult release_context(CUdevice device) noexcept {
+  // The heap holds the context, too, and lets it go before the program's last hold goes. Holds that
+  // were taken in ways that nobody sees are possible, so memory that is live is never taken away.
+  quietly([&](process& here) {
+    if (here.count_context(device, -1) != 0) return;
+    const auto heap = here.existing_heap(device);
+    if (heap != nullptr && !here.blocks().has_any(*heap)) here.drop_heap(device);
+  });
+  return pass<Row>(device);
+}
+
+template <hook Row>
+CUresult reset_context(CUdevice device) noexcept {
+  quietly([&](process& here) { here.drop_heap(device); });
+  return pass<Row>(device);
+}
+
+/// Whether a capture of the stream is over: it may be refused to whoever ends it.
+bool is_over(const process& here, CUstream stream) noexcept {
+  auto status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return here.calls().stream_is_capturing == nullptr ||
+         here.calls().stream_is_capturing(stream, &status) != CUDA_SUCCESS ||
+         status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+template <class Begin>
+CUresult begin_capture(CUstream stream, const Begin& begin) noexcept {
+  bool is_counted = false;
+  quietly([&](process& here) {
+    here.capture_begins();
+    is_counted = true;
+  });
+  const CUresult answer = begin();
+  if (!is_counted) return answer;
+  quietly([&](process& here) {
+    bool is_known = false;
+    try {
+      if (answer == CUDA_SUCCESS) is_known = here.add_capture(stream);
+    } catch (const std::bad_alloc&) {
+      is_known = true;  // its end will not be noticed: everything stays careful
+    }
+    if (!is_known) here.capture_ends();
+  });
+  return answer;
+}
+
+CUresult end_capture(CUstream stream, CUresult answer) noexcept {
+  quietly([&](process& here) {
+    if (is_over(here, stream) && here.remove_capture(stream)) here.capture_ends();
+  });
+  return answer;
+}
+
+template <hook Row>
+CUresult destroy_stream(CUstream stream) noexcept {
+  if (stream != nullptr) quietly([&](process& here) { here.forget_stream(stream); });
+  return pass<Row>(stream);
+}
+
+}  // namespace
+
+namespace abi {
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const CUresult answer = pass<hook::cuDevicePrimaryCtxRetain>(context, device);
+  if (answer == CUDA_SUCCESS) quietly([&](process& here) { here.count_context(device, 1); });
+  return answer;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return release_context<hook::cuDevicePrimaryCtxRelease>(device);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return release_context<hook::cuDevicePrimaryCtxRelease_v2>(device);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return reset_context<hook::cuDevicePrimaryCtxReset>(device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return reset_context<hook::cuDevicePrimaryCtxReset_v2>(device);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  const CUresult answer = pass<hook::cuCtxEnablePeerAccess>(peer, flags);
+  if (answer == CUDA_SUCCESS)
+    quietly([&](process& here) {
+      const auto reader = here.current_device();
+      const auto owner = here.device_of(peer);
+      if (reader && owner) here.add_peer(*owner, *reader);
+    });
+  return answer;
+}
+
+CUresult cuStreamDestroy(CUstream stream) { return destroy_stream<hook::cuStreamDestroy>(stream); }
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  return destroy_stream<hook::cuStreamDestroy_v2>(stream);
+}
+
+CUresult cuStreamBeginCapture(CUstream stream) {
+  return begin_capture(legacy(stream), [&] { return pass<hook::cuStreamBeginCapture>(stream); });
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+  return begin_capture(of_thread(stream),
+                       [&] { return pass<hook::cuStreamBeginCapture_ptsz>(stream); });
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  return begin_capture(legacy(stream),
+                       [&] { return pass<hook::cuStreamBeginCapture_v2>(stream, mode); });
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  return begin_capture(of_thread(stream),
+                       [&] { return pass<hook::cuStreamBeginCapture_v2_ptsz>(stream, mode); });
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
+                                     const CUgraphNode* dependencies, const void* edges,
+                                     std::size_t count, CUstreamCaptureMode mode) {
+  return begin_capture(legacy(stream), [&] {
+    return pass<hook::cuStreamBeginCaptureToGraph>(stream, graph, dependencies, edges, count, mode);
+  });
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
+                                          const CUgraphNode* dependencies, const void* edges,
+                                          std::size_t count, CUstreamCaptureMode mode) {
+  return begin_capture(of_thread(stream), [&] {
+    return pass<hook::cuStreamBeginCaptureToGraph_ptsz>(stream, graph, dependencies, edges, count,
+                                                        mode);
+  });
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return end_capture(legacy(stream), pass<hook::cuStreamEndCapture>(stream, graph));
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return end_capture(of_thread(stream), pass<hook::cuStreamEndCapture_ptsz>(stream, graph));
+}
+
+}  // namespace abi
+}  // namespace weir_preload

@@ -1,0 +1,157 @@
+// Everything the replaced functions share: heaps, blocks, limits, captures, recordings.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "blocks.hpp"
+#include "device_heap.hpp"
+#include "real_driver.hpp"
+#include "recordings.hpp"
+#include "settings.hpp"
+
+namespace weir_preload {
+
+/// The process as the replaced functions see it. Made at the first of their calls and never
+/// destroyed: calls may come until the very end. Any thread.
+///
+/// Nothing here is used in a forked child, to which CUDA does not belong either: there every call
+/// is passed on.
+class process {
+ public:
+  /// Null: nothing is to be done but to pass calls on, because there is no driver, the process was
+  /// forked, or the settings cannot be read (which is said).
+  [[nodiscard]] static process* get() noexcept;
+  /// For tests: forgets everything. No other thread may be inside.
+  static void restart() noexcept;
+
+  explicit process(const real_driver& driver) noexcept : driver_{driver} {}
+
+  [[nodiscard]] const real_driver& driver() const noexcept { return driver_; }
+  [[nodiscard]] const table& calls() const noexcept { return driver_.calls; }
+  [[nodiscard]] block_table& blocks() noexcept { return blocks_; }
+  [[nodiscard]] recordings& traces() noexcept { return traces_; }
+
+  // --- Heaps ------------------------------------------------------------------------------------
+
+  /// The heap of the calling thread's context, made at first sight. Null: the driver serves it.
+  [[nodiscard]] std::shared_ptr<device_heap> heap_of_current();
+  /// The heap of a stream's context; the default streams are of the current one.
+  [[nodiscard]] std::shared_ptr<device_heap> heap_of(CUstream stream);
+  /// The heap that a device has already.
+  [[nodiscard]] std::shared_ptr<device_heap> existing_heap(int device);
+  [[nodiscard]] std::shared_ptr<device_heap> heap_with_pool(CUmemoryPool default_pool);
+  /// The device whose default pool it is, whether or not it has a heap.
+  [[nodiscard]] std::optional<int> device_with_pool(CUmemoryPool default_pool) const noexcept;
+  /// The device's context is about to end: its memory goes back.
+  void drop_heap(int device);
+  /// The program's own count of the device's primary context, after this change of it.
+  int count_context(int device, int change);
+
+  // --- Limits -----------------------------------------------------------------------------------
+
+  /// The most that the program may have of a device; none: no limit.
+  [[nodiscard]] std::optional<std::uint64_t> limit_of(int device);
+  /// Whether the driver may be asked for so much: then it counts.
+  [[nodiscard]] bool admit(int device, std::size_t bytes);
+  void leave(int device, std::size_t bytes);
+  [[nodiscard]] std::uint64_t passed_on(int device);
+
+  // --- Streams and peers ------------------------------------------------------------------------
+
+  [[nodiscard]] capture_gate& captures() noexcept { return captures_; }
+  /// Before a capture begins, and if it did not begin after all or is over.
+  void capture_begins();
+  void capture_ends();
+  /// The stream's capture has begun, or is over. False: it was known already, or was not.
+  [[nodiscard]] bool add_capture(CUstream stream);
+  [[nodiscard]] bool remove_capture(CUstream stream);
+  void forget_stream(CUstream stream);
+  /// `reader` reaches what `owner` has, now and later.
+  void add_peer(int owner, int reader);
+
+  /// The device of the calling thread's context; none: it has no context.
+  [[nodiscard]] std::optional<int> current_device() const noexcept;
+  [[nodiscard]] std::optional<int> device_of(CUcontext context) const noexcept;
+  /// As recordings number streams.
+  [[nodiscard]] std::uint64_t stream_number(CUstream stream) const noexcept;
+
+ private:
+  [[nodiscard]] std::shared_ptr<device_heap> heap_of(CUcontext context);
+  [[nodiscard]] std::shared_ptr<device_heap> make_heap(CUcontext context);
+  [[nodiscard]] bool make_room(int device, std::uint64_t rest);
+  void fit_heap(int device, std::uint64_t rest);
+
+  const real_driver& driver_;
+  block_table blocks_;
+  recordings traces_;
+  capture_gate captures_;
+
+  std::mutex making_;  // held while a heap is made or dropped
+  std::mutex mutex_;   // of what follows; never held around a driver call
+  std::map<int, std::shared_ptr<device_heap>> heaps_;
+  std::set<int> unusable_;  // devices that weir cannot serve
+  std::map<int, int> context_counts_;
+  std::set<std::pair<int, int>> peers_;
+  std::set<std::pair<CUstream, std::uint64_t>> captured_;  // with the thread, of its own stream
+
+  std::mutex limits_;  // held while the limit of a heap is changed
+  std::map<int, std::uint64_t> passed_on_;
+};
+
+/// Whether cuMemAlloc and its kin, or cuMemAllocAsync and its kin, are weir's to serve.
+[[nodiscard]] bool serves_plain() noexcept;
+[[nodiscard]] bool serves_ordered() noexcept;
+
+/// Enters what the heap gave in the table, and answers for it; none: the driver is to give it.
+[[nodiscard]] std::optional<CUresult> hand_out(process& here,
+                                               const std::shared_ptr<device_heap>& heap,
+                                               const weir::result<void*>& block, std::size_t bytes,
+                                               served_as kind, CUdeviceptr* address);
+
+/// The driver's answer to the free of memory of its own, which was taken from the table and left
+/// the trace before: another thread may get the address as soon as it is free.
+[[nodiscard]] CUresult settle_freed(process& here, served_block block, CUresult answer) noexcept;
+
+/// Asks the driver for memory and keeps count of it: against the limit, in the table and in the
+/// trace. Where the driver has none, what weir caches goes back to it first.
+template <class Request>
+[[nodiscard]] CUresult pass_counted(CUdeviceptr* address, std::size_t bytes, CUstream stream,
+                                    const Request& request) noexcept {
+  process* const here = process::get();
+  const auto device = here == nullptr ? std::nullopt : here->current_device();
+  if (!device || address == nullptr || bytes == 0) return request();
+  try {
+    if (!here->admit(*device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult answer = request();
+    const auto heap = here->existing_heap(*device);
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && heap != nullptr && heap->release_cached() != 0)
+      answer = request();
+    if (answer != CUDA_SUCCESS) {
+      here->leave(*device, bytes);
+      return answer;
+    }
+    const served_block block{.address = *address,
+                             .bytes = bytes,
+                             .kind = served_as::driver,
+                             .device = *device,
+                             .stream = here->stream_number(stream)};
+    try {
+      here->blocks().insert(block);
+    } catch (...) {
+      here->leave(*device, bytes);  // it is the program's all the same, only not counted
+      return answer;
+    }
+    here->traces().allocated(block, here->driver());
+    return answer;
+  } catch (...) {
+    return request();
+  }
+}
+
+}  // namespace weir_preload

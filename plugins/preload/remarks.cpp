@@ -1,0 +1,48 @@
+// What is told, and how.
+#include "remarks.hpp"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+
+#include "settings.hpp"
+
+namespace weir_preload {
+
+namespace {
+
+constexpr std::array<std::string_view, static_cast<std::size_t>(remark::count)> texts{
+    "weir serves nothing here, the driver everything: ",
+    "memory of contexts other than the primary one is left to the driver",
+    "pools that the program made are left to the driver; they count towards the limit",
+    "cuMemCreate is left to the driver; what it takes does not count towards the limit",
+    "memory that graphs allocate is left to the driver",
+    "cuIpcGetMemHandle knows no memory of weir's; --keep cuMemAlloc leaves cuMemAlloc to the "
+    "driver",
+    "nothing is recorded: ",
+};
+
+std::array<std::atomic<bool>, texts.size()> said{};
+
+}  // namespace
+
+void say_once(remark about, std::string_view detail) noexcept {
+  const auto index = static_cast<std::size_t>(about);
+  if (said[index].exchange(true)) return;
+  try {
+    if (settings::get().is_quiet) return;
+  } catch (...) {
+    return;
+  }
+  const auto part = [](std::string_view text) {
+    return iovec{const_cast<char*>(text.data()), text.size()};
+  };
+  const std::array line{part("weir run: "), part(texts[index]), part(detail), part("\n")};
+  // In one piece, though other threads and processes write there, too.
+  [[maybe_unused]] const auto written =
+      ::writev(STDERR_FILENO, line.data(), static_cast<int>(line.size()));
+}
+
+}  // namespace weir_preload

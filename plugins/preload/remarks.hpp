@@ -1,0 +1,23 @@
+// What is told to whoever runs the program, each thing once.
+#pragma once
+
+#include <string_view>
+
+namespace weir_preload {
+
+enum class remark {
+  unusable,       ///< weir cannot work here; everything is passed on
+  other_context,  ///< memory of a context that is not the device's primary one
+  own_pool,       ///< a pool that the program made
+  own_mapping,    ///< cuMemCreate
+  capture,        ///< an allocation that becomes a node of a graph
+  ipc,            ///< cuIpcGetMemHandle of weir's memory
+  no_recording,   ///< the trace cannot be written
+  count,
+};
+
+/// One line on the standard error output, "weir run: …", the first time for each remark, and never
+/// with WEIR_RUN_QUIET. Any thread; never throws.
+void say_once(remark about, std::string_view detail = {}) noexcept;
+
+}  // namespace weir_preload

@@ -1,0 +1,26 @@
+// What `weir run` must know of the program, and where it finds what it preloads.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace weir::command {
+
+struct preload_files {
+  std::filesystem::path library;  ///< libweir_preload.so
+  std::filesystem::path python;   ///< the folder with weir's sitecustomize.py
+};
+
+/// Beside the command, in a build tree or an installed one.
+[[nodiscard]] std::optional<preload_files> find_preload_files();
+
+struct program_file {
+  bool is_python = false;  ///< the interpreter, or a script for it
+  std::string obstacle{};  ///< why nothing can be preloaded; empty: nothing is in the way
+};
+
+/// The program that execvp() would start for the name; if there is none, nothing is known.
+[[nodiscard]] program_file examine_program(const std::string& name);
+
+}  // namespace weir::command
