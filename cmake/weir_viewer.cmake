@@ -29,7 +29,7 @@ const std::string_view page_script{\n    \"(() => {\\n'use strict';\\n\"\n${scri
 endif()
 
 # In this order they become one script: a file may use what stands in those before it.
-set(WEIR_VIEWER_SCRIPTS unpack.js words.js store.js chart.js timeline.js arena.js pins.js tables.js flame.js address.js page.js)
+set(WEIR_VIEWER_SCRIPTS unpack.js words.js store.js zstd.js recording.js snapshot.js lifetimes.js grouping.js made.js drop.js chart.js timeline.js arena.js pins.js tables.js flame.js comparison.js address.js page.js viewer.js)
 
 function(weir_embed_viewer target)
   set(viewer ${PROJECT_SOURCE_DIR}/viewer)

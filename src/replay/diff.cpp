@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
 #include <unordered_map>
 
+#include "formats/frames.hpp"
 #include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::replay {
@@ -53,10 +55,8 @@ std::string size_class(std::uint64_t size) {
 }
 
 std::string site_of(const recording& recording, const trace_event& event) {
-  if (event.other == 0 || event.other > recording.stacks.size()) return "(no stack)";
-  const auto& stack = recording.stacks[event.other - 1];
-  if (stack.empty() || stack.front() >= recording.frames.size()) return "(no stack)";
-  return recording.frames[stack.front()];
+  const std::string_view frame = formats::site_frame(recording, event.other);
+  return frame.empty() ? "(no stack)" : std::string{frame};
 }
 
 void add(holding& group, const trace_event& event) {
@@ -64,8 +64,15 @@ void add(holding& group, const trace_event& event) {
   ++group.blocks;
 }
 
-/// The most physical memory that the recording's own allocator had, if the recording says so.
+/// As the recording's events say, or else its counters.
 std::uint64_t reserved_peak(const recording& recording) {
+  const std::uint64_t peak = recorded_reserved_peak(recording);
+  return peak == 0 && !recording.peaks.empty() ? recording.peaks.front().reserved.count() : peak;
+}
+
+}  // namespace
+
+std::uint64_t recorded_reserved_peak(const recording& recording) {
   std::uint64_t reserved = 0;
   std::uint64_t peak = 0;
   for (const trace_event& each : recording.events) {
@@ -73,11 +80,8 @@ std::uint64_t reserved_peak(const recording& recording) {
     if (each.kind == trace_kind::release) reserved -= std::min(reserved, each.size);
     peak = std::max(peak, reserved);
   }
-  if (peak == 0 && !recording.peaks.empty()) peak = recording.peaks.front().reserved.count();
   return peak;
 }
-
-}  // namespace
 
 peak_summary summarize(const recording& recording) {
   peak_summary summary;
@@ -108,6 +112,16 @@ peak_summary summarize(const recording& recording) {
   }
   summary.reserved_peak = reserved_peak(recording);
   return summary;
+}
+
+std::vector<compared_figure> compare(const peak_summary& before, const peak_summary& after) {
+  return {
+      {"bytes at the peak", "requested_peak", before.live.bytes, after.live.bytes, true},
+      {"blocks at the peak", "blocks_at_peak", before.live.blocks, after.live.blocks},
+      {"reserved at most", "reserved_peak", before.reserved_peak, after.reserved_peak, true},
+      {"allocations", "allocs", before.allocations, after.allocations},
+      {"bytes allocated", "allocated_bytes", before.allocated_bytes, after.allocated_bytes, true},
+      {"out of memory", "ooms", before.out_of_memory, after.out_of_memory}};
 }
 
 std::vector<changed_group> changes(const std::map<std::string, holding>& before,

@@ -94,9 +94,13 @@ result<std::unique_ptr<backend>> make_driver_pool_backend(device gpu, const sett
   driver::CUmemoryPool pool = nullptr;
   WEIR_TRY(check(call::mem_pool_create, bound.driver().mem_pool_create(&pool, &properties)));
   std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
-  WEIR_TRY(check(call::mem_pool_set_attribute,
-                 bound.driver().mem_pool_set_attribute(
-                     pool, driver::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &everything)));
+  const auto kept = check(call::mem_pool_set_attribute,
+                          bound.driver().mem_pool_set_attribute(
+                              pool, driver::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &everything));
+  if (!kept) {
+    static_cast<void>(bound.driver().mem_pool_destroy(pool));
+    return kept.error();
+  }
   return std::unique_ptr<backend>{new driver_pool_backend{gpu, pool}};
 }
 

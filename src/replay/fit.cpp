@@ -15,6 +15,12 @@ constexpr std::uint64_t rounded_up(std::uint64_t size) {
   return (size + fit_unit - 1) / fit_unit * fit_unit;
 }
 
+/// What a card has for a program.
+bytes left_on(bytes card) {
+  const bytes context = sim::device_spec{}.context_overhead;
+  return card > context ? card - context : bytes{};
+}
+
 class fit_search {
  public:
   fit_search(const script& script, const replay::settings& settings)
@@ -71,6 +77,21 @@ class fit_search {
 
 }  // namespace
 
+result<card_trial> try_card(const script& script, settings settings, bytes card) {
+  if (!settings.target.simulated || card.count() == 0)
+    return error{.code = errc::invalid_argument,
+                 .detail = "a card is tried on the simulator, and has a size"};
+  card_trial trial{.policy = settings.policy, .card = card, .left = left_on(card)};
+  settings.samples = 0;
+  settings.progress = {};
+  settings.stops_when_out = true;
+  // Of a card that its context fills a byte is left: none would mean the whole device.
+  settings.capacity = std::max(trial.left, bytes{1});
+  WEIR_TRY_VALUE(played, play(script, settings));
+  trial.first_oom = played.first_oom;
+  return trial;
+}
+
 double fit::ratio() const noexcept {
   if (requested_peak == 0) return 0;
   return static_cast<double>(capacity.count()) / static_cast<double>(requested_peak);
@@ -98,7 +119,7 @@ result<fit> find_fit(const script& script, const settings& settings,
       .policy = settings.policy, .requested_peak = script.requested_peak, .capacity = bytes{least}};
   for (const bytes card : cards) {
     card_fit answer{.card = card};
-    const bytes left = card > device.context_overhead ? card - device.context_overhead : bytes{};
+    const bytes left = left_on(card);
     if (left.count() >= script.requested_peak) {
       WEIR_TRY_VALUE(fits, search.runs_with(left.count()));
       answer.fits = fits;

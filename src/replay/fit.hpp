@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "replay/replay.hpp"
@@ -19,6 +20,21 @@ struct card_fit {
 
   friend bool operator==(const card_fit&, const card_fit&) = default;
 };
+
+/// How a trace does on one card under one policy. It fits where no request was left unmet.
+struct card_trial {
+  replay::policy policy{};
+  bytes card{};
+  bytes left{};  ///< of the card, for the program: its context takes the rest
+  std::optional<shortfall> first_oom{};
+
+  [[nodiscard]] bool fits() const noexcept { return !first_oom; }
+};
+
+/// Plays the script on a simulated card of that size, up to the first request that is not met.
+/// Neither samples nor progress are reported. invalid_argument: the device is a real one, or the
+/// card has no size.
+[[nodiscard]] result<card_trial> try_card(const script& script, settings settings, bytes card);
 
 /// The outcome of a search. With `capacity` the trace was played to its end; with one step less it
 /// was played and was not, or that is less than what is in use at most.

@@ -87,6 +87,7 @@ class player {
     outcome.stats = backend_.stats();
     outcome.waits = outcome.stats.waits;
     outcome.ooms = ooms_;
+    outcome.first_oom = first_oom_;
     outcome.events = script_.events;
     outcome.reserved_peak = std::max(outcome.reserved_peak, backend_.take_reserved_peak());
     clear();
@@ -148,8 +149,7 @@ class player {
         return block != nullptr;
       });
       if (block == nullptr && request.size != 0) [[unlikely]] {
-        ++ooms_;
-        stopped_ = settings_.stops_when_out;
+        note_oom(request);
       }
       if (patterns_ && block != nullptr) [[unlikely]]
         patterns_->write(request, block, stream);
@@ -166,6 +166,21 @@ class player {
       return true;
     });
     if (request.action == action::free) block = nullptr;
+  }
+
+  void note_oom(const step& request) {
+    if (ooms_++ == 0) first_oom_ = shortfall_at(request);
+    stopped_ = settings_.stops_when_out;
+  }
+
+  /// What was in use before: every request so far was met.
+  [[nodiscard]] shortfall shortfall_at(const step& request) const {
+    shortfall found{.block = request.block, .time = request.time, .size = request.size};
+    for (const step* each = script_.steps.data(); each != &request; ++each) {
+      if (each->action == action::allocate) found.in_use += each->size;
+      if (each->action == action::free) found.in_use -= each->size;
+    }
+    return found;
   }
 
   /// A request for nothing is none.
@@ -216,6 +231,7 @@ class player {
   driver_cost sampling_cost_;  // of samples, which is not the policy's
   std::uint64_t requested_ = 0;
   std::uint64_t ooms_ = 0;
+  std::optional<shortfall> first_oom_;
   bool stopped_ = false;  // at the first of them
 };
 

@@ -94,6 +94,16 @@ struct sample {
   std::uint64_t reserved = 0;
 };
 
+/// The first request of a replay that could not be met.
+struct shortfall {
+  std::uint32_t block = 0;   ///< that was asked for: the script's number
+  std::uint64_t time = 0;    ///< nanoseconds of the recording
+  std::uint64_t size = 0;    ///< of the request
+  std::uint64_t in_use = 0;  ///< when it came, as requested
+
+  friend bool operator==(const shortfall&, const shortfall&) = default;
+};
+
 /// The outcome of a replay. Driver times are simulated (measured costs of an H200) or, on a real
 /// device, measured on the host.
 struct outcome {
@@ -107,10 +117,11 @@ struct outcome {
   /// The same of the last four fifths of the events, and the recording's own time there.
   std::chrono::nanoseconds steady_driver_time{};
   std::chrono::nanoseconds steady_time{};
-  std::uint64_t waits = 0;       ///< queued so that a stream could reuse another's memory
-  std::uint64_t ooms = 0;        ///< requests that could not be met; their blocks are left out
-  std::uint64_t mismatches = 0;  ///< blocks whose pattern was not there at the free
-  std::uint64_t events = 0;      ///< of the recording that concern blocks
+  std::uint64_t waits = 0;  ///< queued so that a stream could reuse another's memory
+  std::uint64_t ooms = 0;   ///< requests that could not be met; their blocks are left out
+  std::optional<shortfall> first_oom{};  ///< of them
+  std::uint64_t mismatches = 0;          ///< blocks whose pattern was not there at the free
+  std::uint64_t events = 0;              ///< of the recording that concern blocks
   /// How long the events took: processor time on the simulator, time on a real device.
   std::chrono::nanoseconds play_time{};
   memory_stats stats{};  ///< of weir's own policies
@@ -119,7 +130,8 @@ struct outcome {
 
   /// Every request was met, and no pattern was lost.
   [[nodiscard]] bool is_complete() const noexcept { return ooms == 0 && mismatches == 0; }
-  /// reserved_peak / requested_peak; 0 if nothing was asked for.
+  /// reserved_peak / requested_peak; 0 if nothing was asked for. Says nothing where requests were
+  /// not met.
   [[nodiscard]] double ratio() const noexcept;
   /// Driver time as a percentage of the recording's own time, in the last four fifths; 0 if that
   /// took none.

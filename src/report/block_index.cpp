@@ -65,6 +65,7 @@ void pack_blocks(const report::history& history, const std::vector<grouping>& gr
   plain([](const block_lifetime& b) { return b.tag; });
   plain([](const block_lifetime& b) { return b.stream; });
   plain([](const block_lifetime& b) { return b.site; });
+  plain([](const block_lifetime& b) { return b.pool; });
   for (const grouping& grouped : groupings) {
     for (const std::uint32_t i : blocks) out.number(grouped.of_block[i]);
   }

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "formats/frames.hpp"
 #include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::report {
@@ -107,14 +108,6 @@ std::size_t keys_of(const report::history& history, Member member) {
 }
 
 /// Frames of allocators and frameworks say how memory was allocated, not what for.
-bool is_library_frame(std::string_view frame) {
-  constexpr std::array<std::string_view, 7> marks{
-      "/torch/", "site-packages", "dist-packages", "c10::", "at::", "weir::", "<frozen "};
-  return std::any_of(marks.begin(), marks.end(), [&](std::string_view mark) {
-    return frame.find(mark) != std::string_view::npos;
-  });
-}
-
 }  // namespace
 
 std::vector<tally> tally_sites(const recording& recording, const report::history& history) {
@@ -126,16 +119,8 @@ std::string site_label(const recording& recording, const report::site& site) {
   if (site.stack == 0) {
     return recording.stacks.empty() ? to_string(bytes{site.size}) : std::string{"no stack"};
   }
-  std::string_view innermost = "an empty stack";
-  bool first = true;
-  for (const std::uint32_t number : recording.stacks[site.stack - 1]) {
-    if (number >= recording.frames.size()) continue;
-    const std::string& frame = recording.frames[number];
-    if (!is_library_frame(frame)) return frame;
-    if (first) innermost = frame;
-    first = false;
-  }
-  return std::string{innermost};
+  const std::string_view frame = formats::site_frame(recording, site.stack);
+  return frame.empty() ? "an empty stack" : std::string{frame};
 }
 
 std::string tag_label(const recording& recording, std::uint16_t tag) {
@@ -178,6 +163,9 @@ std::vector<grouping> make_groupings(const recording& recording, const report::h
           return recording.pools[pool].empty() ? std::string{"the allocator's own"}
                                                : recording.pools[pool];
         });
+  }
+  if (!history.suspensions.empty()) {
+    for (grouping& each : groupings) each.labels.emplace_back("suspended");
   }
   return groupings;
 }

@@ -24,7 +24,9 @@ struct tally {
 /// A way to divide the blocks, into few enough groups to tell their colours apart.
 struct grouping {
   std::string name;
-  std::vector<std::string> labels;     ///< of the groups, most memory first
+  /// Of the groups, most memory first. Where memory was ever suspended the last one is that of
+  /// blocks without memory, whichever group they are of otherwise.
+  std::vector<std::string> labels;
   std::vector<std::uint8_t> of_block;  ///< the group of each block of the history
 };
 

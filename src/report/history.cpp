@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <string>
 #include <unordered_map>
 #include <utility>
+
+#include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::report {
 
@@ -106,9 +109,38 @@ class history_builder {
       case trace_kind::release:
         if (has_own_addresses_) release(event.address, event.size, index);
         break;
+      case trace_kind::suspended:
+        resume(event.pool, index);  // that it came back was not recorded
+        suspend(event, index);
+        break;
+      case trace_kind::resumed:
+        resume(event.pool, index);
+        break;
       default:
         break;
     }
+  }
+
+  void suspend(const trace_event& event, std::uint32_t index) {
+    suspended_[event.pool] = out_.suspensions.size();
+    suspension& begun = out_.suspensions.emplace_back();
+    begun = {.pool = event.pool,
+             .start = index,
+             .end = static_cast<std::uint32_t>(recording_.events.size()),
+             .size = event.size,
+             .kept = event.extra,
+             .blocks = {}};
+    for (const auto& [address, block] : live_blocks_) {
+      if (out_.blocks[block].pool == event.pool) begun.blocks.push_back(block);
+    }
+    std::sort(begun.blocks.begin(), begun.blocks.end());
+  }
+
+  void resume(std::uint16_t pool, std::uint32_t index) {
+    const auto entry = suspended_.find(pool);
+    if (entry == suspended_.end()) return;
+    out_.suspensions[entry->second].end = index;
+    suspended_.erase(entry);
   }
 
   void reserve(std::uint64_t address, std::uint64_t size, std::uint32_t index) {
@@ -177,9 +209,19 @@ class history_builder {
     const bool by_stack = !recording_.stacks.empty();
     const bool known = by_stack && event.other <= recording_.stacks.size();
     const site key{known ? event.other : 0, by_stack ? 0 : event.size};
-    const auto [entry, inserted] = sites_.try_emplace(
-        by_stack ? key.stack : key.size, static_cast<std::uint32_t>(out_.sites.size()));
-    if (inserted) out_.sites.push_back(key);
+    const auto [entry, inserted] = sites_.try_emplace(by_stack ? key.stack : key.size, 0);
+    if (inserted) entry->second = by_stack ? add_site(key) : site_of_size(key);
+    return entry->second;
+  }
+
+  std::uint32_t add_site(const site& key) {
+    out_.sites.push_back(key);
+    return static_cast<std::uint32_t>(out_.sites.size() - 1);
+  }
+
+  std::uint32_t site_of_size(const site& key) {
+    const auto [entry, inserted] = sites_by_text_.try_emplace(to_string(bytes{key.size}), 0);
+    if (inserted) entry->second = add_site(key);
     return entry->second;
   }
 
@@ -190,7 +232,9 @@ class history_builder {
   const bool has_own_addresses_;
   std::size_t next_step_ = 0;                                     // of the placement's steps
   std::unordered_map<std::uint64_t, std::uint32_t> live_blocks_;  // by address
-  std::unordered_map<std::uint64_t, std::uint32_t> sites_;
+  std::unordered_map<std::uint64_t, std::uint32_t> sites_;        // by stack, or size
+  std::unordered_map<std::string, std::uint32_t> sites_by_text_;
+  std::unordered_map<std::uint16_t, std::size_t> suspended_;  // by pool: of history::suspensions
   std::uint64_t live_ = 0;
   std::uint64_t reserved_ = 0;
   bool has_physical_ = false;

@@ -45,16 +45,29 @@ struct mapped_range {
   }
 };
 
-/// Where blocks come from: a stack, or where there are none a size.
+/// A time during which the blocks of a pool had no physical memory: after event `start` and before
+/// event `end`, which is the number of events if they never got it back.
+struct suspension {
+  std::uint16_t pool = 0;
+  std::uint32_t start = 0;
+  std::uint32_t end = 0;
+  std::uint64_t size = 0;             ///< physical memory that went
+  std::uint64_t kept = 0;             ///< contents that the host kept
+  std::vector<std::uint32_t> blocks;  ///< of history::blocks, that were live when it began
+};
+
+/// Where blocks come from: a stack, or where there are none a size; sizes that read the same
+/// ("20 MiB") are one.
 struct site {
   std::uint32_t stack = 0;  ///< the stack's number plus one; 0 is none
-  std::uint64_t size = 0;   ///< only without stacks
+  std::uint64_t size = 0;   ///< only without stacks: the first of them
 };
 
 /// Everything that later steps need of the events. Refers to nothing of the recording.
 struct history {
-  std::vector<block_lifetime> blocks;  ///< by start
-  std::vector<mapped_range> mappings;  ///< by start
+  std::vector<block_lifetime> blocks;   ///< by start
+  std::vector<mapped_range> mappings;   ///< by start
+  std::vector<suspension> suspensions;  ///< by start
   std::vector<site> sites;
   std::vector<std::uint32_t> freed;     ///< blocks that were freed, in that order
   std::vector<std::uint64_t> live;      ///< requested bytes, after each event

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "report/block_index.hpp"
+#include "report/card_report.hpp"
 #include "report/chunks.hpp"
+#include "report/differences.hpp"
 #include "report/groups.hpp"
 #include "report/history.hpp"
 #include "report/leaks.hpp"
@@ -21,10 +23,11 @@ namespace weir::inline v0::report {
 
 namespace {
 
-constexpr std::uint64_t index_version = 1;
+constexpr std::uint64_t index_version = 2;
 constexpr std::size_t most_ooms = 16;
 constexpr std::size_t most_markers = 2000;
 constexpr std::size_t most_sites = 300;
+constexpr std::size_t most_suspensions = 2000;
 constexpr std::size_t most_frames = 64;
 constexpr std::size_t least_blocks = 1000;
 
@@ -177,6 +180,42 @@ void pack_policies(const analysis& data, packer& out) {
   }
 }
 
+void pack_suspensions(const analysis& data, packer& out) {
+  const std::vector<trace_event>& events = data.source.recording.events;
+  const std::vector<suspension>& all = data.history.suspensions;
+  const std::size_t count = std::min(all.size(), most_suspensions);
+  out.number(all.size()).number(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    out.number(all[i].pool).number(all[i].start).number(all[i].end);
+    out.number(events[all[i].start].time);
+    out.number(all[i].end < events.size() ? events[all[i].end].time : events.back().time);
+    out.number(all[i].size).number(all[i].kept);
+  }
+}
+
+void pack_holders(const std::vector<holder>& holders, packer& out) {
+  out.number(holders.size());
+  for (const holder& each : holders) out.text(each.label).number(each.bytes).number(each.blocks);
+}
+
+void pack_card(const analysis& data, packer& out) {
+  const std::vector<replay::card_trial>& trials = data.source.card;
+  out.number(trials.empty() ? 0 : trials.front().card.count());
+  out.number(trials.empty() ? 0 : trials.front().left.count());
+  out.number(trials.size());
+  for (const replay::card_trial& trial : trials) {
+    out.text(replay::name(trial.policy)).flag(trial.fits());
+    if (trial.fits()) continue;
+    const replay::shortfall& first = *trial.first_oom;
+    const card_shortage found = explain_shortage(data.source.recording, data.history, first);
+    out.number(found.event).number(first.time).number(first.size);
+    out.number(found.live).number(found.waiting);
+    pack_holders(found.tags, out);
+    pack_holders(found.sites, out);
+    pack_holders(found.sizes, out);
+  }
+}
+
 void pack_ooms(const analysis& data, packer& out) {
   const recording& recorded = data.source.recording;
   const auto count =
@@ -219,6 +258,10 @@ layout lay_out(const analysis& data, const page_limits& limits) {
   };
   add_exact(data.history.peak);
   for (const oom_report& each : data.ooms) exact.push_back(each.event);
+  for (const replay::card_trial& each : data.source.card) {
+    if (!each.fits() && each.first_oom->block < data.history.blocks.size())
+      exact.push_back(data.history.blocks[each.first_oom->block].start);
+  }
   out.blocks = select_blocks(data.history, out.finest, std::move(exact), limits.blocks);
   out.index_levels = store_block_index(data.history, data.groupings, out.blocks, out.store);
   return out;
@@ -235,6 +278,8 @@ std::string make_index(const analysis& data, const layout& packed) {
   pack_policies(data, out);
   pack_ooms(data, out);
   pack_markers(data.source.recording, out);
+  pack_card(data, out);
+  pack_suspensions(data, out);
   return base64(deflated(out.packed()));
 }
 
@@ -252,9 +297,21 @@ std::string fill(const std::vector<std::pair<std::string_view, std::string_view>
   return out;
 }
 
-}  // namespace
+/// A run as its page carries it.
+struct packed_run {
+  std::string index;
+  std::string early;
+  std::string store;
 
-std::string make_page(const page_source& source, const page_limits& limits) {
+  [[nodiscard]] std::size_t size() const noexcept {
+    return index.size() + early.size() + store.size();
+  }
+};
+
+std::size_t frame_size() { return page_template.size() + page_style.size() + page_script.size(); }
+
+/// At most `limits.bytes`, the page around it not counted, if leaving out details can do that.
+packed_run pack_run(const page_source& source, const page_limits& limits) {
   analysis data{source, make_history(source.recording, source.placement), {}, {}, {}};
   data.sites = tally_sites(source.recording, data.history);
   data.groupings = make_groupings(source.recording, data.history, data.sites);
@@ -262,23 +319,46 @@ std::string make_page(const page_source& source, const page_limits& limits) {
   page_limits current = limits;
   for (int round = 0;; ++round) {
     const layout packed = lay_out(data, current);
-    const std::string index = make_index(data, packed);
-    const std::size_t size = page_template.size() + page_style.size() + page_script.size() +
-                             index.size() + packed.store.early_text().size() +
-                             packed.store.text().size();
+    packed_run run{make_index(data, packed), packed.store.early_text(), packed.store.text()};
     const auto kept = static_cast<std::size_t>(
         std::count(packed.blocks.kept.begin(), packed.blocks.kept.end(), true));
     const bool can_shrink = kept > least_blocks || packed.finest.bins() > first_bins;
-    if (size <= current.bytes || !can_shrink) {
-      return fill({{"@style@", page_style},
-                   {"@index@", index},
-                   {"@early@", packed.store.early_text()},
-                   {"@script@", page_script},
-                   {"@store@", packed.store.text()}});
-    }
+    if (run.size() <= current.bytes || !can_shrink) return run;
     current.blocks = std::max(least_blocks, kept / 2);
     if (round > 0) current.bins = std::max(first_bins, packed.finest.bins() / 2);
   }
+}
+
+page_limits share_of(const page_limits& limits, std::size_t runs) {
+  page_limits share = limits;
+  share.bytes = (limits.bytes - std::min(limits.bytes, frame_size())) / runs;
+  return share;
+}
+
+std::string fill_page(const packed_run& run, const packed_run& other,
+                      const std::string& differences) {
+  return fill({{"@style@", page_style},
+               {"@index@", run.index},
+               {"@early@", run.early},
+               {"@differences@", differences},
+               {"@other_index@", other.index},
+               {"@other_early@", other.early},
+               {"@script@", page_script},
+               {"@store@", run.store},
+               {"@other_store@", other.store}});
+}
+
+}  // namespace
+
+std::string make_page(const page_source& source, const page_limits& limits) {
+  return fill_page(pack_run(source, share_of(limits, 1)), {}, {});
+}
+
+std::string make_page(const page_source& before, const page_source& after,
+                      const page_limits& limits) {
+  const page_limits share = share_of(limits, 2);
+  return fill_page(pack_run(before, share), pack_run(after, share),
+                   base64(deflated(pack_differences(before.recording, after.recording))));
 }
 
 }  // namespace weir::inline v0::report

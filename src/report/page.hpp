@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "replay/fit.hpp"
 #include "replay/replay.hpp"
 #include "report/placement.hpp"
 #include "weir/trace/trace.hpp"
@@ -19,6 +20,8 @@ struct page_source {
   /// The least memory with which each of them plays the recording, 0 where there is none; empty if
   /// nobody asked.
   std::vector<bytes> fits{};
+  /// How policies did on the card that was asked about, all on the same; empty if nobody asked.
+  std::vector<replay::card_trial> card{};
   const report::placement* placement = nullptr;  ///< for recordings without real addresses
 };
 
@@ -35,5 +38,10 @@ struct page_limits {
 /// Nothing of the recording stands in the page as text: names, tags and frames are packed, and the
 /// page shows them as text and never as markup.
 [[nodiscard]] std::string make_page(const page_source& source, const page_limits& limits = {});
+
+/// A page with two runs and what differs between them. Either can be looked into; each gets half of
+/// the limit in bytes.
+[[nodiscard]] std::string make_page(const page_source& before, const page_source& after,
+                                    const page_limits& limits = {});
 
 }  // namespace weir::inline v0::report

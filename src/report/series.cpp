@@ -25,16 +25,45 @@ void measure(const recording& recording, const report::history& history, series&
   }
 }
 
+std::vector<const suspension*> by_end(const std::vector<suspension>& all) {
+  std::vector<const suspension*> ends;
+  for (const suspension& each : all) ends.push_back(&each);
+  std::stable_sort(ends.begin(), ends.end(),
+                   [](const suspension* a, const suspension* b) { return a->end < b->end; });
+  return ends;
+}
+
 void take_stacks(const report::history& history, const grouping& groups, const series& level,
                  std::vector<std::uint64_t>& out) {
   std::vector<std::uint64_t> current(groups.labels.size());
   out.reserve(level.bins() * current.size());
+  std::vector<bool> suspended(history.suspensions.empty() ? 0 : history.blocks.size());
+  const auto group_of = [&](std::uint32_t block) -> std::uint64_t& {
+    const bool is_away = !suspended.empty() && suspended[block];
+    return is_away ? current.back() : current[groups.of_block[block]];
+  };
+  const auto set_suspended = [&](const suspension& changed, std::uint32_t event, bool away) {
+    for (const std::uint32_t block : changed.blocks) {
+      if (!history.blocks[block].at(event)) continue;
+      group_of(block) -= history.blocks[block].size;
+      suspended[block] = away;
+      group_of(block) += history.blocks[block].size;
+    }
+  };
+  std::vector<const suspension*> ends = by_end(history.suspensions);
+  std::size_t next_end = 0;
+  std::size_t next_start = 0;
   std::size_t bin = 0;
   walk(
-      history,
-      [&](std::uint32_t block) { current[groups.of_block[block]] += history.blocks[block].size; },
-      [&](std::uint32_t block) { current[groups.of_block[block]] -= history.blocks[block].size; },
+      history, [&](std::uint32_t block) { group_of(block) += history.blocks[block].size; },
+      [&](std::uint32_t block) { group_of(block) -= history.blocks[block].size; },
       [&](std::uint32_t event) {
+        for (; next_end < ends.size() && ends[next_end]->end == event; ++next_end)
+          set_suspended(*ends[next_end], event, false);
+        for (; next_start < history.suspensions.size() &&
+               history.suspensions[next_start].start == event;
+             ++next_start)
+          set_suspended(history.suspensions[next_start], event, true);
         if (bin == level.bins() || event != level.moment[bin]) return;
         out.insert(out.end(), current.begin(), current.end());
         ++bin;

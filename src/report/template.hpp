@@ -5,7 +5,7 @@
 
 namespace weir::inline v0::report {
 
-/// viewer/page.html, in which @style@, @script@, @index@, @early@ and @store@ stand for the rest.
+/// viewer/page.html, in which @style@, @script@ and the data's names stand for the rest.
 extern const std::string_view page_template;
 extern const std::string_view page_style;
 extern const std::string_view page_script;

@@ -46,6 +46,22 @@ TEST(summary, is_of_the_moment_at_which_most_was_held) {
   EXPECT_EQ(0u, summary.reserved_peak);
 }
 
+TEST(summary, of_two_is_compared_figure_by_figure) {
+  std::string text;
+  for (const compared_figure& each : compare(summarize(tagged(8192)), summarize(tagged(100)))) {
+    text += std::string{each.title} + " (" + std::string{each.key} +
+            "): " + std::to_string(each.before) + (each.is_size ? " B, " : ", ") +
+            std::to_string(each.after) + "\n";
+  }
+  EXPECT_EQ(text,
+            "bytes at the peak (requested_peak): 11792 B, 3700\n"
+            "blocks at the peak (blocks_at_peak): 3, 3\n"
+            "reserved at most (reserved_peak): 0 B, 0\n"
+            "allocations (allocs): 4, 4\n"
+            "bytes allocated (allocated_bytes): 11892 B, 3800\n"
+            "out of memory (ooms): 1, 1\n");
+}
+
 TEST(summary, is_of_the_first_of_equal_peaks) {
   trace_event first = allocate(1, 100, 1000);
   first.tag = 1;

@@ -120,5 +120,32 @@ TEST(fits, replays_end_at_the_first_request_that_is_not_met) {
   EXPECT_EQ(2u, stopped.stats.allocations);
 }
 
+TEST(card_trials, end_at_the_first_request_that_is_not_met) {
+  const script script = three_blocks();
+  const auto on = [&](std::uint64_t left) {
+    return try_card(script, {.policy = policy::balanced}, bytes{context_size + left}).value();
+  };
+  const card_trial enough = on(50 * mib);
+  EXPECT_TRUE(enough.fits());
+  EXPECT_EQ(policy::balanced, enough.policy);
+  EXPECT_EQ(bytes{context_size + 50 * mib}, enough.card);
+  EXPECT_EQ(bytes{50 * mib}, enough.left);
+  EXPECT_FALSE(on(48 * mib).fits());
+  EXPECT_EQ((shortfall{2, 20 * millisecond, 30 * mib, 20 * mib}), on(48 * mib).first_oom);
+  EXPECT_EQ((shortfall{1, millisecond, 20 * mib, 20 * mib}), on(38 * mib).first_oom);
+  EXPECT_EQ((shortfall{0, 0, 20 * mib, 0}), on(0).first_oom);
+}
+
+TEST(card_trials, of_a_card_that_the_context_fills_or_of_none) {
+  const auto small = try_card(three_blocks(), {}, bytes{1});
+  ASSERT_TRUE(small);
+  EXPECT_EQ(bytes{}, small->left);
+  EXPECT_EQ((shortfall{0, 0, 20 * mib, 0}), small->first_oom);
+  EXPECT_EQ(errc::invalid_argument, try_card(three_blocks(), {}, bytes{}).code());
+  EXPECT_EQ(errc::invalid_argument,
+            try_card(three_blocks(), {.target = {.simulated = false}}, bytes{1 << 30}).code());
+  EXPECT_TRUE(try_card(make_script(recording_of({})), {}, bytes{1})->fits());
+}
+
 }  // namespace
 }  // namespace weir::replay

@@ -403,6 +403,17 @@ TEST(driver_pool, needs_the_device_s_context) {
   EXPECT_EQ(0u, machine->calls(driver::call::mem_pool_create));
 }
 
+TEST(driver_pool, goes_when_it_cannot_be_told_to_keep_its_memory) {
+  const auto machine = sim::machine::create().value();
+  const auto opened = runtime::open_simulated(machine).value();
+  const device gpu = opened->device(device_id{0}).value();
+  machine->fail(driver::call::mem_pool_set_attribute, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto refused = make_driver_pool_backend(gpu, {});
+  EXPECT_EQ("cuMemPoolSetAttribute", refused.error().call);
+  EXPECT_EQ(1u, machine->calls(driver::call::mem_pool_create));
+  EXPECT_EQ(1u, machine->calls(driver::call::mem_pool_destroy));
+}
+
 TEST(driver_pool, has_memory_of_its_device) {
   sim::machine_options two;
   two.devices.resize(2);

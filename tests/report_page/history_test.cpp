@@ -151,6 +151,22 @@ TEST(report_history, without_stacks_a_site_is_a_size) {
   EXPECT_EQ(history.blocks[2].site, 0U);
 }
 
+TEST(report_history, sizes_that_read_the_same_are_one_site) {
+  recording_writer writer;
+  writer.allocate(1 * mib, 20 * mib);
+  writer.allocate(100 * mib, 20 * mib + 100);
+  writer.allocate(200 * mib, 21 * mib);
+  writer.allocate(300 * mib, 20 * mib - 100);
+  const report::history history = make_history(writer.out);
+  ASSERT_EQ(history.sites.size(), 2U);
+  EXPECT_EQ(history.sites[0].size, 20 * mib);
+  EXPECT_EQ(history.sites[1].size, 21 * mib);
+  std::vector<std::uint32_t> sites;
+  for (const block_lifetime& block : history.blocks) sites.push_back(block.site);
+  EXPECT_THAT(sites, ElementsAre(0, 0, 1, 0));
+  EXPECT_EQ(tally_sites(writer.out, history)[0].most, 60 * mib);
+}
+
 TEST(report_history, the_first_of_equal_peaks_is_the_peak) {
   recording_writer writer;
   writer.allocate(0x1000, 100);
@@ -513,6 +529,85 @@ TEST(report_groups, a_site_is_named_by_the_frame_of_the_program) {
     recorded.frames = {library, "mine"};
     recorded.stacks = {{0, 1}};
     EXPECT_EQ(site_label(recorded, {1, 0}), "mine") << library;
+  }
+}
+
+/// Blocks of 100 and 50 bytes in pool 1 and of 20 in none; pool 1 is suspended twice.
+recording suspended_run() {
+  recording_writer writer;
+  writer.out.tags = {"", "a"};
+  writer.out.pools = {"", "p"};
+  const auto in_pool = [&](std::uint64_t address, std::uint64_t size) {
+    writer.allocate(address * mib, size, 0, 1);
+    writer.out.events.back().pool = 1;
+  };
+  const auto change = [&](trace_kind kind, std::uint64_t size, std::uint64_t kept) {
+    trace_event& event = writer.add(kind);
+    event.pool = 1;
+    event.size = size;
+    event.extra = kept;
+  };
+  in_pool(16, 100);                             // 0
+  in_pool(17, 50);                              // 1
+  writer.allocate(18 * mib, 20);                // 2
+  change(trace_kind::suspended, 4 * mib, 150);  // 3
+  writer.deallocate(17 * mib);                  // 4
+  change(trace_kind::resumed, 2 * mib, 100);    // 5
+  in_pool(19, 7);                               // 6
+  change(trace_kind::suspended, 2 * mib, 0);    // 7
+  change(trace_kind::suspended, 2 * mib, 0);    // 8: that it came back was not recorded
+  change(trace_kind::resumed, 0, 0);            // 9
+  change(trace_kind::resumed, 0, 0);            // 10: it is there already
+  change(trace_kind::suspended, 3 * mib, 9);    // 11
+  return writer.out;
+}
+
+TEST(report_history, blocks_are_suspended_by_their_pool) {
+  const report::history history = make_history(suspended_run());
+  std::string text;
+  for (const suspension& each : history.suspensions) {
+    text += "pool " + std::to_string(each.pool) + " " + std::to_string(each.start) + " to " +
+            std::to_string(each.end) + ", " + std::to_string(each.size) + " kept " +
+            std::to_string(each.kept) + ":";
+    for (const std::uint32_t block : each.blocks) text += " " + std::to_string(block);
+    text += "\n";
+  }
+  EXPECT_EQ(text,
+            "pool 1 3 to 5, 4194304 kept 150: 0 1\n"
+            "pool 1 7 to 8, 2097152 kept 0: 0 3\n"
+            "pool 1 8 to 9, 2097152 kept 0: 0 3\n"
+            "pool 1 11 to 12, 3145728 kept 9: 0 3\n");
+}
+
+TEST(report_series, blocks_without_memory_are_a_group_of_their_own) {
+  const recording recorded = suspended_run();
+  const report::history history = make_history(recorded);
+  const auto groupings = make_groupings(recorded, history, tally_sites(recorded, history));
+  ASSERT_THAT(groupings[0].labels, ElementsAre("a", "untagged", "suspended"));
+  EXPECT_EQ(groupings[1].labels.back(), "suspended");
+  EXPECT_EQ(groupings[4].labels.back(), "suspended");
+  const series finest = make_series(recorded, history, groupings, 100);
+  // clang-format off
+  EXPECT_THAT(finest.stacks[0], ElementsAre(100,  0,   0,
+                                            150,  0,   0,
+                                            150, 20,   0,
+                                              0, 20, 150,
+                                              0, 20, 100,  // freed while it was away
+                                            100, 20,   0,
+                                            107, 20,   0,
+                                              0, 20, 107,
+                                              0, 20, 107,
+                                            107, 20,   0,
+                                            107, 20,   0,
+                                              0, 20, 107));
+  // clang-format on
+  for (std::size_t bin = 0; bin < finest.bins(); ++bin) {
+    for (std::size_t g = 0; g < groupings.size(); ++g) {
+      const std::size_t groups = groupings[g].labels.size();
+      std::uint64_t sum = 0;
+      for (std::size_t i = 0; i < groups; ++i) sum += finest.stacks[g][bin * groups + i];
+      EXPECT_EQ(sum, history.live[bin]) << bin << " by " << groupings[g].name;
+    }
   }
 }
 

@@ -104,6 +104,28 @@ struct page_index {
     all_markers = in.number();
     for (std::uint64_t left = in.number(); left > 0; --left)
       markers.push_back(join({count(), " at ", count(), ": ", in.text()}));
+    card = join({"size ", count(), ", left ", count()});
+    for (std::uint64_t left = in.number(); left > 0; --left) {
+      std::string text = in.text();
+      if (in.number() == 1) {
+        trials.push_back(text + " fits");
+        continue;
+      }
+      text += join({": event ", count(), ", time ", count(), ", size ", count(), ", live ", count(),
+                    ", waiting ", count()});
+      for (int kind = 0; kind < 3; ++kind) {
+        text += ";";
+        for (std::uint64_t holders = in.number(); holders > 0; --holders)
+          text += join({" ", in.text(), " ", count(), " in ", count()});
+      }
+      trials.push_back(text);
+    }
+    suspensions.push_back(join({"all ", count()}));
+    for (std::uint64_t left = in.number(); left > 0; --left) {
+      suspensions.push_back(
+          join({"pool ", count(), ", events ", count(), " to ", count(), ", times ", count(),
+                " to ", count(), ", size ", count(), ", kept ", count()}));
+    }
     EXPECT_TRUE(in.done());
   }
 
@@ -119,9 +141,9 @@ struct page_index {
 
   unpacker in;
   std::string early, late;
-  std::string about, events, layout, kept, sites_are;
+  std::string about, events, layout, kept, sites_are, card;
   std::vector<std::string> groupings, index_levels, regions, tags, streams, sites, leaks, policies,
-      ooms, verdicts, markers;
+      ooms, verdicts, markers, trials, suspensions;
   numbers group_counts, lengths, key_moments;
   std::size_t early_pieces = 0;
   std::uint64_t all_ooms = 0, all_markers = 0;
@@ -188,7 +210,7 @@ TEST(report_index, says_everything_about_a_recording) {
   const page_index index{make_page(source)};
   const std::string version{version_text()};
   EXPECT_EQ(index.about,
-            "version 1, weir " + version +
+            "version 2, weir " + version +
                 ", file a.weirtrace, program train.py, device a GPU, capacity 80740352, "
                 "dropped 5, real 1, placed by ");
   EXPECT_EQ(index.events,
@@ -231,6 +253,38 @@ TEST(report_index, says_everything_about_a_recording) {
               ElementsAre(testing::StartsWith("The allocator's limit of 9 MiB is in")));
   EXPECT_EQ(index.all_markers, 2U);
   EXPECT_THAT(index.markers, ElementsAre("0 at 0: begin", "7 at 7000: end"));
+  EXPECT_EQ(index.card, "size 0, left 0");
+  EXPECT_THAT(index.trials, IsEmpty());
+}
+
+TEST(report_index, says_when_memory_was_suspended) {
+  recording recorded = small_recording();
+  EXPECT_THAT(page_index{make_page({recorded, ""})}.suspensions, ElementsAre("all 0"));
+  recorded.events[6] = {
+      .time = 6000, .size = 51, .extra = 52, .pool = 3, .kind = trace_kind::suspended};
+  recorded.events[7] = {.time = 7000, .pool = 3, .kind = trace_kind::resumed};
+  recorded.events[8] = {.time = 8000, .size = 53, .kind = trace_kind::suspended};
+  const page_index index{make_page({recorded, ""})};
+  EXPECT_THAT(index.suspensions,
+              ElementsAre("all 2", "pool 3, events 6 to 7, times 6000 to 7000, size 51, kept 52",
+                          "pool 0, events 8 to 10, times 8000 to 9000, size 53, kept 0"));
+  EXPECT_THAT(index.groupings[0], testing::EndsWith(" suspended"));
+}
+
+TEST(report_index, says_how_policies_do_on_a_card) {
+  const recording recorded = small_recording();
+  page_source source{recorded, ""};
+  replay::card_trial trial{
+      .policy = replay::policy::balanced, .card = bytes{41}, .left = bytes{42}};
+  source.card = {trial, trial};
+  source.card[1].policy = replay::policy::compact;
+  source.card[1].first_oom = replay::shortfall{1, 43, 44, 1050};
+  const page_index index{make_page(source)};
+  EXPECT_EQ(index.card, "size 41, left 42");
+  EXPECT_THAT(index.trials,
+              ElementsAre("balanced fits",
+                          "compact: event 4, time 43, size 44, live 1000, waiting 50; a 1000 in 1; "
+                          "mine at a.py:1 1000 in 1; 1000 B 1000 in 1"));
 }
 
 TEST(report_index, says_what_is_odd_about_a_recording) {
@@ -313,9 +367,10 @@ TEST(report_store, has_the_series_and_their_stacks) {
 }
 
 TEST(report_store, has_the_blocks_and_what_is_mapped) {
-  const recording recorded = small_recording();
+  recording recorded = small_recording();
+  recorded.events[9].pool = 4;
   const page_index index{make_page({recorded, ""})};
-  unpacker blocks = index.piece(5);
+  unpacker blocks = index.piece(6);
   ASSERT_EQ(blocks.number(), 3U);
   EXPECT_THAT(column(blocks, 3), ElementsAre(3, 4, 9)) << "first events";
   EXPECT_THAT(plain(blocks, 3), ElementsAre(2, 4, 1)) << "how many they live";
@@ -325,8 +380,10 @@ TEST(report_store, has_the_blocks_and_what_is_mapped) {
   EXPECT_THAT(plain(blocks, 3), ElementsAre(1, 2, 1)) << "tags";
   EXPECT_THAT(plain(blocks, 3), ElementsAre(0, 1, 0)) << "streams";
   EXPECT_THAT(plain(blocks, 3), ElementsAre(0, 1, 0)) << "sites";
+  EXPECT_THAT(plain(blocks, 3), ElementsAre(0, 0, 4)) << "pools";
   for (int grouping = 0; grouping < 4; ++grouping)
     EXPECT_THAT(plain(blocks, 3), ElementsAre(1, 0, 1));
+  EXPECT_THAT(plain(blocks, 3), ElementsAre(0, 0, 1)) << "by pool";
   ASSERT_EQ(blocks.number(), 1U);
   EXPECT_EQ(blocks.difference(0), 2U);
   EXPECT_EQ(blocks.number(), 8U);

@@ -28,7 +28,7 @@ unpacker index_of(const std::string& page) {
 /// The beginning of the index.
 struct about {
   explicit about(unpacker in) {
-    EXPECT_EQ(in.number(), 1U);
+    EXPECT_EQ(in.number(), 2U);
     in.text();
     file = in.text();
     program = in.text();

@@ -5,14 +5,15 @@ class Address {
   constructor(page) {
     this.page = page;
     this.waiting = false;
-    addEventListener('hashchange', () => this.follow());
+    addEventListener('hashchange', () => this.follow(), { signal: page.closing.signal });
   }
 
   text() {
     const { timeline, moment, unit, index } = this.page;
     const { axis, from, to, grouping, fit, lines } = timeline;
+    const { differences, shown } = this.page.viewer;
     return String(new URLSearchParams({
-      axis, from: Math.round(from), to: Math.round(to), by: index.groupings[grouping].name, fit: Number(fit),
+      ...(differences && { run: shown + 1 }), axis, from: Math.round(from), to: Math.round(to), by: index.groupings[grouping].name, fit: Number(fit),
       lines: [...lines].join(' '), at: moment, unit,
     }));
   }
@@ -23,7 +24,7 @@ class Address {
     this.waiting = true;
     setTimeout(() => {
       this.waiting = false;
-      if (this.page.moment !== null) history.replaceState(null, '', `#${this.text()}`);
+      if (this.page.moment !== null && !this.page.closing.signal.aborted) history.replaceState(null, '', `#${this.text()}`);
     }, 250);
   }
 
@@ -49,6 +50,11 @@ class Address {
   }
 
   follow() {
+    const { viewer } = this.page;
+    if (viewer.named() !== viewer.shown) {
+      viewer.choose(viewer.named());
+      return;
+    }
     if (!this.page.index.events) return;
     const moment = this.apply();
     if (moment !== null) this.page.look(moment);

@@ -18,7 +18,7 @@ class Arena {
       this.total += region.size;
       return placed;
     });
-    this.stage = new Stage(byId('arena'), () => this.draw());
+    this.stage = new Stage(byId('arena'), () => this.draw(), page.closing.signal);
     this.fitted = true;
     this.from = 0;
     gestures(byId('arena'), {

@@ -31,6 +31,8 @@ const theme = {
     this.hole = pixelOf(this.css('hole'));
     this.ink = pixelOf(this.css('ink'));
     this.bad = this.css('bad');
+    // Memory that is suspended is hatched in these two.
+    this.hatch = [pixelOf(this.css('quiet'), ground, 0.7), pixelOf(this.css('quiet'), ground, 0.2)];
   },
 };
 
@@ -56,8 +58,10 @@ function mixPixels(a, b, share) {
 
 // Two canvases over each other: pixels below, lines and words above.
 class Stage {
-  constructor(box, draw) {
+  // Until `closing`, a signal, is aborted.
+  constructor(box, draw, closing) {
     this.box = box;
+    this.closing = closing;
     this.draw = draw;
     [this.below, this.above] = box.querySelectorAll('canvas');
     this.under = this.below.getContext('2d', { alpha: false });
@@ -66,11 +70,13 @@ class Stage {
     this.sizes = 0;  // how often it changed
     this.resize();
     this.redraw();
-    new ResizeObserver(() => {
+    const observer = new ResizeObserver(() => {
       if (this.width === box.clientWidth && this.height === box.clientHeight) return;
       this.resize();
       this.frame();  // at once: the canvases are empty now, and would be seen so
-    }).observe(box);
+    });
+    observer.observe(box);
+    closing.addEventListener('abort', () => observer.disconnect());
   }
 
   resize() {
@@ -92,7 +98,7 @@ class Stage {
     this.queued = true;
     requestAnimationFrame(() => {
       this.queued = false;
-      this.frame();
+      if (!this.closing.aborted) this.frame();
     });
   }
 

@@ -1,11 +1,17 @@
 // The page as a whole: what it says at the top, which moment is looked at, and the keys.
 
 class Page {
-  constructor(index) {
+  // `run` is what it shows, `other` the run that it is compared with, if there is one.
+  constructor(viewer, run, other = null) {
+    const { index } = run;
+    this.viewer = viewer;
+    this.run = run;
+    this.other = other;
     this.index = index;
-    this.store = new Store(index);
-    this.series = new Series(index, this.store, () => this.timeline && this.timeline.stage.redraw());
-    this.blockIndex = new BlockIndex(index, this.store, this.series.chunks);
+    this.series = run.series;
+    this.blockIndex = run.blockIndex;
+    this.closing = new AbortController();
+    for (const each of other ? [run, other] : [run]) each.arrived = () => this.timeline && this.timeline.stage.redraw();
     this.sites = new Map(index.sites.map((site) => [site.number, site]));
     this.moment = null;
     this.unit = index.pageBytes;
@@ -15,7 +21,8 @@ class Page {
   async open() {
     this.head();
     this.timeline = new Timeline(this);
-    await this.series.loadTop([0, 1 + this.timeline.grouping]);
+    await Promise.all([this.series.loadTop([0, 1 + this.timeline.grouping]), this.other?.series.loadTop([0, 1])]);
+    if (this.closing.signal.aborted) return;  // its elements are another's now
     this.timeline.legend();
     this.timeline.redraw();
     this.arena = new Arena(this);
@@ -25,7 +32,9 @@ class Page {
       this.timeline.lines.add(policy.name);
     }
     this.timeline.legend();
+    showComparison(this);
     showOoms(this);
+    showCard(this);
     showPolicies(this);
     showLeaks(this);
     showSites(this);
@@ -33,7 +42,13 @@ class Page {
     const [first] = this.index.ooms;
     if (this.index.events) await this.look(this.address.apply() ?? (first ? first.event : this.index.peak.event));
     else this.arena.stage.redraw();
-    document.documentElement.dataset.ready = 'yes';
+    if (!this.closing.signal.aborted) document.documentElement.dataset.ready = 'yes';
+  }
+
+  // Another page takes its place.
+  close() {
+    this.closing.abort();
+    tip.hide();
   }
 
   // --- What is said -----------------------------------------------------------------------------
@@ -45,7 +60,7 @@ class Page {
     byId('title').textContent = name;
     const words = [index.program ? index.file : '', index.device, index.capacity ? sizeText(index.capacity) : ''];
     byId('subtitle').textContent = words.filter(Boolean).join(' · ');
-    byId('footer').textContent = `Made by weir ${index.weir}. Everything shown is in this file.`;
+    byId('footer').textContent = this.run instanceof MadeRun ? `Read from ${index.file} by a page of weir ${index.weir}.` : `Made by weir ${index.weir}. Everything shown is in this file.`;
     const notices = [];
     const say = (kind, text) => notices.push(make('p', { class: `notice ${kind}`, role: 'note' }, text));
     if (index.damage) say('bad', `The recording is damaged at byte ${countText(index.damage.offset)}: ${index.damage.reason}. What came before it is shown.`);
@@ -87,8 +102,17 @@ class Page {
     if (index.hasStacks && site) rows.push(['site', site.label]);
     if (block.rounded > block.size) rows.push(['takes', sizeText(block.rounded)]);
     rows.push(['allocated', `${timeText(born, 1000)}, event ${countText(block.start)}`]);
+    for (const { from, to, end, kept } of this.suspensionsOf(block)) {
+      const until = end < Math.min(block.end, index.events) ? `to ${timeText(to, 1000)}` : block.end < index.events ? 'until it was freed' : 'to the end';
+      rows.push(['suspended', `from ${timeText(from, 1000)} ${until}, contents ${kept ? 'kept on the host' : 'discarded'}`]);
+    }
     rows.push(['freed', block.end >= index.events ? 'never' : `${timeText(series.timeAt(block.end), 1000)}, after ${timeText(series.timeAt(block.end) - born)}`]);
     return rows;
+  }
+
+  // The times without physical memory in a block's life.
+  suspensionsOf({ pool, start, end }) {
+    return this.index.suspensions.filter((each) => each.pool === pool && each.start >= start && each.start < end);
   }
 
   // --- The moment -------------------------------------------------------------------------------
@@ -97,7 +121,7 @@ class Page {
     this.moment = event;
     this.timeline.stage.redraw();
     const [state] = await Promise.all([this.blockIndex.at(event), this.series.loadTime(event)]);
-    if (this.moment !== event) return;  // somebody went on meanwhile
+    if (this.moment !== event || this.closing.signal.aborted) return;  // somebody went on meanwhile
     this.state = state;
     const when = `after event ${countText(event)}, at ${timeText(this.series.timeAt(event), 1000)}`;
     const special = event === this.index.peak.event ? ' (the peak)' : this.index.ooms.some((s) => s.event === event) ? ' (out of memory)' : '';
@@ -264,20 +288,7 @@ class Page {
       if (!found || (!index.events && !/^[t?]$/.test(event.key))) return;
       event.preventDefault();
       found[3]();
-    });
+    }, { signal: this.closing.signal });
   }
 }
 
-const dark = matchMedia('(prefers-color-scheme: dark)');
-theme.set(dark.matches ? 'dark' : 'light');
-inflate(byId('index').textContent).then(readIndex).then((index) => {
-  const page = new Page(index);
-  dark.addEventListener('change', () => {
-    theme.set(dark.matches ? 'dark' : 'light');
-    page.repaint();
-  });
-  return page.open();
-}).catch((problem) => {
-  byId('notices').append(make('p', { class: 'notice bad' }, `This page could not be shown: ${problem.message}`));
-  throw problem;
-});

@@ -1,8 +1,10 @@
 // The store: pieces of the page, inflated when they are needed and forgotten when many others were.
 
 class Store {
-  constructor(index) {
+  // `prefix`: of the elements that hold the pieces.
+  constructor(index, prefix = '') {
     this.index = index;
+    this.prefix = prefix;
     this.offsets = [];
     let at = 0;
     index.lengths.forEach((length, i) => {
@@ -10,7 +12,7 @@ class Store {
       this.offsets.push(at);
       at += length;
     });
-    this.early = byId('early').textContent;
+    this.early = byId(`${prefix}early`).textContent;
     this.rest = null;
     this.parsed = new Promise((resolve) => {
       if (document.readyState !== 'loading') resolve();
@@ -22,7 +24,7 @@ class Store {
     const early = number < this.index.earlyChunks;
     if (!early && this.rest === null) {
       await this.parsed;
-      this.rest = byId('store').textContent;
+      this.rest = byId(`${this.prefix}store`).textContent;
     }
     const from = this.offsets[number];
     return inflate((early ? this.early : this.rest).substring(from, from + this.index.lengths[number]));
@@ -103,6 +105,10 @@ class Series {
     const tile = Math.floor((chunk - this.levels[level].first) / kinds);
     const kind = (chunk - this.levels[level].first) % kinds;
     const count = Math.min(this.index.tileBins, this.levels[level].bins - tile * this.index.tileBins);
+    return this.piece(chunk, level, tile, kind, count);
+  }
+
+  async piece(chunk, level, tile, kind, count) {
     const reader = await this.store.chunk(chunk);
     return kind === 0 ? this.readFrame(reader, level, tile, count) : this.readStacks(reader, kind - 1, count);
   }
@@ -265,7 +271,7 @@ class BlockIndex {
   read(r) {
     const count = r.number();
     const blocks = { count, start: r.differences(count), length: r.numbers(count), address: r.differences(count),
-      size: r.numbers(count), rounding: r.numbers(count), tag: r.numbers(count), stream: r.numbers(count), site: r.numbers(count) };
+      size: r.numbers(count), rounding: r.numbers(count), tag: r.numbers(count), stream: r.numbers(count), site: r.numbers(count), pool: r.numbers(count) };
     // The upper half of 64 bits comes out negative.
     for (let i = 0; i < count; ++i) if (blocks.address[i] < 0) blocks.address[i] += 2 ** 64;
     blocks.groups = this.index.groupings.map(() => Uint8Array.from(r.numbers(count)));
@@ -301,11 +307,21 @@ class BlockIndex {
         const when = b.size[i] < smallBelow ? small : event;
         if (b.start[i] > when || when >= b.start[i] + b.length[i]) continue;
         blocks.push({ address: b.address[i], size: b.size[i], rounded: b.size[i] + b.rounding[i], start: b.start[i],
-          end: b.start[i] + b.length[i], tag: b.tag[i], stream: b.stream[i], site: b.site[i], groups: b.groups.map((g) => g[i]) });
+          end: b.start[i] + b.length[i], tag: b.tag[i], stream: b.stream[i], site: b.site[i], pool: b.pool[i], groups: b.groups.map((g) => g[i]) });
       }
       for (const s of bucket.spans) if (s.start <= event && event < s.start + s.length) spans.push(s);
     }
     const byAddress = (a, b) => a.address - b.address;
     return { event, small, blocks: blocks.sort(byAddress), spans: spans.sort(byAddress) };
+  }
+}
+
+// A recording in the page: its figures, and the pieces of them. `arrived` is told of pieces.
+class Run {
+  constructor(index, store) {
+    this.index = index;
+    this.arrived = null;
+    this.series = new Series(index, store, () => this.arrived?.());
+    this.blockIndex = new BlockIndex(index, store, this.series.chunks);
   }
 }

@@ -1,4 +1,4 @@
-// Tables: policies side by side, sites, what was never freed, and what ran out.
+// Tables: policies side by side, how they do on a card, sites, what was never freed, and what ran out.
 
 function showPolicies(page) {
   const { index, timeline } = page;
@@ -98,6 +98,33 @@ function showSites(page) {
   };
   byId('site-filter').addEventListener('input', draw);
   draw();
+}
+
+// How policies do on the card that was asked about, and what is in the way where they do not.
+function showCard(page) {
+  const { index } = page;
+  const { size, left, trials } = index.card;
+  if (!size) return;
+  byId('card-section').hidden = false;
+  byId('card-title').textContent = `On a card of ${sizeText(size)}`;
+  byId('card-note').textContent = `Its context leaves ${sizeText(left)} for the program. Each policy was replayed on it up to the first request that could not be met.`;
+  byId('card-trials').replaceChildren(tableOf([
+    { label: 'Policy', text: true, wide: true, cell: (row) => row.name },
+    { label: 'Fits', text: true, cell: (row) => (row.fits ? 'yes' : 'no') },
+    { label: 'Could not be had', cell: (row) => (row.fits ? '' : sizeText(row.requested)) },
+    { label: 'At', cell: (row) => (row.fits ? '' : `${timeText(row.time, 1000)}, event ${countText(row.event)}`) },
+    { label: 'Live then', cell: (row) => (row.fits ? '' : sizeText(row.live)) },
+    { label: 'Freed, not yet reusable', cell: (row) => (row.fits ? '' : sizeText(row.waiting)) },
+  ], trials));
+  const moments = new Map();  // what was live is the same for policies that end at the same request
+  for (const trial of trials.filter(({ fits }) => !fits)) moments.set(trial.event, [...(moments.get(trial.event) || []), trial]);
+  const list = (title, holders) => make('div', {}, make('h3', {}, title), make('ul', {}, ...holders.map(({ label, bytes, blocks }) =>
+    make('li', {}, `${label}: ${sizeText(bytes)} in ${countText(blocks)} ${blocks === 1 ? 'block' : 'blocks'}`))));
+  byId('card-shortages').replaceChildren(...[...moments.values()].map((failed) => make('div', { class: 'card' },
+    make('div', { class: 'bar' },
+      make('strong', {}, `In the way of ${failed.map(({ name }) => name).join(', ')}: ${sizeText(failed[0].live)} live`),
+      make('button', { onclick: () => page.look(failed[0].event, true) }, 'Look at this moment')),
+    make('div', { class: 'columns' }, list('By tag', failed[0].tags), ...(index.hasStacks ? [list('By site', failed[0].sites)] : []), list('By size', failed[0].sizes)))));
 }
 
 function showOoms(page) {

@@ -13,8 +13,9 @@ class Timeline {
     this.lines = new Set();  // names of policies that are drawn as lines
     this.hover = null;
     this.columns = [];
-    this.stage = new Stage(byId('timeline'), () => this.draw());
-    this.whole = new Stage(byId('whole'), () => this.drawWhole());
+    this.otherColumns = [];  // of the run that this one is compared with
+    this.stage = new Stage(byId('timeline'), () => this.draw(), page.closing.signal);
+    this.whole = new Stage(byId('whole'), () => this.drawWhole(), page.closing.signal);
     this.all();
     gestures(byId('timeline'), {
       drag: (dx) => this.pan(-dx / this.stage.width),
@@ -29,8 +30,13 @@ class Timeline {
 
   // --- The view: [from, to) on the axis ---------------------------------------------------------
 
+  // Both runs begin at 0.
   domain() {
-    return Math.max(1, this.axis === 'time' ? this.index.duration : this.index.events);
+    return Math.max(this.endOf(this.page.run), this.page.other ? this.endOf(this.page.other) : 0);
+  }
+
+  endOf({ index }) {
+    return Math.max(1, this.axis === 'time' ? index.duration : index.events);
   }
 
   all() {
@@ -68,10 +74,12 @@ class Timeline {
   }
 
   setAxis(axis) {
+    const isAll = this.to - this.from === this.domain();
     const from = this.eventAt(this.from);
     const to = this.eventAt(this.to);
     this.axis = axis;
-    this.set(this.placeOf(from), this.placeOf(to));
+    if (isAll) this.all();
+    else this.set(this.placeOf(from), this.placeOf(to));
     this.whole.redraw();
   }
 
@@ -81,8 +89,8 @@ class Timeline {
     this.legend();
   }
 
-  eventAt(place, precision = (this.to - this.from) / 1000) {
-    return this.axis === 'time' ? this.page.series.eventAt(place, precision) : place;
+  eventAt(place, precision = (this.to - this.from) / 1000, { series } = this.page.run) {
+    return this.axis === 'time' ? series.eventAt(place, precision) : place;
   }
 
   placeOf(event) {
@@ -101,15 +109,19 @@ class Timeline {
 
   // --- Drawing ----------------------------------------------------------------------------------
 
-  measure(width, from, to, least = 0) {
-    const { series } = this.page;
+  // The highest moment of each column; null where the run is over.
+  measure(width, from, to, { least = 0, run = this.page.run, grouping = this.grouping } = {}) {
     const columns = new Array(width);
     const precision = (to - from) / width / 2;
-    let before = this.eventAt(from, precision);
+    const end = run.index.bins ? this.endOf(run) : 0;
+    let place = from;
+    let before = this.eventAt(from, precision, run);
     for (let x = 0; x < width; ++x) {
-      const after = this.eventAt(from + ((to - from) * (x + 1)) / width, precision);
-      columns[x] = this.index.bins ? series.highest(before, Math.max(after, before), this.grouping, least) : null;
+      const next = from + ((to - from) * (x + 1)) / width;
+      const after = this.eventAt(next, precision, run);
+      columns[x] = place < end ? run.series.highest(before, Math.max(after, before), grouping, least) : null;
       before = after;
+      place = next;
     }
     return columns;
   }
@@ -132,7 +144,8 @@ class Timeline {
         const until = Math.max(0, height - Math.round(sum * scale));
         const color = theme.words[g % theme.words.length];
         const thin = theme.thin[g % theme.thin.length];
-        for (let p = (y - 1) * width + x; y > until; --y, p -= width) pixels[p] = y > low ? color : thin;
+        const isHatched = this.isSuspended(g, stacks.groups);
+        for (let p = (y - 1) * width + x; y > until; --y, p -= width) pixels[p] = isHatched ? theme.hatch[((x + y) >> 2) & 1] : y > low ? color : thin;
       }
       if (column.reserved > 0) {
         const line = Math.max(0, Math.min(height - 1, height - Math.round(column.reserved * scale)));
@@ -143,18 +156,36 @@ class Timeline {
     stage.show();
   }
 
+  // The last group is of blocks without memory, where there ever were any.
+  isSuspended(group, groups) {
+    return this.index.suspensionCount > 0 && group === groups - 1;
+  }
+
+  swatchOf(group, groups) {
+    return this.isSuspended(group, groups) ? swatch(theme.css('quiet'), 'hatched') : swatch(theme.colors[group % theme.colors.length]);
+  }
+
   top(columns) {
     let most = 1;
     const see = (value) => { if (value > most) most = value; };
+    const { run, other } = this.page;
     if (this.fit) {
-      for (const column of columns) if (column) see(Math.max(column.total, column.reserved));
+      for (const column of [...columns, ...this.otherColumns]) if (column) see(Math.max(column.total, column.reserved));
     } else {
-      see(this.index.peak.live);
-      see(this.index.reservedPeak);
+      for (const { index } of other ? [run, other] : [run]) see(Math.max(index.peak.live, index.reservedPeak));
     }
     for (const policy of this.policyLines()) for (const sample of policy.samples) if (!this.fit) see(sample.reserved);
-    if (this.index.capacity < most * 1.3) see(this.index.capacity);
+    for (const { bytes } of this.limits()) if (bytes < most * 1.3) see(bytes);
     return most * 1.06;
+  }
+
+  // Sizes that memory is measured by: what the device has, and the card that was asked about has.
+  limits() {
+    const { capacity, card } = this.index;
+    return [
+      { bytes: capacity, words: 'what the device has' },
+      { bytes: card.left, words: `a card of ${sizeText(card.size)} has for the program` },
+    ].filter(({ bytes }) => bytes);
   }
 
   policyLines() {
@@ -163,7 +194,9 @@ class Timeline {
 
   draw() {
     const { stage } = this;
+    const { other } = this.page;
     this.columns = this.measure(stage.below.width, this.from, this.to);
+    this.otherColumns = other ? this.measure(stage.width, this.from, this.to, { run: other, grouping: 0 }) : [];
     const top = this.top(this.columns);
     this.paint(stage, this.columns, top, Math.round(axisHeight * stage.scale));
     this.height = stage.height - axisHeight;
@@ -174,6 +207,7 @@ class Timeline {
     pen.font = '11px system-ui, sans-serif';
     this.drawAxes(pen, top, toX, toY);
     this.drawLines(pen, toX, toY);
+    this.drawOther(pen, toY);
     this.drawMarks(pen, toX);
     this.say();
     this.page.address.keep();
@@ -191,13 +225,22 @@ class Timeline {
     }
     pen.stroke();
     pen.globalAlpha = 1;
-    for (let value = up; value < top; value += up) this.word(pen, sizeText(value), 4, toY(value) - 4);
+    const sizes = [];
+    for (let value = up; value < top; value += up) sizes.push([sizeText(value), Math.round(toY(value))]);
+    this.nameSizes(sizes);
     const across = roundStep(this.to - this.from, width / 110, 10);
     for (let value = Math.ceil(this.from / across) * across; value < this.to; value += across) {
       const x = toX(value);
       if (x < 40 || x > width - 50) continue;
       this.word(pen, this.axis === 'time' ? timeText(value, across) : countText(Math.round(value)), x, height - 5, 'center');
     }
+  }
+
+  // Beside the chart, where no data is.
+  nameSizes(sizes) {
+    if (String(sizes) === this.sizes) return;  // a change costs a layout
+    this.sizes = String(sizes);
+    byId('sizes').replaceChildren(...sizes.map(([text, y]) => make('span', { style: { top: `${y}px` } }, text)));
   }
 
   // Text that can be read over any colour.
@@ -224,18 +267,41 @@ class Timeline {
     return seen.map(({ time, reserved }) => ({ place: byTime ? time : eventAt(time), reserved }));
   }
 
+  // The other run over this one: the most of every column, live and, dashed, reserved.
+  drawOther(pen, toY) {
+    const { other } = this.page;
+    if (!other) return;
+    const line = (name, dash) => {
+      pen.strokeStyle = theme.css('accent');
+      pen.lineWidth = 2;
+      pen.setLineDash(dash);
+      pen.beginPath();
+      this.otherColumns.forEach((column, x) => {
+        if (!column) return;
+        if (x === 0) pen.moveTo(0, toY(column[name]));
+        else pen.lineTo(x, toY(column[name]));
+        pen.lineTo(x + 1, toY(column[name]));
+      });
+      pen.stroke();
+    };
+    line('total', []);
+    if (other.index.knowsReserved) line('reserved', [2, 2]);
+    pen.setLineDash([]);
+    pen.lineWidth = 1;
+  }
+
   drawLines(pen, toX, toY) {
-    const { capacity } = this.index;
     const { width } = this.stage;
-    if (capacity && toY(capacity) >= 0) {
+    for (const { bytes, words } of this.limits()) {
+      if (toY(bytes) < 0) continue;
       pen.strokeStyle = theme.bad;
       pen.setLineDash([6, 4]);
       pen.beginPath();
-      pen.moveTo(0, toY(capacity));
-      pen.lineTo(width, toY(capacity));
+      pen.moveTo(0, toY(bytes));
+      pen.lineTo(width, toY(bytes));
       pen.stroke();
       pen.setLineDash([]);
-      this.word(pen, 'what the device has', width - 6, toY(capacity) + 14, 'right');
+      this.word(pen, words, width - 6, toY(bytes) + 14, 'right');
     }
     for (const policy of this.policyLines()) {
       pen.strokeStyle = policyColor(this.index, policy.name);
@@ -310,7 +376,7 @@ class Timeline {
     if (this.wholeIs !== wanted) {
       const top = Math.max(1, this.index.peak.live) * 1.05;
       // Only the coarsest level: it is there from the start and shows every peak.
-      const columns = this.measure(whole.below.width, 0, this.domain(), this.page.series.top);
+      const columns = this.measure(whole.below.width, 0, this.domain(), { least: this.page.series.top });
       for (const column of columns) if (column) column.reserved = 0;
       this.paint(whole, columns, top);
       this.wholeIs = wanted;
@@ -346,13 +412,18 @@ class Timeline {
 
   legend() {
     const { labels, name } = this.index.groupings[this.grouping] || { labels: [], name: '' };
-    const items = labels.map((label, g) => make('span', { title: label }, swatch(theme.colors[g % theme.colors.length]), make('b', {}, label), make('small', { 'data-group': g })));
+    const items = labels.map((label, g) => make('span', { title: this.isSuspended(g, labels.length) ? 'live, without physical memory' : label }, this.swatchOf(g, labels.length), make('b', {}, label), make('small', { 'data-group': g })));
     if (this.index.knowsReserved) {
       const whose = this.index.placedBy ? `reserved by ${this.index.placedBy}` : 'reserved';
       items.push(make('span', {}, swatch(theme.css('ink'), 'line'), make('b', {}, whose), make('small', { 'data-group': 'reserved' })));
     }
     for (const policy of this.policyLines()) {
       items.push(make('span', {}, swatch(policyColor(this.index, policy.name), 'line dashed'), make('b', {}, `reserved by ${policy.name} (replayed)`)));
+    }
+    if (this.page.other) {
+      const { file } = this.page.other.index;
+      items.push(make('span', {}, swatch(theme.css('accent'), 'line'), make('b', {}, `live in ${file}`)));
+      if (this.page.other.index.knowsReserved) items.push(make('span', {}, swatch(theme.css('accent'), 'line dashed'), make('b', {}, `reserved in ${file}`)));
     }
     byId('legend').replaceChildren(...items);
     byId('legend').setAttribute('aria-label', `Colours by ${name}`);
@@ -362,8 +433,14 @@ class Timeline {
     this.hover = at;
     this.stage.redraw();
     const column = at && this.columns[Math.max(0, Math.min(this.columns.length - 1, Math.floor(at.x * this.stage.scale)))];
-    if (!column) {
+    const other = at && this.otherColumns[Math.max(0, Math.min(this.otherColumns.length - 1, Math.floor(at.x)))];
+    if (!column && !other) {
       tip.hide();
+      return;
+    }
+    const otherLine = other ? [make('div', {}, `${sizeText(other.total)} live in ${this.page.other.index.file}`)] : [];
+    if (!column) {
+      tip.show(event.clientX, event.clientY, ...otherLine);
       return;
     }
     const { stacks } = column;
@@ -371,7 +448,7 @@ class Timeline {
     const parts = labels.map((label, g) => ({ label, g, size: stacks.values[column.at * stacks.groups + g] }))
       .filter((part) => part.size > 0).sort((a, b) => b.size - a.size);
     const rows = parts.slice(0, 8).map((part) => make('tr', {},
-      make('td', {}, swatch(theme.colors[part.g % theme.colors.length]), ` ${part.label}`), make('td', {}, sizeText(part.size))));
+      make('td', {}, this.swatchOf(part.g, labels.length), ` ${part.label}`), make('td', {}, sizeText(part.size))));
     if (parts.length > 8) {
       const rest = parts.slice(8).reduce((sum, part) => sum + part.size, 0);
       rows.push(make('tr', {}, make('td', {}, `${parts.length - 8} more`), make('td', {}, sizeText(rest))));
@@ -382,6 +459,7 @@ class Timeline {
       make('strong', {}, `${sizeText(column.total)} live`),
       make('div', {}, `${timeText(this.page.series.timeAt(column.moment), 1000)}, event ${countText(column.moment)}`),
       ...(column.reserved ? [make('div', {}, `${sizeText(column.reserved)} reserved`)] : []),
+      ...otherLine,
       ...near.slice(0, 3).map((m) => make('div', {}, `“${m.text}”`)),
       make('table', {}, ...rows), make('div', { class: 'quiet' }, 'Click to look at this moment'));
   }

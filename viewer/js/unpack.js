@@ -70,10 +70,20 @@ async function inflate(base64) {
   return new Reader(new Uint8Array(await new Response(plain).arrayBuffer()));
 }
 
+// What differs between two runs, in the order in which src/report/differences.cpp packs it.
+function readDifferences(r) {
+  const figures = r.list(() => ({ title: r.text(), isSize: r.flag(), before: r.number(), after: r.number() }));
+  const groupings = r.list(() => ({
+    name: r.text(), count: r.number(),
+    groups: r.list(() => ({ name: r.text(), before: r.number(), after: r.number(), blocksBefore: r.number(), blocksAfter: r.number() })),
+  }));
+  return { figures, groupings };
+}
+
 // The index, in the order in which src/report/page.cpp packs it.
 function readIndex(r) {
   const index = {};
-  if (r.number() !== 1) throw new Error('the page and its figures are of different versions');
+  if (r.number() !== 2) throw new Error('the page and its figures are of different versions');
   index.weir = r.text();
   index.file = r.text();
   index.program = r.text();
@@ -147,5 +157,14 @@ function readIndex(r) {
   }));
   index.markerCount = r.number();
   index.markers = r.list(() => ({ event: r.number(), time: r.number(), text: r.text() }));
+  const holders = () => r.list(() => ({ label: r.text(), bytes: r.number(), blocks: r.number() }));
+  index.card = { size: r.number(), left: r.number() };
+  index.card.trials = r.list(() => {
+    const trial = { name: r.text(), fits: r.flag() };
+    if (trial.fits) return trial;
+    return { ...trial, event: r.number(), time: r.number(), requested: r.number(), live: r.number(), waiting: r.number(), tags: holders(), sites: holders(), sizes: holders() };
+  });
+  index.suspensionCount = r.number();
+  index.suspensions = r.list(() => ({ pool: r.number(), start: r.number(), end: r.number(), from: r.number(), to: r.number(), size: r.number(), kept: r.number() }));
   return index;
 }

@@ -2,6 +2,12 @@
 import './figures.mjs';
 import './views.mjs';
 import './chart.mjs';
+import './comparison.mjs';
+import './card.mjs';
+import './suspended.mjs';
+import './readers.mjs';
+import './made.mjs';
+import './drop.mjs';
 import './address.mjs';
 import './flame.mjs';
 import './golden.mjs';

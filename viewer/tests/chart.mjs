@@ -68,6 +68,33 @@ test('the labels of the axis stand below the data', () => openPacked(small(), {}
   }
 }));
 
+test('the sizes stand beside the chart, at their lines', () => openPacked(small(), {}, async (page) => {
+  const sizes = () => page.evaluate(async () => {
+    await see.settled();
+    const chart = byId('timeline').getBoundingClientRect();
+    const { height, scaleY } = report.timeline;
+    return [...byId('sizes').children].map((span) => {
+      const box = span.getBoundingClientRect();
+      return [span.textContent, box.right <= chart.left, Math.round((height - parseFloat(span.style.top)) / scaleY / 2 ** 20)];
+    });
+  });
+  assert.deepEqual(await sizes(), [['32 MiB', true, 32], ['64 MiB', true, 64], ['96 MiB', true, 96]]);
+  const changes = await page.evaluate(async () => {
+    let count = 0;
+    new MutationObserver((all) => { count += all.length; }).observe(byId('sizes'), { childList: true });
+    report.timeline.zoom(0.5);
+    await see.frames();
+    const same = count;
+    report.timeline.set(0, 4000);
+    report.fit();
+    report.timeline.lines.clear();
+    await see.frames();
+    return [same, count > 0];
+  });
+  assert.deepEqual(changes, [0, true]);
+  assert.equal((await sizes()).some(([, , size]) => size > 70), false);
+}));
+
 test('the words of a marker are never cut off', async () => {
   const texts = ['the first of all the steps', 'the last of all the steps'];
   const at = [1, 126];

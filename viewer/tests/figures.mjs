@@ -63,12 +63,12 @@ test('every figure is read into its place', async () => {
     const { bins, blocks, spans, firstWidth, blockCount, ...same } = figures;
     assert.deepEqual(index, {
       ...same, weir: '1.2.3', realAddresses: true, blocks: 4321, bins: 64, earlyChunks: 3,
-      lengths: 3 * (1 + 2 + 8) + 8 + 2 + 1, blockLevels: [{ width: 16, count: 8 }, { width: 64, count: 2 }, { width: 256, count: 1 }],
+      card: { size: 0, left: 0, trials: [] }, suspensionCount: 0, suspensions: [], lengths: 3 * (1 + 2 + 8) + 8 + 2 + 1, blockLevels: [{ width: 16, count: 8 }, { width: 64, count: 2 }, { width: 256, count: 1 }],
     });
   });
 });
 
-test('what goes wrong stands on the page', () => open(packedPage(small({ version: 2 })), { fails: /different versions/ }, async (page) => {
+test('what goes wrong stands on the page', () => open(packedPage(small({ version: 1 })), { fails: /different versions/ }, async (page) => {
   assert.equal(await page.locator('#notices').innerHTML(), '<p class="notice bad">This page could not be shown: the page and its figures are of different versions</p>');
   assert.equal(await page.locator('html[data-ready]').count(), 0);
 }));
@@ -113,7 +113,7 @@ test('a drawing follows what arrives', () => openPacked(small(), {}, async (page
 
 test('pieces are where the index says', () => openPacked(small(), {}, async (page) => {
   const found = await page.evaluate(async () => {
-    const { series, store } = report;
+    const { series, series: { store } } = report;
     const frame = await series.cache.get(series.key(0, 5, 0));
     const stacks = await series.cache.get(series.key(0, 5, 2));
     return {
@@ -214,7 +214,7 @@ test('the highest moment of any stretch is found', () => openPacked(small(), {},
 
 // --- Blocks ------------------------------------------------------------------------------------------
 
-const shown = ({ address, size, rounded, start, end, tag, stream, site, groups }) => ({ address, size, rounded, start, end, tag, stream, site, groups });
+const shown = ({ address, size, rounded, start, end, tag, stream, site, pool, groups }) => ({ address, size, rounded, start, end, tag, stream, site, pool, groups });
 const liveAt = (event, list) => list.filter(({ start, end }) => start <= event && event < end).sort((a, b) => a.address - b.address);
 
 test('every moment has its blocks', () => openPacked(small(), {}, async (page) => {

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
-export const options = { events: '300000', chromium: '/usr/bin/chromium' };
+export const options = { events: '300000', chromium: '/usr/bin/chromium-headless-shell' };
 
 // What a tool that runs the tests may set: `rewrite` changes the text of pages before they are opened,
 // `opened` and `closing` see every page, and `patience` bounds every wait.
@@ -21,6 +21,7 @@ export function test(name, body, { recorded = false, measures = false } = {}) {
 
 let browser = null;
 let folder = null;
+let opened = 0;
 const made = new Map();  // pages by what was asked for
 
 export async function start() {
@@ -52,7 +53,7 @@ export function pageOf(kind, events = options.events) {
 // Opens a page, runs `look`, and fails on anything the console or the network said. `fails`: the page is
 // looked at when it has ended with such an error.
 export async function open(html, { width = 1280, height = 900, scheme = 'light', scale = 1, before, fails } = {}, look) {
-  const file = join(folder, 'open.html');
+  const file = join(folder, `open${++opened}.html`);  // several are open at a time
   writeFileSync(file, hooks.rewrite(html));
   const page = await browser.newPage({ viewport: { width, height }, colorScheme: scheme, deviceScaleFactor: scale });
   page.setDefaultTimeout(hooks.patience);
@@ -88,6 +89,7 @@ export async function open(html, { width = 1280, height = 900, scheme = 'light',
   } finally {
     if (hooks.closing) await hooks.closing(page);
     await page.close();
+    rmSync(file);
   }
 }
 

@@ -29,7 +29,7 @@ function helpers() {
 
   // The pixels of a stage, column by column from the top, by the names of their colours.
   const pixels = (stage) => {
-    const names = new Map([[theme.ground, 'ground'], [theme.free, 'free'], [theme.hole, 'hole'], [theme.ink, 'ink']]);
+    const names = new Map([[theme.hatch[0], 'dense'], [theme.hatch[1], 'light'], [theme.ground, 'ground'], [theme.free, 'free'], [theme.hole, 'hole'], [theme.ink, 'ink']]);
     theme.thin.forEach((color, i) => names.set(color, `thin${i}`));
     theme.words.forEach((color, i) => names.set(color, `full${i}`));
     const { width, height } = stage.below;
@@ -83,9 +83,10 @@ function helpers() {
   const frames = () => new Promise((done) => { requestAnimationFrame(() => requestAnimationFrame(done)); });
   // Until every piece of the page is there and drawn.
   const settled = async () => {
-    const { series, blockIndex } = report;
-    for (let chunk = 0; chunk < series.chunks; ++chunk) await series.cache.get(chunk);
-    for (const { first, count } of blockIndex.levels) for (let i = 0; i < count; ++i) await blockIndex.cache.get(first + i);
+    for (const { series, blockIndex } of report.viewer.runs) {
+      for (let chunk = 0; chunk < series.chunks; ++chunk) await series.cache.get(chunk);
+      for (const { first, count } of blockIndex.levels) for (let i = 0; i < count; ++i) await blockIndex.cache.get(first + i);
+    }
     await frames();
     await frames();
   };
@@ -97,8 +98,10 @@ function helpers() {
 export const tiny = '#timeline { width: 66px; height: 126px; } #whole { width: 34px; height: 22px; } #arena { width: 66px; height: 66px; }';
 
 // Opens the page that shows `figures`; `look` gets it when everything is there.
-export function openPacked(figures, { style = '', ...more } = {}, look) {
-  return open(packedPage(figures, style), { ...more, before: (page) => page.addInitScript(helpers) }, async (page) => {
+// `loose`: without its policy, so that tests can send it functions.
+export function openPacked(figures, { style = '', other = null, loose = false, ...more } = {}, look) {
+  const html = packedPage(figures, style, other);
+  return open(loose ? html.replace(/<meta http-equiv=.*\n/, '') : html, { ...more, before: (page) => page.addInitScript(helpers) }, async (page) => {
     await page.evaluate(() => see.settled());
     await look(page);
   });

@@ -87,7 +87,7 @@ function packSeries(about, chunks) {
   }
 }
 
-// --- Blocks {start, end, address, size, rounded, tag, stream, site, groups} and spans of physical memory -
+// --- Blocks {start, end, address, size, rounded, tag, stream, site, pool, groups} and spans of physical memory -
 
 function packBlocks(about, chunks) {
   const levels = [];
@@ -100,6 +100,7 @@ function packBlocks(about, chunks) {
       const out = new Packer().number(blocks.length).differences(blocks.map((b) => b.start)).numbers(blocks.map((b) => b.end - b.start));
       out.differences(blocks.map((b) => b.address)).numbers(blocks.map((b) => b.size)).numbers(blocks.map((b) => BigInt(b.rounded) - BigInt(b.size)));
       for (const name of ['tag', 'stream', 'site']) out.numbers(blocks.map((b) => b[name]));
+      out.numbers(blocks.map((b) => b.pool ?? 0));
       about.groupings.forEach((_, g) => out.numbers(blocks.map((b) => b.groups[g])));
       let before = { start: 0, address: 0 };
       out.list(about.spans.filter(inBucket(bucket)), (span) => {
@@ -154,6 +155,16 @@ function packIndex(about, blockLevels, chunks) {
     out.text(oom.verdict).list(oom.tags, ({ label, size }) => out.text(label).number(size));
   });
   out.number(about.markerCount).list(about.markers, ({ event, time, text }) => out.number(event).number(time).text(text));
+  const holders = (all) => out.list(all, ({ label, bytes, blocks }) => out.text(label).number(bytes).number(blocks));
+  out.number(about.card.size).number(about.card.left).list(about.card.trials, (trial) => {
+    out.text(trial.name).flag(trial.fits);
+    if (trial.fits) return;
+    for (const name of ['event', 'time', 'requested', 'live', 'waiting']) out.number(trial[name]);
+    for (const name of ['tags', 'sites', 'sizes']) holders(trial[name]);
+  });
+  out.number(about.suspensionCount).list(about.suspensions, (each) => {
+    for (const name of ['pool', 'start', 'end', 'from', 'to', 'size', 'kept']) out.number(each[name]);
+  });
   return out.packed;
 }
 
@@ -171,24 +182,50 @@ const expose = `{
 }
 `;
 
-// The text of a page that shows `figures`; those not given are those of an empty recording. Its classes
-// and functions can be reached from outside, and the page itself as `report`. `style`: more of it.
-export function packedPage(figures, style = '') {
+// A run of `figures`, as the page carries it; those not given are those of an empty recording.
+function packedRun(figures) {
   const about = {
-    version: 1, weir: '1.2.3', file: '', program: '', device: '', capacity: 0, dropped: 0, realAddresses: true, placedBy: '', damage: null,
+    version: 2, weir: '1.2.3', file: '', program: '', device: '', capacity: 0, dropped: 0, realAddresses: true, placedBy: '', damage: null,
     events: 0, duration: 0, blockCount: 0, peak: { event: 0, live: 0, inUse: 0, rounded: 0 }, knowsReserved: false, reservedPeak: 0, pageBytes: 2 << 20,
     groupings: [], shift: 0, bins: [], levels: 1, levelShift: 2, tileBins: 8, firstWidth: 16, blocks: [], spans: [],
     smallBelow: 0, leftOutBelow: 0, keyMoments: [], regions: [], tags: [], streams: [], siteCount: 0, hasStacks: false, sites: [], leakCount: 0, leaks: [],
-    recorded: [], policies: [], oomCount: 0, ooms: [], markerCount: 0, markers: [], ...figures,
+    recorded: [], policies: [], oomCount: 0, ooms: [], markerCount: 0, markers: [], card: { size: 0, left: 0, trials: [] }, suspensionCount: 0, suspensions: [], ...figures,
   };
   const chunks = [];
   about.earlyChunks = 0;
   packSeries(about, chunks);
   const blockLevels = packBlocks(about, chunks);
+  return { index: packIndex(about, blockLevels, chunks), early: chunks.slice(0, about.earlyChunks).join(''), store: chunks.slice(about.earlyChunks).join('') };
+}
+
+// What differs, as src/report/differences.cpp packs it.
+function packDifferences({ figures, groupings }) {
+  const out = new Packer();
+  out.list(figures, ({ title, isSize, before, after }) => out.text(title).flag(isSize).number(before).number(after));
+  out.list(groupings, ({ name, count, groups }) => out.text(name).number(count).list(groups, (group) => {
+    out.text(group.name);
+    for (const figure of ['before', 'after', 'blocksBefore', 'blocksAfter']) out.number(group[figure]);
+  }));
+  return out.packed;
+}
+
+// The text of a page that shows `figures`. Its classes and functions can be reached from outside, and the page itself
+// as `report`. `style`: more of it; `other`: {figures, differences} of the run that it is compared with.
+export function packedPage(figures, style = '', other = null) {
+  const run = packedRun(figures);
+  const second = other ? packedRun(other.figures) : { index: '', early: '', store: '' };
   const script = scripts.map((name) => read(`viewer/js/${name}`)).join('');
   const places = {
-    style: read('viewer/style.css') + style, index: packIndex(about, blockLevels, chunks), early: chunks.slice(0, about.earlyChunks).join(''),
-    script: `'use strict';\n${script}${expose}`, store: chunks.slice(about.earlyChunks).join(''),
+    style: read('viewer/style.css') + style, script: `'use strict';\n${script}${expose}`, ...run,
+    differences: other ? packDifferences(other.differences) : '', other_index: second.index, other_early: second.early, other_store: second.store,
   };
   return read('viewer/page.html').replace(/@(\w+)@/g, (mark, name) => places[name]);
+}
+
+// The text of a page that weir report wrote, with the script of this folder: what is inside can be reached.
+export function readInPage(html) {
+  const script = scripts.map((name) => read(`viewer/js/${name}`)).join('');
+  const begin = html.indexOf('<script>\n') + '<script>\n'.length;
+  const end = html.indexOf('</script>', begin);
+  return `${html.slice(0, begin)}'use strict';\n${script}${expose}${html.slice(end)}`;
 }

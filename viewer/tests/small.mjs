@@ -30,8 +30,8 @@ const spans = [
 ];
 
 const block = (start, end, offset, size, more) => ({ start, end, address: base + offset, size, rounded: Math.ceil(size / 512) * 512, ...more });
-const weights = { tag: 1, stream: 0, site: 3, groups: [0, 0] };
-const activations = { tag: 2, stream: 1, site: 5, groups: [1, 1] };
+const weights = { tag: 1, stream: 0, site: 3, pool: 1, groups: [0, 0] };
+const activations = { tag: 2, stream: 1, site: 5, pool: 2, groups: [1, 1] };
 const blocks = [
   block(2, events, 0, 2 * MiB, weights),                 // a whole page
   block(4, events, 2 * MiB, 1000, weights),              // pins one
