@@ -21,3 +21,18 @@ def run(program, words, environment=None, **how):
         ran.stderr = "".join(line for line in ran.stderr.splitlines(keepends=True)
                              if not line.startswith("libgcov profiling error:"))
     return ran
+
+
+def kibibytes(size):
+    """A size of some KiB as the command writes it: two decimals at most, halves up, no zeros behind."""
+    hundredths = (size * 200 + 1024) // 2048
+    return f"{hundredths // 100}.{hundredths % 100:02}".rstrip("0").rstrip(".") + " KiB"
+
+
+def events_of(weir, trace):
+    """How many allocations and frees a trace has, as the command exports them."""
+    ran = run(weir, ["export", str(trace), "--format", "csv", "-o", "-"])
+    if ran.returncode != 0:
+        raise RuntimeError(ran.stderr)
+    kinds = [line.split(",")[0] for line in ran.stdout.splitlines()[1:]]
+    return kinds.count("a"), kinds.count("f")

@@ -4,20 +4,22 @@
 import argparse
 import base64
 import re
+import struct
 import sys
 import unittest
 import zlib
 from pathlib import Path
 
 import test_replay
+from running import kibibytes
 from test_replay import Case, snapshot, weir
 
 
 class Index:
     """The beginning of a page's index, and the policies in it."""
 
-    def __init__(self, page):
-        text = re.search(r'id="index">([^<]*)<', page).group(1)
+    def __init__(self, page, element="index"):
+        text = re.search(rf'id="{element}">([^<]*)<', page).group(1)
         self.packed = zlib.decompress(base64.b64decode(text), -15)
         self.at = 0
         self.version = self.number()
@@ -56,12 +58,11 @@ class Report(Case):
 
     def test_says_what_it_wrote(self):
         ran = self.report(self.small)
-        size = self.page.stat().st_size
-        self.assertEqual(ran.stdout, f"{self.page}: 7 events, {size / 1024:.2f} KiB\n")
+        self.assertEqual(ran.stdout, f"{self.page}: 7 events, {kibibytes(self.page.stat().st_size)}\n")
         self.assertEqual(ran.stderr, "")
         self.assertEqual(list(self.folder.glob("*.part")), [])
         index = Index(self.page.read_text())
-        self.assertEqual((index.version, index.file, index.real, index.damaged), (1, "small.trace", 0, 0))
+        self.assertEqual((index.version, index.file, index.real, index.damaged), (2, "small.trace", 0, 0))
         self.assertEqual(index.placed_by, "balanced")
         self.assertEqual(index.names("torch-default", "torch-expandable", "balanced", "compact"),
                          [True, True, True, False])
@@ -107,6 +108,59 @@ class Report(Case):
         self.assertEqual(fits(), [0, 0])
         self.assertEqual(fits("--fit"), [4 << 20, 22 << 20])
 
+    def test_two_recordings_are_compared(self):
+        other = snapshot(self.folder / "two.pickle")
+        ran = self.expect(weir("report", self.small, other, "-o", self.page, "--policy", "balanced"), 0)
+        self.assertEqual(ran.stdout, f"{self.page}: 19 events, {kibibytes(self.page.stat().st_size)}\n")
+        page = self.page.read_text()
+        first, second = Index(page), Index(page, "other-index")
+        self.assertEqual((first.file, first.placed_by), ("small.trace", "balanced"))
+        self.assertEqual((second.file, second.placed_by), ("two.pickle", ""))
+        self.assertEqual([each.names("balanced", "compact") for each in (first, second)], [[True, False]] * 2)
+
+    def test_recordings_of_one_name_are_told_apart_by_their_folders(self):
+        (self.folder / "b").mkdir()
+        other = self.folder / "b" / "small.trace"
+        other.write_text(self.small.read_text())
+        self.expect(weir("report", self.small, other, "-o", self.page, "--policy", "none"), 0)
+        page = self.page.read_text()
+        self.assertEqual([Index(page).file, Index(page, "other-index").file], [str(self.small), str(other)])
+
+    def test_what_cannot_be_compared(self):
+        self.expect(weir("report", self.small, self.folder / "missing", "-o", self.page), 2)
+        self.assertFalse(self.page.exists())
+        self.expect(weir("report", self.small, self.small, self.small, "-o", self.page), 64)
+
+    def test_a_card_is_said_to_do_or_what_is_in_the_way(self):
+        # A context takes 554500096 bytes: of 532 MiB less than 4 MiB are left.
+        def summary(trace, *words):
+            return self.report(trace, "-f", *words).stdout.split("\n", 1)[1]
+        both = ("--policy", "balanced,torch-default", "--capacity")
+        self.assertEqual(summary(self.small, *both, "1GB"),
+                         "balanced fits on a card of 953.67 MiB\ntorch-default fits on a card of 953.67 MiB\n")
+        self.assertEqual(summary(self.small, *both, "532MiB"), "".join(
+            f"{policy} does not fit on a card of 532 MiB, which leaves 3.19 MiB beside its context: at 0.000010000 s, event 1, "
+            "2 MiB could not be had with 1 MiB in use\n"
+            "  in the way: 1 MiB live\n  by tag: untagged: 1 MiB in 1 block\n  by size: 1 MiB: 1 MiB in 1 block\n"
+            for policy in ("balanced", "torch-default")))
+        both = self.report(self.small, snapshot(self.folder / "two.pickle"), "-f", "--policy", "balanced", "--capacity", "532MiB")
+        self.assertEqual(both.stdout.splitlines()[5:], [
+            "  by size: 1 MiB: 1 MiB in 1 block", "two.pickle:",
+            "balanced does not fit on a card of 532 MiB, which leaves 3.19 MiB beside its context: at 0.000020000 s, event 3, "
+            "4 MiB could not be had with 2 MiB in use",
+            "  in the way: 2 MiB live", "  by tag: untagged: 2 MiB in 1 block", "  by site: load at train.py:3: 2 MiB in 1 block",
+            "  by size: 2 MiB: 2 MiB in 1 block"])
+
+    def test_progress_of_cards(self):
+        self.expect_progress("trying the card", "report", self.small, "-o", self.page, "--capacity", "1GB")
+
+    def test_cards_that_are_none(self):
+        ran = self.report(self.small, "--capacity", "12 pounds", code=64)
+        self.assertEqual(ran.stderr, 'weir report: "12 pounds" is no size, such as 24GiB or 24GB\n')
+        self.report(self.small, "--capacity", "0", code=64)
+        ran = self.report(self.small, "--capacity", "1GB", "--policy", "none", code=64)
+        self.assertEqual(ran.stderr, "weir report: --capacity asks policies: name some with --policy\n")
+
     def test_progress_of_fits(self):
         self.expect_progress("fitting", "report", self.small, "-o", self.page, "--fit")
 
@@ -136,6 +190,17 @@ class Report(Case):
         ran = self.report(damaged, "--policy", "none", code=1)
         self.assertIn(f"weir report: {damaged}: damaged at byte", ran.stderr)
         self.assertEqual(Index(self.page.read_text()).damaged, 1)
+
+    def test_a_trace_that_lacks_events_is_said_to(self):
+        def frame(kind, records, content):
+            head = struct.pack("<BBHIII", kind, 0, 0, records, len(content), len(content))
+            return head + struct.pack("<I", zlib.crc32(head + content)) + content
+        head = b"\x89WEIR\r\n\x1a" + struct.pack("<I", 2)
+        trace = self.folder / "dropped.weirtrace"
+        trace.write_bytes(head + struct.pack("<I", zlib.crc32(head)) + frame(1, 1, b"\x0c\x07") + frame(3, 1, b"\x00"))
+        ran = self.report(trace, "--policy", "none", code=1)
+        self.assertEqual(ran.stderr, f"weir report: {trace}: 7 events were dropped by the recorder\n")
+        self.assertEqual(Index(self.page.read_text()).dropped, 7)
 
     def test_what_cannot_be_read_or_written(self):
         self.assertIn("missing", self.report(self.folder / "missing", code=2).stderr)
