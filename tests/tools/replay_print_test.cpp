@@ -25,7 +25,6 @@ replay_row row(std::string trace, replay::policy policy, std::uint64_t from) {
   outcome.steady_driver_time = nanoseconds{from + 8};
   outcome.steady_time = nanoseconds{100};
   outcome.waits = from + 9;
-  outcome.ooms = from + 10;
   outcome.mismatches = from + 11;
   outcome.events = (from + 12) * 1'000'000;
   outcome.play_time = nanoseconds{1'000'000'000};
@@ -42,14 +41,14 @@ TEST(replay_print, a_table_names_each_trace_once_and_leaves_a_line_between_them)
             "ooms  M events/s\n"
             "a long name  torch-default         3.725     4.657  1.250         6       7.0     "
             "8.00     9 "
-            "  10        12.0\n"
+            "   0        12.0\n"
             "             balanced             22.352    23.283  1.042        26      27.0    "
             "28.00    29 "
-            "  30        32.0\n"
+            "   0        32.0\n"
             "\n"
             "other        driver-pool          40.978    41.910  1.023        46      47.0    "
             "48.00    49 "
-            "  50        52.0\n");
+            "   0        52.0\n");
   rows.resize(1);
   rows[0].trace = "x";
   rows[0].recorded = 3'456'000'000;
@@ -61,10 +60,10 @@ TEST(replay_print, a_table_names_each_trace_once_and_leaves_a_line_between_them)
       "waits ooms  M events/s\n"
       "x      torch-default         3.725     4.657        3.219  1.250         6       7.0   "
       "  8.00 "
-      "    9   10        12.0\n"
+      "    9    0        12.0\n"
       "       balanced             22.352    23.283               1.042        26      27.0   "
       " 28.00 "
-      "   29   30        32.0\n");
+      "   29    0        32.0\n");
 }
 
 TEST(replay_print, csv_has_a_line_a_replay) {
@@ -73,10 +72,35 @@ TEST(replay_print, csv_has_a_line_a_replay) {
               row("say \"x\"", replay::policy::never_move, 40)}),
       "trace,policy,streams,allocs,requested_peak,reserved_peak,ratio,driver_calls,driver_us,"
       "steady_driver_pct,waits,ooms,events_per_s\n"
-      "one,compact,1,2,4000000000,5000000000,1.2500,6,7002,8.000,9,10,12000000\n"
-      "\"a,b\",balanced,21,22,24000000000,25000000000,1.0417,26,27002,28.000,29,30,32000000\n"
-      "\"say \"\"x\"\"\",never-move,41,42,44000000000,45000000000,1.0227,46,47002,48.000,49,50,"
+      "one,compact,1,2,4000000000,5000000000,1.2500,6,7002,8.000,9,0,12000000\n"
+      "\"a,b\",balanced,21,22,24000000000,25000000000,1.0417,26,27002,28.000,29,0,32000000\n"
+      "\"say \"\"x\"\"\",never-move,41,42,44000000000,45000000000,1.0227,46,47002,48.000,49,0,"
       "52000000\n");
+}
+
+TEST(replay_print, where_memory_ran_out_there_is_no_ratio) {
+  replay_row made = row("x", replay::policy::compact, 0);
+  made.outcome.ooms = 1;
+  made.outcome.first_oom = replay::shortfall{7, 2'000'001'250, 3 << 20, 5 << 20};
+  EXPECT_EQ(
+      to_table({made}),
+      "trace  policy           in use GiB taken GiB  ratio     calls driver ms steady % waits "
+      "ooms  M events/s\n"
+      "x      compact               3.725     4.657      -         6       7.0     8.00     9 "
+      "   1        12.0\n");
+  EXPECT_THAT(
+      to_csv({made}),
+      testing::HasSubstr("\nx,compact,1,2,4000000000,5000000000,,6,7002,8.000,9,1,12000000\n"));
+  const json written = json::parse(to_json({made}, "sim"))["replays"][0];
+  EXPECT_TRUE(written["ratio"].is_null());
+  EXPECT_EQ(written["first_oom"],
+            (json{{"at_ns", 2'000'001'250}, {"size", 3 << 20}, {"in_use", 5 << 20}}));
+  EXPECT_EQ(out_of_memory_text(made.outcome),
+            "out of memory at 2.000001250 s: 3 MiB could not be had with 5 MiB in use; 1 request "
+            "could not be met");
+  made.outcome.ooms = 20;
+  EXPECT_THAT(out_of_memory_text(made.outcome),
+              testing::EndsWith("; 20 requests could not be met"));
 }
 
 TEST(replay_print, microseconds_are_rounded) {
@@ -115,7 +139,8 @@ TEST(replay_print, json_has_every_figure_by_name) {
                 "      \"driver_us\": 7002,\n"
                 "      \"steady_driver_pct\": 8.0,\n"
                 "      \"waits\": 9,\n"
-                "      \"ooms\": 10,\n"
+                "      \"ooms\": 0,\n"
+                "      \"first_oom\": null,\n"
                 "      \"mismatches\": 11,\n"
                 "      \"events_per_s\": 12000000.0\n"
                 "    },\n"
@@ -132,7 +157,8 @@ TEST(replay_print, json_has_every_figure_by_name) {
                 "      \"driver_us\": 27002,\n"
                 "      \"steady_driver_pct\": 28.0,\n"
                 "      \"waits\": 29,\n"
-                "      \"ooms\": 30,\n"
+                "      \"ooms\": 0,\n"
+                "      \"first_oom\": null,\n"
                 "      \"mismatches\": 31,\n"
                 "      \"events_per_s\": 32000000.0\n"
                 "    }\n"

@@ -3,6 +3,8 @@
 
 import argparse
 import json
+import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ FEATURES = {
     "legacy_sharing": "plain allocations travel as cuIpc handles",
     "graph_capture": "captures can be told apart and own memory",
     "stream_identity": "a stream's number is never used twice",
+    "suspended_memory": "memory goes to the host and comes back; copy engines: 3",
 }
 DEVICE = {
     "number": 0, "name": "weir simulated H200", "pci_bus_id": "0000:01:00.0",
@@ -40,6 +43,14 @@ DEVICE = {
 
 def weir(*words, **environment):
     return running.run(arguments.weir, words, environment)
+
+
+def same_host(text):
+    """The text with the host of the document."""
+    golden = arguments.golden.read_text()
+    host = re.search(r"^host      .*\n          .*\n", golden, re.M).group()
+    return re.sub(r"^host      [\d.]+ [KMGT]iB of memory, [\d.]+ [KMGT]iB available\n"
+                  r"          a process may lock (all of it|[\d.]+ ([KMGT]i)?B)\n", host, text, flags=re.M)
 
 
 class Doctor(unittest.TestCase):
@@ -88,7 +99,7 @@ class Doctor(unittest.TestCase):
         ran = weir("doctor", "--driver", MISSING)
         self.assertEqual(ran.returncode, 2)
         self.maxDiff = None
-        self.assertEqual(ran.stdout, arguments.golden.read_text(),
+        self.assertEqual(same_host(ran.stdout), arguments.golden.read_text(),
                          "if this is meant: docs/doctor.md shows the same text")
 
     def test_every_member_about_the_simulated_machine(self):
@@ -105,8 +116,22 @@ class Doctor(unittest.TestCase):
                                              "container must be started with access to GPUs."}},
             "machine": {"simulated": True, "driver": report["machine"]["driver"], "driver_version": 13000,
                         "device_count": 1, "missing_calls": []},
-            "devices": [DEVICE]})
+            "host": report["host"], "devices": [DEVICE]})
         self.assertEqual(list(report["devices"][0]), list(DEVICE))
+
+    def test_the_host_is_what_the_system_says(self):
+        host = self.examine(MISSING, 2)["host"]
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        self.assertEqual(host["memory_total"], int(lines["MemTotal"].split()[0]) * 1024)
+        self.assertTrue(0 < host["memory_available"] <= host["memory_total"])
+        soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        self.assertEqual(host["lock_limit"], None if soft == resource.RLIM_INFINITY else soft)
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (3 << 20, hard))
+            self.assertEqual(self.examine(MISSING, 2)["host"]["lock_limit"], 3 << 20)
+            self.assertIn("\n          a process may lock 3 MiB\n", weir("doctor", "--driver", MISSING).stdout)
+        finally:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
 
     def test_a_missing_library_is_no_driver(self):
         report = self.examine(MISSING, 2)
@@ -202,7 +227,7 @@ class Doctor(unittest.TestCase):
         golden = arguments.golden.read_text()
         device = golden[golden.index("          all "):golden.index("verdict")]
         head = golden.splitlines()[0]
-        self.assertEqual(ran.stdout, f"{head}\n\ndriver    {arguments.driver}\n"
+        self.assertEqual(same_host(ran.stdout), f"{head}\n\ndriver    {arguments.driver}\n"
                                      "          CUDA 13.0; weir needs 11.2 or later\n" + device +
                                      "verdict   everything that weir needs works here (exit code 0)\n")
 
@@ -250,10 +275,10 @@ class Doctor(unittest.TestCase):
         text = weir("doctor", "--driver", arguments.driver, FAKE_VERSION="11020").stdout
         lacks = ", ".join(f"{each['name']} (CUDA {each['since'] // 1000}.{each['since'] % 1000 // 10})"
                           for each in report["machine"]["missing_calls"])
-        self.assertEqual(len(report["machine"]["missing_calls"]), 20)
-        self.assertIn(f"CUDA 11.2; weir needs 11.2 or later optional calls that it lacks: {lacks} device 0",
+        self.assertEqual(len(report["machine"]["missing_calls"]), 21)
+        self.assertIn(f"CUDA 11.2; weir needs 11.2 or later optional calls that it lacks: {lacks} host ",
                       " ".join(text.split()))
-        self.assertIn("\n          cuStreamGetId (CUDA 12.0), cuStreamWaitValue32 (CUDA 11.7),\n", text)
+        self.assertIn("\n          cuCtxRecordEvent (CUDA 12.5), cuStreamGetId (CUDA 12.0),\n", text)
         self.assertIn("\n  stream identity      partly  numbered by weir: the driver lacks cuStreamGetId\n"
                       "                               (CUDA 12.0); a stream destroyed by others can be\n", text)
         self.assertEqual(text.splitlines()[-1],
@@ -283,6 +308,7 @@ class Doctor(unittest.TestCase):
             "caching_allocator": ("no", "the device has no virtual memory"),
             "stream_pools": ("no", "the device has no memory pools"),
             "unified_memory": ("no", "the device has no managed memory"),
+            "suspended_memory": ("no", "the device has no virtual memory"),
             "sharing_by_descriptor": ("no", "the device has no virtual memory")})
         text = weir("doctor", "--driver", arguments.driver, FAKE_PLAIN="1").stdout
         self.assertIn("\n  handle granularity   none: no virtual memory\n", text)

@@ -23,6 +23,13 @@ for block in blocks(simulator, "cpp example"):
     if block not in example:
         problems.append(f"{simulator}: not in examples/stream_race.cpp:\n{block}")
 
+# So is that in the document on debugging.
+debugging = root / "docs/debugging.md"
+example = (root / "examples/12_debugging.cpp").read_text()
+for block in blocks(debugging, "cpp example"):
+    if block not in example:
+        problems.append(f"{debugging}: not in examples/12_debugging.cpp:\n{block}")
+
 # The doctor's document shows what the doctor says.
 doctor = root / "docs/doctor.md"
 golden = (root / "tests/tools/doctor_no_driver.txt").read_text()

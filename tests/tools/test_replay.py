@@ -224,6 +224,11 @@ class Replay(Case):
                              .splitlines()), 1)
         self.assertEqual(self.expect(weir("replay", missing), 2).stdout, "")
 
+    def test_what_a_snapshot_reserved_stands_beside_every_policy(self):
+        found = json.loads(self.expect(weir("replay", snapshot(self.folder / "two.pickle"), "--policy", "balanced,compact",
+                                            "--format", "json"), 0).stdout)["replays"]
+        self.assertEqual([each["recorded_reserved_peak"] for each in found], [20 << 20] * 2)
+
     def test_what_is_replayed_is_neither_recorded_nor_published(self):
         trace = self.folder / "no.weirtrace"
         _, pages = self.watch(arguments.shipped / "serve_short.weirtrace", WEIR_RECORD=str(trace),
@@ -239,8 +244,18 @@ class Replay(Case):
         row = next(csv.DictReader(io.StringIO(ran.stdout)))
         self.assertGreater(int(row["ooms"]), 0)
         self.assertLessEqual(int(row["reserved_peak"]), 8 << 30)
-        self.assertEqual(ran.stderr, f"weir replay: gpt2_two_steps, balanced: {row['ooms']} requests "
-                                     "could not be met\n")
+        self.assertEqual(row["ratio"], "")
+        self.assertRegex(ran.stderr, r"^weir replay: gpt2_two_steps, balanced: out of memory at \d+\.\d{9} s: .* could not be "
+                                     rf"had with .* in use; {row['ooms']} requests could not be met\n$")
+        # 1 and 2 MiB fit into 3, and then no half.
+        little = ["replay", self.small, "--capacity", "3MiB"]
+        ran = self.expect(weir(*little), 1)
+        self.assertEqual(ran.stderr, "weir replay: small, balanced: out of memory at 0.000010000 s: 2 MiB could not be had with "
+                                     "1 MiB in use; 1 request could not be met\n")
+        self.assertEqual(ran.stdout.splitlines()[1].split()[:5], ["small", "balanced", "0.003", "0.002", "-"])
+        found = json.loads(weir(*little, "--format", "json").stdout)["replays"][0]
+        self.assertEqual((found["ratio"], found["ooms"], found["first_oom"]),
+                         (None, 1, {"at_ns": 10000, "size": 2 << 20, "in_use": 1 << 20}))
         # What is missing of one and fails of the other is a failure.
         ran = self.expect(weir("replay", self.gpt2, self.folder / "missing", "--capacity", "8GiB"), 2)
         self.assertIn("requests could not be met", ran.stderr)
@@ -882,8 +897,8 @@ class Output(Case):
 class Help(Case):
     def test_every_command_is_in_the_help(self):
         text = self.expect(weir("help"), 0).stdout
-        for name in ("doctor", "replay", "plan", "diff", "report", "export", "record", "top", "help",
-                     "completion"):
+        for name in ("doctor", "replay", "plan", "diff", "report", "export", "record", "top",
+                     "budget", "help", "completion"):
             self.assertIn(name, text)
         self.assertEqual(self.expect(weir("help", "replay"), 0).stdout,
                          self.expect(weir("replay", "--help"), 0).stdout)
@@ -921,24 +936,32 @@ class Help(Case):
                                   check=True).stdout.split()
 
         self.assertEqual(complete("weir", ""),
-                         ["doctor", "replay", "plan", "diff", "report", "export", "record", "top", "help",
-                          "completion", "--help", "--version"])
+                         ["doctor", "replay", "plan", "diff", "report", "export", "record", "run", "top",
+                          "budget", "help", "completion", "--help", "--version"])
         self.assertEqual(complete("weir", "repl"), ["replay"])
         for command, options in {
                 "doctor": "--help --driver --device --json",
                 "replay": "--help --policy --device --lag-us --capacity --profile --fit --card --jobs "
                           "--format",
                 "plan": "--help --step --seconds --seed --output --force --json", "diff": "--help --top --json",
-                "report": "--help --output --policy --place --fit --force",
+                "report": "--help --output --policy --place --fit --capacity --force",
                 "export": "--help --output --format --place --force", "record": "--help --output",
-                "top": "--help --seconds --once --format", "help": "--help --man",
+                "run": "--help --limit --policy --record --record-stacks --record-only --live --option --free "
+                       "--keep --children --no-children --python --quiet",
+                "top": "--help --seconds --once --sort --folder --format",
+                "budget": "--help --floor --ceiling --priority --folder --format", "help": "--help --man",
                 "completion": "--help"}.items():
             self.assertEqual(complete("weir", command, "-"), options.split(), command)
         self.assertEqual(complete("weir", "replay", "--device", ""), ["sim", "cuda"])
         self.assertEqual(complete("weir", "replay", "--policy", ""), [*POLICIES, "never-move", "all"])
+        for option, words in {"--policy": "balanced throughput compact never_move classic classic_expandable",
+                              "--free": "wait async", "--keep": "cuMemAlloc cuMemAllocAsync",
+                              "--python": "auto on off"}.items():
+            self.assertEqual(complete("weir", "run", option, ""), words.split())
         self.assertEqual(complete("weir", "export", "--place", ""),
                          [each for each in POLICIES if each != "driver-pool"] + ["never-move"])
         self.assertEqual(complete("weir", "top", "--format", ""), ["table", "json"])
+        self.assertEqual(complete("weir", "top", "--sort", ""), ["reserved", "live", "pid", "name"])
         self.assertEqual(complete("weir", "plan", str(self.folder) + "/sm"), [str(self.small)])
         self.assertEqual(complete("weir", "replay", "--lag"), ["--lag-us"])
         self.assertIn("balanced", complete("weir", "replay", "--policy", "b"))
@@ -955,7 +978,8 @@ class Help(Case):
             script = self.expect(weir("completion", shell), 0).stdout
             self.assertIn(command, script)
             self.assertIn(option, script)
-            for word in ("doctor", "plan", "diff", "report", "export", "record", "top", "help", "completion"):
+            for word in ("doctor", "plan", "diff", "report", "export", "record", "top", "budget", "help",
+                         "completion"):
                 self.assertIn(word, script)
             self.assertEqual(script.count("'") % 2, 0)
             if shutil.which(shell):

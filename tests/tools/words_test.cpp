@@ -1,32 +1,10 @@
-// Words of the command line: sizes, ranges and corrections.
+// Words of the command line: ranges and corrections.
 #include "words.hpp"
 
 #include <gtest/gtest.h>
 
 namespace weir::command {
 namespace {
-
-using namespace weir::literals;
-
-TEST(words, sizes_are_binary_and_decimal) {
-  EXPECT_EQ(read_size("4096"), 4096_B);
-  EXPECT_EQ(read_size("18446744073709551615"), bytes::max());
-  EXPECT_EQ(read_size("64B"), 64_B);
-  EXPECT_EQ(read_size("3kB"), bytes{3'000});
-  EXPECT_EQ(read_size("3KB"), bytes{3'000});
-  EXPECT_EQ(read_size("3KiB"), 3_KiB);
-  EXPECT_EQ(read_size("5MB"), bytes{5'000'000});
-  EXPECT_EQ(read_size("5MiB"), 5_MiB);
-  EXPECT_EQ(read_size("24GB"), bytes{24'000'000'000});
-  EXPECT_EQ(read_size("24 GiB"), 24_GiB);
-  EXPECT_EQ(read_size("1.5GiB"), bytes{3 * (std::uint64_t{1} << 29)});
-  EXPECT_EQ(read_size("2TB"), bytes{2'000'000'000'000});
-  EXPECT_EQ(read_size("2TiB"), 2_TiB);
-  for (const char* const text :
-       {"", " ", "GB", "-1", "-1GB", "1 ", "1  GB", "1gb", "24 pounds", "1,5GB", "inf", "nan",
-        "1e3", "0x10", "18446744073709551616", "16777216TiB"})
-    EXPECT_FALSE(read_size(text)) << '"' << text << '"';
-}
 
 TEST(words, ranges_are_said_in_words) {
   EXPECT_EQ(between(1, 8)("1"), "");

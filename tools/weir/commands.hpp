@@ -2,6 +2,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <csignal>
+#include <vector>
 
 namespace weir::command {
 
@@ -17,6 +19,9 @@ inline constexpr int failed = 2;
 /// The exit code where what was printed did not arrive, as on a full disk (EX_IOERR of sysexits.h).
 inline constexpr int output_lost = 74;
 
+/// What SIGPIPE did before the command ignored it: programs that it starts get it back.
+inline void (*inherited_sigpipe)(int) = SIG_DFL;
+
 // Each adds its subcommand; if that is chosen, its exit code goes to `exit_code`.
 
 void add_doctor(CLI::App& application, int& exit_code);
@@ -26,9 +31,14 @@ void add_diff(CLI::App& application, int& exit_code);
 void add_report(CLI::App& application, int& exit_code);
 void add_export(CLI::App& application, int& exit_code);
 void add_record(CLI::App& application, int& exit_code);
+void add_run(CLI::App& application, int& exit_code);
 void add_top(CLI::App& application, int& exit_code);
+void add_budget(CLI::App& application, int& exit_code);
 // About everything that was added before or is added later.
 void add_help(CLI::App& application, int& exit_code);
 void add_completion(CLI::App& application, int& exit_code);
+
+/// All of them, as they were added.
+std::vector<const CLI::App*> subcommands(const CLI::App& application);
 
 }  // namespace weir::command

@@ -14,19 +14,20 @@ namespace weir::command {
 
 namespace {
 
-std::vector<const CLI::App*> subcommands(const CLI::App& application) {
-  const auto listed = application.get_subcommands([](const CLI::App*) { return true; });
-  return {listed.begin(), listed.end()};
-}
-
 /// What an option may be, where that is a list: "table csv json".
 std::string choices(const CLI::Option& option) {
   constexpr std::string_view placing =
       "torch-default torch-expandable balanced throughput compact never-move";
+  if (option.get_type_name() == "PLACEMENT")
+    return "balanced throughput compact never_move classic classic_expandable";
+  if (option.check_name("--free")) return "wait async";
+  if (option.check_name("--keep")) return "cuMemAlloc cuMemAllocAsync";
+  if (option.check_name("--python")) return "auto on off";
   if (option.check_name("--policy"))
     return "torch-default torch-expandable balanced throughput compact driver-pool never-move all";
   if (option.check_name("--place")) return std::string{placing};
   if (option.check_name("--device") && option.get_type_name() == "DEVICE") return "sim cuda";
+  if (option.check_name("--sort")) return "reserved live pid name";
   if (!option.check_name("--format")) return {};
   std::string words = option.get_description();  // which lists it
   for (const std::string_view separator : {",", " or"})

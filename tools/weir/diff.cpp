@@ -17,9 +17,9 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view subcommand = "diff";
+constexpr std::string_view diff_subcommand = "diff";
 
-constexpr const char* explanation =
+constexpr const char* diff_explanation =
     "Both are compared where their programs held the most.\n"
     "\n"
     "Exit codes:\n"
@@ -28,7 +28,7 @@ constexpr const char* explanation =
     "  2   one of them could not be read\n"
     "  64  the command line could not be understood";
 
-struct arguments {
+struct diff_arguments {
   std::string before;
   std::string after;
   std::size_t top = 10;
@@ -41,25 +41,9 @@ struct view {
   std::map<std::string, replay::holding> replay::peak_summary::*groups;
 };
 
-constexpr view views[] = {{"by tag", "by_tag", &replay::peak_summary::by_tag},
-                          {"by size", "by_size", &replay::peak_summary::by_size},
-                          {"by site", "by_site", &replay::peak_summary::by_site}};
-
-struct number {
-  const char* title;
-  const char* key;
-  std::uint64_t before;
-  std::uint64_t after;
-};
-
-std::vector<number> numbers(const replay::peak_summary& a, const replay::peak_summary& b) {
-  return {{"bytes at the peak", "requested_peak", a.live.bytes, b.live.bytes},
-          {"blocks at the peak", "blocks_at_peak", a.live.blocks, b.live.blocks},
-          {"reserved at most", "reserved_peak", a.reserved_peak, b.reserved_peak},
-          {"allocations", "allocs", a.allocations, b.allocations},
-          {"bytes allocated", "allocated_bytes", a.allocated_bytes, b.allocated_bytes},
-          {"out of memory", "ooms", a.out_of_memory, b.out_of_memory}};
-}
+constexpr view peak_views[] = {{"by tag", "by_tag", &replay::peak_summary::by_tag},
+                               {"by size", "by_size", &replay::peak_summary::by_size},
+                               {"by site", "by_site", &replay::peak_summary::by_site}};
 
 std::string signed_size(std::int64_t size) {
   const auto count = static_cast<std::uint64_t>(size < 0 ? -size : size);
@@ -70,11 +54,11 @@ std::string to_text(const replay::peak_summary& a, const replay::peak_summary& b
   std::string text;
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "{:<20} {:>16} {:>16} {:>17}\n", "", "before", "after", "growth");
-  for (const number& each : numbers(a, b)) {
+  for (const replay::compared_figure& each : replay::compare(a, b)) {
     fmt::format_to(out, "{:<20} {:>16} {:>16} {:>+17}\n", each.title, each.before, each.after,
                    static_cast<std::int64_t>(each.after - each.before));
   }
-  for (const view& each : views) {
+  for (const view& each : peak_views) {
     const auto changed = replay::changes(a.*each.groups, b.*each.groups);
     if (changed.empty()) continue;
     fmt::format_to(out, "\n{}\n", each.title);
@@ -91,9 +75,9 @@ std::string to_text(const replay::peak_summary& a, const replay::peak_summary& b
 
 std::string to_json(const replay::peak_summary& a, const replay::peak_summary& b) {
   json out{{"weir", version_text()}};
-  for (const number& each : numbers(a, b))
+  for (const replay::compared_figure& each : replay::compare(a, b))
     out[each.key] = {{"before", each.before}, {"after", each.after}};
-  for (const view& each : views) {
+  for (const view& each : peak_views) {
     json& list = out[each.key] = json::array();
     for (const replay::changed_group& group : replay::changes(a.*each.groups, b.*each.groups)) {
       list.push_back({{"name", group.name},
@@ -106,12 +90,12 @@ std::string to_json(const replay::peak_summary& a, const replay::peak_summary& b
   return json_text(out);
 }
 
-int run(const arguments& args) {
-  const auto before = read_trace(subcommand, args.before);
-  const auto after = read_trace(subcommand, args.after);
+int run_diff(const diff_arguments& args) {
+  const auto before = read_trace(diff_subcommand, args.before);
+  const auto after = read_trace(diff_subcommand, args.after);
   if (!before || !after) return failed;
-  const bool damaged_before = warn_if_damaged(subcommand, args.before, *before);
-  const bool damaged_after = warn_if_damaged(subcommand, args.after, *after);
+  const bool damaged_before = warn_if_damaged(diff_subcommand, args.before, *before);
+  const bool damaged_after = warn_if_damaged(diff_subcommand, args.after, *after);
   const auto a = replay::summarize(*before);
   const auto b = replay::summarize(*after);
   fmt::print("{}", args.as_json ? to_json(a, b) : to_text(a, b, args.top));
@@ -123,7 +107,7 @@ int run(const arguments& args) {
 void add_diff(CLI::App& application, int& exit_code) {
   auto* const diff = application.add_subcommand(
       "diff", "Compare what two recorded programs, or two snapshots, held at most");
-  const auto args = std::make_shared<arguments>();
+  const auto args = std::make_shared<diff_arguments>();
   diff->add_option("before", args->before, "A recording or snapshot")
       ->type_name("TRACE")
       ->required();
@@ -132,8 +116,8 @@ void add_diff(CLI::App& application, int& exit_code) {
       ->type_name("N")
       ->capture_default_str();
   diff->add_flag("--json", args->as_json, "Write JSON, with all groups, instead of text");
-  diff->footer(explanation);
-  diff->callback([args, &exit_code] { exit_code = run(*args); });
+  diff->footer(diff_explanation);
+  diff->callback([args, &exit_code] { exit_code = run_diff(*args); });
 }
 
 }  // namespace weir::command

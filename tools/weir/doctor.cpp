@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,7 +15,7 @@ namespace weir::command {
 
 namespace {
 
-constexpr const char* explanation =
+constexpr const char* doctor_explanation =
     "Exit codes:\n"
     "  0   a usable driver, and everything weir needs works\n"
     "  1   a usable driver, with limits: some features or calls are missing\n"
@@ -23,7 +24,7 @@ constexpr const char* explanation =
     "      failing, or without a device\n"
     "  64  the command line or an environment variable could not be understood";
 
-struct arguments {
+struct doctor_arguments {
   std::string driver;
   std::optional<int> device;
   bool as_json = false;
@@ -34,10 +35,13 @@ int refuse(const error& reason) {
   return bad_usage;
 }
 
-int run(const arguments& args) {
+int run_doctor(const doctor_arguments& args) {
   auto settings = options_from_environment();
   if (!settings) return refuse(settings.error());
   if (!args.driver.empty()) settings->driver_path = args.driver;
+  // What is tried out is not to be recorded or published.
+  ::unsetenv("WEIR_RECORD");
+  ::unsetenv("WEIR_LIVE");
   const auto report = examine(*settings, args.device);
   if (!report) return refuse(report.error());
   fmt::print("{}", args.as_json ? to_json(*report) : to_text(*report));
@@ -49,7 +53,7 @@ int run(const arguments& args) {
 void add_doctor(CLI::App& application, int& exit_code) {
   auto* const doctor = application.add_subcommand(
       "doctor", "Say what driver and devices are here and what of weir works with them");
-  const auto args = std::make_shared<arguments>();
+  const auto args = std::make_shared<doctor_arguments>();
   doctor->add_option("--driver", args->driver, "The driver (else WEIR_DRIVER, else libcuda.so.1)")
       ->type_name("PATH")
       ->check([](const std::string& path) {
@@ -59,8 +63,8 @@ void add_doctor(CLI::App& application, int& exit_code) {
       ->type_name("N")
       ->check(at_least(0));
   doctor->add_flag("--json", args->as_json, "Write JSON instead of text");
-  doctor->footer(explanation);
-  doctor->callback([args, &exit_code] { exit_code = run(*args); });
+  doctor->footer(doctor_explanation);
+  doctor->callback([args, &exit_code] { exit_code = run_doctor(*args); });
 }
 
 }  // namespace weir::command

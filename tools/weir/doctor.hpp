@@ -40,6 +40,14 @@ struct device_report {
   std::vector<feature> features;
 };
 
+/// What the host has for the contents of suspended memory. 0: not known.
+struct host_report {
+  bytes total{};
+  bytes available{};  ///< without swapping
+  /// The most that a process may lock (RLIMIT_MEMLOCK); drivers may pin memory beside it.
+  std::optional<bytes> lock_limit{};
+};
+
 struct machine_report {
   std::string driver;            ///< the one that was tried
   std::optional<error> problem;  ///< why no real machine is used
@@ -47,6 +55,7 @@ struct machine_report {
   std::shared_ptr<runtime> machine;   ///< the real one, or with a problem the simulated one
   std::vector<driver::call> missing;  ///< optional calls that the machine's driver lacks
   std::vector<device_report> devices;
+  host_report host;
 
   [[nodiscard]] bool is_simulated() const noexcept { return problem.has_value(); }
 };
@@ -57,6 +66,9 @@ struct machine_report {
 
 /// Tries out what weir needs of `gpu`. Takes a context and a few megabytes for a moment.
 [[nodiscard]] std::vector<feature> examine_features(device gpu);
+
+/// Asks the system, now.
+[[nodiscard]] host_report examine_host();
 
 /// The optional calls that `calls` lacks.
 [[nodiscard]] std::vector<driver::call> missing_calls(const driver::table& calls);

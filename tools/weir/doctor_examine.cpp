@@ -1,6 +1,10 @@
 // weir doctor: opens a machine, examines it and comes to a verdict about it.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -48,6 +52,21 @@ std::string cuda_version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
 
+host_report examine_host() {
+  host_report host;
+  std::ifstream lines{"/proc/meminfo"};  // "MemTotal:       65536 kB"
+  std::string name;
+  std::uint64_t size = 0;
+  for (std::string unit; lines >> name >> size; std::getline(lines, unit)) {
+    if (name == "MemTotal:") host.total = bytes{size * 1024};
+    if (name == "MemAvailable:") host.available = bytes{size * 1024};
+  }
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    host.lock_limit = bytes{limit.rlim_cur};
+  return host;
+}
+
 std::vector<driver::call> missing_calls(const driver::table& calls) {
   std::vector<driver::call> missing;
 #define WEIR_DRIVER_CALL(member, symbol, version, exported, need, parameters) \
@@ -72,6 +91,7 @@ result<machine_report> examine(const options& settings, std::optional<int> only)
   }
 
   report.missing = missing_calls(report.machine->driver());
+  report.host = examine_host();
   const int first = only.value_or(0);
   const int end = only ? *only + 1 : report.machine->device_count();
   for (int number = first; number < end; ++number) {

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "doctor.hpp"
+#include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/device/virtual_memory.hpp"
+#include "weir/observe/tag.hpp"
 
 namespace weir::command {
 
@@ -97,6 +99,29 @@ result<void> try_capture(device gpu) {
   WEIR_TRY(check(call::graph_destroy, bound.driver().graph_destroy(graph)));
   if (!capturing) return capturing.error();
   return {};
+}
+
+/// A block of a tag goes, with what it holds, and comes back.
+result<void> try_suspending(device gpu) {
+  WEIR_TRY_VALUE(queue, stream::create(gpu));
+  WEIR_TRY_VALUE(memory, weir::caching_allocator::create(gpu));
+  WEIR_TRY_VALUE(of, tag::named("weir doctor"));
+  WEIR_TRY(memory.declare_suspendable(of));
+  void* block = nullptr;
+  {
+    const tag_scope scope{of};
+    WEIR_TRY_VALUE(allocated, memory.try_allocate(bytes{little}, queue.ref()));
+    block = allocated;
+  }
+  const auto moved = [&]() -> result<void> {
+    WEIR_TRY(memory.suspend(of));
+    WEIR_TRY(memory.resume(of));
+    return {};
+  }();
+  memory.deallocate(block, queue.ref());
+  WEIR_TRY(memory.close());
+  WEIR_TRY(queue.close());
+  return moved;
 }
 
 // --- From trials to findings ---------------------------------------------------------------------
@@ -198,6 +223,16 @@ feature graph_capture(device gpu) {
   return tried(key, title, try_capture(gpu), "captures can be told apart and own memory");
 }
 
+feature suspended_memory(device gpu) {
+  constexpr std::string_view key = "suspended_memory";
+  constexpr std::string_view title = "suspended memory";
+  const device_capabilities& can = gpu.capabilities();
+  if (!can.virtual_memory) return lacking(key, title, "the device has no virtual memory");
+  return tried(
+      key, title, try_suspending(gpu),
+      "memory goes to the host and comes back; copy engines: " + std::to_string(can.copy_engines));
+}
+
 feature stream_identity(device gpu) {
   constexpr std::string_view key = "stream_identity";
   constexpr std::string_view title = "stream identity";
@@ -218,7 +253,7 @@ feature stream_identity(device gpu) {
 std::vector<feature> examine_features(device gpu) {
   return {caching_allocator(gpu), stream_pools(gpu),          unified_memory(gpu),
           pinned_memory(gpu),     sharing_by_descriptor(gpu), legacy_sharing(gpu),
-          graph_capture(gpu),     stream_identity(gpu)};
+          graph_capture(gpu),     stream_identity(gpu),       suspended_memory(gpu)};
 }
 
 }  // namespace weir::command

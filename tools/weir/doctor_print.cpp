@@ -145,7 +145,7 @@ class page {
 
 constexpr std::size_t heading = 10;  // where text begins beside a heading
 constexpr std::size_t property = 23;
-constexpr std::size_t reason = 31;  // beside a feature and its yes, partly or no
+constexpr std::size_t why = 31;  // beside a feature and its yes, partly or no
 
 void print_driver(page& out, const machine_report& report) {
   const std::string version = cuda_version(report.machine->driver_version());
@@ -176,6 +176,16 @@ void print_driver(page& out, const machine_report& report) {
                    row.symbol, cuda_version(row.version));
   }
   out.line("", heading, "optional calls that it lacks: " + names);
+}
+
+void print_host(page& out, const host_report& host) {
+  out.line("host", heading,
+           host.total.count() == 0 ? "its memory is not known"
+                                   : fmt::format("{} of memory, {} available",
+                                                 to_string(host.total), to_string(host.available)));
+  out.line("", heading,
+           host.lock_limit ? fmt::format("a process may lock {}", to_string(*host.lock_limit))
+                           : "a process may lock all of it");
 }
 
 std::string list_extras(const device_capabilities& can, bool present) {
@@ -215,7 +225,7 @@ void print_device(page& out, const device_report& gpu_report, int devices) {
   out.blank();
   out.line("  what weir can build on there", property, "");
   for (const feature& each : gpu_report.features) {
-    out.line(fmt::format("  {:<20} {:<7}", each.title, name(each.works)), reason, each.reason);
+    out.line(fmt::format("  {:<20} {:<7}", each.title, name(each.works)), why, each.reason);
   }
 }
 
@@ -284,6 +294,8 @@ std::string to_text(const machine_report& report) {
   out.line("weir", heading, version_text());
   out.blank();
   print_driver(out, report);
+  out.blank();
+  print_host(out, report.host);
   for (const device_report& each : report.devices) {
     out.blank();
     print_device(out, each, report.machine->device_count());
@@ -296,12 +308,17 @@ std::string to_text(const machine_report& report) {
 }
 
 std::string to_json(const machine_report& report) {
-  json out{{"weir", version_text()},
-           {"verdict", name(report.verdict)},
-           {"exit_code", static_cast<int>(report.verdict)},
-           {"driver", driver_json(report)},
-           {"machine", machine_json(report)},
-           {"devices", json::array()}};
+  json out{
+      {"weir", version_text()},
+      {"verdict", name(report.verdict)},
+      {"exit_code", static_cast<int>(report.verdict)},
+      {"driver", driver_json(report)},
+      {"machine", machine_json(report)},
+      {"host",
+       {{"memory_total", report.host.total.count()},
+        {"memory_available", report.host.available.count()},
+        {"lock_limit", report.host.lock_limit ? json(report.host.lock_limit->count()) : json{}}}},
+      {"devices", json::array()}};
   for (const device_report& each : report.devices) out["devices"].push_back(device_json(each));
   return json_text(out);
 }

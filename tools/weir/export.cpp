@@ -25,9 +25,9 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view subcommand = "export";
+constexpr std::string_view export_subcommand = "export";
 
-constexpr const char* explanation =
+constexpr const char* export_explanation =
     "Formats:\n"
     "  torch      a PyTorch memory snapshot, for torch/cuda/_memory_viz.py\n"
     "             and pytorch.org/memory_viz\n"
@@ -41,7 +41,7 @@ constexpr const char* explanation =
     "  2   the trace could not be read or played, or the file not be written\n"
     "  64  the command line could not be understood";
 
-struct arguments {
+struct export_arguments {
   std::string trace;
   std::string output;
   std::string format;
@@ -96,24 +96,24 @@ void print_summary(const recording& recording, const output_file& output) {
              to_string(bytes{std::filesystem::file_size(output.path(), ignored)}), live, reserved);
 }
 
-int run(const arguments& args) {
+int run_export(const export_arguments& args) {
   const auto placing = placing_policy(args.place);
   if (!placing) {
-    print_error(subcommand, placing.error());
+    print_error(export_subcommand, placing.error());
     return bad_usage;
   }
   auto output = output_file::open(args.output, args.overwrite);
   if (!output) {
-    print_error(subcommand, output.error());
+    print_error(export_subcommand, output.error());
     return failed;
   }
-  auto recording = read_trace(subcommand, args.trace);
+  auto recording = read_trace(export_subcommand, args.trace);
   if (!recording) return failed;
-  const bool damaged = warn_if_damaged(subcommand, args.trace, *recording);
+  const bool damaged = warn_if_damaged(export_subcommand, args.trace, *recording);
   if (*placing) {
     auto placed = placed_by(**placing, *recording);
     if (!placed) {
-      print_error(subcommand, placed.error());
+      print_error(export_subcommand, placed.error());
       return failed;
     }
     *recording = std::move(*placed);
@@ -121,7 +121,7 @@ int run(const arguments& args) {
   auto written = write(*recording, args.format, output->path());
   if (written) written = output->finish();
   if (!written) {
-    print_error(subcommand, written.error());
+    print_error(export_subcommand, written.error());
     return failed;
   }
   print_summary(*recording, *output);
@@ -133,7 +133,7 @@ int run(const arguments& args) {
 void add_export(CLI::App& application, int& exit_code) {
   auto* const exporting = application.add_subcommand(
       "export", "Write a recording in the format of another program, such as PyTorch's viewer");
-  const auto args = std::make_shared<arguments>();
+  const auto args = std::make_shared<export_arguments>();
   exporting->add_option("trace", args->trace, "A recording; - is the standard input")
       ->required()
       ->type_name("TRACE");
@@ -152,8 +152,8 @@ void add_export(CLI::App& application, int& exit_code) {
       ->type_name("POLICY")
       ->capture_default_str();
   exporting->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
-  exporting->footer(explanation);
-  exporting->callback([args, &exit_code] { exit_code = run(*args); });
+  exporting->footer(export_explanation);
+  exporting->callback([args, &exit_code] { exit_code = run_export(*args); });
 }
 
 }  // namespace weir::command

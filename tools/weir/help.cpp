@@ -14,12 +14,12 @@
 
 namespace weir::command {
 
-namespace {
-
 std::vector<const CLI::App*> subcommands(const CLI::App& application) {
   const auto listed = application.get_subcommands([](const CLI::App*) { return true; });
   return {listed.begin(), listed.end()};
 }
+
+namespace {
 
 // --- The man page --------------------------------------------------------------------------------
 

@@ -27,7 +27,9 @@ int run(int argc, char** argv) {
   add_report(application, exit_code);
   add_export(application, exit_code);
   add_record(application, exit_code);
+  add_run(application, exit_code);
   add_top(application, exit_code);
+  add_budget(application, exit_code);
   add_help(application, exit_code);
   add_completion(application, exit_code);
   try {
@@ -59,8 +61,8 @@ std::string output_problem() {
 
 int main(int argc, char** argv) {
   using namespace weir::command;
-  std::signal(SIGPIPE, SIG_IGN);  // a reader who left is an error like any other
-  int exit_code = 70;             // EX_SOFTWARE of sysexits.h
+  inherited_sigpipe = std::signal(SIGPIPE, SIG_IGN);  // a reader who left is an error like others
+  int exit_code = 70;                                 // EX_SOFTWARE of sysexits.h
   std::string problem;
   try {
     exit_code = run(argc, argv);

@@ -22,9 +22,9 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view subcommand = "plan";
+constexpr std::string_view plan_subcommand = "plan";
 
-constexpr const char* explanation =
+constexpr const char* plan_explanation =
     "A step is what lies between two markers of the recording: step 0 begins with the first\n"
     "marker. Without --step the whole recording is one step.\n"
     "\n"
@@ -34,7 +34,7 @@ constexpr const char* explanation =
     "  2   the trace could not be read, or the output not be written\n"
     "  64  the command line could not be understood";
 
-struct arguments {
+struct plan_arguments {
   std::string trace;
   std::optional<std::size_t> step;
   double seconds = 2;
@@ -101,22 +101,22 @@ std::string to_json(const std::string& name, const replay::plan& plan) {
                     {"seconds", std::chrono::duration<double>{plan.search_time}.count()}});
 }
 
-int run(const arguments& args) {
+int run_plan(const plan_arguments& args) {
   std::optional<output_file> output;
   if (!args.output.empty()) {
     auto opened = output_file::open(args.output, args.overwrite);
     if (!opened) {
-      print_error(subcommand, opened.error());
+      print_error(plan_subcommand, opened.error());
       return failed;
     }
     output.emplace(std::move(*opened));
   }
-  const auto recording = read_trace(subcommand, args.trace);
+  const auto recording = read_trace(plan_subcommand, args.trace);
   if (!recording) return failed;
-  int exit_code = warn_if_damaged(subcommand, args.trace, *recording) ? incomplete : 0;
+  int exit_code = warn_if_damaged(plan_subcommand, args.trace, *recording) ? incomplete : 0;
   const auto between = window_of(*recording, args.step);
   if (!between) {
-    print_error(subcommand, fmt::format("{}: there is no step {}", args.trace, *args.step));
+    print_error(plan_subcommand, fmt::format("{}: there is no step {}", args.trace, *args.step));
     return bad_usage;
   }
   const auto script = replay::make_script(*recording);
@@ -133,7 +133,7 @@ int run(const arguments& args) {
     auto written = formats::write_file(output->path(), offsets_csv(blocks, plan));
     if (written) written = output->finish();
     if (!written) {
-      print_error(subcommand, written.error());
+      print_error(plan_subcommand, written.error());
       exit_code = failed;
     }
   }
@@ -148,7 +148,7 @@ int run(const arguments& args) {
 void add_plan(CLI::App& application, int& exit_code) {
   auto* const plan = application.add_subcommand(
       "plan", "Place a recorded step's blocks knowing all of it before, and say how low that gets");
-  const auto args = std::make_shared<arguments>();
+  const auto args = std::make_shared<plan_arguments>();
   plan->add_option("trace", args->trace, "A recording")->type_name("TRACE")->required();
   plan->add_option("--step", args->step, "Only the step between markers N and N + 1, from 0")
       ->type_name("N");
@@ -164,8 +164,8 @@ void add_plan(CLI::App& application, int& exit_code) {
       ->type_name("FILE");
   plan->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
   plan->add_flag("--json", args->as_json, "Write JSON instead of text");
-  plan->footer(explanation);
-  plan->callback([args, &exit_code] { exit_code = run(*args); });
+  plan->footer(plan_explanation);
+  plan->callback([args, &exit_code] { exit_code = run_plan(*args); });
 }
 
 }  // namespace weir::command

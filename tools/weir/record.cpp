@@ -20,10 +20,10 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view subcommand = "record";
+constexpr std::string_view record_subcommand = "record";
 constexpr int nothing_recorded = 3;
 
-constexpr const char* explanation =
+constexpr const char* record_explanation =
     "Every allocator of weir in the program, its plug-ins for frameworks among them, is\n"
     "recorded: the first to FILE, further ones beside it. While it runs, weir top PID shows\n"
     "what it holds, unless WEIR_LIVE=off.\n"
@@ -34,7 +34,7 @@ constexpr const char* explanation =
     "  126, 127  the program could not be started, or not be found\n"
     "  others    the program's own; 128 and the signal's number if one ended it";
 
-struct arguments {
+struct record_arguments {
   std::string output;
   std::vector<std::string> command;
 };
@@ -69,7 +69,7 @@ int run_program(const std::vector<std::string>& command) {
   ::sigaction(SIGINT, &interrupt, nullptr);
   ::sigaction(SIGQUIT, &quit, nullptr);
   if (child < 0) {
-    print_error(subcommand,
+    print_error(record_subcommand,
                 fmt::format("the program could not be started: {}", std::strerror(errno)));
     return 126;
   }
@@ -90,7 +90,7 @@ std::vector<std::filesystem::path> recorded_at(const std::filesystem::path& outp
   return files;
 }
 
-int run(const arguments& args) {
+int run_record(const record_arguments& args) {
   std::filesystem::path output = args.output;
   if (output.empty()) {
     const auto program = std::filesystem::path{args.command.front()}.filename().string();
@@ -101,7 +101,7 @@ int run(const arguments& args) {
   output = std::filesystem::absolute(output, code);
   const bool is_there = !code && std::filesystem::exists(output, code);
   if (code || is_there) {
-    print_error(subcommand,
+    print_error(record_subcommand,
                 fmt::format("{}: {}", output.string(),
                             code ? code.message() : "is there already, and is left alone"));
     return bad_usage;
@@ -115,11 +115,11 @@ int run(const arguments& args) {
     if (std::find(before.begin(), before.end(), each) != before.end()) continue;
     any = true;
     const std::uint64_t size = std::filesystem::file_size(each, code);
-    print_error(subcommand,
+    print_error(record_subcommand,
                 fmt::format("{} ({})", each.string(), to_string(bytes{code ? 0 : size})));
   }
   if (any) return exit_code;
-  print_error(subcommand, "nothing was recorded: the program made no allocator of weir");
+  print_error(record_subcommand, "nothing was recorded: the program made no allocator of weir");
   return exit_code == 0 ? nothing_recorded : exit_code;
 }
 
@@ -128,14 +128,14 @@ int run(const arguments& args) {
 void add_record(CLI::App& application, int& exit_code) {
   auto* const record = application.add_subcommand(
       "record", "Run a program that uses weir and record what happens to its memory");
-  const auto args = std::make_shared<arguments>();
+  const auto args = std::make_shared<record_arguments>();
   record->add_option("-o,--output", args->output, "The trace (else PROGRAM-PID.weirtrace)")
       ->type_name("FILE");
   record->add_option("command", args->command, "The program and its arguments, after --")
       ->type_name("COMMAND")
       ->required();
-  record->footer(explanation);
-  record->callback([args, &exit_code] { exit_code = run(*args); });
+  record->footer(record_explanation);
+  record->callback([args, &exit_code] { exit_code = run_record(*args); });
 }
 
 }  // namespace weir::command

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "commands.hpp"
+#include "replay/diff.hpp"
 #include "traces.hpp"
 #include "weir/base/options.hpp"
 #include "words.hpp"
@@ -18,11 +19,11 @@ namespace weir::command {
 
 namespace {
 
-constexpr std::string_view subcommand = "replay";
+constexpr std::string_view replay_subcommand = "replay";
 /// As many simulated machines may live in a process.
 constexpr unsigned most_jobs = 8;
 
-constexpr const char* explanation =
+constexpr const char* replay_explanation =
     "Exit codes:\n"
     "  0   every trace was played whole under every policy\n"
     "  1   something was missing: a damaged trace, a request that could not be met,\n"
@@ -30,7 +31,7 @@ constexpr const char* explanation =
     "  2   a trace could not be read or has nothing to fit, or the device not be used\n"
     "  64  the command line or an environment variable could not be understood";
 
-struct arguments {
+struct replay_arguments {
   std::vector<std::string> traces;
   std::string policies = "balanced";
   std::string device = "sim";
@@ -48,6 +49,7 @@ struct subject {
   std::string name;
   replay::script script;
   std::vector<recorded_peak> peaks;
+  std::uint64_t reserved_peak = 0;  // as recorded; 0 if it is not
 };
 
 /// One trace under one policy, and its outcome.
@@ -63,14 +65,14 @@ struct task {
 };
 
 result<bytes> size_of(const std::string& text) {
-  const auto size = read_size(text);
+  const auto size = parse_bytes(text);
   if (!size || size->count() == 0)
     return error{.code = errc::bad_option,
                  .detail = "\"" + text + "\" is no size, such as 80GiB or 80GB"};
   return *size;
 }
 
-result<std::vector<bytes>> cards_of(const arguments& args) {
+result<std::vector<bytes>> cards_of(const replay_arguments& args) {
   std::vector<bytes> cards;
   for (const std::string& each : args.cards) {
     WEIR_TRY_VALUE(card, size_of(each));
@@ -79,7 +81,7 @@ result<std::vector<bytes>> cards_of(const arguments& args) {
   return cards;
 }
 
-result<replay::settings> settings_of(const arguments& args) {
+result<replay::settings> settings_of(const replay_arguments& args) {
   replay::settings settings;
   WEIR_TRY_VALUE(target, replay::parse_target(args.device));
   settings.target = target;
@@ -144,27 +146,30 @@ void fit_all(std::vector<task>& tasks, const std::vector<bytes>& cards, unsigned
 std::optional<std::uint64_t> recorded_under(const subject& subject, replay::policy policy) {
   for (const recorded_peak& each : subject.peaks)
     if (each.policy == replay::name(policy)) return each.reserved.count();
+  // A snapshot has no counters, and does not say which policy its allocator had.
+  if (subject.peaks.empty() && subject.reserved_peak != 0) return subject.reserved_peak;
   return std::nullopt;
 }
 
 /// Prints what was played, and says what was not; the exit code.
-int print_replays(std::vector<task>& tasks, const arguments& args, const std::string& device) {
+int print_replays(std::vector<task>& tasks, const replay_arguments& args,
+                  const std::string& device) {
   int exit_code = 0;
   std::vector<replay_row> rows;
   for (task& each : tasks) {
     const std::string title = each.title();
     if (!each.outcome) {
-      print_error(subcommand, fmt::format("{}: {}", title, each.outcome.error().message()));
+      print_error(replay_subcommand, fmt::format("{}: {}", title, each.outcome.error().message()));
       exit_code = failed;
       continue;
     }
     replay::outcome& outcome = *each.outcome;
     if (!outcome.is_complete()) exit_code = std::max(exit_code, incomplete);
     if (outcome.ooms != 0)
-      print_error(subcommand, fmt::format("{}: {} requests could not be met", title, outcome.ooms));
+      print_error(replay_subcommand, title + ": " + out_of_memory_text(outcome));
     if (outcome.mismatches != 0)
-      print_error(subcommand, fmt::format("{}: {} blocks did not keep their pattern", title,
-                                          outcome.mismatches));
+      print_error(replay_subcommand, fmt::format("{}: {} blocks did not keep their pattern", title,
+                                                 outcome.mismatches));
     rows.push_back({each.subject->name, std::move(outcome),
                     recorded_under(*each.subject, each.settings.policy)});
   }
@@ -179,8 +184,8 @@ int print_replays(std::vector<task>& tasks, const arguments& args, const std::st
 }
 
 /// The same of fits.
-int print_fits(std::vector<task>& tasks, const std::vector<bytes>& cards, const arguments& args,
-               const std::string& device) {
+int print_fits(std::vector<task>& tasks, const std::vector<bytes>& cards,
+               const replay_arguments& args, const std::string& device) {
   int exit_code = 0;
   std::vector<fit_row> rows;
   for (task& each : tasks) {
@@ -190,8 +195,9 @@ int print_fits(std::vector<task>& tasks, const std::vector<bytes>& cards, const 
     }
     const bool too_large = each.fit.code() == errc::out_of_memory;
     const error& reason = each.fit.error();
-    print_error(subcommand, fmt::format("{}: {}", each.title(),
-                                        reason.detail.empty() ? reason.message() : reason.detail));
+    print_error(replay_subcommand,
+                fmt::format("{}: {}", each.title(),
+                            reason.detail.empty() ? reason.message() : reason.detail));
     exit_code = std::max(exit_code, too_large ? incomplete : failed);
   }
   if (rows.empty() && args.format == "table") return exit_code;
@@ -201,31 +207,34 @@ int print_fits(std::vector<task>& tasks, const std::vector<bytes>& cards, const 
   return exit_code;
 }
 
-int run(const arguments& args) {
+int run_replay(const replay_arguments& args) {
   const auto policies = replay::parse_policies(args.policies);
   const auto settings = settings_of(args);
   const auto cards = cards_of(args);
   if (!policies || !settings || !cards) {
-    print_error(subcommand, !policies   ? policies.error()
-                            : !settings ? settings.error()
-                                        : cards.error());
+    print_error(replay_subcommand, !policies   ? policies.error()
+                                   : !settings ? settings.error()
+                                               : cards.error());
     return bad_usage;
   }
 
   // Allocators under replay are not to be recorded or published.
   ::unsetenv("WEIR_RECORD");
   ::unsetenv("WEIR_LIVE");
+  ::unsetenv("WEIR_BUDGET");
   int exit_code = 0;
   std::vector<std::unique_ptr<subject>> subjects;
   for (const std::string& path : args.traces) {
-    auto recording = read_trace(subcommand, path);
+    auto recording = read_trace(replay_subcommand, path);
     if (!recording) {
       exit_code = failed;
       continue;
     }
-    if (warn_if_damaged(subcommand, path, *recording)) exit_code = std::max(exit_code, incomplete);
+    if (warn_if_damaged(replay_subcommand, path, *recording))
+      exit_code = std::max(exit_code, incomplete);
     subjects.push_back(std::make_unique<subject>(
-        subject{trace_name(path), replay::make_script(*recording), std::move(recording->peaks)}));
+        subject{trace_name(path), replay::make_script(*recording), std::move(recording->peaks),
+                replay::recorded_reserved_peak(*recording)}));
   }
 
   std::vector<task> tasks;
@@ -256,7 +265,7 @@ int run(const arguments& args) {
 void add_replay(CLI::App& application, int& exit_code) {
   auto* const replay = application.add_subcommand(
       "replay", "Play recorded programs against other policies and say what they would have taken");
-  const auto args = std::make_shared<arguments>();
+  const auto args = std::make_shared<replay_arguments>();
   replay
       ->add_option("traces", args->traces,
                    "Recordings, as weir record and others write them, or a CSV: docs/replay.md; "
@@ -303,8 +312,8 @@ void add_replay(CLI::App& application, int& exit_code) {
       ->type_name("FORMAT")
       ->check(CLI::Validator{CLI::IsMember({"table", "csv", "json"})}.description(""))
       ->capture_default_str();
-  replay->footer(explanation);
-  replay->callback([args, &exit_code] { exit_code = run(*args); });
+  replay->footer(replay_explanation);
+  replay->callback([args, &exit_code] { exit_code = run_replay(*args); });
 }
 
 }  // namespace weir::command

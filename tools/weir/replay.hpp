@@ -16,7 +16,8 @@ namespace weir::command {
 struct replay_row {
   std::string trace;
   replay::outcome outcome;
-  /// The peak of the recorded program's own allocator, where it had this policy.
+  /// The peak of the recorded program's own allocator: where it had this policy, or where the
+  /// recording does not say which it had.
   std::optional<std::uint64_t> recorded;
 };
 
@@ -44,6 +45,10 @@ struct fit_row {
 [[nodiscard]] std::string to_table(const std::vector<fit_row>& rows);
 [[nodiscard]] std::string to_csv(const std::vector<fit_row>& rows, const std::vector<bytes>& cards);
 [[nodiscard]] std::string to_json(const std::vector<fit_row>& rows, const std::string& device);
+
+/// "out of memory at 0.001250000 s: 2 MiB could not be had with 3 MiB in use; 4 requests in all":
+/// of an outcome with requests that were not met.
+[[nodiscard]] std::string out_of_memory_text(const replay::outcome& outcome);
 
 /// A field of CSV; only a trace's name can need quotes.
 [[nodiscard]] std::string csv_field(const std::string& text);

@@ -18,7 +18,24 @@ std::string gibibytes(std::uint64_t size) {
   return fmt::format("{:.3f}", static_cast<double>(size) / 0x1p30);
 }
 
+/// Of requests that were not met there is no ratio: what was not had is in neither figure.
+bool has_ratio(const replay::outcome& outcome) { return outcome.ooms == 0; }
+
+json first_oom_json(const replay::outcome& outcome) {
+  if (!outcome.first_oom) return {};
+  const replay::shortfall& first = *outcome.first_oom;
+  return {{"at_ns", first.time}, {"size", first.size}, {"in_use", first.in_use}};
+}
+
 }  // namespace
+
+std::string out_of_memory_text(const replay::outcome& outcome) {
+  const replay::shortfall first = outcome.first_oom.value_or(replay::shortfall{});
+  return fmt::format(
+      "out of memory at {}.{:09} s: {} could not be had with {} in use; {} {} could not be met",
+      first.time / 1'000'000'000, first.time % 1'000'000'000, to_string(bytes{first.size}),
+      to_string(bytes{first.in_use}), outcome.ooms, outcome.ooms == 1 ? "request" : "requests");
+}
 
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
@@ -54,11 +71,11 @@ std::string to_table(const std::vector<replay_row>& rows) {
     if (recorded)
       fmt::format_to(std::back_inserter(text), " {:>12}",
                      each.recorded ? gibibytes(*each.recorded) : "");
-    fmt::format_to(std::back_inserter(text),
-                   " {:>6.3f} {:>9} {:>9.1f} {:>8.2f} {:>5} {:>4}  {:>10.1f}\n", outcome.ratio(),
-                   outcome.driver_calls, static_cast<double>(outcome.driver_time.count()) / 1e6,
-                   outcome.steady_driver_percent(), outcome.waits, outcome.ooms,
-                   outcome.events_per_second() / 1e6);
+    fmt::format_to(
+        std::back_inserter(text), " {:>6} {:>9} {:>9.1f} {:>8.2f} {:>5} {:>4}  {:>10.1f}\n",
+        has_ratio(outcome) ? fmt::format("{:.3f}", outcome.ratio()) : "-", outcome.driver_calls,
+        static_cast<double>(outcome.driver_time.count()) / 1e6, outcome.steady_driver_percent(),
+        outcome.waits, outcome.ooms, outcome.events_per_second() / 1e6);
   }
   return text;
 }
@@ -69,10 +86,11 @@ std::string to_csv(const std::vector<replay_row>& rows) {
       "steady_driver_pct,waits,ooms,events_per_s\n";
   for (const replay_row& each : rows) {
     const replay::outcome& outcome = each.outcome;
-    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{:.4f},{},{},{:.3f},{},{},{:.0f}\n",
+    fmt::format_to(std::back_inserter(text), "{},{},{},{},{},{},{},{},{},{:.3f},{},{},{:.0f}\n",
                    csv_field(each.trace), replay::name(outcome.policy), outcome.streams,
                    outcome.allocations, outcome.requested_peak, outcome.reserved_peak,
-                   outcome.ratio(), outcome.driver_calls, microseconds(outcome.driver_time),
+                   has_ratio(outcome) ? fmt::format("{:.4f}", outcome.ratio()) : "",
+                   outcome.driver_calls, microseconds(outcome.driver_time),
                    outcome.steady_driver_percent(), outcome.waits, outcome.ooms,
                    outcome.events_per_second());
   }
@@ -91,12 +109,13 @@ std::string to_json(const std::vector<replay_row>& rows, const std::string& devi
          {"requested_peak", outcome.requested_peak},
          {"reserved_peak", outcome.reserved_peak},
          {"recorded_reserved_peak", each.recorded ? json(*each.recorded) : json{}},
-         {"ratio", outcome.ratio()},
+         {"ratio", has_ratio(outcome) ? json(outcome.ratio()) : json{}},
          {"driver_calls", outcome.driver_calls},
          {"driver_us", microseconds(outcome.driver_time)},
          {"steady_driver_pct", outcome.steady_driver_percent()},
          {"waits", outcome.waits},
          {"ooms", outcome.ooms},
+         {"first_oom", first_oom_json(outcome)},
          {"mismatches", outcome.mismatches},
          {"events_per_s", outcome.events_per_second()}});
     if (outcome.profile) out["replays"].back()["profile"] = profile_json(*outcome.profile);

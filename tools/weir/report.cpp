@@ -16,31 +16,36 @@
 #include "output.hpp"
 #include "replay/fit.hpp"
 #include "replay/replay.hpp"
+#include "report/card_report.hpp"
+#include "report/history.hpp"
 #include "report/page.hpp"
 #include "traces.hpp"
+#include "weir/base/bytes.hpp"
 
 namespace weir::command {
 
 namespace {
 
-constexpr std::string_view subcommand = "report";
+constexpr std::string_view report_subcommand = "report";
 
-constexpr const char* explanation =
+constexpr const char* report_explanation =
     "The page shows memory over time, the arena at any moment and what pins its pages,\n"
-    "why memory ran out, and the policies side by side. docs/report.md explains it.\n"
+    "why memory ran out, and the policies side by side; of two recordings what differs, too.\n"
+    "docs/report.md explains it.\n"
     "\n"
     "Exit codes:\n"
     "  0   the report was written\n"
-    "  1   the report was written, but the trace is damaged\n"
-    "  2   the trace could not be read or played, or the report not be written\n"
+    "  1   the report was written, but a trace is damaged or lacks events\n"
+    "  2   a trace could not be read or played, or the report not be written\n"
     "  64  the command line could not be understood";
 
-struct arguments {
-  std::string trace;
+struct report_arguments {
+  std::vector<std::string> traces;  // one, or two to compare
   std::string output;
   std::string policies = "torch-default,torch-expandable,balanced";
   std::string place = "balanced";
   bool fit = false;
+  std::string capacity;
   bool overwrite = false;
 };
 
@@ -91,77 +96,160 @@ result<void> find_fits(const recording& recording, const std::vector<replay::pol
   return {};
 }
 
-/// The policies that the arguments name, and the one that places blocks.
+/// How each policy does on a card of that size.
+result<void> try_cards(const recording& recording, const std::vector<replay::policy>& policies,
+                       bytes card, report::page_source& source) {
+  const replay::script script = replay::make_script(recording);
+  progress_line bar{"trying the card", policies.size()};
+  for (const replay::policy policy : policies) {
+    WEIR_TRY_VALUE(trial, replay::try_card(script, {.policy = policy}, card));
+    source.card.push_back(trial);
+    bar.add(1);
+  }
+  return {};
+}
+
+/// The policies that the arguments name, the one that places blocks, and the card, if any.
 struct policy_choice {
   std::vector<replay::policy> compared;
   replay::policy placing{};
+  bytes card{};
 };
 
-std::optional<policy_choice> choose(const arguments& args) {
+/// False, with the reason printed, if the size is none, or nobody could be asked about it.
+bool choose_card(const report_arguments& args, policy_choice& choice) {
+  if (args.capacity.empty()) return true;
+  const auto size = parse_bytes(args.capacity);
+  if (!size || size->count() == 0) {
+    print_error(report_subcommand, "\"" + args.capacity + "\" is no size, such as 24GiB or 24GB");
+    return false;
+  }
+  if (choice.compared.empty()) {
+    print_error(report_subcommand, "--capacity asks policies: name some with --policy");
+    return false;
+  }
+  choice.card = *size;
+  return true;
+}
+
+std::optional<policy_choice> choose(const report_arguments& args) {
   policy_choice choice;
   if (args.policies != "none") {
     auto named = replay::parse_policies(args.policies);
     if (!named) {
-      print_error(subcommand, named.error());
+      print_error(report_subcommand, named.error());
       return std::nullopt;
     }
     choice.compared = std::move(*named);
   }
   const auto placing = replay::parse_policies(args.place);
   if (!placing) {
-    print_error(subcommand, placing.error());
+    print_error(report_subcommand, placing.error());
     return std::nullopt;
   }
   choice.placing = placing->front();
   if (placing->size() != 1 || choice.placing == replay::policy::driver_pool) {
-    print_error(subcommand,
+    print_error(report_subcommand,
                 "--place wants one policy; driver-pool does not say where its memory is");
     return std::nullopt;
   }
+  if (!choose_card(args, choice)) return std::nullopt;
   return choice;
 }
 
-int run(const arguments& args) {
+/// A recording and all that was found out about it. `source` refers to the rest, so it stays put.
+struct run_report {
+  run_report(recording read, std::string name)
+      : recorded{std::move(read)}, source{recorded, std::move(name)} {}
+  run_report(const run_report&) = delete;
+  run_report& operator=(const run_report&) = delete;
+
+  const recording recorded;
+  bool is_incomplete = false;  // damaged, or events were dropped
+  std::optional<report::placement> placement;
+  report::page_source source;
+};
+
+/// Reads and plays one recording; null, with the reason printed, if that cannot be done.
+std::unique_ptr<run_report> make_run(const report_arguments& args, const policy_choice& policies,
+                                     const std::string& path, std::string name) {
+  auto read = read_trace(report_subcommand, path);
+  if (!read) return nullptr;
+  const bool is_incomplete = warn_if_damaged(report_subcommand, path, *read);
+  auto made = std::make_unique<run_report>(std::move(*read), std::move(name));
+  made->is_incomplete = is_incomplete;
+  const recording& recorded = made->recorded;
+  std::optional<replay::policy> placing;
+  if (!recorded.real_addresses && !recorded.events.empty()) placing = policies.placing;
+  auto played = play(recorded, policies.compared, placing, made->source, made->placement);
+  if (played && args.fit) played = find_fits(recorded, policies.compared, made->source);
+  if (played && policies.card.count() != 0)
+    played = try_cards(recorded, policies.compared, policies.card, made->source);
+  if (!played) {
+    print_error(report_subcommand, played.error());
+    return nullptr;
+  }
+  if (made->placement) made->source.placement = &*made->placement;
+  return made;
+}
+
+/// What the runs are called: their files' names, or the whole paths where those are the same.
+std::vector<std::string> names_of(const std::vector<std::string>& paths) {
+  std::vector<std::string> names;
+  for (const std::string& path : paths)
+    names.push_back(std::filesystem::path{path}.filename().string());
+  if (names.size() == 2 && names[0] == names[1]) return paths;
+  return names;
+}
+
+/// What is said of the card, by run and policy.
+std::string card_summary(const std::vector<std::unique_ptr<run_report>>& runs) {
+  std::string text;
+  for (const auto& run : runs) {
+    if (run->source.card.empty()) continue;
+    if (runs.size() > 1) text += run->source.file + ":\n";
+    const report::history history = report::make_history(run->recorded);
+    for (const replay::card_trial& trial : run->source.card)
+      text += report::card_text(run->recorded, history, trial);
+  }
+  return text;
+}
+
+int report_runs(const report_arguments& args) {
   const auto policies = choose(args);
   if (!policies) return bad_usage;
   auto output = output_file::open(args.output, args.overwrite);
   if (!output) {
-    print_error(subcommand, output.error());
+    print_error(report_subcommand, output.error());
     return failed;
   }
-  const auto recording = read_trace(subcommand, args.trace);
-  if (!recording) return failed;
-  warn_if_damaged(subcommand, args.trace, *recording);
-  report::page_source source{*recording, std::filesystem::path{args.trace}.filename().string()};
-  std::optional<report::placement> placement;
-  std::optional<replay::policy> placing;
-  if (!recording->real_addresses && !recording->events.empty()) placing = policies->placing;
-  if (const auto played = play(*recording, policies->compared, placing, source, placement);
-      !played) {
-    print_error(subcommand, played.error());
-    return failed;
+  const std::vector<std::string> names = names_of(args.traces);
+  std::vector<std::unique_ptr<run_report>> runs;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    runs.push_back(make_run(args, *policies, args.traces[i], names[i]));
+    if (runs.back() == nullptr) return failed;
   }
-  if (args.fit) {
-    if (const auto found = find_fits(*recording, policies->compared, source); !found) {
-      print_error(subcommand, found.error());
-      return failed;
-    }
-  }
-  if (placement) source.placement = &*placement;
   const std::string page = [&] {
     const stage_line making{"making the page"};
-    return report::make_page(source);
+    return runs.size() == 1 ? report::make_page(runs[0]->source)
+                            : report::make_page(runs[0]->source, runs[1]->source);
   }();
   auto written = formats::write_file(output->path(), page);
   if (written) written = output->finish();
   if (!written) {
-    print_error(subcommand, written.error());
+    print_error(report_subcommand, written.error());
     return failed;
   }
-  fmt::print(output->is_standard() ? stderr : stdout, "{}: {} events, {}\n",
-             output->is_standard() ? "standard output" : args.output, recording->events.size(),
-             to_string(bytes{page.size()}));
-  return recording->damage ? incomplete : 0;
+  std::size_t events = 0;
+  bool is_incomplete = false;
+  for (const auto& each : runs) {
+    events += each->recorded.events.size();
+    is_incomplete = is_incomplete || each->is_incomplete;
+  }
+  fmt::print(output->is_standard() ? stderr : stdout, "{}: {} events, {}\n{}",
+             output->is_standard() ? "standard output" : args.output, events,
+             to_string(bytes{page.size()}), card_summary(runs));
+  return is_incomplete ? incomplete : 0;
 }
 
 }  // namespace
@@ -169,9 +257,12 @@ int run(const arguments& args) {
 void add_report(CLI::App& application, int& exit_code) {
   auto* const report = application.add_subcommand(
       "report", "Write a recording as one HTML file: where the memory went, and why");
-  const auto args = std::make_shared<arguments>();
-  report->add_option("trace", args->trace, "The recording; - is the standard input")
+  const auto args = std::make_shared<report_arguments>();
+  report
+      ->add_option("traces", args->traces,
+                   "The recording, or two to compare; - is the standard input")
       ->required()
+      ->expected(1, 2)
       ->type_name("TRACE");
   report->add_option("-o,--output", args->output, "The file to write; - is the standard output")
       ->required()
@@ -188,9 +279,14 @@ void add_report(CLI::App& application, int& exit_code) {
       ->capture_default_str();
   report->add_flag("--fit", args->fit,
                    "Find the least memory with which each of these policies runs the recording");
+  report
+      ->add_option("--capacity", args->capacity,
+                   "Say whether these policies run it on a card of this size, as in 24GiB or 24GB, "
+                   "and what is in the way")
+      ->type_name("SIZE");
   report->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
-  report->footer(explanation);
-  report->callback([args, &exit_code] { exit_code = run(*args); });
+  report->footer(report_explanation);
+  report->callback([args, &exit_code] { exit_code = report_runs(*args); });
 }
 
 }  // namespace weir::command

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "formats/frames.hpp"
 #include "formats/open.hpp"
 
 namespace weir::command {
@@ -40,7 +41,9 @@ void print_error(std::string_view subcommand, const error& error) {
 std::optional<recording> read_trace(std::string_view subcommand, const std::string& path) {
   auto read = [&] {
     const stage_line reading{"reading " + path};
-    return formats::read_recording(path);
+    auto recorded = formats::read_recording(path);
+    if (recorded) formats::name_frames(*recorded);
+    return recorded;
   }();
   if (read) return std::move(*read);
   print_error(subcommand, read.error());

@@ -1,10 +1,7 @@
-// Sizes of the command line, and corrections of its words.
+// Corrections of the command line's words.
 #include "words.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <vector>
 
 #include "replay/nearest.hpp"
@@ -12,16 +9,6 @@
 namespace weir::command {
 
 namespace {
-
-struct unit {
-  std::string_view name;
-  double size;
-};
-constexpr std::array units{
-    unit{"", 1},         unit{"B", 1},        unit{"KB", 1e3},     unit{"kB", 1e3},
-    unit{"MB", 1e6},     unit{"GB", 1e9},     unit{"TB", 1e12},    unit{"KiB", 0x1p10},
-    unit{"MiB", 0x1p20}, unit{"GiB", 0x1p30}, unit{"TiB", 0x1p40},
-};
 
 using words = std::vector<std::string>;
 
@@ -54,26 +41,6 @@ bool has(const words& all, std::string_view word) {
 }
 
 }  // namespace
-
-std::optional<bytes> read_size(std::string_view text) {
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  // Whole numbers beyond what a double holds exactly are sizes in bytes.
-  std::uint64_t count = 0;
-  const auto [whole_end, whole_code] = std::from_chars(text.data(), end, count);
-  if (whole_code == std::errc{} && whole_end == end) return bytes{count};
-  const auto [rest, code] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (code != std::errc{} || number < 0) return std::nullopt;
-  std::string_view name{rest, static_cast<std::size_t>(end - rest)};
-  if (name.size() > 1 && name.front() == ' ') name.remove_prefix(1);
-  for (const unit& each : units) {
-    if (name != each.name) continue;
-    const double size = std::round(number * each.size);
-    if (!(size < 0x1p64)) return std::nullopt;
-    return bytes{static_cast<std::uint64_t>(size)};
-  }
-  return std::nullopt;
-}
 
 std::string correction(const CLI::App& application, int argc, const char* const* argv) {
   const CLI::App* chosen = &application;

@@ -1,20 +1,13 @@
-// Words of the command line: sizes and ranges as people write and read them, and what was meant.
+// Words of the command line: ranges as people write and read them, and what was meant.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "weir/base/bytes.hpp"
-
 namespace weir::command {
-
-/// "24GiB", "24 GB", "1.5TiB", "4096": binary and decimal units, with decimals. Empty: no size, or
-/// one that does not fit.
-[[nodiscard]] std::optional<bytes> read_size(std::string_view text);
 
 /// Refuses what is no number from `least` to `most`, and says so in words.
 template <class Number>
