@@ -11,4 +11,10 @@ if(WEIR_SANITIZE)
   add_compile_options(${optimization} -g1 -fno-omit-frame-pointer -fsanitize=${WEIR_SANITIZE}
     -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${WEIR_SANITIZE})
+  # Instrumented programs are large, and LLVM's linker is quick with them.
+  find_program(WEIR_LLD ld.lld)
+  mark_as_advanced(WEIR_LLD)
+  if(WEIR_LLD AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    add_link_options(-fuse-ld=lld)
+  endif()
 endif()

@@ -2,14 +2,16 @@
 # that weir works.
 #
 #   weir_test(name SOURCES file... [LIBRARIES library...] [LABELS label...] [TIMEOUT seconds]
-#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [THREADED] [APART file...])
+#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [THREADED] [OPTIMISED]
+#             [APART file...])
 #
 # Sources are compiled several at a time (WEIR_UNITY), but for those that APART names, because they call
 # things of their own as others do.
 #
 # CHECKED says that ./dev test builds and runs it with AddressSanitizer, and then not once more without
 # (of a test that needs a GPU: that its sources are those of such a test); THREADED, that ./dev test
-# builds and runs it with ThreadSanitizer as well.
+# builds and runs it with ThreadSanitizer as well. OPTIMISED says that the test's own code runs so long that
+# it is worth optimising.
 #
 # Labels say where a test runs. unit (the default), contract and scenario run everywhere; slow ones not
 # under sanitizers; tool (the command) and example not under ThreadSanitizer; script and package once, in
@@ -27,8 +29,8 @@ foreach(room IN LISTS weir_rooms_)
   target_include_directories(weir_inside INTERFACE ${PROJECT_BINARY_DIR}/rooms/${room}/private)
 endforeach()
 
-# Compiling is most of what a test run costs. The code of the tests themselves is hardly optimised, and
-# the headers that all of them include are compiled once.
+# Compiling is most of what a test run costs. The code of the tests themselves is not optimised, where it
+# does not run long, and the headers that all of them include are compiled once.
 add_library(weir_test_settings INTERFACE)
 target_link_libraries(weir_test_settings INTERFACE weir_inside GTest::gmock_main)
 target_include_directories(weir_test_settings INTERFACE ${PROJECT_SOURCE_DIR}/tests)
@@ -36,20 +38,32 @@ option(WEIR_MUTANTS "The sources hold planted faults (tests/mutation)" OFF)
 if(WEIR_MUTANTS)
   target_sources(weir_test_settings INTERFACE ${PROJECT_SOURCE_DIR}/tests/mutation/listener.cpp)
 endif()
-if(WEIR_SANITIZE)
-  target_compile_options(weir_test_settings INTERFACE -O0)
-  if(WEIR_FUZZ)  # fuzzers follow the way through the library; to mark it in tests doubles their cost
-    target_compile_options(weir_test_settings INTERFACE
-      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=fuzzer-no-link>)
-  endif()
-else()
-  target_compile_options(weir_test_settings INTERFACE $<$<CONFIG:Release>:-O1>)
-endif()
+
+# weir_test_code_(): target `name` is compiled as tests are, OPTIMISED or not.
 file(WRITE ${PROJECT_BINARY_DIR}/precompiled.cpp "")
-add_library(weir_test_headers OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
-target_link_libraries(weir_test_headers PRIVATE weir_test_settings)
-target_precompile_headers(weir_test_headers PRIVATE <chrono> <functional> <memory> <random> <string>
-  <thread> <vector> <gmock/gmock.h> <gtest/gtest.h>)
+function(weir_test_code_ name optimised)
+  set(headers weir_test_headers)
+  set(level -O0)
+  if(optimised AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT WEIR_SANITIZE)
+    set(headers weir_optimised_test_headers)
+    set(level -O1)
+  endif()
+  if(NOT TARGET ${headers})
+    add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
+    weir_test_flags_(${headers} ${level})
+    target_precompile_headers(${headers} PRIVATE <chrono> <functional> <memory> <random> <string>
+      <thread> <vector> <gmock/gmock.h> <gtest/gtest.h>)
+  endif()
+  weir_test_flags_(${name} ${level})
+  target_precompile_headers(${name} REUSE_FROM ${headers})
+endfunction()
+
+function(weir_test_flags_ name level)
+  target_link_libraries(${name} PRIVATE weir_test_settings)
+  if(WEIR_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${name} PRIVATE ${level})
+  endif()
+endfunction()
 
 add_custom_target(weir_tests)           # every weir_test() program
 add_custom_target(weir_checked_tests)   # of these: CHECKED ones
@@ -88,15 +102,26 @@ function(weir_register_ name default_label)
     LABELS "${test_LABELS}" TIMEOUT ${test_TIMEOUT} ENVIRONMENT "${test_ENVIRONMENT}")
 endfunction()
 
+# weir_test_sources(name [OPTIMISED] file...): sources that are compiled once and linked into several programs,
+# as one of their LIBRARIES.
+function(weir_test_sources name)
+  cmake_parse_arguments(PARSE_ARGV 1 test "OPTIMISED" "" "")
+  add_library(${name} OBJECT ${test_UNPARSED_ARGUMENTS})
+  weir_test_code_(${name} ${test_OPTIMISED})
+  if(WEIR_UNITY)
+    weir_unity(${name})
+  endif()
+endfunction()
+
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;THREADED" "TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;THREADED;OPTIMISED" "TIMEOUT"
     "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT;APART")
   if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
   endif()
   add_executable(${name} ${test_SOURCES})
-  target_link_libraries(${name} PRIVATE ${test_LIBRARIES} weir_test_settings)
-  target_precompile_headers(${name} REUSE_FROM weir_test_headers)
+  target_link_libraries(${name} PRIVATE ${test_LIBRARIES})
+  weir_test_code_(${name} ${test_OPTIMISED})
   if(WEIR_UNITY)
     weir_unity(${name})
     set_source_files_properties(${test_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -120,6 +145,10 @@ function(weir_test name)
   if(test_THREADED)
     add_dependencies(weir_threaded_tests ${name})
     list(APPEND test_LABELS threaded)
+    if(WEIR_SANITIZE MATCHES thread)  # sweeps of one thread have no race to find, and are long
+      list(APPEND test_ENVIRONMENT
+        "GTEST_FILTER=-*.any_driver_call_may_fail:*.any_call_of_*_may_fail:*.what_it_costs_*")
+    endif()
   endif()
   weir_register_(${name} unit LABELS ${test_LABELS} TIMEOUT ${test_TIMEOUT}
     ARGUMENTS ${test_ARGUMENTS} ENVIRONMENT ${test_ENVIRONMENT})
@@ -168,7 +197,8 @@ function(weir_fuzz name)
   add_executable(${name} ${fuzz_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE weir_warnings ${fuzz_LIBRARIES})
-  target_compile_options(${name} PRIVATE -O0 -fno-sanitize=fuzzer-no-link)  # the way to follow is the library's
+  target_compile_options(${name} PRIVATE -O0)
+  target_precompile_headers(${name} REUSE_FROM weir_test_headers)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
   add_dependencies(weir_fuzzers ${name})

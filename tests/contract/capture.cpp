@@ -61,7 +61,7 @@ CUresult during_capture(driver_fixture& b, CUstreamCaptureMode mode, Call call,
   return answer;
 }
 
-const refusal_list refusals{
+const refusal_list capture_refusals{
     "capture",
     {
         {"stream_begin_capture of the null stream", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
@@ -270,6 +270,15 @@ const refusal_list refusals{
          [](driver_fixture& b) {
            return during_capture(b, global, [&](CUstream) { return b.cu->ctx_synchronize(); });
          }},
+        {"ctx_record_event while a capture runs", CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         [](driver_fixture& b) {
+           if (b.cu->ctx_record_event == nullptr) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+           const CUevent event = b.new_event();
+           CUcontext context = nullptr;
+           b.cu->ctx_get_current(&context);
+           return during_capture(b, relaxed,
+                                 [&](CUstream) { return b.cu->ctx_record_event(context, event); });
+         }},
         {"work in the legacy stream while a blocking stream is captured",
          CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
          [](driver_fixture& b) {
@@ -319,7 +328,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(capture, refuses) { expect_refusals(refusals, machine); }
+TEST_P(capture, refuses) { expect_refusals(capture_refusals, machine); }
 
 TEST_P(capture, the_calling_threads_mode_is_global_at_first) {
   CUstreamCaptureMode mode = relaxed;

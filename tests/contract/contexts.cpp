@@ -18,7 +18,7 @@ CUresult without_context(Call call) {
   return answer;
 }
 
-const refusal_list refusals{
+const refusal_list contexts_refusals{
     "contexts",
     {
         {"device_primary_ctx_retain into null", CUDA_ERROR_INVALID_VALUE,
@@ -122,7 +122,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(contexts, refuses) { expect_refusals(refusals, machine); }
+TEST_P(contexts, refuses) { expect_refusals(contexts_refusals, machine); }
 
 TEST_P(contexts, a_primary_context_is_one_however_often_it_is_retained) {
   CUcontext again = nullptr;

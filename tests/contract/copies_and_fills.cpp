@@ -29,7 +29,7 @@ CUDA_MEMCPY2D rows(CUdeviceptr to, std::size_t to_pitch, CUdeviceptr from, std::
 
 std::array<char, 64> some_bytes{};
 
-const refusal_list refusals{
+const refusal_list copies_and_fills_refusals{
     "copies_and_fills",
     {
         {"memcpy_sync to null", CUDA_ERROR_INVALID_VALUE,
@@ -104,7 +104,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(copies_and_fills, refuses) { expect_refusals(refusals, machine); }
+TEST_P(copies_and_fills, refuses) { expect_refusals(copies_and_fills_refusals, machine); }
 
 TEST_P(copies_and_fills, nothing_is_copied_without_complaint) {
   const CUdeviceptr memory = new_memory(64);

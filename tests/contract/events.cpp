@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 class events : public contract_test {};
 WEIR_CONTRACT(events);
 
-const refusal_list refusals{
+const refusal_list events_refusals{
     "events",
     {
         {"event_create into null", CUDA_ERROR_INVALID_VALUE,
@@ -42,6 +42,13 @@ const refusal_list refusals{
          [](driver_fixture& b) {
            return b.cu->event_record_with_flags(b.new_event(), b.new_stream(),
                                                 CU_EVENT_RECORD_EXTERNAL);
+         }},
+        {"ctx_record_event(null)", CUDA_ERROR_INVALID_HANDLE,
+         [](driver_fixture& b) {
+           if (b.cu->ctx_record_event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+           CUcontext context = nullptr;
+           b.cu->ctx_get_current(&context);
+           return b.cu->ctx_record_event(context, nullptr);
          }},
         {"event_query(null)", CUDA_ERROR_INVALID_HANDLE,
          [](driver_fixture& b) { return b.cu->event_query(nullptr); }},
@@ -77,7 +84,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(events, refuses) { expect_refusals(refusals, machine); }
+TEST_P(events, refuses) { expect_refusals(events_refusals, machine); }
 
 TEST_P(events, every_kind_can_be_made) {
   for (const unsigned flags : {0u, 1u, 2u, 3u, 6u, 7u}) {
@@ -100,6 +107,28 @@ TEST_P(events, a_wait_for_an_event_never_recorded_holds_nothing) {
   WEIR_OK(fill(memory, 1, kib, stream));
   EXPECT_TRUE(comes_to_rest(stream));
   EXPECT_EQ(0u, mismatches(memory, 1, kib));
+}
+
+TEST_P(events, a_context_is_recorded_with_all_its_streams) {
+  if (cu->ctx_record_event == nullptr) GTEST_SKIP() << "a driver before CUDA 12.5";
+  const CUstream first = new_stream();
+  const CUstream second = new_stream();
+  const CUstream later = new_stream();
+  const CUdeviceptr memory = new_memory(64 * kib);
+  CUcontext context = nullptr;
+  WEIR_OK(cu->ctx_get_current(&context));
+  const CUevent event = new_event();
+  WEIR_OK(fill(memory, 1, kib, first));
+  auto held = occupy(second);
+  WEIR_OK(fill(memory + 32 * kib, 2, kib, second));
+  WEIR_OK(cu->ctx_record_event(context, event));
+  auto unrelated = occupy(later);
+  EXPECT_EQ(CUDA_ERROR_NOT_READY, cu->event_query(event)) << "the second stream is not done";
+  held->finish();
+  EXPECT_EQ(CUDA_SUCCESS, cu->event_synchronize(event)) << "what was queued later does not count";
+  unrelated->finish();
+  EXPECT_EQ(0u, mismatches(memory, 1, kib));
+  EXPECT_EQ(0u, mismatches(memory + 32 * kib, 2, kib));
 }
 
 TEST_P(events, an_event_completes_with_the_work_before_it) {

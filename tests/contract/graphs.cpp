@@ -40,7 +40,7 @@ CUgraph deferred_graph(driver_fixture& b) {
   return graph;
 }
 
-const refusal_list refusals{
+const refusal_list graphs_refusals{
     "graphs",
     {
         {"graph_create into null", CUDA_ERROR_INVALID_VALUE,
@@ -148,7 +148,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(graphs, refuses) { expect_refusals(refusals, machine); }
+TEST_P(graphs, refuses) { expect_refusals(graphs_refusals, machine); }
 
 TEST_P(graphs, nodes_and_edges_can_be_listed) {
   const CUgraph graph = new_graph();

@@ -12,7 +12,7 @@ WEIR_CONTRACT(legacy_ipc);
 
 constexpr unsigned shared_event = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
 
-const refusal_list refusals{
+const refusal_list legacy_ipc_refusals{
     "legacy_ipc",
     {
         {"ipc_get_mem_handle into null", CUDA_ERROR_INVALID_VALUE,
@@ -92,7 +92,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(legacy_ipc, refuses) { expect_refusals(refusals, machine); }
+TEST_P(legacy_ipc, refuses) { expect_refusals(legacy_ipc_refusals, machine); }
 
 struct message {
   CUipcMemHandle memory;

@@ -22,7 +22,7 @@ class managed_memory : public contract_test {
 };
 WEIR_CONTRACT(managed_memory);
 
-const refusal_list refusals{
+const refusal_list managed_memory_refusals{
     "managed_memory",
     {
         {"mem_alloc_managed into null", CUDA_ERROR_INVALID_VALUE,
@@ -129,7 +129,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(managed_memory, refuses) { expect_refusals(refusals, machine); }
+TEST_P(managed_memory, refuses) { expect_refusals(managed_memory_refusals, machine); }
 
 TEST_P(managed_memory, both_sides_see_the_same_bytes) {
   const CUdeviceptr address = new_managed(mib);

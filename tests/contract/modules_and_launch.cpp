@@ -21,7 +21,7 @@ CUresult launch_fill(driver_fixture& b, CUfunction function, unsigned grid, unsi
                              nullptr);
 }
 
-const refusal_list refusals{
+const refusal_list modules_and_launch_refusals{
     "modules_and_launch",
     {
         {"module_load_data into null", CUDA_ERROR_INVALID_VALUE,
@@ -80,7 +80,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(modules_and_launch, refuses) { expect_refusals(refusals, machine); }
+TEST_P(modules_and_launch, refuses) { expect_refusals(modules_and_launch_refusals, machine); }
 
 TEST_P(modules_and_launch, two_modules_of_one_text_are_two) {
   CUmodule first = nullptr;

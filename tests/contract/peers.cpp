@@ -35,7 +35,7 @@ WEIR_CONTRACT(peers);
 class one_device : public contract_test {};
 WEIR_CONTRACT(one_device);
 
-const refusal_list refusals{
+const refusal_list peers_refusals{
     "peers",
     {
         {"ctx_enable_peer_access to null", CUDA_ERROR_INVALID_CONTEXT,
@@ -48,7 +48,7 @@ const refusal_list refusals{
          [](driver_fixture& b) { return b.cu->ctx_disable_peer_access(b.context); }},
     }};
 
-TEST_P(one_device, refuses_to_be_its_own_peer) { expect_refusals(refusals, machine); }
+TEST_P(one_device, refuses_to_be_its_own_peer) { expect_refusals(peers_refusals, machine); }
 
 TEST_P(peers, attributes_say_that_access_works) {
   int supported = -1;

@@ -15,7 +15,7 @@ std::shared_ptr<void> pages(std::size_t bytes) {
   return {std::aligned_alloc(4096, bytes), [](void* pointer) { std::free(pointer); }};
 }
 
-const refusal_list refusals{
+const refusal_list pinned_memory_refusals{
     "pinned_memory",
     {
         {"mem_host_alloc into null", CUDA_ERROR_INVALID_VALUE,
@@ -106,7 +106,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(pinned_memory, refuses) { expect_refusals(refusals, machine); }
+TEST_P(pinned_memory, refuses) { expect_refusals(pinned_memory_refusals, machine); }
 
 TEST_P(pinned_memory, both_sides_see_the_same_bytes) {
   const CUstream stream = new_stream();

@@ -10,7 +10,7 @@ namespace {
 class plain_memory : public contract_test {};
 WEIR_CONTRACT(plain_memory);
 
-const refusal_list refusals{
+const refusal_list plain_memory_refusals{
     "plain_memory",
     {
         {"mem_alloc of 0 bytes", CUDA_ERROR_INVALID_VALUE,
@@ -86,7 +86,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(plain_memory, refuses) { expect_refusals(refusals, machine); }
+TEST_P(plain_memory, refuses) { expect_refusals(plain_memory_refusals, machine); }
 
 TEST_P(plain_memory, allocations_are_aligned_and_apart) {
   std::set<std::pair<CUdeviceptr, CUdeviceptr>> ranges;

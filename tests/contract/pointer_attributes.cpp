@@ -29,7 +29,7 @@ class pointer_attributes : public contract_test {
 };
 WEIR_CONTRACT(pointer_attributes);
 
-const refusal_list refusals{
+const refusal_list pointer_attributes_refusals{
     "pointer_attributes",
     {
         {"pointer_get_attribute into null", CUDA_ERROR_INVALID_VALUE,
@@ -76,7 +76,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(pointer_attributes, refuses) { expect_refusals(refusals, machine); }
+TEST_P(pointer_attributes, refuses) { expect_refusals(pointer_attributes_refusals, machine); }
 
 TEST_P(pointer_attributes, plain_memory) {
   const CUdeviceptr memory = new_memory(10000);

@@ -9,14 +9,12 @@
 namespace weir::testing_support {
 namespace {
 
-constexpr auto posix_fd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
 void* as_shareable(int descriptor) { return reinterpret_cast<void*>(std::intptr_t{descriptor}); }
 
 class pool_sharing : public contract_test {};
 WEIR_CONTRACT(pool_sharing);
 
-const refusal_list refusals{
+const refusal_list pool_sharing_refusals{
     "pool_sharing",
     {
         {"mem_pool_export_to_shareable_handle of a pool not made for it", CUDA_ERROR_INVALID_VALUE,
@@ -103,7 +101,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(pool_sharing, refuses) { expect_refusals(refusals, machine); }
+TEST_P(pool_sharing, refuses) { expect_refusals(pool_sharing_refusals, machine); }
 
 struct exported {
   CUmemPoolPtrExportData data;

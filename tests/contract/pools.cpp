@@ -41,7 +41,7 @@ class pools : public contract_test {
 };
 WEIR_CONTRACT(pools);
 
-const refusal_list refusals{
+const refusal_list pools_refusals{
     "pools",
     {
         {"device_get_default_mem_pool into null", CUDA_ERROR_INVALID_VALUE,
@@ -211,7 +211,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(pools, refuses) { expect_refusals(refusals, machine); }
+TEST_P(pools, refuses) { expect_refusals(pools_refusals, machine); }
 
 TEST_P(pools, the_default_pool_is_current_until_another_is_set) {
   CUmemoryPool standard = nullptr;

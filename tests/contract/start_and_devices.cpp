@@ -12,7 +12,7 @@ namespace {
 class start_and_devices : public contract_test {};
 WEIR_CONTRACT(start_and_devices);
 
-const refusal_list refusals{
+const refusal_list start_and_devices_refusals{
     "start_and_devices",
     {
         {"init with flags", CUDA_ERROR_INVALID_VALUE,
@@ -114,7 +114,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(start_and_devices, refuses) { expect_refusals(refusals, machine); }
+TEST_P(start_and_devices, refuses) { expect_refusals(start_and_devices_refusals, machine); }
 
 TEST_P(start_and_devices, init_may_be_repeated_from_any_thread) {
   WEIR_OK(cu->init(0));

@@ -16,7 +16,7 @@ WEIR_CONTRACT(streams);
 
 void nothing(void*) {}
 
-const refusal_list refusals{
+const refusal_list streams_refusals{
     "streams",
     {
         {"stream_create into null", CUDA_ERROR_INVALID_VALUE,
@@ -98,7 +98,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(streams, refuses) { expect_refusals(refusals, machine); }
+TEST_P(streams, refuses) { expect_refusals(streams_refusals, machine); }
 
 TEST_P(streams, a_stream_knows_how_it_was_made) {
   int least = 0;

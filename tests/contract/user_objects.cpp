@@ -12,7 +12,7 @@ constexpr unsigned no_destructor_sync = 1;
 /// cuda.h: the graph takes the caller's references over.
 constexpr unsigned graph_moves = 1;
 
-void nothing(void*) {}
+void no_cleanup(void*) {}
 
 class user_objects : public contract_test {
  protected:
@@ -36,12 +36,12 @@ class user_objects : public contract_test {
 };
 WEIR_CONTRACT(user_objects);
 
-const refusal_list refusals{
+const refusal_list user_objects_refusals{
     "user_objects",
     {
         {"user_object_create into null", CUDA_ERROR_INVALID_VALUE,
          [](driver_fixture& b) {
-           return b.cu->user_object_create(nullptr, nullptr, &nothing, 1, no_destructor_sync);
+           return b.cu->user_object_create(nullptr, nullptr, &no_cleanup, 1, no_destructor_sync);
          }},
         {"user_object_create without a destroy function", CUDA_ERROR_INVALID_VALUE,
          [](driver_fixture& b) {
@@ -51,12 +51,12 @@ const refusal_list refusals{
         {"user_object_create without references", CUDA_ERROR_INVALID_VALUE,
          [](driver_fixture& b) {
            CUuserObject object = nullptr;
-           return b.cu->user_object_create(&object, nullptr, &nothing, 0, no_destructor_sync);
+           return b.cu->user_object_create(&object, nullptr, &no_cleanup, 0, no_destructor_sync);
          }},
         {"user_object_create without its flag", CUDA_ERROR_INVALID_VALUE,
          [](driver_fixture& b) {
            CUuserObject object = nullptr;
-           return b.cu->user_object_create(&object, nullptr, &nothing, 1, 0);
+           return b.cu->user_object_create(&object, nullptr, &no_cleanup, 1, 0);
          }},
         {"user_object_retain(null)", CUDA_ERROR_INVALID_VALUE,
          [](driver_fixture& b) { return b.cu->user_object_retain(nullptr, 1); }},
@@ -80,7 +80,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(user_objects, refuses) { expect_refusals(refusals, machine); }
+TEST_P(user_objects, refuses) { expect_refusals(user_objects_refusals, machine); }
 
 TEST_P(user_objects, the_last_release_destroys) {
   WEIR_NEEDS(user_object_create);

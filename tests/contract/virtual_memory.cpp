@@ -10,7 +10,6 @@ namespace weir::testing_support {
 namespace {
 
 constexpr auto read_write = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-constexpr auto posix_fd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 class virtual_memory : public contract_test {
  protected:
@@ -32,7 +31,7 @@ class virtual_memory : public contract_test {
 };
 WEIR_CONTRACT(virtual_memory);
 
-const refusal_list refusals{
+const refusal_list virtual_memory_refusals{
     "virtual_memory",
     {
         {"mem_get_allocation_granularity into null", CUDA_ERROR_INVALID_VALUE,
@@ -275,7 +274,7 @@ const refusal_list refusals{
          }},
     }};
 
-TEST_P(virtual_memory, refuses) { expect_refusals(refusals, machine); }
+TEST_P(virtual_memory, refuses) { expect_refusals(virtual_memory_refusals, machine); }
 
 TEST_P(virtual_memory, the_unit_is_a_power_of_two_for_every_kind_of_handle) {
   for (const auto type : {CU_MEM_HANDLE_TYPE_NONE, posix_fd}) {

@@ -469,6 +469,7 @@ const std::map<std::string_view, c_program::custom_call>& c_program::customs() {
       {"weir_recorder_start", &self::start_recorder},
       {"weir_option_get_value", &self::get_option},
       {"weir_allocator_explain", &self::explain},
+      {"weir_allocator_describe_address", &self::describe_address},
       {"weir_allocator_get_stats_by_tag", &self::get_stats_by_tag},
       {"weir_snapshot_get_blocks", &self::get_blocks},
       {"weir_snapshot_get_physical", &self::get_physical},
@@ -562,6 +563,14 @@ void c_program::explain(c_call& call) {
   const std::uint64_t size = any_number();
   get_text([&](char* text, std::uint64_t capacity, std::uint64_t* length) {
     return call.code = weir_allocator_explain(allocator, size, stream, text, capacity, length);
+  });
+}
+
+void c_program::describe_address(c_call& call) {
+  auto* const allocator = any<weir_allocator>(call);
+  const auto address = reinterpret_cast<const void*>(any_number());
+  get_text([&](char* text, std::uint64_t capacity, std::uint64_t* length) {
+    return call.code = weir_allocator_describe_address(allocator, address, text, capacity, length);
   });
 }
 

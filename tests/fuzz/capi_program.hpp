@@ -112,6 +112,7 @@ class c_program {
   void start_recorder(c_call& call);
   void get_option(c_call& call);
   void explain(c_call& call);
+  void describe_address(c_call& call);
   void get_stats_by_tag(c_call& call);
   void get_blocks(c_call& call);
   void get_physical(c_call& call);

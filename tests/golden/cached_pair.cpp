@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   weir::sim::machine_options settings;
   settings.devices.front().capacity = 256_MiB;
   settings.devices.front().context_overhead = 16_MiB;
+  settings.watch_blocks = false;  // as on a real device, where nobody listens
   auto machine = weir::sim::machine::create(settings).value();
   auto runtime = weir::runtime::open_simulated(machine).value();
   auto gpu = runtime->device(weir::device_id{0}).value();

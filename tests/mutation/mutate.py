@@ -473,7 +473,7 @@ def run_beside(room, options, results):
     command = {"python": [sys.executable, HERE / "python_mutants.py", "run", "--library", product,
                           "--jobs", str(options.jobs)],
                "viewer": ["node", HERE / "viewer_mutants.mjs", "run", "--maker", product,
-                          "--chromium", shutil.which("chromium") or "chromium"]}[room]
+                          "--chromium", shutil.which("chromium-headless-shell") or "chromium"]}[room]
     entries = []
     command += ["--only", *options.sample[room]] if options.sample else ["--count", str(options.count),
                                                                          "--seed", options.seed]
