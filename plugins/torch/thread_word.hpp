@@ -26,7 +26,7 @@ class thread_word {
   template <class Hold>
   [[nodiscard]] static thread_word find(const void* code, Hold&& hold) {
     const void* const known = hold(true);
-    const block memory = thread_memory_of(code);  // exists now, if the pointer is in it
+    const block memory = thread_memory_of(code);
     std::vector<std::size_t> places;
     for (std::size_t offset = 0; offset + sizeof known <= memory.size; offset += sizeof known)
       if (memory.word_at(offset) == known) places.push_back(offset);
@@ -78,16 +78,18 @@ class thread_word {
       if (segment.p_type == PT_LOAD && looked_for.code - begin < segment.p_memsz) holds_code = true;
     }
     if (!holds_code) return 0;
-    if (library->dlpi_tls_data != nullptr) {
-      looked_for.found = {library->dlpi_tls_modid, static_cast<const char*>(library->dlpi_tls_data),
-                          size};
-    }
+    if (library->dlpi_tls_modid != 0) looked_for.found = {library->dlpi_tls_modid, nullptr, size};
     return 1;
   }
   static block thread_memory_of(const void* code) {
     search looked_for{reinterpret_cast<std::uintptr_t>(code), {}};
     dl_iterate_phdr(&look_at, &looked_for);
-    return looked_for.found;
+    // The C library does not tell the address of memory that it keeps in the thread's own block
+    // (`dlpi_tls_data` is null there, though the library uses it): so it is asked for it.
+    block& found = looked_for.found;
+    index first{found.module, 0};
+    if (found.module != 0) found.begin = static_cast<const char*>(__tls_get_addr(&first));
+    return found;
   }
 
   index place_;
