@@ -312,17 +312,22 @@ TEST_F(live_page_tests, take_no_more_than_half_a_per_cent_of_the_time) {
   std::vector<void*> blocks;
   for (int i = 0; i < 10'000; ++i) blocks.push_back(memory.allocate(bytes{512}, stream_));
   auto snapshot_time = clock::duration::max();  // the least that a snapshot can have taken
-  for (int i = 0; i < 5; ++i) {
-    const auto from = clock::now();
-    EXPECT_FALSE(memory.snapshot().pools.empty());
-    snapshot_time = std::min(snapshot_time, clock::now() - from);
-  }
+  const auto measure = [&] {
+    for (int i = 0; i < 5; ++i) {
+      const auto from = clock::now();
+      EXPECT_FALSE(memory.snapshot().pools.empty());
+      snapshot_time = std::min(snapshot_time, clock::now() - from);
+    }
+  };
+  measure();
   const auto page = live_page::publish(memory, {.period = std::chrono::milliseconds{10}}).value();
   const auto from = clock::now();
   std::uint64_t updates = 0;
   while (clock::now() - from < std::chrono::milliseconds{400})
     updates = read_live_pages(::getpid()).value().at(0).updates;
-  const auto most = (clock::now() - from) / (200 * snapshot_time) + 2;
+  const auto time = clock::now() - from;
+  measure();  // the machine may have been busy before
+  const auto most = time / (200 * snapshot_time) + 2;
   EXPECT_LE(updates, static_cast<std::uint64_t>(most));
   for (void* const each : blocks) memory.deallocate(each, stream_);
 }
