@@ -381,7 +381,11 @@ requires(!std::is_const_v<Info>) class argument<Info*> {
         require(bytes[i] == std::byte{filling}, "a failed call wrote a structure");
       return;
     }
-    require(!value_.is_null() && !value_.is_too_small(), "a structure that is too small was taken");
+    if (value_.is_null()) {
+      require(may_be_null, "a structure that is not there was taken");
+      return;
+    }
+    require(!value_.is_too_small(), "a structure that is too small was taken");
     std::uint32_t size = 0;
     std::memcpy(&size, bytes, sizeof(size));
     require(size == sizeof(Info), "a structure of another size than weir knows");
@@ -391,6 +395,9 @@ requires(!std::is_const_v<Info>) class argument<Info*> {
 
  private:
   static constexpr std::uint8_t filling = 0xa5;
+  /// Outcomes are for whoever cares.
+  static constexpr bool may_be_null =
+      std::is_same_v<Info, weir_suspend_outcome> || std::is_same_v<Info, weir_resume_outcome>;
   structure<Info> value_;
 };
 
@@ -404,6 +411,7 @@ class argument<const Info*> {
       const std::uint64_t number = program.any_number();
       std::memcpy(value_.bytes() + i, &number, std::min<std::size_t>(8, value_.room() - i));
     }
+    if (!value_.is_too_small()) set_pointers(program, call);
     bool is_newer = false;
     for (std::size_t i = sizeof(Info); i < value_.room(); ++i)
       is_newer = is_newer || value_.bytes()[i] != std::byte{};
@@ -413,7 +421,25 @@ class argument<const Info*> {
   void check(c_program&, c_call&) {}
 
  private:
+  /// Whatever else is in it, its pointers are null or point to something.
+  void set_pointers(c_program& program, c_call& call) {
+    auto* const known = reinterpret_cast<Info*>(value_.bytes());
+    if constexpr (requires { known->progress; }) {
+      known->progress = nullptr;
+      if (program.input().chance(2))
+        known->progress = [](void*, std::uint64_t done, std::uint64_t total) {
+          require(done <= total, "more is done than there is");
+        };
+    }
+    if constexpr (requires { known->eviction; }) {
+      const auto eviction = std::make_shared<argument<const weir_suspend_options*>>(program, call);
+      known->eviction = eviction->get();
+      pointed_to_ = eviction;
+    }
+  }
+
   structure<Info> value_;
+  std::shared_ptr<void> pointed_to_;
 };
 
 /// Null, or one that says a few times that it has freed something.
