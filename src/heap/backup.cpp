@@ -2,6 +2,7 @@
 #include "heap/backup.hpp"
 
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #include <algorithm>
 #include <cstring>
@@ -28,6 +29,13 @@ error no_backup_memory(std::uint64_t size, host_memory_kind kind) {
   return {.code = errc::no_host_memory,
           .requested = bytes{size},
           .detail = "for contents of suspended memory, " + to_string(kind)};
+}
+
+/// What the host has in all, in memory and on disk; more cannot be had from it.
+std::uint64_t size_of_host() noexcept {
+  struct ::sysinfo host {};
+  if (::sysinfo(&host) != 0) return ~std::uint64_t{0};
+  return (std::uint64_t{host.totalram} + host.totalswap) * host.mem_unit;
 }
 
 }  // namespace
@@ -83,6 +91,7 @@ result<void> backup_memory::add_segment(std::uint64_t size) {
 }
 
 result<void> backup_memory::reserve(std::uint64_t size) {
+  if (size > size_of_host()) return no_backup_memory(size, kind_);
   for (;;) {
     std::uint64_t missing = 0;
     {
@@ -92,7 +101,10 @@ result<void> backup_memory::reserve(std::uint64_t size) {
       missing = size - idle;
     }
     const std::uint64_t rounded = (missing + segment_step - 1) / segment_step * segment_step;
-    WEIR_TRY(add_segment(std::min(rounded, largest_segment)));
+    if (auto added = add_segment(std::min(rounded, largest_segment)); !added) {
+      static_cast<void>(trim());  // a part is of no use, and the host is short of it
+      return added;
+    }
   }
 }
 

@@ -171,6 +171,26 @@ TEST_F(suspend_faults_test, without_host_memory_nothing_changes) {
   finish(memory, blocks);
 }
 
+TEST_F(suspend_faults_test, more_than_the_host_has_is_refused_at_once) {
+  const auto memory = make_declared();
+  for (const auto kind : {host_memory_kind::pinned, host_memory_kind::pageable}) {
+    const auto refused = memory.reserve_backup(bytes::max(), kind);
+    ASSERT_EQ(code_of(refused), errc::no_host_memory);
+    EXPECT_EQ(refused.error().requested, bytes::max());
+  }
+  EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 0u);
+  EXPECT_EQ(memory.stats().backup, byte_gauge{});
+}
+
+TEST_F(suspend_faults_test, host_memory_that_is_not_enough_goes_back) {
+  const auto memory = make_declared();
+  machine->fail(driver::call::mem_host_alloc, 3, driver::CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(code_of(memory.reserve_backup(3_GiB)), errc::no_host_memory);
+  EXPECT_EQ(memory.stats().backup, (byte_gauge{0_B, 2_GiB}));
+  ASSERT_TRUE(memory.reserve_backup(3_GiB));
+  EXPECT_EQ(memory.stats().backup.current, 3_GiB);
+}
+
 // --- Threads -------------------------------------------------------------------------------------
 
 /// Whoever suspends waits for the device without the allocator's lock.
