@@ -188,6 +188,7 @@ endfunction()
 # links the rooms it names, e.g. weir_base, so that no others need to be built for it, or weir_inside.
 # Seeds stand in corpus/<name>/ beside the caller's CMakeLists.txt, if it has any.
 set(WEIR_FUZZ_SECONDS 20 CACHE STRING "How long ctest lets each fuzz target run")
+set(WEIR_FUZZ_SEED 1 CACHE STRING "Where it begins, so that a run can be repeated; 0: anywhere")
 add_custom_target(weir_fuzzers)
 function(weir_fuzz name)
   if(NOT WEIR_FUZZ)
@@ -211,5 +212,5 @@ function(weir_fuzz name)
   endif()
   math(EXPR timeout "${WEIR_FUZZ_SECONDS} + 30")
   weir_register_(${name} fuzz TIMEOUT ${timeout} ARGUMENTS -max_total_time=${WEIR_FUZZ_SECONDS}
-    -timeout=20 -print_final_stats=1 ${found} ${seeds})
+    -seed=${WEIR_FUZZ_SEED} -timeout=20 -print_final_stats=1 ${found} ${seeds})
 endfunction()
