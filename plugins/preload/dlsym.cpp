@@ -2,7 +2,7 @@
 //
 // Compiled with optimisation in every build: the call that passes a look-up on must be a jump,
 // because the real dlsym finds what comes "next" after whoever its return address says has called
-// it.
+// it. For the same reason nothing is counted in it (./dev coverage).
 #include <dlfcn.h>
 
 #include "real_driver.hpp"
@@ -25,8 +25,8 @@ void* driver_symbol(void* library, const char* name) noexcept {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) void* dlsym(void* library,
-                                                              const char* name) noexcept {
+extern "C" __attribute__((visibility("default"), no_profile_instrument_function)) void* dlsym(
+    void* library, const char* name) noexcept {
   // What comes next after a caller is its own affair: if that is us, it is found there anyway.
   if (weir_preload::is_driver_name(name) && library != RTLD_NEXT &&
       !weir_preload::own_lookups::any())
