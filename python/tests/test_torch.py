@@ -4,6 +4,7 @@
 
 import gc
 import os
+import sys
 import tempfile
 import types
 import unittest
@@ -82,6 +83,13 @@ class Versions(Case):
                         os.environ.pop("WEIR_HEAP_DEBUG", None)
                     module.enable(options=options)
                     self.assertEqual(watch_uses.call_count, watched)
+
+    def test_who_watches_uses_is_told_of_them(self):
+        module = self.make()
+        for report in (None, print):
+            with unittest.mock.patch.dict(sys.modules, {"weir._torch_uses": unittest.mock.Mock()}) as modules:
+                module.watch_uses(*([] if report is None else [report]))
+                modules["weir._torch_uses"].watch.assert_called_once_with(report)
 
     def test_older_ones_are_refused(self):
         self.assertRegex(self.refusal("2.5.1+cu121"), "torch 2.6 to 2.14, this is 2.5.1\\+cu121.*pluggable")

@@ -688,6 +688,19 @@ TEST_F(suspend_test, the_drivers_end_is_silent) {
   EXPECT_THAT(heard.take(), IsEmpty());
 }
 
+TEST(suspend_names, are_those_of_the_choices_and_fields) {
+  EXPECT_EQ(to_string(suspended_contents::keep), "keep");
+  EXPECT_EQ(to_string(suspended_contents::discard), "discard");
+  EXPECT_EQ(to_string(host_memory_kind::pinned), "pinned");
+  EXPECT_EQ(to_string(host_memory_kind::pageable), "pageable");
+  EXPECT_EQ(to_string(suspended_requests::fail), "fail");
+  EXPECT_EQ(to_string(suspended_requests::wait), "wait");
+  EXPECT_EQ(to_string(suspended_requests::resume), "resume");
+  EXPECT_EQ(to_string(suspend_outcome{64_MiB, 60_MiB, 2_MiB}),
+            "released 64 MiB, saved 60 MiB, not_suspended 2 MiB");
+  EXPECT_EQ(to_string(resume_outcome{64_MiB, 60_MiB}), "reserved 64 MiB, restored 60 MiB");
+}
+
 TEST_F(suspend_test, a_child_process_has_nothing_to_do_with_it) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));
