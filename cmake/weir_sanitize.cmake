@@ -2,13 +2,8 @@
 set(WEIR_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address,undefined")
 if(WEIR_SANITIZE)
   # Line tables: stacks worth reading without paying for full debug information. Instrumented code takes twice as long
-  # to compile with -O1, which is more than the tests gain by it; but for ThreadSanitizer's few.
-  if(WEIR_SANITIZE MATCHES thread)
-    set(optimization -O1)
-  else()
-    set(optimization -O0)
-  endif()
-  add_compile_options(${optimization} -g1 -fno-omit-frame-pointer -fsanitize=${WEIR_SANITIZE}
+  # to compile with -O1, which is more than the tests gain by it.
+  add_compile_options(-O0 -g1 -fno-omit-frame-pointer -fsanitize=${WEIR_SANITIZE}
     -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${WEIR_SANITIZE})
   # Instrumented programs are large, and LLVM's linker is quick with them.
