@@ -717,7 +717,7 @@ WEIR_C_API weir_error weir_allocator_get_tag_suspend_stats(weir_allocator* alloc
 WEIR_C_API weir_error weir_pool_get_suspend_stats(weir_pool* pool, weir_suspend_stats* stats);
 
 /* Gets host memory (weir_backup_...) for so much contents ahead; pinning takes about a second for
- * 2 GiB. */
+ * 2 GiB. weir_error_no_host_memory: the host has less; what was not enough goes back. */
 WEIR_C_API weir_error weir_allocator_reserve_backup(weir_allocator* allocator, uint64_t size,
                                                     int32_t backup);
 /* Returns host memory that holds no contents to the system. `released` may be null. */

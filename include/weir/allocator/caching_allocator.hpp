@@ -274,7 +274,7 @@ class WEIR_API caching_allocator {
   /// Whether the tag is suspended; false also if it was not declared, or is on its way.
   [[nodiscard]] bool is_suspended(weir::tag of) const;
   /// Gets host memory for so much contents ahead, which takes a second for 2 GiB where it is
-  /// pinned.
+  /// pinned. no_host_memory: the host has less; what was not enough goes back.
   result<void> reserve_backup(bytes size, host_memory_kind kind = host_memory_kind::pinned) const;
   /// Gives host memory back that holds no contents. Returns how much.
   result<bytes> trim_backup() const;
