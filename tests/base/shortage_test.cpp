@@ -122,6 +122,11 @@ TEST(shortage, a_device_may_be_full_of_our_own) {
   EXPECT_EQ(verdict_of(about),
             "The device is full: of its 1 GiB this allocator has 300 MiB live, others hold 24 MiB. "
             "Free 100 MiB more.");
+  about.live = 100 * mib;  // as much as that
+  EXPECT_EQ(verdict_of(about),
+            "The device is full: of its 1 GiB this allocator has 100 MiB live, others hold 24 MiB. "
+            "Free 100 MiB more.");
+  about.live = 300 * mib;
   about.device_free = 624 * mib;
   EXPECT_EQ(verdict_of(about),
             "The device is full: of its 1 GiB this allocator has 300 MiB live. Free 76 MiB more.");

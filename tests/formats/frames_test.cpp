@@ -182,10 +182,11 @@ TEST(sites, are_the_innermost_frame_that_is_the_users) {
   recording recorded;
   recorded.frames = {"weir::allocate at a.cpp:1", "operator new at /usr/include/c++/new:2",
                      "mine at b.cpp:3", "main at c.cpp:4"};
-  recorded.stacks = {{0, 1, 2, 3}, {0, 1}, {}, {9}};
+  recorded.stacks = {{0, 1, 2, 3}, {0, 1}, {}, {9}, {3}};
   EXPECT_EQ(formats::site_frame(recorded, 1), "mine at b.cpp:3");
   EXPECT_EQ(formats::site_frame(recorded, 2), "weir::allocate at a.cpp:1");
-  for (const std::uint32_t none : {0u, 3u, 4u, 5u})
+  EXPECT_EQ(formats::site_frame(recorded, 5), "main at c.cpp:4");
+  for (const std::uint32_t none : {0u, 3u, 4u, 6u})
     EXPECT_EQ(formats::site_frame(recorded, none), "") << none;
 }
 

@@ -89,7 +89,7 @@ recording with_pending_blocks() {
                      {.time = 6000, .address = 0x1800, .size = 200, .kind = deallocate},
                      {.time = 7000, .address = 0x1800, .size = 200, .kind = reusable},
                      {.time = 7500, .other = 0, .kind = marker},
-                     {.time = 7500, .other = 5, .kind = marker},  // whose text is missing
+                     {.time = 7500, .other = 1, .kind = marker},  // whose text is missing
                      {.time = 8000,
                       .size = 1 << 30,
                       .stream = 1,

@@ -166,7 +166,7 @@ class Finder:
             arguments = list(cursor.get_arguments())
             if cursor.spelling.startswith("operator") and len(arguments) == 2:
                 self.binary(cursor, arguments, function)
-            else:
+            elif cursor.spelling not in ("min", "max"):  # the same either way round
                 self.arguments(arguments, function)
         elif kind == Kind.INTEGER_LITERAL:
             self.literal(cursor, rb"\d[\da-fA-FxXuUlLzZ']*", "off by one", "next", "@@ + 1", function, role)

@@ -47,7 +47,7 @@ ROUNDS = 12  # of compiling, each without the faults that did not compile
 OWN = {"heap": ["heap", "heap_bounds", "classic", "allocator_contract", "order"],
        "placement": ["placement", "classic", "heap_bounds", "allocator_contract"],
        "driver": ["driver", "contract"], "sim": ["sim", "contract", "hazards"],
-       "device": ["device", "contract"], "observe": ["base", "heap", "trace"],
+       "device": ["device", "contract"], "observe": ["observe", "base", "heap", "trace"],
        "resources": ["resources", "resource_contract"],
        "report": ["report_page", "tools"], "tools": ["tools", "report_page"],
        "capi": ["capi", "python", "plugins"]}

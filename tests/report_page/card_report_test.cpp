@@ -81,6 +81,8 @@ TEST(card_report, is_said_in_words) {
             "  by site: load at a.py:1: 5 MiB in 2 blocks\n"
             "  by size: 3 MiB: 3 MiB in 1 block; 2 MiB: 2 MiB in 1 block\n"
             "  and 2 MiB that was freed but is not reusable yet\n");
+  trial.first_oom->time = 2'000'000'005;
+  EXPECT_THAT(card_text(recorded, history, trial), testing::HasSubstr(": at 2.000000005 s, "));
 }
 
 }  // namespace

@@ -222,6 +222,13 @@ TEST_F(free_memory_test, of_reservations_that_touch_is_one_piece) {
   EXPECT_THAT(free_memory(), ElementsAre(21, 3, 15));
 }
 
+TEST_F(free_memory_test, of_reservations_that_touch_is_one_piece_from_the_first) {
+  reserve(100, 10);
+  reserve(110, 10);
+  block(200, 1);
+  EXPECT_THAT(free_memory(), ElementsAre(20, 1, 20));
+}
+
 TEST_F(free_memory_test, is_none_where_blocks_reach_over_several_reservations) {
   reserve(100, 10);
   reserve(110, 10);

@@ -315,6 +315,18 @@ TEST_F(budget_test, a_request_above_the_ceiling_asks_nobody) {
   EXPECT_EQ(row("other").given, 0_B);
 }
 
+TEST_F(budget_test, a_request_up_to_the_ceiling_asks_others) {
+  auto mine = make();
+  auto others = make();
+  const auto other = join(others, serving("other", 0_B, 2_GiB));
+  cache(others, usable);
+  const auto member = join(mine, options("mine", 0_B, 512_MiB, 9));
+  ASSERT_TRUE(comes([&] { return row("other").held == usable; }));
+  void* const block = mine.allocate(512_MiB, on);
+  EXPECT_EQ(row("other").given, 512_MiB);
+  mine.deallocate(block, on);
+}
+
 TEST_F(budget_test, who_does_not_answer_is_waited_for_as_long_as_patience_lasts) {
   auto mine = make();
   auto others = make();

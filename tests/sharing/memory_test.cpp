@@ -258,6 +258,15 @@ TEST_P(shared_memory_test, can_be_revoked) {
   EXPECT_EQ(code_of(here.revoke(share_grant{in_hand.ticket().grant}, 0ms)), errc::not_ready);
   EXPECT_EQ(code_of(in_hand.open_memory()), errc::not_permitted);
   EXPECT_EQ(here.outstanding(), 0u);
+
+  // Of two that wait it is the one that was meant.
+  const auto stays = here.offer(memory).value();
+  const auto goes = here.offer(memory).value();
+  EXPECT_TRUE(there.check());
+  EXPECT_EQ(code_of(here.revoke(goes, 0ms)), errc::not_ready);
+  EXPECT_TRUE(there.check());
+  EXPECT_EQ(there.receive(0ms).value().ticket().grant, stays.number());
+  EXPECT_EQ(code_of(there.receive(0ms)), errc::not_ready);
 }
 
 TEST_P(shared_memory_test, an_offer_that_nobody_opens_goes_back) {
