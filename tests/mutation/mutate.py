@@ -405,7 +405,7 @@ def test_targets(rooms, contracts):
     for folder in sorted(folders):
         file = ROOT / "tests" / folder / "CMakeLists.txt"
         if file.exists():
-            targets += [name for name in re.findall(r"(?:weir_test|add_executable)\((\w+)", file.read_text())
+            targets += [name for name in re.findall(r"(?:weir_test|add_executable|add_library)\((\w+)", file.read_text())
                         if not LEFT_OUT.search(name)]
     if {"tools", "report", "replay", "formats", "capi", "trace"} & set(rooms):
         targets.append("weir_products")
