@@ -230,6 +230,12 @@ class Suspend(Case):
         pool.close()
         plain.close()
 
+    def test_what_nobody_says_is_kept_and_of_priority_0(self):
+        options = weir._suspend.suspendable_options()
+        self.assertEqual((options.evictable, options.priority), (0, 0))
+        eviction = options.eviction.contents
+        self.assertEqual((eviction.contents, eviction.backup, eviction.requests, eviction.chunk), (0, 0, 2, 0))
+
     def test_what_is_evictable_makes_room_the_lowest_priority_first(self):
         self.memory.declare_suspendable("py weights", evictable=True, priority=2)
         self.memory.declare_suspendable("py cache", evictable=True, priority=1, contents="discard")
