@@ -380,6 +380,17 @@ TEST(torch_snapshot, is_of_the_first_device_with_most_events_and_its_annotations
                           "begin of step", "begin of between", "end of step", "begin of late"));
 }
 
+TEST(torch_snapshot, a_time_that_nanoseconds_cannot_hold_is_the_last_there_is) {
+  constexpr std::int64_t last = UINT64_MAX / 1000;
+  const auto recorded =
+      read_history({entry("alloc", 1, 1, 0), entry("alloc", 2, 1, last),
+                    entry("alloc", 3, 1, last + 1), entry("alloc", 4, 1, INT64_MAX)})
+          .value();
+  std::vector<std::uint64_t> times;
+  for (const trace_event& each : recorded.events) times.push_back(each.time);
+  EXPECT_THAT(times, ElementsAre(0, UINT64_MAX / 1000 * 1000, UINT64_MAX, UINT64_MAX));
+}
+
 TEST(torch_snapshot, without_a_history_is_of_the_first_segments_device) {
   const py segments = py::list(
       {py::dict({{"device", 3},
