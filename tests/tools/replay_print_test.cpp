@@ -198,6 +198,10 @@ TEST(fit_print, a_table_names_each_trace_once_and_has_a_column_a_card) {
   EXPECT_EQ(to_table(rows),
             "trace        policy           in use GiB fits from GiB  ratio plays\n"
             "a long name  balanced              3.725         3.763  1.010     9\n");
+  rows.front().trace = "abc";
+  EXPECT_EQ(to_table(rows),
+            "trace  policy           in use GiB fits from GiB  ratio plays\n"
+            "abc    balanced              3.725         3.763  1.010     9\n");
 }
 
 TEST(fit_print, csv_has_a_line_a_fit_and_its_cards_in_bytes) {
@@ -258,7 +262,7 @@ replay_row profiled(std::string trace) {
   call(driver::call::mem_map) = {5, nanoseconds{5'000}};
   call(driver::call::event_record) = {6, nanoseconds{1'200}};
   call(driver::call::event_query) = {4, nanoseconds{700}};
-  call(driver::call::event_synchronize) = {1, nanoseconds{0}};
+  call(driver::call::event_synchronize) = {2, nanoseconds{0}};
   call(driver::call::stream_wait_event) = {1, nanoseconds{166}};
   profile.locks = 55;
   profile.worst_window = nanoseconds{3'210'000};
@@ -277,9 +281,9 @@ TEST(profile_print, a_table_has_the_causes_that_were_and_the_calls_that_were_mad
       "  stream_wait_event                                     1      0.000\n"
       "  event_record                                          6      0.001\n"
       "  event_query                                           4      0.001\n"
-      "  event_synchronize                                     1      0.000\n"
+      "  event_synchronize                                     2      0.000\n"
       "  mem_map                                               5      0.005\n"
-      "  events: 6 recorded, 4 queried, 1 waited for by the host, 1 by streams\n"
+      "  events: 6 recorded, 4 queried, 2 waited for by the host, 1 by streams\n"
       "  lock: taken 55 times\n"
       "  steady: worst 100 ms 3.21 % driver time, longest step 812.3 us of it\n";
   EXPECT_EQ(to_profile_table({profiled("one"), profiled("two")}),
@@ -307,11 +311,11 @@ TEST(profile_print, csv_has_every_cause_and_the_same_columns_for_all) {
             "\"a,b\",balanced,call,stream_wait_event,1,1,0.166,\n"
             "\"a,b\",balanced,call,event_record,6,6,1.200,\n"
             "\"a,b\",balanced,call,event_query,4,4,0.700,\n"
-            "\"a,b\",balanced,call,event_synchronize,1,1,0.000,\n"
+            "\"a,b\",balanced,call,event_synchronize,2,2,0.000,\n"
             "\"a,b\",balanced,call,mem_map,5,5,5.000,\n"
             "\"a,b\",balanced,figure,events_recorded,6,,,\n"
             "\"a,b\",balanced,figure,events_queried,4,,,\n"
-            "\"a,b\",balanced,figure,events_waited,1,,,\n"
+            "\"a,b\",balanced,figure,events_waited,2,,,\n"
             "\"a,b\",balanced,figure,waits_queued,1,,,\n"
             "\"a,b\",balanced,figure,locks,55,,,\n"
             "\"a,b\",balanced,figure,worst_100ms,,,3210.000,\n"
@@ -329,13 +333,13 @@ TEST(profile_print, json_has_it_beside_the_figures) {
       profile["calls"].dump(),
       R"({"stream_wait_event":{"count":1,"driver_us":0.166},)"
       R"("event_record":{"count":6,"driver_us":1.2},"event_query":{"count":4,"driver_us":0.7},)"
-      R"("event_synchronize":{"count":1,"driver_us":0.0},"mem_map":{"count":5,"driver_us":5.0}})");
+      R"("event_synchronize":{"count":2,"driver_us":0.0},"mem_map":{"count":5,"driver_us":5.0}})");
   json rest = profile;
   rest.erase("causes");
   rest.erase("calls");
   EXPECT_EQ(
       rest.dump(),
-      R"({"events_recorded":6,"events_queried":4,"events_waited":1,"waits_queued":1,"locks":55,)"
+      R"({"events_recorded":6,"events_queried":4,"events_waited":2,"waits_queued":1,"locks":55,)"
       R"("worst_100ms_driver_pct":3.21,"longest_step_driver_us":812.34})");
 }
 

@@ -37,6 +37,8 @@ class correction_test : public testing::Test {
 TEST_F(correction_test, names_the_nearest_that_is_near) {
   EXPECT_EQ(correct({"repaly"}), "\"repaly\" is no command; did you mean \"replay\"?");
   EXPECT_EQ(correct({"xyzzy"}), "\"xyzzy\" is no command");
+  EXPECT_EQ(correct({"reblxy"}), "\"reblxy\" is no command; did you mean \"replay\"?");
+  EXPECT_EQ(correct({"rexxxx"}), "\"rexxxx\" is no command") << "more than half would change";
   EXPECT_EQ(correct({"--versoin", "top"}),
             "\"--versoin\" is no option; did you mean \"--version\"?");
   EXPECT_EQ(correct({"replay", "trace", "--polcy=all"}),
