@@ -479,7 +479,7 @@ const char* weir_test_recording(void) {
   REQUIRE_OK(weir_allocator_deallocate(on.memory, p, on.stream));
   REQUIRE_OK(weir_recorder_flush(recorder));
   REQUIRE_OK(weir_recorder_get_stats(recorder, &stats));
-  REQUIRE(stats.written >= 3 && stats.dropped == 0 && stats.file_size > 0);
+  REQUIRE(stats.written >= 3 && stats.dropped == 0 && stats.file_size > 0 && stats.reserved == 0);
 
   /* Two record at once; stopping one leaves the other alone. */
   REQUIRE_OK(weir_recorder_start(on.memory, other, NULL, &second));

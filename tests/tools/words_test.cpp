@@ -45,6 +45,12 @@ TEST_F(correction_test, names_the_nearest_that_is_near) {
             "\"--polcy\" is no option; did you mean \"--policy\"?");
 }
 
+TEST_F(correction_test, has_nothing_to_suggest_where_nothing_is_known) {
+  const CLI::App nothing{"", "weir"};
+  const char* const said[] = {"weir", "replay"};
+  EXPECT_EQ(correction(nothing, 2, said), "\"replay\" is no command");
+}
+
 TEST_F(correction_test, finds_nothing_wrong_with_words_that_are_known) {
   EXPECT_EQ(correct({}), "");
   EXPECT_EQ(correct({"replay", "top", "any", "-x", "--policy=y", "--fit"}), "");
