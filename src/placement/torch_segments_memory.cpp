@@ -191,12 +191,26 @@ result<void> torch_segments::give_back(std::uint64_t base, const segment& home,
                                        const context_scope& bound) const {
   if (!bound) return bound.error();  // no driver, or a forked child: a source is not called either
   if (rules_.source != nullptr) return give_to_source(base, home.size);
-  if (!rules_.mapped) return free_plain(bound, base);
+  if (!rules_.mapped) return give_to_driver(base, home.size, bound);
   WEIR_TRY(vmm::unmap(bound, base, bytes{home.size}));
   // The memory is gone from here; what fails now is reported.
   detail::report_failure(vmm::release(bound, home.memory));
   detail::report_failure(vmm::free(bound, base, bytes{home.size}));
   return {};
+}
+
+/// A tool that watches the driver's calls as well forgets a heap whose memory is freed, and
+/// complains of being told so afterwards.
+result<void> torch_segments::give_to_driver(std::uint64_t base, std::uint64_t size,
+                                            const context_scope& bound) const {
+  const auto tell = [&](memory_event_kind kind) {
+    if (shared_.tool != nullptr)
+      shared_.tool->on_event({.kind = kind, .address = base, .size = size});
+  };
+  tell(memory_event_kind::release);
+  auto freed = free_plain(bound, base);
+  if (!freed) tell(memory_event_kind::reserve);
+  return freed;
 }
 
 result<void> torch_segments::give_to_source(std::uint64_t base, std::uint64_t size) const try {
