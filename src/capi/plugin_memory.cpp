@@ -79,15 +79,9 @@ void report_unless_gone(const result<void>& outcome) noexcept {
 void plugin_free(void* pointer, std::int32_t device) noexcept {
   if (pointer == nullptr) return;
   static_cast<void>(guarded([&]() -> result<void> {
-    result<void> outcome =
-        error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
-    any_default_allocator(device, [&](const default_allocator& each) {
-      auto freed = each.object->memory.try_deallocate(pointer);
-      if (!freed && freed.code() == errc::foreign_pointer) return false;
-      outcome = std::move(freed);
-      return true;
-    });
-    report_unless_gone(outcome);
+    report_unless_gone(ask_owner(device, [&](const default_allocator& each) {
+      return each.object->memory.try_deallocate(pointer);
+    }));
     return {};
   }));
 }
@@ -148,10 +142,10 @@ weir_error weir_plugin_release_stream(int32_t device, void* stream) {
   return guarded([&]() -> result<void> {
     const default_allocator home = existing_allocator_of(device);
     if (home.object == nullptr) return {};
-    const plugin_stream released{.native = stream};
-    WEIR_TRY(home.object->memory.release_stream(released.on(*home.object)));
+    const stream_ref released = plugin_stream{.native = stream}.on(*home.object);
+    WEIR_TRY(home.object->memory.release_stream(released));
     if (auto* const set = named_stream(existing_thread_locals(), device);
-        set != nullptr && set->has_value() && (*set)->handle() == stream)
+        set != nullptr && *set == released)
       set->reset();
     return {};
   });
@@ -169,20 +163,12 @@ weir_error weir_plugin_get_memory(int32_t device, size_t* free, size_t* total) {
 
 weir_error weir_plugin_base_range(const void* pointer, void** base, size_t* size) {
   return guarded([&]() -> result<void> {
-    result<void> outcome =
-        error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
-    any_default_allocator(plugin_current_device(), [&](const default_allocator& each) {
-      const auto block = each.object->memory.block_at(pointer);
-      if (!block) {
-        if (block.code() != errc::foreign_pointer) outcome = block.error();
-        return block.code() != errc::foreign_pointer;
-      }
-      if (base != nullptr) *base = reinterpret_cast<void*>(block->address);
-      if (size != nullptr) *size = block->size.count();
-      outcome = {};
-      return true;
+    return ask_owner(plugin_current_device(), [&](const default_allocator& each) -> result<void> {
+      WEIR_TRY_VALUE(block, each.object->memory.block_at(pointer));
+      if (base != nullptr) *base = reinterpret_cast<void*>(block.address);
+      if (size != nullptr) *size = block.size.count();
+      return {};
     });
-    return outcome;
   });
 }
 }

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "capi/defaults.hpp"
 #include "weir.h"
+#include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
 
 namespace weir::inline v0::capi {
@@ -45,6 +47,20 @@ bool any_default_allocator(std::int32_t first, const Action& action) {
     if (number != first && each.object != nullptr && action(each)) return true;
   }
   return false;
+}
+/// The outcome of `action(default_allocator)` for the one that knows the pointer, most likely that
+/// of `first`: who does not says foreign_pointer, and the next is asked.
+template <class Action>
+[[nodiscard]] result<void> ask_owner(std::int32_t first, const Action& action) {
+  result<void> outcome =
+      error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
+  any_default_allocator(first, [&](const default_allocator& each) {
+    result<void> answer = action(each);
+    const bool is_owner = answer || answer.code() != errc::foreign_pointer;
+    if (is_owner) outcome = std::move(answer);
+    return is_owner;
+  });
+  return outcome;
 }
 
 }  // namespace weir::inline v0::capi

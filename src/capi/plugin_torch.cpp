@@ -26,16 +26,10 @@ void weir_torch_free(void* pointer, size_t size, int device, void* stream) {
 void weir_torch_record_stream(void* pointer, void* stream) {
   if (pointer == nullptr) return;
   static_cast<void>(guarded([&]() -> result<void> {
-    result<void> outcome =
-        error{.code = errc::foreign_pointer, .detail = "of none of the process's allocators"};
     const plugin_stream user{.native = stream};
-    any_default_allocator(plugin_current_device(), [&](const default_allocator& each) {
-      auto recorded = each.object->memory.record_stream(pointer, user.on(*each.object));
-      if (!recorded && recorded.code() == errc::foreign_pointer) return false;
-      outcome = std::move(recorded);
-      return true;
-    });
-    report_unless_gone(outcome);
+    report_unless_gone(ask_owner(plugin_current_device(), [&](const default_allocator& each) {
+      return each.object->memory.record_stream(pointer, user.on(*each.object));
+    }));
     return {};
   }));
 }
