@@ -295,7 +295,7 @@ void graph_set::settle_memory(const graph_exec& exec) {
     const auto& allocated = each.content.memory;
     if (!allocated) continue;
     allocated->block->used_by(*exec.last);
-    allocated->set_live(allocates(each) && allocated->freed_in != allocated->owner());
+    allocated->set_live(allocates(each));  // until a later step frees it
   }
 }
 

@@ -151,6 +151,22 @@ TEST_F(graph_memory_test, an_unfreed_allocation_lives_on_until_freed_outside) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+TEST_F(graph_memory_test, a_free_node_is_not_in_what_was_instantiated_before_it) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  CUgraphNode alloc = nullptr;
+  CUgraphNode node = nullptr;
+  const CUdeviceptr p = alloc_node(graph, mib, &alloc);
+  const CUgraphExec exec = executable(graph);
+  ASSERT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_SUCCESS);
+  launch(exec, s);
+  work(s, {writes(p, mib)});
+  EXPECT_EQ(cuda.graph_launch(exec, s), CUDA_ERROR_INVALID_VALUE) << "it is not freed";
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  wait_for(s);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
 TEST_F(graph_memory_test, auto_free_frees_before_the_next_launch) {
   const CUstream s = stream();
   const CUgraph graph = empty_graph();
