@@ -33,7 +33,6 @@ std::string_view read_process_file(int number, const char* file, text_buffer& bu
 }  // namespace
 
 std::uint64_t start_of_process(int number) noexcept {
-  if (number <= 0) return 0;
   text_buffer buffer;
   std::string_view text = read_process_file(number, "stat", buffer);
   // "7 (name) S 1 …": the name may hold anything, parentheses as well.

@@ -106,7 +106,6 @@ result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access
 
 result<void> block_cache::release_stream(const stream_ref& stream) {
   if (home_->forked()) return detail::fork_error();
-  if (stream.device() != device_) return errc::bad_stream;
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
   WEIR_TRY_VALUE(slot, slot_of(stream, driver));
