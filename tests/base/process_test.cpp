@@ -17,6 +17,7 @@ TEST(processes, are_known_by_number_and_start) {
   EXPECT_TRUE(detail::is_running(self));
   EXPECT_FALSE(detail::is_running({self.number, self.start + 1}));
   EXPECT_FALSE(detail::is_running({self.number, 0}));
+  EXPECT_FALSE(detail::is_running({1 << 30, 0})) << "no process is none that is there";
   EXPECT_EQ(detail::start_of_process(0), 0u);
   EXPECT_EQ(detail::start_of_process(-1), 0u);
   EXPECT_EQ(detail::start_of_process(1 << 30), 0u);
@@ -50,6 +51,7 @@ TEST(processes, begin_after_what_was_before_them) {
   ::waitpid(child, nullptr, 0);
   EXPECT_FALSE(detail::began_after(child, before)) << "it is gone";
   EXPECT_FALSE(detail::began_after(1 << 30, before)) << "there was none";
+  EXPECT_FALSE(detail::began_after(1 << 30, timespec{-5, 0})) << "whatever it is compared with";
 }
 
 }  // namespace

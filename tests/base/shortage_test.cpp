@@ -35,6 +35,9 @@ TEST(shortage, what_fits_has_nothing_in_the_way) {
   EXPECT_EQ(obstacle_of(shortage{}), obstacle::none);
   EXPECT_EQ(obstacle_of(sample(700 * mib)), obstacle::none);
   EXPECT_EQ(verdict_of(sample(700 * mib)), "The request fits.");
+  shortage about = sample(0);
+  about.limit = 100 * mib;
+  EXPECT_EQ(obstacle_of(about), obstacle::none) << "nothing needs no room";
 }
 
 TEST(shortage, the_limit_of_a_tag_comes_first) {
@@ -211,6 +214,10 @@ TEST(shortage, what_is_not_known_cannot_be_told) {
   EXPECT_EQ(obstacle_of(about), obstacle::unknown);
   about.reserved = 30 * mib;
   EXPECT_EQ(obstacle_of(about), obstacle::elsewhere);
+  about.device_total = 0;
+  EXPECT_EQ(obstacle_of(about), obstacle::unknown);
+  about.requested = 1;
+  EXPECT_EQ(obstacle_of(about), obstacle::unknown) << "nobody said that a byte is free";
 }
 
 }  // namespace

@@ -110,6 +110,7 @@ TEST_F(lifetime_test, AScopeLeftAfterTheDriverWentIsSilent) {
 
 TEST_F(lifetime_test, AForkedChildTouchesNoDriver) {
   std::optional<possessions> own{device_at(0)};
+  std::optional<event_pool> unused{device_at(0)};
   const auto found = in_child([&] {
     fake.clear_log();
     const auto reports = reported_errors();
@@ -127,7 +128,10 @@ TEST_F(lifetime_test, AForkedChildTouchesNoDriver) {
         relaxed || relaxed.error().code != errc::driver_gone) {
       return 102;
     }
+    if (const auto trimmed = unused->trim(); trimmed || trimmed.code() != errc::driver_gone)
+      return 105;
     own.reset();
+    unused.reset();
     runtime_.reset();
     if (!fake.log().empty()) return 103;
     return reported_errors() == reports ? 0 : 104;

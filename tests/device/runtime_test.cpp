@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "device/device_fixture.hpp"
+#include "device/state.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -200,6 +201,24 @@ TEST(runtime_open, ALibraryThatIsNotThereIsDriverUnavailable) {
 
 TEST(runtime_open, ANullMachineIsRefused) {
   EXPECT_EQ(code_of(runtime::open_simulated(nullptr)), errc::invalid_argument);
+}
+
+TEST(runtime_number, IsTheLowestThatIsFreeAsLongAsThereIsOne) {
+  using detail::runtime_number;
+  std::vector<std::shared_ptr<const runtime_number>> taken;
+  for (std::uint64_t number = 0; number < runtime_number::most; ++number) {
+    taken.push_back(runtime_number::take().value());
+    ASSERT_EQ(taken.back()->with(7), number << 48 | 7);
+  }
+  const auto refused = runtime_number::take();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error(), (error{.code = errc::limit_exceeded,
+                                    .detail = "there are 4096 open runtimes already"}));
+  fake_driver fake{1};
+  EXPECT_EQ(code_of(runtime::open_table(fake.table, "fake")), errc::limit_exceeded);
+  taken[9].reset();
+  taken[8].reset();
+  EXPECT_EQ(runtime_number::take().value()->with(0), std::uint64_t{8} << 48);
 }
 
 using runtime_test = device_test;

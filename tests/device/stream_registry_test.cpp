@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <mutex>
 #include <optional>
 
 #include "device/device_fixture.hpp"
@@ -222,6 +225,18 @@ TEST_F(stream_registry_test, ListenersHearOfAnEndWhileTheStreamIsStillKnown) {
   EXPECT_THAT(second.ended, ElementsAre(stream_id{0x105}, number));
   EXPECT_TRUE(second.was_known);
   detail::remove_listener(state(), second);
+}
+
+/// Whoever makes the default pool asks the driver meanwhile, which may take long.
+TEST_F(stream_registry_test, ListenersComeAndGoWhileTheDefaultPoolIsMade) {
+  listener passing{state()};
+  std::unique_lock making{state().default_pool_mutex};
+  const auto came_and_went = std::async(std::launch::async, [&] {
+    detail::add_listener(state(), passing);
+    detail::remove_listener(state(), passing);
+  });
+  EXPECT_EQ(came_and_went.wait_for(std::chrono::seconds{10}), std::future_status::ready);
+  making.unlock();
 }
 
 }  // namespace

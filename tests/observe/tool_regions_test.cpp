@@ -1,6 +1,7 @@
 // What a tool learns of an allocator's blocks: call by call, as a recorder of ours wrote it down.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -125,6 +126,30 @@ TEST(tool_regions, follow_the_classic_policy_whose_memory_is_not_mapped) {
   memory.deallocate(p, stream);
 }
 
+// compute-sanitizer drops a heap when its memory is freed, and counts being told so later as an
+// error.
+TEST(tool_regions, a_heap_ends_before_the_driver_takes_its_memory) {
+  const auto machine = sim::machine::create().value();
+  const auto simulated = runtime::open_simulated(machine).value();
+  const auto gpu = simulated->device(device_id{0}).value();
+  const auto stream = stream::create(gpu).value();
+  const auto memory = caching_allocator::create(gpu, {.policy = placement_policy::classic}).value();
+  void* const p = memory.allocate(1000_B, stream);
+  memory.deallocate(p, stream);
+  static_cast<void>(told());
+  machine->fail(driver::call::mem_free, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_FALSE(memory.trim());
+  std::string lines = told();
+  EXPECT_EQ(lines.substr(0, 16), "heap (nil) ends:");
+  EXPECT_EQ(lines.substr(lines.find('\n') + 1),
+            heap_line(reinterpret_cast<std::uint64_t>(p), 2 << 20))
+      << "the memory stayed, and the tool knows it again";
+  EXPECT_EQ(memory.trim().value(), 2_MiB);
+  lines = told();
+  EXPECT_EQ(lines.substr(0, 16), "heap (nil) ends:");
+  EXPECT_EQ(lines.find('\n'), lines.size() - 1) << "told once: " << lines;
+}
+
 TEST(tool_regions, follow_no_allocator_that_maps_unless_under_heap_debug) {
   const auto machine = sim::machine::create().value();
   const auto simulated = runtime::open_simulated(machine).value();
@@ -147,6 +172,47 @@ TEST(tool_regions, follow_no_allocator_that_maps_unless_under_heap_debug) {
   lines = told();
   EXPECT_EQ(lines.substr(0, lines.find('\n')), "region (nil) ends, by 1: " + at(address));
   EXPECT_NE(lines.find("heap (nil) ends: "), lines.npos) << lines;
+}
+
+// Each in a process of its own: a tool is asked for once in the life of a process.
+struct tool_attachment : ::testing::Test {
+  tool_attachment() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  [[noreturn]] static void ask_for_tool() {
+    ::_exit(observe::tool_regions::create() != nullptr ? with_tool : without_tool);
+  }
+  /// Null: no path.
+  [[noreturn]] static void ask_at(const char* path) {
+    if (path != nullptr) {
+      ::setenv("NVTX_INJECTION64_PATH", path, 1);
+    } else {
+      ::unsetenv("NVTX_INJECTION64_PATH");
+    }
+    ask_for_tool();
+  }
+  [[noreturn]] static void ask_without(const char* slot) {
+    ::setenv("NVTX_RECORDER_LACKS", slot, 1);
+    ask_for_tool();
+  }
+
+  static constexpr int with_tool = 10;
+  static constexpr int without_tool = 11;
+};
+
+TEST_F(tool_attachment, is_to_a_library_that_is_named) {
+  const char* const recorder = std::getenv("NVTX_INJECTION64_PATH");
+  ASSERT_NE(recorder, nullptr) << "ctest sets it";
+  // What it exports is in everybody's reach, and yet nobody asked for it to be attached.
+  ASSERT_NE(::dlopen(recorder, RTLD_LAZY | RTLD_GLOBAL), nullptr);
+  EXPECT_EXIT(ask_at(recorder), ::testing::ExitedWithCode(with_tool), "");
+  for (const char* const path : {static_cast<const char*>(nullptr), "", "/no/such/tool.so"})
+    EXPECT_EXIT(ask_at(path), ::testing::ExitedWithCode(without_tool), "");
+}
+
+TEST_F(tool_attachment, needs_what_begins_heaps_and_begins_and_ends_regions) {
+  for (const char* const slot : {"0", "3", "5"})
+    EXPECT_EXIT(ask_without(slot), ::testing::ExitedWithCode(without_tool), "") << slot;
+  for (const char* const slot : {"1", "6"})
+    EXPECT_EXIT(ask_without(slot), ::testing::ExitedWithCode(with_tool), "") << slot;
 }
 
 }  // namespace

@@ -12,6 +12,15 @@ namespace {
 
 using testing_support::reports;
 
+TEST(says_gone, of_a_stream_that_is_not_there_and_of_no_other_trouble) {
+  EXPECT_TRUE(order::says_gone({.code = errc::bad_stream}));
+  EXPECT_TRUE(order::says_gone({.code = errc::invalid_handle}));
+  EXPECT_TRUE(order::says_gone(
+      {.code = errc::driver_gone, .native = driver::CUDA_ERROR_CONTEXT_IS_DESTROYED}));
+  for (const errc trouble : {errc::driver_gone, errc::not_ready, errc::capture_forbidden})
+    EXPECT_FALSE(order::says_gone({.code = trouble})) << to_string(trouble);
+}
+
 TEST_F(StreamOrder, is_completed_when_every_stream_is_done) {
   stream_order order{gpu};
   const stream one = make_stream();
@@ -329,6 +338,34 @@ TEST_F(StreamOrder, behind_a_long_kernel_marks_do_not_pile_up) {
   machine->run_until_idle();
   ASSERT_TRUE(order.poll(bound));
   EXPECT_TRUE(order.completed(*last));
+}
+
+/// Of the epochs that were closed meanwhile only so many are told apart: the last of them counts as
+/// done with what was closed after it.
+TEST_F(StreamOrder, behind_a_stream_that_cannot_be_asked_closings_do_not_pile_up) {
+  stream_order order{gpu};
+  const stream one = make_stream();
+  const stream two = make_stream();
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot other = order.slot_of(two, bound).value();
+  order.expect_capture(other, true);
+  std::vector<stamp> freed;
+  for (int i = 0; i < 300; ++i) {
+    freed.push_back(order.now(slot));
+    ASSERT_FALSE(completes(order, freed.back()));
+  }
+  order.expect_capture(other, false);
+  ASSERT_TRUE(order.close_others(order::no_stream, bound));
+  give_work(two.handle());
+  freed.push_back(order.now(slot));
+  ASSERT_FALSE(completes(order, freed.back()));
+  EXPECT_TRUE(order.stream_completed({other, freed[299].epoch})) << "it was marked before its work";
+  EXPECT_TRUE(order.completed(freed[254]));
+  EXPECT_FALSE(order.completed(freed[255]));
+  EXPECT_FALSE(order.completed(freed[299]));
+  machine->run_until_idle();
+  ASSERT_TRUE(order.poll(bound));
+  EXPECT_TRUE(order.completed(freed[300]));
 }
 
 /// An event that the pool has no place for and the driver does not take back stood in the way of

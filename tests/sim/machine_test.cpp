@@ -380,6 +380,26 @@ TEST(Waiting, NeedsAStreamAndAnEvent) {
   EXPECT_EQ(b.cuda.stream_wait_event(b.stream(), b.event(), 2), CUDA_ERROR_INVALID_VALUE);
 }
 
+machine_options two_devices(progress mode) {
+  machine_options wanted = with(mode);
+  wanted.devices.resize(2);
+  return wanted;
+}
+
+TEST(Waiting, AContextIsRecordedWithoutTheStreamsOfOtherDevices) {
+  bench b{two_devices(progress::manual)};
+  CUcontext other = nullptr;
+  ASSERT_EQ(b.cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUevent mark = b.event();
+  ASSERT_EQ(b.cuda.ctx_set_current(other), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(b.stream(), "work", {}));
+  const CUevent elsewhere = b.event();
+  ASSERT_EQ(b.cuda.ctx_record_event(b.context, mark), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.ctx_record_event(other, elsewhere), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.event_query(elsewhere), CUDA_ERROR_NOT_READY);
+}
+
 TEST(DeviceSpec, IsAnH200UnlessToldOtherwise) {
   bench b;
   const auto attribute = [&](CUdevice_attribute which) {
@@ -624,6 +644,26 @@ TEST(Faults, AfterAResetTheDefaultStreamWorksAgain) {
   EXPECT_EQ(done, 0);
   b.machine->run_until_idle();
   EXPECT_EQ(done, 10);
+}
+
+TEST(Faults, WhoWaitsForADeviceThatFaultedGoesOnAfterItsReset) {
+  bench b{two_devices(progress::manual)};
+  CUcontext other = nullptr;
+  ASSERT_EQ(b.cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUstream faulting = b.stream();
+  const CUevent mark = b.event();
+  ASSERT_TRUE(b.machine->launch(faulting, "stray", {writes(0x1000, 16)}));
+  ASSERT_EQ(b.cuda.event_record(mark, faulting), CUDA_SUCCESS);
+  ASSERT_EQ(b.cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const CUstream waiting = b.stream();
+  bool done = false;
+  ASSERT_EQ(b.cuda.stream_wait_event(waiting, mark, 0), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(waiting, "behind it", {}, [&] { done = true; }));
+  b.machine->run_until_idle();
+  EXPECT_FALSE(done);
+  ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  b.machine->run_until_idle();
+  EXPECT_TRUE(done);
 }
 
 // --- Lifetimes -----------------------------------------------------------------------------------

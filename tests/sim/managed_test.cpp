@@ -388,6 +388,19 @@ TEST_F(exclusive_managed_memory, attached_to_the_host_is_the_hosts_alone) {
   EXPECT_EQ(run(on, {reads(address, 64)}), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST_F(exclusive_managed_memory, is_attached_once_the_stream_has_come_to_it) {
+  const CUdeviceptr address = managed(2 * mib);
+  work(on, {});
+  ASSERT_EQ(cuda.stream_attach_mem_async(on, address, 0, CU_MEM_ATTACH_HOST), CUDA_SUCCESS);
+  on_host_touch(address, 64);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access)) << "it is the device's still";
+  machine->clear_hazards();
+  ASSERT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
+  work(on, {});
+  on_host_touch(address, 64);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
 TEST_F(exclusive_managed_memory, attached_to_a_stream_waits_for_that_stream_only) {
   const CUdeviceptr address = managed(2 * mib);
   ASSERT_EQ(cuda.stream_attach_mem_async(on, address, 0, CU_MEM_ATTACH_SINGLE), CUDA_SUCCESS);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "memory_fixture.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -141,6 +142,22 @@ TEST_F(plain_memory, free_of_another_devices_use_is_reported) {
   work(there, {reads(address, 512)});
   EXPECT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
+}
+
+TEST_F(plain_memory, what_was_freed_is_no_longer_what_an_allocator_told_of_it) {
+  const auto told = machine->watch_blocks();
+  const CUstream on = stream();
+  plain(512);  // so that the chunk stays
+  const CUdeviceptr address = plain(512);
+  told->on_event({.kind = memory_event_kind::allocate, .address = address, .size = 512});
+  told->on_event({.kind = memory_event_kind::deallocate, .address = address, .size = 512});
+  EXPECT_EQ(run(on, {writes(address, 8)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::use_after_free)) << "it is the allocator's";
+  machine->clear_hazards();
+  ASSERT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
+  ASSERT_EQ(plain(512), address);
+  EXPECT_EQ(run(on, {writes(address, 8)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), IsEmpty());
 }
 
 TEST_F(plain_memory, wrong_frees_are_refused) {

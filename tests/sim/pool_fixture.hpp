@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <vector>
 
@@ -31,6 +33,13 @@ inline CUmemPoolProps device_pool(int device = 0, std::uint64_t most = 0,
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   wanted.maxSize = most;
   return wanted;
+}
+
+/// How many addresses the process has in use. A pool takes more of them than its device has bytes.
+inline std::uint64_t mapped() {
+  std::uint64_t pages = 0;
+  std::ifstream{"/proc/self/statm"} >> pages;
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 /// Nothing happens on the device unless a test makes it happen.
@@ -117,6 +126,7 @@ class pool_fixture : public ::testing::Test {
   void kernel(CUstream on, std::vector<sim::access> touches) {
     EXPECT_TRUE(machine->launch(on, "kernel", std::move(touches)).has_value());
   }
+  std::uint64_t capacity() { return machine->options().devices[0].capacity.count(); }
   std::vector<hazard_kind> hazards() {
     std::vector<hazard_kind> kinds;
     for (const auto& found : machine->hazards()) kinds.push_back(found.kind);

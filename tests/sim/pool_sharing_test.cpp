@@ -1,4 +1,5 @@
 // Stream-ordered pools of the simulated machine in two processes.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -285,6 +286,35 @@ TEST_F(pool_exports, an_import_without_a_descriptor_to_spare_is_refused) {
   ::close(descriptor);
 }
 
+/// In a process that closed its input. Returns 0, or the number of the first step that went wrong.
+int export_as_number_zero() {
+  ::close(0);
+  if (::open("/dev/null", O_RDONLY) != 0) return 1;
+  const auto machine = sim::machine::create(by_hand()).value();
+  const driver::table& cuda = machine->driver();
+  if (cuda.init(0) != CUDA_SUCCESS) return 2;
+  const CUmemPoolProps wanted = device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  CUmemoryPool pool = nullptr;
+  if (cuda.mem_pool_create(&pool, &wanted) != CUDA_SUCCESS) return 3;
+  int descriptor = -1;
+  const auto export_pool = [&] {
+    return cuda.mem_pool_export_to_shareable_handle(&descriptor, pool,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  };
+  if (export_pool() != CUDA_SUCCESS || descriptor == 0) return 4;
+  ::close(0);
+  return export_pool() == CUDA_SUCCESS && descriptor == 0 ? 0 : 5;
+}
+
+TEST(pool_sharing, number_zero_is_a_descriptor_like_any_other) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(export_as_number_zero());
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
   CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   const CUdeviceptr made = take(of, 4096, a);
@@ -306,6 +336,9 @@ TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
   kernel(a, {reads(alias, 4096)});
   EXPECT_THAT(hazards(), IsEmpty());
   EXPECT_EQ(cuda.mem_free(alias), CUDA_SUCCESS);
+  const std::uint64_t mapped_before = mapped();
+  EXPECT_EQ(cuda.mem_pool_destroy(own), CUDA_SUCCESS);
+  EXPECT_LT(mapped(), mapped_before - capacity()) << "its addresses go with it";
 }
 
 /// Work that was queued before the free still reaches the memory.

@@ -397,9 +397,11 @@ TEST_F(pools, high_marks_can_only_be_set_back) {
 
 TEST_F(pools, destroying_a_pool_waits_for_its_last_allocation) {
   const std::uint64_t before = machine->used(device_id{0}).count();
+  const std::uint64_t mapped_before = mapped();
   CUmemoryPool of = keeping();
   const CUdeviceptr made = take(of, 4 * mib, a);
   ASSERT_EQ(cuda.mem_pool_destroy(of), CUDA_SUCCESS);
+  EXPECT_GT(mapped(), mapped_before + capacity());
   EXPECT_EQ(cuda.mem_pool_destroy(of), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(try_take(of, 512, a), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.memset_d8_async(made, 1, 4 * mib, a), CUDA_SUCCESS);
@@ -409,6 +411,7 @@ TEST_F(pools, destroying_a_pool_waits_for_its_last_allocation) {
   EXPECT_EQ(machine->used(device_id{0}).count(), before + page);
   wait_for(a);
   EXPECT_EQ(machine->used(device_id{0}).count(), before);
+  EXPECT_LT(mapped(), mapped_before + capacity()) << "its addresses are gone, too";
   EXPECT_EQ(cuda.mem_free_async(made, a), CUDA_ERROR_INVALID_VALUE);
 
   CUmemoryPool unused = keeping();
@@ -508,6 +511,8 @@ TEST(pools_of_a_device_without_them, are_the_hosts_alone) {
   wanted.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
   EXPECT_EQ(cuda.mem_pool_create(&made, &wanted), CUDA_SUCCESS);
   EXPECT_NE(made, nullptr);
+  for (const CUmemoryPool chosen : {made, CUmemoryPool{nullptr}})
+    EXPECT_EQ(cuda.device_set_mem_pool(0, chosen), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 TEST_F(pools, a_plain_free_waits_for_nothing_and_serves_everybody) {
