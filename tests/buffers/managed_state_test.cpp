@@ -79,6 +79,23 @@ TEST_F(managed_users, a_view_waits_for_every_stream_and_for_closed_ones) {
   EXPECT_THAT(view.span().subspan(768), Each(0U));
 }
 
+TEST_F(managed_users, a_stream_that_closes_leaves_the_other_users_as_they_are) {
+  const auto first = make_stream();
+  auto second = make_stream();
+  auto third = make_stream();  // uses nothing
+  auto some = make(first);
+  launch({some.record_stream(first).value().data(), 512}, first);
+  launch({some.record_stream(second).value().data() + 512, 512}, second);
+  const auto marks = machine->calls(call::event_record);
+  WEIR_DONE(third.close());
+  EXPECT_EQ(machine->calls(call::event_record), marks);
+  WEIR_DONE(second.close());
+  EXPECT_EQ(machine->calls(call::event_record), marks + 1);
+  EXPECT_EQ(code_of(some.try_view()), errc::not_ready);
+  EXPECT_THAT(some.view().value().span(), Each(1U));
+  EXPECT_TRUE(first.is_complete().value());
+}
+
 TEST_F(managed_users, a_view_behind_an_event_forgets_who_was_recorded) {
   auto passing = make_stream();
   const auto on = make_stream();
@@ -558,6 +575,18 @@ TEST_F(exclusive_device, an_event_is_not_enough_for_the_memory_of_a_stream) {
   launch(elsewhere.record_stream(own).value(), own);
   EXPECT_THAT(some.view(behind).value().span(), Each(1U));
   EXPECT_TRUE(own.is_complete().value()) << "all work of its stream matters";
+}
+
+TEST_F(exclusive_device, the_memory_of_a_stream_is_not_resized_on_another) {
+  const auto own = make_stream();
+  const auto other = make_stream();
+  auto some = unified_buffer<word>::zeroed(managed_words, own, attachment::single).value();
+  const word* const before = some.data();
+  EXPECT_EQ(code_of(some.resize(2 * managed_words, other)), errc::bad_stream);
+  EXPECT_EQ(some.data(), before);
+  EXPECT_EQ(some.size(), managed_words);
+  WEIR_DONE(some.resize(2 * managed_words, own));
+  EXPECT_THAT(some.view().value().span(), Each(0U));
 }
 
 TEST_F(exclusive_device, a_device_may_use_what_is_the_hosts_no_more) {

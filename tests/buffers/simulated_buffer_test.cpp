@@ -94,6 +94,9 @@ TEST_F(simulated_buffers, growing_copies_what_is_kept_and_nothing_else) {
   EXPECT_EQ(one.capacity(), 64_KiB + 1_B);
   WEIR_DONE(one.resize(128_KiB));
   EXPECT_EQ(copies(), 2U);
+  WEIR_DONE(one.resize(0_B));
+  WEIR_DONE(one.resize(256_KiB));
+  EXPECT_EQ(copies(), 2U) << "it held nothing, however large it was";
 }
 
 TEST_F(simulated_buffers, a_growth_that_fails_loses_nothing) {
@@ -165,6 +168,9 @@ TEST_F(simulated_buffers, a_copy_between_them_takes_the_calls_that_it_must) {
   EXPECT_TRUE(copied(there, first) == (counts{0, 1, 2}));
   EXPECT_TRUE(copied(first, host) == (counts{1, 0, 2})) << "the host is nobody's peer";
   EXPECT_TRUE(copied(host, first) == (counts{1, 0, 2}));
+  const auto before = machine->calls();
+  WEIR_DONE(copy_between(first, 0_B, third, 0_B, 0_B));
+  EXPECT_EQ(machine->calls(), before) << "for nothing nobody waits";
 }
 
 TEST_F(simulated_buffers, a_copy_that_cannot_be_marked_is_waited_for) {

@@ -239,6 +239,25 @@ TEST(accounts_test, every_figure_is_in_the_three_ledgers_that_it_belongs_to) {
   EXPECT_EQ(figures(*books.of(pool_id{7})), rest_of_pool);
 }
 
+/// Of a tag that had more and smaller requests before, in a pool that others asked more of.
+TEST(accounts_test, a_peak_of_what_was_asked_for_rises_though_no_other_does) {
+  accounts books;
+  const auto account = books.number_of(pool_id{}, first).value();
+  const auto larger = books.number_of(pool_id{}, second).value();
+  books.allocated(larger, 8000, 8192);
+  books.freed(larger, 8000, 8192);
+  for (int i = 0; i < 4; ++i) books.allocated(account, 100, 1024);
+  for (int i = 0; i < 4; ++i) books.freed(account, 100, 1024);
+  EXPECT_EQ(figures(*books.of(first)).requested, (byte_gauge{0_B, 400_B}));
+  books.allocated(account, 1000, 1024);
+  const memory_stats tag = figures(*books.of(first));
+  EXPECT_EQ(tag.requested, (byte_gauge{1000_B, 1000_B}));
+  EXPECT_EQ(tag.active_requested, (byte_gauge{1000_B, 1000_B}));
+  EXPECT_EQ(tag.allocated, (byte_gauge{1024_B, 4096_B}));
+  EXPECT_EQ(tag.blocks, (gauge{1, 4}));
+  EXPECT_EQ(figures(books.total()).requested, (byte_gauge{1000_B, 8000_B}));
+}
+
 TEST(accounts_test, a_peak_counts_what_waits_with_what_is_live) {
   accounts books;
   const auto account = books.number_of(pool_id{}, {}).value();

@@ -474,6 +474,23 @@ TEST_F(graph_memory_test, notices_are_counted) {
   EXPECT_FALSE(is_quiet());
 }
 
+TEST_F(graph_memory_test, a_pool_that_is_named_serves_captures_and_that_of_a_scope_does_not) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("named").value();
+  begin(stream);
+  void* const named = pool.allocate(64_MiB, stream);
+  EXPECT_EQ(memory.block_at(named).value().pool, pool.id());
+  EXPECT_EQ(memory.snapshot().pools.size(), 2u) << "no pool was made for the capture";
+  const pool_scope scope{pool};
+  void* const scoped = memory.allocate(128_MiB, stream);
+  EXPECT_NE(memory.block_at(scoped).value().pool, pool.id());
+  EXPECT_EQ(memory.snapshot().pools.size(), 3u);
+  memory.deallocate(named, stream);
+  memory.deallocate(scoped, stream);
+  destroy(end(stream));
+}
+
 TEST_F(graph_memory_test, an_undeclared_capture_is_noticed_by_a_miss) {
   auto memory = make();
   const auto stream = new_stream();

@@ -136,8 +136,17 @@ TEST_F(heap_lifetime_test, a_thread_takes_its_default_stream_along) {
   EXPECT_EQ(memory.trim().value(), 0_B) << "its work is not done";
   const auto rests = machine->calls(driver::call::ctx_synchronize);
   EXPECT_EQ(memory.empty_cache().value(), 8_MiB);
-  EXPECT_GT(machine->calls(driver::call::ctx_synchronize), rests);
+  const auto rested = machine->calls(driver::call::ctx_synchronize);
+  EXPECT_GT(rested, rests);
   EXPECT_EQ(check(memory), "");
+
+  const auto stream = new_stream();
+  memory.deallocate(memory.allocate(8_MiB, stream), stream);
+  bytes released = memory.trim().value();
+  machine->run_until_idle();
+  released += memory.trim().value();
+  EXPECT_EQ(released, 8_MiB) << "it holds up nobody any more";
+  EXPECT_EQ(machine->calls(driver::call::ctx_synchronize), rested);
 }
 
 TEST_F(heap_lifetime_test, an_end_that_fails_attempts_all_and_returns_the_first_failure) {
@@ -221,6 +230,46 @@ TEST_F(heap_lifetime_test, is_silent_when_the_driver_is_gone) {
     EXPECT_EQ(code_of(memory.try_allocate(64_MiB, stream)), errc::driver_gone);
   }
   EXPECT_THAT(heard.take(), IsEmpty());
+}
+
+/// Forks when it is first told something, with the allocator's lock held.
+class forking_sink final : public event_sink {
+ public:
+  explicit forking_sink(std::function<void()> in_child) : in_child_{std::move(in_child)} {}
+  void on_event(const memory_event& /*event*/) noexcept override {
+    if (child >= 0) return;
+    child = ::fork();
+    if (child != 0) return;
+    ::alarm(10);  // the end of a child that waits
+    in_child_();
+    ::_exit(0);
+  }
+  pid_t child = -1;
+
+ private:
+  std::function<void()> in_child_;
+};
+
+TEST_F(heap_lifetime_test, a_child_that_is_forked_under_the_lock_waits_for_nobody) {
+  const auto stream = new_stream();
+  auto memory = make();
+  forking_sink ear{[&] {
+    memory.reset_counters();
+    memory.reset_peaks();
+    static_cast<void>(memory.stats());
+    static_cast<void>(memory.stats(tag{}));
+    static_cast<void>(memory.stats_by_tag());
+    static_cast<void>(memory.snapshot());
+    static_cast<void>(memory.explain(64_KiB, stream));
+    static_cast<void>(memory.try_allocate(64_KiB, stream));
+  }};
+  auto observation = memory.add_observer(ear);
+  memory.deallocate(memory.allocate(64_KiB, stream), stream);
+  observation.end();
+  ASSERT_GT(ear.child, 0);
+  int status = -1;
+  ASSERT_EQ(::waitpid(ear.child, &status, 0), ear.child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(heap_lifetime_test, a_forked_child_is_told_and_touches_nothing) {

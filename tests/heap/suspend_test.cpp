@@ -51,6 +51,19 @@ TEST_F(suspend_test, memory_goes_to_the_driver_and_comes_back_where_it_was) {
   for (void* const each : {large.at, small.at, other}) memory.deallocate(each, on);
 }
 
+/// With the record that stands for no handle they fill a word of flags to its last bit.
+TEST_F(suspend_test, sixty_three_handles_come_back_as_they_were) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  std::vector<void*> all;
+  for (int i = 0; i < 63; ++i) all.push_back(allocate(memory, cache, 2_MiB));
+  ASSERT_EQ(memory.stats().handles_created, 63u);
+  ASSERT_TRUE(memory.suspend(cache, {.contents = suspended_contents::discard}));
+  EXPECT_EQ(memory.resume(cache).value(), (resume_outcome{126_MiB, 0_B}));
+  EXPECT_EQ(check(memory), "");
+  for (void* const each : all) memory.deallocate(each, on);
+}
+
 TEST_F(suspend_test, twice_is_once) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));

@@ -1,4 +1,7 @@
 // How much host memory the books take: for live blocks, and after any number of operations.
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <cstdlib>
 #include <random>
 
@@ -32,6 +35,55 @@ TEST_F(metadata_test, the_base_is_small) {
   RecordProperty("base", std::to_string(base));
   EXPECT_GE(base, sizeof(heap::central_heap));
   EXPECT_LE(base, (512_KiB).count());
+}
+
+/// While it lives, the kernel gives the process no more memory that can be written.
+class full_host {
+ public:
+  full_host() {
+    EXPECT_EQ(getrlimit(RLIMIT_DATA, &before_), 0);
+    const rlimit now{.rlim_cur = 1, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_DATA, &now), 0);
+  }
+  ~full_host() { EXPECT_EQ(setrlimit(RLIMIT_DATA, &before_), 0); }
+  full_host(const full_host&) = delete;
+  full_host& operator=(const full_host&) = delete;
+
+  /// Whether this kernel counts memory that becomes writable.
+  [[nodiscard]] static bool can_be() {
+    void* const page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return false;
+    const bool refused = [&] {
+      const full_host full;
+      return mprotect(page, 4096, PROT_READ | PROT_WRITE) != 0;
+    }();
+    munmap(page, 4096);
+    return refused;
+  }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(metadata_test, a_request_is_refused_where_the_host_has_no_memory_for_its_records) {
+  if (!full_host::can_be()) GTEST_SKIP() << "the kernel does not count such memory";
+  constexpr std::size_t records = 4095;  // that there is memory for from the beginning
+  auto memory = make({.thread_cache = {}});
+  const auto on = new_stream();
+  const auto in_use = [&] { return memory.snapshot().pools.front().blocks.size(); };
+  std::vector<void*> all;
+  while (all.size() < records - 4) all.push_back(memory.allocate(512_B, on));
+  ASSERT_EQ(in_use(), records - 3) << "the blocks, and what is free behind them";
+  const auto refused = [&] {
+    const full_host full;
+    return memory.try_allocate(512_B, on);
+  }();
+  EXPECT_EQ(code_of(refused), errc::no_host_memory) << "a request may need four";
+  EXPECT_EQ(in_use(), records - 3);
+  all.push_back(memory.allocate(512_B, on));
+  EXPECT_EQ(in_use(), records - 2);
+  for (void* const p : all) memory.deallocate(p, on);
+  EXPECT_EQ(check(memory), "");
 }
 
 TEST_F(metadata_test, a_live_block_costs_at_most64_bytes) {

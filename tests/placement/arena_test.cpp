@@ -527,6 +527,17 @@ TEST_F(arenas, a_mapping_that_got_stuck_goes_with_the_arena) {
   EXPECT_EQ(machine->used(device_id{0}), before);
 }
 
+TEST_F(arenas, a_run_that_is_missing_in_its_streams_queue_is_noticed) {
+  const auto laid = lay_out({4, 4, 4, 4, 4, 44});
+  for (const std::size_t each : {0, 2, 4}) free(laid[each], 1);
+  ASSERT_EQ(blocks[laid[0]].in.newer, laid[2]);
+  ASSERT_EQ(blocks[laid[4]].in.older, laid[2]);
+  blocks[laid[0]].in.newer = laid[4];
+  blocks[laid[4]].in.older = laid[0];
+  EXPECT_EQ(store->check(), "a queue that misses runs at +67108864\n");
+  blocks[laid[0]].in.newer = blocks[laid[4]].in.older = laid[2];
+}
+
 TEST_F(arenas, the_footprint_is_that_of_all_its_records) {
   struct slot_record {
     std::uint32_t current, retained, retained_offset;

@@ -373,6 +373,26 @@ TEST_F(guarded_stores, alignments_are_kept) {
     EXPECT_EQ(blocks[grow(700, alignment)].address % (alignment * unit), 0u) << alignment;
 }
 
+TEST_F(guarded_stores, a_free_takes_no_memory_of_the_host) {
+  make({.shares_memory = true, .quarantine = gib});
+  std::vector<block_index> made;
+  for (int i = 0; i < 10; ++i) made.push_back(grow(512));
+  const std::size_t footprint = store->footprint();
+  for (const block_index each : made) {
+    free(each);
+    EXPECT_EQ(store->footprint(), footprint);
+  }
+}
+
+TEST_F(guarded_stores, a_stream_that_cannot_be_had_is_told_with_the_call) {
+  machine->fail(driver::call::stream_create_with_priority, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto refused = guarded_store::create(shared, pool_id{}, {}, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(refused.error().call, "cuStreamCreateWithPriority");
+  make({});
+}
+
 TEST_F(guarded_stores, the_limit_and_a_full_device_are_no_room) {
   make({.quarantine = gib});
   shared.reserved_limit = 4 * mib;

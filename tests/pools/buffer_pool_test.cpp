@@ -357,6 +357,18 @@ TEST_F(buffer_pool_test, what_is_cached_is_bounded_in_age) {
   EXPECT_EQ(pool.trim(bytes::max()).value(), 3_MiB);
 }
 
+TEST_F(buffer_pool_test, while_nothing_is_too_old_a_hit_costs_no_call) {
+  const auto stream = new_stream();
+  const auto pool = make({.max_idle_time = 10s, .clock = [] { return 100s; }});
+  const context_scope scope{gpu()};
+  for (const bytes size : {1_MiB, 2_MiB}) static_cast<void>(pool.take(size, stream).value());
+  const auto before = machine->calls();
+  static_cast<void>(pool.take(1_MiB, stream).value());
+  EXPECT_EQ(pool.trim(bytes::max()).value(), 0_B);
+  EXPECT_EQ(machine->calls(), before) << "nor does a trim that has nothing to do";
+  EXPECT_EQ(pool.stats().hits, 1u);
+}
+
 TEST_F(buffer_pool_test, of_equal_blocks_the_one_that_was_freed_first_is_the_oldest) {
   const auto stream = new_stream();
   std::chrono::nanoseconds now = 100s;

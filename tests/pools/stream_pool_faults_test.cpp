@@ -233,6 +233,57 @@ TEST_F(stream_pool_faults_test, an_attribute_that_the_driver_refuses_stays) {
   EXPECT_EQ(pool.threshold().value(), 64_MiB);
 }
 
+TEST_F(stream_pool_faults_test, a_request_is_tried_again_only_where_something_was_released) {
+  auto pool = make();
+  const auto stream = make_stream();
+  machine->fail(call::mem_alloc_from_pool_async, 1, CUDA_ERROR_OUT_OF_MEMORY);
+  machine->fail(call::mem_host_alloc, 1, CUDA_ERROR_UNKNOWN);  // to wait for the device takes it
+  const auto asked = machine->calls(call::mem_alloc_from_pool_async);
+  EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(machine->calls(call::mem_alloc_from_pool_async), asked + 1);
+  machine->fail(call::mem_alloc_from_pool_async, 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(pool.allocate_owned(1_MiB, stream));
+  EXPECT_EQ(machine->calls(call::mem_alloc_from_pool_async), asked + 3);
+}
+
+TEST_F(stream_pool_faults_test, what_was_freed_in_its_own_capture_is_the_drivers_no_more) {
+  auto pool = make();
+  const auto stream = make_stream();
+  const context_scope scope{gpu()};
+  const auto& calls = scope.driver();
+  ASSERT_EQ(calls.stream_begin_capture(stream.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL), 0);
+  void* const node = pool.allocate(1_MiB, stream);
+  EXPECT_TRUE(pool.try_deallocate(node, 1_MiB, stream));
+  const auto frees = machine->calls(call::mem_free_async);
+  EXPECT_EQ(code_of(pool.try_deallocate(node, 1_MiB, stream)), errc::double_free);
+  CUgraph graph = nullptr;
+  ASSERT_EQ(calls.stream_end_capture(stream.handle(), &graph), 0);
+  EXPECT_EQ(code_of(pool.try_deallocate(node, 1_MiB, stream)), errc::double_free);
+  EXPECT_EQ(machine->calls(call::mem_free_async), frees) << "the driver is not asked";
+  ASSERT_EQ(calls.graph_destroy(graph), 0);
+}
+
+TEST_F(stream_pool_faults_test, imported_memory_has_no_size_where_the_driver_tells_none) {
+  auto pool = make({.handles = stream_pool_handles::posix_descriptor});
+  const auto stream = make_stream();
+  auto memory = pool.allocate_owned(1_MiB, stream).value();
+  const auto sent = pool.export_descriptor().value();
+  const auto pointer = pool.export_pointer(memory.data()).value();
+  driver::table calls = machine->driver();
+  calls.mem_get_address_range = [](CUdeviceptr*, std::size_t* size, CUdeviceptr) -> CUresult {
+    *size = 4711;
+    return CUDA_ERROR_NOT_FOUND;
+  };
+  const auto opened = runtime::open_table(calls, "tells no sizes", machine).value();
+  const auto home = opened->device(device_id{0}).value();
+  const auto reader = weir::stream::create(home).value();
+  auto imported = stream_pool::import_descriptor(home, sent.get()).value();
+  auto seen = imported.import_pointer(pointer, reader).value();
+  EXPECT_EQ(seen.size(), 0_B);
+  EXPECT_TRUE(seen.free());
+  ASSERT_TRUE(reader.synchronize());
+}
+
 TEST_F(stream_pool_faults_test, memory_freed_behind_our_back_is_not_counted_twice) {
   auto pool = make();
   const auto stream = make_stream();

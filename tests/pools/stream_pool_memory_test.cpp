@@ -234,6 +234,9 @@ TEST_P(stream_pool_memory_test, a_handle_that_was_moved_from_says_so) {
   EXPECT_EQ(code_of(pool.stats()), errc::moved_from);
   EXPECT_EQ(code_of(pool.trim()), errc::moved_from);
   EXPECT_EQ(code_of(pool.threshold()), errc::moved_from);
+  EXPECT_EQ(code_of(pool.enable_peer(gpu())), errc::moved_from);
+  EXPECT_EQ(code_of(pool.disable_peer(gpu())), errc::moved_from);
+  EXPECT_EQ(code_of(pool.peer_access(gpu())), errc::moved_from);
   EXPECT_EQ(code_of(pool.export_descriptor()), errc::moved_from);
   EXPECT_EQ(code_of(pool.close()), errc::moved_from);
   EXPECT_TRUE(other.close());

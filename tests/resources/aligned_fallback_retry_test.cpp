@@ -130,6 +130,15 @@ TEST_F(fallback_test, only_a_shortage_leads_to_the_second) {
   EXPECT_EQ(both.fallbacks(), 0U) << "nobody met that one";
 }
 
+TEST_F(fallback_test, nothing_is_no_block_of_either) {
+  ledger_resource second{gpu};
+  auto both = fallback_resource::create(ledger, second).value();
+  ledger.refuse({errc::out_of_memory});
+  EXPECT_EQ(both.try_allocate(0_B, stream).value(), nullptr);
+  EXPECT_EQ(second.requests(), 1);
+  EXPECT_EQ(both.fallbacks(), 0U);
+}
+
 TEST_F(fallback_test, promises_only_what_both_keep) {
   const ledger_resource managed{gpu, memory_kind::managed};
   EXPECT_EQ(fallback_resource::create(managed, managed).value().kind(), memory_kind::managed);

@@ -38,6 +38,7 @@ TEST_F(tracking_test, tells_what_is_live_with_its_stack) {
   EXPECT_EQ(first.size, 3_KiB);
   EXPECT_EQ(first.stream, stream.handle());
   EXPECT_EQ(first.number, 1U);
+  EXPECT_EQ(now.allocations.back().number, 2U);
   EXPECT_EQ(first.thread, static_cast<std::uint64_t>(::gettid()));
   EXPECT_FALSE(first.stack.empty());
   // Who asked for it comes first, behind one frame of weir's where a sanitizer walks the stack.
