@@ -84,6 +84,16 @@ class Versions(Case):
                     module.enable(options=options)
                     self.assertEqual(watch_uses.call_count, watched)
 
+    def test_uses_are_not_watched_under_compute_sanitizer(self):
+        for library, watched in (("/opt/cuda/compute-sanitizer/libsanitizer-collection.so", 0),
+                                 ("/home/sanitizer/libnvtx-recorder.so", 1)):
+            with self.subTest(library):
+                module = self.make()
+                with unittest.mock.patch.dict(os.environ, {"NVTX_INJECTION64_PATH": library}), \
+                        unittest.mock.patch.object(module, "watch_uses") as watch_uses:
+                    module.enable(options="heap_debug=red_zones")
+                    self.assertEqual(watch_uses.call_count, watched)
+
     def test_who_watches_uses_is_told_of_them(self):
         module = self.make()
         for report in (None, print):
@@ -405,6 +415,33 @@ class OtherWaysIn(Case):
         self.assertEqual(allocator.hooks, {
             setter: ctypes.cast(getattr(weir._native.lib, name), ctypes.c_void_p).value
             for setter, name in names.items()})
+
+
+class Sent(Case):
+    """A tensor that this process sends, and the memory's handle among what torch sends of it."""
+
+    def send(self, handle, needs_weir=None, rebuild=fake_torch.Fake.rebuild):
+        module = self.make()
+        reductions = self.fake.torch.multiprocessing.reductions
+        self.sent = ("tensor", (2, 3), (3, 1), 5, "storage", "float", 1, handle, 4096, 512, True, b"counter", 9,
+                     b"event", True)
+        reductions.reduce_tensor = lambda tensor: (rebuild, self.sent)
+        self.extension.answers["needs_weir"] = needs_weir
+        module.enable()
+        import weir._torch_sharing
+        self.sharing = weir._torch_sharing
+        return reductions.reduce_tensor("tensor")
+
+    def test_is_opened_by_weir_where_its_handle_needs_that(self):
+        self.assertEqual(self.send(b"handle", True), (self.sharing.rebuild_cuda_tensor, self.sent))
+        self.assertEqual(self.extension.calls, [("needs_weir", b"handle")])
+        self.assertEqual(self.send(b"handle", False), (self.fake.rebuild, self.sent))
+        self.assertEqual(self.extension.calls, [("needs_weir", b"handle")])
+
+    def test_goes_torchs_way_where_it_has_no_handle_or_is_no_cuda_tensor(self):
+        self.assertEqual(self.send(None), (self.fake.rebuild, self.sent))
+        self.assertEqual(self.send(b"handle", True, print), (print, self.sent))
+        self.assertEqual(self.extension.calls, [])
 
 
 class Received(Case):

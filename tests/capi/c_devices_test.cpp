@@ -1,5 +1,8 @@
 // The C ABI's errors, options, tags, devices, streams and events, each argument told apart from the
 // others.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <map>
 #include <thread>
 
@@ -140,6 +143,28 @@ TEST(c_error_handlers, get_their_context_the_code_and_the_message) {
                                       {&one, weir_error_device_lost, second.message()}}));
 }
 
+TEST(c_error_handlers, of_one_context_are_told_apart) {
+  struct count {
+    int first = 0;
+    int second = 0;
+  };
+  const weir_error_handler first = [](void* to, weir_error, const char*) {
+    ++static_cast<count*>(to)->first;
+  };
+  const weir_error_handler second = [](void* to, weir_error, const char*) {
+    ++static_cast<count*>(to)->second;
+  };
+  count heard;
+  weir_set_error_handler(first, &heard);
+  report_error(error{.code = errc::still_live});
+  EXPECT_EQ(heard.first, 1);
+  weir_set_error_handler(second, &heard);
+  report_error(error{.code = errc::still_live});
+  weir_set_error_handler(nullptr, nullptr);
+  EXPECT_EQ(heard.first, 1);
+  EXPECT_EQ(heard.second, 1);
+}
+
 // --- Options and tags ----------------------------------------------------------------------------
 
 TEST(c_options, are_those_of_cpp) {
@@ -208,6 +233,28 @@ TEST(c_tags, are_those_of_cpp) {
   EXPECT_EQ(previous, first);
   ASSERT_OK(weir_tag_set_current(0, &previous));
   EXPECT_EQ(previous, second);
+}
+
+// Names last as long as their process: a child of its own is filled with them.
+TEST(c_tags, are_known_up_to_the_last_that_there_can_be) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::uint32_t number = 0;
+    std::string name;
+    for (int i = 0; number != tag::most; ++i) {
+      name = "c devices last " + std::to_string(i);
+      if (weir_tag_named(name.c_str(), &number) != weir_ok) ::_exit(1);
+    }
+    const char* const found = weir_tag_name(tag::most);
+    if (found == nullptr || found != name) ::_exit(2);
+    if (weir_tag_set_current(tag::most, nullptr) != weir_ok) ::_exit(3);
+    ::_exit(weir_tag_name(tag::most + 1) == nullptr ? 0 : 4);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 // --- Runtimes and devices ------------------------------------------------------------------------

@@ -42,7 +42,9 @@ class plugins : public ::testing::Test {
     EXPECT_THAT(weir_last_error_message(), HasSubstr("libweir_no_such_driver.so"));
     EXPECT_THROW(static_cast<void>(weir_torch_malloc_or_throw(100, 0, nullptr)), failure);
     weir_torch_init(1);
+    const std::uint64_t errors = weir_reported_errors();
     weir_torch_free(nullptr, 0, 0, nullptr);
+    EXPECT_EQ(weir_reported_errors(), errors) << "there is nothing to free";
     EXPECT_EQ(weir_plugin_release_stream(0, nullptr), weir_ok);  // there is nothing to say it to
 
     ASSERT_EQ(weir_default_set_options("runtime=sim,sim_devices=3"), weir_ok);

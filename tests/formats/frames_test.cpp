@@ -107,6 +107,13 @@ TEST(frames, of_this_program_say_where_it_is) {
   EXPECT_EQ(detail::describe_frame(reinterpret_cast<void*>(0xabc)), "0xabc");
 }
 
+TEST(frames, get_lines_just_where_debug_information_is_read) {
+  const auto texts = named(detail::describe_frame(weir_test_plain(1)));
+  const bool has_line =
+      ::testing::Value(texts, ElementsAre(is_line("weir_test_plain(int)", plain_line)));
+  EXPECT_EQ(has_line, formats::reads_debug_information()) << ::testing::PrintToString(texts);
+}
+
 TEST(frames, get_function_file_and_line) {
   if (!formats::reads_debug_information()) GTEST_SKIP() << "without libdw";
   EXPECT_THAT(named(detail::describe_frame(weir_test_plain(1))),

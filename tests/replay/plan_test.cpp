@@ -174,6 +174,28 @@ TEST(plan, blocks_are_placed_as_they_come_where_there_is_no_time_for_more) {
   expect_valid(many, make_plan(many, hurried));
 }
 
+TEST(plan, blocks_that_are_placed_as_they_come_join_the_gaps_on_both_sides) {
+  const plan_settings hurried{.improve = {}, .first = {}};
+  // The last fits where the first two were, whichever of them ended first.
+  for (const auto& [first, second] : {std::pair{2U, 1U}, std::pair{1U, 2U}}) {
+    const std::vector<lifetime> blocks{
+        {512, 0, first}, {512, 0, second}, {512, 0, 9}, {1024, 3, 9}};
+    const plan planned = make_plan(blocks, hurried);
+    expect_valid(blocks, planned);
+    EXPECT_EQ((std::vector<std::uint64_t>{0, 512, 1024, 0}), planned.offsets);
+    EXPECT_EQ(1536u, planned.height);
+  }
+}
+
+/// Together they are larger than any address, and what is alive at once is found to be less.
+TEST(plan, the_largest_block_can_stick_out_where_sizes_cannot_be_added) {
+  constexpr std::uint64_t half = std::uint64_t{1} << 63;
+  const std::vector<lifetime> blocks{{half + 50, 0, 2}, {half + 100, 1, 10}};
+  const plan planned = make_plan(blocks, {.improve = std::chrono::seconds{60}, .tries = 100});
+  EXPECT_EQ(half + 100, planned.first_height);
+  EXPECT_EQ(half + 50, planned.height);
+}
+
 TEST(plan, the_same_seed_and_tries_give_the_same_plan) {
   const auto blocks = lifetimes_between(make_script(recorded("gnn_sample")), 0, UINT64_MAX);
   const plan_settings settings{.improve = std::chrono::hours{1}, .tries = 5};
@@ -225,8 +247,10 @@ TEST(lifetimes, of_a_window_that_begins_and_ends_with_an_event_have_both) {
 TEST(lifetimes, count_every_step_and_round_what_can_be_rounded) {
   const script steps = make_script(
       recording_of({allocate(1, 1, UINT64_MAX - 511), event_at(2, trace_kind::record_stream, 1),
-                    allocate(3, 2, UINT64_MAX - 512), event_at(4, trace_kind::deallocate, 1)}));
-  EXPECT_EQ((std::vector<lifetime>{{UINT64_MAX - 511, 1, 4}, {UINT64_MAX - 511, 3, 5}}),
+                    allocate(3, 2, UINT64_MAX - 512), event_at(4, trace_kind::deallocate, 1),
+                    allocate(5, 3, UINT64_MAX)}));
+  EXPECT_EQ((std::vector<lifetime>{
+                {UINT64_MAX - 511, 1, 4}, {UINT64_MAX - 511, 3, 6}, {UINT64_MAX, 5, 6}}),
             lifetimes_between(steps, 0, UINT64_MAX));
 }
 

@@ -174,6 +174,34 @@ TEST(profiles, have_a_host_time_for_every_step) {
   EXPECT_LT(sum, std::chrono::seconds{10});
 }
 
+TEST(profiles, are_of_three_plays) {
+  struct counting_sink final : event_sink {
+    void on_event(const memory_event& event) noexcept override {
+      allocations += event.kind == memory_event_kind::allocate ? 1 : 0;
+    }
+    int allocations = 0;
+  };
+  counting_sink sink;
+  const script script = make_script(recording_of({allocate(0, 1, 4 * mib)}));
+  ASSERT_TRUE(play_profiled(script, {.policy = policy::balanced, .observer = &sink}));
+  EXPECT_EQ(3, sink.allocations);
+}
+
+TEST(profiles, begin_with_nothing) {
+  const profile none;
+  for (const cause_cost& each : none.causes) {
+    EXPECT_EQ(0u, each.count);
+    EXPECT_EQ(0u, each.driver_calls);
+    EXPECT_EQ(nanoseconds{}, each.driver_time);
+    EXPECT_EQ(nanoseconds{}, each.host_time);
+  }
+  for (const call_tally& each : none.calls) {
+    EXPECT_EQ(0u, each.count);
+    EXPECT_EQ(nanoseconds{}, each.time);
+  }
+  EXPECT_EQ(0u, none.locks);
+}
+
 TEST(profiles, count_locks) {
   // The first request finds no cache and goes the slow way; its block is kept by the thread, and
   // the next is a hit. A request of another size takes the lock once.

@@ -113,6 +113,7 @@ TEST(figures, are_computed_from_the_counters) {
   EXPECT_FALSE(outcome{.ooms = 1}.is_complete());
   EXPECT_FALSE(outcome{.mismatches = 1}.is_complete());
   EXPECT_EQ(0.0, outcome{}.events_per_second());
+  EXPECT_EQ(0.0, outcome{.reserved_peak = 300}.ratio());
 }
 
 // --- Figures of a program of twenty steps -------------------------------------------------------
@@ -262,6 +263,13 @@ TEST(replay, lets_an_observer_see_all_that_happens_and_frees_what_is_left) {
   counting_sink none;
   ASSERT_TRUE(play(steps, {.policy = policy::driver_pool, .observer = &none}));
   EXPECT_TRUE(none.kinds.empty());
+}
+
+TEST(replay, a_simulated_card_is_as_small_as_said_and_its_allocator_has_no_limit) {
+  const script steps = make_script(recording_of({allocate(1, 100, 40 * mib)}));
+  counting_sink sink;
+  EXPECT_EQ(1u, play(steps, {.capacity = bytes{20 * mib}, .observer = &sink}).value().ooms);
+  EXPECT_EQ(0u, sink.kinds[memory_event_kind::limit]);
 }
 
 /// Overwrites the first block as the second is allocated. Simulated memory lies at its addresses

@@ -588,6 +588,19 @@ TEST_F(long_recording, shows_the_peak_and_every_failure_exactly) {
   EXPECT_THAT(index.key_moments, ElementsAre(5000, changed.peak, 11'000));
 }
 
+TEST_F(long_recording, shows_the_request_exactly_that_a_card_has_no_room_for) {
+  page_source source{writer.out, ""};
+  replay::card_trial trial{
+      .policy = replay::policy::balanced, .card = bytes{41}, .left = bytes{42}};
+  source.card = {trial, trial, trial};
+  source.card[1].first_oom = replay::shortfall{.block = 2001};
+  source.card[2].first_oom = replay::shortfall{
+      .block = static_cast<std::uint32_t>(history.blocks.size())};  // there is none
+  const page_index index{make_page(source, {.bins = 1 << 10, .blocks = 4})};
+  EXPECT_EQ(history.blocks[2001].start, 3999U);
+  EXPECT_THAT(index.key_moments, ElementsAre(3999, history.peak));
+}
+
 TEST(report_store, has_what_is_mapped_at_the_moments_that_can_be_shown) {
   recording_writer writer;
   const auto add = [&](trace_kind kind, std::uint64_t address, std::uint64_t size) {

@@ -72,6 +72,14 @@ TEST(report_pack, what_is_packed_comes_out_again) {
   EXPECT_TRUE(out.done());
 }
 
+TEST(report_pack, base64_is_of_the_text_and_of_nothing_behind_it) {
+  constexpr std::string_view text = "foobar";
+  const std::string_view packed[] = {"",         "Zg==",     "Zm8=",    "Zm9v",
+                                     "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
+  for (std::size_t length = 0; length <= text.size(); ++length)
+    EXPECT_EQ(base64(text.substr(0, length)), packed[length]);
+}
+
 TEST(report_page, is_one_file_that_names_no_other) {
   const std::string page = page_of(training_run(3000));
   EXPECT_EQ(page.rfind("<!doctype html>", 0), 0U);

@@ -70,8 +70,8 @@ TEST_F(budget_test, shares_that_cannot_be_are_refused) {
   EXPECT_EQ(code(how), errc::invalid_argument);
   EXPECT_EQ(rows().size(), 0u);
   const auto limit = memory.limit();
-  const auto kept = join(memory, options("thirty-one characters are fine.", 0_B, 1_GiB, -1000));
-  EXPECT_EQ(row("thirty-one characters are fine.").share.priority, -1000);
+  const auto kept = join(memory, options("~thirty-one characters are fine", 0_B, 1_GiB, -1000));
+  EXPECT_EQ(row("~thirty-one characters are fine").share.priority, -1000);
   EXPECT_NE(memory.limit(), limit);
 
   caching_allocator gone = make();

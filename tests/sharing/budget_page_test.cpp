@@ -216,6 +216,20 @@ TEST_F(budget_page_test, other_files_in_the_folder_are_nothing) {
   EXPECT_EQ(listing.cards.size() + listing.refused.size(), 0u);
 }
 
+TEST_F(budget_page_test, cards_have_names_of_lower_case_hexadecimal_digits) {
+  put(sound());
+  const std::string right = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+  const auto code = [&](const std::string& name) {
+    return code_of(change_budget(name, ::getpid(), 1000, {}, pages.path()));
+  };
+  EXPECT_EQ(code(right), errc::not_found) << "it could be a card's";
+  for (const char bad : {'A', 'F', 'g', '/', ':', '`', '.', 'x'}) {
+    std::string name = right;
+    name.back() = bad;
+    EXPECT_EQ(code(name), errc::invalid_argument) << name;
+  }
+}
+
 TEST_F(budget_page_test, dead_members_are_not_shown_and_are_cleared) {
   page with_dead = sound();
   place dead = with_dead.places[3];

@@ -1,6 +1,7 @@
 // Everything the other process may do wrong, by mistake or not: each is one error, and nothing
 // more.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -540,6 +541,35 @@ bool is_asleep(pid_t thread) {
   return text.find(") S ") != std::string::npos;
 }
 
+/// Keeps a thread that waits from waking up: it is in the handler of a signal meanwhile.
+class held_thread {
+ public:
+  explicit held_thread(std::thread& waiting) {
+    is_held = false;
+    may_go = false;
+    struct sigaction holding {};
+    holding.sa_handler = [](int) {
+      is_held = true;
+      const timespec moment{0, 100'000};
+      while (!may_go) ::nanosleep(&moment, nullptr);
+    };
+    EXPECT_EQ(::sigaction(SIGUSR1, &holding, &before_), 0);
+    EXPECT_EQ(::pthread_kill(waiting.native_handle(), SIGUSR1), 0);
+    while (!is_held) std::this_thread::yield();
+  }
+  ~held_thread() {
+    may_go = true;
+    EXPECT_EQ(::sigaction(SIGUSR1, &before_, nullptr), 0);
+  }
+  held_thread(const held_thread&) = delete;
+  held_thread& operator=(const held_thread&) = delete;
+
+ private:
+  static inline std::atomic<bool> is_held{false};
+  static inline std::atomic<bool> may_go{false};
+  struct sigaction before_ {};
+};
+
 // Any thread may read a message that another one waits for.
 TEST_P(hostile_peer, is_heard_by_who_waits_whoever_reads_its_messages) {
   const auto grant = link->offer(memory).value();
@@ -553,15 +583,17 @@ TEST_P(hostile_peer, is_heard_by_who_waits_whoever_reads_its_messages) {
       is_done = true;
     }};
     while (number == 0 || (!is_done && !is_asleep(number))) std::this_thread::yield();
-    message();
-    EXPECT_TRUE(link->check());  // most likely before the other thread has woken up
+    EXPECT_FALSE(is_done);
+    if (!is_done) {
+      const held_thread asleep{waiting};
+      message();
+      EXPECT_TRUE(link->check());  // takes the message in
+    }
     waiting.join();
   };
-  for (int round = 0; round < 3; ++round) {
-    while_waiting([&] { EXPECT_EQ(code_of(link->receive(20s)), std::nullopt); },
-                  [&] { other->say(sharing::encode_note(as_note("x"))); });
-  }
-  while_waiting([&] { EXPECT_EQ(code_of(link->revoke(grant, 20s)), std::nullopt); },
+  while_waiting([&] { EXPECT_EQ(code_of(link->receive(5s)), std::nullopt); },
+                [&] { other->say(sharing::encode_note(as_note("x"))); });
+  while_waiting([&] { EXPECT_EQ(code_of(link->revoke(grant, 5s)), std::nullopt); },
                 [&] { other->say(encode_number(packet_kind::closed, grant.number())); });
   EXPECT_EQ(link->outstanding(), 0u);
 }

@@ -367,6 +367,12 @@ TEST_F(link_faults, of_a_lying_peer_free_what_was_imported) {
     EXPECT_TRUE(opened->free());
     ASSERT_TRUE(stream.synchronize());
   }
+  // Where the driver tells no size there is nothing to hold against the claim.
+  machine->fail(call::mem_get_address_range, 1, CUDA_ERROR_NOT_SUPPORTED);
+  auto unmeasured = open_as(4_MiB + 1_B);
+  ASSERT_EQ(reason_of(unmeasured), "");
+  EXPECT_EQ(unmeasured->size(), 0_B);
+  EXPECT_TRUE(unmeasured->free());
   EXPECT_TRUE(memory.free());
   ASSERT_TRUE(stream.synchronize());
 }

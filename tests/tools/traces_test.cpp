@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
+#include <thread>
 
 namespace weir::command {
 namespace {
@@ -138,6 +140,25 @@ TEST(progress_line, is_not_shown_elsewhere) {
     while (std::chrono::steady_clock::now() < end) line.add(1);
   }
   EXPECT_EQ(pipe.read(), "");
+}
+
+TEST(stage_line, shows_on_a_terminal_what_takes_long_and_disappears) {
+  other_stderr terminal{other_stderr::kind::terminal};
+  const auto read_until = [&](std::string_view ending) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{5};
+    std::string text;
+    while (!text.ends_with(ending) && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+      text += terminal.read();
+    }
+    return text;
+  };
+  std::optional<stage_line> line{"reading"};
+  const std::string shown = read_until(" s\033[K");
+  EXPECT_TRUE(shown.starts_with("\rreading, ")) << shown;
+  EXPECT_TRUE(shown.ends_with(" s\033[K")) << shown;
+  line.reset();
+  EXPECT_TRUE(read_until("\r\033[K").ends_with("\r\033[K"));
 }
 
 TEST(trace_name, has_no_folder_and_no_extension) {

@@ -382,5 +382,21 @@ TEST(event_decoder, reads_what_was_written_over_several_frames) {
   EXPECT_EQ(read, written);
 }
 
+TEST(event_decoder, knows_streams_up_to_the_largest_number) {
+  using enum trace_kind;
+  constexpr table_sizes large{.streams = std::uint64_t{1} << 32};
+  const std::vector<trace_event> written = {
+      {.time = 1, .address = 0x100, .size = 8, .stream = UINT32_MAX, .kind = allocate},
+      {.time = 2, .address = 0x100, .size = 8, .stream = UINT32_MAX, .kind = deallocate}};
+  std::string problem;
+  event_encoder encoder;
+  const std::string content = encoder.encode(written, large, problem);
+  ASSERT_EQ(problem, "");
+  event_decoder decoder;
+  std::vector<trace_event> read;
+  EXPECT_EQ(decoder.decode(content, 2, large, read), nullptr);
+  EXPECT_EQ(read, written);
+}
+
 }  // namespace
 }  // namespace weir::testing_support

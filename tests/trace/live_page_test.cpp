@@ -11,6 +11,8 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -538,6 +540,31 @@ TEST_F(strange_page_tests, that_are_old_are_waited_for_until_they_answer) {
     EXPECT_TRUE(is_prompt) << period;
     ::unlink(files_.back().c_str());
   }
+}
+
+/// Whether a thread of this process sleeps.
+bool is_asleep(pid_t thread) {
+  std::ifstream file{"/proc/self/task/" + std::to_string(thread) + "/stat"};
+  const std::string text{std::istreambuf_iterator<char>{file}, {}};
+  return text.find(") S ") != std::string::npos;
+}
+
+TEST_F(strange_page_tests, whose_writer_sleeps_wake_it_when_they_are_asked_for) {
+  live::content shown = young(5);
+  shown.time -= 2 * second;
+  live::page& source = page("1", shown);
+  std::atomic<pid_t> number{0};
+  std::thread writer{[&] {
+    number = ::gettid();
+    live::sleep_on(source.requests, 0, std::chrono::seconds{20});
+    shown.updates = 6;
+    shown.answered = 1;
+    live::write(source, shown);
+  }};
+  while (number == 0 || !is_asleep(number)) std::this_thread::yield();
+  EXPECT_EQ("6 ", read());
+  live::wake_up(source.requests);
+  writer.join();
 }
 
 TEST_F(strange_page_tests, come_by_number_and_other_files_do_not_count) {
