@@ -95,8 +95,8 @@ std::int32_t plugin_current_device() noexcept {
   // Before there is an allocator the driver is not open, or nobody has asked it for memory.
   if (first.object == nullptr) return 0;
   driver::CUdevice current = 0;
-  const auto& calls = first.object->legacy.device().driver();
-  return calls.ctx_get_device(&current) == driver::CUDA_SUCCESS ? current : 0;
+  const device home = first.object->legacy.device();
+  return home.driver().ctx_get_device(&current) == driver::CUDA_SUCCESS ? current : 0;
 }
 
 void plugin_empty_caches() noexcept {
