@@ -115,8 +115,7 @@ obstacle obstacle_of(const shortage& about) noexcept {
     return obstacle::elsewhere;
   if (!about.failed) return obstacle::none;
   if (about.reserved != 0 && about.free >= about.requested) return obstacle::fragments;
-  if (about.reserved != 0 && sum(about.reserved, about.requested) > about.limit)
-    return obstacle::fragments;
+  if (sum(about.reserved, about.requested) > about.limit) return obstacle::fragments;
   // Of what it could have grown by, the least was not enough.
   if (less(about.limit, about.reserved) < device_room(about)) return obstacle::limit;
   if (about.device_free) return obstacle::driver;

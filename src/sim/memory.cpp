@@ -218,7 +218,7 @@ bool memory::permits(int device, const access& request) {
 
 small_heap& memory::heap_of(const region& area) {
   // Write-combined host memory is mapped differently and shares no page with other memory.
-  const unsigned separate = area.device < 0 ? area.flags & host_alloc_write_combined : 0;
+  const unsigned separate = area.flags & host_alloc_write_combined;
   auto& heap = small_[{area.device, separate}];
   if (!heap) heap = std::make_unique<small_heap>(machine_, area.device);
   return *heap;
