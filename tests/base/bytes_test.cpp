@@ -78,6 +78,7 @@ TEST(bytes, text_is_read_in_decimal_units_and_with_decimals) {
   EXPECT_EQ(parse_bytes("18EB"), bytes{18'000'000'000'000'000'000U});
   EXPECT_EQ(parse_bytes("1.5GiB"), bytes{3 * (std::uint64_t{1} << 29)});
   EXPECT_EQ(parse_bytes("0.25KiB"), 256_B);
+  EXPECT_EQ(parse_bytes("1.9kB"), bytes{1'900});
   EXPECT_EQ(parse_bytes("7.001 GB"), bytes{7'001'000'000});
   EXPECT_EQ(parse_bytes("1.0006kB"), bytes{1'001});
 }

@@ -2,11 +2,18 @@
 #include "base/mutex.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "support/sleeping_thread.hpp"
 
 namespace weir::inline v0::detail {
 namespace {
@@ -27,18 +34,27 @@ TEST(mutex_test, one_thread_at_a_time_holds_it) {
   EXPECT_EQ(count, 80'000u);
 }
 
-TEST(mutex_test, who_sleeps_over_it_is_woken) {
+TEST(mutex_test, who_finds_it_held_sleeps_until_woken) {
   using namespace std::chrono_literals;
   mutex guard;
   int turns = 0;
+  std::array<std::atomic<pid_t>, 3> numbers{};
   guard.lock();
   std::vector<std::thread> sleepers;
-  for (int i = 0; i < 3; ++i)
+  for (auto& number : numbers)
     sleepers.emplace_back([&] {
+      number = ::gettid();
       const mutex_lock lock{guard};
       ++turns;
     });
-  std::this_thread::sleep_for(20ms);  // long enough for them to be asleep
+  const auto all_sleep = [&] {
+    return std::all_of(numbers.begin(), numbers.end(), [](const auto& each) {
+      return each != 0 && testing_support::is_asleep(each);
+    });
+  };
+  const auto latest = std::chrono::steady_clock::now() + 10s;
+  while (!all_sleep() && std::chrono::steady_clock::now() < latest) std::this_thread::yield();
+  EXPECT_TRUE(all_sleep());
   EXPECT_EQ(turns, 0);
   guard.unlock();
   for (std::thread& each : sleepers) each.join();

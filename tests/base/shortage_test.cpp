@@ -196,6 +196,20 @@ TEST(shortage, enough_may_be_free_in_pieces) {
   EXPECT_EQ(obstacle_of(about), obstacle::fragments);
 }
 
+TEST(shortage, what_checks_take_is_told_where_something_is_in_the_way) {
+  shortage about = sample(30 * mib);
+  about.checks = 50 * mib;
+  EXPECT_EQ(verdict_of(about), "The request fits.");
+  about.tag = "weights";
+  about.tag_live = 80 * mib;
+  about.tag_limit = 100 * mib;
+  EXPECT_EQ(
+      verdict_of(about),
+      "The limit of tag \"weights\", 100 MiB, is in the way: 80 MiB are live with it. Raise it "
+      "by 10 MiB, or free 10 MiB of the tag. heap_debug takes 50 MiB of what is reserved, around "
+      "blocks and for those that were freed; red_zones takes less than guard_pages.");
+}
+
 TEST(shortage, a_driver_may_refuse) {
   shortage about = sample(200 * mib);
   about.failed = true;

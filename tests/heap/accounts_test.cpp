@@ -258,6 +258,24 @@ TEST(accounts_test, a_peak_of_what_was_asked_for_rises_though_no_other_does) {
   EXPECT_EQ(figures(books.total()).requested, (byte_gauge{1000_B, 8000_B}));
 }
 
+/// Of a tag that had far more blocks before, and was asked for as much with them.
+TEST(accounts_test, a_peak_of_what_is_allocated_rises_though_no_other_does) {
+  accounts books;
+  const auto account = books.number_of(pool_id{}, first).value();
+  for (int i = 0; i < 600; ++i) books.allocated(account, 1000, 1024);
+  for (int i = 0; i < 600; ++i) books.freed(account, 1000, 1024);
+  books.allocated(account, 1000, 614'400);
+  EXPECT_EQ(figures(*books.of(first)).allocated, (byte_gauge{614'400_B, 614'400_B}));
+  books.allocated(account, 10, 512);  // more than it had, and less than it had blocks
+  for (const ledger* each : {&books.total(), books.of(pool_id{}), books.of(first)}) {
+    const memory_stats sums = figures(*each);
+    EXPECT_EQ(sums.allocated, (byte_gauge{614'912_B, 614'912_B}));
+    EXPECT_EQ(sums.active, (byte_gauge{614'912_B, 614'912_B}));
+    EXPECT_EQ(sums.requested, (byte_gauge{1010_B, 600'000_B}));
+    EXPECT_EQ(sums.blocks, (gauge{2, 600}));
+  }
+}
+
 TEST(accounts_test, a_peak_counts_what_waits_with_what_is_live) {
   accounts books;
   const auto account = books.number_of(pool_id{}, {}).value();

@@ -202,6 +202,21 @@ TEST_F(peers, streams_that_were_recorded_take_no_more_host_memory_after_the_free
   memory.deallocate(block, stream);
 }
 
+TEST_F(peers, a_stream_that_is_recorded_again_is_waited_for_once) {
+  auto memory = make();
+  ASSERT_TRUE(memory.enable_peer(gpu(1)));
+  const auto stream = new_stream();
+  const auto other = peer_stream();
+  void* const block = memory.allocate(1_MiB, stream);
+  ASSERT_TRUE(memory.record_stream(block, other));
+  const bytes metadata = memory.stats().metadata;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(memory.record_stream(block, other));
+  EXPECT_EQ(memory.stats().metadata, metadata);
+  const auto waits = machine->calls(driver::call::stream_wait_event);
+  memory.deallocate(block, stream);
+  EXPECT_EQ(machine->calls(driver::call::stream_wait_event), waits + 1);
+}
+
 TEST_F(peers, do_not_hold_up_the_stream_that_freed) {
   auto memory = make();
   ASSERT_TRUE(memory.enable_peer(gpu(1)));

@@ -135,6 +135,33 @@ TEST_F(report_test, at_most_eight_sizes_are_named_those_that_hold_most) {
   for (void* const p : live) memory.deallocate(p, stream);
 }
 
+TEST_F(report_test, of_streams_with_equal_shares_the_one_known_first_comes_first) {
+  auto memory = make({.thread_cache = {}});
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto three = new_stream();
+  void* const of_one = memory.allocate(32_MiB, one);
+  void* const of_two = memory.allocate(32_MiB, two);
+  void* const of_three = memory.allocate(32_MiB, three);
+  void* const awaited = memory.allocate(8_MiB, one);
+  const auto held_one = hold(one);
+  const auto held_two = hold(two);
+  const auto held_three = hold(three);
+  write(one, of_one, 32_MiB);
+  write(two, of_two, 32_MiB);
+  write(three, of_three, 32_MiB);
+  ASSERT_TRUE(memory.record_stream(awaited, two));
+  ASSERT_TRUE(memory.record_stream(awaited, three));
+  memory.deallocate(awaited, one);
+  memory.deallocate(of_three, three);
+  memory.deallocate(of_two, two);
+  memory.deallocate(of_one, one);
+  const auto about = memory.explain(1_KiB, one);
+  EXPECT_THAT(about.bound, ElementsAre(is_share(one.id(), 32_MiB), is_share(two.id(), 32_MiB),
+                                       is_share(three.id(), 32_MiB)));
+  EXPECT_THAT(about.awaited, ElementsAre(is_share(two.id(), 8_MiB), is_share(three.id(), 8_MiB)));
+}
+
 TEST_F(report_test, a_stream_that_it_does_not_know_has_nothing_of_its_own) {
   auto memory = make({.thread_cache = {}});
   const auto known = new_stream();

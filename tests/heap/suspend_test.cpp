@@ -2,11 +2,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <functional>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "heap/suspend_fixture.hpp"
+#include "support/sleeping_thread.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -460,6 +465,48 @@ TEST_F(suspend_test, requests_can_wait_until_somebody_brings_it_back) {
   EXPECT_NE(got.load(), nullptr);
   expect_contents(block);
   for (void* const each : {block.at, got.load()}) memory.deallocate(each, on);
+}
+
+/// Does something while the allocator tells that memory is back.
+class when_resumed final : public event_sink {
+ public:
+  explicit when_resumed(std::function<void()> action) : action_{std::move(action)} {}
+  void on_event(const memory_event& event) noexcept override {
+    if (event.kind == memory_event_kind::resumed) action_();
+  }
+
+ private:
+  std::function<void()> action_;
+};
+
+TEST_F(suspend_test, nobody_sees_it_half_way_back) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  ASSERT_EQ(memory.stats(weights).backup.current, 4_MiB);
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> has_seen{false};
+  memory_stats seen;
+  std::thread other;
+  when_resumed meanwhile{[&] {
+    other = std::thread{[&] {
+      number = ::gettid();
+      seen = memory.stats(weights);
+      has_seen = true;
+    }};
+    while (!has_seen && (number == 0 || !testing_support::is_asleep(number)))
+      std::this_thread::yield();
+    EXPECT_FALSE(has_seen) << "who looks meanwhile waits";
+  }};
+  const auto observation = memory.add_observer(meanwhile);
+  ASSERT_TRUE(memory.resume(weights));
+  ASSERT_TRUE(other.joinable());
+  other.join();
+  EXPECT_EQ(seen.suspended, 0_B);
+  EXPECT_EQ(seen.backup.current, 0_B) << "what came back is no longer kept on the host";
+  expect_contents(block);
+  memory.deallocate(block.at, on);
 }
 
 TEST_F(suspend_test, a_block_that_is_freed_meanwhile_is_gone) {

@@ -11,14 +11,15 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/process.hpp"
+#include "support/file_size_limit.hpp"
 #include "support/no_threads.hpp"
 #include "support/sanitizers.hpp"
+#include "support/sleeping_thread.hpp"
 #include "support/small_machine.hpp"
 #include "trace/live_layout.hpp"
 #include "weir/device/runtime.hpp"
@@ -27,7 +28,9 @@ namespace weir {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 namespace live = trace::live;
 
 class live_page_tests : public ::testing::Test {
@@ -277,6 +280,18 @@ TEST_F(live_page_tests, need_a_thread_and_say_so) {
   ASSERT_FALSE(page);
   EXPECT_EQ(page.code(), errc::system);
   EXPECT_FALSE(read_live_pages(::getpid())) << "nothing is left behind";
+}
+
+TEST_F(live_page_tests, need_shared_memory_and_say_so) {
+  auto memory = caching_allocator::create(gpu_).value();
+  std::optional<testing_support::file_size_limit> full{sizeof(live::page) - 1};
+  const auto page = live_page::publish(memory);
+  full.reset();
+  ASSERT_FALSE(page);
+  EXPECT_EQ(page.code(), errc::system);
+  EXPECT_THAT(page.error().detail, StartsWith(live::folder + live::name_of(::getpid())));
+  EXPECT_THAT(page.error().detail, EndsWith(": File too large"));
+  EXPECT_EQ(read_live_pages(::getpid()).code(), errc::not_found) << "nothing is left behind";
 }
 
 TEST_F(live_page_tests, are_written_again_and_again) {
@@ -542,13 +557,6 @@ TEST_F(strange_page_tests, that_are_old_are_waited_for_until_they_answer) {
   }
 }
 
-/// Whether a thread of this process sleeps.
-bool is_asleep(pid_t thread) {
-  std::ifstream file{"/proc/self/task/" + std::to_string(thread) + "/stat"};
-  const std::string text{std::istreambuf_iterator<char>{file}, {}};
-  return text.find(") S ") != std::string::npos;
-}
-
 TEST_F(strange_page_tests, whose_writer_sleeps_wake_it_when_they_are_asked_for) {
   live::content shown = young(5);
   shown.time -= 2 * second;
@@ -561,7 +569,7 @@ TEST_F(strange_page_tests, whose_writer_sleeps_wake_it_when_they_are_asked_for) 
     shown.answered = 1;
     live::write(source, shown);
   }};
-  while (number == 0 || !is_asleep(number)) std::this_thread::yield();
+  while (number == 0 || !testing_support::is_asleep(number)) std::this_thread::yield();
   EXPECT_EQ("6 ", read());
   live::wake_up(source.requests);
   writer.join();
