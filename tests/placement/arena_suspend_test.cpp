@@ -163,6 +163,26 @@ TEST_F(suspended_arenas, mappings_that_were_left_behind_go_first) {
   EXPECT_EQ(blocks[kept].is(), block_kind::live);
 }
 
+TEST_F(suspended_arenas, a_mapping_that_got_stuck_is_nothing_to_come_back) {
+  static_cast<void>(allocate(4 * mib));
+  const request wanted{static_cast<std::uint32_t>(2 * mib / unit), 1, slot};
+  machine->fail(driver::call::mem_set_access, 1, driver::CUDA_ERROR_UNKNOWN);
+  machine->fail(driver::call::mem_unmap, 1, driver::CUDA_ERROR_UNKNOWN);
+  ASSERT_FALSE(store->grow(wanted, bound));
+  machine->fail(driver::call::mem_unmap, 1, driver::CUDA_ERROR_UNKNOWN);  // and it stays so
+  const block_index behind = allocate(2 * mib);
+  const block_index stuck = blocks[behind].before;
+  ASSERT_EQ(blocks[stuck].is(), block_kind::stuck);
+  ASSERT_EQ(blocks[stuck].size(), 2 * mib);
+  const suspension plan = suspend();
+  EXPECT_EQ(plan.places.size(), 3u);
+  EXPECT_EQ(store->suspended_bytes(), 6 * mib);
+  EXPECT_EQ(used(), bytes{2 * mib}) << "what is stuck keeps its memory";
+  resume();
+  EXPECT_EQ(store->reserved(), 6 * mib);
+  EXPECT_EQ(blocks[stuck].is(), block_kind::stuck);
+}
+
 /// Every driver call of the way there fails once, and the one after it, too.
 TEST_F(suspended_arenas, an_unmap_that_fails_leaves_all_mapped) {
   for (int i = 0; i < 4; ++i) static_cast<void>(allocate(2 * mib));

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "placement/address_limit.hpp"
 #include "support/sizes.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -151,6 +152,37 @@ TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
   EXPECT_EQ(whole->grow({.units = most, .alignment = 1, .stream = slot}, bound).value(), no_block);
   EXPECT_EQ(whole->reserved(), 0u);
   EXPECT_EQ(shared.handles_created, 0u);
+}
+
+/// A segment may need as many records, so that with one less no memory is taken.
+TEST_F(torch_segments_test, segments_grow_only_where_the_host_has_memory_for_four_records) {
+  constexpr std::size_t chunk = 4096;  // records, of which the first stands for none
+  const auto few = [] {
+    const address_limit one_chunk{chunk * sizeof(block) * 3 / 2};
+    return std::make_unique<block_store>();
+  }();
+  ASSERT_TRUE(few->prepare(chunk - 1));
+  std::vector<block_index> others;
+  while (others.size() < chunk - 1 - 3) others.push_back(few->make());
+  placement_context short_of_records{.device = gpu, .blocks = *few, .order = known};
+  const bytes used = machine->used(device_id{0});
+  for (const bool expandable : {false, true}) {
+    SCOPED_TRACE(expandable);
+    const auto segments =
+        make_torch_segments(short_of_records, pool_id{3}, {.expandable = expandable}, bound)
+            .value();
+    const auto refused = segments->grow(asks(20 * mib), bound);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.code(), errc::no_host_memory);
+    EXPECT_EQ(few->in_use(), others.size());
+    EXPECT_EQ(segments->reserved(), 0u);
+    EXPECT_EQ(machine->used(device_id{0}), used);
+    few->recycle(others.back());
+    EXPECT_NE(segments->grow(asks(20 * mib), bound).value(), no_block);
+    EXPECT_EQ(segments->reserved(), 20 * mib);
+    EXPECT_TRUE(segments->close(bound));
+    others.back() = few->make();
+  }
 }
 
 }  // namespace

@@ -117,6 +117,34 @@ TEST_P(pattern_tests, fit_into_blocks_of_any_size) {
   EXPECT_TRUE(machine_->hazards().empty());
 }
 
+const driver::table* simulated_calls = nullptr;
+std::size_t copied_pitch = 0;
+
+driver::CUresult note_pitch(const driver::CUDA_MEMCPY2D* copy, driver::CUstream queue) {
+  copied_pitch = copy->srcPitch;
+  return simulated_calls->memcpy_2d_async(copy, queue);
+}
+
+TEST_P(pattern_tests, are_copied_from_words_at_equal_distances) {
+  simulated_calls = &runtime_->driver();
+  driver::table noting = *simulated_calls;
+  noting.memcpy_2d_async = note_pitch;
+  patterns checked{gpu_, noting, GetParam(), 1};
+  const auto pitch_in = [&](std::uint64_t block_size) {
+    const step block{.size = block_size, .block = 0};
+    checked.write(block, memory_, first_);
+    checked.queue_check(block, memory_, first_);
+    return std::exchange(copied_pitch, 0);
+  };
+  EXPECT_EQ(4u, pitch_in(4)) << "drivers may refuse rows that are closer than they are wide";
+  EXPECT_EQ(4u, pitch_in(7));
+  EXPECT_EQ(4u, pitch_in(8));
+  EXPECT_EQ(4u, pitch_in(35));
+  EXPECT_EQ(8u, pitch_in(60));
+  EXPECT_EQ(584u, pitch_in(4097));
+  EXPECT_EQ(0u, checked.mismatches());
+}
+
 /// Each stream's write is queued long before it happens: a check that does not wait finds nothing.
 TEST_P(pattern_tests, are_checked_behind_the_stream_that_wrote_them) {
   patterns checked{gpu_, runtime_->driver(), GetParam(), 2};

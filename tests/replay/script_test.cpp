@@ -128,17 +128,18 @@ TEST(script, a_step_begins_as_nothing_on_the_first_stream_and_thread) {
 }
 
 TEST(script, nothing_makes_an_empty_script) {
-  const script played = make_script(recording{});
-  EXPECT_TRUE(played.steps.empty());
-  EXPECT_EQ(0u, played.blocks);
-  EXPECT_EQ(0u, played.streams);
-  EXPECT_EQ(0u, played.threads);
-  EXPECT_EQ(0u, played.pools);
-  EXPECT_EQ(0u, played.allocations);
-  EXPECT_EQ(0u, played.events);
-  EXPECT_EQ(0u, played.requested_peak);
-  EXPECT_EQ(0u, played.warm_up);
-  EXPECT_EQ(std::chrono::nanoseconds{0}, played.steady_time);
+  for (const script& played : {make_script(recording{}), script{}}) {
+    EXPECT_TRUE(played.steps.empty());
+    EXPECT_EQ(0u, played.blocks);
+    EXPECT_EQ(0u, played.streams);
+    EXPECT_EQ(0u, played.threads);
+    EXPECT_EQ(0u, played.pools);
+    EXPECT_EQ(0u, played.allocations);
+    EXPECT_EQ(0u, played.events);
+    EXPECT_EQ(0u, played.requested_peak);
+    EXPECT_EQ(0u, played.warm_up);
+    EXPECT_EQ(std::chrono::nanoseconds{0}, played.steady_time);
+  }
 }
 
 }  // namespace

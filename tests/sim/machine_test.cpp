@@ -697,6 +697,22 @@ TEST(Lifetime, MachinesDoNotSeeEachOther) {
   EXPECT_EQ(count, 1);
 }
 
+TEST(Lifetime, BeforeInitTheVersionAndErrorsCanBeAskedForAndNothingElse) {
+  const auto made = machine::create().value();
+  const table& cuda = made->driver();
+  int count = 0;
+  EXPECT_EQ(cuda.device_get_count(&count), CUDA_ERROR_NOT_INITIALIZED);
+  int version = 0;
+  EXPECT_EQ(cuda.driver_get_version(&version), CUDA_SUCCESS);
+  EXPECT_EQ(version, made->options().driver_version);
+  const char* name = nullptr;
+  EXPECT_EQ(cuda.get_error_name(CUDA_ERROR_NOT_INITIALIZED, &name), CUDA_SUCCESS);
+  EXPECT_STREQ(name, "CUDA_ERROR_NOT_INITIALIZED");
+  const char* text = nullptr;
+  EXPECT_EQ(cuda.get_error_string(CUDA_SUCCESS, &text), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "no error");
+}
+
 TEST(Lifetime, ATableOutlivesItsMachineAndSaysSo) {
   auto made = machine::create().value();
   const table& cuda = made->driver();

@@ -399,9 +399,21 @@ TEST_F(file_writer_test, stays_failed) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path("a")));
 }
 
+/// Makes a byte of anything.
+constexpr trace::zstd shrinking_library{
+    .compress = [](void*, std::size_t, const void*, std::size_t, int) { return std::size_t{1}; },
+    .decompress = [](void*, std::size_t, const void*, std::size_t) { return std::size_t{0}; },
+    .bound = [](std::size_t) { return std::size_t{1}; },
+    .is_error = [](std::size_t) { return 0u; },
+};
+
 TEST_F(file_writer_test, refuses_names_that_are_larger_than_a_frame) {
-  auto file = writer();
-  file.names().text(trace::name_kind::program, std::string(trace::most_frame_bytes, 'x'));
+  auto file = trace::file_writer::create(folder_.path("a"), &shrinking_library, 1).value();
+  constexpr std::size_t longest = trace::most_frame_bytes - (1 + 4);  // its kind and its length
+  file.names().text(trace::name_kind::program, std::string(longest, 'x'));
+  EXPECT_TRUE(file.write_names());
+  EXPECT_EQ(file.bytes_written(), 16u + 20u + 1u);
+  file.names().text(trace::name_kind::program, std::string(longest + 1, 'x'));
   const auto refused = file.write_names();
   EXPECT_EQ(refused.code(), errc::size_overflow);
   EXPECT_EQ(refused.error().detail, part_ + ": the names are too many");

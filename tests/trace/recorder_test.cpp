@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -637,11 +638,12 @@ TEST_F(recorder_test, needs_a_thread_and_says_so) {
   EXPECT_EQ(folder_.files(), 0u) << "nothing is left behind";
 }
 
-/// Destroyed at the end of its thread, after the recorder's own part of it.
-struct late_free {
-  weir::recorder* recorder = nullptr;
-  ~late_free() {
-    if (recorder != nullptr) recorder->on_event(block(memory_event_kind::deallocate, 512));
+/// Runs at the end of its thread, after the recorder's own part of it, where it was made before the
+/// thread's first event.
+struct late_work {
+  std::function<void()> run;
+  ~late_work() {
+    if (run) run();
   }
 };
 
@@ -650,15 +652,61 @@ TEST_F(recorder_test, hears_what_threads_do_at_their_very_end) {
   std::uint64_t thread_id = 0;
   std::thread{[&] {
     thread_id = static_cast<std::uint64_t>(gettid());
-    thread_local late_free last;
-    last.recorder =
-        recorder.get();  // made before the thread's first event, so it goes after its ring
+    thread_local late_work last;
+    last.run = [&] { recorder->on_event(block(memory_event_kind::deallocate, 512)); };
     recorder->on_event(block(memory_event_kind::allocate, 512));
   }}.join();
   const auto read = stop_and_read(*recorder);
   EXPECT_THAT(events_of(read), ElementsAre(recorded_block(trace_kind::allocate, 512),
                                            recorded_block(trace_kind::deallocate, 512, 1)));
   EXPECT_THAT(read.threads, ElementsAre(thread_id, thread_id));
+}
+
+/// A ring that came up during the writer's turn is full, and who waits for room there keeps others
+/// out of it: the writer has to get to its next turn all the same.
+TEST_F(recorder_test, goes_on_while_a_thread_at_its_very_end_waits_for_room) {
+  trace::event_collector collector{
+      trace::trace_writer{trace::file_writer::create(path(), nullptr, 0).value(), trace::ticks()},
+      {.ring_events = 16, .flush_every = 1ms}};
+  trace::event_collector::prepare();
+  const auto add = [&](std::uint64_t number) {
+    collector.add(block(memory_event_kind::allocate, 512 * number), nullptr);
+  };
+  for (std::uint64_t i = 1; i <= 16; ++i) add(i);
+  trace::ring& drained_first = *trace::last_ring.ring;
+  ASSERT_TRUE(drained_first.is_full());
+  trace::ring* waited_for = nullptr;
+  std::thread{[&] {
+    add(17);
+    waited_for = trace::last_ring.ring;
+  }}.join();
+  waited_for->begin();
+  ASSERT_TRUE(collector.begin());
+  while (drained_first.is_full()) std::this_thread::yield();
+  // The writer is in the midst of a turn.
+  std::atomic<std::uint64_t> late_events{0};
+  std::thread ending{[&] {
+    thread_local late_work last;
+    last.run = [&] {
+      for (; late_events < 17; ++late_events) add(19 + late_events);
+    };
+    add(18);
+  }};
+  while (late_events < 16) std::this_thread::yield();
+  std::this_thread::sleep_for(a_moment);
+  EXPECT_EQ(late_events, 16u) << "there is no room for more";
+  waited_for->cancel();
+  ASSERT_TRUE(is_prompt([&] {
+    for (int i = 0; i < 5000 && late_events < 17; ++i) std::this_thread::sleep_for(1ms);
+  }));
+  ending.join();
+  ASSERT_TRUE(collector.stop());
+  const auto read = read_trace(path()).value();
+  std::set<std::uint64_t> addresses;
+  for (const trace_event& each : read.events) addresses.insert(each.address);
+  EXPECT_EQ(read.events.size(), 35u);
+  EXPECT_EQ(addresses.size(), 35u);
+  EXPECT_EQ(read.dropped, 0u);
 }
 
 }  // namespace

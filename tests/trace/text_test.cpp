@@ -75,6 +75,9 @@ TEST(trace_text, stats_and_views_are_written_to_streams) {
   EXPECT_EQ(out.str(), "written 12, dropped 1, threads 2, file_size 2 KiB");
 
   EXPECT_EQ(to_string(live_tag{}), "name (no tag), requested 0 B (peak 0 B), blocks 0");
+  EXPECT_EQ(to_string(live_view{}),
+            "process 0, device 0, card unknown, device_total 0 B, updates 0\n" +
+                to_string(memory_stats{}));
   live_view view;
   view.process = 9;
   view.device_total = bytes{4096};
