@@ -172,7 +172,7 @@ result<managed_block> managed_block::create(bytes size, bytes alignment, content
 result<void> managed_block::close() noexcept {
   const auto memory = std::exchange(state_, nullptr);
   // A view that still lives frees it later.
-  return memory != nullptr && memory.use_count() == 1 ? memory->free() : result<void>{};
+  return memory.use_count() == 1 ? memory->free() : result<void>{};
 }
 
 void* managed_block::data() const noexcept {

@@ -119,7 +119,7 @@ bool allocation_table::contains(device_address address) const {
 void allocation_table::stream_closing(const stream_ref& stream) noexcept {
   const mutex_lock lock{mutex_};
   for (auto& [address, each] : entries_) {
-    if (each.live && each.block.stream == stream) each.block.stream_gone = true;
+    if (each.block.stream == stream) each.block.stream_gone = true;
   }
 }
 

@@ -51,8 +51,7 @@ std::string symbol_of(void* address) {
   if (::dladdr(call, &symbol) == 0) return text;
   std::string name = "?";
   if (symbol.dli_sname != nullptr) {
-    int status = 0;
-    char* const readable = abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, &status);
+    char* const readable = abi::__cxa_demangle(symbol.dli_sname, nullptr, nullptr, nullptr);
     name = readable != nullptr ? readable : symbol.dli_sname;
     std::free(readable);  // NOLINT: that is how it was allocated
   }
