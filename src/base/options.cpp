@@ -139,13 +139,14 @@ struct text_of<std::chrono::nanoseconds> {
   static std::optional<std::chrono::nanoseconds> read(std::string_view text) {
     const auto number = read_number<std::int64_t>(text);
     if (!number) return std::nullopt;
+    const auto& [amount, unit_text] = number.value();
     for (const auto& unit : units) {
-      if (number->second != unit.text) continue;
+      if (unit_text != unit.text) continue;
       std::int64_t count = 0;
-      if (__builtin_mul_overflow(number->first, unit.value, &count)) return std::nullopt;
+      if (__builtin_mul_overflow(amount, unit.value, &count)) return std::nullopt;
       return std::chrono::nanoseconds{count};
     }
-    return number->first == 0 && number->second.empty() ? std::optional{0ns} : std::nullopt;
+    return amount == 0 && unit_text.empty() ? std::optional{0ns} : std::nullopt;
   }
   static std::string write(std::chrono::nanoseconds value) {
     const auto unit = std::find_if(units.begin(), units.end() - 1, [&](const auto& candidate) {
