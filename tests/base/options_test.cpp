@@ -114,12 +114,14 @@ TEST(options, that_cannot_be_read_leave_the_value_before) {
   for (const char* text : {"", "x", "-", "18446744073709551616"}) {
     ASSERT_TRUE(set(target, "sim_seed", "77"));
     const auto refused = set(target, "sim_seed", text);  // at once: what it left behind is no value
+    ASSERT_FALSE(refused) << text;
     EXPECT_EQ(refused.code(), errc::bad_option) << text;
     EXPECT_EQ(target.sim_seed, 77u) << text;
   }
   for (const char* text : {"", "x", "ms", "-", "9223372036854775808ns"}) {
     ASSERT_TRUE(set(target, "sim_lag", "7ms"));
     const auto refused = set(target, "sim_lag", text);
+    ASSERT_FALSE(refused) << text;
     EXPECT_EQ(refused.code(), errc::bad_option) << text;
     EXPECT_EQ(target.sim_lag, 7ms) << text;
   }

@@ -103,6 +103,11 @@ TEST(shortage, a_limit_is_not_to_be_raised_where_the_device_has_no_more) {
             "The allocator's limit of 512 MiB is in the way: 99 MiB are live, 400 MiB reserved. "
             "Raising it alone does not help, with 100 MiB free of the device's 1 GiB. Ask for "
             "less.");
+  // Where only live memory is known, no more than the rest of the device can be free.
+  about = {.requested = 500 * mib, .live = 600 * mib, .limit = 700 * mib, .device_total = gib};
+  EXPECT_EQ(verdict_of(about),
+            "The allocator's limit of 700 MiB is in the way: 600 MiB are live. Raising it alone "
+            "does not help, with 424 MiB free of the device's 1 GiB. Free 400 MiB more.");
 }
 
 TEST(shortage, growth_takes_more_than_the_request_and_meets_the_limit) {

@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <mutex>
 #include <set>
 #include <thread>
 
 #include "device/device_fixture.hpp"
+#include "device/state.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -163,6 +167,16 @@ TEST_F(scope_test, ThreadsRetainTheContextOnce) {
   for (auto& each : threads) each.join();
   EXPECT_EQ(fake.retained(0), 1);
   EXPECT_EQ(fake.count(call::device_primary_ctx_retain), 1u);
+}
+
+TEST_F(scope_test, AContextThatIsThereTakesNoLock) {
+  ASSERT_TRUE(device_at(0).memory_info());
+  std::unique_lock held{detail::device_state::of(device_at(0)).context_mutex};
+  auto asked = std::async(std::launch::async,
+                          [where = device_at(0)] { return where.memory_info().has_value(); });
+  EXPECT_EQ(asked.wait_for(std::chrono::seconds{5}), std::future_status::ready);
+  held.unlock();
+  EXPECT_TRUE(asked.get());
 }
 
 }  // namespace

@@ -301,6 +301,11 @@ TEST_F(old_driver_test, EachThreadHasItsOwnPerThreadNumber) {
   stream_id theirs{};
   std::thread{[&] { theirs = ask(0); }}.join();
   EXPECT_NE(theirs, mine);
+  // The device has 16 bits, the thread the 32 above them.
+  EXPECT_EQ(ask(1).number(), mine.number() + 1);
+  stream_id next{};
+  std::thread{[&] { next = ask(0); }}.join();
+  EXPECT_EQ(next.number(), theirs.number() + 0x10000);
 }
 
 TEST_F(old_driver_test, SaysThatItCannotNameACapture) {

@@ -30,6 +30,13 @@ static size_t length;
 static uintptr_t last_heap;
 static const size_t refused = 12345; /* the size of a heap that is none to it */
 
+/* What NVTX keeps for later must be zero, and so is the category of what has none. */
+static void expect_zeros(const char* at, size_t size) {
+  for (size_t i = 0; i < size; ++i)
+    if (at[i] != 0)
+      length += (size_t)snprintf(lines + length, sizeof lines - length, "not zero: %d\n", at[i]);
+}
+
 static void* register_heap(void* domain, const char* description) {
   uint16_t compatibility, size;
   uint32_t usage, type, message_type;
@@ -42,6 +49,8 @@ static void* register_heap(void* domain, const char* description) {
   memcpy(&range, description + 24, 8);
   memcpy(&message_type, description + 36, 4);
   memcpy(&message, description + 40, 8);
+  expect_zeros(description + 4, 4);
+  expect_zeros(description + 32, 4);
   length += (size_t)snprintf(lines + length, sizeof lines - length,
                              "heap %p %x %u usage %u type %u: %p, %zu, %u \"%s\"\n", domain,
                              compatibility, size, usage, type, (const void*)range->pointer,
@@ -93,6 +102,9 @@ static void name_regions(void* domain, const char* batch) {
   memcpy(&type, elements + 4, 4);
   memcpy(&region, elements + 8, 8);
   memcpy(&name, elements + 16, 8);
+  expect_zeros(batch + 4, 4);
+  expect_zeros(batch + 32, 8);
+  expect_zeros(elements + 24, 8);
   length += (size_t)snprintf(lines + length, sizeof lines - length,
                              "name %p by %u, %u: %p \"%s\"\n", domain, by, type, region, name);
 }

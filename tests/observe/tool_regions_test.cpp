@@ -63,6 +63,11 @@ TEST(tool_regions, tells_of_heaps_and_of_the_blocks_in_them) {
   EXPECT_EQ(told(), "") << "beyond its heap";
   tool->on_event({.kind = memory_event_kind::deallocate, .address = 0x10e00, .size = 0x201});
   EXPECT_EQ(told(), "");
+  tool->on_event({.kind = memory_event_kind::allocate, .address = 0x10e00, .size = 0x200});
+  EXPECT_EQ(told(), region_line(1, 0x10e00, 0x200) + "name (nil) by 1, 1: 0x10e00 \"512 B\"\n")
+      << "to the end of it";
+  tool->on_event({.kind = memory_event_kind::deallocate, .address = 0x10e00, .size = 0x200});
+  EXPECT_EQ(told(), "region (nil) ends, by 1: 0x10e00\n");
   tool->on_event({.kind = memory_event_kind::deallocate, .address = 0x10200, .size = 1000});
   EXPECT_EQ(told(), "region (nil) ends, by 1: 0x10200\n");
   tool->on_event({.kind = memory_event_kind::record_stream, .address = 0x10200});

@@ -2,6 +2,7 @@
 // does to them.
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "order/stream_order_fixture.hpp"
@@ -42,6 +43,18 @@ TEST_F(StreamOrderMarks, slots_know_their_streams) {
   order.lose(second);
   EXPECT_TRUE(order.gone(second));
   EXPECT_FALSE(order.gone(first));
+  EXPECT_FALSE(order.gone(order::no_stream)) << "nobody never came";
+}
+
+/// By its id alone it might be taken for one of ours.
+TEST_F(StreamOrderMarks, a_stream_of_another_device_is_refused) {
+  stream_order order{gpu};
+  const auto elsewhere = runtime::open_simulated(make_machine()).value();
+  const stream foreign = stream::create(elsewhere->device(device_id{0}).value()).value();
+  const auto refused = order.slot_of(foreign, bound);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), errc::bad_stream);
+  EXPECT_EQ(order.count(), 0u);
 }
 
 TEST_F(StreamOrderMarks, a_stamp_is_nobodys_unless_told) {
@@ -220,6 +233,7 @@ TEST_F(StreamOrderMarks, the_epochs_of_a_stream_that_rests_move_on) {
     EXPECT_TRUE(completes(order, freed));
     EXPECT_EQ(order.completed_epoch(slot), freed.epoch);
     EXPECT_EQ(order.completed_epoch(resting), freed.epoch);
+    EXPECT_EQ(order.completed_epoch(order::no_stream), freed.epoch);
     EXPECT_FALSE(order.behind(resting));
   }
 }
@@ -264,6 +278,24 @@ TEST_F(StreamOrderMarks, the_devices_rest_completes_the_open_epoch_too) {
   const stamp next = order.now(slot);
   EXPECT_EQ(next.epoch, open.epoch + 1);
   EXPECT_FALSE(order.completed(next));
+}
+
+TEST_F(StreamOrderMarks, any_stream_may_be_behind_the_first_as_the_last) {
+  for (const auto rule : {crossing_rule::all_work, crossing_rule::declared_uses}) {
+    stream_order order{gpu, {.crossing = rule}};
+    const stream_slot first = order.slot_of(one, bound).value();
+    const stream_slot last = order.slot_of(two, bound).value();
+    EXPECT_FALSE(order.any_behind());
+    for (const stream_slot slot : {first, last}) {
+      const stamp freed = order.now(slot);
+      EXPECT_EQ(order.behind(first), slot == first);
+      EXPECT_EQ(order.behind(last), slot == last);
+      EXPECT_TRUE(order.any_behind()) << slot;
+      EXPECT_TRUE(completes(order, freed));
+      EXPECT_FALSE(order.any_behind()) << slot;
+    }
+    EXPECT_EQ(order.count(), last);
+  }
 }
 
 TEST_F(StreamOrderMarks, while_captures_are_under_way_nothing_is_marked_or_awaited) {
@@ -355,10 +387,14 @@ TEST_F(StreamOrderMarks, streams_and_marks_are_counted) {
   give_work(one.handle());
   static_cast<void>(order.now(slot));
   ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(order.count(), 2u) << "stream two became known";
   const std::size_t marked = order.footprint();
-  const std::size_t mark = marked - 3 * bare;  // stream two became known
-  EXPECT_GT(mark, 0u);
-  EXPECT_EQ(order.count(), 2u);
+  ASSERT_GT(marked, 3 * bare);
+  static_cast<void>(order.now(slot));
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(order.footprint() - marked, marked - 3 * bare) << "as many marks again";
+  ASSERT_TRUE(order.synchronize(bound).value());
+  EXPECT_EQ(order.footprint(), 3 * bare) << "all are reached";
 }
 
 // --- Waits ---------------------------------------------------------------------------------------
@@ -433,6 +469,49 @@ TEST_F(StreamOrderMarks, what_is_completed_can_be_waited_for_without_a_mark) {
   EXPECT_TRUE(order.can_wait_for(after));
   EXPECT_TRUE(order.wait(waiter, after, bound).value());
   EXPECT_EQ(order.waits_queued(), 0u);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(order.now(waiter).epoch, after.epoch) << "no epoch had to end for it";
+}
+
+/// It would be behind some of the streams, and not behind the one that could not be marked.
+TEST_F(StreamOrderMarks, a_wait_queues_nothing_where_a_stream_cannot_be_marked) {
+  for (const bool is_the_waiter : {true, false}) {
+    stream_order order{gpu};
+    const stream three = make_stream();
+    const stream_slot owner = order.slot_of(one, bound).value();
+    const stream_slot waiter = order.slot_of(two, bound).value();
+    const stream_slot third = order.slot_of(three, bound).value();
+    const stream_slot captured = is_the_waiter ? waiter : third;
+    give_work(one.handle());
+    const stamp freed = order.now(owner);
+    order.expect_capture(captured, true);
+    EXPECT_FALSE(order.wait(waiter, freed, bound).value());
+    EXPECT_EQ(order.waits_queued(), 0u);
+    order.expect_capture(captured, false);
+    EXPECT_TRUE(order.wait(waiter, freed, bound).value());
+    EXPECT_EQ(order.waits_queued(), 2u);
+    machine->run_until_idle();
+  }
+}
+
+/// Who waits without the lock says afterwards how far the stream came.
+TEST_F(StreamOrderMarks, what_is_before_an_awaited_event_is_completed) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  give_work(one.handle());
+  const stamp used = order.now(slot);
+  auto given_up = order.event_behind(slot, bound).value();
+  ASSERT_TRUE(given_up);
+  EXPECT_EQ(order.now(slot).epoch, used.epoch + 1) << "the epoch has ended";
+  order.done_waiting(*std::move(given_up), std::nullopt);
+  EXPECT_FALSE(order.stream_completed(used));
+  auto awaited = order.event_behind(slot, bound).value();
+  ASSERT_TRUE(awaited);
+  ASSERT_TRUE(awaited->synchronize());
+  EXPECT_FALSE(order.stream_completed(used)) << "nobody said so yet";
+  order.done_waiting(*std::move(awaited), used);
+  EXPECT_TRUE(order.stream_completed(used));
+  EXPECT_FALSE(order.stream_completed({slot, used.epoch + 1}));
 }
 
 // --- Captures and failures -----------------------------------------------------------------------
@@ -559,6 +638,22 @@ TEST_F(StreamOrderMarks, a_mark_that_cannot_be_looked_at_is_told_and_looked_at_a
   EXPECT_FALSE(order.poll(bound).value()) << "nothing came on";
 }
 
+/// A capture may have begun while it was recorded, and the event be the capture's.
+TEST_F(StreamOrderMarks, an_event_that_may_be_a_captures_is_no_mark) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  ASSERT_TRUE(two.close());
+  const stamp freed = order.now(slot);
+  machine->fail(call::stream_is_capturing, 1, driver::CUDA_ERROR_UNKNOWN);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 1u) << "recorded for nothing";
+  EXPECT_FALSE(order.can_wait_for(freed));
+  EXPECT_FALSE(order.synchronize(bound).value()) << "there is no mark";
+  EXPECT_FALSE(order.completed(freed));
+  EXPECT_TRUE(completes(order, freed));
+  EXPECT_EQ(new_marks(order), 1u);
+}
+
 /// Its mark went with a capture that came and went while it was recorded.
 TEST_F(StreamOrderMarks, a_mark_that_a_capture_took_is_made_again) {
   stream_order order{gpu};
@@ -652,16 +747,47 @@ TEST_F(StreamOrderMarks, who_comes_back_owes_the_marks_since_its_end) {
   const stream_slot slot = order.slot_of(one, bound).value();
   const stream_slot back = order.slot_of(two, bound).value();
   give_work(two.handle());
+  const stamp before = order.now(slot);
   ASSERT_TRUE(order.end_stream(back, bound));
   const stamp freed = order.now(slot);
+  EXPECT_EQ(freed.epoch, before.epoch + 1);
   ASSERT_TRUE(order.close(slot, bound));
   EXPECT_TRUE(order.can_wait_for(freed));
   EXPECT_EQ(order.slot_of(two, bound).value(), back);
+  EXPECT_TRUE(order.can_wait_for(before)) << "its last mark is behind that";
   EXPECT_FALSE(order.can_wait_for(freed)) << "it may have been given work since";
   new_marks(order);
   ASSERT_TRUE(order.close(slot, bound));
   EXPECT_EQ(new_marks(order), 1u);
   EXPECT_TRUE(order.can_wait_for(freed));
+}
+
+/// Nobody tells of its end any more, so its id would have to be asked for, which spoils captures.
+TEST_F(StreamOrderMarks, who_comes_back_unwatched_is_a_stranger) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot captured = order.slot_of(two, bound).value();
+  const driver::CUstream handle = make_driver_stream();
+  ASSERT_TRUE(watch_stream({gpu, handle}));
+  const stream_slot back = order.slot_of({gpu, handle}, bound).value();
+  order.expect_capture(captured, true);
+  const stamp watched = order.now(slot);
+  EXPECT_FALSE(completes(order, watched));
+  EXPECT_TRUE(order.stream_completed({back, watched.epoch})) << "it is marked all the same";
+  ASSERT_TRUE(order.end_stream(back, bound));
+  ASSERT_TRUE(unwatch_stream({gpu, handle}));
+  ASSERT_EQ(order.slot_of({gpu, handle}, bound).value(), back);
+
+  const std::uint64_t ids_before = machine->calls(call::stream_get_id);
+  const stamp unwatched = order.now(slot);
+  EXPECT_FALSE(completes(order, unwatched));
+  EXPECT_FALSE(order.stream_completed({back, unwatched.epoch}));
+  EXPECT_EQ(machine->calls(call::stream_get_id), ids_before);
+  order.expect_capture(captured, false);
+  EXPECT_TRUE(completes(order, unwatched));
+  EXPECT_EQ(machine->calls(call::stream_get_id), ids_before + 1) << "it might be another by now";
+  ASSERT_TRUE(order.end_stream(back, bound));
+  destroy(handle);
 }
 
 }  // namespace
