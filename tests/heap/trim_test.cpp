@@ -190,6 +190,21 @@ TEST_F(trim_test, a_retaining_pool_keeps_all_while_any_stream_captures) {
   EXPECT_EQ(pool.empty_cache().value(), 4_MiB);
 }
 
+TEST_F(trim_test, a_pool_that_nobody_holds_ends_once_it_is_emptied) {
+  auto memory = make();
+  const auto stream = new_stream();
+  auto pool = memory.create_pool("apart").value();
+  const pool_id id = pool.id();
+  void* const p = pool.allocate(4_MiB, stream);
+  write(stream, p, 4_MiB);
+  memory.deallocate(p, stream);
+  pool = {};
+  ASSERT_EQ(memory.snapshot().pools.size(), 2u) << "its work is not done";
+  EXPECT_EQ(memory.empty_cache(id).value(), 4_MiB);
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+  EXPECT_EQ(code_of(memory.empty_cache(id)), errc::closed);
+}
+
 TEST_F(trim_test, of_a_closed_allocator_nothing_goes) {
   auto memory = make();
   const auto stream = new_stream();

@@ -199,6 +199,21 @@ TEST_F(suspended_arenas, an_unmap_that_fails_leaves_all_mapped) {
   }
 }
 
+TEST_F(suspended_arenas, mapping_again_says_whether_all_is_mapped) {
+  for (int i = 0; i < 3; ++i) static_cast<void>(allocate(2 * mib));
+  suspension plan = store->plan_suspend().value();
+  ASSERT_TRUE(unmap_places(plan, shared.rights, bound));
+  machine->fail(driver::call::mem_map, 2, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(map_places(plan, shared.rights, bound));
+  EXPECT_TRUE(plan.places[0].mapped);
+  EXPECT_FALSE(plan.places[1].mapped);
+  EXPECT_TRUE(plan.places[2].mapped) << "the others all the same";
+  EXPECT_TRUE(map_places(plan, shared.rights, bound));
+  EXPECT_TRUE(plan.places[1].mapped);
+  EXPECT_TRUE(map_places(plan, shared.rights, bound)) << "there is nothing to do";
+  store->apply(plan, false);
+}
+
 TEST_F(suspended_arenas, what_cannot_be_mapped_again_keeps_its_memory_and_comes_back_later) {
   for (int i = 0; i < 4; ++i) static_cast<void>(allocate(2 * mib));
   suspension plan = store->plan_suspend().value();

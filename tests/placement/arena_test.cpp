@@ -364,6 +364,65 @@ TEST_F(arenas, a_handle_may_stick_out_as_far_as_there_are_addresses) {
   }
 }
 
+/// Where memory is short a block of whole slots begins with one, as long as there is other room.
+TEST_F(arenas, at_the_limit_a_block_of_whole_slots_lies_wherever_there_is_room) {
+  const auto laid = lay_out({3, 12, 49});
+  free(laid[1], 0);
+  shared.reserved_limit = 64 * mib;
+  ASSERT_TRUE(shared.is_short());
+  EXPECT_EQ(store->fit(asks(12 * mib)), no_block) << "it would begin in the middle of a slot";
+  const block_index room = store->grow(asks(12 * mib), bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, begin + 3 * mib);
+  EXPECT_EQ(blocks[room].size(), 12 * mib);
+  EXPECT_EQ(store->reserved(), 64 * mib);
+}
+
+/// Two handles of two slots for three that are missing: the second covers what the first leaves.
+TEST_F(arenas, a_handle_that_sticks_out_is_not_one_that_was_chosen_already) {
+  empty();
+  const auto other = make_private({.handle_scale = 1,
+                                   .largest_handle = 4 * mib,
+                                   .reserved_share = 1,
+                                   .request_share = 1,
+                                   .unit_share = 0,
+                                   .slack = 0,
+                                   .headroom = 0});
+  std::vector<block_index> made;
+  for (const std::uint64_t size : {4 * mib, 2 * mib, 4 * mib, 2 * mib})
+    made.push_back(other->grow(asks(size), bound).value());
+  const std::uint64_t base = blocks[made[0]].address;
+  ASSERT_EQ(blocks[made[3]].end(), base + 12 * mib);
+  for (const std::size_t each : {0, 2}) other->free(made[each], known.now(slots[0]));
+  const block_index room = other->rearrange(asks(6 * mib), reach::usable, bound).value();
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, base + 12 * mib);
+  EXPECT_EQ(shared.handles_moved, 2u);
+  EXPECT_EQ(blocks[blocks[room].after].size(), 2 * mib) << "what sticks out is free";
+  EXPECT_EQ(other->reserved(), 12 * mib);
+  EXPECT_EQ(other->check(), "");
+  EXPECT_TRUE(other->close(bound));
+}
+
+TEST_F(arenas, a_place_is_given_only_where_all_of_it_is_free_for_the_stream_without_a_wait) {
+  const auto laid = lay_out({4, 6, 4, 50});
+  free(laid[1], 0);
+  free(laid[2], 1);
+  ASSERT_TRUE(known.close(slots[1], bound));
+  const std::uint64_t place = begin + 4 * mib;
+  EXPECT_EQ(store->fit_at(begin + 64 * mib, asks(mib)).code(), errc::foreign_pointer);
+  EXPECT_EQ(store->fit_at(begin, asks(mib)).code(), errc::not_ready) << "it is live";
+  EXPECT_EQ(store->fit_at(place, asks(10 * mib)).code(), errc::not_ready)
+      << "the end is another stream's";
+  EXPECT_EQ(store->fit_at(place, asks(6 * mib + unit)).code(), errc::not_ready);
+  EXPECT_EQ(store->fit_at(place, asks(6 * mib, 1)).code(), errc::not_ready);
+  const block_index room = store->fit_at(place + mib, asks(5 * mib)).value();
+  EXPECT_EQ(blocks[room].address, place + mib);
+  EXPECT_EQ(blocks[room].size(), 5 * mib);
+  EXPECT_EQ(store->bound_to(slots[0]), mib) << "what lies before it";
+  EXPECT_EQ(known.waits_queued(), 0u);
+}
+
 /// 512 MiB are held, so that growth comes in 8 MiB and handles have 4.
 TEST_F(arenas, growth_and_its_surplus_share_handles_only_where_nothing_moves) {
   empty();
@@ -536,6 +595,31 @@ TEST_F(arenas, a_run_that_is_missing_in_its_streams_queue_is_noticed) {
   blocks[laid[4]].in.older = laid[0];
   EXPECT_EQ(store->check(), "a queue that misses runs at +67108864\n");
   blocks[laid[0]].in.newer = blocks[laid[4]].in.older = laid[2];
+}
+
+TEST_F(arenas, what_is_no_hole_is_noticed_among_the_holes) {
+  const auto laid = lay_out({4, 2, 4, 2, 52});
+  take_away(*store, {laid[1], laid[3]});
+  free(laid[0], 1);
+  const block_index low = store->block_over(begin + 4 * mib);
+  const block_index high = store->block_over(begin + 10 * mib);
+  const block_index first = blocks[low].in.newer == high ? low : high;
+  const block_index last = std::exchange(blocks[first].in.newer, laid[0]);
+  ASSERT_EQ(last, first == low ? high : low);
+  ASSERT_EQ(blocks[laid[0]].in.newer, no_block) << "as many as there are holes";
+  EXPECT_EQ(store->check(), "no hole among the holes at +0\n");
+  blocks[first].in.newer = last;
+}
+
+TEST_F(arenas, what_is_handed_out_says_nothing_of_the_run_that_it_was) {
+  const auto laid = lay_out({4, 60});
+  free(laid[0], 1);
+  ASSERT_NE(blocks[laid[0]].in.freed, 0u);
+  ASSERT_EQ(store->fit(asks(4 * mib, 1)), laid[0]);
+  EXPECT_EQ(blocks[laid[0]].out.waste, 0u);
+  EXPECT_EQ(blocks[laid[0]].out.next, no_block);
+  EXPECT_EQ(blocks[laid[0]].out.ahead, no_block);
+  EXPECT_EQ(blocks[laid[0]].out.home, 0u);
 }
 
 TEST_F(arenas, the_footprint_is_that_of_all_its_records) {

@@ -90,6 +90,17 @@ TEST_F(fit_indexes, a_run_that_was_detached_is_forgotten_once_it_is_settled) {
   EXPECT_EQ(index.total(), 32 * kib);
 }
 
+TEST_F(fit_indexes, of_a_cell_the_newest_is_seen_first_and_what_reaches_over_its_end_last) {
+  const block_index low = make(base, 32 * kib);
+  const block_index up_to_the_end = make(base + 192 * kib, 64 * kib);
+  const block_index next = make(base + 256 * kib, 32 * kib);  // in the next cell
+  const block_index over_the_end = make(base + 448 * kib, 64 * kib + unit);
+  for (const block_index each : {low, up_to_the_end, next, over_the_end}) index.insert(each);
+  std::vector<block_index> seen;
+  index.see_lowest(1, 10, [&](block_index each) { seen.push_back(each); });
+  EXPECT_EQ(seen, (std::vector{up_to_the_end, low, next, over_the_end}));
+}
+
 TEST_F(fit_indexes, hold_memory_by_the_cells_that_are_used) {
   EXPECT_EQ(index.footprint(), 0u);
   index.insert(make(base, 64 * kib));

@@ -45,6 +45,12 @@ TEST(growth, where_streams_are_many_handles_are_smaller) {
   EXPECT_EQ(4 * mib, rules.handle_for(64 * mib, 1200 * mib, slot, 100));
 }
 
+TEST(growth, more_than_four_streams_count_as_four) {
+  const auto rules = growth_rules::of(placement_policy::balanced);
+  for (const std::uint64_t streams : {4u, 5u, 100u})
+    EXPECT_EQ(8 * mib, rules.handle_for(64 * mib, 1856 * mib, slot, streams)) << streams;
+}
+
 TEST(growth, the_unit_follows_what_is_reserved) {
   const auto rules = growth_rules::of(placement_policy::balanced);
   EXPECT_EQ(slot, rules.unit_at(0, slot));

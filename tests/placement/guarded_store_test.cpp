@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "support/sizes.hpp"
@@ -384,6 +386,44 @@ TEST_F(guarded_stores, a_free_takes_no_memory_of_the_host) {
   }
 }
 
+TEST_F(guarded_stores, a_free_takes_none_where_others_wait_for_their_inspection) {
+  make({.quarantine = gib});
+  const block_index a = grow(512);
+  const block_index b = grow(512);
+  free(a);
+  free(b);
+  const block_index c = grow(512);
+  const std::size_t footprint = store->footprint();
+  free(c);
+  EXPECT_EQ(store->footprint(), footprint);
+  ASSERT_TRUE(store->inspect(bound));
+  EXPECT_EQ(store->reserved(), 0u);
+}
+
+TEST_F(guarded_stores, nothing_is_given_again_or_rearranged) {
+  make({.quarantine = gib});
+  free(grow(512));
+  EXPECT_EQ(store->fit(asks(512)), no_block);
+  EXPECT_TRUE(store->prefers_growth(asks(512)));
+  using reach = backing_store::reach;
+  for (const reach whose : {reach::usable, reach::behind_wait})
+    EXPECT_EQ(store->rearrange(asks(512), whose, bound).value(), no_block);
+  EXPECT_EQ(store->bound_to(slot), 0u);
+  EXPECT_EQ(store->longest_fit(slot), 0u);
+}
+
+/// A zone of 16 KiB before it is one copy; behind it, where it fills its units, there is none.
+TEST_F(guarded_stores, only_what_is_red_is_read) {
+  make({.quarantine = gib});
+  for (const auto& [size, copies] : {std::pair{1024u, 1u}, std::pair{1000u, 2u}}) {
+    const block_index index = grow(size);
+    const std::uint64_t before = machine->calls(driver::call::memcpy_dtoh_async);
+    free(index);
+    ASSERT_TRUE(store->inspect(bound));
+    EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async) - before, copies) << size;
+  }
+}
+
 TEST_F(guarded_stores, a_stream_that_cannot_be_had_is_told_with_the_call) {
   machine->fail(driver::call::stream_create_with_priority, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto refused = guarded_store::create(shared, pool_id{}, {}, bound);
@@ -402,6 +442,37 @@ TEST_F(guarded_stores, the_limit_and_a_full_device_are_no_room) {
   EXPECT_EQ(store->grow(asks(gib), bound).value(), no_block) << "the device has less";
   EXPECT_EQ(shared.refused_at, 4 * mib);
   EXPECT_EQ(store->quarantined(), 0u);
+}
+
+TEST_F(guarded_stores, only_a_full_device_is_no_room) {
+  make({.quarantine = gib});
+  for (const auto call :
+       {driver::call::mem_create, driver::call::mem_map, driver::call::mem_set_access}) {
+    machine->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
+    const auto failed = store->grow(asks(512), bound);
+    ASSERT_FALSE(failed);
+    EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(shared.refused_at, std::numeric_limits<std::uint64_t>::max());
+    machine->fail(call, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(store->grow(asks(512), bound).value(), no_block);
+    EXPECT_EQ(shared.refused_at, 0u);
+    shared.refused_at = std::numeric_limits<std::uint64_t>::max();
+    EXPECT_EQ(gpu.memory_info().value().free, free_before);
+  }
+}
+
+TEST_F(guarded_stores, of_several_failures_at_the_end_the_first_is_told) {
+  make({.quarantine = gib});
+  static_cast<void>(grow(512));
+  static_cast<void>(grow(512));
+  for (const auto each : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_INVALID_VALUE})
+    machine->fail(driver::call::memcpy_dtoh_async, 1, each);  // one after the other
+  const std::uint64_t before = machine->calls(driver::call::memcpy_dtoh_async);
+  const auto failed = store->close(bound);
+  EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async) - before, 2u) << "each block's first";
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(blocks.in_use(), 0u);
 }
 
 TEST_F(guarded_stores, what_ends_live_is_checked_and_given_back) {

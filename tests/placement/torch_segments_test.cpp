@@ -19,7 +19,9 @@ namespace weir::placement {
 namespace {
 
 using ::testing::ElementsAre;
+using testing_support::gib;
 using testing_support::mib;
+using testing_support::tib;
 
 class kept_events final : public event_sink {
  public:
@@ -113,6 +115,21 @@ TEST_F(torch_segments_test, closing_tells_of_every_segment) {
   EXPECT_EQ(machine->used(device_id{0}), used);
 }
 
+TEST_F(torch_segments_test, what_was_not_closed_is_given_back_at_the_end) {
+  const bytes used = machine->used(device_id{0});
+  for (const bool expandable : {false, true}) {
+    SCOPED_TRACE(expandable);
+    auto segments = make({.expandable = expandable});
+    static_cast<void>(grows(*segments, 3 * unit));
+    static_cast<void>(grows(*segments, 20 * mib));
+    EXPECT_EQ(shared.reserved, 22 * mib);
+    segments.reset();
+    EXPECT_EQ(shared.reserved, 0u);
+    EXPECT_EQ(blocks.in_use(), 0u);
+    EXPECT_EQ(machine->used(device_id{0}), used);
+  }
+}
+
 /// A hole in the middle: what has memory is given back in two stretches.
 TEST_F(torch_segments_test, closing_tells_of_the_stretches_of_an_expandable_one) {
   const bytes used = machine->used(device_id{0});
@@ -139,6 +156,44 @@ TEST_F(torch_segments_test, closing_tells_of_the_stretches_of_an_expandable_one)
   EXPECT_EQ(machine->used(device_id{0}), used);
 }
 
+TEST_F(torch_segments_test, a_place_is_given_to_the_unit_where_all_of_it_is_free_for_the_stream) {
+  const auto segments = make({});
+  const block_index all = segments->grow(asks(12 * mib), bound).value();
+  const std::uint64_t base = blocks[all].address;
+  EXPECT_EQ(segments->fit_at(base + 12 * mib, asks(mib)).code(), errc::foreign_pointer);
+  EXPECT_EQ(segments->fit_at(base, asks(mib)).code(), errc::not_ready) << "it is live";
+  segments->free(all, {});
+  EXPECT_EQ(segments->fit_at(base + 4 * mib, asks(8 * mib + unit)).code(), errc::not_ready);
+  request of_another = asks(8 * mib);
+  of_another.stream = slot + 1;
+  EXPECT_EQ(segments->fit_at(base + 4 * mib, of_another).code(), errc::not_ready);
+  const block_index high = segments->fit_at(base + 4 * mib, asks(8 * mib)).value();
+  EXPECT_EQ(blocks[high].address, base + 4 * mib);
+  EXPECT_EQ(blocks[high].size(), 8 * mib) << "up to the segment's end";
+  const block_index low = segments->fit_at(base, asks(mib)).value();
+  EXPECT_EQ(blocks[low].address, base);
+  EXPECT_EQ(blocks[low].size(), mib);
+  EXPECT_EQ(segments->bound_to(slot), 3 * mib);
+  EXPECT_EQ(segments->check(), "");
+  EXPECT_EQ(make({.expandable = true})->fit_at(base, asks(mib)).code(), errc::not_supported);
+  EXPECT_TRUE(segments->close(bound));
+}
+
+TEST_F(torch_segments_test, an_expandable_one_gives_back_the_highest_pages_and_no_more_than_asked) {
+  const auto segments = make({.expandable = true});
+  const block_index all = segments->grow(asks(100 * mib), bound).value();
+  const std::uint64_t base = blocks[all].address;
+  segments->free(all, {});
+  EXPECT_EQ(segments->release(bytes{}, bound).value(), bytes{});
+  EXPECT_EQ(segments->release(bytes{1}, bound).value(), bytes{20 * mib}) << "a page";
+  EXPECT_EQ(segments->release(bytes{20 * mib}, bound).value(), bytes{20 * mib});
+  EXPECT_EQ(segments->release(bytes{20 * mib + 1}, bound).value(), bytes{40 * mib});
+  EXPECT_EQ(segments->reserved(), 20 * mib);
+  EXPECT_EQ(blocks[segments->fit(asks(20 * mib))].address, base) << "the lowest is left";
+  EXPECT_EQ(segments->check(), "");
+  EXPECT_TRUE(segments->close(bound));
+}
+
 /// Segments that are not split have no aligned places, whatever the size; a size that does not
 /// count in 32 bits is no room before that.
 TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
@@ -152,6 +207,62 @@ TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
   EXPECT_EQ(whole->grow({.units = most, .alignment = 1, .stream = slot}, bound).value(), no_block);
   EXPECT_EQ(whole->reserved(), 0u);
   EXPECT_EQ(shared.handles_created, 0u);
+}
+
+/// A source of addresses that nobody touches.
+class addresses_alone final : public segment_source {
+ public:
+  result<void*> allocate(bytes, const stream_ref&) override {
+    return reinterpret_cast<void*>(std::uint64_t{1} << 40);
+  }
+  result<void> deallocate(void*, bytes) override { return {}; }
+};
+
+/// What a block has beyond what was asked for is counted in 32 bits.
+TEST_F(torch_segments_test,
+       a_segment_that_is_not_split_serves_where_less_than_4_gib_is_left_of_it) {
+  const auto whole = make({.splits = false, .source = std::make_shared<addresses_alone>()});
+  const block_index all = whole->grow(asks(8 * gib), bound).value();
+  ASSERT_NE(all, no_block);
+  whole->free(all, {});
+  EXPECT_EQ(whole->fit(asks(4 * gib)), no_block);
+  const block_index room = whole->fit(asks(4 * gib + unit));
+  ASSERT_NE(room, no_block);
+  EXPECT_EQ(blocks[room].address, std::uint64_t{1} << 40);
+  EXPECT_EQ(blocks[room].size(), 8 * gib);
+  EXPECT_TRUE(whole->close(bound));
+}
+
+std::vector<std::size_t> reservations;
+
+TEST_F(torch_segments_test, an_expandable_one_has_as_many_addresses_as_count_in_units) {
+  sim::machine_options chosen;
+  chosen.devices = {sim::device_spec{.capacity = bytes{2 * tib}}};
+  const auto larger = sim::machine::create(chosen).value();
+  driver::table calls = larger->driver();
+  calls.mem_address_reserve = [](driver::CUdeviceptr*, std::size_t size, std::size_t,
+                                 driver::CUdeviceptr, unsigned long long) -> driver::CUresult {
+    reservations.push_back(size);
+    return driver::CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  const auto opened = runtime::open_table(calls, "notes reservations", larger).value();
+  const device home = opened->device(device_id{0}).value();
+  const context_scope entered{home};
+  order::stream_order streams{home};
+  const stream on = stream::create(home).value();
+  const stream_slot its_slot = streams.slot_of(on, entered).value();
+  placement_context context{.device = home, .blocks = blocks, .order = streams};
+  const auto segments =
+      make_torch_segments(context, pool_id{3}, {.expandable = true}, entered).value();
+  reservations.clear();
+  for (const std::uint64_t size : {std::uint64_t{unit}, 2 * mib}) {
+    const request wanted{static_cast<std::uint32_t>(size / unit), 1, its_slot};
+    const auto refused = segments->grow(wanted, entered);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.code(), errc::out_of_memory);
+  }
+  // The whole pages, of 2 MiB and of 20, in 2 TiB less a unit or two.
+  EXPECT_THAT(reservations, ElementsAre(2 * tib - 2 * mib, 2 * tib - 12 * mib));
 }
 
 /// A segment may need as many records, so that with one less no memory is taken.
