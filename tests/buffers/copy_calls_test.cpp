@@ -367,6 +367,33 @@ TEST_F(copy_calls, what_the_driver_refuses_of_a_batch_is_told_with_the_item_if_t
             errc::driver_error);
 }
 
+std::size_t refused_item = 0;
+
+TEST_F(copy_calls, a_driver_may_name_the_item_of_a_batch_that_it_refuses) {
+  driver::table calls = machine->driver();
+  calls.memcpy_batch_async = [](CUdeviceptr*, CUdeviceptr*, std::size_t*, std::size_t,
+                                CUmemcpyAttributes*, std::size_t*, std::size_t, std::size_t* failed,
+                                CUstream) {
+    *failed = refused_item;
+    return CUDA_ERROR_UNKNOWN;
+  };
+  const auto opened = runtime::open_table(calls, "names items", machine).value();
+  const auto there = stream::create(opened->device(device_id{0}).value()).value();
+  const std::array<copy_item, 3> items{
+      {{to, from, 0_B}, {to + 8, from + 8, 8_B}, {to + 16, from + 16, 12_B}}};
+  const auto detail_with = [&](std::size_t item) {
+    refused_item = item;
+    const auto outcome = copy_batch(items, there);
+    EXPECT_EQ(code_of(outcome), errc::driver_error);
+    return outcome ? "" : outcome.error().detail;
+  };
+  // The driver does not see the item that copies nothing.
+  EXPECT_EQ(detail_with(0), "item 1");
+  EXPECT_EQ(detail_with(1), "item 2");
+  EXPECT_EQ(detail_with(2), "") << "the number of items names none";
+  EXPECT_EQ(detail_with(3), "");
+}
+
 TEST_F(copy_calls, items_of_a_batch_may_touch_but_not_overlap) {
   const auto batch = [&](std::vector<copy_item> items) { return copy_batch(items, *on); };
   // Destinations at 0 to 8, 16 to 24 and 32 to 40, whatever their order.

@@ -55,7 +55,7 @@ TEST_P(host_memory, elements_of_pinned_buffers_are_those_of_an_array) {
   EXPECT_EQ(constant.end(), some.data() + 100);
 }
 
-TEST_P(host_memory, a_pinned_buffer_is_zeroed_whatever_it_held) {
+TEST_P(host_memory, a_pinned_buffer_is_zeroed_whatever_it_held_and_only_if_asked) {
   const auto on = make_stream();
   const auto pool = pinned();
   const auto write_and_close = [&] {
@@ -64,6 +64,11 @@ TEST_P(host_memory, a_pinned_buffer_is_zeroed_whatever_it_held) {
     return used.data();
   };
   const word* const before = write_and_close();
+  {
+    const auto plain = pinned_buffer<word>::create(pool, 1000, on).value();
+    ASSERT_EQ(plain.data(), before) << "the same memory";
+    EXPECT_THAT(plain.span(), Each(9U)) << "as it was left";
+  }
   {
     const auto zeros = pinned_buffer<word>::create(pool, 1000, on, contents::zeroed).value();
     ASSERT_EQ(zeros.data(), before) << "the same memory";

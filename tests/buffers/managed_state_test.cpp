@@ -3,11 +3,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "buffers/simulated_test.hpp"
+#include "support/sleeping_thread.hpp"
 #include "weir/buffer/host_memory.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 
@@ -100,10 +103,12 @@ TEST_F(managed_users, a_view_behind_an_event_forgets_who_was_recorded) {
   auto passing = make_stream();
   const auto on = make_stream();
   auto some = make(on);
+  auto apart = make(on);
   launch(some.record_stream(passing).value(), passing);
   auto first = event::create(gpu()).value();
   WEIR_DONE(first.record(passing));
   WEIR_DONE(on.wait(first));
+  launch(apart.record_stream(passing).value(), passing);  // nothing to do with `some` either
   WEIR_DONE(passing.close());
   launch(some.record_stream(on).value(), on);
   auto behind = event::create(gpu()).value();
@@ -112,6 +117,7 @@ TEST_F(managed_users, a_view_behind_an_event_forgets_who_was_recorded) {
   launch(elsewhere.record_stream(on).value(), on);  // nothing to do with `some`
   EXPECT_THAT(some.view(behind).value().span(), Each(2U));
   EXPECT_FALSE(on.is_complete().value()) << "only as far as the event";
+  EXPECT_EQ(code_of(apart.try_view()), errc::not_ready) << "the closed stream has work left";
   EXPECT_TRUE(some.try_view()) << "nobody is asked again";
 }
 
@@ -224,6 +230,33 @@ TEST_F(managed_users, closing_waits_and_returns_what_went_wrong) {
   machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code_of(some.close()), errc::driver_error);
   EXPECT_FALSE(some);
+}
+
+TEST_F(managed_users, a_stream_that_closes_meanwhile_waits_for_the_free) {
+  auto closing = make_stream();
+  const auto busy = make_stream();
+  auto some = make(busy);
+  ASSERT_TRUE(some.record_stream(closing));
+  machine->hold(busy.handle());
+  launch(some.record_stream(busy).value(), busy);
+  const auto waits = machine->calls(call::stream_synchronize);
+  std::thread freeing{[&] { WEIR_DONE(some.close()); }};
+  while (machine->calls(call::stream_synchronize) == waits) std::this_thread::yield();
+
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> is_closed{false};
+  std::thread other{[&] {
+    number = ::gettid();
+    WEIR_DONE(closing.close());
+    is_closed = true;
+  }};
+  while (!is_closed && (number == 0 || !is_asleep(number))) std::this_thread::yield();
+  EXPECT_FALSE(is_closed) << "the free knows it as a user";
+  machine->release(busy.handle());
+  freeing.join();
+  other.join();
+  EXPECT_TRUE(is_closed);
+  EXPECT_EQ(machine->calls(call::mem_free), 1U);
 }
 
 TEST_F(managed_users, what_a_destructor_cannot_free_is_reported) {
@@ -388,6 +421,7 @@ class other_drivers : public managed_users {
   inline static driver::table real{};
   inline static std::size_t asked_for = 0;
   inline static std::vector<std::pair<int, int>> places;  // type and number
+  inline static std::vector<unsigned> attachments;
 };
 
 TEST_F(other_drivers, zeros_are_zeros_whatever_the_memory_held) {
@@ -400,6 +434,8 @@ TEST_F(other_drivers, zeros_are_zeros_whatever_the_memory_held) {
   const auto on = make_stream();
   for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
     auto some = unified_buffer<word>::zeroed(managed_words, on, mode).value();
+    EXPECT_THAT(some.unsafe_span(), Each(mode == attachment::host ? 0U : 0xeeeeeeeeU))
+        << "the host writes what is its own, the stream all else in its turn";
     EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
     WEIR_DONE(some.resize(2 * managed_words, on));
     EXPECT_THAT(some.view().value().span(), Each(0U)) << to_string(mode);
@@ -444,6 +480,22 @@ TEST_F(other_drivers, memory_is_aligned_where_the_drivers_is_not) {
     EXPECT_EQ(some.size(), 3U);
   }
   EXPECT_EQ(machine->calls(call::mem_free), 4U);
+}
+
+TEST_F(other_drivers, each_attachment_has_its_flag) {
+  calls.stream_attach_mem_async = [](CUstream stream, CUdeviceptr address, std::size_t size,
+                                     unsigned flags) {
+    attachments.push_back(flags);
+    return real.stream_attach_mem_async(stream, address, size, flags);
+  };
+  reopen();
+  attachments.clear();
+  const auto on = make_stream();
+  auto some = make(on);
+  for (const attachment mode : {attachment::host, attachment::single, attachment::global})
+    WEIR_DONE(some.attach(mode, on));
+  EXPECT_THAT(attachments,
+              ElementsAre(CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CU_MEM_ATTACH_GLOBAL));
 }
 
 TEST_F(other_drivers, nodes_of_the_host_have_numbers) {

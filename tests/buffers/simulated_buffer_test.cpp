@@ -482,8 +482,10 @@ TEST_F(simulated_buffers, a_registration_that_fails_is_told) {
   EXPECT_EQ(CUDA_SUCCESS, machine->driver().mem_host_unregister(values.data()));
   machine->fail(call::mem_host_register, 1, CUDA_ERROR_OUT_OF_MEMORY);
   const auto refused = registered_memory::create(gpu(), raw);
-  ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_EQ(refused.error().requested, 4096_B);
+  EXPECT_EQ(refused.error(), (error{.code = errc::out_of_memory,
+                                    .native = CUDA_ERROR_OUT_OF_MEMORY,
+                                    .call = "cuMemHostRegister",
+                                    .requested = 4096_B}));
   {
     const auto passing = registered_memory::create(gpu(), raw).value();
     machine->fail(call::mem_host_unregister, 1, CUDA_ERROR_UNKNOWN);

@@ -197,8 +197,15 @@ TEST_P(unified_buffers, a_view_keeps_the_memory_alive) {
   view[0] = 5;
   EXPECT_FALSE(some);
   EXPECT_EQ(code_of(some.view()), errc::moved_from);
+  EXPECT_EQ(code_of(some.view(event::create(gpu()).value())), errc::moved_from);
+  EXPECT_EQ(code_of(some.try_view()), errc::moved_from);
+  EXPECT_EQ(code_of(std::as_const(some).view()), errc::moved_from);
+  EXPECT_EQ(code_of(std::as_const(some).try_view()), errc::moved_from);
   EXPECT_EQ(code_of(some.record_stream(on)), errc::moved_from);
   EXPECT_EQ(code_of(some.prefetch(gpu(), on)), errc::moved_from);
+  EXPECT_EQ(code_of(some.advise_read_mostly()), errc::moved_from);
+  EXPECT_EQ(code_of(some.advise_preferred(std::nullopt)), errc::moved_from);
+  EXPECT_EQ(code_of(some.advise_accessed_by(gpu())), errc::moved_from);
   EXPECT_EQ(code_of(some.attach(attachment::host, on)), errc::moved_from);
   EXPECT_EQ(code_of(some.info()), errc::moved_from);
   EXPECT_EQ(code_of(some.resize(1, on)), errc::moved_from);

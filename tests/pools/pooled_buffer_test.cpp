@@ -202,6 +202,7 @@ TEST_F(pooled_buffer_test, is_zeroed_only_if_asked) {
     address = plain.data();
     std::fill_n(plain.data(), 64, 1);
   }
+  static_cast<void>(pooled_memory::create(pool, 4_KiB, stream).value());
   EXPECT_EQ(machine->calls(call::memset_d8_async), 0u);
   machine->run_until_idle();
   const auto zeros = pooled_buffer<int>::create(pool, 64, stream, contents::zeroed).value();

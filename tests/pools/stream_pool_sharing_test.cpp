@@ -52,6 +52,7 @@ WEIR_CHILD(import_stream_pool) {
   WEIR_CHILD_EXPECT(true, not_supported(pool.set_threshold(shared_size)));
   WEIR_CHILD_EXPECT(true, not_supported(pool.trim()));
   WEIR_CHILD_EXPECT(true, not_supported(pool.export_descriptor()));
+  WEIR_CHILD_EXPECT(true, not_supported(pool.export_pointer(&message)));  // whosever it is
 
   auto bad = message.pointer;
   bad.data.fill(std::byte{0x5a});
@@ -138,7 +139,9 @@ TEST_P(stream_pool_sharing_test, descriptors_of_other_things_are_refused) {
   EXPECT_EQ(code_of(stream_pool::import_descriptor(gpu(), -1)), errc::invalid_argument);
   const descriptor other{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
   ASSERT_TRUE(other);
-  EXPECT_EQ(code_of(stream_pool::import_descriptor(gpu(), other.get())), errc::invalid_handle);
+  const auto refused = stream_pool::import_descriptor(gpu(), other.get());
+  ASSERT_EQ(code_of(refused), errc::invalid_handle);
+  EXPECT_EQ(refused.error().call, "cuMemPoolImportFromShareableHandle");
 }
 
 }  // namespace

@@ -143,6 +143,7 @@ TEST_F(fallback_test, promises_only_what_both_keep) {
   const ledger_resource managed{gpu, memory_kind::managed};
   EXPECT_EQ(fallback_resource::create(managed, managed).value().kind(), memory_kind::managed);
   EXPECT_EQ(fallback_resource::create(ledger, managed).value().kind(), memory_kind::device);
+  EXPECT_EQ(fallback_resource::create(managed, ledger).value().kind(), memory_kind::device);
   EXPECT_EQ(code_of(fallback_resource::create(ledger, ledger_resource(other_gpu))),
             errc::invalid_argument);
 }

@@ -196,6 +196,25 @@ TEST_F(logging_test, half_a_row_is_ended_before_the_next) {
   EXPECT_EQ(logged.lost_rows(), 2U);
 }
 
+TEST_F(logging_test, a_row_of_which_nothing_was_written_leaves_nothing_to_end) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("weir_missing_row_log_" + std::to_string(::getpid()) + ".csv");
+  auto logged = logging_resource::create(ledger, path.string()).value();
+  void* p = nullptr;
+  {
+    const file_size_limit full{std::filesystem::file_size(path)};
+    p = logged.try_allocate(1_KiB, stream).value();
+  }
+  EXPECT_EQ(logged.lost_rows(), 1U);
+  EXPECT_TRUE(logged.try_deallocate(p, 1_KiB, stream));
+  std::ifstream file{path};
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  std::filesystem::remove(path);
+  ASSERT_EQ(lines.size(), 2U) << "the header and the free";
+  EXPECT_THAT(lines[1], ::testing::HasSubstr(",free," + text_of(p) + ",1024,"));
+}
+
 TEST_F(logging_test, what_an_earlier_call_said_is_not_an_interruption) {
   const auto path = std::filesystem::temp_directory_path() /
                     ("weir_errno_log_" + std::to_string(::getpid()) + ".csv");
