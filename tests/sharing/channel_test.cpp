@@ -1,16 +1,23 @@
 // The socket under a link: whole messages, descriptors, deadlines, and ends that go away.
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <thread>
 
@@ -343,6 +350,46 @@ TEST(channels, say_so_where_the_process_has_no_descriptor_left) {
   EXPECT_EQ(listened, "system: socket: Too many open files");
   EXPECT_EQ(accepted, "system: accept: Too many open files");
   EXPECT_EQ(code_of(listener.accept(1s)), std::nullopt) << "who waited is still there";
+}
+
+/// From now on the process may set no option of any socket; false where the system has no filters.
+bool forbid_socket_options() {
+  std::array<sock_filter, 4> filter{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog program{filter.size(), filter.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(channels, are_not_made_where_nobody_would_say_who_writes) {
+  const std::string path = path_of("nameless");
+  const std::string other_path = path_of("as_nameless");
+  const auto listener = share_listener::listen(path).value();
+  const auto waiting = share_channel::connect(path, 1s).value();
+  constexpr int no_filters = 100;
+  const pid_t child = ::fork();  // what it may not do it may never do again
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) ::_exit(1);
+    if (!forbid_socket_options()) ::_exit(no_filters);
+    const std::string refused = "system: setsockopt: Operation not permitted";
+    if (reason_of(share_channel::pair()) != refused) ::_exit(2);
+    if (reason_of(share_channel::adopt(descriptor{ends[0]})) != refused) ::_exit(3);
+    if (reason_of(share_channel::connect(path, 1s)) != refused) ::_exit(4);
+    if (reason_of(share_listener::listen(other_path)) != refused) ::_exit(5);
+    if (reason_of(listener.accept(1s)) != refused) ::_exit(6);
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == no_filters) GTEST_SKIP() << "the system has no filters of calls";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(channels, are_not_permitted_where_the_user_may_not_go) {

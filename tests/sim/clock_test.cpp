@@ -80,6 +80,7 @@ TEST(ActorRegistry, ReusesANumberOnlyOnceTheHostKnowsAll) {
   const actor_clock heir = actors.join(host.now());
   EXPECT_EQ(heir.now().at.actor, gone.now().at.actor);
   EXPECT_EQ(heir.now().at.tick, gone.now().at.tick) << "the heir's deeds come after";
+  EXPECT_NE(actors.join(host.now()).now().at.actor, gone.now().at.actor) << "one heir each";
 }
 
 }  // namespace

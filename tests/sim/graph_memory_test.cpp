@@ -209,6 +209,24 @@ TEST_F(graph_memory_test, memory_freed_in_the_graph_is_gone_outside) {
   EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
 }
 
+TEST_F(graph_memory_test, memory_freed_by_the_host_is_gone_and_its_neighbour_is_not) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr kept = alloc_node(graph, 4096);
+  const CUdeviceptr freed = alloc_node(graph, 4096);
+  launch(executable(graph), s);
+  wait_for(s);
+  int is_managed = 9;
+  EXPECT_EQ(cuda.pointer_get_attribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, freed),
+            CUDA_SUCCESS);
+  EXPECT_EQ(is_managed, 0);
+  EXPECT_EQ(cuda.mem_free(freed), CUDA_SUCCESS);
+  work(s, {writes(kept, 4096)});
+  EXPECT_THAT(hazards(), IsEmpty());
+  work(s, {reads(freed, 16)});
+  EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
+}
+
 TEST_F(graph_memory_test, a_branch_that_does_not_wait_for_the_allocation_races_with_it) {
   const CUstream a = stream();
   const CUstream b = stream();

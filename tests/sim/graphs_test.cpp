@@ -371,6 +371,23 @@ INSTANTIATE_TEST_SUITE_P(, graph_hazards, ::testing::Bool(), [](const auto& p) {
   return p.param ? std::string{"ordered"} : std::string{"unordered"};
 });
 
+TEST_F(graphs_test, branches_race_also_where_they_are_long) {
+  const CUstream a = stream();
+  const CUstream b = stream();
+  const CUdeviceptr p = memory(4096);
+  begin(a);
+  work(a);
+  order(b, a);
+  work(a);
+  work(b);
+  work(a, {writes(p, 1024)});
+  work(b, {writes(p, 1024)});
+  order(a, b);
+  launch(executable(end(a)), a);
+  wait_for(a);
+  EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::race));
+}
+
 TEST_F(graphs_test, a_diamond_of_many_branches_has_no_false_alarms) {
   const CUstream s = stream();
   std::vector<CUstream> branches;

@@ -192,6 +192,34 @@ TEST(Progress, ShorterTimedWorkIsCompleteBeforeLongerWorkThatWasQueuedFirst) {
   EXPECT_EQ(b.cuda.stream_query(slow), CUDA_SUCCESS);
 }
 
+TEST(Progress, TimedWorkBeginsNoEarlierThanItIsQueued) {
+  machine_options wanted = with(progress::timed);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  const CUstream s = b.stream();
+  b.machine->advance(5ms);
+  ASSERT_TRUE(b.machine->launch(s, "work", {}, {}, 1ms));
+  b.machine->advance(999'999ns);
+  EXPECT_EQ(b.cuda.stream_query(s), CUDA_ERROR_NOT_READY);
+  b.machine->advance(1ns);
+  EXPECT_EQ(b.cuda.stream_query(s), CUDA_SUCCESS);
+}
+
+TEST(Progress, OfTimedWorkThatEndsTogetherTheFirstQueuedComesFirst) {
+  machine_options wanted = with(progress::timed);
+  wanted.costs = cost_table::free();
+  bench b{wanted};
+  std::string order;
+  const CUstream first = b.stream();
+  const CUstream second = b.stream();
+  ASSERT_TRUE(b.machine->launch(
+      first, "work", {}, [&] { order += '1'; }, 1ms));
+  ASSERT_TRUE(b.machine->launch(
+      second, "work", {}, [&] { order += '2'; }, 1ms));
+  b.machine->advance(1ms);
+  EXPECT_EQ(order, "12");
+}
+
 TEST(Progress, TimedWorkGoesOnOnceWhatHeldItUpIsGone) {
   machine_options wanted = with(progress::timed, 1ms);
   wanted.costs = cost_table::free();
@@ -398,6 +426,41 @@ TEST(Waiting, AContextIsRecordedWithoutTheStreamsOfOtherDevices) {
   ASSERT_EQ(b.cuda.ctx_record_event(other, elsewhere), CUDA_SUCCESS);
   EXPECT_EQ(b.cuda.event_query(mark), CUDA_SUCCESS);
   EXPECT_EQ(b.cuda.event_query(elsewhere), CUDA_ERROR_NOT_READY);
+}
+
+TEST(Waiting, AContextIsRecordedInEventsOfItsOwn) {
+  bench b{two_devices(progress::manual)};
+  CUcontext other = nullptr;
+  ASSERT_EQ(b.cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  ASSERT_TRUE(b.machine->launch(b.stream(), "work", {}));
+  const CUevent mark = b.event();
+  EXPECT_EQ(b.cuda.ctx_record_event(other, mark), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_SUCCESS) << "nothing was recorded";
+  EXPECT_EQ(b.cuda.ctx_record_event(b.context, mark), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_ERROR_NOT_READY);
+}
+
+TEST(Waiting, EventsGoWithTheirContext) {
+  bench b{two_devices(progress::manual)};
+  CUcontext other = nullptr;
+  ASSERT_EQ(b.cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUevent gone = b.event();
+  ASSERT_EQ(b.cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const CUevent kept = b.event();
+  ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.event_query(gone), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(b.cuda.event_destroy(gone), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(b.cuda.event_query(kept), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.event_destroy(kept), CUDA_SUCCESS);
+}
+
+TEST(Waiting, AResetWaitsForTheWorkOfItsDevice) {
+  bench b{with(progress::manual)};
+  bool done = false;
+  ASSERT_TRUE(b.machine->launch(b.stream(), "work", {}, [&] { done = true; }));
+  EXPECT_FALSE(done);
+  ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_TRUE(done);
 }
 
 TEST(DeviceSpec, IsAnH200UnlessToldOtherwise) {

@@ -465,6 +465,15 @@ TEST_F(peer_memory, says_what_is_wrong) {
   EXPECT_EQ(cuda.ctx_disable_peer_access(other), CUDA_SUCCESS);
 }
 
+TEST_F(peer_memory, is_enabled_until_the_context_ends) {
+  ASSERT_EQ(cuda.ctx_enable_peer_access(other, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.ctx_disable_peer_access(other), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  EXPECT_EQ(cuda.ctx_enable_peer_access(other, 0), CUDA_SUCCESS);
+}
+
 TEST_F(peer_memory, is_told_in_advance) {
   int can = 7;
   EXPECT_EQ(cuda.device_can_access_peer(&can, 0, 1), CUDA_SUCCESS);
@@ -515,6 +524,17 @@ TEST_F(pointers, to_host_memory) {
   EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address), 100U);
   EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address), 0);
   EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, address), 0);
+}
+
+TEST_F(pointers, to_registered_memory_tell_the_host_pages_it_lies_in) {
+  alignas(4096) static std::array<std::byte, 3 * 4096> buffer{};
+  std::byte* const own = buffer.data() + 100;
+  ASSERT_EQ(cuda.mem_host_register(own, 5000, 0), CUDA_SUCCESS);
+  const auto first_page = reinterpret_cast<std::uintptr_t>(buffer.data());
+  const auto address = reinterpret_cast<std::uintptr_t>(own);
+  EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address), first_page);
+  EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address), 8192U);
+  EXPECT_EQ(cuda.mem_host_unregister(own), CUDA_SUCCESS);
 }
 
 TEST_F(pointers, to_managed_memory) {

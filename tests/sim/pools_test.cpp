@@ -448,6 +448,7 @@ TEST_F(pools, bad_frees_are_told_apart) {
   CUmemoryPool of = keeping();
   const CUdeviceptr made = take(of, 4096, a);
   EXPECT_EQ(cuda.mem_free_async(0, a), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free_async(made + 1, a), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_free_async(made + 512, a), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_free_async(made + 4096, a), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_free_async(made + 64 * page, a), CUDA_ERROR_INVALID_VALUE);

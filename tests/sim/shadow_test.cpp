@@ -35,6 +35,28 @@ TEST_F(shadow_test, UnorderedWritesOfTheSameByteRace) {
   EXPECT_EQ(log.all()[0].shared.size, 1U);
 }
 
+TEST(Hazard, IsARaceUnlessToldOtherwise) { EXPECT_EQ(hazard{}.kind, hazard_kind::race); }
+
+TEST(Remedy, OfARaceSaysWhoMustWaitForWhom) {
+  const auto remedy = [](stream_id first, stream_id second) {
+    return hazard{.kind = hazard_kind::race,
+                  .first = {.label = "one", .stream = first},
+                  .second = {.label = "two", .stream = second}}
+        .remedy();
+  };
+  const stream_id host{0};
+  EXPECT_EQ(remedy(stream_id{1}, host),
+            "let the host wait for stream 1, or for an event behind the first");
+  EXPECT_EQ(remedy(host, stream_id{1}),
+            "let stream 1 wait for what the host did, or do it before it is queued");
+  EXPECT_EQ(remedy(stream_id{1}, stream_id{2}),
+            "record an event on stream 1 behind the first, and let stream 2 wait for it before the "
+            "second");
+  EXPECT_EQ(remedy(stream_id{2}, stream_id{1}),
+            "record an event on stream 2 behind the first, and let stream 1 wait for it before the "
+            "second");
+}
+
 TEST_F(shadow_test, TenThousandHazardsAreKeptAndAllAreHeardOf) {
   std::size_t heard = 0;
   log.listen([&](const hazard&) { ++heard; });

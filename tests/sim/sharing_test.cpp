@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 
 #include "memory_fixture.hpp"
@@ -209,6 +211,11 @@ TEST(shared_memory, outlives_the_exporters_free) {
       });
 }
 
+std::ptrdiff_t open_descriptors() {
+  using std::filesystem::directory_iterator;
+  return std::distance(directory_iterator{"/proc/self/fd"}, directory_iterator{});
+}
+
 TEST(shared_memory, hostile_handles_are_refused) {
   in_two_processes(
       [](line& other) {
@@ -226,14 +233,17 @@ TEST(shared_memory, hostile_handles_are_refused) {
         EXPECT_EQ(here.open(&address, bad), CUDA_ERROR_INVALID_VALUE);
         std::memset(&bad, 0x5a, sizeof(bad));
         EXPECT_EQ(here.open(&address, bad), CUDA_ERROR_INVALID_VALUE);
+        const std::ptrdiff_t before = open_descriptors();
         // Each byte of a good one, bent: refused, or it did not matter; never anything worse.
         for (std::size_t i = 0; i < sizeof(good); ++i) {
           for (const int bend : {0x01, 0x80, 0xff}) {
             bad = good;
             bad.reserved[i] = static_cast<char>(bad.reserved[i] ^ bend);
-            if (here.open(&address, bad) != CUDA_SUCCESS) continue;
-            EXPECT_TRUE(readable(address));
-            EXPECT_EQ(here.cuda.ipc_close_mem_handle(address), CUDA_SUCCESS);
+            if (here.open(&address, bad) == CUDA_SUCCESS) {
+              EXPECT_TRUE(readable(address));
+              EXPECT_EQ(here.cuda.ipc_close_mem_handle(address), CUDA_SUCCESS);
+            }
+            EXPECT_EQ(open_descriptors(), before) << "byte " << i << ", bend " << bend;
           }
         }
         EXPECT_EQ(here.open(&address, good), CUDA_SUCCESS);
@@ -368,6 +378,26 @@ TEST(shared_events, streams_wait_for_them) {
         other.say(here.cuda.stream_query(stream));
         other.say(here.cuda.stream_synchronize(stream));
       });
+}
+
+TEST(shared_events, stay_complete_when_an_earlier_record_is_late) {
+  side here;
+  CUstream late = nullptr;
+  CUstream early = nullptr;
+  CUevent event = nullptr;
+  ASSERT_EQ(here.cuda.stream_create(&late, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(here.cuda.stream_create(&early, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+            CUDA_SUCCESS);
+  here.machine->hold(late);
+  ASSERT_EQ(here.cuda.event_record(event, late), CUDA_SUCCESS);
+  ASSERT_EQ(here.cuda.event_record(event, early), CUDA_SUCCESS);
+  EXPECT_EQ(here.cuda.event_query(event), CUDA_ERROR_NOT_READY);
+  ASSERT_EQ(here.cuda.stream_synchronize(early), CUDA_SUCCESS);
+  EXPECT_EQ(here.cuda.event_query(event), CUDA_SUCCESS);
+  here.machine->release(late);
+  ASSERT_EQ(here.cuda.stream_synchronize(late), CUDA_SUCCESS);
+  EXPECT_EQ(here.cuda.event_query(event), CUDA_SUCCESS);
 }
 
 TEST(shared_events, wrong_ones_are_refused) {

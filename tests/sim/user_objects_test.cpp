@@ -50,6 +50,8 @@ TEST_F(user_objects_test, a_graph_keeps_what_it_retains) {
   const CUuserObject it = object();
   const CUgraph graph = empty_graph();
   EXPECT_EQ(cuda.graph_retain_user_object(graph, it, 2, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.graph_release_user_object(graph, it, 3), CUDA_ERROR_INVALID_VALUE)
+      << "one is not the graph's";
   EXPECT_EQ(cuda.user_object_release(it, 1), CUDA_SUCCESS);
   EXPECT_EQ(cuda.graph_release_user_object(graph, it, 1), CUDA_SUCCESS);
   EXPECT_EQ(destroyed, 0);

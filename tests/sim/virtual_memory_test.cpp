@@ -243,6 +243,21 @@ TEST_F(unbacked_memory, is_counted_but_not_there) {
   EXPECT_EQ(run(stream(), {writes(again, 16)}), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST(UnbackedMemory, needs_addresses_though_there_is_room) {
+  constexpr std::size_t more_than_addresses = std::size_t{1} << 60;
+  sim::machine_options options = small_machine(2 * more_than_addresses);
+  options.back_memory = false;
+  const auto machine = sim::machine::create(options).value();
+  const table& cuda = machine->driver();
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  CUdeviceptr made = 0;
+  EXPECT_EQ(cuda.mem_alloc(&made, more_than_addresses), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(machine->used(device_id{0}), bytes{0});
+}
+
 TEST_F(unbacked_memory, is_there_where_the_host_or_others_may_look) {
   CUmemAllocationProp wanted = properties();
   wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
@@ -335,6 +350,7 @@ TEST_F(virtual_memory, access_is_set_on_whole_mappings_without_a_gap) {
   EXPECT_EQ(grant(range, 3 * unit), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(grant(range + 2 * unit, unit), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(grant(range, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(grant(plain(unit), unit), CUDA_ERROR_INVALID_VALUE) << "no mapping, though all of it";
   EXPECT_EQ(grant(range, 2 * unit, static_cast<CUmemAccess_flags>(2)), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(grant(range, 2 * unit, CU_MEM_ACCESS_FLAGS_PROT_READ, 2), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_set_access(range, 2 * unit, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
