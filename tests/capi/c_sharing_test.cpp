@@ -232,6 +232,18 @@ TEST_F(c_descriptors, are_unmapped_when_the_device_is_done_and_no_capture_forbid
   EXPECT_OK(weir_allocator_free(memory, copy));
 }
 
+// A device that cannot be waited for does no more work.
+TEST_F(c_descriptors, are_unmapped_when_the_device_cannot_be_waited_for) {
+  weir_imported* imported = nullptr;
+  ASSERT_OK(weir_import_pieces(runtime, 0, pieces, count, offset, mib, weir_read, &imported));
+  const std::uint64_t unmapped = calls(driver::call::mem_unmap);
+  machine->fail(driver::call::ctx_synchronize, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_NE(weir_imported_close(imported), weir_ok);
+  EXPECT_EQ(weir_last_error_native(), driver::CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(calls(driver::call::mem_unmap), unmapped + count);
+  EXPECT_EQ(said(weir_imported_close(imported)), "closed: the imported was closed");
+}
+
 TEST_F(c_descriptors, are_mapped_on_the_device_that_was_named) {
   weir_allocator* far = nullptr;
   void* p = nullptr;

@@ -66,6 +66,7 @@ TEST_F(c_suspend, a_tag_goes_to_the_driver_and_comes_back) {
   void* const block = filled(weights, 4 * mib, 3);
   const weir_suspend_outcome gone = suspend(weights, nullptr);
   EXPECT_EQ(gone.struct_size, sizeof(gone));
+  EXPECT_EQ(gone.reserved_0, 0u);
   EXPECT_EQ(gone.released, 4 * mib);
   EXPECT_EQ(gone.saved, 4 * mib);
   EXPECT_EQ(gone.not_suspended, 0u);
@@ -74,12 +75,14 @@ TEST_F(c_suspend, a_tag_goes_to_the_driver_and_comes_back) {
   EXPECT_FALSE(is_suspended(cache)) << "it was not declared";
   EXPECT_EQ(stats().reserved.current, 0u);
   EXPECT_EQ(stats().allocated.current, 4 * mib);
+  EXPECT_EQ(suspend_stats().reserved_0, 0u);
   EXPECT_EQ(suspend_stats().suspended, 4 * mib);
   EXPECT_EQ(suspend_stats().backup.current, 32 * mib) << "in whole segments";
   EXPECT_EQ(suspend_stats().backup.peak, 32 * mib);
 
   const weir_resume_outcome here = resume(weights);
   EXPECT_EQ(here.struct_size, sizeof(here));
+  EXPECT_EQ(here.reserved_0, 0u);
   EXPECT_EQ(here.reserved, 4 * mib);
   EXPECT_EQ(here.restored, 4 * mib);
   EXPECT_FALSE(is_suspended(weights));

@@ -15,6 +15,7 @@
 
 #include "c_tests.h"
 #include "capi/objects.hpp"
+#include "heap/asymmetric_barrier.hpp"
 #include "weir.h"
 
 namespace weir {
@@ -280,6 +281,20 @@ TEST_F(c_handles, are_closed_in_a_forked_child_whoever_read_them) {
   EXPECT_EQ(status, 0);
   stage = 2;
   reads.join();
+}
+
+/// The choice is made once in a process, so one of its own makes it.
+class c_handles_without_membarrier : public ::testing::Test {
+ protected:
+  c_handles_without_membarrier() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  [[noreturn]] static void ask_for_a_mark() {
+    heap::asymmetric_barrier::refuse_membarrier();
+    ::_exit(capi::read_section::reader() == nullptr ? 0 : 1);
+  }
+};
+
+TEST_F(c_handles_without_membarrier, are_never_read_without_the_lock) {
+  EXPECT_EXIT(ask_for_a_mark(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(c_handles, are_numbers_with_a_kind_a_place_and_a_generation) {

@@ -472,6 +472,38 @@ TEST(torch_snapshot, is_not_led_on_an_endless_walk) {
   EXPECT_THAT(read.error().detail, HasSubstr("too often"));
 }
 
+/// So many blocks, which are the annotations, too, and an entry with a stack of one frame.
+std::string snapshot_with_blocks_as_annotations(int count) {
+  const std::string shared{"h\0", 2};
+  std::string bytes{"\x80\x04]\x94("};
+  for (int i = 0; i < count; ++i) bytes += "}";
+  bytes += "e0";  // they stay in the memo
+  bytes +=
+      "}(\x8c\x08"
+      "segments](}(\x8c\x06"
+      "blocks" +
+      shared +
+      "ue\x8c\x0d"
+      "device_traces](](}(\x8c\x06"
+      "action\x8c\x05"
+      "alloc\x8c\x06"
+      "frames](}euee\x8c\x14"
+      "external_annotations" +
+      shared + "u.";
+  return bytes;
+}
+
+TEST(torch_snapshot, does_not_walk_on_behind_annotations_that_were_too_many) {
+  const auto read = formats::read_torch_snapshot(snapshot_with_blocks_as_annotations(10), "x");
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->stacks.size(), 1u);
+  EXPECT_EQ(read->texts.size(), 10u);
+  const auto refused = formats::read_torch_snapshot(snapshot_with_blocks_as_annotations(1000), "x");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().detail,
+            "not a PyTorch snapshot: its parts refer to each other too often");
+}
+
 /// A stack of a thousand frames, named by two thousand entries, as Python writes what is shared.
 TEST(torch_snapshot, walks_once_through_a_stack_that_is_shared) {
   std::string bytes{"\x80\x04]\x94("};

@@ -5,6 +5,7 @@
 
 #include "replay/traces.hpp"
 #include "support/sizes.hpp"
+#include "weir/sim/machine.hpp"
 
 namespace weir::replay {
 namespace {
@@ -79,10 +80,10 @@ TEST(fits, say_of_each_card_whether_the_trace_runs_on_it) {
 }
 
 TEST(fits, are_not_above_the_most_memory_that_is_considered) {
-  EXPECT_EQ(bytes{50 * mib},
-            find_fit(three_blocks(), {.policy = policy::balanced, .capacity = bytes{50 * mib}})
-                .value()
-                .capacity);
+  const fit exact =
+      find_fit(three_blocks(), {.policy = policy::balanced, .capacity = bytes{50 * mib}}).value();
+  EXPECT_EQ(bytes{50 * mib}, exact.capacity);
+  EXPECT_EQ(1u, exact.plays);  // what is taken is all there is, and less cannot do
   // A most that is no multiple of the step is tried as it is.
   const bytes odd{51 * mib};
   const auto odd_fit = find_fit(make_script(recording_of({allocate(0, 1, 51 * mib - 512)})),
@@ -94,6 +95,16 @@ TEST(fits, are_not_above_the_most_memory_that_is_considered) {
   EXPECT_EQ(errc::out_of_memory, refused.code());
   EXPECT_EQ(bytes{50 * mib}, refused.error().requested);
   EXPECT_EQ("the trace does not run with 48 MiB", refused.error().detail);
+}
+
+TEST(fits, are_found_on_a_whole_card_less_its_context_unless_less_is_considered) {
+  const sim::device_spec card;
+  const auto refused =
+      find_fit(make_script(recording_of({allocate(0, 1, card.capacity.count())})), {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(errc::out_of_memory, refused.code());
+  EXPECT_EQ("the trace does not run with " + to_string(card.capacity - bytes{context_size}),
+            refused.error().detail);
 }
 
 TEST(fits, of_nothing_are_refused) {

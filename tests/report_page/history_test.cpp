@@ -701,7 +701,8 @@ class kept_few : public testing::Test {
   }
   void block(std::uint64_t size, std::uint32_t start, std::uint32_t end) {
     block_lifetime added;
-    added.size = added.rounded = size;
+    added.size = size;
+    added.rounded = (size + 511) / 512 * 512;
     added.start = start;
     added.end = end;
     history.blocks.push_back(added);

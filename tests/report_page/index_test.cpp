@@ -574,6 +574,16 @@ TEST_F(long_recording, leaves_out_what_does_not_fit_in_steps) {
   }
 }
 
+TEST(report_store, has_fewer_bins_where_there_are_no_blocks_to_leave_out) {
+  recording_writer writer;
+  writer.allocate(mib, 1000);
+  while (writer.out.events.size() < 5000) writer.add(trace_kind::record_stream).address = mib;
+  EXPECT_EQ(page_index{make_page({writer.out, ""})}.layout,
+            "shift 0, bins 5000, levels 2, level shift 2, tile 512");
+  EXPECT_EQ(page_index{make_page({writer.out, ""}, {.bytes = 1})}.layout,
+            "shift 2, bins 1250, levels 1, level shift 2, tile 512");
+}
+
 TEST_F(long_recording, shows_the_peak_and_every_failure_exactly) {
   for (const std::uint32_t event : {5000U, 11'000U}) {
     trace_event& failed = writer.out.events[event];

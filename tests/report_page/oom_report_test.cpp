@@ -116,7 +116,9 @@ TEST_F(oom_report_test, the_limit_is_the_last_one_of_all_memory_and_no_tags) {
   add(trace_kind::out_of_memory, 20 * mib);      // as much as it allows
   add(trace_kind::out_of_memory, 20 * mib + 1);  // and more
   add(trace_kind::out_of_memory, 2 * mib).tag = 1;
-  add(trace_kind::out_of_memory, 3 * mib).tag = 1;
+  trace_event& of_a_pool = add(trace_kind::out_of_memory, 3 * mib);
+  of_a_pool.tag = 1;
+  of_a_pool.pool = 2;  // there are more pools than tags
   const auto all = explain();
   ASSERT_EQ(all.size(), 5U);
   EXPECT_EQ(all[0].limit, 0U);

@@ -139,6 +139,12 @@ TEST(report_page, keeps_to_the_size_it_was_given) {
   EXPECT_LT(page_of(recorded, most).size(), whole);
 }
 
+TEST(report_page, is_limited_unless_told_otherwise) {
+  EXPECT_EQ(page_limits{}.bytes, 30'000'000U);
+  EXPECT_EQ(page_limits{}.bins, 262'144U);
+  EXPECT_EQ(page_limits{}.blocks, 1'000'000U);
+}
+
 TEST(report_page, is_the_same_every_time) {
   const recording recorded = training_run(3000);
   EXPECT_EQ(page_of(recorded), page_of(recorded));

@@ -109,5 +109,22 @@ TEST(report_placement, is_what_the_allocator_did) {
   EXPECT_EQ(refused.error().detail, "driver-pool does not say where its memory is");
 }
 
+/// PyTorch's segments go at the end of a replay.
+TEST(report_placement, has_what_comes_behind_the_last_block) {
+  recording_writer writer;
+  writer.allocate(1, 3 * mib);
+  writer.allocate(2, 0);
+  writer.out.real_addresses = false;
+  const auto outcome =
+      place(replay::make_script(writer.out), {.policy = replay::policy::torch_default});
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  const std::vector<placement::physical>& steps = outcome->first.steps;
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[0].kind, memory_event_kind::reserve);
+  EXPECT_EQ(steps[0].before, 0U);
+  EXPECT_EQ(steps[1].kind, memory_event_kind::release);
+  EXPECT_EQ(steps[1].before, 2U) << "there is no such block";
+}
+
 }  // namespace
 }  // namespace weir::report_test

@@ -89,6 +89,8 @@ TEST_F(live_page_tests, of_all_processes_are_those_that_run) {
     live::write(*mapped, of_another);
   }
   EXPECT_EQ(own().views.size(), 1u);
+  for (const error& each : read_all_live_pages().refused)
+    EXPECT_NE(each.code, errc::not_found) << "who is gone has no page to complain of";
 
   const std::string garbled = live::path_of(::getpid(), 1000);
   const int file = ::open(garbled.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
