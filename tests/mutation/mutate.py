@@ -45,7 +45,7 @@ PATIENCE = 40  # seconds of tests that a fault must survive
 QUICK = 4  # seconds: so short a program runs whole, too
 ROUNDS = 12  # of compiling, each without the faults that did not compile
 # Test folders of a room, where they are not just its name; then suites that hold for several rooms.
-OWN = {"heap": ["heap", "heap_bounds", "classic", "allocator_contract", "order"],
+OWN = {"heap": ["heap", "heap_bounds", "classic", "observe", "allocator_contract", "order"],
        "placement": ["placement", "classic", "heap_bounds", "allocator_contract"],
        "driver": ["driver", "contract"], "sim": ["sim", "contract", "hazards"],
        "device": ["device", "contract"], "observe": ["observe", "base", "heap", "trace"],
