@@ -337,6 +337,18 @@ TEST_F(managed_memory, leaves_a_full_device_oldest_first) {
   EXPECT_EQ(moved().evicted, pages(8 * mib));
 }
 
+TEST_F(managed_memory, of_one_age_leaves_a_full_device_from_its_beginning) {
+  const CUdeviceptr address = managed(16 * mib);
+  // So that one prefetch brings two runs of pages.
+  advise(address + 8 * mib, 8 * mib, CU_MEM_ADVISE_SET_ACCESSED_BY, on_device);
+  ASSERT_EQ(prefetch(address, 16 * mib, on_device), CUDA_SUCCESS);
+  plain(48 * mib);
+  plain(4 * mib);
+  EXPECT_EQ(moved().to_host, pages(4 * mib));
+  on_host_touch(address, 4 * mib);
+  EXPECT_EQ(moved().to_host, pages(4 * mib));  // they were there already
+}
+
 TEST_F(managed_memory, can_be_more_than_the_device_holds) {
   const CUdeviceptr address = managed(160 * mib);
   on_host_touch(address, 160 * mib, true);

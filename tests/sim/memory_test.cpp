@@ -141,7 +141,9 @@ TEST_F(plain_memory, free_of_another_devices_use_is_reported) {
   const CUstream there = stream();
   work(there, {reads(address, 512)});
   EXPECT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
-  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
+  ASSERT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
+  const auto reported = machine->hazards().front();
+  EXPECT_EQ(reported.second.step, reported.first.step + 1);
 }
 
 TEST_F(plain_memory, what_was_freed_is_no_longer_what_an_allocator_told_of_it) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "pool_fixture.hpp"
+#include "sim/pool_blocks.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -20,6 +21,14 @@ class pools : public pool_fixture {
  public:
   using pool_fixture::pool_fixture;
 };
+
+TEST(block_map, knows_of_no_block_on_the_page_behind_the_last_start) {
+  constexpr std::uint64_t base = 4 * sim::pool_page;
+  sim::block_map map{base, 4 * sim::pool_page};
+  EXPECT_EQ(map.starting_at(base), &map.first());
+  EXPECT_EQ(map.starting_at(base + sim::pool_page), nullptr);
+  EXPECT_EQ(&map.containing(base + sim::pool_page), &map.first());
+}
 
 // --- Which pool ----------------------------------------------------------------------------------
 

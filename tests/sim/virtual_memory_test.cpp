@@ -506,6 +506,17 @@ class shareable_memory : public virtual_memory {
   }
 };
 
+TEST_F(shareable_memory, is_not_imported_as_a_pool) {
+  const int descriptor = share(create(unit, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  CUmemoryPool pool = nullptr;
+  EXPECT_EQ(cuda.mem_pool_import_from_shareable_handle(
+                &pool, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(pool, nullptr);
+  ::close(descriptor);
+}
+
 TEST_F(shareable_memory, is_exported_only_if_made_for_it) {
   int descriptor = -1;
   const auto type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
