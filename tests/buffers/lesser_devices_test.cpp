@@ -202,6 +202,7 @@ TEST_F(no_concurrent_access, the_stream_of_a_single_attachment_may_go) {
   auto some = unified_buffer<word>::zeroed(granule_words, own, attachment::single).value();
   launch(some.record_stream(own).value(), own);
   WEIR_DONE(own.close());
+  EXPECT_THAT(some.view().value().span(), Each(1U));  // while no other has its handle
   const auto other = make_stream();
   EXPECT_EQ(code_of(some.record_stream(other)), errc::bad_stream);
   EXPECT_THAT(some.view().value().span(), Each(1U));

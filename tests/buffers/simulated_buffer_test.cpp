@@ -94,6 +94,8 @@ TEST_F(simulated_buffers, growing_copies_what_is_kept_and_nothing_else) {
   EXPECT_EQ(one.capacity(), 64_KiB + 1_B);
   WEIR_DONE(one.resize(128_KiB));
   EXPECT_EQ(copies(), 2U);
+  EXPECT_EQ(machine->calls(call::memset_d8_async) + machine->calls(call::memset_d32_async), 0U)
+      << "what is new is undefined";
   WEIR_DONE(one.resize(0_B));
   WEIR_DONE(one.resize(256_KiB));
   EXPECT_EQ(copies(), 2U) << "it held nothing, however large it was";

@@ -600,6 +600,16 @@ TEST_F(StreamOrderMarks, a_stream_that_the_driver_does_not_know_is_lost) {
   EXPECT_TRUE(order.completed(freed));
 }
 
+TEST_F(StreamOrderMarks, the_legacy_stream_is_marked_without_a_question_for_its_id) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(stream_ref::legacy(gpu), bound).value();
+  static_cast<void>(order.now(slot));
+  const std::uint64_t ids_before = machine->calls(call::stream_get_id);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(new_marks(order), 3u) << "of both others, too";
+  EXPECT_EQ(machine->calls(call::stream_get_id), ids_before);
+}
+
 /// Nobody knows what it still does, so it holds up what was freed until the device rests.
 TEST_F(StreamOrderMarks, a_stream_whose_last_mark_fails_is_lost) {
   stream_order order{gpu};

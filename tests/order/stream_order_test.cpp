@@ -158,6 +158,7 @@ TEST_F(StreamOrder, a_stream_that_ended_counts_until_its_last_work_is_done) {
   give_work(two.handle());
   ASSERT_TRUE(order.end_stream(ending, bound));
   EXPECT_TRUE(order.gone(ending));
+  ASSERT_TRUE(order.end_stream(ending, bound)) << "told twice, its last mark is still known";
   const stamp freed = order.now(slot);
   EXPECT_FALSE(completes(order, freed));
   machine->run_until_idle();

@@ -129,6 +129,28 @@ TEST_F(suspended_arenas, a_block_that_is_freed_meanwhile_does_not_come_back) {
   EXPECT_EQ(store->reserved(), 0u);
 }
 
+TEST_F(suspended_arenas, what_two_streams_freed_in_one_handle_does_not_come_back) {
+  const stream second = stream::create(gpu).value();
+  const stream_slot other = known.slot_of(second, bound).value();
+  const block_index low = allocate(mib);
+  const block_index across = allocate(3 * mib);
+  const block_index kept = allocate(2 * mib);
+  const std::uint64_t begin = blocks[low].address;
+  ASSERT_EQ(blocks[across].address, begin + mib);
+  ASSERT_EQ(blocks[kept].address, begin + 4 * mib);
+  free(low);
+  store->free(across, known.now(other));
+  suspend();
+  resume();
+  EXPECT_EQ(store->reserved(), 2 * mib);
+  for (const std::uint64_t at : {begin, begin + 2 * mib}) {
+    const block& hole = blocks[store->block_over(at)];
+    EXPECT_EQ(hole.is(), block_kind::hole);
+    EXPECT_EQ(hole.address, at);
+    EXPECT_EQ(hole.size(), 2 * mib);
+  }
+}
+
 TEST_F(suspended_arenas, live_bytes_that_lie_close_are_saved_together) {
   std::vector<block_index> made;
   for (int i = 0; i < 8; ++i) made.push_back(allocate(256 * 1024 - unit));

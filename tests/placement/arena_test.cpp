@@ -586,6 +586,17 @@ TEST_F(arenas, a_mapping_that_got_stuck_goes_with_the_arena) {
   EXPECT_EQ(machine->used(device_id{0}), before);
 }
 
+TEST_F(arenas, a_hole_at_the_begin_is_described_without_memory) {
+  const auto laid = lay_out({4, 60});
+  take_away(*store, {laid[0]});
+  pool_snapshot seen;
+  store->describe(seen);
+  ASSERT_EQ(seen.blocks.size(), 3u);
+  EXPECT_EQ(seen.blocks[0].state, block_state::hole);
+  EXPECT_EQ(seen.physical.size(), 30u);
+  EXPECT_TRUE(seen.suspended.empty());
+}
+
 TEST_F(arenas, a_run_that_is_missing_in_its_streams_queue_is_noticed) {
   const auto laid = lay_out({4, 4, 4, 4, 4, 44});
   for (const std::size_t each : {0, 2, 4}) free(laid[each], 1);

@@ -184,6 +184,11 @@ TEST_F(guarded_stores, a_block_alone_is_filled_mapped_and_known_from_its_guards)
   EXPECT_EQ(seen.physical[0].size, bytes{2 * mib});
 }
 
+TEST_F(guarded_stores, only_memory_that_was_to_be_exported_shows_its_handles) {
+  make({.quarantine = gib});
+  EXPECT_EQ(store->handles_under(grow(1000)).code(), errc::not_supported);
+}
+
 TEST_F(guarded_stores, a_freed_block_is_inspected_and_unmapped_when_its_stream_is_past_it) {
   make({.quarantine = gib});
   const block_index index = grow(3 * mib);

@@ -85,6 +85,25 @@ TEST_F(torch_segments_test, the_footprint_is_that_of_all_segments) {
   EXPECT_EQ(segments->footprint(), sizeof(torch_segments));
 }
 
+TEST_F(torch_segments_test, nothing_fits_without_records_to_cut_it) {
+  constexpr std::size_t chunk = 4096;  // records
+  const auto few = [&] {
+    const address_limit limit{chunk * sizeof(block) + chunk * sizeof(block) / 2};
+    return std::make_unique<block_store>();
+  }();
+  placement_context with_few{.device = gpu, .blocks = *few, .order = known};
+  const auto segments = make_torch_segments(with_few, pool_id{3}, {}, bound).value();
+  segments->free(segments->grow(asks(20 * mib), bound).value(), known.now(slot));
+  std::vector<block_index> others;
+  while (few->prepare(1)) others.push_back(few->make());
+  EXPECT_EQ(segments->fit(asks(20 * mib)), no_block);
+  few->recycle(others[0]);
+  EXPECT_EQ(segments->fit(asks(20 * mib)), no_block) << "there may be two cuts";
+  few->recycle(others[1]);
+  EXPECT_NE(segments->fit(asks(20 * mib)), no_block);
+  EXPECT_TRUE(segments->close(bound));
+}
+
 TEST_F(torch_segments_test, closing_tells_of_every_segment) {
   const bytes used = machine->used(device_id{0});
   const auto segments = make({});
