@@ -67,10 +67,9 @@ std::array<std::atomic<bool>, runtime_number::most> taken_numbers{};
 }  // namespace
 
 result<std::shared_ptr<const runtime_number>> runtime_number::take() {
-  for (std::size_t number = 0; auto& taken : taken_numbers) {
-    if (!taken.exchange(true, std::memory_order_relaxed))
-      return std::make_shared<const runtime_number>(number);
-    ++number;
+  for (std::size_t i = 0; i < most; ++i) {
+    if (taken_numbers[i].exchange(true, std::memory_order_relaxed)) continue;
+    return std::make_shared<const runtime_number>(i);
   }
   return error{.code = errc::limit_exceeded,
                .detail = "there are " + std::to_string(most) + " open runtimes already"};

@@ -43,9 +43,10 @@ result<budget_listing> read_budgets(const std::string& folder) try {
 result<void> change_budget(std::string_view card, int process, int number,
                            const budget_share& share, const std::string& folder) try {
   WEIR_TRY_VALUE(page, locked_page::open(folder, card, locked_page::purpose::change));
-  for (const place& each : page.content().places) {
+  for (std::size_t i = 0; i < budget::most_members; ++i) {
+    const place& each = page.content().places[i];
     if (each.is_free() || each.process != process || each.number != number) continue;
-    return page.write_share(*page.find(each), each, share);
+    return page.write_share(i, each, share);
   }
   return error{.code = errc::not_found,
                .detail = "process " + std::to_string(process) + " is no member any more"};

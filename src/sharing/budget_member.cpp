@@ -303,32 +303,33 @@ result<std::vector<budget_member::state::request>> budget_member::state::ask_nex
   const bool is_guaranteed = wanted <= own.floor;
 
   struct candidate {
-    place member;
+    std::size_t index;
     std::uint64_t spare;
+    std::int64_t priority;
   };
   std::vector<candidate> candidates;
-  for (const place& each : page.content().places) {
-    if (each.is_free() || each.is(own)) continue;
+  for (std::size_t i = 0; i < budget::most_members; ++i) {
+    const place& each = page.content().places[i];
+    if (each.is_free() || i == opened.index) continue;
     if (!is_guaranteed && each.priority >= own.priority) continue;
     const bool has_no_more =
         std::any_of(exhausted.begin(), exhausted.end(),
                     [&](const request& earlier) { return earlier.member.is(each); });
     const std::uint64_t spare = less(less(each.held, each.asked), each.floor);
-    if (!has_no_more && spare != 0) candidates.push_back({each, spare});
+    if (!has_no_more && spare != 0) candidates.push_back({i, spare, each.priority});
   }
-  std::stable_sort(
-      candidates.begin(), candidates.end(), [](const candidate& a, const candidate& b) {
-        return a.member.priority != b.member.priority ? a.member.priority < b.member.priority
-                                                      : a.spare > b.spare;
-      });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const candidate& a, const candidate& b) {
+                     return a.priority != b.priority ? a.priority < b.priority : a.spare > b.spare;
+                   });
   asked.reserve(candidates.size());
   for (const candidate& each : candidates) {
     if (missing == 0) break;
-    place member = each.member;
+    place member = page.content().places[each.index];
     request one{.member = member, .amount = std::min(each.spare, missing)};
     member.asked += one.amount;
     one.number = ++member.requests;
-    WEIR_TRY(page.write(*page.find(member), member));
+    WEIR_TRY(page.write(each.index, member));
     asked.push_back(one);
     missing -= one.amount;
   }

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "support/sleeping_thread.hpp"
+#include "support/this_process.hpp"
 
 namespace weir::inline v0::detail {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "buffers/simulated_test.hpp"
-#include "support/sleeping_thread.hpp"
+#include "support/this_process.hpp"
 #include "weir/buffer/host_memory.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 

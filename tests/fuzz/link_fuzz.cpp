@@ -1,6 +1,5 @@
 // A process at the other end of a link that says anything: each message is what it must be, an
 // offer, a note or one error, and nothing that it does costs this process memory or descriptors.
-#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 
 #include "fuzz_input.hpp"
 #include "sharing/packet.hpp"
+#include "support/this_process.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/share/session.hpp"
 #include "weir/sim/machine.hpp"
@@ -31,14 +31,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using sharing::packet_kind;
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  DIR* const all = ::opendir("/proc/self/fd");
-  while (::readdir(all) != nullptr) ++count;
-  ::closedir(all);
-  return count;
-}
+using testing_support::open_descriptors;
 
 /// The machine, and memory of the other process, for all inputs.
 class link_fixture {

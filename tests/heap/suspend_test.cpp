@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "heap/suspend_fixture.hpp"
-#include "support/sleeping_thread.hpp"
+#include "support/this_process.hpp"
 
 namespace weir::testing_support {
 namespace {

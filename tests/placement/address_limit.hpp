@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
+
+#include "support/this_process.hpp"
 
 namespace weir::inline v0::placement {
 
@@ -15,10 +15,8 @@ class address_limit {
  public:
   explicit address_limit(std::uint64_t more) {
     EXPECT_EQ(getrlimit(RLIMIT_AS, &before_), 0);
-    std::uint64_t pages = 0;
-    std::ifstream{"/proc/self/statm"} >> pages;
-    const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-    const rlimit now{.rlim_cur = pages * page + more, .rlim_max = before_.rlim_max};
+    const rlimit now{.rlim_cur = testing_support::mapped_bytes() + more,
+                     .rlim_max = before_.rlim_max};
     EXPECT_EQ(setrlimit(RLIMIT_AS, &now), 0);
   }
   ~address_limit() { EXPECT_EQ(setrlimit(RLIMIT_AS, &before_), 0); }

@@ -10,9 +10,7 @@
 
 #include <atomic>
 #include <cstring>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <set>
 #include <thread>
 
@@ -532,13 +530,6 @@ TEST_P(hostile_peer, only_sends_like_this_one) {
   EXPECT_EQ(code_of(other->end.send(note, {}, 0ms)), errc::not_ready);
   EXPECT_TRUE(link->send_note({}));
   EXPECT_EQ(code_of(other->end.send(note, {}, 0ms)), std::nullopt);
-}
-
-/// Whether a thread of this process sleeps.
-bool is_asleep(pid_t thread) {
-  std::ifstream file{"/proc/self/task/" + std::to_string(thread) + "/stat"};
-  const std::string text{std::istreambuf_iterator<char>{file}, {}};
-  return text.find(") S ") != std::string::npos;
 }
 
 /// Keeps a thread that waits from waking up: it is in the handler of a signal meanwhile.

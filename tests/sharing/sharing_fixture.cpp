@@ -1,8 +1,6 @@
 // Opening machines and links, and judging what was reported.
 #include "sharing/sharing_fixture.hpp"
 
-#include <dirent.h>
-
 #include <thread>
 
 namespace weir::testing_support {
@@ -10,14 +8,6 @@ namespace weir::testing_support {
 std::string text_of(const share_offer& note) {
   const auto raw = note.note();
   return {reinterpret_cast<const char*>(raw.data()), raw.size()};
-}
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  DIR* const all = ::opendir("/proc/self/fd");
-  while (::readdir(all) != nullptr) ++count;
-  ::closedir(all);
-  return count;
 }
 
 std::shared_ptr<runtime> runtime_over(const machine_under_test& machine) {

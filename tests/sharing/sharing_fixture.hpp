@@ -18,6 +18,7 @@
 #include "support/child_process.hpp"
 #include "support/contract_test.hpp"
 #include "support/reports.hpp"
+#include "support/this_process.hpp"
 #include "weir/share/session.hpp"
 
 namespace weir::testing_support {
@@ -41,9 +42,6 @@ template <class Result>
   return std::as_bytes(std::span{text});
 }
 [[nodiscard]] std::string text_of(const share_offer& note);
-
-/// How many descriptors this process has open.
-[[nodiscard]] std::size_t open_descriptors();
 
 /// The runtime over a machine under test; a child's, too.
 [[nodiscard]] std::shared_ptr<runtime> runtime_over(const machine_under_test& machine);

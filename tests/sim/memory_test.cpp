@@ -7,13 +7,13 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "memory_fixture.hpp"
+#include "support/this_process.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir::sim_tests {
@@ -310,12 +310,7 @@ TEST(whole_device, costs_nothing_until_it_is_touched) {
 
 // By size, not by address: what a machine gives back the process may map again at once for itself.
 TEST(whole_machine, leaves_no_mapping_behind) {
-  const auto mapped = [] {
-    std::size_t pages = 0;
-    std::ifstream{"/proc/self/statm"} >> pages;
-    return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  };
-  const std::size_t before = mapped();
+  const std::uint64_t before = testing_support::mapped_bytes();
   {
     const auto machine = sim::machine::create().value();
     const table& cuda = machine->driver();
@@ -328,9 +323,9 @@ TEST(whole_machine, leaves_no_mapping_behind) {
     ASSERT_EQ(cuda.mem_alloc(&plain, gib), CUDA_SUCCESS);
     ASSERT_EQ(cuda.mem_address_reserve(&range, gib, 0, 0, 0), CUDA_SUCCESS);
     EXPECT_TRUE(readable(plain));
-    EXPECT_GE(mapped(), before + 2 * gib);
+    EXPECT_GE(testing_support::mapped_bytes(), before + 2 * gib);
   }
-  EXPECT_LT(mapped(), before + gib / 2);
+  EXPECT_LT(testing_support::mapped_bytes(), before + gib / 2);
 }
 
 // --- Pinned memory -------------------------------------------------------------------------------

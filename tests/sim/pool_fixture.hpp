@@ -3,14 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <vector>
 
 #include "support/sizes.hpp"
+#include "support/this_process.hpp"
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -33,13 +32,6 @@ inline CUmemPoolProps device_pool(int device = 0, std::uint64_t most = 0,
   wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   wanted.maxSize = most;
   return wanted;
-}
-
-/// How many addresses the process has in use. A pool takes more of them than its device has bytes.
-inline std::uint64_t mapped() {
-  std::uint64_t pages = 0;
-  std::ifstream{"/proc/self/statm"} >> pages;
-  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 /// Nothing happens on the device unless a test makes it happen.

@@ -336,9 +336,10 @@ TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
   kernel(a, {reads(alias, 4096)});
   EXPECT_THAT(hazards(), IsEmpty());
   EXPECT_EQ(cuda.mem_free(alias), CUDA_SUCCESS);
-  const std::uint64_t mapped_before = mapped();
+  const std::uint64_t mapped_before = testing_support::mapped_bytes();
   EXPECT_EQ(cuda.mem_pool_destroy(own), CUDA_SUCCESS);
-  EXPECT_LT(mapped(), mapped_before - capacity()) << "its addresses go with it";
+  EXPECT_LT(testing_support::mapped_bytes(), mapped_before - capacity())
+      << "its addresses go with it";
 }
 
 /// Work that was queued before the free still reaches the memory.

@@ -406,11 +406,12 @@ TEST_F(pools, high_marks_can_only_be_set_back) {
 
 TEST_F(pools, destroying_a_pool_waits_for_its_last_allocation) {
   const std::uint64_t before = machine->used(device_id{0}).count();
-  const std::uint64_t mapped_before = mapped();
+  const std::uint64_t mapped_before = testing_support::mapped_bytes();
   CUmemoryPool of = keeping();
   const CUdeviceptr made = take(of, 4 * mib, a);
   ASSERT_EQ(cuda.mem_pool_destroy(of), CUDA_SUCCESS);
-  EXPECT_GT(mapped(), mapped_before + capacity());
+  EXPECT_GT(testing_support::mapped_bytes(), mapped_before + capacity())
+      << "a pool takes a device's addresses";
   EXPECT_EQ(cuda.mem_pool_destroy(of), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(try_take(of, 512, a), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.memset_d8_async(made, 1, 4 * mib, a), CUDA_SUCCESS);
@@ -420,7 +421,8 @@ TEST_F(pools, destroying_a_pool_waits_for_its_last_allocation) {
   EXPECT_EQ(machine->used(device_id{0}).count(), before + page);
   wait_for(a);
   EXPECT_EQ(machine->used(device_id{0}).count(), before);
-  EXPECT_LT(mapped(), mapped_before + capacity()) << "its addresses are gone, too";
+  EXPECT_LT(testing_support::mapped_bytes(), mapped_before + capacity())
+      << "its addresses are gone, too";
   EXPECT_EQ(cuda.mem_free_async(made, a), CUDA_ERROR_INVALID_VALUE);
 
   CUmemoryPool unused = keeping();

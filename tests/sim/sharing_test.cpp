@@ -5,13 +5,12 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 
 #include "memory_fixture.hpp"
+#include "support/this_process.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -211,11 +210,6 @@ TEST(shared_memory, outlives_the_exporters_free) {
       });
 }
 
-std::ptrdiff_t open_descriptors() {
-  using std::filesystem::directory_iterator;
-  return std::distance(directory_iterator{"/proc/self/fd"}, directory_iterator{});
-}
-
 TEST(shared_memory, hostile_handles_are_refused) {
   in_two_processes(
       [](line& other) {
@@ -233,7 +227,7 @@ TEST(shared_memory, hostile_handles_are_refused) {
         EXPECT_EQ(here.open(&address, bad), CUDA_ERROR_INVALID_VALUE);
         std::memset(&bad, 0x5a, sizeof(bad));
         EXPECT_EQ(here.open(&address, bad), CUDA_ERROR_INVALID_VALUE);
-        const std::ptrdiff_t before = open_descriptors();
+        const std::size_t before = testing_support::open_descriptors();
         // Each byte of a good one, bent: refused, or it did not matter; never anything worse.
         for (std::size_t i = 0; i < sizeof(good); ++i) {
           for (const int bend : {0x01, 0x80, 0xff}) {
@@ -243,7 +237,8 @@ TEST(shared_memory, hostile_handles_are_refused) {
               EXPECT_TRUE(readable(address));
               EXPECT_EQ(here.cuda.ipc_close_mem_handle(address), CUDA_SUCCESS);
             }
-            EXPECT_EQ(open_descriptors(), before) << "byte " << i << ", bend " << bend;
+            EXPECT_EQ(testing_support::open_descriptors(), before)
+                << "byte " << i << ", bend " << bend;
           }
         }
         EXPECT_EQ(here.open(&address, good), CUDA_SUCCESS);

@@ -19,8 +19,8 @@
 #include "support/file_size_limit.hpp"
 #include "support/no_threads.hpp"
 #include "support/sanitizers.hpp"
-#include "support/sleeping_thread.hpp"
 #include "support/small_machine.hpp"
+#include "support/this_process.hpp"
 #include "trace/live_layout.hpp"
 #include "weir/device/runtime.hpp"
 
