@@ -58,6 +58,7 @@ result<outcome> play_profiled(const script& script, const settings& settings) {
     WEIR_TRY_VALUE(again, play(script, measured));
     std::vector<step_time>& steps = again.profile->steps;
     const std::vector<step_time>& before = best.profile->steps;
+    // A real device may run out of memory at another step, and leave out other frees.
     for (std::size_t i = 0; i < std::min(steps.size(), before.size()); ++i)
       steps[i].nanoseconds = std::min(steps[i].nanoseconds, before[i].nanoseconds);
     again.profile->sum_up_host_time();
