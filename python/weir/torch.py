@@ -100,8 +100,8 @@ def enable(policy: Optional[str] = None, options: Union[str, Mapping[str, Any], 
 
 
 def _is_under_sanitizer() -> bool:
-    """Under compute-sanitizer of CUDA 13.0 PyTorch 2.11 keeps the memory of every tensor that was made under a dispatch
-    mode, whatever the mode does and whoever allocates."""
+    """Whether compute-sanitizer is attached. Under that of CUDA 13.0 PyTorch 2.11 keeps the memory of every tensor that
+    was made under a dispatch mode, whatever the mode does and whoever allocates; the watch for uses is such a mode."""
     return "sanitizer" in os.path.basename(os.environ.get("NVTX_INJECTION64_PATH", ""))
 
 
@@ -116,8 +116,9 @@ def watch_uses(report: Optional[Callable[[UndeclaredUse], None]] = None) -> None
 
     Each free that came too early calls `report` with an UndeclaredUse: both streams, the operation, where it was
     called and where the memory was freed. Without a `report` it is a warning. Operations of the calling thread are
-    looked at; other threads call it, too. enable() does it for its own thread where heap_debug is on.
-    docs/debugging.md says which uses are seen.
+    looked at; other threads call it, too. enable() does it for its own thread where heap_debug is on,
+    but not under compute-sanitizer, where torch would then keep the memory of every tensor. docs/debugging.md says which
+    uses are seen.
     """
     from . import _torch_uses
 

@@ -48,6 +48,7 @@ bool any_default_allocator(std::int32_t first, const Action& action) {
   }
   return false;
 }
+
 /// The outcome of `action(default_allocator)` for the one that knows the pointer, most likely that
 /// of `first`: who does not says foreign_pointer, and the next is asked.
 template <class Action>
