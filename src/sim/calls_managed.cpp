@@ -81,8 +81,7 @@ CUresult state::mem_alloc_managed(CUdeviceptr* address, std::size_t bytes, unsig
                  .device = device,
                  .flags = flags,
                  .owner = device,
-                 .managed = std::make_shared<managed_pages>(bytes)};
-  request.managed->attachment = request.managed->queued_attachment = flags;
+                 .managed = std::make_shared<managed_pages>(bytes, flags)};
   const region* const area = space.allocate(std::move(request), "mem_alloc_managed");
   if (area == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   charge(1, bytes);

@@ -392,7 +392,6 @@ CUresult state::mem_import_from_shareable_handle(CUmemGenericAllocationHandle* h
   memory->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;  // it cannot be passed on
   memory->size = size;
   memory->id = space.next_id++;
-  memory->imported = true;
   const auto imported = memory;
   imported->handle = *handle = space.handles->table.insert(std::move(memory));
   return CUDA_SUCCESS;

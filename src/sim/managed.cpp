@@ -10,7 +10,8 @@ namespace weir::inline v0::sim {
 
 // --- Runs ----------------------------------------------------------------------------------------
 
-managed_pages::managed_pages(std::uint64_t size) : size_{(size + page - 1) / page * page} {
+managed_pages::managed_pages(std::uint64_t size, unsigned attached)
+    : attachment{attached}, queued_attachment{attached}, size_{(size + page - 1) / page * page} {
   runs_.emplace(0, page_run{});
 }
 

@@ -83,7 +83,8 @@ class managed_pages {
   /// What a page fault moves at least.
   static constexpr std::uint64_t fault_size = 64 << 10;
 
-  explicit managed_pages(std::uint64_t size);
+  /// Attached as CU_MEM_ATTACH_* says.
+  managed_pages(std::uint64_t size, unsigned attached);
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
@@ -109,9 +110,9 @@ class managed_pages {
     }
   }
 
-  unsigned attachment = driver::CU_MEM_ATTACH_GLOBAL;
+  unsigned attachment;
   /// What work queued from now on will find, once the attachments queued before it have happened.
-  unsigned queued_attachment = driver::CU_MEM_ATTACH_GLOBAL;
+  unsigned queued_attachment;
   std::weak_ptr<stream_state> attached_to{};  ///< for CU_MEM_ATTACH_SINGLE
 
  private:

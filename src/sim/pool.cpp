@@ -52,11 +52,11 @@ pool::~pool() {
 
 CUresult pool::allocate(std::uint64_t bytes, const std::shared_ptr<stream_state>& stream,
                         CUdeviceptr* address) {
-  const auto size = checked_round_up(bytes, pool_unit);
-  if (!size || !prepare()) return CUDA_ERROR_OUT_OF_MEMORY;
-  block* allocated = own_free(*size, *stream);
-  if (allocated == nullptr) allocated = settled_or_followed(*size, *stream);
-  if (allocated == nullptr) allocated = behind_a_wait(*size, stream);
+  const std::uint64_t size = checked_round_up(bytes, pool_unit).value_or(0);
+  if (size == 0 || !prepare()) return CUDA_ERROR_OUT_OF_MEMORY;
+  block* allocated = own_free(size, *stream);
+  if (allocated == nullptr) allocated = settled_or_followed(size, *stream);
+  if (allocated == nullptr) allocated = behind_a_wait(size, stream);
   if (allocated == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
 
   allocated->requested = bytes;

@@ -246,12 +246,10 @@ void state::host_access(std::uint64_t address, std::uint64_t size, bool write, c
   });
 }
 
-bool state::check_blocks(const range& touched, const party& accessor, block_book::occasion when) {
-  if (blocks.empty() || observe::is_own_work()) return true;
+void state::check_blocks(const range& touched, const party& accessor, block_book::occasion when) {
+  if (blocks.empty() || observe::is_own_work()) return;
   const auto wrong = blocks.check(touched, when);
-  if (!wrong) return true;
-  hazards.report({wrong->kind, wrong->before, accessor, wrong->bytes});
-  return false;
+  if (wrong) hazards.report({wrong->kind, wrong->before, accessor, wrong->bytes});
 }
 
 // --- Background ---------------------------------------------------------------------------------

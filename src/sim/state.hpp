@@ -103,8 +103,8 @@ class state {
   void after_synchronize(int device);
   /// The host reads or writes device-visible memory now; managed pages move accordingly.
   void host_access(std::uint64_t address, std::uint64_t size, bool write, const char* label);
-  /// Whether the bytes are handed out, where an allocator told of them; reports it if not.
-  bool check_blocks(const range& touched, const party& accessor, block_book::occasion when);
+  /// Reports bytes that are not handed out, where an allocator told of them.
+  void check_blocks(const range& touched, const party& accessor, block_book::occasion when);
   /// What the present call is charged for: `units` times its cost, plus so many bytes.
   void charge(double units, std::uint64_t size = 0) noexcept {
     charged_units = units;

@@ -23,7 +23,6 @@ struct allocation {
   /// Each create, import and retain must be paired with a release.
   unsigned references = 1;
   driver::CUmemGenericAllocationHandle handle = 0;
-  bool imported = false;
 
   [[nodiscard]] bool on_host() const noexcept {
     return properties.location.type != driver::CU_MEM_LOCATION_TYPE_DEVICE;

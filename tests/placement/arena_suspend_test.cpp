@@ -177,9 +177,17 @@ TEST_F(suspended_arenas, mappings_that_were_left_behind_go_first) {
   const block_index moved = store->grow(wanted, bound).value();
   ASSERT_NE(moved, no_block);
   ASSERT_NE(shared.handles_moved, 0u);
+  suspension failing = store->plan_suspend().value();
+  EXPECT_EQ(failing.left.size(), 2u);
+  machine->fail(driver::call::mem_unmap, 2, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(unmap_places(failing, shared.rights, bound));
+  store->apply(failing, false);
+  EXPECT_EQ(store->check(), "");
   const suspension plan = suspend();
-  EXPECT_FALSE(plan.left.empty());
+  ASSERT_EQ(plan.left.size(), 1u) << "the other one went before the failure";
+  EXPECT_EQ(plan.left[0].address, failing.left[1].address);
   EXPECT_EQ(used(), bytes{0});
+  EXPECT_TRUE(store->plan_suspend().value().left.empty());
   resume();
   EXPECT_EQ(used(), bytes{store->reserved()});
   EXPECT_EQ(blocks[kept].is(), block_kind::live);
@@ -302,6 +310,20 @@ TEST_F(suspended_arenas, segments_cannot_be_suspended) {
   EXPECT_EQ(segments->plan_resume().code(), errc::not_supported);
   EXPECT_FALSE(segments->is_suspended());
   EXPECT_TRUE(store->can_be_suspended());
+}
+
+/// Captured graphs may write to it.
+TEST_F(suspended_arenas, of_a_store_of_graphs_what_is_free_comes_back_as_well) {
+  store = make_backing_store(shared, pool_id{2},
+                             {.policy = placement_policy::compact, .of_graphs = true}, bound)
+              .value();
+  static_cast<void>(allocate(4 * mib));
+  free(allocate(6 * mib));
+  suspend();
+  EXPECT_EQ(store->suspended_bytes(), 10 * mib);
+  resume();
+  EXPECT_EQ(store->reserved(), 10 * mib);
+  EXPECT_EQ(used(), bytes{10 * mib});
 }
 
 TEST_F(suspended_arenas, of_a_store_that_is_made_for_it_a_request_has_one_handle) {

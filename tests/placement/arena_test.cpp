@@ -491,6 +491,34 @@ TEST_F(arenas, growth_has_a_surplus_as_far_as_there_are_addresses) {
   }
 }
 
+/// Growth comes in 8 MiB, and that much is left under the limit, or one unit less.
+TEST_F(arenas, growth_has_a_surplus_as_far_as_the_limit_goes) {
+  empty();
+  shared.reserved_limit = 8 * gib;
+  for (const std::uint64_t missing : {std::uint64_t{0}, unit}) {
+    SCOPED_TRACE(missing);
+    const auto other = make_private({.handle_scale = 1,
+                                     .largest_handle = 8 * mib,
+                                     .reserved_share = 1,
+                                     .request_share = 1,
+                                     .unit_share = 1,
+                                     .slack = 0,
+                                     .headroom = 0,
+                                     .moves = false});
+    const block_index low = other->grow(asks(8 * mib), bound).value();
+    ASSERT_EQ(other->reserved(), 8 * mib);
+    shared.pledged = shared.reserved_limit - shared.reserved - (8 * mib - missing);
+    ASSERT_FALSE(shared.is_short()) << "what is pledged is not held yet";
+    const block_index high = other->grow(asks(2 * mib), bound).value();
+    ASSERT_NE(high, no_block);
+    EXPECT_EQ(blocks[high].address, blocks[low].end());
+    EXPECT_EQ(other->reserved(), missing == 0 ? 16 * mib : 10 * mib);
+    shared.pledged = 0;
+    EXPECT_EQ(other->check(), "");
+    EXPECT_TRUE(other->close(bound));
+  }
+}
+
 /// Up to 64.32 MiB are preferred to moving while the most that was handed out is 64 MiB.
 TEST_F(arenas, what_was_held_before_a_release_is_no_measure_any_more) {
   const auto laid = lay_out({8, 24, 32});
@@ -622,6 +650,75 @@ TEST_F(arenas, what_is_no_hole_is_noticed_among_the_holes) {
   blocks[first].in.newer = last;
 }
 
+TEST_F(arenas, a_hole_that_begins_inside_a_slot_is_noticed) {
+  const auto laid = lay_out({4, 2, 58});
+  take_away(*store, {laid[1]});
+  block& hole = blocks[store->block_over(begin + 4 * mib)];
+  block& below = blocks[laid[0]];
+  block& above = blocks[laid[2]];
+  constexpr std::uint32_t shift = mib / unit;
+  below.units += shift;
+  hole.address += mib;
+  above.address += mib;
+  above.units -= shift;
+  EXPECT_EQ(store->check(),
+            "a block over no memory at +0\n"
+            "a hole over memory at +5242880\n"
+            "a hole that is not of whole slots at +5242880\n");
+  below.units -= shift;
+  hole.address -= mib;
+  above.address -= mib;
+  above.units += shift;
+}
+
+/// It is missing among everybody's, too.
+TEST_F(arenas, a_run_of_the_first_stream_that_owns_nothing_is_noticed) {
+  const auto laid = lay_out({4, 60});
+  free(laid[0], 0);
+  rest(*store, 0);
+  ASSERT_EQ(slots[1], slots[0] + 1) << "the first stream alone is known to the arena";
+  block& run = blocks[store->block_over(begin)];
+  ASSERT_EQ(run.stream, no_stream);
+  run.stream = slots[1];
+  EXPECT_EQ(store->check(),
+            "a run of an unknown owner at +0\n"
+            "a wrong sum of an owner's runs at +67108864\n");
+  run.stream = no_stream;
+}
+
+/// A handle of two slots leaves its mapping behind and goes while that hole is hidden. The next
+/// handle of its number has one slot: with that, only half of the old mapping is forgotten.
+TEST_F(arenas, a_mapping_that_was_left_behind_is_noticed_under_a_block) {
+  const auto other = make_private({.handle_scale = 1,
+                                   .largest_handle = 4 * mib,
+                                   .reserved_share = 1,
+                                   .request_share = 1,
+                                   .unit_share = 0,
+                                   .slack = 0,
+                                   .headroom = 0});
+  const auto grows = [&](std::uint64_t size) { return other->grow(asks(size), bound).value(); };
+  const block_index pair = grows(4 * mib);
+  const std::uint64_t base = blocks[pair].address;
+  ASSERT_EQ(blocks[grows(2 * mib)].address, base + 4 * mib);
+  other->free(pair, known.now(slots[0]));
+  rest(*other, 0);
+  const block_index moved = grows(6 * mib);
+  ASSERT_EQ(shared.handles_moved, 1u);
+  block& hole = blocks[other->block_over(base)];
+  ASSERT_EQ(hole.is(), block_kind::hole);
+  ASSERT_EQ(hole.size(), 4 * mib);
+  hole.become(block_kind::stuck);
+  take_away(*other, {moved});
+  hole.become(block_kind::hole);
+  ASSERT_TRUE(vmm::unmap(bound, base, bytes{4 * mib}));
+  ASSERT_EQ(blocks[grows(2 * mib)].address, base + 6 * mib);
+  ASSERT_EQ(blocks[grows(4 * mib)].address, base);
+  EXPECT_EQ(other->check(),
+            "a block over a mapping left behind at +0\n"
+            "a wrong count of mappings at +6291456\n");
+  EXPECT_TRUE(other->close(bound));
+}
+
 TEST_F(arenas, what_is_handed_out_says_nothing_of_the_run_that_it_was) {
   const auto laid = lay_out({4, 60});
   free(laid[0], 1);
@@ -658,6 +755,15 @@ TEST_F(arenas, the_footprint_is_that_of_all_its_records) {
             2 * (sizeof(handle_record) + sizeof(std::uint32_t)) + sizeof(slot_record))
       << "there is room for twice as many now";
   EXPECT_EQ(other->check(), "");
+  EXPECT_TRUE(other->close(bound));
+}
+
+TEST_F(arenas, whoever_is_given_new_memory_can_free_it_without_more_of_the_hosts) {
+  const auto other = make_private(growth_rules::of(placement_policy::compact));
+  ASSERT_NE(other->grow(asks(2 * mib, 2), bound).value(), no_block);
+  const std::size_t grown = other->footprint();
+  other->prepare_free(slots[2]);
+  EXPECT_EQ(other->footprint(), grown) << "it is prepared";
   EXPECT_TRUE(other->close(bound));
 }
 

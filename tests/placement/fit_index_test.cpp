@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace weir::placement {
@@ -99,6 +100,46 @@ TEST_F(fit_indexes, of_a_cell_the_newest_is_seen_first_and_what_reaches_over_its
   std::vector<block_index> seen;
   index.see_lowest(1, 10, [&](block_index each) { seen.push_back(each); });
   EXPECT_EQ(seen, (std::vector{up_to_the_end, low, next, over_the_end}));
+}
+
+TEST_F(fit_indexes, only_runs_that_are_long_enough_are_seen_and_no_more_than_asked_for) {
+  const block_index low = make(base, 64 * kib);
+  const block_index shorter = make(base + 64 * kib, 64 * kib - unit);
+  const block_index high = make(base + 128 * kib, 64 * kib);
+  const block_index next = make(base + 256 * kib, 64 * kib);  // in the next cell
+  for (const block_index each : {low, shorter, high, next}) index.insert(each);
+  const auto seen = [&](std::size_t most) {
+    std::vector<block_index> all;
+    index.see_lowest(units(64 * kib), most, [&](block_index each) { all.push_back(each); });
+    return all;
+  };
+  EXPECT_EQ(seen(10), (std::vector{high, low, next}));
+  EXPECT_EQ(seen(2), (std::vector{high, low}));
+  EXPECT_EQ(seen(1), (std::vector{high}));
+  EXPECT_EQ(seen(0), (std::vector<block_index>{}));
+}
+
+/// Which of them is above which is the addresses' affair, so that no order of requests and frees
+/// makes a deep tree.
+TEST_F(fit_indexes, large_runs_stand_in_the_same_tree_whoever_stood_there_before) {
+  std::vector<block_index> kept;
+  std::vector<block_index> others;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    const block_index fresh = make(base + i * 4 * mib, 2 * mib);
+    index.insert(fresh);
+    (i % 2 == 0 ? kept : others).push_back(fresh);
+  }
+  const auto links = [&] {
+    std::vector<std::pair<block_index, block_index>> all;
+    for (const block_index each : kept)
+      all.emplace_back(blocks[each].in.left, blocks[each].in.right);
+    return all;
+  };
+  for (const block_index each : others) index.remove(each);
+  const auto after_others = links();
+  for (const block_index each : kept) index.remove(each);
+  for (const block_index each : kept) index.insert(each);
+  EXPECT_EQ(after_others, links());
 }
 
 TEST_F(fit_indexes, hold_memory_by_the_cells_that_are_used) {

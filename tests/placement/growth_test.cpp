@@ -38,6 +38,14 @@ TEST(growth, where_little_is_reserved_handles_are_small) {
   EXPECT_EQ(4 * mib, rules.handle_for(64 * mib, 600 * mib, slot, 1));
 }
 
+TEST(growth, where_nothing_is_reserved_a_handle_is_at_most_a_36th_of_the_request) {
+  for (const auto policy : {placement_policy::balanced, placement_policy::compact}) {
+    const auto rules = growth_rules::of(policy);
+    EXPECT_EQ(4 * mib, rules.handle_for(144 * mib, 0, slot, 1));
+    EXPECT_EQ(2 * mib, rules.handle_for(144 * mib - 36, 0, slot, 1));
+  }
+}
+
 TEST(growth, where_streams_are_many_handles_are_smaller) {
   const auto rules = growth_rules::of(placement_policy::balanced);
   EXPECT_EQ(8 * mib, rules.handle_for(64 * mib, 1200 * mib, slot, 1));

@@ -72,6 +72,19 @@ TEST(damage_search, tells_the_first_the_last_and_what_stands_there) {
   EXPECT_THAT(search.found().seen, ElementsAre(7, 0, 0, 0, 0, 0, 9, 0));
 }
 
+TEST(damage_search, knows_of_no_place_and_no_block_where_it_found_nothing) {
+  damage_search search{7};
+  search.look(1000, std::vector(16, std::byte{7}));
+  EXPECT_EQ(search.found().block, 0u);
+  EXPECT_EQ(search.found().requested, 0u);
+  EXPECT_EQ(search.found().first, 0u);
+  EXPECT_EQ(search.found().last, 0u);
+  EXPECT_EQ(search.found().count, 0u);
+  EXPECT_EQ(search.found().expected, 7u);
+  EXPECT_EQ(search.found().seen_count, 0u);
+  EXPECT_FALSE(search.found().after_free);
+}
+
 // --- The store -----------------------------------------------------------------------------------
 
 class damages final : public damage_sink {
@@ -191,6 +204,7 @@ TEST_F(guarded_stores, only_memory_that_was_to_be_exported_shows_its_handles) {
 
 TEST_F(guarded_stores, a_freed_block_is_inspected_and_unmapped_when_its_stream_is_past_it) {
   make({.quarantine = gib});
+  EXPECT_TRUE(store->inspects());
   const block_index index = grow(3 * mib);
   const std::uint64_t p = blocks[index].address;
   store->free(index, known.now(slot));
@@ -259,6 +273,30 @@ TEST_F(guarded_stores, small_blocks_share_a_granule_and_no_byte_is_given_twice) 
   EXPECT_EQ(store->block_near(b - 513)->address, a);
   EXPECT_EQ(store->block_near(a - 1024)->address, a) << "the guard in front";
   EXPECT_EQ(store->block_near(c + mib)->address, c);
+}
+
+TEST_F(guarded_stores, a_freed_block_is_described_as_free_with_what_is_beside_it) {
+  make({.shares_memory = true, .quarantine = gib});
+  const block_index first = grow(1);
+  const std::uint64_t start = blocks[first].address - 512;
+  const std::uint64_t b = blocks[grow(1000)].address;
+  free(first);
+  for (const char* when : {"before it was inspected", "afterwards"}) {
+    SCOPED_TRACE(when);
+    pool_snapshot seen;
+    store->describe(seen);
+    ASSERT_EQ(seen.blocks.size(), 3u);
+    EXPECT_EQ(seen.blocks[0].address, start);
+    EXPECT_EQ(seen.blocks[0].size, bytes{b - start});
+    EXPECT_EQ(seen.blocks[0].state, block_state::free);
+    EXPECT_EQ(seen.blocks[1].address, b);
+    EXPECT_EQ(seen.blocks[1].size, bytes{1024});
+    EXPECT_EQ(seen.blocks[1].state, block_state::live);
+    EXPECT_EQ(seen.blocks[2].address, b + 1024);
+    EXPECT_EQ(seen.blocks[2].size, bytes{start + 2 * mib - (b + 1024)});
+    EXPECT_EQ(seen.blocks[2].state, block_state::free);
+    ASSERT_TRUE(store->inspect(bound));
+  }
 }
 
 TEST_F(guarded_stores, large_blocks_never_share) {
@@ -490,6 +528,39 @@ TEST_F(guarded_stores, what_ends_live_is_checked_and_given_back) {
   EXPECT_EQ(damaged.all[0].first, p + 10);
   EXPECT_EQ(blocks.in_use(), 0u);
   damaged.all.clear();
+}
+
+decltype(driver::table::mem_address_reserve) reserve_once = nullptr;
+driver::CUdeviceptr given_already = 0;
+
+TEST(guarded_check, notices_blocks_at_addresses_that_the_driver_gave_twice) {
+  const auto machine = sim::machine::create({}).value();
+  driver::table calls = machine->driver();
+  reserve_once = calls.mem_address_reserve;
+  calls.mem_address_reserve = [](driver::CUdeviceptr* address, std::size_t size,
+                                 std::size_t alignment, driver::CUdeviceptr wish,
+                                 unsigned long long flags) -> driver::CUresult {
+    if (given_already == 0) reserve_once(&given_already, size, alignment, wish, flags);
+    *address = given_already;
+    return driver::CUDA_SUCCESS;
+  };
+  const auto opened = runtime::open_table(calls, "gives addresses twice", machine).value();
+  const device gpu = opened->device(device_id{0}).value();
+  const context_scope bound{gpu};
+  block_store blocks;
+  order::stream_order known{gpu};
+  placement_context shared{.device = gpu, .blocks = blocks, .order = known};
+  const auto store = guarded_store::create(shared, pool_id{}, {.quarantine = gib}, bound).value();
+  given_already = 0;
+  const block_index first = store->grow({.units = 1}, bound).value();
+  const std::uint64_t address = blocks[first].address;
+  store->free(first, {});
+  ASSERT_TRUE(store->inspect(bound));
+  EXPECT_EQ(store->check(), "") << "in quarantine, where nobody else should be";
+  const block_index second = store->grow({.units = 1}, bound).value();
+  EXPECT_EQ(blocks[second].address, address);
+  EXPECT_EQ(store->check(), "blocks of a region overlap, or are not between their zones");
+  EXPECT_TRUE(store->close(bound));
 }
 
 /// Every driver call fails once: nothing is lost, and the next attempt succeeds.

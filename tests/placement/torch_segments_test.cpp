@@ -213,6 +213,17 @@ TEST_F(torch_segments_test, an_expandable_one_gives_back_the_highest_pages_and_n
   EXPECT_TRUE(segments->close(bound));
 }
 
+TEST_F(torch_segments_test, a_block_without_a_length_is_noticed) {
+  const auto segments = make({});
+  const block_index live = segments->grow(asks(3 * unit), bound).value();
+  EXPECT_EQ(segments->check(), "");
+  blocks[live].units = 0;
+  EXPECT_EQ(segments->check(), "block at " + std::to_string(blocks[live].address) + ": is empty");
+  blocks[live].units = 3;
+  EXPECT_EQ(segments->check(), "");
+  EXPECT_TRUE(segments->close(bound));
+}
+
 /// Segments that are not split have no aligned places, whatever the size; a size that does not
 /// count in 32 bits is no room before that.
 TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
@@ -232,10 +243,33 @@ TEST_F(torch_segments_test, the_largest_size_is_one_unit_below_two_tebibytes) {
 class addresses_alone final : public segment_source {
  public:
   result<void*> allocate(bytes, const stream_ref&) override {
-    return reinterpret_cast<void*>(std::uint64_t{1} << 40);
+    return reinterpret_cast<void*>(next);
   }
   result<void> deallocate(void*, bytes) override { return {}; }
+
+  std::uint64_t next = std::uint64_t{1} << 40;
 };
+
+TEST_F(torch_segments_test, a_source_that_gives_what_the_pool_has_is_refused_to_the_unit) {
+  const auto source = std::make_shared<addresses_alone>();
+  const auto segments = make({.source = source});
+  const std::uint64_t base = source->next;
+  ASSERT_EQ(grows(*segments, 20 * mib), base);
+  for (const std::uint64_t taken : {base - 20 * mib + unit, base, base + 20 * mib - unit}) {
+    source->next = taken;
+    const auto refused = segments->grow(asks(20 * mib), bound);
+    ASSERT_FALSE(refused) << taken - base;
+    EXPECT_EQ(refused.code(), errc::invalid_argument);
+    EXPECT_EQ(refused.error().detail, "a segment_source gave memory that the pool has already");
+    EXPECT_EQ(segments->reserved(), 20 * mib);
+  }
+  for (const std::uint64_t beside : {base - 20 * mib, base + 20 * mib}) {
+    source->next = beside;
+    EXPECT_EQ(grows(*segments, 20 * mib), beside);
+  }
+  EXPECT_EQ(segments->check(), "");
+  EXPECT_TRUE(segments->close(bound));
+}
 
 /// What a block has beyond what was asked for is counted in 32 bits.
 TEST_F(torch_segments_test,

@@ -1,7 +1,9 @@
 // Stream capture: what becomes part of a graph, how streams join, what invalidates a capture.
+#include <chrono>
 #include <thread>
 
 #include "graph_fixture.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -421,6 +423,25 @@ TEST_F(capture_test, captured_work_is_no_access) {
   work(a, {writes(p, 4096)});  // would race with b if it happened now
   end(a);
   EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(capture_test, a_captured_use_of_a_freed_block_is_told_with_the_time_of_its_capture) {
+  const auto told = machine->watch_blocks();
+  const pool_id of_graph{1};
+  const CUstream s = stream();
+  const CUdeviceptr p = memory(4096);
+  told->on_event({.kind = memory_event_kind::capture_begin, .pool = of_graph});
+  for (const auto kind : {memory_event_kind::allocate, memory_event_kind::deallocate})
+    told->on_event({.kind = kind, .pool = of_graph, .address = p, .size = 4096});
+  begin(s);
+  machine->advance(std::chrono::milliseconds{1});  // more than all calls so far took
+  work(s, {writes(p, 8)});
+  const sim::time_point captured = machine->now();
+  end(s);
+  ASSERT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
+  const sim::party use = machine->hazards().front().second;
+  EXPECT_EQ(use.action, sim::party_action::captured);
+  EXPECT_EQ(use.queued, captured);
 }
 
 }  // namespace

@@ -46,6 +46,8 @@ TEST_F(graph_memory_test, free_nodes_free_graph_memory_once) {
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, memory(512)),
             CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(nullptr, graph, &alloc, 1, p), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, nullptr, nullptr, 0, p), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_SUCCESS);
   EXPECT_EQ(type_of(alloc), CU_GRAPH_NODE_TYPE_MEM_ALLOC);
   EXPECT_EQ(type_of(node), CU_GRAPH_NODE_TYPE_MEM_FREE);
@@ -126,6 +128,8 @@ TEST_F(graph_memory_test, high_marks_can_be_reset_only_to_zero) {
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.device_get_graph_mem_attribute(7, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value),
             CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuda.device_get_graph_mem_attribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.device_graph_mem_trim(7), CUDA_ERROR_INVALID_DEVICE);
 }
 
@@ -306,6 +310,27 @@ TEST_F(graph_memory_test, small_allocations_share_a_unit_without_sharing_bytes) 
   EXPECT_THAT(hazards(), IsEmpty());
   work(s, {reads(a, 700)});
   EXPECT_THAT(hazards(), ElementsAre(sim::hazard_kind::use_after_free));
+}
+
+TEST_F(graph_memory_test, a_trim_leaves_pages_that_the_free_of_one_stream_still_needs) {
+  const CUstream slow = stream();
+  const CUstream quick = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr a = alloc_node(graph, mib);
+  const CUdeviceptr b = alloc_node(graph, mib);
+  launch(executable(graph), quick);
+  wait_for(quick);
+  machine->hold(slow);
+  EXPECT_EQ(cuda.mem_free_async(a, slow), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free_async(b, quick), CUDA_SUCCESS);
+  wait_for(quick);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  machine->release(slow);
+  wait_for(slow);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+  EXPECT_THAT(hazards(), IsEmpty());
 }
 
 TEST_F(graph_memory_test, an_allocation_may_take_all_that_is_left_of_a_unit) {

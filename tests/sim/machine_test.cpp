@@ -776,6 +776,28 @@ TEST(Lifetime, BeforeInitTheVersionAndErrorsCanBeAskedForAndNothingElse) {
   EXPECT_STREQ(text, "no error");
 }
 
+TEST(Lifetime, AnEndedContextOnlyMattersToCallsThatNeedOne) {
+  bench b;
+  ASSERT_EQ(b.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  constexpr std::size_t unit = std::size_t{2} << 20;
+  CUdeviceptr range = 0;
+  int priority = 0;
+  EXPECT_EQ(b.cuda.mem_alloc(&range, unit), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(b.cuda.ctx_get_stream_priority_range(&priority, &priority),
+            CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(b.cuda.init(0), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.mem_address_reserve(&range, unit, 0, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.mem_address_free(range, unit), CUDA_SUCCESS);
+  CUmemGenericAllocationHandle handle = 0;
+  const auto nothing = reinterpret_cast<void*>(std::intptr_t{-1});
+  EXPECT_EQ(b.cuda.mem_import_from_shareable_handle(&handle, nothing,
+                                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_ERROR_UNKNOWN);
+  CUcontext ended = nullptr;
+  EXPECT_EQ(b.cuda.ctx_pop_current(&ended), CUDA_SUCCESS);
+  EXPECT_EQ(ended, b.context);
+}
+
 TEST(Lifetime, ATableOutlivesItsMachineAndSaysSo) {
   auto made = machine::create().value();
   const table& cuda = made->driver();

@@ -1,6 +1,9 @@
 // Managed memory: where pages are, how they move, what advice does to that.
+#include <sys/mman.h>
+
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "memory_fixture.hpp"
 
@@ -90,6 +93,27 @@ TEST_F(managed_memory, moves_to_who_touches_it) {
   EXPECT_EQ(moved().to_host, pages(64 * kib));
   EXPECT_EQ(used(), 8 * mib - 64 * kib);
   EXPECT_EQ(moved().evicted, 0U);
+}
+
+TEST_F(managed_memory, moves_though_other_memory_is_touched_before_it) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  CUdeviceptr address = 0;
+  std::vector<void*> mapped;
+  // Mostly the page right before it is free; else the system chooses another, which helps later.
+  do {
+    address = managed(2 * mib);
+    mapped.push_back(::mmap(at<void>(address - page), page, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_NE(mapped.back(), MAP_FAILED);
+  } while (mapped.back() != at<void>(address - page) && mapped.size() < 16);
+  if (mapped.back() != at<void>(address - page)) GTEST_SKIP() << "no free page lies before it";
+  ASSERT_EQ(cuda.mem_host_register(mapped.back(), page, 0), CUDA_SUCCESS);
+  on_host_touch(address, 2 * mib, true);
+  on_device_touch(address - page, page + 2 * mib);
+  EXPECT_EQ(moved().to_device, pages(2 * mib));
+  EXPECT_EQ(used(), 2 * mib);
+  EXPECT_EQ(cuda.mem_host_unregister(mapped.back()), CUDA_SUCCESS);
+  for (void* const each : mapped) ::munmap(each, page);
 }
 
 TEST_F(managed_memory, moves_between_devices) {
@@ -423,6 +447,29 @@ TEST_F(exclusive_managed_memory, attached_to_a_stream_waits_for_that_stream_only
   work(on, {});
   on_host_touch(address, 64);
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+}
+
+class partly_exclusive_managed_memory : public managed_memory {
+ protected:
+  partly_exclusive_managed_memory() : managed_memory{options()} {}
+  static sim::machine_options options() {
+    auto wanted = small_machine(64 * mib, 2);
+    wanted.devices[0].concurrent_managed_access = false;
+    return wanted;
+  }
+};
+
+TEST_F(partly_exclusive_managed_memory, attached_to_a_stream_of_a_device_that_shares_is_the_hosts) {
+  const CUdeviceptr address = managed(2 * mib);
+  CUcontext sharing = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&sharing, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_push_current(sharing), CUDA_SUCCESS);
+  const CUstream there = stream();
+  ASSERT_EQ(cuda.stream_attach_mem_async(there, address, 0, CU_MEM_ATTACH_SINGLE), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.stream_synchronize(there), CUDA_SUCCESS);
+  work(there, {});
+  on_host_touch(address, 64);
+  EXPECT_THAT(hazards(), IsEmpty());
 }
 
 TEST_F(exclusive_managed_memory, is_not_prefetched_to_the_device) {

@@ -7,12 +7,16 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "memory_fixture.hpp"
+#include "sim/memory.hpp"
+#include "sim/state.hpp"
 #include "support/this_process.hpp"
 #include "weir/observe/events.hpp"
 
@@ -162,6 +166,60 @@ TEST_F(plain_memory, what_was_freed_is_no_longer_what_an_allocator_told_of_it) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+TEST_F(plain_memory, what_an_allocator_told_of_it_goes_with_the_allocator) {
+  auto told = machine->watch_blocks();
+  const CUstream on = stream();
+  const CUdeviceptr address = plain(512);
+  told->on_event({.kind = memory_event_kind::allocate, .address = address, .size = 512});
+  told->on_event({.kind = memory_event_kind::deallocate, .address = address, .size = 512});
+  told.reset();
+  EXPECT_EQ(run(on, {writes(address, 8)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+// The waiting free does what the other device has to do meanwhile, a host function too.
+TEST_F(plain_memory, is_freed_once_if_another_thread_frees_it_while_a_free_waits) {
+  struct frees {
+    std::function<void()> by_another_thread;
+    CUresult answer = CUDA_ERROR_UNKNOWN;
+  } other;
+  const CUdeviceptr address = plain(4 * mib);
+  const CUstream here = stream();
+  machine->hold(here);
+  work(here, {writes(address, 8)});
+  other.by_another_thread = [&] {
+    machine->release(here);
+    other.answer = cuda.mem_free(address);
+  };
+  CUcontext elsewhere = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&elsewhere, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(elsewhere), CUDA_SUCCESS);
+  const auto let_it_free = [](void* data) {
+    std::thread{static_cast<frees*>(data)->by_another_thread}.join();
+  };
+  ASSERT_EQ(cuda.launch_host_func(stream(), let_it_free, &other), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free(address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(other.answer, CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0U);
+}
+
+TEST_F(plain_memory, what_was_freed_leaves_what_an_allocator_told_of_others) {
+  const auto told = machine->watch_blocks();
+  const CUdeviceptr below = plain(512);
+  const CUdeviceptr freed = plain(512);
+  const CUdeviceptr above = plain(512);
+  for (const CUdeviceptr each : {below, above}) {
+    told->on_event({.kind = memory_event_kind::allocate, .address = each, .size = 512});
+    told->on_event({.kind = memory_event_kind::deallocate, .address = each, .size = 512});
+  }
+  ASSERT_EQ(cuda.mem_free(freed), CUDA_SUCCESS);
+  const CUstream on = stream();
+  EXPECT_EQ(run(on, {writes(below, 8)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::use_after_free));
+  EXPECT_EQ(run(on, {writes(above, 8)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::use_after_free, hazard_kind::use_after_free));
+}
+
 TEST_F(plain_memory, wrong_frees_are_refused) {
   const CUdeviceptr address = plain(1024);
   EXPECT_EQ(cuda.mem_free(address + 512), CUDA_ERROR_INVALID_VALUE);
@@ -261,7 +319,10 @@ TEST_F(plain_memory, moves_to_a_file_of_its_own_when_it_is_shared) {
   // Two pieces, one longer than what is moved at a time, one that ends with the memory.
   std::memset(first + mib + 100, 3, 2 * mib);
   first[8 * mib - 1] = 4;
-  const std::vector<unsigned char> contents{first, first + 8 * mib};
+  // Written down once more, not read: that would fill the holes.
+  std::vector<unsigned char> contents(8 * mib);
+  std::memset(contents.data() + mib + 100, 3, 2 * mib);
+  contents.back() = 4;
   ASSERT_GT(held_by_files("weir simulated memory"), neighbours);
 
   const std::size_t before = held_by_files("weir simulated handle");
@@ -269,6 +330,7 @@ TEST_F(plain_memory, moves_to_a_file_of_its_own_when_it_is_shared) {
   ASSERT_EQ(cuda.ipc_get_mem_handle(&handle, shared), CUDA_SUCCESS);
   EXPECT_EQ(held_by_files("weir simulated memory"), neighbours) << "nothing is kept twice";
   EXPECT_GT(held_by_files("weir simulated handle"), before + 2 * mib);
+  EXPECT_LT(held_by_files("weir simulated handle"), before + 3 * mib) << "holes stay holes";
   EXPECT_TRUE(std::equal(contents.begin(), contents.end(), first));
   ASSERT_EQ(cuda.ipc_get_mem_handle(&handle, shared), CUDA_SUCCESS);
   EXPECT_TRUE(std::equal(contents.begin(), contents.end(), first)) << "moved once";
@@ -283,6 +345,28 @@ TEST_F(plain_memory, moves_to_a_file_of_its_own_when_it_is_shared) {
   EXPECT_EQ(cuda.mem_free(neighbour), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_free(other_neighbour), CUDA_SUCCESS);
   EXPECT_LE(held_by_files("weir simulated memory"), neighbours - 4 * mib);
+}
+
+TEST(physical_memory, carries_a_note_up_to_its_greatest_length) {
+  sim::state machine{sim::machine_options{}};
+  const auto pages = sim::physical::create(machine, unit, true);
+  ASSERT_NE(pages, nullptr);
+  const std::string longest(sim::physical::note_size, 'n');
+  EXPECT_TRUE(pages->write_note(longest));
+  EXPECT_FALSE(pages->write_note(longest + 'n'));
+  std::string note;
+  std::uint64_t size = 0;
+  EXPECT_TRUE(sim::physical::read_note(pages->descriptor(), note, size));
+  EXPECT_EQ(note, longest);
+  EXPECT_EQ(size, unit);
+}
+
+TEST(sealed_files, have_a_greatest_length) {
+  constexpr std::uint64_t greatest = std::uint64_t{1} << 62;
+  const int file = sim::make_sealed_file("longest", greatest);
+  EXPECT_GE(file, 0);
+  ::close(file);
+  EXPECT_EQ(sim::make_sealed_file("too long", greatest + 1), -1);
 }
 
 TEST(whole_device, costs_nothing_until_it_is_touched) {
@@ -422,6 +506,12 @@ TEST_F(pinned_memory, registers_nothing_else) {
   EXPECT_EQ(cuda.mem_host_register(at<void>(plain(64)), 64, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_host_register(at<void>(managed(64)), 64, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.mem_host_unregister(pinned(64)), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(pinned_memory, registers_right_behind_memory_that_it_could_not) {
+  ASSERT_EQ(::mprotect(own, 4096, PROT_NONE), 0);
+  EXPECT_EQ(cuda.mem_host_register(own, 8192, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own + 4096, 4096, 0), CUDA_SUCCESS);
 }
 
 TEST_F(pinned_memory, read_only_pages_are_read_only) {

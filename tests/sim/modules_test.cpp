@@ -112,6 +112,7 @@ TEST(ptx, refuses_what_is_none) {
   EXPECT_EQ(answer(head + ".entry f(.param .u65 a) {}"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + ".entry f(.param .b8 a[99999999999999999999]) {}"),
             CUDA_ERROR_INVALID_PTX);
+  EXPECT_EQ(answer(head + ".entry f(.param .b8 a[4) {}"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + ".entry f(.param .align 3 .b8 a[4]) {}"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + ".entry f(.u64 a) {}"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + ".entry f(.param .u64 a,) {}"), CUDA_ERROR_INVALID_PTX);

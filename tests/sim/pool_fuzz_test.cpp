@@ -2,6 +2,7 @@
 // pools' books are right after every step.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <random>
 #include <string>
@@ -186,6 +187,42 @@ void run(std::uint64_t seed, bool check_hazards) {
     FAIL() << "seed " << seed << "\n" << found.message();
   }
   EXPECT_EQ(program.machine().pools->inconsistency(), "");
+}
+
+/// Blocks of one pool, one behind the other, and the stream that took them.
+class pool_books : public ::testing::Test {
+ protected:
+  pool_books() {
+    EXPECT_EQ(machine().stream_create(&on, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    for (CUdeviceptr& each : made) {
+      EXPECT_EQ(machine().mem_alloc_async(&each, mib, on), CUDA_SUCCESS);
+    }
+  }
+  sim::state& machine() { return inside.machine; }
+  sim::block& block_at(CUdeviceptr address) {
+    return *machine().pools->holding(address)->find(address);
+  }
+
+  inside_machine inside{by_hand()};
+  CUstream on = nullptr;
+  std::array<CUdeviceptr, 3> made{};
+};
+
+TEST_F(pool_books, are_right_after_a_reset_that_takes_settled_blocks_along) {
+  ASSERT_EQ(machine().mem_free_async(made[1], on), CUDA_SUCCESS);
+  ASSERT_EQ(machine().stream_synchronize(on), CUDA_SUCCESS);
+  ASSERT_EQ(machine().device_primary_ctx_reset(0), CUDA_SUCCESS);
+  EXPECT_EQ(machine().pools->inconsistency(), "");
+}
+
+TEST_F(pool_books, say_so_where_a_page_counts_a_block_that_is_settled) {
+  sim::block& freed = block_at(made[1]);
+  sim::fit_index& settled = *block_at(made[2]).after->index;
+  ASSERT_EQ(machine().mem_free_async(made[1], on), CUDA_SUCCESS);
+  ASSERT_EQ(machine().pools->inconsistency(), "");
+  freed.index->remove(freed);
+  settled.insert(freed);
+  EXPECT_EQ(machine().pools->inconsistency(), "a page's busy bytes are miscounted");
 }
 
 TEST(pool_fuzz, correct_programs_keep_their_data_and_are_not_reported) {

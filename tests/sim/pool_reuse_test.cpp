@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <utility>
 
 #include "pool_fixture.hpp"
 
@@ -107,6 +108,26 @@ INSTANTIATE_TEST_SUITE_P(
         reuse_case{"follow_waited_for", 1, 0, 0, reuse_case::waited_for, true},
         reuse_case{"follow_waited_before_free", 1, 0, 0, reuse_case::waited_before, false}),
     [](const auto& named) { return named.param.name; });
+
+TEST_F(pool_reuse, of_what_several_streams_freed_before_a_wait_the_best_fit_is_taken) {
+  const CUstream c = stream();
+  for (const auto& [frees_small, frees_large] : {std::pair{a, b}, std::pair{b, a}}) {
+    CUmemoryPool of = keeping();
+    rules(of, 1, 0, 0);
+    const CUdeviceptr small = take(of, 2 * mib, a);
+    take(of, 512, a);
+    const CUdeviceptr large = take(of, 4 * mib, a);
+    take(of, 512, a);
+    order(b, a);
+    give(small, frees_small);
+    give(large, frees_large);
+    order(c, a);
+    order(c, b);
+    EXPECT_EQ(take(of, mib, c), small);
+    EXPECT_EQ(take(of, 3 * mib, c), large);
+  }
+  EXPECT_THAT(hazards(), IsEmpty());
+}
 
 TEST_F(pool_reuse, a_wait_is_inserted_only_where_no_memory_can_be_had) {
   for (const int internal : {0, 1}) {
@@ -239,13 +260,27 @@ TEST_F(pool_reuse, a_free_beside_work_of_another_stream_is_reported) {
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
 }
 
+TEST_F(pool_reuse, a_free_of_a_blocking_stream_is_behind_the_legacy_stream_even_where_it_is_held) {
+  CUmemoryPool of = keeping();
+  CUstream blocking = nullptr;
+  ASSERT_EQ(cuda.stream_create(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  const CUdeviceptr made = take(of, 4096, blocking);
+  kernel(legacy_stream(), {writes(made, 4096)});
+  machine->hold(blocking);
+  give(made, blocking);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
 TEST_F(pool_reuse, memory_that_is_not_allocated_is_out_of_bounds) {
   CUmemoryPool of = keeping();
   const CUdeviceptr made = take(of, 1000, a);
   kernel(a, {writes(made, 1000)});
   EXPECT_THAT(hazards(), IsEmpty());
   kernel(a, {writes(made, 1001)});
-  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::use_after_free));
+  ASSERT_THAT(hazards(), ElementsAre(hazard_kind::use_after_free));
+  const auto reported = machine->hazards().front();
+  EXPECT_EQ(reported.first.label, "pool keeps memory unallocated");
+  EXPECT_EQ(reported.second.step, reported.first.step + 3) << "the allocation, and two kernels";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -263,6 +264,25 @@ TEST_F(pool_exports, exports_are_validated) {
   EXPECT_EQ(cuda.mem_pool_export_pointer(&data, 0x1000), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(pool_exports, an_import_needs_a_place_for_its_answer_and_what_was_exported) {
+  constexpr auto as_descriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemoryPool of = make(device_pool(0, 0, as_descriptor));
+  int descriptor = -1;
+  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of, as_descriptor, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_import_from_shareable_handle(
+                nullptr, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+                as_descriptor, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  ::close(descriptor);
+  CUmemPoolPtrExportData data{};
+  ASSERT_EQ(cuda.mem_pool_export_pointer(&data, take(of, 512, a)), CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  CUmemoryPool own = import_own(of);
+  EXPECT_EQ(cuda.mem_pool_import_pointer(&address, own, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_pool_import_pointer(nullptr, own, &data), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(pool_exports, an_import_without_a_descriptor_to_spare_is_refused) {
   CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   int descriptor = -1;
@@ -342,6 +362,34 @@ TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
       << "its addresses go with it";
 }
 
+// An exporter may say any size: what is taken of the address space are whole pages all the same.
+TEST_F(pool_exports, all_addresses_go_with_an_imported_pool_that_ends_within_a_page) {
+  constexpr auto as_descriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  int real = -1;
+  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&real, make(device_pool(0, 0, as_descriptor)),
+                                                     as_descriptor, 0),
+            CUDA_SUCCESS);
+  std::vector<char> trailer(4096);
+  ASSERT_EQ(::pread(real, trailer.data(), 4096, ::lseek(real, 0, SEEK_END) - 4096), 4096);
+  ::close(real);
+  const std::uint64_t size = 1024 * mib + 100;
+  std::memcpy(trailer.data() + 16, &size, sizeof(size));
+  const int forged = ::memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(::pwrite(forged, trailer.data(), 4096, static_cast<off_t>(size)), 4096);
+  ASSERT_EQ(::fcntl(forged, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+
+  const std::uint64_t before = testing_support::mapped_bytes();
+  CUmemoryPool imported = nullptr;
+  ASSERT_EQ(
+      cuda.mem_pool_import_from_shareable_handle(
+          &imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(forged)), as_descriptor, 0),
+      CUDA_SUCCESS);
+  ::close(forged);
+  EXPECT_GE(testing_support::mapped_bytes(), before + size);
+  EXPECT_EQ(cuda.mem_pool_destroy(imported), CUDA_SUCCESS);
+  EXPECT_LT(testing_support::mapped_bytes(), before + size / 2);
+}
+
 /// Work that was queued before the free still reaches the memory.
 TEST_F(pool_exports, an_imported_pool_may_be_destroyed_before_its_last_free_happened) {
   CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -361,6 +409,32 @@ TEST_F(pool_exports, an_imported_pool_may_be_destroyed_before_its_last_free_happ
   EXPECT_THAT(hazards(), IsEmpty());
   kernel(a, {reads(alias, 1)});
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+}
+
+TEST_F(pool_exports, an_imported_allocation_freed_at_once_under_queued_work_is_reported) {
+  CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUdeviceptr made = take(of, 4096, a);
+  wait_for(a);
+  const CUdeviceptr alias = import_pointer(import_own(of), made);
+  kernel(a, {reads(alias, 4096)});
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(cuda.mem_free(alias), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
+}
+
+TEST_F(pool_exports, an_imported_pool_takes_nothing_along_that_lies_around_it) {
+  const auto plain = [&] {
+    CUdeviceptr taken = 0;
+    EXPECT_EQ(cuda.mem_alloc(&taken, capacity() / 4), CUDA_SUCCESS);
+    return taken;
+  };
+  CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUdeviceptr before = plain();
+  const CUmemoryPool own = import_own(of);
+  const CUdeviceptr after = plain();  // the system hands addresses out in one direction
+  ASSERT_EQ(cuda.mem_pool_destroy(own), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_get_address_range(nullptr, nullptr, before), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_get_address_range(nullptr, nullptr, after), CUDA_SUCCESS);
 }
 
 class pool_exports_of_two : public pool_exports {

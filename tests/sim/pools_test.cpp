@@ -154,6 +154,21 @@ TEST_F(pools, best_fit_and_of_equal_ones_the_first_freed) {
   EXPECT_EQ(take(of, mib / 2, a), four);
 }
 
+TEST_F(pools, of_equal_ones_what_was_never_used_comes_before_what_was_freed) {
+  const bytes few = machine->used(device_id{0}) + bytes{page};
+  machine->set_capacity(device_id{0}, few);
+  CUmemoryPool of = keeping();
+  const CUdeviceptr first = take(of, page, a);
+  // The pool has its addresses now, four times those of the device; there is memory for all of
+  // them.
+  machine->set_capacity(device_id{0}, bytes{capacity()});
+  const std::uint64_t addresses = 4 * (few.count() / page + 1) * page;
+  EXPECT_EQ(take(of, addresses - 2 * page, a), first + page);
+  ASSERT_EQ(cuda.mem_free(first), CUDA_SUCCESS);
+  EXPECT_EQ(take(of, page, a), first + addresses - page);
+  EXPECT_EQ(take(of, page, a), first);
+}
+
 TEST_F(pools, a_synchronised_stream_hands_its_frees_over_youngest_first) {
   CUmemoryPool of = keeping();
   std::vector<CUdeviceptr> v;
@@ -412,6 +427,7 @@ TEST_F(pools, destroying_a_pool_waits_for_its_last_allocation) {
   ASSERT_EQ(cuda.mem_pool_destroy(of), CUDA_SUCCESS);
   EXPECT_GT(testing_support::mapped_bytes(), mapped_before + capacity())
       << "a pool takes a device's addresses";
+  EXPECT_LT(testing_support::mapped_bytes(), mapped_before + 5 * capacity());
   EXPECT_EQ(cuda.mem_pool_destroy(of), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(try_take(of, 512, a), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.memset_d8_async(made, 1, 4 * mib, a), CUDA_SUCCESS);
@@ -451,6 +467,7 @@ TEST_F(pools, a_reset_context_takes_everything_along) {
   std::size_t size = 0;
   EXPECT_NE(cuda.mem_get_address_range(&start, &size, made), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_pool_trim_to(of, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(take(standard, 2 * page, stream()), made) << "all its addresses are free again";
 }
 
 // --- Errors --------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 // Sharing between two real processes: memory handles and events.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -94,6 +96,21 @@ void in_two_processes(const std::function<void(line&)>& ours,
 }
 
 constexpr bool ready = true;
+
+/// Where a handle names the descriptor of the process that made it.
+constexpr std::size_t descriptor_at = 16;
+
+template <class Handle>
+int descriptor_in(const Handle& handle) {
+  int descriptor = -1;
+  std::memcpy(&descriptor, handle.reserved + descriptor_at, sizeof(descriptor));
+  return descriptor;
+}
+template <class Handle>
+Handle with_descriptor(Handle handle, int descriptor) {
+  std::memcpy(handle.reserved + descriptor_at, &descriptor, sizeof(descriptor));
+  return handle;
+}
 
 TEST(shared_memory, is_seen_on_both_sides) {
   in_two_processes(
@@ -246,6 +263,35 @@ TEST(shared_memory, hostile_handles_are_refused) {
       });
 }
 
+TEST(shared_memory, needs_a_note_of_the_right_length) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        constexpr std::size_t size = 4 * mib;
+        const auto handle = here.share(here.plain(size));
+        const auto set_length = [&](std::uint32_t length) {
+          constexpr std::size_t length_at = size + 12;  // the note stands behind the memory
+          ASSERT_EQ(::pwrite(descriptor_in(handle), &length, sizeof(length), length_at),
+                    static_cast<ssize_t>(sizeof(length)));
+        };
+        for (const std::uint32_t wrong : {0U, 15U, 17U}) {
+          set_length(wrong);
+          other.say(handle);
+          EXPECT_EQ(other.hear<CUresult>(), CUDA_ERROR_INVALID_VALUE) << wrong;
+        }
+        set_length(16);
+        other.say(handle);
+        EXPECT_EQ(other.hear<CUresult>(), CUDA_SUCCESS);
+      },
+      [](line& other) {
+        side here;
+        for (int i = 0; i < 4; ++i) {
+          CUdeviceptr address = 0;
+          other.say(here.open(&address, other.hear<CUipcMemHandle>()));
+        }
+      });
+}
+
 TEST(shared_memory, is_plain_memory_of_another_process) {
   side here;
   CUdeviceptr address = 0;
@@ -395,6 +441,23 @@ TEST(shared_events, stay_complete_when_an_earlier_record_is_late) {
   EXPECT_EQ(here.cuda.event_query(event), CUDA_SUCCESS);
 }
 
+TEST(shared_events, order_the_streams_of_their_own_process) {
+  side here;
+  CUstream first = nullptr;
+  CUstream second = nullptr;
+  CUevent event = nullptr;
+  ASSERT_EQ(here.cuda.stream_create(&first, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(here.cuda.stream_create(&second, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+            CUDA_SUCCESS);
+  const CUdeviceptr address = here.plain(4096);
+  ASSERT_TRUE(here.machine->launch(first, "before", {writes(address, 4096)}));
+  ASSERT_EQ(here.cuda.event_record(event, first), CUDA_SUCCESS);
+  ASSERT_EQ(here.cuda.stream_wait_event(second, event, 0), CUDA_SUCCESS);
+  ASSERT_TRUE(here.machine->launch(second, "after", {writes(address, 4096)}));
+  EXPECT_THAT(here.machine->hazards(), IsEmpty());
+}
+
 TEST(shared_events, wrong_ones_are_refused) {
   side here;
   CUevent shared = nullptr;
@@ -429,6 +492,56 @@ TEST(shared_events, leave_no_mapping_behind) {
   EXPECT_EQ(mappings(), 1);
   ASSERT_EQ(here.cuda.event_destroy(shared), CUDA_SUCCESS);
   EXPECT_EQ(mappings(), 0);
+}
+
+// Number 0 is one like any other, in a process that closed its input.
+TEST(shared_events, close_their_descriptor_even_if_it_is_number_zero) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto is_open = [] { return ::fcntl(0, F_GETFD) != -1; };
+    side here;
+    ::close(0);
+    CUevent event = nullptr;
+    here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+    const bool taken = is_open();
+    here.cuda.event_destroy(event);
+    ::_exit(taken && !is_open() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(shared_events, in_a_file_that_could_be_shortened_are_refused) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        CUevent event = nullptr;
+        ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+                  CUDA_SUCCESS);
+        CUipcEventHandle handle{};
+        ASSERT_EQ(here.cuda.ipc_get_event_handle(&handle, event), CUDA_SUCCESS);
+        std::array<char, 4096> page{};
+        const auto length = static_cast<ssize_t>(page.size());
+        ASSERT_EQ(::pread(descriptor_in(handle), page.data(), page.size(), 0), length);
+        const int copy = ::memfd_create("copy", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        ASSERT_EQ(::write(copy, page.data(), page.size()), length);
+        const auto of_copy = with_descriptor(handle, copy);
+        other.say(of_copy);
+        EXPECT_EQ(other.hear<CUresult>(), CUDA_ERROR_MAP_FAILED);
+        ASSERT_EQ(::fcntl(copy, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+        other.say(of_copy);
+        EXPECT_EQ(other.hear<CUresult>(), CUDA_SUCCESS);
+        ::close(copy);
+      },
+      [](line& other) {
+        side here;
+        for (int i = 0; i < 2; ++i) {
+          CUevent opened = nullptr;
+          other.say(here.cuda.ipc_open_event_handle(&opened, other.hear<CUipcEventHandle>()));
+        }
+      });
 }
 
 TEST(shared_events, bent_handles_are_refused) {

@@ -6,6 +6,7 @@
 
 #include "memory_fixture.hpp"
 #include "support/sanitizers.hpp"
+#include "weir/observe/events.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -103,6 +104,26 @@ TEST_F(virtual_memory, frees_only_whole_empty_reservations) {
   EXPECT_EQ(cuda.mem_unmap(range + unit, unit), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_address_free(range, 4 * unit), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_address_free(range, 4 * unit), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(virtual_memory, addresses_that_were_freed_are_no_longer_what_an_allocator_told_of_them) {
+  const auto told = machine->watch_blocks();
+  const CUdeviceptr range = reserve(unit);
+  back(range, unit);
+  told->on_event({.kind = memory_event_kind::allocate, .address = range, .size = 512});
+  told->on_event({.kind = memory_event_kind::deallocate, .address = range, .size = 512});
+  const CUstream on = stream();
+  EXPECT_EQ(run(on, {writes(range, 8)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::use_after_free)) << "it is the allocator's";
+  machine->clear_hazards();
+  ASSERT_EQ(cuda.mem_unmap(range, unit), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_address_free(range, unit), CUDA_SUCCESS);
+  CUdeviceptr again = 0;
+  ASSERT_EQ(cuda.mem_address_reserve(&again, unit, 0, range, 0), CUDA_SUCCESS);
+  ASSERT_EQ(again, range);
+  back(again, unit);
+  EXPECT_EQ(run(on, {writes(again, 8)}), CUDA_SUCCESS);
+  EXPECT_THAT(hazards(), IsEmpty());
 }
 
 // --- Handles -------------------------------------------------------------------------------------
@@ -219,6 +240,35 @@ TEST_F(virtual_memory, host_handles_take_no_device_memory) {
 }
 
 /// A machine whose devices have sizes and addresses, and nothing behind them.
+/// A device with more room than the file has in which its memory lies.
+class boundless_memory : public virtual_memory {
+ protected:
+  boundless_memory() : virtual_memory{options()} {}
+  static sim::machine_options options() {
+    auto wanted = small_machine(std::size_t{1} << 63);
+    wanted.devices[0].granularity = bytes{4 * kib};
+    wanted.costs = sim::cost_table::free();
+    return wanted;
+  }
+  CUresult try_create(std::size_t size) {
+    CUmemGenericAllocationHandle made = 0;
+    const auto wanted = properties();
+    return cuda.mem_create(&made, size, &wanted, 0);
+  }
+  static constexpr std::size_t file_length = std::size_t{1} << 62;
+};
+
+TEST_F(boundless_memory, ends_with_the_file_it_lies_in) {
+  EXPECT_EQ(try_create(file_length), CUDA_SUCCESS);
+  EXPECT_EQ(try_create(4 * kib), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(boundless_memory, takes_whole_pages_of_the_device_from_the_file) {
+  EXPECT_EQ(try_create(file_length - 3 * mib), CUDA_SUCCESS);
+  EXPECT_EQ(try_create(3 * mib), CUDA_ERROR_OUT_OF_MEMORY) << "one page is left";
+  EXPECT_EQ(try_create(2 * mib), CUDA_SUCCESS);
+}
+
 class unbacked_memory : public virtual_memory {
  protected:
   static sim::machine_options nothing_behind() {
