@@ -470,9 +470,7 @@ CUresult timeline::do_work(stream_state& stream, operation& op,
   if (details.fault != CUDA_SUCCESS) return details.fault;
   for (const access& each : details.accesses) {
     // Checked again: what was mapped when the work was queued may be gone now.
-    if (each.extent.size != 0 && !allowed(stream.device, details.by_owner, each)) {
-      return CUDA_ERROR_ILLEGAL_ADDRESS;
-    }
+    if (!allowed(stream.device, details.by_owner, each)) return CUDA_ERROR_ILLEGAL_ADDRESS;
     machine_.space.each(each.extent.address, each.extent.size,
                         [&](region& area, std::uint64_t address, std::uint64_t size) {
                           if (area.managed) {

@@ -444,5 +444,27 @@ TEST_F(capture_test, a_captured_use_of_a_freed_block_is_told_with_the_time_of_it
   EXPECT_EQ(use.queued, captured);
 }
 
+TEST_F(capture_test, what_a_pool_hands_out_on_a_captured_stream_is_the_graphs) {
+  const auto told = machine->watch_blocks();
+  const CUstream s = stream();
+  const auto captured_use = [&](pool_id pool, CUstream of_block) {
+    unsigned long long number = 0;
+    EXPECT_EQ(cuda.stream_get_id(of_block, &number), CUDA_SUCCESS);
+    const stream_id own{(std::uint64_t{3} << 48) | number};  // as an allocator of runtime 3 has it
+    const CUdeviceptr p = memory(4096);
+    begin(s);
+    for (const auto kind : {memory_event_kind::allocate, memory_event_kind::deallocate})
+      told->on_event({.kind = kind, .pool = pool, .stream = own, .address = p, .size = 4096});
+    work(s, {writes(p, 8)});
+    end(s);
+    const auto found = hazards();
+    machine->clear_hazards();
+    return found;
+  };
+  EXPECT_THAT(captured_use(pool_id{1}, s), ElementsAre(sim::hazard_kind::use_after_free));
+  EXPECT_THAT(captured_use(pool_id{2}, stream()), IsEmpty()) << "not of the capture";
+  EXPECT_THAT(captured_use(pool_id{}, s), IsEmpty()) << "in no pool";
+}
+
 }  // namespace
 }  // namespace weir::sim_tests

@@ -1,5 +1,6 @@
 // Graph memory: allocation nodes, their lifetimes, what is counted and trimmed.
 #include "graph_fixture.hpp"
+#include "support/this_process.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -35,6 +36,19 @@ TEST_F(graph_memory_test, alloc_nodes_check_their_parameters) {
   EXPECT_EQ(cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, nullptr),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_THAT(nodes(graph), IsEmpty());
+}
+
+TEST_F(graph_memory_test, alloc_nodes_end_with_the_addresses) {
+  const CUgraph graph = empty_graph();
+  for (const std::size_t too_much : {std::size_t{1} << 60, ~std::size_t{0}}) {
+    auto wanted = wanting(too_much);
+    CUgraphNode node = nullptr;
+    EXPECT_EQ(cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &wanted),
+              CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(node, nullptr);
+  }
+  EXPECT_THAT(nodes(graph), IsEmpty());
+  EXPECT_EQ(alloc_node(graph, mib) % unit, 0u) << "the first of its unit";
 }
 
 TEST_F(graph_memory_test, free_nodes_free_graph_memory_once) {
@@ -362,6 +376,116 @@ TEST_F(graph_memory_test, pages_of_destroyed_graphs_are_cached_and_used_again) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+TEST_F(graph_memory_test, pages_of_a_destroyed_graph_stay_until_its_launch_is_through) {
+  const CUstream s = stream();
+  begin(s);
+  CUdeviceptr p = 0;
+  ASSERT_EQ(cuda.mem_alloc_async(&p, mib, s), CUDA_SUCCESS);
+  work(s, {writes(p, mib)});
+  ASSERT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  const CUgraph graph = end(s);
+  const CUgraphExec exec = executable(graph);
+  machine->hold(s);
+  launch(exec, s);
+  EXPECT_EQ(cuda.graph_exec_destroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), unit);
+  machine->release(s);
+  wait_for(s);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, what_is_not_freed_outlives_its_graph) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr p = alloc_node(graph, mib);
+  const CUgraphExec exec = executable(graph);
+  launch(exec, s);
+  wait_for(s);
+  EXPECT_EQ(cuda.graph_exec_destroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  work(s, {writes(p, mib)});
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  wait_for(s);
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(cuda.device_graph_mem_trim(0), CUDA_SUCCESS);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+}
+
+TEST_F(graph_memory_test, the_end_of_one_graph_leaves_the_nodes_of_another) {
+  const CUstream s = stream();
+  const CUgraph graph = empty_graph();
+  const CUgraph other = empty_graph();
+  const CUdeviceptr p = alloc_node(graph, mib);
+  const CUdeviceptr q = alloc_node(other, mib);
+  EXPECT_EQ(cuda.graph_destroy(other), CUDA_SUCCESS);
+  CUgraphNode node = nullptr;
+  EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, nullptr, 0, q), CUDA_ERROR_INVALID_VALUE)
+      << "nobody has it any more";
+  launch(executable(graph), s);
+  work(s, {writes(p, mib)});
+  EXPECT_EQ(cuda.mem_free_async(p, s), CUDA_SUCCESS);
+  wait_for(s);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, addresses_are_given_back_with_the_graph) {
+  constexpr std::size_t gib = 1024 * mib;
+  const std::uint64_t before = testing_support::mapped_bytes();
+  const CUgraph graph = empty_graph();
+  alloc_node(graph, 4 * gib);
+  EXPECT_GE(testing_support::mapped_bytes(), before + 4 * gib);
+  EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
+  EXPECT_LT(testing_support::mapped_bytes(), before + gib);
+}
+
+TEST_F(graph_memory_test, cached_pages_come_without_their_past) {
+  const CUstream s = stream();
+  const CUstream other = stream();
+  const auto used_on = [&](CUstream on) {
+    begin(on);
+    CUdeviceptr p = 0;
+    EXPECT_EQ(cuda.mem_alloc_async(&p, mib, on), CUDA_SUCCESS);
+    work(on, {writes(p, mib)});
+    EXPECT_EQ(cuda.mem_free_async(p, on), CUDA_SUCCESS);
+    const CUgraph graph = end(on);
+    const CUgraphExec exec = executable(graph);
+    launch(exec, on);
+    machine->run_until_idle();  // nobody waits, so that nothing but the cache joins the streams
+    EXPECT_EQ(cuda.graph_exec_destroy(exec), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
+  };
+  used_on(s);
+  used_on(other);
+  EXPECT_EQ(graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), unit) << "the same pages";
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
+TEST_F(graph_memory_test, cached_pages_are_used_again_where_the_size_is_the_same) {
+  const CUstream s = stream();
+  const auto used_by_a_graph = [&](std::size_t size) {
+    const CUgraph graph = empty_graph();
+    CUgraphNode alloc = nullptr;
+    CUgraphNode node = nullptr;
+    const CUdeviceptr p = alloc_node(graph, size, &alloc);
+    EXPECT_EQ(cuda.graph_add_mem_free_node(&node, graph, &alloc, 1, p), CUDA_SUCCESS);
+    const CUgraphExec exec = executable(graph);
+    launch(exec, s);
+    wait_for(s);
+    EXPECT_EQ(cuda.graph_exec_destroy(exec), CUDA_SUCCESS);
+    EXPECT_EQ(cuda.graph_destroy(graph), CUDA_SUCCESS);
+    return graph_memory(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+  };
+  EXPECT_EQ(used_by_a_graph(2 * unit), 2 * unit);
+  EXPECT_EQ(used_by_a_graph(unit), 3 * unit);
+  EXPECT_EQ(used_by_a_graph(2 * unit), 3 * unit);
+  EXPECT_EQ(used_by_a_graph(unit), 3 * unit);
+}
+
 TEST_F(graph_memory_test, a_launch_that_does_not_fit_fails_and_leaves_the_graph_usable) {
   const CUstream s = stream();
   const CUgraph graph = empty_graph();
@@ -448,6 +572,26 @@ TEST_F(graph_memory_of_two, a_reset_leaves_the_other_device_alone) {
   EXPECT_THAT(hazards(), IsEmpty());
 }
 
+TEST_F(graph_memory_of_two, a_unit_is_of_one_graph_and_one_device_with_the_same_rights) {
+  const auto made = [&](CUgraph in, int device, std::vector<CUmemAccessDesc> also_for = {}) {
+    auto wanted = wanting(mib);
+    wanted.poolProps.location.id = device;
+    wanted.accessDescs = also_for.data();
+    wanted.accessDescCount = also_for.size();
+    CUgraphNode node = nullptr;
+    EXPECT_EQ(cuda.graph_add_mem_alloc_node(&node, in, nullptr, 0, &wanted), CUDA_SUCCESS);
+    return wanted.dptr;
+  };
+  const CUgraph graph = empty_graph();
+  const CUdeviceptr first = made(graph, 0);
+  const CUmemAccessDesc other{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const auto is_next_to_it = [&](CUdeviceptr p) { return p >= first && p < first + unit; };
+  EXPECT_FALSE(is_next_to_it(made(empty_graph(), 0)));
+  EXPECT_FALSE(is_next_to_it(made(graph, 1)));
+  EXPECT_FALSE(is_next_to_it(made(graph, 0, {other})));
+  EXPECT_EQ(made(graph, 0), first + mib);
+}
+
 // Peers have no access to each other here: work on the wrong device would be a fault.
 TEST_F(graph_memory_of_two, captured_work_is_done_by_its_streams_device) {
   const CUstream here = stream();
@@ -490,6 +634,23 @@ TEST_F(graph_memory_of_two, a_trim_is_of_one_device) {
   EXPECT_EQ(reserved(1), 0u);
   EXPECT_EQ(machine->used(device_id{0}), bytes{unit});
   EXPECT_EQ(machine->used(device_id{1}), bytes{});
+}
+
+TEST_F(graph_memory_of_two, devices_share_no_unit_though_both_may_use_it) {
+  const CUgraph graph = empty_graph();
+  for (const int device : {0, 1}) {
+    auto wanted = wanting(mib);
+    wanted.poolProps.location.id = device;
+    const CUmemAccessDesc peer{{CU_MEM_LOCATION_TYPE_DEVICE, 1 - device},
+                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    wanted.accessDescs = &peer;
+    wanted.accessDescCount = 1;
+    CUgraphNode node = nullptr;
+    ASSERT_EQ(cuda.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &wanted), CUDA_SUCCESS);
+  }
+  launch(executable(graph), stream());
+  EXPECT_EQ(reserved(0), unit);
+  EXPECT_EQ(reserved(1), unit);
 }
 
 }  // namespace

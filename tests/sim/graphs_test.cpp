@@ -263,6 +263,44 @@ TEST_F(graphs_test, a_launch_in_a_capture_becomes_a_graph_in_the_graph) {
   EXPECT_THAT(hazards(), IsEmpty()) << "each after the one before";
 }
 
+TEST_F(graphs_test, what_follows_a_graph_in_the_graph_follows_the_last_of_its_nodes) {
+  const CUstream s = stream();
+  const CUstream branch = stream();
+  const CUstream stranger = stream();
+  const CUdeviceptr p = memory(64);
+  const CUdeviceptr q = memory(64);
+  begin(s);
+  work(s, {writes(p, 64), writes(q, 64)});
+  order(branch, s);
+  work(s, {writes(p, 64)});
+  work(branch, {writes(q, 64)});
+  order(s, branch);
+  work(s, {writes(p, 64), writes(q, 64)});
+  const CUgraphExec inner = executable(end(s));
+  begin(s);
+  work(s, {writes(p, 64), writes(q, 64)});
+  launch(inner, s);
+  work(s, {writes(p, 64), writes(q, 64)});
+  launch(executable(end(s)), s);
+  EXPECT_THAT(hazards(), IsEmpty());
+  work(stranger, {writes(p, 64)});
+  ASSERT_THAT(hazards(), ElementsAre(sim::hazard_kind::race));
+  EXPECT_EQ(machine->hazards().front().first.order, 5u) << "all but the one of the branch precede";
+}
+
+TEST_F(graphs_test, an_empty_graph_in_the_graph_lets_nothing_pass_it) {
+  const CUstream s = stream();
+  const CUdeviceptr p = memory(64);
+  const CUgraphExec nothing = executable(empty_graph());
+  begin(s);
+  work(s, {writes(p, 64)});
+  launch(nothing, s);
+  work(s, {writes(p, 64)});
+  launch(executable(end(s)), s);
+  wait_for(s);
+  EXPECT_THAT(hazards(), IsEmpty());
+}
+
 TEST_F(graphs_test, upload_and_launch_respect_captures) {
   const CUstream s = stream();
   const CUstream blocking = stream(CU_STREAM_DEFAULT);

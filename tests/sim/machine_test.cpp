@@ -5,11 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "weir/sim/machine.hpp"
@@ -20,6 +22,7 @@ namespace {
 using namespace driver;
 using namespace std::chrono_literals;
 using testing::ElementsAre;
+using testing::IsEmpty;
 
 /// A machine with the context of device 0 current.
 struct bench {
@@ -80,6 +83,7 @@ TEST(Options, SayWhatTheMachineIs) {
   settings.sim_mode = sim_progress::timed;
   settings.sim_lag = std::chrono::microseconds{7};
   settings.sim_hazards = false;
+  settings.heap_unannounced_ends = true;  // of no concern to a machine
   const machine_options made = machine_options::from(settings);
   ASSERT_EQ(3U, made.devices.size());
   EXPECT_EQ(settings.sim_capacity, made.devices[2].capacity);
@@ -87,16 +91,54 @@ TEST(Options, SayWhatTheMachineIs) {
   EXPECT_EQ(progress::timed, made.mode);
   EXPECT_EQ(std::chrono::microseconds{7}, made.lag);
   EXPECT_FALSE(made.check_hazards);
+  settings.sim_hazards = true;
+  settings.heap_unannounced_ends = false;
+  EXPECT_TRUE(machine_options::from(settings).check_hazards);
   settings.sim_mode = sim_progress::manual;
   EXPECT_EQ(progress::manual, machine_options::from(settings).mode);
   settings.sim_devices = -1;
   EXPECT_TRUE(machine_options::from(settings).devices.empty());
 }
 
+TEST(Options, AreThoseOfOneWatchedDeviceUnlessToldOtherwise) {
+  const machine_options usual;
+  EXPECT_EQ(usual.devices.size(), 1U);
+  EXPECT_EQ(usual.driver_version, 13000);
+  EXPECT_EQ(usual.seed, 1U);
+  EXPECT_EQ(usual.mode, progress::seeded);
+  EXPECT_EQ(usual.lag, 0ns);
+  EXPECT_TRUE(usual.check_hazards);
+  EXPECT_TRUE(usual.watch_blocks);
+  EXPECT_TRUE(usual.back_memory);
+  EXPECT_FALSE(usual.background);
+}
+
 TEST(Progress, TheSameSeedIsTheSameRunAndAnotherSeedAnother) {
   EXPECT_EQ(interleaving(7), interleaving(7));
   EXPECT_NE(interleaving(7), interleaving(8));
   EXPECT_EQ(interleaving(7).size(), 32U);
+}
+
+/// Which of three streams goes first.
+char first_of_three(std::uint64_t seed) {
+  machine_options wanted = with(progress::manual);
+  wanted.seed = seed;
+  bench b{wanted};
+  char first = '-';
+  for (const char each : {'a', 'b', 'c'}) {
+    EXPECT_TRUE(b.machine->launch(b.stream(), "note", {}, [&first, each] { first = each; }));
+  }
+  EXPECT_TRUE(b.machine->step());
+  return first;
+}
+
+// Whoever wrote a seed down wants the same run again, even where the last bit of a number decides:
+// the first numbers of these lie next to the edges between the three.
+TEST(Progress, ASeedChoosesTheSameStreamForGood) {
+  EXPECT_EQ(first_of_three(0x8517'c1ba'e568'c159), 'a');
+  EXPECT_EQ(first_of_three(0xfe23'38d3'00df'1bad), 'b');
+  EXPECT_EQ(first_of_three(0x2ff5'df8a'c0ca'4fd4), 'b');
+  EXPECT_EQ(first_of_three(0x99e3'8664'38d4'da5c), 'c');
 }
 
 TEST(Progress, ManualMovesOnlyWhenTold) {
@@ -428,6 +470,52 @@ TEST(Waiting, AContextIsRecordedWithoutTheStreamsOfOtherDevices) {
   EXPECT_EQ(b.cuda.event_query(elsewhere), CUDA_ERROR_NOT_READY);
 }
 
+TEST(Waiting, AContextWithNothingLeftToDoIsRecordedAtOnce) {
+  bench b{with(progress::manual)};
+  const CUstream done = b.stream();
+  b.stream();  // never used
+  ASSERT_TRUE(b.machine->launch(done, "work", {}));
+  b.machine->run_until_idle();
+  const CUevent mark = b.event();
+  ASSERT_EQ(b.cuda.ctx_record_event(b.context, mark), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.event_query(mark), CUDA_SUCCESS) << "no step was needed";
+}
+
+/// Streams of a device have worked, one of them is gone, and somebody waits for the context of
+/// device 0: the labels of the work that is in no order with whoever waited.
+std::vector<std::string> unordered_with_context_of_device_0(int device_at_work) {
+  bench b{two_devices(progress::manual)};
+  CUcontext other = nullptr;
+  EXPECT_EQ(b.cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  void* memory = nullptr;
+  EXPECT_EQ(b.cuda.mem_host_alloc(&memory, 64, 0), CUDA_SUCCESS);
+  const auto address = reinterpret_cast<CUdeviceptr>(memory);
+  if (device_at_work == 1) {
+    EXPECT_EQ(b.cuda.ctx_set_current(other), CUDA_SUCCESS);
+  }
+  const CUstream gone = b.stream();
+  EXPECT_TRUE(b.machine->launch(gone, "gone", {writes(address, 32)}));
+  EXPECT_TRUE(b.machine->launch(b.stream(), "there", {writes(address + 32, 32)}));
+  b.machine->run_until_idle();
+  EXPECT_EQ(b.cuda.stream_destroy(gone), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.ctx_set_current(b.context), CUDA_SUCCESS);
+  const CUevent mark = b.event();
+  const CUstream later = b.stream();
+  EXPECT_EQ(b.cuda.ctx_record_event(b.context, mark), CUDA_SUCCESS);
+  EXPECT_EQ(b.cuda.stream_wait_event(later, mark, 0), CUDA_SUCCESS);
+  for (const CUdeviceptr half : {address, address + 32}) {
+    EXPECT_TRUE(b.machine->launch(later, "later", {writes(half, 32)}));
+  }
+  std::vector<std::string> labels;
+  for (const auto& found : b.machine->hazards()) labels.push_back(found.first.label);
+  return labels;
+}
+
+TEST(Waiting, WhoWaitsForAContextIsBehindItsStreamsAndThoseOfNoOtherDevice) {
+  EXPECT_THAT(unordered_with_context_of_device_0(0), IsEmpty());
+  EXPECT_THAT(unordered_with_context_of_device_0(1), ElementsAre("gone", "there"));
+}
+
 TEST(Waiting, AContextIsRecordedInEventsOfItsOwn) {
   bench b{two_devices(progress::manual)};
   CUcontext other = nullptr;
@@ -478,6 +566,61 @@ TEST(DeviceSpec, IsAnH200UnlessToldOtherwise) {
   EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY), 1);
   EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS), 1);
   EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), 1);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  ASSERT_EQ(b.cuda.mem_get_info(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(total, 150'109'880'320U);
+  EXPECT_EQ(total - free, 554'500'096U) << "what the context takes";
+}
+
+TEST(DeviceSpec, TellsEachAbilityByItself) {
+  const std::array abilities{
+      std::pair{&device_spec::virtual_memory,
+                CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED},
+      std::pair{&device_spec::memory_pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED},
+      std::pair{&device_spec::managed_memory, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY},
+      std::pair{&device_spec::concurrent_managed_access,
+                CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS},
+      std::pair{&device_spec::posix_handles,
+                CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED}};
+  for (const auto& missing : abilities) {
+    machine_options wanted;
+    wanted.devices.front().*missing.first = false;
+    bench b{wanted};
+    const auto attribute = [&](CUdevice_attribute which) {
+      int value = -1;
+      EXPECT_EQ(b.cuda.device_get_attribute(&value, which, 0), CUDA_SUCCESS);
+      return value;
+    };
+    for (const auto& [ability, which] : abilities) {
+      EXPECT_EQ(attribute(which), ability == missing.first ? 0 : 1) << which;
+    }
+    const int handles = missing.first == &device_spec::posix_handles
+                            ? CU_MEM_HANDLE_TYPE_FABRIC
+                            : CU_MEM_HANDLE_TYPE_FABRIC | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    EXPECT_EQ(attribute(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES), handles);
+  }
+}
+
+TEST(DeviceSpec, TellsAttributesOfItsOwnDevicesOnly) {
+  bench b{two_devices(progress::manual)};
+  int value = -1;
+  const auto answer = [&](int which, CUdevice device) {
+    return b.cuda.device_get_attribute(&value, static_cast<CUdevice_attribute>(which), device);
+  };
+  for (const CUdevice device : {0, 1}) {
+    EXPECT_EQ(answer(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device), CUDA_SUCCESS);
+    EXPECT_EQ(value, device + 1);
+  }
+  EXPECT_EQ(answer(1, 2), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(answer(1, -1), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(b.cuda.device_get_attribute(nullptr, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  constexpr int last = 147;
+  EXPECT_EQ(answer(0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(answer(last, 0), CUDA_SUCCESS);
+  EXPECT_EQ(answer(last + 1, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 // --- Costs ---------------------------------------------------------------------------------------
@@ -876,6 +1019,27 @@ TEST(Lifetime, ImpossibleMachinesAreRefused) {
   machine_options early;
   early.lag = -1ns;
   EXPECT_EQ(code_of(early), errc::invalid_argument);
+  machine_options fine;
+  fine.devices[0].granularity = bytes{2048};
+  EXPECT_EQ(code_of(fine), errc::invalid_argument);
+  machine_options tight;
+  tight.devices[0].context_overhead = tight.devices[0].capacity + bytes{1};
+  EXPECT_EQ(code_of(tight), errc::invalid_argument);
+  machine_options many;
+  many.devices.resize(65);
+  EXPECT_EQ(code_of(many), errc::invalid_argument);
+}
+
+TEST(Lifetime, MachinesThatAreJustPossibleAreMade) {
+  machine_options fine;
+  fine.devices[0].granularity = bytes{4096};
+  EXPECT_TRUE(machine::create(fine));
+  machine_options tight;
+  tight.devices[0].context_overhead = tight.devices[0].capacity;
+  EXPECT_TRUE(machine::create(tight));
+  machine_options many;
+  many.devices.resize(64);
+  EXPECT_TRUE(machine::create(many));
 }
 
 TEST(Lifetime, AMachineWithoutDevicesSaysSo) {

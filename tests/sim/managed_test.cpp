@@ -66,6 +66,47 @@ TEST_F(managed_memory, is_asked_for_properly) {
   }
 }
 
+TEST_F(managed_memory, needs_a_context_and_addresses) {
+  constexpr std::size_t more_than_addresses = std::size_t{1} << 60;
+  CUdeviceptr made = 0;
+  EXPECT_EQ(cuda.mem_alloc_managed(&made, more_than_addresses, CU_MEM_ATTACH_GLOBAL),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_alloc_managed(&made, 64, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuda.mem_alloc_managed(&made, 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(made, 0U);
+}
+
+TEST_F(managed_memory, belongs_to_the_context_it_was_made_in) {
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUdeviceptr here = managed(mib);
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const CUdeviceptr there = managed(mib);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, here), 0);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, there), 1);
+  EXPECT_EQ(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, there), other);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(1), CUDA_SUCCESS);
+  EXPECT_EQ(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, here), context);
+  EXPECT_EQ(attribute_answer(CU_POINTER_ATTRIBUTE_CONTEXT, there), CUDA_ERROR_INVALID_VALUE);
+}
+
+class unmanaged_device : public memory_fixture {
+ protected:
+  unmanaged_device() : memory_fixture{options()} {}
+  static sim::machine_options options() {
+    sim::machine_options wanted = small_machine(64 * mib);
+    wanted.devices.front().managed_memory = false;
+    return wanted;
+  }
+};
+
+TEST_F(unmanaged_device, has_no_managed_memory) {
+  CUdeviceptr made = 0;
+  EXPECT_EQ(cuda.mem_alloc_managed(&made, 64, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 TEST_F(managed_memory, takes_room_where_it_is_touched_first) {
   const CUdeviceptr address = managed(8 * mib);
   EXPECT_EQ(used(), 0U);
@@ -114,6 +155,28 @@ TEST_F(managed_memory, moves_though_other_memory_is_touched_before_it) {
   EXPECT_EQ(used(), 2 * mib);
   EXPECT_EQ(cuda.mem_host_unregister(mapped.back()), CUDA_SUCCESS);
   for (void* const each : mapped) ::munmap(each, page);
+}
+
+TEST_F(managed_memory, moves_by_the_faults_that_a_touch_takes) {
+  constexpr std::size_t fault = 64 * kib;
+  const CUdeviceptr address = managed(2 * mib);
+  on_device_touch(address, 2 * mib, true);
+  on_host_touch(address + fault + 5, 1);
+  EXPECT_EQ(moved().to_host, pages(fault));
+  on_host_touch(address + fault, fault);
+  EXPECT_EQ(moved().to_host, pages(fault)) << "these have moved";
+  on_host_touch(address + 3 * fault - 1, 2);
+  EXPECT_EQ(moved().to_host, pages(3 * fault));
+  on_host_touch(address + 4 * fault, fault);
+  EXPECT_EQ(moved().to_host, pages(4 * fault));
+  EXPECT_EQ(used(), 2 * mib - 4 * fault);
+}
+
+TEST_F(managed_memory, takes_no_more_than_its_own_pages) {
+  on_device_touch(managed(100), 100, true);
+  EXPECT_EQ(used(), 4 * kib);
+  on_device_touch(managed(4 * kib + 1), 1, true);
+  EXPECT_EQ(used(), 12 * kib);
 }
 
 TEST_F(managed_memory, moves_between_devices) {
@@ -373,6 +436,31 @@ TEST_F(managed_memory, of_one_age_leaves_a_full_device_from_its_beginning) {
   EXPECT_EQ(moved().to_host, pages(4 * mib));  // they were there already
 }
 
+TEST_F(managed_memory, leaves_a_full_device_without_a_move_where_another_copy_is_left) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_host_touch(address, 2 * mib, true);
+  advise(address, 2 * mib, CU_MEM_ADVISE_SET_READ_MOSTLY, on_device);
+  on_device_touch(address, 2 * mib);
+  plain(64 * mib);
+  EXPECT_EQ(used(), 64 * mib);
+  EXPECT_EQ(moved().to_host, 0U);
+  EXPECT_EQ(moved().evicted, 0U);
+  on_host_touch(address, 2 * mib);
+  EXPECT_EQ(moved().to_host, 0U) << "the copy was the host's all the time";
+}
+
+TEST_F(managed_memory, leaves_no_device_but_the_full_one) {
+  const CUdeviceptr here = managed(2 * mib);
+  const CUdeviceptr there = managed(2 * mib);
+  ASSERT_EQ(prefetch(there, 2 * mib, on_other), CUDA_SUCCESS);
+  ASSERT_EQ(prefetch(here, 2 * mib, on_device), CUDA_SUCCESS);
+  plain(64 * mib);
+  EXPECT_EQ(moved(0).evicted, pages(2 * mib));
+  EXPECT_EQ(moved(1).evicted, 0U);
+  EXPECT_EQ(used(0), 64 * mib);
+  EXPECT_EQ(used(1), 2 * mib);
+}
+
 TEST_F(managed_memory, can_be_more_than_the_device_holds) {
   const CUdeviceptr address = managed(160 * mib);
   on_host_touch(address, 160 * mib, true);
@@ -389,6 +477,34 @@ TEST_F(managed_memory, stays_away_from_a_device_full_of_other_memory) {
   on_device_touch(address, 2 * mib);
   EXPECT_EQ(moved().to_device, 0U);
   EXPECT_EQ(used(), 64 * mib);
+}
+
+class odd_capacity : public managed_memory {
+ protected:
+  odd_capacity() : managed_memory{small_machine(4 * mib - 1)} {}
+};
+
+TEST_F(odd_capacity, leaves_a_device_that_lacks_a_single_byte) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_device_touch(address, 2 * mib, true);
+  plain(2 * mib);
+  EXPECT_EQ(used(), 2 * mib);
+  EXPECT_EQ(moved().evicted, pages(2 * mib));
+}
+
+TEST_F(managed_memory, leaves_a_full_device_in_whole_pages_of_the_device) {
+  const CUdeviceptr old = managed(2 * mib);
+  const CUdeviceptr young = managed(2 * mib);
+  on_device_touch(old, 64 * kib, true);
+  on_device_touch(young, 2 * mib, true);
+  plain(60 * mib);
+  EXPECT_EQ(used(), 62 * mib + 64 * kib);
+  plain(2 * mib);
+  EXPECT_EQ(moved().evicted, pages(64 * kib)) << "the oldest was enough";
+  EXPECT_EQ(used(), 64 * mib);
+  on_device_touch(old, 64 * kib);
+  EXPECT_EQ(moved().evicted, pages(64 * kib + 2 * mib)) << "a whole page of the device";
+  EXPECT_EQ(used(), 62 * mib + 64 * kib);
 }
 
 // --- Devices that do not share -------------------------------------------------------------------
@@ -408,8 +524,16 @@ TEST_F(exclusive_managed_memory, is_not_the_hosts_while_the_device_works) {
   on_host_touch(address, 64, true);
   EXPECT_THAT(hazards(), IsEmpty());
   work(on, {});  // any work, whatever it touches
-  on_host_touch(address, 64);
-  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+  on_host_touch(address + 8, 64);
+  on_host_touch(address, 32, true);
+  ASSERT_THAT(hazards(), ElementsAre(hazard_kind::bad_access, hazard_kind::bad_access));
+  const auto read = machine->hazards()[0];
+  EXPECT_EQ(read.second.label, "host read");
+  EXPECT_FALSE(read.second.writes);
+  EXPECT_EQ(read.shared.address, address + 8);
+  EXPECT_EQ(read.shared.size, 64U);
+  EXPECT_EQ(machine->hazards()[1].second.label, "host write");
+  EXPECT_TRUE(machine->hazards()[1].second.writes);
   machine->clear_hazards();
   EXPECT_EQ(cuda.stream_synchronize(on), CUDA_SUCCESS);
   on_host_touch(address, 64);
@@ -447,6 +571,26 @@ TEST_F(exclusive_managed_memory, attached_to_a_stream_waits_for_that_stream_only
   work(on, {});
   on_host_touch(address, 64);
   EXPECT_THAT(hazards(), ElementsAre(hazard_kind::bad_access));
+}
+
+class unwatched_managed_memory : public managed_memory {
+ protected:
+  unwatched_managed_memory() : managed_memory{options()} {}
+  static sim::machine_options options() {
+    auto wanted = small_machine(64 * mib);
+    wanted.devices[0].concurrent_managed_access = false;
+    wanted.check_hazards = false;
+    return wanted;
+  }
+};
+
+TEST_F(unwatched_managed_memory, moves_and_nobody_is_told_what_is_wrong_with_that) {
+  const CUdeviceptr address = managed(2 * mib);
+  on_device_touch(address, 2 * mib, true);
+  work(on, {});
+  on_host_touch(address, 2 * mib);
+  EXPECT_THAT(hazards(), IsEmpty());
+  EXPECT_EQ(moved().to_host, pages(2 * mib));
 }
 
 class partly_exclusive_managed_memory : public managed_memory {

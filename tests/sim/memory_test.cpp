@@ -1,6 +1,8 @@
 // Plain, pinned and peer memory: sizes, capacity, life times, and what pointers say of themselves.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +35,12 @@ class plain_memory : public memory_fixture {
  protected:
   plain_memory() : memory_fixture{small_machine(64 * mib, 2)} {}
 };
+
+TEST(unused_device, has_nothing_in_use) {
+  const auto machine = sim::machine::create(small_machine(64 * mib, 2)).value();
+  EXPECT_EQ(machine->used(device_id{0}), bytes{});
+  EXPECT_EQ(machine->used(device_id{1}), bytes{});
+}
 
 TEST_F(plain_memory, refuses_nothing_and_nowhere) {
   CUdeviceptr address = 0;
@@ -108,6 +116,25 @@ TEST_F(plain_memory, ends_with_the_device) {
   EXPECT_EQ(cuda.mem_free(all), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_alloc(&more, 64 * mib), CUDA_SUCCESS);
   EXPECT_EQ(cuda.mem_alloc(&more, ~std::size_t{0}), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(plain_memory, takes_nothing_of_a_device_where_the_system_has_nothing_left) {
+  for (const std::size_t size : {std::size_t{512}, mib + 1}) {
+    CUdeviceptr address = 0;
+    const auto answer_under = [&](const system_limit&) { return cuda.mem_alloc(&address, size); };
+    if (size == 512) {  // the first memory of all needs a file
+      EXPECT_EQ(answer_under(system_limit::no_further_descriptor()), CUDA_ERROR_OUT_OF_MEMORY);
+      EXPECT_EQ(used(), 0U);
+    }
+    // Enough for a page of a device, but not for one at a place of its own choice.
+    EXPECT_EQ(answer_under(system_limit::further_addresses(3 * mib)), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(used(), 0U);
+    EXPECT_EQ(address, 0U);
+    ASSERT_EQ(cuda.mem_alloc(&address, size), CUDA_SUCCESS);
+    EXPECT_TRUE(readable(address));
+    EXPECT_EQ(used(), 2 * mib);
+    ASSERT_EQ(cuda.mem_free(address), CUDA_SUCCESS);
+  }
 }
 
 TEST_F(plain_memory, takes_back_what_pools_do_not_use) {
@@ -361,6 +388,99 @@ TEST(physical_memory, carries_a_note_up_to_its_greatest_length) {
   EXPECT_EQ(size, unit);
 }
 
+TEST(physical_memory, that_is_not_there_has_no_descriptor) {
+  const auto pages = sim::physical::create_unbacked(unit);
+  EXPECT_EQ(pages->descriptor(), -1);
+  EXPECT_EQ(pages->size(), unit);
+  EXPECT_TRUE(pages->is_unbacked());
+}
+
+class address_space : public ::testing::Test {
+ protected:
+  void occupy(std::uint64_t base, std::uint64_t size) {
+    machine.space.insert(
+        {.base = base, .size = size, .pages = sim::physical::create_unbacked(size)});
+  }
+
+  sim::state machine{small_machine(64 * mib)};
+};
+
+TEST_F(address_space, is_taken_no_further_than_was_asked_for) {
+  const std::uint64_t before = testing_support::mapped_bytes();
+  for (int i = 0; i < 8; ++i) {
+    const std::uint64_t base = machine.space.reserve_addresses(unit, gib);
+    ASSERT_NE(base, 0U);
+    EXPECT_EQ(base % gib, 0U);
+  }
+  EXPECT_GE(testing_support::mapped_bytes(), before + 8 * unit);
+  EXPECT_LT(testing_support::mapped_bytes(), before + 8 * unit + gib / 2);
+}
+
+TEST_F(address_space, is_given_back_as_it_was_taken) {
+  const std::uint64_t before = testing_support::mapped_bytes();
+  const std::uint64_t base = machine.space.reserve_addresses(4 * gib);
+  machine.space.free_addresses(base, 2 * gib);
+  EXPECT_GE(testing_support::mapped_bytes(), before + 4 * gib) << "half of it is none";
+  machine.space.free_addresses(base, 4 * gib);
+  EXPECT_LT(testing_support::mapped_bytes(), before + gib);
+}
+
+TEST_F(address_space, is_aligned_even_where_a_hint_is_not) {
+  const std::uint64_t base = machine.space.reserve_addresses(4 * unit, 4 * unit);
+  machine.space.free_addresses(base, 4 * unit);
+  const std::uint64_t aligned = machine.space.reserve_addresses(unit, 4 * unit, base + unit);
+  EXPECT_NE(aligned, 0U);
+  EXPECT_EQ(aligned % (4 * unit), 0U);
+}
+
+TEST_F(address_space, loses_regions_by_their_beginning) {
+  occupy(1000, 500);
+  occupy(2000, 500);
+  for (const std::uint64_t base : {999U, 1001U, 1500U, 2499U, 2500U}) machine.space.erase(base);
+  EXPECT_NE(machine.space.find(1000), nullptr);
+  EXPECT_NE(machine.space.find(1499), nullptr);
+  EXPECT_EQ(machine.space.find(1500), nullptr);
+  EXPECT_NE(machine.space.find(2499), nullptr);
+  machine.space.erase(2000);
+  EXPECT_EQ(machine.space.find(2000), nullptr);
+  EXPECT_EQ(machine.space.find(2499), nullptr);
+  EXPECT_NE(machine.space.find(1000), nullptr);
+}
+
+TEST_F(address_space, is_emptied_of_what_begins_in_a_range) {
+  for (const std::uint64_t base : {1000U, 2000U, 3000U}) occupy(base, 500);
+  machine.space.erase_in(1001, 1999);
+  EXPECT_NE(machine.space.find(1000), nullptr);
+  EXPECT_EQ(machine.space.find(2000), nullptr);
+  EXPECT_NE(machine.space.find(3000), nullptr) << "it begins right behind the range";
+  occupy(2000, 500);
+  machine.space.erase_in(2000, 1001);
+  EXPECT_NE(machine.space.find(1499), nullptr);
+  EXPECT_EQ(machine.space.find(2000), nullptr);
+  EXPECT_EQ(machine.space.find(3000), nullptr);
+  machine.space.erase_in(0, tib);
+  EXPECT_EQ(machine.space.find(1000), nullptr);
+  machine.space.erase_in(0, tib);  // there is nothing left
+}
+
+// Number 0 is one like any other, in a process that closed its input.
+TEST(physical_memory, closes_the_descriptor_that_it_took_over_even_if_it_is_number_zero) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto is_open = [] { return ::fcntl(0, F_GETFD) != -1; };
+    ::close(0);
+    const bool opened = ::open("/dev/null", O_RDONLY) == 0;
+    auto pages = sim::physical::adopt(0, unit);
+    const bool kept = is_open();
+    pages.reset();
+    ::_exit(opened && kept && !is_open() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(sealed_files, have_a_greatest_length) {
   constexpr std::uint64_t greatest = std::uint64_t{1} << 62;
   const int file = sim::make_sealed_file("longest", greatest);
@@ -508,6 +628,38 @@ TEST_F(pinned_memory, registers_nothing_else) {
   EXPECT_EQ(cuda.mem_host_unregister(pinned(64)), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(pinned_memory, needs_a_context_once_it_is_asked_for_properly) {
+  ASSERT_EQ(cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_host_register(nullptr, 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own, 64, 16), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own, ~std::size_t{0}, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_register(own, 64, 0), CUDA_ERROR_INVALID_CONTEXT);
+  void* memory = own;
+  EXPECT_EQ(cuda.mem_host_alloc(nullptr, 64, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_alloc(&memory, 64, 8), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_alloc(&memory, 0, 0), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuda.mem_host_alloc(&memory, 64, 0), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(memory, own);
+}
+
+TEST_F(pinned_memory, ends_with_the_addresses) {
+  void* memory = nullptr;
+  EXPECT_EQ(cuda.mem_host_alloc(&memory, std::size_t{1} << 60, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(memory, nullptr);
+}
+
+TEST_F(pinned_memory, keeps_the_flags_it_was_registered_with) {
+  constexpr unsigned portable = host_register_portable;
+  ASSERT_EQ(cuda.mem_host_register(own, 64, portable), CUDA_SUCCESS);
+  unsigned flags = 0;
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, own), CUDA_SUCCESS);
+  EXPECT_EQ(flags, portable | host_register_device_map);
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, at<void>(managed(64))), CUDA_SUCCESS);
+  EXPECT_EQ(flags, host_alloc_device_map);
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, at<void>(plain(64))), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(pinned_memory, registers_right_behind_memory_that_it_could_not) {
   ASSERT_EQ(::mprotect(own, 4096, PROT_NONE), 0);
   EXPECT_EQ(cuda.mem_host_register(own, 8192, 0), CUDA_ERROR_INVALID_VALUE);
@@ -561,6 +713,32 @@ TEST_F(peer_memory, is_enabled_until_the_context_ends) {
   EXPECT_EQ(cuda.ctx_enable_peer_access(other, 0), CUDA_SUCCESS);
 }
 
+TEST_F(peer_memory, of_the_host_is_told_with_the_device_it_was_made_for) {
+  const auto here = reinterpret_cast<std::uintptr_t>(pinned(64));
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const auto there = reinterpret_cast<std::uintptr_t>(pinned(64));
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, here), 0);
+  EXPECT_EQ(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, here), context);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, there), 1);
+  EXPECT_EQ(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, there), other);
+}
+
+TEST_F(peer_memory, of_the_host_goes_with_the_context_it_was_made_in) {
+  static std::array<std::byte, 4096> own{};
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const auto made = reinterpret_cast<std::uintptr_t>(pinned(64));
+  ASSERT_EQ(cuda.mem_host_register(own.data(), own.size(), 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  unsigned flags = 0;
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, own.data()), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, at<void>(made)), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(1), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, own.data()), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.mem_host_get_flags(&flags, at<void>(made)), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(peer_memory, is_told_in_advance) {
   int can = 7;
   EXPECT_EQ(cuda.device_can_access_peer(&can, 0, 1), CUDA_SUCCESS);
@@ -602,6 +780,8 @@ TEST_F(pointers, to_plain_memory) {
   EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_MAPPED, inside), 1);
   EXPECT_EQ(attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, inside), 3U);
   EXPECT_EQ(attribute<CUmemoryPool>(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, inside), nullptr);
+  ASSERT_EQ(cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(attribute<std::uint64_t>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, inside), 0U);
 }
 
 TEST_F(pointers, to_host_memory) {
@@ -622,6 +802,25 @@ TEST_F(pointers, to_registered_memory_tell_the_host_pages_it_lies_in) {
   EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address), first_page);
   EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address), 8192U);
   EXPECT_EQ(cuda.mem_host_unregister(own), CUDA_SUCCESS);
+  constexpr std::size_t rest_of_the_page = 4096 - 100;
+  ASSERT_EQ(cuda.mem_host_register(own, rest_of_the_page, 0), CUDA_SUCCESS);
+  EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address), 4096U);
+  EXPECT_EQ(cuda.mem_host_unregister(own), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.mem_host_register(own, rest_of_the_page + 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address), 8192U);
+  EXPECT_EQ(cuda.mem_host_unregister(own), CUDA_SUCCESS);
+}
+
+TEST_F(pointers, to_large_memory_tell_the_whole_pages_it_takes) {
+  const auto mapped = [&](CUdeviceptr address) {
+    EXPECT_EQ(attribute<CUdeviceptr>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address), address);
+    return attribute<std::size_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address);
+  };
+  EXPECT_EQ(mapped(managed(1)), 2 * mib);
+  EXPECT_EQ(mapped(managed(2 * mib)), 2 * mib);
+  EXPECT_EQ(mapped(managed(2 * mib + 1)), 4 * mib);
+  EXPECT_EQ(mapped(plain(2 * mib)), 2 * mib);
+  EXPECT_EQ(mapped(plain(2 * mib + 1)), 4 * mib);
 }
 
 TEST_F(pointers, to_managed_memory) {
@@ -682,6 +881,51 @@ TEST_F(pointers, to_unknown_memory) {
   EXPECT_EQ(type, 0);
   EXPECT_EQ(ordinal, -2);
   EXPECT_EQ(host, own);
+}
+
+/// What a list of this attribute alone writes over eight bytes that are all 0x5a.
+std::uint64_t written_for(const table& cuda, CUpointer_attribute which, CUdeviceptr address) {
+  std::uint64_t value = 0x5a5a'5a5a'5a5a'5a5a;
+  void* data = &value;
+  EXPECT_EQ(cuda.pointer_get_attributes(1, &which, &data, address), CUDA_SUCCESS);
+  return value;
+}
+
+TEST_F(pointers, to_unknown_memory_fill_as_much_as_each_attribute_has) {
+  std::uint64_t value = 0;
+  const auto own = reinterpret_cast<std::uintptr_t>(&value);
+  const auto written = [&](CUpointer_attribute which) { return written_for(cuda, which, own); };
+  for (const auto number :
+       {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+        CU_POINTER_ATTRIBUTE_MAPPED, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE,
+        CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE}) {
+    EXPECT_EQ(written(number), 0x5a5a'5a5a'0000'0000U) << number;
+  }
+  EXPECT_EQ(written(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL), 0x5a5a'5a5a'ffff'fffeU);
+  EXPECT_EQ(written(CU_POINTER_ATTRIBUTE_HOST_POINTER), own);
+  for (const auto range :
+       {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE}) {
+    EXPECT_EQ(written(range), 0x5a5a'5a5a'5a5a'5a5aU) << "nothing";
+  }
+  for (const auto rest :
+       {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+        CU_POINTER_ATTRIBUTE_P2P_TOKENS, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+        CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID}) {
+    EXPECT_EQ(written(rest), 0U) << rest;
+  }
+}
+
+TEST_F(pointers, to_reserved_addresses_tell_the_reservation) {
+  CUdeviceptr range = 0;
+  ASSERT_EQ(cuda.mem_address_reserve(&range, 2 * unit, 0, 0, 0), CUDA_SUCCESS);
+  const CUdeviceptr inside = range + unit + 8;
+  EXPECT_EQ(written_for(cuda, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside), range);
+  EXPECT_EQ(written_for(cuda, CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside), 2 * unit);
+  EXPECT_EQ(attribute_answer(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside),
+            CUDA_ERROR_INVALID_VALUE);
 }
 
 // Where sums of addresses and sizes wrap, the memory that was found last is not found again.

@@ -116,6 +116,17 @@ TEST(ptx, refuses_what_is_none) {
   EXPECT_EQ(answer(head + ".entry f(.param .align 3 .b8 a[4]) {}"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + ".entry f(.u64 a) {}"), CUDA_ERROR_INVALID_PTX);
   EXPECT_EQ(answer(head + ".entry f(.param .u64 a,) {}"), CUDA_ERROR_INVALID_PTX);
+  for (const char* const entry : {".f()", "(.param .u64 a)"}) {
+    EXPECT_EQ(answer(head + ".entry " + entry + " {}"), CUDA_ERROR_INVALID_PTX) << entry;
+  }
+  for (const char* const parameter :
+       {".u65", "a", ".u64", ".u64 )", ".u64 [", ".align 3", ".align 0 .u64 a", ".align .u64 a",
+        ".align 8 a", ".b8 a[]", ".b8 a[x]", ".b8 a[32765]"}) {
+    EXPECT_EQ(answer(head + ".entry f(.param " + parameter + ") {}"), CUDA_ERROR_INVALID_PTX)
+        << parameter;
+    EXPECT_EQ(answer(head + ".entry f(.param " + parameter), CUDA_ERROR_INVALID_PTX) << parameter;
+  }
+  EXPECT_EQ(answer(head + ".entry f(.param .b8 a[32764]) {}"), CUDA_SUCCESS);
   EXPECT_EQ(answer(head), CUDA_SUCCESS);
 }
 
@@ -217,6 +228,31 @@ TEST_F(modules_test, functions_belong_to_their_module) {
   EXPECT_EQ(launch(first, nullptr), CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST(modules_of_two_devices, go_with_their_own_context) {
+  sim::machine_options options;
+  options.devices.resize(2);
+  const auto machine = sim::machine::create(options).value();
+  const driver::table& cuda = machine->driver();
+  ASSERT_EQ(cuda.init(0), CUDA_SUCCESS);
+  CUcontext current = nullptr;
+  CUmodule modules[2] = {};
+  CUfunction functions[2] = {};
+  for (const int device : {0, 1}) {
+    ASSERT_EQ(cuda.device_primary_ctx_retain(&current, device), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.ctx_set_current(current), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.module_load_data(&modules[device], testing_support::kernel_text), CUDA_SUCCESS);
+    ASSERT_EQ(cuda.module_get_function(&functions[device], modules[device], "weir_fill"),
+              CUDA_SUCCESS);
+  }
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  CUfunction found = nullptr;
+  EXPECT_EQ(cuda.module_get_function(&found, modules[0], "weir_fill"), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuda.module_unload(modules[0]), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuda.module_get_function(&found, modules[1], "weir_fill"), CUDA_SUCCESS);
+  EXPECT_EQ(found, functions[1]);
+  EXPECT_EQ(cuda.module_unload(modules[1]), CUDA_SUCCESS);
+}
+
 // --- Launches -----------------------------------------------------------------------------------
 
 TEST_F(modules_test, a_launch_copies_its_arguments) {
@@ -259,8 +295,36 @@ TEST_F(modules_test, arguments_can_come_in_a_buffer) {
   void* unknown_key[] = {reinterpret_cast<void*>(std::uintptr_t{5}), &packed, nullptr};
   EXPECT_EQ(launch(fill, nullptr, unknown_key), CUDA_ERROR_INVALID_VALUE);
   size = sizeof packed;
+  void* known_at_first[] = {pointer_key,    &packed, size_key, &size,
+                            unknown_key[0], &packed, nullptr};
+  EXPECT_EQ(launch(fill, nullptr, known_at_first), CUDA_ERROR_INVALID_VALUE);
+  void* size_twice[] = {pointer_key, &packed, size_key, &size, size_key, nullptr, nullptr};
+  EXPECT_EQ(launch(fill, nullptr, size_twice), CUDA_ERROR_INVALID_VALUE);
   void* parameters[] = {&packed.where, &packed.value, &packed.count};
   EXPECT_EQ(launch(fill, parameters, extra), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(modules_test, a_buffer_needs_no_more_than_the_last_argument_takes) {
+  machine->add_kernel({.name = "weir_spin", .parameters = {8}, .accesses = {}, .run = {}});
+  const CUfunction spin = function("weir_spin");
+  std::uint64_t nanoseconds = 1;
+  std::size_t size = sizeof nanoseconds;
+  void* extra[] = {reinterpret_cast<void*>(std::uintptr_t{1}), &nanoseconds,
+                   reinterpret_cast<void*>(std::uintptr_t{2}), &size, nullptr};
+  EXPECT_EQ(launch(spin, nullptr, extra), CUDA_SUCCESS);
+  --size;
+  EXPECT_EQ(launch(spin, nullptr, extra), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(modules_test, a_list_without_a_buffer_is_none_even_where_there_are_no_arguments) {
+  machine->add_kernel({.name = "plain", .parameters = {}, .accesses = {}, .run = {}});
+  CUfunction plain = nullptr;
+  ASSERT_EQ(cuda.module_get_function(&plain, load(".version 7.0\n.target sm_50\n.entry plain() {}"),
+                                     "plain"),
+            CUDA_SUCCESS);
+  void* nothing[] = {nullptr};
+  EXPECT_EQ(launch(plain, nullptr, nothing), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(launch(plain, nullptr), CUDA_SUCCESS);
 }
 
 TEST_F(modules_test, impossible_launches) {
@@ -279,6 +343,10 @@ TEST_F(modules_test, impossible_launches) {
   EXPECT_EQ(shaped(1, 1, 1, 32, 33, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(shaped(1, 1, 1, 1, 1, 65), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(shaped(1, 65536, 1, 1, 1, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(shaped(1, 1, 65536, 1, 1, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(shaped(0x80000000, 1, 1, 1, 1, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(shaped(1, 1, 1, 1, 1, 1, (48 << 10) + 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(shaped(1, 65535, 65535, 1, 16, 64), CUDA_SUCCESS);
   EXPECT_EQ(shaped(1, 1, 1, 1, 1, 1, 49 << 10), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(shaped(0x7fffffff, 1, 1, 32, 32, 1, 48 << 10), CUDA_SUCCESS);
   EXPECT_EQ(launch(fill, nullptr), CUDA_ERROR_INVALID_VALUE);
@@ -302,8 +370,43 @@ TEST_F(modules_test, a_callable_must_take_what_the_entry_takes) {
   void* parameters[] = {&nanoseconds};
   const CUfunction spin = function("weir_spin");
   EXPECT_EQ(launch(spin, parameters), CUDA_ERROR_INVALID_VALUE);
+  machine->add_kernel({.name = "weir_spin", .parameters = {8, 8}, .accesses = {}, .run = {}});
+  EXPECT_EQ(launch(spin, parameters), CUDA_ERROR_INVALID_VALUE);
+  machine->add_kernel({.name = "weir_spin", .parameters = {}, .accesses = {}, .run = {}});
+  EXPECT_EQ(launch(spin, parameters), CUDA_ERROR_INVALID_VALUE);
   machine->add_kernel({.name = "weir_spin", .parameters = {8}, .accesses = {}, .run = {}});
   EXPECT_EQ(launch(spin, parameters), CUDA_SUCCESS);
+  parameters[0] = nullptr;
+  EXPECT_EQ(launch(spin, parameters), CUDA_ERROR_INVALID_VALUE);
+}
+
+class modules_of_two : public graph_fixture {
+ protected:
+  modules_of_two() : graph_fixture{two_devices()} {}
+  static sim::machine_options two_devices() {
+    sim::machine_options options;
+    options.devices.resize(2);
+    return options;
+  }
+};
+
+TEST_F(modules_of_two, a_function_is_launched_on_streams_of_its_device) {
+  machine->add_kernel({.name = "plain", .parameters = {}, .accesses = {}, .run = {}});
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUstream of_first = stream();
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const CUstream of_second = stream();
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  ASSERT_EQ(cuda.module_load_data(&module, ".version 7.0\n.target sm_50\n.entry plain() {}"),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuda.module_get_function(&function, module, "plain"), CUDA_SUCCESS);
+  const auto launch_on = [&](CUstream on) {
+    return cuda.launch_kernel(function, 1, 1, 1, 1, 1, 1, 0, on, nullptr, nullptr);
+  };
+  EXPECT_EQ(launch_on(of_first), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(launch_on(of_second), CUDA_SUCCESS);
 }
 
 TEST_F(modules_test, a_race_names_the_kernel) {

@@ -202,6 +202,14 @@ class pool_books : public ::testing::Test {
   sim::block& block_at(CUdeviceptr address) {
     return *machine().pools->holding(address)->find(address);
   }
+  /// All that was never allocated, behind the last block.
+  sim::block& unused() { return *block_at(made[2]).after; }
+  sim::block& freed_block(CUdeviceptr address, CUstream by) {
+    sim::block& freed = block_at(address);
+    EXPECT_EQ(machine().mem_free_async(address, by), CUDA_SUCCESS);
+    return freed;
+  }
+  std::string wrong() { return machine().pools->inconsistency(); }
 
   inside_machine inside{by_hand()};
   CUstream on = nullptr;
@@ -213,6 +221,90 @@ TEST_F(pool_books, are_right_after_a_reset_that_takes_settled_blocks_along) {
   ASSERT_EQ(machine().stream_synchronize(on), CUDA_SUCCESS);
   ASSERT_EQ(machine().device_primary_ctx_reset(0), CUDA_SUCCESS);
   EXPECT_EQ(machine().pools->inconsistency(), "");
+}
+
+TEST_F(pool_books, say_so_where_blocks_leave_a_gap) {
+  sim::block& moved = block_at(made[1]);
+  moved.address += 512;
+  EXPECT_EQ(wrong(), "blocks leave a gap");
+  moved.address -= 512;
+  ASSERT_EQ(wrong(), "");
+  moved.size = 0;
+  EXPECT_EQ(wrong(), "blocks leave a gap");
+}
+
+TEST_F(pool_books, say_so_where_links_disagree) {
+  block_at(made[2]).before = &block_at(made[0]);
+  EXPECT_EQ(wrong(), "links disagree");
+}
+
+TEST_F(pool_books, say_so_where_another_block_is_found_at_an_address) {
+  sim::block& known = block_at(made[1]);
+  sim::block stranger{.address = known.address,
+                      .size = known.size,
+                      .before = known.before,
+                      .after = known.after,
+                      .requested = known.requested};
+  known.before->after = known.after->before = &stranger;
+  EXPECT_EQ(wrong(), "a block cannot be found");
+  known.before->after = known.after->before = &known;
+  EXPECT_EQ(wrong(), "");
+}
+
+TEST_F(pool_books, say_so_where_neighbours_are_not_joined) {
+  CUstream other = nullptr;
+  ASSERT_EQ(machine().stream_create(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const sim::block& first = freed_block(made[0], on);
+  sim::block& second = freed_block(made[1], other);
+  ASSERT_EQ(wrong(), "");
+  second.index->remove(second);
+  first.index->insert(second);
+  EXPECT_EQ(wrong(), "neighbours are not joined");
+}
+
+TEST_F(pool_books, say_so_where_a_block_was_asked_for_with_no_bytes_or_more_than_it_has) {
+  sim::block& asked = block_at(made[1]);
+  for (const std::uint64_t requested : {std::uint64_t{0}, mib + 1}) {
+    asked.requested = requested;
+    EXPECT_EQ(wrong(), "a block has a wrong size") << requested;
+  }
+}
+
+TEST_F(pool_books, say_so_where_a_block_in_use_has_no_memory) {
+  sim::block& taken = unused();
+  taken.index->remove(taken);
+  taken.requested = 512;
+  EXPECT_EQ(wrong(), "a block in use has no memory");
+}
+
+TEST_F(pool_books, say_so_where_blocks_do_not_reach_the_end) {
+  unused().size -= 512;
+  EXPECT_EQ(wrong(), "blocks do not reach the end");
+}
+
+TEST_F(pool_books, say_so_where_allocations_are_miscounted) {
+  freed_block(made[0], on).index->insert(block_at(made[2]));
+  EXPECT_EQ(wrong(), "allocations are miscounted");
+}
+
+TEST_F(pool_books, say_so_where_used_is_below_what_is_live) {
+  CUdeviceptr odd = 0;
+  ASSERT_EQ(machine().mem_alloc_async(&odd, 1000, on), CUDA_SUCCESS);
+  sim::block& asked = block_at(odd);
+  ASSERT_EQ(asked.size, 1024U);
+  asked.requested = 1000 + 1;
+  EXPECT_EQ(wrong(), "used is below what is live");
+}
+
+TEST_F(pool_books, say_so_where_an_index_has_lost_a_block) {
+  for (sim::block* const lost : {&freed_block(made[1], on), &unused()}) {
+    sim::fit_index* const index = lost->index;
+    index->remove(*lost);
+    lost->index = index;
+    EXPECT_EQ(wrong(), "an index has lost a block");
+    index->insert(*lost);
+    ASSERT_EQ(wrong(), "");
+  }
 }
 
 TEST_F(pool_books, say_so_where_a_page_counts_a_block_that_is_settled) {

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "pool_fixture.hpp"
+#include "sim/pool_import.hpp"
 
 namespace weir::sim_tests {
 namespace {
@@ -22,19 +23,48 @@ class pool_exports : public pool_fixture {
  protected:
   using pool_fixture::pool_fixture;
 
-  /// The same pool once more, as another process would get it.
-  CUmemoryPool import_own(CUmemoryPool of) {
+  int export_pool(CUmemoryPool of) {
     int descriptor = -1;
     EXPECT_EQ(cuda.mem_pool_export_to_shareable_handle(&descriptor, of,
                                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
               CUDA_SUCCESS);
-    CUmemoryPool own = nullptr;
-    EXPECT_EQ(cuda.mem_pool_import_from_shareable_handle(
-                  &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-              CUDA_SUCCESS);
+    return descriptor;
+  }
+  CUresult try_import_descriptor(CUmemoryPool* imported, int descriptor) {
+    return cuda.mem_pool_import_from_shareable_handle(
+        imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  }
+  CUmemoryPool import_descriptor(int descriptor) {
+    CUmemoryPool imported = nullptr;
+    EXPECT_EQ(try_import_descriptor(&imported, descriptor), CUDA_SUCCESS);
+    return imported;
+  }
+  /// A pool's file as an exporter could send it that says any size.
+  int export_with_size(std::uint64_t size) {
+    const int real = export_pool(make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)));
+    std::vector<char> trailer(4096);
+    EXPECT_EQ(::pread(real, trailer.data(), 4096, ::lseek(real, 0, SEEK_END) - 4096), 4096);
+    ::close(real);
+    std::memcpy(trailer.data() + 16, &size, sizeof(size));
+    const int forged = ::memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EXPECT_EQ(::pwrite(forged, trailer.data(), 4096, static_cast<off_t>(size)), 4096);
+    EXPECT_EQ(::fcntl(forged, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    return forged;
+  }
+  /// The same pool once more, as another process would get it.
+  CUmemoryPool import_own(CUmemoryPool of) {
+    const int descriptor = export_pool(of);
+    CUmemoryPool own = import_descriptor(descriptor);
     ::close(descriptor);
     return own;
+  }
+  /// Of the addresses of an exported pool: its file is one page longer.
+  std::uint64_t length_of(CUmemoryPool of) {
+    const int descriptor = export_pool(of);
+    const auto end = static_cast<std::uint64_t>(::lseek(descriptor, 0, SEEK_END));
+    ::close(descriptor);
+    return end - 4096;
   }
   CUdeviceptr import_pointer(CUmemoryPool into, CUdeviceptr made) {
     CUmemPoolPtrExportData data{};
@@ -297,10 +327,7 @@ TEST_F(pool_exports, an_import_without_a_descriptor_to_spare_is_refused) {
   std::vector<int> taken;
   for (int each = ::dup(descriptor); each >= 0; each = ::dup(descriptor)) taken.push_back(each);
   CUmemoryPool own = nullptr;
-  EXPECT_EQ(cuda.mem_pool_import_from_shareable_handle(
-                &own, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
-                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            CUDA_ERROR_OPERATING_SYSTEM);
+  EXPECT_EQ(try_import_descriptor(&own, descriptor), CUDA_ERROR_OPERATING_SYSTEM);
   for (const int each : taken) ::close(each);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   ::close(descriptor);
@@ -362,32 +389,164 @@ TEST_F(pool_exports, the_exporting_process_can_import_its_own_pool) {
       << "its addresses go with it";
 }
 
-// An exporter may say any size: what is taken of the address space are whole pages all the same.
+// What is taken of the address space are whole pages all the same.
 TEST_F(pool_exports, all_addresses_go_with_an_imported_pool_that_ends_within_a_page) {
-  constexpr auto as_descriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  int real = -1;
-  ASSERT_EQ(cuda.mem_pool_export_to_shareable_handle(&real, make(device_pool(0, 0, as_descriptor)),
-                                                     as_descriptor, 0),
-            CUDA_SUCCESS);
-  std::vector<char> trailer(4096);
-  ASSERT_EQ(::pread(real, trailer.data(), 4096, ::lseek(real, 0, SEEK_END) - 4096), 4096);
-  ::close(real);
   const std::uint64_t size = 1024 * mib + 100;
-  std::memcpy(trailer.data() + 16, &size, sizeof(size));
-  const int forged = ::memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  ASSERT_EQ(::pwrite(forged, trailer.data(), 4096, static_cast<off_t>(size)), 4096);
-  ASSERT_EQ(::fcntl(forged, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-
+  const int forged = export_with_size(size);
   const std::uint64_t before = testing_support::mapped_bytes();
   CUmemoryPool imported = nullptr;
-  ASSERT_EQ(
-      cuda.mem_pool_import_from_shareable_handle(
-          &imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(forged)), as_descriptor, 0),
-      CUDA_SUCCESS);
+  ASSERT_EQ(try_import_descriptor(&imported, forged), CUDA_SUCCESS);
   ::close(forged);
   EXPECT_GE(testing_support::mapped_bytes(), before + size);
   EXPECT_EQ(cuda.mem_pool_destroy(imported), CUDA_SUCCESS);
   EXPECT_LT(testing_support::mapped_bytes(), before + size / 2);
+}
+
+TEST_F(pool_exports, a_pointer_is_imported_into_its_own_pool_and_lies_within_it) {
+  const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUmemoryPool own = import_own(of);
+  CUmemPoolPtrExportData data{};
+  ASSERT_EQ(cuda.mem_pool_export_pointer(&data, take(of, 4096, a)), CUDA_SUCCESS);
+  sim::pool_pointer made;
+  ASSERT_TRUE(sim::pool_pointer::decode(data, made));
+  CUdeviceptr alias = 0;
+  const auto import = [&](const sim::pool_pointer& pointer) {
+    CUmemPoolPtrExportData bytes = pointer.encode();
+    return cuda.mem_pool_import_pointer(&alias, own, &bytes);
+  };
+  const std::uint64_t end = length_of(of);
+  EXPECT_EQ(import({made.nonce ^ 1, made.offset, made.size}), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(import({made.nonce, made.offset, 0}), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(import({made.nonce, end - 512, 513}), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(import({made.nonce, everything - 511, 1024}), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(alias, 0U);
+  ASSERT_EQ(import({made.nonce, 0, 1}), CUDA_SUCCESS);
+  const CUdeviceptr first = alias;
+  ASSERT_EQ(import({made.nonce, end - 512, 512}), CUDA_SUCCESS);
+  EXPECT_EQ(alias - first, end - 512);
+}
+
+/// The exporter may use memory anew that the importer has not let go yet.
+TEST_F(pool_exports, an_imported_allocation_is_in_the_way_of_others_that_overlap_it) {
+  const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  threshold(of, everything);
+  const CUmemoryPool own = import_own(of);
+  const auto try_import = [&](CUdeviceptr made) {
+    CUmemPoolPtrExportData data{};
+    EXPECT_EQ(cuda.mem_pool_export_pointer(&data, made), CUDA_SUCCESS);
+    CUdeviceptr alias = 0;
+    return cuda.mem_pool_import_pointer(&alias, own, &data);
+  };
+  const CUdeviceptr whole = take(of, 1024, a);
+  const CUdeviceptr alias = import_pointer(own, whole);
+  give(whole, a);
+  const CUdeviceptr front = take(of, 512, a);
+  const CUdeviceptr back = take(of, 512, a);
+  ASSERT_EQ(front, whole);
+  ASSERT_EQ(back, whole + 512);
+  EXPECT_EQ(try_import(front), CUDA_ERROR_INVALID_VALUE) << "a part, with the same beginning";
+  EXPECT_EQ(try_import(back), CUDA_ERROR_INVALID_VALUE) << "a part, with the same end";
+  give(alias, a);
+  wait_for(a);
+  EXPECT_EQ(import_pointer(own, back), alias + 512);
+  give(front, a);
+  give(back, a);
+  wait_for(a);
+  ASSERT_EQ(take(of, 1024, a), whole);
+  EXPECT_EQ(try_import(whole), CUDA_ERROR_INVALID_VALUE) << "more, with the same end";
+}
+
+/// How the exporter's own work ordered the two uses, nobody knows here.
+TEST_F(pool_exports, an_allocation_imported_again_has_no_past_and_its_neighbour_has) {
+  const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUmemoryPool own = import_own(of);
+  const CUdeviceptr before = import_pointer(own, take(of, 512, a));
+  const CUdeviceptr made = take(of, 4096, a);
+  const CUdeviceptr alias = import_pointer(own, made);
+  const CUdeviceptr behind = import_pointer(own, take(of, 512, a));
+  ASSERT_EQ(alias, before + 512);
+  ASSERT_EQ(behind, alias + 4096);
+  kernel(a, {writes(before, 512), writes(alias, 4096), writes(behind, 512)});
+  give(alias, a);
+  ASSERT_EQ(import_pointer(own, made), alias);
+  kernel(b, {writes(alias, 4096)});
+  EXPECT_THAT(hazards(), IsEmpty());
+  kernel(b, {writes(before, 512), writes(behind, 512)});
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::race, hazard_kind::race));
+}
+
+TEST_F(pool_exports, an_imported_pool_that_went_with_its_context_can_be_imported_again) {
+  const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  CUmemPoolPtrExportData data{};
+  const CUdeviceptr made = take(of, 4096, a);
+  const int descriptor = export_pool(of);
+  ASSERT_EQ(cuda.mem_pool_export_pointer(&data, made), CUDA_SUCCESS);
+  ASSERT_NE(import_descriptor(descriptor), nullptr);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
+  const CUmemoryPool again = import_descriptor(descriptor);
+  ::close(descriptor);
+  CUdeviceptr alias = 0;
+  ASSERT_EQ(cuda.mem_pool_import_pointer(&alias, again, &data), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_free(alias), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_destroy(again), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.mem_pool_destroy(again), CUDA_ERROR_INVALID_VALUE) << "it was imported once";
+}
+
+TEST_F(pool_exports, a_pool_for_which_there_are_no_addresses_is_not_imported) {
+  const int forged = export_with_size(std::uint64_t{1} << 60);
+  const std::size_t before = testing_support::open_descriptors();
+  CUmemoryPool imported = nullptr;
+  EXPECT_EQ(try_import_descriptor(&imported, forged), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(imported, nullptr);
+  EXPECT_EQ(testing_support::open_descriptors(), before);
+  ::close(forged);
+}
+
+void renew_checksum(CUmemPoolPtrExportData& data) {
+  constexpr std::size_t checksum_at = 12;
+  std::uint32_t hash = 0;
+  std::memcpy(data.reserved + checksum_at, &hash, sizeof(hash));
+  hash = 2166136261U;
+  for (const unsigned char byte : data.reserved) hash = (hash ^ byte) * 16777619U;
+  std::memcpy(data.reserved + checksum_at, &hash, sizeof(hash));
+}
+
+TEST(pool_pointer, of_another_kind_or_version_is_refused_whatever_its_checksum) {
+  const CUmemPoolPtrExportData good =
+      sim::pool_pointer{.nonce = 7, .offset = 512, .size = 1000}.encode();
+  sim::pool_pointer decoded;
+  ASSERT_TRUE(sim::pool_pointer::decode(good, decoded));
+  EXPECT_EQ(decoded.nonce, 7U);
+  EXPECT_EQ(decoded.offset, 512U);
+  EXPECT_EQ(decoded.size, 1000U);
+  const auto decodes_if_bent_at = [&](std::size_t at) {
+    CUmemPoolPtrExportData bent = good;
+    bent.reserved[at] = static_cast<unsigned char>(bent.reserved[at] ^ 1);
+    EXPECT_FALSE(sim::pool_pointer::decode(bent, decoded)) << at;
+    renew_checksum(bent);
+    return sim::pool_pointer::decode(bent, decoded);
+  };
+  for (std::size_t at = 0; at < 12; ++at) EXPECT_FALSE(decodes_if_bent_at(at)) << at;
+  for (std::size_t at = 16; at < 40; ++at) EXPECT_TRUE(decodes_if_bent_at(at)) << at;
+  for (std::size_t at = 40; at < 64; ++at) EXPECT_FALSE(decodes_if_bent_at(at)) << at << ": unused";
+}
+
+TEST(pool_note, of_another_kind_version_or_length_is_refused) {
+  const std::string good = sim::pool_note{.nonce = 7, .device = 3}.encode();
+  sim::pool_note decoded;
+  ASSERT_TRUE(sim::pool_note::decode(good, decoded));
+  EXPECT_EQ(decoded.nonce, 7U);
+  EXPECT_EQ(decoded.device, 3);
+  const std::size_t magic_and_version = 12;
+  for (std::size_t at = 0; at < magic_and_version; ++at) {
+    std::string bent = good;
+    bent[at] = static_cast<char>(bent[at] ^ 1);
+    EXPECT_FALSE(sim::pool_note::decode(bent, decoded)) << at;
+  }
+  EXPECT_FALSE(sim::pool_note::decode(good + '\0', decoded));
+  EXPECT_FALSE(sim::pool_note::decode(good.substr(0, good.size() - 1), decoded));
 }
 
 /// Work that was queued before the free still reaches the memory.
@@ -491,6 +650,22 @@ TEST_F(pool_exports_of_two, what_an_imported_pool_had_freed_goes_with_its_device
     EXPECT_EQ(cuda.stream_synchronize(there), CUDA_ERROR_ILLEGAL_ADDRESS);
     ASSERT_EQ(cuda.device_primary_ctx_reset(1), CUDA_SUCCESS);
   }
+}
+
+TEST_F(pool_exports_of_two, what_an_imported_pool_had_freed_stays_when_another_device_is_reset) {
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUdeviceptr made = take(of, 4096, a);
+  wait_for(a);
+  const CUmemoryPool own = import_own(of);
+  const CUdeviceptr alias = import_pointer(own, made);
+  ASSERT_EQ(cuda.memset_d8_async(alias, 7, 4096, a), CUDA_SUCCESS);
+  give(alias, a);
+  ASSERT_EQ(cuda.mem_pool_destroy(own), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(1), CUDA_SUCCESS);
+  wait_for(a);
+  EXPECT_EQ(*reinterpret_cast<const unsigned char*>(made + 4095), 7);
 }
 
 }  // namespace

@@ -170,16 +170,19 @@ TEST_F(pools, of_equal_ones_what_was_never_used_comes_before_what_was_freed) {
 }
 
 TEST_F(pools, a_synchronised_stream_hands_its_frees_over_youngest_first) {
-  CUmemoryPool of = keeping();
-  std::vector<CUdeviceptr> v;
-  for (int i = 0; i < 8; ++i) v.push_back(take(of, mib, a));
-  give(v[5], a);
-  give(v[1], b);
-  give(v[3], a);
-  wait_for_all();
-  EXPECT_EQ(take(of, mib, a), v[3]);
-  EXPECT_EQ(take(of, mib, a), v[5]);
-  EXPECT_EQ(take(of, mib, a), v[1]);
+  for (const int work_before : {0, 64}) {
+    CUmemoryPool of = keeping();
+    for (int i = 0; i < work_before; ++i) kernel(a, {});
+    std::vector<CUdeviceptr> v;
+    for (int i = 0; i < 8; ++i) v.push_back(take(of, mib, a));
+    give(v[5], a);
+    give(v[1], b);
+    give(v[3], a);
+    wait_for_all();
+    EXPECT_EQ(take(of, mib, a), v[3]);
+    EXPECT_EQ(take(of, mib, a), v[5]);
+    EXPECT_EQ(take(of, mib, a), v[1]);
+  }
 }
 
 TEST_F(pools, free_pages_move_where_contiguous_addresses_need_them) {
@@ -637,6 +640,30 @@ TEST_F(pools_of_two_devices, access_is_validated) {
   CUmemLocation nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 2};
   EXPECT_EQ(cuda.mem_pool_get_access(&found, of, &nowhere), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuda.device_set_mem_pool(1, of), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(pools_of_two_devices, go_with_the_context_of_their_own_device_only) {
+  const CUmemoryPool here = make(device_pool(0));
+  const CUmemoryPool elsewhere = make(device_pool(1));
+  ASSERT_EQ(cuda.device_set_mem_pool(0, here), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_set_mem_pool(1, elsewhere), CUDA_SUCCESS);
+  take(here, 4096, a);
+  take(elsewhere, 4096, there);
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+  std::uint64_t in_use = 0;
+  EXPECT_EQ(cuda.mem_pool_get_attribute(here, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &in_use),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(used(elsewhere), 4096U);
+  const auto current_of = [&](int device) {
+    CUmemoryPool current = nullptr;
+    EXPECT_EQ(cuda.device_get_mem_pool(&current, device), CUDA_SUCCESS);
+    return current;
+  };
+  CUmemoryPool standard = nullptr;
+  ASSERT_EQ(cuda.device_get_default_mem_pool(&standard, 0), CUDA_SUCCESS);
+  EXPECT_EQ(current_of(0), standard);
+  EXPECT_EQ(current_of(1), elsewhere);
 }
 
 TEST_F(pools_of_two_devices, host_memory_has_pools_too) {

@@ -45,11 +45,12 @@ class line {
 
 /// A machine of one's own, as each of the processes has.
 struct side {
-  std::shared_ptr<sim::machine> machine = sim::machine::create(small_machine(64 * mib)).value();
+  std::shared_ptr<sim::machine> machine;
   const table& cuda = machine->driver();
   CUcontext context = nullptr;
 
-  side() {
+  explicit side(std::size_t devices = 1)
+      : machine{sim::machine::create(small_machine(64 * mib, devices)).value()} {
     EXPECT_EQ(cuda.init(0), CUDA_SUCCESS);
     EXPECT_EQ(cuda.device_primary_ctx_retain(&context, 0), CUDA_SUCCESS);
     EXPECT_EQ(cuda.ctx_set_current(context), CUDA_SUCCESS);
@@ -97,8 +98,12 @@ void in_two_processes(const std::function<void(line&)>& ours,
 
 constexpr bool ready = true;
 
-/// Where a handle names the descriptor of the process that made it.
-constexpr std::size_t descriptor_at = 16;
+/// Where the parts of a handle are: of memory and of events, and of memory alone.
+constexpr std::size_t descriptor_at = 16;  // of the process that made it
+constexpr std::size_t device_at = 20;
+constexpr std::size_t nonce_at = 24;
+constexpr std::size_t offset_at = 32;
+constexpr std::size_t size_at = 40;
 
 template <class Handle>
 int descriptor_in(const Handle& handle) {
@@ -106,9 +111,9 @@ int descriptor_in(const Handle& handle) {
   std::memcpy(&descriptor, handle.reserved + descriptor_at, sizeof(descriptor));
   return descriptor;
 }
-template <class Handle>
-Handle with_descriptor(Handle handle, int descriptor) {
-  std::memcpy(handle.reserved + descriptor_at, &descriptor, sizeof(descriptor));
+template <class Handle, class Part>
+Handle with(Handle handle, std::size_t where, Part part) {
+  std::memcpy(handle.reserved + where, &part, sizeof(part));
   return handle;
 }
 
@@ -263,6 +268,169 @@ TEST(shared_memory, hostile_handles_are_refused) {
       });
 }
 
+TEST(shared_memory, says_what_is_wrong_with_a_handle) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        other.say(here.share(here.plain(4 * mib)));
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        const auto good = other.hear<CUipcMemHandle>();
+        const std::uint64_t mapped_before = testing_support::mapped_bytes();
+        CUdeviceptr address = 0;
+        constexpr std::size_t process_at = 12;  // behind what the handle is, and of which version
+        for (std::size_t i = 0; i < process_at; ++i) {
+          const auto bent = static_cast<char>(good.reserved[i] ^ 1);
+          EXPECT_EQ(here.open(&address, with(good, i, bent)), CUDA_ERROR_INVALID_VALUE) << i;
+        }
+        for (const int none : {-1, 1}) {
+          EXPECT_EQ(here.open(&address, with(good, device_at, none)), CUDA_ERROR_INVALID_DEVICE);
+        }
+        EXPECT_EQ(here.open(&address, with(good, descriptor_at, -1)), CUDA_ERROR_INVALID_VALUE);
+        const auto bent = static_cast<char>(good.reserved[nonce_at] ^ 1);
+        EXPECT_EQ(here.open(&address, with(good, nonce_at, bent)), CUDA_ERROR_INVALID_VALUE);
+        const auto refuses_what_lies_outside = [&] {
+          for (const std::uint64_t size : {std::uint64_t{0}, 4 * mib + 1, ~std::uint64_t{0}}) {
+            EXPECT_EQ(here.open(&address, with(good, size_at, size)), CUDA_ERROR_INVALID_VALUE)
+                << size;
+          }
+          for (const std::uint64_t offset : {std::uint64_t{1}, 4 * mib, 4 * mib + 1}) {
+            EXPECT_EQ(here.open(&address, with(good, offset_at, offset)), CUDA_ERROR_INVALID_VALUE)
+                << offset;
+          }
+        };
+        refuses_what_lies_outside();
+        EXPECT_LT(testing_support::mapped_bytes(), mapped_before + 2 * mib);
+        EXPECT_EQ(address, 0U);
+        ASSERT_EQ(here.open(&address, good), CUDA_SUCCESS);
+        const CUdeviceptr opened = address;
+        refuses_what_lies_outside();
+        EXPECT_EQ(address, opened);
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(opened), CUDA_SUCCESS);
+        EXPECT_FALSE(readable(opened)) << "nothing else has opened it";
+        other.say(ready);
+      });
+}
+
+TEST(shared_memory, needs_not_be_more_than_a_byte) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        const CUdeviceptr address = here.plain(1);
+        *at<char>(address) = 42;
+        other.say(here.share(address));
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        CUdeviceptr address = 0;
+        ASSERT_EQ(here.open(&address, other.hear<CUipcMemHandle>()), CUDA_SUCCESS);
+        EXPECT_EQ(*at<char>(address), 42);
+        other.say(ready);
+      });
+}
+
+TEST(shared_memory, is_not_opened_where_the_system_has_nothing_left) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        other.say(here.share(here.plain(2 * mib)));
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        const auto handle = other.hear<CUipcMemHandle>();
+        const std::size_t before = testing_support::open_descriptors();
+        CUdeviceptr address = 0;
+        const auto answer_under = [&](const system_limit&) { return here.open(&address, handle); };
+        EXPECT_EQ(answer_under(system_limit::no_further_descriptor()), CUDA_ERROR_INVALID_VALUE);
+        // Enough for the memory, but not for a place of its own choice.
+        EXPECT_EQ(answer_under(system_limit::further_addresses(3 * mib)), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(address, 0U);
+        EXPECT_EQ(testing_support::open_descriptors(), before);
+        EXPECT_EQ(here.open(&address, handle), CUDA_SUCCESS);
+        EXPECT_TRUE(readable(address));
+        other.say(ready);
+      });
+}
+
+TEST(shared_memory, of_one_chunk_is_opened_in_any_order_and_never_twice_in_part) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        for (const std::size_t size : {1000U, 2000U, 3000U})
+          other.say(here.share(here.plain(size)));
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here;
+        std::array<CUipcMemHandle, 3> handles{};
+        for (auto& each : handles) each = other.hear<CUipcMemHandle>();
+        std::array<CUdeviceptr, 3> opened{};
+        for (const std::size_t i : {1U, 0U, 2U}) {
+          ASSERT_EQ(here.open(&opened[i], handles[i]), CUDA_SUCCESS) << i;
+        }
+        EXPECT_EQ(here.cuda.ipc_close_mem_handle(opened[1]), CUDA_SUCCESS);
+        const auto try_open = [&](std::uint64_t offset, std::uint64_t size) {
+          CUdeviceptr address = 0;
+          return here.open(&address, with(with(handles[1], offset_at, offset), size_at, size));
+        };
+        EXPECT_EQ(try_open(999, 1), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(try_open(1024, 2049), CUDA_ERROR_INVALID_VALUE);
+        EXPECT_EQ(try_open(1000, 2072), CUDA_SUCCESS) << "all that lies between the two others";
+        for (const std::size_t i : {0U, 2U}) {
+          EXPECT_TRUE(readable(opened[i]));
+          EXPECT_EQ(here.cuda.ipc_close_mem_handle(opened[i]), CUDA_SUCCESS);
+        }
+        other.say(ready);
+      });
+}
+
+/// Another device's memory, opened for a second one of three: both may use it, and it is closed
+/// with the context it was opened in.
+TEST(shared_memory, is_for_the_device_it_lies_on_and_the_one_it_was_opened_for) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        other.say(here.share(here.plain(4 * mib)));
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here{3};
+        const auto enter = [&](int device) {
+          CUcontext context = nullptr;
+          EXPECT_EQ(here.cuda.device_primary_ctx_retain(&context, device), CUDA_SUCCESS);
+          EXPECT_EQ(here.cuda.ctx_set_current(context), CUDA_SUCCESS);
+        };
+        enter(1);
+        CUdeviceptr address = 0;
+        ASSERT_EQ(here.open(&address, other.hear<CUipcMemHandle>()), CUDA_SUCCESS);
+        const auto use_on = [&](int device) {
+          enter(device);
+          CUstream stream = nullptr;
+          EXPECT_EQ(here.cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+          EXPECT_TRUE(here.machine->launch(stream, "use", {writes(address, 4 * mib)}));
+          return here.cuda.stream_synchronize(stream);
+        };
+        EXPECT_EQ(use_on(0), CUDA_SUCCESS);
+        EXPECT_EQ(use_on(1), CUDA_SUCCESS);
+        EXPECT_THAT(here.machine->hazards(), IsEmpty());
+        EXPECT_EQ(use_on(2), CUDA_ERROR_ILLEGAL_ADDRESS);
+        int lies_on = -1;
+        EXPECT_EQ(
+            here.cuda.pointer_get_attribute(&lies_on, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+            CUDA_SUCCESS);
+        EXPECT_EQ(lies_on, 0);
+        ASSERT_EQ(here.cuda.device_primary_ctx_reset(0), CUDA_SUCCESS);
+        EXPECT_TRUE(readable(address));
+        ASSERT_EQ(here.cuda.device_primary_ctx_reset(1), CUDA_SUCCESS);
+        EXPECT_FALSE(readable(address));
+        other.say(ready);
+      });
+}
+
 TEST(shared_memory, needs_a_note_of_the_right_length) {
   in_two_processes(
       [](line& other) {
@@ -306,6 +474,19 @@ TEST(shared_memory, is_plain_memory_of_another_process) {
   EXPECT_EQ(here.cuda.ipc_get_mem_handle(&handle, address), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(here.cuda.ipc_close_mem_handle(own), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(here.cuda.ipc_close_mem_handle(0), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST(shared_memory, is_opened_in_a_context_of_a_device_that_works) {
+  side here;
+  CUdeviceptr address = 0;
+  const CUipcMemHandle nothing{};
+  ASSERT_EQ(here.cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(here.open(&address, nothing), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(here.cuda.ipc_open_mem_handle(&address, nothing, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(here.cuda.ctx_set_current(here.context), CUDA_SUCCESS);
+  here.machine->lose_device(device_id{0});
+  EXPECT_EQ(here.open(&address, nothing), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(address, 0U);
 }
 
 TEST(shared_memory, handles_of_virtual_memory_travel_as_descriptors) {
@@ -475,6 +656,52 @@ TEST(shared_events, wrong_ones_are_refused) {
   EXPECT_EQ(here.cuda.ipc_open_event_handle(nullptr, handle), CUDA_ERROR_INVALID_VALUE);
   std::memset(&handle, 0x5a, sizeof(handle));
   EXPECT_EQ(here.cuda.ipc_open_event_handle(&opened, handle), CUDA_ERROR_MAP_FAILED);
+  ASSERT_EQ(here.cuda.ctx_set_current(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(here.cuda.ipc_open_event_handle(&opened, handle), CUDA_ERROR_INVALID_CONTEXT);
+  ASSERT_EQ(here.cuda.ctx_set_current(here.context), CUDA_SUCCESS);
+  here.machine->lose_device(device_id{0});
+  EXPECT_EQ(here.cuda.ipc_open_event_handle(&opened, handle), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_EQ(opened, nullptr);
+}
+
+TEST(shared_events, keep_no_time_and_are_of_the_device_that_opened_them) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        CUevent event = nullptr;
+        ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+                  CUDA_SUCCESS);
+        CUipcEventHandle handle{};
+        ASSERT_EQ(here.cuda.ipc_get_event_handle(&handle, event), CUDA_SUCCESS);
+        other.say(handle);
+        other.hear<bool>();
+      },
+      [](line& other) {
+        side here{2};
+        CUstream of_first = nullptr;
+        ASSERT_EQ(here.cuda.stream_create(&of_first, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        CUcontext second = nullptr;
+        ASSERT_EQ(here.cuda.device_primary_ctx_retain(&second, 1), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.ctx_set_current(second), CUDA_SUCCESS);
+        CUstream stream = nullptr;
+        CUevent timed = nullptr;
+        CUevent opened = nullptr;
+        ASSERT_EQ(here.cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.event_create(&timed, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.ipc_open_event_handle(&opened, other.hear<CUipcEventHandle>()),
+                  CUDA_SUCCESS);
+        EXPECT_EQ(here.cuda.event_record(opened, of_first), CUDA_ERROR_INVALID_HANDLE);
+        ASSERT_EQ(here.cuda.event_record(timed, stream), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.event_record(opened, stream), CUDA_SUCCESS);
+        ASSERT_EQ(here.cuda.stream_synchronize(stream), CUDA_SUCCESS);
+        float milliseconds = 7;
+        EXPECT_EQ(here.cuda.event_elapsed_time(&milliseconds, timed, timed), CUDA_SUCCESS);
+        EXPECT_EQ(here.cuda.event_elapsed_time(&milliseconds, timed, opened),
+                  CUDA_ERROR_INVALID_HANDLE);
+        EXPECT_EQ(here.cuda.event_elapsed_time(&milliseconds, opened, timed),
+                  CUDA_ERROR_INVALID_HANDLE);
+        other.say(ready);
+      });
 }
 
 TEST(shared_events, leave_no_mapping_behind) {
@@ -527,7 +754,7 @@ TEST(shared_events, in_a_file_that_could_be_shortened_are_refused) {
         ASSERT_EQ(::pread(descriptor_in(handle), page.data(), page.size(), 0), length);
         const int copy = ::memfd_create("copy", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         ASSERT_EQ(::write(copy, page.data(), page.size()), length);
-        const auto of_copy = with_descriptor(handle, copy);
+        const auto of_copy = with(handle, descriptor_at, copy);
         other.say(of_copy);
         EXPECT_EQ(other.hear<CUresult>(), CUDA_ERROR_MAP_FAILED);
         ASSERT_EQ(::fcntl(copy, F_ADD_SEALS, F_SEAL_SHRINK), 0);
@@ -538,6 +765,48 @@ TEST(shared_events, in_a_file_that_could_be_shortened_are_refused) {
       [](line& other) {
         side here;
         for (int i = 0; i < 2; ++i) {
+          CUevent opened = nullptr;
+          other.say(here.cuda.ipc_open_event_handle(&opened, other.hear<CUipcEventHandle>()));
+        }
+      });
+}
+
+TEST(shared_events, in_a_file_that_is_not_as_they_left_it_are_refused) {
+  in_two_processes(
+      [](line& other) {
+        side here;
+        CUevent event = nullptr;
+        ASSERT_EQ(here.cuda.event_create(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING),
+                  CUDA_SUCCESS);
+        CUipcEventHandle handle{};
+        ASSERT_EQ(here.cuda.ipc_get_event_handle(&handle, event), CUDA_SUCCESS);
+        std::string page(4096, '\0');
+        ASSERT_EQ(::pread(descriptor_in(handle), page.data(), page.size(), 0), 4096);
+        const auto answer_to = [&](const std::string& contents) {
+          const int file = ::memfd_create("copy", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+          EXPECT_EQ(::write(file, contents.data(), contents.size()),
+                    static_cast<ssize_t>(contents.size()));
+          EXPECT_EQ(::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+          other.say(with(handle, descriptor_at, file));
+          const auto answer = other.hear<CUresult>();
+          ::close(file);
+          return answer;
+        };
+        const auto bent = [&](std::size_t where) {
+          std::string other_page = page;
+          other_page[where] = static_cast<char>(other_page[where] ^ 1);
+          return other_page;
+        };
+        constexpr std::size_t nonce_in_page = 8;  // behind what the page is
+        EXPECT_EQ(answer_to(page + '\0'), CUDA_ERROR_MAP_FAILED);
+        EXPECT_EQ(answer_to(page.substr(1)), CUDA_ERROR_MAP_FAILED);
+        EXPECT_EQ(answer_to(bent(0)), CUDA_ERROR_MAP_FAILED);
+        EXPECT_EQ(answer_to(bent(nonce_in_page)), CUDA_ERROR_MAP_FAILED);
+        EXPECT_EQ(answer_to(page), CUDA_SUCCESS);
+      },
+      [](line& other) {
+        side here;
+        for (int i = 0; i < 5; ++i) {
           CUevent opened = nullptr;
           other.say(here.cuda.ipc_open_event_handle(&opened, other.hear<CUipcEventHandle>()));
         }

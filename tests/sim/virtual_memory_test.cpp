@@ -293,6 +293,13 @@ TEST_F(unbacked_memory, is_counted_but_not_there) {
   EXPECT_EQ(run(stream(), {writes(again, 16)}), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST_F(unbacked_memory, cannot_be_shared) {
+  const CUdeviceptr made = plain(4 * mib);
+  CUipcMemHandle handle{};
+  EXPECT_EQ(cuda.ipc_get_mem_handle(&handle, made), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(cuda.mem_free(made), CUDA_SUCCESS);
+}
+
 TEST(UnbackedMemory, needs_addresses_though_there_is_room) {
   constexpr std::size_t more_than_addresses = std::size_t{1} << 60;
   sim::machine_options options = small_machine(2 * more_than_addresses);
@@ -390,6 +397,40 @@ TEST_F(virtual_memory, access_is_each_devices_own) {
   EXPECT_EQ(run(stream(), {writes(range, unit)}), CUDA_SUCCESS);
   ASSERT_EQ(grant(range, unit, CU_MEM_ACCESS_FLAGS_PROT_NONE, 1), CUDA_SUCCESS);
   EXPECT_EQ(run(stream(), {writes(range, unit)}), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_F(virtual_memory, access_that_is_taken_back_leaves_none) {
+  const CUdeviceptr range = reserve(unit);
+  back(range, unit);
+  EXPECT_TRUE(readable(range));
+  ASSERT_EQ(grant(range, unit, CU_MEM_ACCESS_FLAGS_PROT_NONE), CUDA_SUCCESS);
+  EXPECT_FALSE(readable(range));
+}
+
+// Copies and fills of a device's memory are its own, whoever asks; the host's are the asker's.
+TEST_F(virtual_memory, copies_and_fills_of_host_handles_need_the_access_of_their_streams_device) {
+  CUmemAllocationProp wanted = properties();
+  wanted.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+  CUmemGenericAllocationHandle handle = 0;
+  ASSERT_EQ(cuda.mem_create(&handle, unit, &wanted, 0), CUDA_SUCCESS);
+  const CUdeviceptr range = reserve(unit);
+  ASSERT_EQ(cuda.mem_map(range, unit, 0, handle, 0), CUDA_SUCCESS);
+  ASSERT_EQ(grant(range, unit, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 1), CUDA_SUCCESS);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, range), CU_MEMORYTYPE_HOST);
+  EXPECT_EQ(attribute<int>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, range), 0) << "nobody's";
+  const auto to = reinterpret_cast<std::uintptr_t>(pinned(64));
+  const CUstream here = stream();
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const CUstream there = stream();
+  EXPECT_EQ(cuda.memset_d8_async(range, 0x5a, 64, here), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.memcpy_async(to, range, 64, here), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuda.memset_d8_async(range, 0x5a, 64, there), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.memcpy_async(to, range, 64, there), CUDA_SUCCESS);
+  EXPECT_EQ(cuda.stream_synchronize(there), CUDA_SUCCESS);
+  EXPECT_EQ(*at<char>(to + 63), 0x5a);
+  EXPECT_THAT(hazards(), IsEmpty());
 }
 
 TEST_F(virtual_memory, access_is_set_on_whole_mappings_without_a_gap) {
@@ -586,6 +627,32 @@ TEST_F(shareable_memory, is_exported_only_if_made_for_it) {
   EXPECT_NE(first, second);  // each its own, to be closed by who asked
   EXPECT_EQ(::close(first), 0);
   EXPECT_EQ(::close(second), 0);
+}
+
+// Number 0 is one like any other, in a process that closed its input.
+TEST_F(shareable_memory, travels_under_number_zero_too) {
+  const int spare = ::open("/dev/null", O_RDONLY | O_CLOEXEC);  // so that the handle is not there
+  const auto handle = create(unit, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  const int input = ::fcntl(0, F_DUPFD_CLOEXEC, 1);
+  ::close(0);
+  const int descriptor = share(handle);
+  CUmemGenericAllocationHandle imported = 0;
+  EXPECT_EQ(import(&imported, 0), CUDA_SUCCESS);
+  ::close(descriptor);
+  ::dup2(input, 0);
+  ::close(input);
+  ::close(spare);
+  EXPECT_EQ(descriptor, 0) << "the lowest that is free";
+  EXPECT_EQ(cuda.mem_release(handle), CUDA_SUCCESS);
+  EXPECT_EQ(used(), unit) << "the other handle has the same pages";
+  EXPECT_EQ(cuda.mem_release(imported), CUDA_SUCCESS);
+  EXPECT_EQ(used(), 0U);
+}
+
+TEST_F(shareable_memory, is_closed_to_programs_that_are_started) {
+  const int descriptor = share(create(unit, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  EXPECT_EQ(::fcntl(descriptor, F_GETFD), FD_CLOEXEC);
+  ::close(descriptor);
 }
 
 TEST_F(shareable_memory, comes_back_as_another_handle_of_the_same_pages) {
