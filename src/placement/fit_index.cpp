@@ -1,4 +1,4 @@
-// Maxima by cell, chunk and group; and the tree of large runs.
+// Maxima by cell, chunk and group; and large runs by length.
 #include "placement/fit_index.hpp"
 
 #include <algorithm>
@@ -76,10 +76,6 @@ std::uint16_t greatest(const std::uint16_t* values) noexcept {
   return *std::max_element(each.begin(), each.end());
 }
 
-std::uint64_t rank(const block& run) noexcept {
-  return (run.address / unit) * 0x9e37'79b9'7f4a'7c15u;
-}
-
 }  // namespace
 
 // --- Cells ---------------------------------------------------------------------------------------
@@ -137,24 +133,23 @@ void fit_index::find_longest(chunk& home, std::uint64_t cell) noexcept {
 
 // --- Runs ----------------------------------------------------------------------------------------
 
-void fit_index::enter(block_index index, block& run, chunk& home, std::size_t cell) noexcept {
-  run.in.left = no_block;
+void fit_index::enter(block_index index, block& run, chunk& home, std::uint64_t cell) noexcept {
+  run.in.left = run.in.right = no_block;
   if (reaches_over_end(run)) {
-    run.in.right = no_block;
-    home.over_end[cell] = index;
-    if (run.units > large) root_ = tree_insert(root_, index);
-    return;
+    home.over_end[cell % fan] = index;
+  } else {
+    block_index& first = home.inside[cell % fan];
+    run.in.right = first;
+    if (first != no_block) blocks_[first].in.left = index;
+    first = index;
   }
-  block_index& first = home.inside[cell];
-  run.in.right = first;
-  if (first != no_block) blocks_[first].in.left = index;
-  first = index;
+  const std::uint16_t length = capped(run.units);
+  if (length > home.longest[cell % fan]) raise(home, cell, length);
 }
 
 void fit_index::leave(block_index index, block& run, chunk& home, std::size_t cell) noexcept {
   if (home.over_end[cell] == index) {
     home.over_end[cell] = no_block;
-    if (run.units > large) root_ = tree_remove(root_, index);
     return;
   }
   if (run.in.right != no_block) blocks_[run.in.right].in.left = run.in.left;
@@ -170,13 +165,11 @@ void fit_index::insert(block_index index) noexcept {
   total_ += run.size();
   const std::uint64_t cell = cell_of(run.address);
   chunk* const home = chunk_of(cell);
-  if (home == nullptr) {
+  if (home == nullptr || (run.units > large && !by_length_.insert(key_of(run.units, cell)))) {
     run.in.left = index;  // a link to itself: not in the index
     return;
   }
-  enter(index, run, *home, cell % fan);
-  const std::uint16_t length = capped(run.units);
-  if (length > home->longest[cell % fan]) raise(*home, cell, length);
+  enter(index, run, *home, cell);
 }
 
 fit_index::detached fit_index::detach(block_index index) noexcept {
@@ -184,6 +177,7 @@ fit_index::detached fit_index::detach(block_index index) noexcept {
   total_ -= run.size();
   if (run.in.left == index) return {};
   const std::uint64_t cell = cell_of(run.address);
+  if (run.units > large) by_length_.remove(key_of(run.units, cell));
   leave(index, run, *chunks_[cell / fan], cell % fan);
   return {cell, capped(run.units)};
 }
@@ -191,9 +185,9 @@ fit_index::detached fit_index::detach(block_index index) noexcept {
 void fit_index::shrink(block_index index, std::uint32_t units) noexcept {
   block& run = blocks_[index];
   const std::uint64_t cell = cell_of(run.address);
-  const bool stays =
-      cell_of(run.address + units * unit) == cell && run.in.left != index && run.units <= large;
-  if (!stays) {
+  const bool indexed = run.in.left != index;
+  if (indexed && run.units - units > large) return shrink_large(index, units);
+  if (!indexed || run.units > large || cell_of(run.address + units * unit) != cell) {
     remove(index);
     run.address += units * unit;
     run.units -= units;
@@ -207,6 +201,27 @@ void fit_index::shrink(block_index index, std::uint32_t units) noexcept {
   run.units -= units;
   chunk& home = *chunks_[cell / fan];
   if (before == home.longest[cell % fan]) find_longest(home, cell);
+}
+
+/// The same for a run that stays large: its key moves down among the others.
+void fit_index::shrink_large(block_index index, std::uint32_t units) noexcept {
+  block& run = blocks_[index];
+  const std::uint64_t cell = cell_of(run.address);
+  const std::uint64_t key = key_of(run.units, cell);
+  const detached gone{cell, capped(run.units)};
+  leave(index, run, *chunks_[cell / fan], cell % fan);
+  total_ -= units * unit;
+  run.address += units * unit;
+  run.units -= units;
+  const std::uint64_t now = cell_of(run.address);
+  chunk* const home = chunk_of(now);
+  if (home == nullptr) by_length_.remove(key);
+  if (home == nullptr || !by_length_.lower(key, key_of(run.units, now))) {
+    run.in.left = index;
+  } else {
+    enter(index, run, *home, now);
+  }
+  settle(gone);
 }
 
 block_index fit_index::lowest(std::uint32_t units) const noexcept {
@@ -232,92 +247,23 @@ block_index fit_index::lowest(std::uint32_t units) const noexcept {
 }
 
 std::uint32_t fit_index::longest() const noexcept {
-  if (root_ != no_block) {
-    block_index at = root_;
-    while (blocks_[at].in.right != no_block) at = blocks_[at].in.right;
-    return blocks_[at].units;
-  }
+  if (const std::uint64_t key = by_length_.last(); key != ordered_keys::none)
+    return static_cast<std::uint32_t>(key >> 32);
   std::uint16_t most = 0;
   for (const std::uint16_t each : group_longest_) most = std::max(most, each);
   return most;
 }
 
 std::size_t fit_index::footprint() const noexcept {
-  std::size_t total = chunks_.capacity() * (sizeof(chunks_[0]) + sizeof(std::uint16_t));
+  std::size_t total =
+      by_length_.footprint() + chunks_.capacity() * (sizeof(chunks_[0]) + sizeof(std::uint16_t));
   for (const auto& each : chunks_) total += each == nullptr ? 0 : sizeof(chunk);
   return total;
 }
 
-// --- The tree ------------------------------------------------------------------------------------
-
-void fit_index::tree_split(block_index root, const block& at, block_index& low,
-                           block_index& high) noexcept {
-  if (root == no_block) {
-    low = high = no_block;
-    return;
-  }
-  block& top = blocks_[root];
-  if (comes_before(top, at)) {
-    block_index inner = no_block;
-    tree_split(top.in.right, at, inner, high);
-    top.in.right = inner;
-    low = root;
-  } else {
-    block_index inner = no_block;
-    tree_split(top.in.left, at, low, inner);
-    top.in.left = inner;
-    high = root;
-  }
-}
-
-block_index fit_index::tree_insert(block_index root, block_index index) noexcept {
-  if (root == no_block) return index;
-  block& fresh = blocks_[index];
-  block& top = blocks_[root];
-  if (rank(fresh) > rank(top)) {
-    block_index low = no_block;
-    block_index high = no_block;
-    tree_split(root, fresh, low, high);
-    fresh.in.left = low;
-    fresh.in.right = high;
-    return index;
-  }
-  block_index& side = comes_before(fresh, top) ? top.in.left : top.in.right;
-  side = tree_insert(side, index);
-  return root;
-}
-
-block_index fit_index::tree_join(block_index low, block_index high) noexcept {
-  if (low == no_block) return high;
-  if (high == no_block) return low;
-  if (rank(blocks_[low]) > rank(blocks_[high])) {
-    blocks_[low].in.right = tree_join(blocks_[low].in.right, high);
-    return low;
-  }
-  blocks_[high].in.left = tree_join(low, blocks_[high].in.left);
-  return high;
-}
-
-block_index fit_index::tree_remove(block_index root, block_index index) noexcept {
-  block& top = blocks_[root];
-  if (root == index) return tree_join(top.in.left, top.in.right);
-  block_index& side = comes_before(blocks_[index], top) ? top.in.left : top.in.right;
-  side = tree_remove(side, index);
-  return root;
-}
-
 block_index fit_index::shortest(std::uint32_t units) const noexcept {
-  block_index match = no_block;
-  for (block_index at = root_; at != no_block;) {
-    const block& run = blocks_[at];
-    if (run.units >= units) {
-      match = at;
-      at = run.in.left;
-    } else {
-      at = run.in.right;
-    }
-  }
-  return match;
+  const std::uint64_t key = by_length_.at_least(key_of(units, 0));
+  return key == ordered_keys::none ? no_block : run_of(key);
 }
 
 }  // namespace weir::inline v0::placement

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "placement/block.hpp"
+#include "placement/ordered_keys.hpp"
 
 namespace weir::inline v0::placement {
 
@@ -19,7 +20,7 @@ namespace weir::inline v0::placement {
 /// The arena is cut into cells of 256 KiB; each knows the longest run that starts in it, and two
 /// levels of maxima above let a search skip 16 MiB and 1 GiB at a time. A search scans a few
 /// hundred bytes of maxima, whatever the number of runs. shortest() serves large requests: runs of
-/// more than 1 MiB stand in a tree by (length, address).
+/// more than 1 MiB stand in order of (length, address).
 ///
 /// Links runs through block.in.left and .right. Owned by an arena, under the heap's lock.
 class fit_index {
@@ -107,28 +108,30 @@ class fit_index {
     return add_chunk(number);
   }
   [[nodiscard]] chunk* add_chunk(std::uint64_t number) noexcept;
-  void enter(block_index index, block& run, chunk& home, std::size_t cell) noexcept;
+  void enter(block_index index, block& run, chunk& home, std::uint64_t cell) noexcept;
   void leave(block_index index, block& run, chunk& home, std::size_t cell) noexcept;
   void find_longest(chunk& home, std::uint64_t cell) noexcept;
   void raise(chunk& home, std::uint64_t cell, std::uint16_t length) noexcept;
   void lower(chunk& home, std::uint64_t cell, std::uint16_t before, std::uint16_t now) noexcept;
 
-  // The tree of large runs: a heap by a mix of the address, so that it stays balanced by chance.
-  [[nodiscard]] static bool comes_before(const block& a, const block& b) noexcept {
-    return a.units != b.units ? a.units < b.units : a.address < b.address;
+  /// The place of a large run in the order of lengths. Such a run reaches over the end of its cell,
+  /// where no other does: the cell stands for its address, and names it.
+  [[nodiscard]] static std::uint64_t key_of(std::uint32_t units, std::uint64_t cell) noexcept {
+    return std::uint64_t{units} << 32 | cell;
   }
-  [[nodiscard]] block_index tree_insert(block_index root, block_index index) noexcept;
-  [[nodiscard]] block_index tree_remove(block_index root, block_index index) noexcept;
-  [[nodiscard]] block_index tree_join(block_index low, block_index high) noexcept;
-  void tree_split(block_index root, const block& at, block_index& low, block_index& high) noexcept;
+  [[nodiscard]] block_index run_of(std::uint64_t key) const noexcept {
+    const std::uint64_t cell = key & 0xffff'ffff;
+    return chunks_[cell / fan]->over_end[cell % fan];
+  }
+  void shrink_large(block_index index, std::uint32_t units) noexcept;
 
   block_store& blocks_;
   std::uint64_t base_;
   std::vector<std::unique_ptr<chunk>> chunks_;
   std::vector<std::uint16_t> chunk_longest_;  // by chunk, in whole groups of 64
   std::vector<std::uint16_t> group_longest_;  // by 64 chunks
-  block_index root_ = no_block;
-  std::uint64_t total_ = 0;  // bytes
+  ordered_keys by_length_;                    // key_of() the large runs
+  std::uint64_t total_ = 0;                   // bytes
 };
 
 }  // namespace weir::inline v0::placement

@@ -119,27 +119,22 @@ TEST_F(fit_indexes, only_runs_that_are_long_enough_are_seen_and_no_more_than_ask
   EXPECT_EQ(seen(0), (std::vector<block_index>{}));
 }
 
-/// Which of them is above which is the addresses' affair, so that no order of requests and frees
-/// makes a deep tree.
-TEST_F(fit_indexes, large_runs_stand_in_the_same_tree_whoever_stood_there_before) {
-  std::vector<block_index> kept;
-  std::vector<block_index> others;
-  for (std::uint64_t i = 0; i < 100; ++i) {
-    const block_index fresh = make(base + i * 4 * mib, 2 * mib);
-    index.insert(fresh);
-    (i % 2 == 0 ? kept : others).push_back(fresh);
-  }
-  const auto links = [&] {
-    std::vector<std::pair<block_index, block_index>> all;
-    for (const block_index each : kept)
-      all.emplace_back(blocks[each].in.left, blocks[each].in.right);
-    return all;
-  };
-  for (const block_index each : others) index.remove(each);
-  const auto after_others = links();
-  for (const block_index each : kept) index.remove(each);
-  for (const block_index each : kept) index.insert(each);
-  EXPECT_EQ(after_others, links());
+TEST_F(fit_indexes, a_large_run_that_shrinks_keeps_its_place_by_length) {
+  const block_index longer = make(base, 40 * mib);
+  const block_index shorter = make(base + 64 * mib, 8 * mib);
+  for (const block_index each : {longer, shorter}) index.insert(each);
+  index.shrink(longer, units(20 * mib));
+  EXPECT_EQ(index.shortest(units(2 * mib)), shorter);
+  EXPECT_EQ(index.longest(), units(20 * mib));
+  index.shrink(longer, units(12 * mib));
+  EXPECT_EQ(blocks[longer].address, base + 32 * mib);
+  EXPECT_EQ(index.shortest(units(2 * mib)), longer) << "of equals the lower one";
+  EXPECT_EQ(index.lowest(1), longer);
+  index.shrink(longer, units(7 * mib));
+  EXPECT_EQ(index.shortest(units(2 * mib)), shorter) << "the other is no longer large";
+  EXPECT_EQ(index.lowest(units(mib)), longer);
+  EXPECT_EQ(index.longest(), units(8 * mib));
+  EXPECT_EQ(index.total(), 9 * mib);
 }
 
 TEST_F(fit_indexes, hold_memory_by_the_cells_that_are_used) {
@@ -171,7 +166,8 @@ TEST_F(fit_indexes, agree_with_a_walk) {
   // Several in a cell, some over the end of theirs, some over many; more than two groups of 1 GiB.
   for (int i = 0; i < 60; ++i) rooms.push_back({at += 24 * kib, 24 * kib});
   for (int i = 0; i < 60; ++i) rooms.push_back({at += 200 * kib, 200 * kib});
-  for (int i = 0; i < 60; ++i) rooms.push_back({at += 5 * mib, 5 * mib});
+  // More than a leaf of the order by length takes.
+  for (int i = 0; i < 400; ++i) rooms.push_back({at += 5 * mib, 5 * mib});
   for (int i = 0; i < 60; ++i) rooms.push_back({at += 40 * mib, 40 * mib});
 
   std::mt19937 random{7};
