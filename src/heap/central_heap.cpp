@@ -242,6 +242,7 @@ void central_heap::thread_ended(thread_cache& cache) noexcept {
   // Those that still hold a block of this cache find it closed, and use the lock.
   const std::uint64_t left = cache.remote.exchange(remote_closed, std::memory_order_acquire);
   if (left != remote_closed) flush_list(static_cast<block_index>(left), false);
+  hand_back_aside(cache);
   static_cast<void>(flush(cache));
   // The thread's default stream goes with it, and nobody can ask that from elsewhere.
   if (cache.per_thread_stream != stream_id{}) {

@@ -22,7 +22,8 @@
 //   own cache |  fast_free              same stream as last time, by size   fast_path.hpp
 //             |  free_without_driver                                        fast_path.cpp
 //   own cache |    cached_free          any stream of the thread, large     fast_path.cpp
-//   atomics   |      free_to_owner      into the cache it came from         fast_path.cpp
+//   atomics   |      free_to_owner      into the cache it came from, some   fast_path.cpp
+//             |                         at a time
 //   mutex_    |    locked_free          the cache is full: flush half       fast_path.cpp
 //             |  slow_free              recorded streams, private pools     free.cpp
 //   mutex_    |    free_locked                                              free.cpp
@@ -285,6 +286,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_EXCLUDES(mutex_);
   [[nodiscard]] bool locked_free(thread_cache& cache, void* pointer, stream_id stream,
                                  bytes expected) noexcept WEIR_EXCLUDES(mutex_);
+  /// To the cache that the blocks came from, or where that takes no more among those without a
+  /// place.
+  void hand_back_aside(thread_cache& cache) noexcept;
+  void leave_aside_unplaced(thread_cache& cache) noexcept;
   [[nodiscard]] bool free_to_owner(thread_cache& cache, block_index index, stream_bins& bins,
                                    thread_cache& owner) noexcept;
   /// Of blocks of the allocator's own pool, whose account is their tag's number.

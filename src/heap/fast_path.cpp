@@ -218,16 +218,34 @@ bool central_heap::free_to_owner(thread_cache& cache, block_index index, stream_
     return false;
   }
   block.stream = bins.slot;
-  // Before the push: behind it the block may be anybody's.
+  // Before it is handed back: behind that the block may be anybody's.
   if (cache.observer != nullptr)
     emit_own(*cache.observer, memory_event_kind::deallocate, block, bins.id);
   block.out.ahead = cache.left_before(index);
-  const bool taken = owner.push_remote(index, block);
-  if (!taken) cache.leave_unplaced(index, block);
-  const bool enough = !taken && cache.has_enough_unplaced();
+  if (cache.aside.owner != &owner) hand_back_aside(cache);
+  cache.set_aside(index, block, owner);
+  if (cache.has_enough_aside()) hand_back_aside(cache);
+  const bool enough = cache.has_enough_unplaced();
   cache.leave();
   if (enough) flush_own_unplaced(cache);
   return true;
+}
+
+void central_heap::hand_back_aside(thread_cache& cache) noexcept {
+  const auto& all = cache.aside;
+  if (all.count == 0) return;
+  if (!all.owner->push_remote(all.first, blocks_[all.last], all.units))
+    return leave_aside_unplaced(cache);
+  cache.aside = {};
+}
+
+void central_heap::leave_aside_unplaced(thread_cache& cache) noexcept {
+  const auto all = std::exchange(cache.aside, {});
+  block_index next = all.first;
+  for (std::uint32_t i = 0; i < all.count; ++i) {
+    const block_index index = std::exchange(next, blocks_[next].out.next);
+    cache.leave_unplaced(index, blocks_[index]);
+  }
 }
 
 }  // namespace weir::inline v0::heap

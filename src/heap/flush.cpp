@@ -120,6 +120,7 @@ void central_heap::flush_half(thread_cache& cache, stream_bins& newest) noexcept
 
 bool central_heap::flush(thread_cache& cache) noexcept {
   fold(cache);
+  leave_aside_unplaced(cache);
   cache.take_in_remote(blocks_);
   const bool any = cache.held() != 0 || cache.unplaced != no_block;
   flush_unplaced(cache);
@@ -158,6 +159,7 @@ stream_bins* central_heap::ensure_bins(thread_cache& cache, stream_id id,
 }
 
 void central_heap::settle_caches() noexcept {
+  caches_.for_each([&](thread_cache& each) { hand_back_aside(each); });
   caches_.for_each([&](thread_cache& each) {
     mutex_.assert_held();
     each.take_in_remote(blocks_);

@@ -55,15 +55,15 @@ void thread_cache::take_in_remote(block_store& blocks) noexcept {
   }
 }
 
-bool thread_cache::push_remote(block_index index, block& block) noexcept {
+bool thread_cache::push_remote(block_index first, block& last, std::uint64_t more) noexcept {
   std::uint64_t seen = remote.load(std::memory_order_relaxed);
   std::uint64_t next = 0;
   do {
     if (seen == remote_closed) return false;
-    const std::uint64_t waiting = (seen >> 32) + block.units;
+    const std::uint64_t waiting = (seen >> 32) + more;
     if (waiting > bound() || waiting > 0xffff'fffe) return false;
-    block.out.next = static_cast<block_index>(seen);
-    next = waiting << 32 | index;
+    last.out.next = static_cast<block_index>(seen);
+    next = waiting << 32 | first;
   } while (!remote.compare_exchange_weak(seen, next, std::memory_order_release,
                                          std::memory_order_relaxed));
   return true;

@@ -95,6 +95,7 @@ class alignas(64) thread_cache {
  public:
   static constexpr std::size_t most_streams = 8;
   static constexpr std::uint32_t most_unplaced = 32;
+  static constexpr std::uint32_t most_aside = 16;
   /// A table of no stream, never written.
   static stream_bins nothing;
 
@@ -190,15 +191,29 @@ class alignas(64) thread_cache {
   [[nodiscard]] bool has_enough_unplaced() const noexcept {
     return unplaced_count >= most_unplaced || unplaced_units > bound();
   }
+  /// Sets a block aside that came from `owner`: a write to what both threads use costs each of them
+  /// as much as all else, so it is made for several. What is aside must all be of one owner.
+  void set_aside(block_index index, block& block, thread_cache& owner) noexcept {
+    block.out.next = aside.first;
+    aside.first = index;
+    if (aside.count++ == 0) aside.last = index;
+    aside.units += block.units;
+    aside.owner = &owner;
+  }
+  /// Whether that is worth the write: no more than a quarter of what a cache may hold waits for it.
+  [[nodiscard]] bool has_enough_aside() const noexcept {
+    return aside.count == most_aside || aside.units > bound() / 4;
+  }
   /// Takes in what other threads freed. What finds no place here waits in `unplaced`.
   void take_in_remote(block_store& blocks) noexcept;
 
   // --- From any thread --------------------------------------------------------------------------
 
-  /// Leaves a block that this cache handed out and another thread freed; it is thread_cached
-  /// already and names the stream. False: the cache is closed or has enough.
-  [[nodiscard]] bool push_remote(block_index index, block& block) noexcept;
-  /// For the owner, who leaves a block elsewhere: the one that it left eight before. Whoever takes
+  /// Leaves blocks that this cache handed out and another thread freed, of so many units together,
+  /// linked from `first` to `last`; they are thread_cached already and name their streams. False:
+  /// the cache is closed or has enough.
+  [[nodiscard]] bool push_remote(block_index first, block& last, std::uint64_t more) noexcept;
+  /// For the owner, who sets a block aside: the one that it set aside eight before. Whoever takes
   /// them in comes to that one eight later, and has it fetched by then.
   [[nodiscard]] block_index left_before(block_index index) noexcept {
     return std::exchange(left_elsewhere[left_count++ % left_elsewhere.size()], index);
@@ -244,6 +259,13 @@ class alignas(64) thread_cache {
   std::vector<bool> limits;  // by account: not served here, because its tag has a limit or pool
   stream_id per_thread_stream{};  // the id of the owner's per-thread stream, once asked
   std::uint64_t clock = 0;
+  struct {
+    thread_cache* owner = nullptr;  // of all of them
+    block_index first = no_block;
+    block_index last = no_block;
+    std::uint32_t count = 0;
+    std::uint64_t units = 0;
+  } aside;  // freed here, on their way to another cache; not counted as freed yet
   std::array<block_index, 8> left_elsewhere{};  // see left_before()
   std::uint32_t left_count = 0;
 

@@ -209,16 +209,98 @@ TEST_F(flush_test, what_finds_no_place_at_home_waits_with_who_freed_it) {
   std::vector<void*> all;
   std::thread{[&] { all = take(33, 4_KiB, one); }}.join();  // whose cache is closed now
   for (std::size_t i = 0; i < 31; ++i) memory.deallocate(all[i], one);
-  EXPECT_EQ(own_cache().unplaced_count, 31u);
-  EXPECT_EQ(own_cache().unplaced_units, 31u * 8);
+  EXPECT_EQ(own_cache().unplaced_count, 16u) << "those that were sent and not taken";
+  EXPECT_EQ(own_cache().unplaced_units, 16u * 8);
+  EXPECT_EQ(own_cache().aside.count, 15u);
   memory.deallocate(all[31], one);
+  EXPECT_EQ(own_cache().aside.count, 0u);
   EXPECT_EQ(own_cache().unplaced_count, 0u) << "worth the lock";
   EXPECT_EQ(own_cache().unplaced_units, 0u);
   EXPECT_EQ(own_cache().unplaced, heap::no_block);
   memory.deallocate(all[32], one);
-  EXPECT_EQ(own_cache().unplaced_count, 1u);
+  EXPECT_EQ(own_cache().aside.count, 1u);
   EXPECT_EQ(memory.stats().blocks.current, 0u) << "whoever asks counts it";
+  EXPECT_EQ(own_cache().aside.count, 0u);
   EXPECT_EQ(own_cache().unplaced_count, 0u);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, what_is_freed_for_another_thread_goes_there_sixteen_at_a_time) {
+  const auto all = take(17, 4_KiB, one);
+  const heap::thread_cache& home = own_cache();
+  std::thread{[&] {
+    memory.deallocate(memory.allocate(4_KiB, one), one);
+    for (std::size_t i = 0; i < 15; ++i) memory.deallocate(all[i], one);
+    EXPECT_EQ(own_cache().aside.count, 15u);
+    EXPECT_EQ(own_cache().aside.units, 15u * 8);
+    EXPECT_FALSE(home.has_remote());
+    memory.deallocate(all[15], one);
+    EXPECT_EQ(own_cache().aside.count, 0u);
+    EXPECT_EQ(own_cache().aside.units, 0u);
+    EXPECT_TRUE(home.has_remote());
+    memory.deallocate(all[16], one);
+    EXPECT_EQ(own_cache().aside.count, 1u);
+  }}.join();
+  for (std::size_t i = 0; i < 17; ++i) EXPECT_EQ(memory.allocate(4_KiB, one), all[i]) << i;
+  EXPECT_EQ(memory.stats().hits, 17u);
+  free(all, one);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, what_is_set_aside_for_another_thread_is_a_quarter_of_its_bound_at_most) {
+  const auto all = take(5, 64_KiB, one);
+  const heap::thread_cache& home = own_cache();
+  std::thread{[&] {
+    memory.deallocate(memory.allocate(4_KiB, one), one);
+    for (std::size_t i = 0; i < 4; ++i) memory.deallocate(all[i], one);
+    EXPECT_EQ(own_cache().aside.units * 4, own_cache().bound()) << "no more than that";
+    EXPECT_FALSE(home.has_remote());
+    memory.deallocate(all[4], one);
+    EXPECT_EQ(own_cache().aside.count, 0u);
+    EXPECT_TRUE(home.has_remote());
+  }}.join();
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, what_is_set_aside_goes_before_that_of_another_thread) {
+  void* const ours = memory.allocate(4_KiB, one);
+  const heap::thread_cache& home = own_cache();
+  std::thread{[&] {
+    void* const theirs = memory.allocate(4_KiB, one);
+    const heap::thread_cache& other_home = own_cache();
+    std::thread{[&] {
+      memory.deallocate(memory.allocate(8_KiB, one), one);
+      memory.deallocate(ours, one);
+      EXPECT_FALSE(home.has_remote());
+      memory.deallocate(theirs, one);
+      EXPECT_TRUE(home.has_remote());
+      EXPECT_FALSE(other_home.has_remote());
+      EXPECT_EQ(own_cache().aside.count, 1u);
+    }}.join();
+    EXPECT_TRUE(other_home.has_remote());
+    EXPECT_EQ(memory.allocate(4_KiB, one), theirs);
+    memory.deallocate(theirs, one);
+  }}.join();
+  EXPECT_EQ(memory.allocate(4_KiB, one), ours);
+  memory.deallocate(ours, one);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, what_is_set_aside_serves_whoever_needs_room) {
+  memory = make({.limit = 2_MiB, .thread_cache = 1_MiB});
+  const auto ours = take(31, 64_KiB, one);
+  std::thread{[&] {
+    void* const theirs = memory.allocate(64_KiB, one);
+    memory.deallocate(ours[3], one);
+    ASSERT_EQ(own_cache().aside.count, 1u);
+    EXPECT_EQ(memory.allocate(64_KiB, one), ours[3]) << "who freed it";
+    memory.deallocate(ours[5], one);
+    ASSERT_EQ(own_cache().aside.count, 1u);
+    std::thread{[&] { EXPECT_EQ(memory.allocate(64_KiB, one), ours[5]) << "anybody"; }}.join();
+    EXPECT_EQ(own_cache().aside.count, 0u);
+    memory.deallocate(theirs, one);
+  }}.join();
+  free(ours, one);
   EXPECT_EQ(check(memory), "");
 }
 

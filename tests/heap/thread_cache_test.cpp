@@ -70,8 +70,8 @@ TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
   const auto placed = block_of(100);
   const auto other_stream = block_of(100, 2);
   EXPECT_FALSE(mine.has_remote());
-  EXPECT_TRUE(mine.push_remote(placed, records[placed]));
-  EXPECT_TRUE(mine.push_remote(other_stream, records[other_stream]));
+  EXPECT_TRUE(mine.push_remote(placed, records[placed], 100));
+  EXPECT_TRUE(mine.push_remote(other_stream, records[other_stream], 100));
   EXPECT_TRUE(mine.has_remote());
   mine.take_in_remote(records);
   EXPECT_FALSE(mine.has_remote());
@@ -123,12 +123,12 @@ TEST_F(cache_test, takes_no_more_than_its_bound_from_others) {
   for (;; ++taken) {
     ASSERT_TRUE(records.prepare(1));
     const auto next = block_of(1024);
-    if (!mine.push_remote(next, records[next])) break;
+    if (!mine.push_remote(next, records[next], 1024)) break;
   }
   EXPECT_EQ(taken, all.bound_at(0) / 1024);
   mine.remote.store(remote_closed);
   const auto late = block_of(1);
-  EXPECT_FALSE(mine.push_remote(late, records[late]));
+  EXPECT_FALSE(mine.push_remote(late, records[late], 1));
   mine.take_in_remote(records);
   EXPECT_EQ(mine.remote.load(), remote_closed);
 }
