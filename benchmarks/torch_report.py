@@ -93,7 +93,7 @@ def markdown(part):
                   f"PyTorch {about.get('torch', 'unknown')}, CUDA {about.get('cuda', 'unknown')}; weir "
                   f"with policy {workloads['policy']}. Speed is of the fastest rounds. Host time is "
                   "that of one step's recorded allocations and frees, played back through each allocator, "
-                  "the last of up to six times.",
+                  "beside what the program keeps in use, up to twelve times: the median of the second half.",
                   "", run.table(workloads["rows"], allocators)]
     micro = part.get("micro")
     if micro and micro["figures"]:

@@ -11,8 +11,9 @@ of all their steps, each round at its fastest, and at their medians; beside them
 ratio of two rounds that were run one after the other. The slowest ones and the seconds that each phase of a
 workload took are in the JSON file too. Peaks are those of torch's own memory_stats(), over set-up, warm-up and rounds.
 Host time is what the allocator alone costs: the allocations and frees of one round, recorded under native,
-are played back in one thread through each process's allocator (c10::cuda::CUDACachingAllocator::get()), up
-to six times; the last one counts, when allocators have stopped growing. Results are equal if a short
+are played back in one thread through each process's allocator (c10::cuda::CUDACachingAllocator::get()), beside
+what the program had in use all the time, up to twelve times; the median of the second half counts, when allocators
+have stopped growing. Results are equal if a short
 deterministic run leaves the same bits as under native; where it does not, native is run once more.
 
 One workload alone, in fresh processes: run.py --workloads gpt2_train --budget 60

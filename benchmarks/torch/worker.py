@@ -37,10 +37,34 @@ def settle():
     torch.cuda.reset_peak_memory_stats()
 
 
-def write_record(path, events):
-    """Allocations and frees as 64-bit numbers: (size, number of the stream), or (0, which one)."""
-    blocks, streams, count = {}, {}, 0
+def live_blocks(segments):
+    """What is in use, by address: (size, stream)."""
+    live = {}
+    for segment in segments:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                live[address] = (block.get("requested_size") or block["size"], segment["stream"])
+            address += block["size"]
+    return live
+
+
+THE_ROUND_BEGINS = struct.pack("=QQ", 0, 2**64 - 1)
+
+
+def write_record(path, live, events):
+    """Allocations and frees as 64-bit numbers: (size, number of the stream), or (0, which one).
+
+    First what was in use before the round and after it: a program's own memory is beside what a round
+    takes, and allocators behave by how much they hold.
+    """
+    freed = {event["addr"] for event in events if event["action"] == "free_requested"}
+    kept = [block for address, block in live.items() if address not in freed]
+    blocks, streams, count = {}, {}, len(kept)
     with open(path, "wb") as file:
+        for size, stream in kept:
+            file.write(struct.pack("=QQ", size, streams.setdefault(stream, len(streams))))
+        file.write(THE_ROUND_BEGINS)
         for event in events:
             if event["action"] == "alloc" and event["size"] > 0:
                 stream = streams.setdefault(event["stream"], len(streams))
@@ -49,7 +73,7 @@ def write_record(path, events):
                 file.write(struct.pack("=QQ", event["size"], stream))
             elif event["action"] == "free_requested" and event["addr"] in blocks:
                 file.write(struct.pack("=QQ", 0, blocks.pop(event["addr"])))
-    return count
+    return count - len(kept)
 
 
 class Worker:
@@ -115,6 +139,7 @@ class Worker:
 
     def record(self, path):
         memory = self.torch.cuda.memory
+        live = live_blocks(memory._snapshot()["segments"])
         memory._record_memory_history(enabled="all", context=None, stacks="python",
                                       max_entries=4_000_000, clear_history=True)
         try:
@@ -122,7 +147,7 @@ class Worker:
             events = memory._snapshot()["device_traces"][0]
         finally:
             memory._record_memory_history(enabled=None)
-        return {"allocations": write_record(path, events), "steps": self.workload.round}
+        return {"allocations": write_record(path, live, events), "steps": self.workload.round}
 
     def peaks(self):
         stats = self.torch.cuda.memory_stats()
