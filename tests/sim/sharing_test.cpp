@@ -12,6 +12,7 @@
 #include <string>
 
 #include "memory_fixture.hpp"
+#include "support/sanitizers.hpp"
 #include "support/this_process.hpp"
 
 namespace weir::sim_tests {
@@ -333,6 +334,7 @@ TEST(shared_memory, needs_not_be_more_than_a_byte) {
 }
 
 TEST(shared_memory, is_not_opened_where_the_system_has_nothing_left) {
+  if (testing_support::is_sanitized) GTEST_SKIP() << "a sanitizer needs descriptors and addresses";
   in_two_processes(
       [](line& other) {
         side here;
