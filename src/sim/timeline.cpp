@@ -24,6 +24,12 @@ timeline::timeline(state& machine) : machine_{machine}, random_{machine.options.
   gathering_.resize(machine.options.devices.size());
 }
 
+/// What is queued holds the streams that it waits for; the lanes of a launch, and the stream that
+/// it was queued on, wait for each other.
+timeline::~timeline() {
+  for (const auto& each : streams) each->queue.clear();
+}
+
 std::uint64_t timeline::random(std::uint64_t below) noexcept {
   // splitmix64: small, and every seed is a good one.
   std::uint64_t z = (random_ += 0x9e3779b97f4a7c15ULL);

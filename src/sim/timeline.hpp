@@ -137,6 +137,7 @@ struct event_state {
 class timeline {
  public:
   explicit timeline(state& machine);
+  ~timeline();
 
   // --- Streams ---------------------------------------------------------------------------------
 

@@ -9,11 +9,13 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "sim/state.hpp"
 #include "weir/sim/machine.hpp"
 
 namespace weir::sim {
@@ -873,6 +875,22 @@ TEST(Faults, WhoWaitsForADeviceThatFaultedGoesOnAfterItsReset) {
 }
 
 // --- Lifetimes -----------------------------------------------------------------------------------
+
+TEST(Lifetime, AMachineMayEndWhileStreamsWaitForEachOther) {
+  std::weak_ptr<stream_state> one;
+  std::weak_ptr<stream_state> two;
+  {
+    state machine{machine_options{}};
+    const auto first = machine.flow.make_stream(0, 0, 0);
+    const auto second = machine.flow.make_stream(0, 0, 0);
+    machine.flow.enqueue(first, {}, {{second, 1}});
+    machine.flow.enqueue(second, {}, {{first, 1}});
+    one = first;
+    two = second;
+  }
+  EXPECT_TRUE(one.expired());
+  EXPECT_TRUE(two.expired());
+}
 
 TEST(Lifetime, EightMachinesAndNoMore) {
   std::vector<std::shared_ptr<machine>> all;
