@@ -61,6 +61,23 @@ class backing_stores : public ::testing::Test {
   stream_slot other = known.slot_of(beside, bound).value();
 };
 
+TEST_F(backing_stores, memory_is_short_below_a_gibibyte_or_an_eighth_of_any_bound) {
+  const auto is_short = [&](std::uint64_t reserved) {
+    shared.reserved = reserved;
+    return shared.is_short();
+  };
+  shared.reserved_limit = 4 * gib;
+  EXPECT_FALSE(is_short(3 * gib)) << "a gibibyte is left";
+  EXPECT_TRUE(is_short(3 * gib + 512));
+  shared.reserved_limit = 16 * gib;
+  EXPECT_FALSE(is_short(14 * gib)) << "an eighth is left";
+  EXPECT_TRUE(is_short(14 * gib + 512));
+  shared.reserved = 4 * gib;
+  shared.note_refusal();
+  EXPECT_FALSE(is_short(3 * gib));
+  EXPECT_TRUE(is_short(3 * gib + 512)) << "the driver gave no more";
+}
+
 TEST_F(backing_stores, small_blocks_between_red_zones_share_memory_and_before_guard_pages_do_not) {
   const auto zones = make({.checks = debug_checks::red_zones});
   const auto pages = make({.checks = debug_checks::guard_pages});

@@ -876,6 +876,17 @@ TEST(Faults, WhoWaitsForADeviceThatFaultedGoesOnAfterItsReset) {
 
 // --- Lifetimes -----------------------------------------------------------------------------------
 
+TEST(Time, StandsStillWhenItIsAdvancedByNothingOrLess) {
+  bench b;
+  const time_point before = b.machine->now();
+  b.machine->advance(0ns);
+  EXPECT_EQ(b.machine->now(), before);
+  b.machine->advance(-1ns);
+  EXPECT_EQ(b.machine->now(), before);
+  b.machine->advance(1ns);
+  EXPECT_EQ(b.machine->now(), before + 1ns);
+}
+
 TEST(Lifetime, AMachineMayEndWhileStreamsWaitForEachOther) {
   std::weak_ptr<stream_state> one;
   std::weak_ptr<stream_state> two;
