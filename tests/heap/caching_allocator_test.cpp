@@ -880,5 +880,17 @@ TEST_F(caching_allocator_test, a_free_behind_a_bare_handle_is_one_of_its_stream)
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(caching_allocator_test, a_request_behind_a_bare_handle_is_one_of_its_stream) {
+  auto memory = make();
+  const auto one = new_stream();
+  const auto two = new_stream();
+  memory.deallocate(memory.allocate(1000_B, one), one);
+  ASSERT_TRUE(memory.release_stream(one));  // the thread knows no stream any more
+  void* const p = memory.allocate(1000_B, stream_ref{gpu(), two.handle()});
+  EXPECT_EQ(memory.block_at(p).value().stream, two.id());
+  memory.deallocate(p, two);
+  EXPECT_EQ(check(memory), "");
+}
+
 }  // namespace
 }  // namespace weir::testing_support

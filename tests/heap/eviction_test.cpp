@@ -74,6 +74,49 @@ TEST_F(eviction_test, requests_bring_evicted_memory_back_at_the_cost_of_less_imp
   memory.deallocate(second.at, on);
 }
 
+TEST_F(eviction_test, memory_of_equal_priority_stays) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 1}));
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true, .priority = 1}));
+  const auto first = make_filled(memory, high, 32_MiB, 1);
+  ASSERT_TRUE(memory.suspend(high));
+  const auto second = make_filled(memory, low, 48_MiB, 2);
+  EXPECT_EQ(code_of(memory.resume(high)), errc::out_of_memory);
+  EXPECT_FALSE(memory.is_suspended(low));
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 2}));
+  ASSERT_TRUE(memory.resume(high)) << "what was said last counts";
+  EXPECT_TRUE(memory.is_suspended(low));
+  expect_contents(first);
+  memory.deallocate(first.at, on);
+  ASSERT_TRUE(memory.resume(low));
+  expect_contents(second);
+  memory.deallocate(second.at, on);
+}
+
+TEST_F(eviction_test, what_streams_are_done_with_goes_before_anything_is_evicted) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+  const auto block = make_filled(memory, weights, 32_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  const auto stays = make_filled(memory, low, 24_MiB, 2);
+  const auto other = new_stream();
+  void* const passing = memory.allocate(32_MiB, on);
+  auto held = hold(other);
+  write(other, passing, 32_MiB);
+  ASSERT_TRUE(memory.record_stream(passing, other));
+  memory.deallocate(passing, on);
+  held.release();
+  ASSERT_TRUE(other.synchronize());
+  ASSERT_TRUE(on.synchronize());
+  const auto before = memory.stats();
+  ASSERT_EQ(before.active.current - before.allocated.current, 32_MiB) << "nobody looked yet";
+  EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{32_MiB, 32_MiB}));
+  EXPECT_FALSE(memory.is_suspended(low));
+  expect_contents({block, stays});
+  for (void* const each : {block.at, stays.at}) memory.deallocate(each, on);
+}
+
 TEST_F(eviction_test, contents_are_treated_as_the_tag_wants) {
   auto memory = make_small();
   ASSERT_TRUE(

@@ -1,4 +1,6 @@
 // Suspending and resuming while the driver fails, memory runs out and others do the same.
+#include <sys/sysinfo.h>
+
 #include <atomic>
 #include <thread>
 
@@ -180,6 +182,78 @@ TEST_F(suspend_faults_test, more_than_the_host_has_is_refused_at_once) {
   }
   EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 0u);
   EXPECT_EQ(memory.stats().backup, byte_gauge{});
+}
+
+TEST_F(suspend_faults_test, as_much_as_the_host_has_is_asked_for) {
+  const auto memory = make_declared();
+  struct ::sysinfo host {};
+  ASSERT_EQ(::sysinfo(&host), 0);
+  const bytes all{(std::uint64_t{host.totalram} + host.totalswap) * host.mem_unit};
+  EXPECT_EQ(code_of(memory.reserve_backup(all + 1_B)), errc::no_host_memory);
+  EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 0u);
+  machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(memory.reserve_backup(all)), errc::driver_error) << "the driver was asked";
+}
+
+/// Of several pools all go or none.
+TEST_F(suspend_faults_test, what_was_unmapped_of_other_pools_comes_back) {
+  bool went = false;
+  std::uint64_t nth = 0;
+  while (!went) {
+    ++nth;
+    SCOPED_TRACE(nth);
+    ASSERT_LT(nth, 100u) << "there must be an end";
+    auto memory = make_declared();
+    ASSERT_TRUE(memory.declare_suspendable(cache));
+    auto blocks = make_blocks(memory);
+    blocks.push_back(make_filled(memory, cache, 3_MiB, 7));
+    blocks.push_back(make_filled(memory, tag{}, 3_MiB, 8));
+    const bytes before = used();
+    machine->fail(driver::call::mem_unmap, nth, driver::CUDA_ERROR_UNKNOWN);
+    went = memory.suspend().has_value();
+    machine->clear_faults();
+    ASSERT_EQ(check(memory), "");
+    EXPECT_EQ(used(), went ? 0_B : before);
+    EXPECT_EQ(memory.is_suspended(weights), went);
+    EXPECT_EQ(memory.is_suspended(cache), went);
+    EXPECT_EQ(memory.trim_backup().value(), went ? 0_B : 32_MiB) << "what was saved is dropped";
+    ASSERT_TRUE(memory.resume());
+    expect_contents(blocks);
+    finish(memory, blocks);
+    if (HasFatalFailure()) return;
+    static_cast<void>(heard.take());
+  }
+  EXPECT_GT(nth, 4u) << "each pool had something to unmap";
+}
+
+TEST_F(suspend_faults_test, copies_that_fail_leave_no_host_memory_in_use) {
+  for (const auto kind : {host_memory_kind::pinned, host_memory_kind::pageable}) {
+    SCOPED_TRACE(to_string(kind));
+    const bytes staging = kind == host_memory_kind::pageable ? 32_MiB : 0_B;
+    auto memory = make_declared();
+    ASSERT_TRUE(memory.declare_suspendable(cache));
+    auto blocks = make_blocks(memory);
+    blocks.push_back(make_filled(memory, cache, 3_MiB, 7));
+    const suspend_options way{.to = kind, .chunk = 1_MiB};
+    for (const std::uint64_t nth : {1, 4, 12}) {
+      machine->fail(driver::call::memcpy_dtoh_async, nth, driver::CUDA_ERROR_UNKNOWN);
+      EXPECT_EQ(code_of(memory.suspend(way)), errc::driver_error);
+      EXPECT_EQ(memory.stats(weights).backup.current, 0_B);
+      EXPECT_EQ(memory.trim_backup().value(), 32_MiB + staging);
+    }
+    ASSERT_EQ(memory.suspend(way).value().saved, 12_MiB);
+    EXPECT_EQ(memory.trim_backup().value(), staging);
+    for (const std::uint64_t nth : {1, 4, 12}) {
+      machine->fail(driver::call::memcpy_htod_async, nth, driver::CUDA_ERROR_UNKNOWN);
+      EXPECT_EQ(code_of(memory.resume()), errc::driver_error);
+      EXPECT_EQ(used(), 0_B);
+      EXPECT_EQ(memory.trim_backup().value(), staging);
+    }
+    EXPECT_EQ(memory.resume().value().restored, 12_MiB);
+    EXPECT_EQ(memory.trim_backup().value(), 32_MiB + staging);
+    expect_contents(blocks);
+    finish(memory, blocks);
+  }
 }
 
 TEST_F(suspend_faults_test, host_memory_that_is_not_enough_goes_back) {

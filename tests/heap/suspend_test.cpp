@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -111,6 +112,68 @@ TEST_F(suspend_test, contents_can_be_kept_in_memory_that_is_not_pinned) {
     expect_contents(blocks);
   }
   for (const filled& each : blocks) memory.deallocate(each.at, on);
+}
+
+TEST_F(suspend_test, contents_are_copied_in_pieces_of_32_MiB) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 40_MiB, 3);
+  EXPECT_EQ(suspend_options{}.chunk, 32_MiB);
+  EXPECT_EQ(suspendable_options{}.eviction.chunk, 32_MiB);
+  ASSERT_TRUE(memory.suspend(weights));
+  EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async), 2u);
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(machine->calls(driver::call::memcpy_htod_async), 2u);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, contents_that_are_not_pinned_go_through_four_pieces_of_8_MiB) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 20_MiB, 3);
+  ASSERT_TRUE(memory.suspend(weights, {.to = host_memory_kind::pageable}));
+  EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async), 3u);
+  EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 1u);
+  EXPECT_EQ(memory.stats().backup.current, 64_MiB) << "what is pinned and what is not";
+  EXPECT_EQ(memory.trim_backup().value(), 32_MiB) << "what is pinned was for the copies only";
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(memory.stats().backup.current, 64_MiB);
+  EXPECT_EQ(memory.trim_backup().value(), 64_MiB) << "nothing of it is in use";
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+/// The host has room in two places, and what lies across both is freed before it comes back.
+TEST_F(suspend_test, contents_can_be_kept_in_several_places) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  ASSERT_TRUE(memory.reserve_backup(64_MiB));
+  std::vector<filled> blocks;
+  for (unsigned char i = 1; i <= 3; ++i) blocks.push_back(make_filled(memory, weights, 16_MiB, i));
+  std::byte* const across = static_cast<std::byte*>(allocate(memory, cache, 32_MiB));
+  const std::vector<filled> parts = {{across, 15_MiB, 4},
+                                     {across + (15_MiB).count(), 2_MiB, 5},
+                                     {across + (17_MiB).count(), 15_MiB, 6}};
+  for (const filled& each : parts) fill(each, on);
+  ASSERT_TRUE(memory.suspend(weights));
+  memory.deallocate(blocks[1].at, on);
+  for (const bool comes_back : {true, false}) {
+    ASSERT_EQ(memory.suspend(cache).value().saved, 32_MiB);
+    EXPECT_EQ(memory.stats().backup.current, 64_MiB) << "there was room for it";
+    EXPECT_EQ(memory.trim_backup().value(), 0_B);
+    if (!comes_back) continue;
+    EXPECT_EQ(memory.resume(cache).value().restored, 32_MiB);
+    expect_contents(parts);
+  }
+  memory.deallocate(across, on);
+  EXPECT_EQ(memory.stats(cache).backup.current, 0_B);
+  EXPECT_EQ(memory.resume(cache).value(), resume_outcome{});
+  EXPECT_EQ(memory.resume(weights).value().restored, 32_MiB);
+  expect_contents({blocks[0], blocks[2]});
+  EXPECT_EQ(memory.trim_backup().value(), 64_MiB) << "all of it joined again";
+  for (void* const each : {blocks[0].at, blocks[2].at}) memory.deallocate(each, on);
 }
 
 // --- How far it is -------------------------------------------------------------------------------
@@ -467,6 +530,38 @@ TEST_F(suspend_test, requests_can_wait_until_somebody_brings_it_back) {
   for (void* const each : {block.at, got.load()}) memory.deallocate(each, on);
 }
 
+/// The thread that copies still reads it: the request waits for that, but is not turned away.
+TEST_F(suspend_test, a_request_waits_for_memory_that_was_called_back_while_it_is_copied) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  std::atomic<pid_t> number{0};
+  std::atomic<bool> answered{false};
+  result<void*> answer = errc::closed;
+  std::thread asking;
+  std::promise<void> was_called_back;
+  const auto call_back = [&](bytes, bytes) {
+    EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});
+    asking = std::thread{[&] {
+      const tag_scope scope{weights};
+      number = ::gettid();
+      answer = memory.try_allocate(1_MiB, on);
+      answered = true;
+    }};
+    while (!answered && (number == 0 || !testing_support::is_asleep(number)))
+      std::this_thread::yield();
+    EXPECT_FALSE(answered);
+    was_called_back.set_value();
+  };
+  ASSERT_TRUE(memory.suspend_async(weights, {.progress = call_back}));
+  was_called_back.get_future().wait();
+  asking.join();
+  ASSERT_TRUE(answer) << answer.error().message();
+  EXPECT_FALSE(memory.is_suspended(weights));
+  expect_contents(block);
+  for (void* const each : {block.at, *answer}) memory.deallocate(each, on);
+}
+
 /// Does something while the allocator tells that memory is back.
 class when_resumed final : public event_sink {
  public:
@@ -478,6 +573,39 @@ class when_resumed final : public event_sink {
  private:
   std::function<void()> action_;
 };
+
+TEST_F(suspend_test, whose_memory_goes_and_comes_and_how_much_is_told) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto pool = memory.create_pool("own").value();
+  const auto of_tag = make_filled(memory, weights, 3_MiB, 1);
+  const filled of_pool{pool.allocate(6_MiB, on), 6_MiB, 2};
+  fill(of_pool, on);
+  const pool_id apart = memory.block_at(of_tag.at).value().pool;
+  listener ear;
+  const auto observation = memory.add_observer(ear);
+  const auto expect_told = [&](memory_event_kind kind, pool_id whose, std::uint16_t number,
+                               bytes size, bytes contents) {
+    auto told = ear.take();
+    std::erase_if(told, [&](const memory_event& each) { return each.kind != kind; });
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_EQ(told[0].pool, whose);
+    EXPECT_EQ(told[0].tag, number);
+    EXPECT_EQ(bytes{told[0].size}, size);
+    EXPECT_EQ(bytes{told[0].rounded}, contents);
+  };
+  ASSERT_TRUE(memory.suspend(weights));
+  expect_told(memory_event_kind::suspended, apart, weights.number(), 4_MiB, 3_MiB);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_told(memory_event_kind::resumed, apart, weights.number(), 4_MiB, 3_MiB);
+  ASSERT_TRUE(pool.suspend());
+  expect_told(memory_event_kind::suspended, pool.id(), 0, 6_MiB, 6_MiB);
+  ASSERT_TRUE(pool.resume());
+  expect_told(memory_event_kind::resumed, pool.id(), 0, 6_MiB, 6_MiB);
+  expect_contents({of_tag, of_pool});
+  for (void* const each : {of_tag.at, of_pool.at}) memory.deallocate(each, on);
+}
 
 TEST_F(suspend_test, nobody_sees_it_half_way_back) {
   auto memory = make();
@@ -653,6 +781,27 @@ TEST_F(suspend_test, what_cannot_be_suspended_says_so) {
   EXPECT_EQ(code_of(moved.declare_suspendable(weights)), errc::closed);
   EXPECT_EQ(code_of(memory_pool{}.suspend()), errc::moved_from);
   EXPECT_EQ(code_of(memory_pool{}.resume()), errc::moved_from);
+}
+
+TEST_F(suspend_test, what_is_left_of_all_pools_is_the_sum_each_time) {
+  auto memory = make();
+  const auto own = make_filled(memory, tag{}, 4_MiB, 1);
+  const bytes reserved = memory.stats().reserved.current;
+  std::vector<memory_pool> pools;
+  std::vector<void*> inside;
+  for (const char* const name : {"first", "second"}) {
+    pools.push_back(memory.create_pool(name, {.segments = true}).value());
+    inside.push_back(pools.back().allocate(1_MiB, on));
+  }
+  EXPECT_EQ(memory.suspend().value(), (suspend_outcome{reserved, 4_MiB, 4_MiB}));
+  EXPECT_EQ(memory.suspend().value(), (suspend_outcome{0_B, 0_B, 4_MiB}));
+  const auto refused = memory.try_allocate(1_MiB, on);
+  ASSERT_EQ(code_of(refused), errc::suspended);
+  EXPECT_THAT(refused.error().detail, HasSubstr("the allocator's own memory"));
+  EXPECT_EQ(memory.resume().value(), (resume_outcome{reserved, 4_MiB}));
+  expect_contents(own);
+  for (void* const each : inside) memory.deallocate(each, on);
+  memory.deallocate(own.at, on);
 }
 
 TEST_F(suspend_test, nobody_captures_meanwhile) {
