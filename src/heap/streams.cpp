@@ -114,8 +114,9 @@ void central_heap::share_now() noexcept {
 void central_heap::share_freed(driver_access& driver) noexcept {
   const stream_slot slot = std::exchange(to_share_, no_stream);
   if (!driver.entered()) return;
-  static_cast<void>(order_.close(slot, driver.enter()));
+  // Marks of now are seldom reached: they are looked at next time.
   const auto grew = order_.poll(driver.enter());
+  static_cast<void>(order_.close(slot, driver.enter()));
   if (grew && *grew) static_cast<void>(retire_all());
 }
 

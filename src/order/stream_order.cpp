@@ -206,8 +206,8 @@ bool stream_order::add_freed(stream_slot slot, std::uint64_t size, std::uint64_t
   stream.freed += size;
   ++stream.frees;
   const std::uint32_t marks = all_work() ? to_mark_ : 1;
-  const bool due = (stream.freed >= some && stream.frees >= 4 * marks) ||
-                   (stream.freed >= much && stream.frees >= 2 * marks) || stream.freed / 8 >= much;
+  const bool due = (stream.freed >= some && stream.frees >= 16 * marks) ||
+                   (stream.freed >= much && stream.frees >= 3 * marks) || stream.freed / 24 >= much;
   if (!due || paused()) return false;
   if (others_take_part(slot)) return true;
   stream.freed = 0;  // so that the others are looked at seldom, however many there were

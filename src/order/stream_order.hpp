@@ -113,8 +113,8 @@ class stream_order {
   }
   /// Counts memory that a stream freed. True once that is worth marks though nobody asked: where
   /// several streams share memory, what one frees should not stay its own for long. That is after
-  /// `some` bytes in four frees for each stream that is marked then, after `much` in two for each,
-  /// or after 8 times that in any number: the more streams there are, the more frees share the
+  /// `some` bytes in 16 frees for each stream that is marked then, after `much` in three for each,
+  /// or after 24 times that in any number: the more streams there are, the more frees share the
   /// cost. Where no other stream made a request for long, nothing is worth marks until one does.
   [[nodiscard]] bool add_freed(stream_slot slot, std::uint64_t size, std::uint64_t some,
                                std::uint64_t much) noexcept;

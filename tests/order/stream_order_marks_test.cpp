@@ -73,30 +73,30 @@ TEST_F(StreamOrderMarks, some_memory_in_many_frees_is_worth_marks) {
   const stream_slot slot = order.slot_of(one, bound).value();
   static_cast<void>(order.slot_of(two, bound).value());
   for (int round = 0; round < 2; ++round) {
-    for (int i = 0; i < 7; ++i) EXPECT_FALSE(order.add_freed(slot, 200, 800, 10'000)) << i;
-    EXPECT_TRUE(order.add_freed(slot, 0, 800, 10'000)) << "the eighth: 4 for each stream";
-    EXPECT_TRUE(order.add_freed(slot, 0, 800, 10'000)) << "until they are made";
+    for (int i = 0; i < 31; ++i) EXPECT_FALSE(order.add_freed(slot, 200, 3200, 10'000)) << i;
+    EXPECT_TRUE(order.add_freed(slot, 0, 3200, 10'000)) << "the 32nd: 16 for each stream";
+    EXPECT_TRUE(order.add_freed(slot, 0, 3200, 10'000)) << "until they are made";
     static_cast<void>(order.now(slot));
     ASSERT_TRUE(order.close(slot, bound));
   }
-  for (int i = 0; i < 7; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 800, 10'000)) << i;
-  EXPECT_FALSE(order.add_freed(slot, 99, 800, 10'000)) << "a byte less";
-  EXPECT_TRUE(order.add_freed(slot, 1, 800, 10'000)) << "as much as is worth it";
+  for (int i = 0; i < 31; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 3200, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 99, 3200, 10'000)) << "a byte less";
+  EXPECT_TRUE(order.add_freed(slot, 1, 3200, 10'000)) << "as much as is worth it";
 }
 
 TEST_F(StreamOrderMarks, much_memory_is_worth_marks_in_a_few_frees_or_one) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
   const stream_slot other = order.slot_of(two, bound).value();
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(order.add_freed(slot, 4'000, 1600, 12'000)) << i;
-  EXPECT_TRUE(order.add_freed(slot, 0, 1600, 12'000)) << "the fourth: 2 for each stream";
-  for (int i = 0; i < 4; ++i) EXPECT_FALSE(order.add_freed(other, 2'999, 1600, 12'000)) << i;
-  EXPECT_FALSE(order.add_freed(other, 3, 1600, 12'000)) << "each is counted by itself";
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(order.add_freed(slot, 4'000, 1600, 12'000)) << i;
+  EXPECT_TRUE(order.add_freed(slot, 0, 1600, 12'000)) << "the sixth: 3 for each stream";
+  for (int i = 0; i < 6; ++i) EXPECT_FALSE(order.add_freed(other, 1'999, 1600, 12'000)) << i;
+  EXPECT_FALSE(order.add_freed(other, 5, 1600, 12'000)) << "each is counted by itself";
   EXPECT_TRUE(order.add_freed(other, 1, 1600, 12'000));
   static_cast<void>(order.now(other));
   ASSERT_TRUE(order.close(other, bound));
-  EXPECT_FALSE(order.add_freed(other, 8 * 12'000 - 1, 1600, 12'000));
-  EXPECT_TRUE(order.add_freed(other, 1, 1600, 12'000)) << "8 times as much in any number";
+  EXPECT_FALSE(order.add_freed(other, 24 * 12'000 - 1, 1600, 12'000));
+  EXPECT_TRUE(order.add_freed(other, 1, 1600, 12'000)) << "24 times as much in any number";
   EXPECT_FALSE(order.add_freed(order::no_stream, 1 << 20, 1600, 10'000)) << "nobody's";
 }
 
@@ -112,37 +112,37 @@ TEST_F(StreamOrderMarks, the_more_streams_there_are_the_more_frees_are_worth_mar
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
   static_cast<void>(order.slot_of(two, bound).value());
-  EXPECT_EQ(frees_until_due(order, slot), 4);
-  const stream_slot third = order.slot_of(three, bound).value();
   EXPECT_EQ(frees_until_due(order, slot), 6);
+  const stream_slot third = order.slot_of(three, bound).value();
+  EXPECT_EQ(frees_until_due(order, slot), 9);
   ASSERT_TRUE(order.end_stream(third, bound));
-  EXPECT_EQ(frees_until_due(order, slot), 4) << "one that ended has no further marks";
+  EXPECT_EQ(frees_until_due(order, slot), 6) << "one that ended has no further marks";
   stream_order declared{gpu, {.crossing = crossing_rule::declared_uses}};
   const stream_slot own = declared.slot_of(one, bound).value();
   static_cast<void>(declared.slot_of(two, bound).value());
   static_cast<void>(declared.slot_of(three, bound).value());
-  EXPECT_EQ(frees_until_due(declared, own), 2) << "one is marked, however many there are";
+  EXPECT_EQ(frees_until_due(declared, own), 3) << "one is marked, however many there are";
 }
 
 TEST_F(StreamOrderMarks, nothing_is_worth_marks_while_there_is_nobody_else) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
   EXPECT_TRUE(order.alone(slot));
-  EXPECT_FALSE(order.add_freed(slot, 80'000, 1600, 10'000));
+  EXPECT_FALSE(order.add_freed(slot, 240'000, 1600, 10'000));
   const stream_slot other = order.slot_of(two, bound).value();
   EXPECT_FALSE(order.alone(slot));
   // What was freed before is forgotten, bytes and frees.
-  for (int i = 0; i < 6; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 800, 10'000)) << i;
-  EXPECT_FALSE(order.add_freed(slot, 200, 800, 10'000)) << "in 7 frees";
-  EXPECT_TRUE(order.add_freed(slot, 0, 800, 10'000));
+  for (int i = 0; i < 30; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 3200, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 200, 3200, 10'000)) << "in 31 frees";
+  EXPECT_TRUE(order.add_freed(slot, 0, 3200, 10'000));
 
   order.lose(other);
   EXPECT_TRUE(order.alone(slot)) << "it gets no memory any more";
-  EXPECT_FALSE(order.add_freed(slot, 0, 800, 10'000));
+  EXPECT_FALSE(order.add_freed(slot, 0, 3200, 10'000));
   ASSERT_EQ(order.slot_of(two, bound).value(), other);
-  for (int i = 0; i < 7; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 800, 10'000)) << i;
-  EXPECT_FALSE(order.add_freed(slot, 99, 800, 10'000));
-  EXPECT_TRUE(order.add_freed(slot, 1, 800, 10'000));
+  for (int i = 0; i < 31; ++i) EXPECT_FALSE(order.add_freed(slot, 100, 3200, 10'000)) << i;
+  EXPECT_FALSE(order.add_freed(slot, 99, 3200, 10'000));
+  EXPECT_TRUE(order.add_freed(slot, 1, 3200, 10'000));
 }
 
 TEST_F(StreamOrderMarks, nothing_is_worth_marks_while_nobody_else_asks_for_long) {
@@ -150,7 +150,7 @@ TEST_F(StreamOrderMarks, nothing_is_worth_marks_while_nobody_else_asks_for_long)
   const stream_slot slot = order.slot_of(one, bound).value();
   const stream_slot other = order.slot_of(two, bound).value();
   const auto is_worth_marks = [&] {
-    const bool worth = order.add_freed(slot, 80'000, 1600, 10'000);
+    const bool worth = order.add_freed(slot, 240'000, 1600, 10'000);
     static_cast<void>(order.now(slot));
     if (worth) {
       EXPECT_TRUE(order.close(slot, bound));
