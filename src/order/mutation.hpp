@@ -23,6 +23,7 @@ enum class mutation : std::uint8_t {
   lost_stream_forgotten,        ///< … or when it is found to be destroyed
   mark_counts_for_open_epoch,   ///< a mark counts for what is freed after it was made
   wait_for_owner_alone,         ///< a wait for the stream of the free, not for the others
+  bystanders_wait_for_nothing,  ///< only the stream that asks waits for the others
   hole_forgets_others_work,     ///< a hole is filled when the stream of its free alone is done
   release_forgets_others_work,  ///< the same for memory that goes back to the driver
   hole_filled_early,            ///< a hole is filled while its old mapping may be in use

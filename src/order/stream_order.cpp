@@ -467,14 +467,17 @@ void stream_order::device_synchronized() noexcept {
 result<bool> stream_order::wait(stream_slot waiter, stamp freed, const context_scope& bound) {
   if (freed.stream == waiter || completed(freed)) return true;
   if (paused()) return false;
+  meet_watched();
   if (!is_marked(freed)) {
     WEIR_TRY(close(freed.stream, bound));
     if (!is_marked(freed)) return false;
   }
   if (!all_work() || mutated(mutation::wait_for_owner_alone))
     return wait_for_stream(waiter, freed, bound);
+  WEIR_TRY_VALUE(others_able, others_can_wait(waiter, bound));
+  if (!others_able) return false;
   for (stream_slot other = 1; other <= count(); ++other) {
-    WEIR_TRY_VALUE(waits, wait_for_stream(waiter, {other, freed.epoch}, bound));
+    WEIR_TRY_VALUE(waits, queue_waits(waiter, {other, freed.epoch}, bound));
     if (!waits) return false;
   }
   return true;
@@ -484,12 +487,41 @@ result<bool> stream_order::wait_for_stream(stream_slot waiter, stamp used,
                                            const context_scope& bound) {
   if (used.stream == waiter || stream_completed(used)) return true;
   if (paused()) return false;
-  entry& owner = entries_[used.stream];
+  meet_watched();
+  WEIR_TRY_VALUE(others_able, others_can_wait(waiter, bound));
+  if (!others_able) return false;
+  return queue_waits(waiter, used, bound);
+}
+
+result<bool> stream_order::others_can_wait(stream_slot waiter, const context_scope& bound) {
+  if (mutated(mutation::bystanders_wait_for_nothing)) return true;
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    if (slot == waiter || !is_there(slot)) continue;
+    WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
+    if (!askable && !gone(slot)) return false;
+  }
+  return true;
+}
+
+result<bool> stream_order::queue_waits(stream_slot waiter, stamp used, const context_scope& bound) {
+  if (used.stream == waiter || stream_completed(used)) return true;
+  const entry& owner = entries_[used.stream];
   if (is_after(used.epoch, owner.marked) && !owner.ended) {
     end_epoch();
     WEIR_TRY(mark_stream(used.stream, bound));
     update();
   }
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    if (slot == used.stream || !is_there(slot)) continue;
+    if (slot != waiter && mutated(mutation::bystanders_wait_for_nothing)) continue;
+    WEIR_TRY_VALUE(waits, queue_wait(slot, used, bound));
+    if (!waits) return false;
+  }
+  return true;
+}
+
+result<bool> stream_order::queue_wait(stream_slot waiter, stamp used, const context_scope& bound) {
+  entry& owner = entries_[used.stream];
   entry& behind = entries_[waiter];
   const auto queued = behind.waited_for.find(used.stream);
   if (queued != behind.waited_for.end() && !is_after(used.epoch, queued->second)) return true;

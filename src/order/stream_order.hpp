@@ -183,6 +183,9 @@ class stream_order {
 
   /// Makes work queued on `waiter` from now on wait for what keeps the memory of the stamp on its
   /// stream. False: that cannot be had now.
+  ///
+  /// Every other stream is made to wait as well: one that waited for `waiter` before the request
+  /// may use the memory without a further wait, as it may where memory never leaves its stream.
   result<bool> wait(stream_slot waiter, stamp freed, const context_scope& bound);
   /// The same for the work of the stamp's stream alone.
   result<bool> wait_for_stream(stream_slot waiter, stamp used, const context_scope& bound);
@@ -270,6 +273,15 @@ class stream_order {
   /// Whether the handle still is the stream we knew; marks it lost if not.
   [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
   result<bool> poll_stream(entry& stream, const context_scope& bound);
+  /// Whether the slot is of a stream that can get more work.
+  [[nodiscard]] bool is_there(stream_slot slot) const noexcept {
+    return !gone(slot) && entries_[slot].id != stream_id{};
+  }
+  /// Whether all streams but the waiter can be made to wait now.
+  [[nodiscard]] result<bool> others_can_wait(stream_slot waiter, const context_scope& bound);
+  /// Makes all streams wait for the stamp's, for the sake of `waiter`. False: there is no mark.
+  result<bool> queue_waits(stream_slot waiter, stamp used, const context_scope& bound);
+  result<bool> queue_wait(stream_slot waiter, stamp used, const context_scope& bound);
   /// Derives what is known of all streams from what is known of each.
   void update() noexcept;
 

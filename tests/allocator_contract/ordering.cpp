@@ -75,6 +75,31 @@ TEST_P(ordering, a_recorded_stream_keeps_the_block) {
   }
 }
 
+/// A table goes out on one stream and comes back on another, into what a third one gets meanwhile.
+TEST_P(ordering, a_stream_that_waited_before_the_request_may_use_the_block) {
+  lane& asking = new_lane();
+  lane& out = new_lane();
+  lane& back = new_lane();
+  for (const bytes size : {700_KiB, 4_MiB, 64_MiB}) {
+    const filled_block table = make(size, asking);
+    out.wait_for(asking);
+    auto busy = occupy(out.handle());
+    out.check(table.memory, table.size, table.value);
+    EXPECT_TRUE(memory().record_stream(table.memory, out));
+    memory().deallocate(table.memory, asking);
+    back.wait_for(asking);
+    const filled_block again{memory().allocate(size, asking), size, new_value()};
+    back.fill(again.memory, again.size, again.value);
+    EXPECT_TRUE(memory().record_stream(again.memory, back));
+    let_run(back);
+    busy->finish();
+    asking.wait_for(back);
+    finish(again, asking);
+    EXPECT_TRUE(out.stream().synchronize());
+    expect_books();
+  }
+}
+
 TEST_P(ordering, a_block_freed_on_another_stream_is_that_streams) {
   lane& owner = new_lane();
   lane& reader = new_lane();

@@ -44,8 +44,8 @@ stream_index happens_before::add_owned(bool blocking) {
                         .id = ref->known_id(),
                         .owned = true,
                         .blocking = blocking,
-                        .watched = watched,
-                        .known = watched});
+                        .watched = watched});
+    if (watched) set_known(entries_.size() - 1);
     return entries_.size() - 1;
   }
   auto created = stream::create(fixture_.gpu(), {.non_blocking = !blocking});
@@ -55,8 +55,8 @@ stream_index happens_before::add_owned(bool blocking) {
                       .ref = ref,
                       .id = ref.known_id(),
                       .owned = true,
-                      .blocking = blocking,
-                      .known = true});
+                      .blocking = blocking});
+  set_known(entries_.size() - 1);
   return entries_.size() - 1;
 }
 

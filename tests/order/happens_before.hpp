@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "order_fixture.hpp"
@@ -72,7 +73,15 @@ class happens_before {
   [[nodiscard]] bool is_blocking(stream_index stream) const { return entries_[stream].blocking; }
   /// Whether the allocator counts its work: weir made it, it is watched, or a request named it.
   [[nodiscard]] bool is_known(stream_index stream) const { return entries_[stream].known; }
-  void set_known(stream_index stream) { entries_[stream].known = true; }
+  void set_known(stream_index stream) {
+    if (!std::exchange(entries_[stream].known, true)) entries_[stream].known_since = ++meetings_;
+  }
+  /// How many streams the allocator has come to know.
+  [[nodiscard]] std::uint64_t meetings() const { return meetings_; }
+  /// Whether the stream was one of the first so many.
+  [[nodiscard]] bool was_known(stream_index stream, std::uint64_t meetings) const {
+    return is_known(stream) && entries_[stream].known_since <= meetings;
+  }
   [[nodiscard]] stream_id id(stream_index stream) const { return entries_[stream].id; }
   [[nodiscard]] stream_ref ref(stream_index stream) const { return entries_[stream].ref; }
   [[nodiscard]] driver::CUstream handle(stream_index stream) const {
@@ -96,6 +105,9 @@ class happens_before {
     entries_[next].deferred.raise(other, operation);
   }
   [[nodiscard]] bool queue_deferred_waits(stream_index next);
+  [[nodiscard]] bool has_deferred_waits(stream_index next) const {
+    return entries_[next].deferred.size() != 0;
+  }
   /// Records an event on a stream that later waits may use.
   void record_event(stream_index stream);
   void synchronize(stream_index stream);
@@ -112,6 +124,7 @@ class happens_before {
     bool blocking = false;
     bool watched = false;
     bool known = false;
+    std::uint64_t known_since = 0;
     bool alive = true;
     bool captured = false;
     std::optional<std::size_t> thread{};  // the only one that can queue on it
@@ -131,6 +144,7 @@ class happens_before {
   rng& random_;
   std::size_t thread_ = 0;
   std::vector<entry> entries_;
+  std::uint64_t meetings_ = 0;
   std::vector<recorded_event> events_;
 };
 

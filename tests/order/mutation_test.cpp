@@ -39,6 +39,7 @@ constexpr std::array mutants{
     WEIR_MUTANT(lost_stream_forgotten),
     WEIR_MUTANT(mark_counts_for_open_epoch),
     WEIR_MUTANT(wait_for_owner_alone),
+    WEIR_MUTANT(bystanders_wait_for_nothing),
     WEIR_MUTANT(hole_forgets_others_work),
     WEIR_MUTANT(release_forgets_others_work),
     WEIR_MUTANT(hole_filled_early),

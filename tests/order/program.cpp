@@ -205,6 +205,9 @@ void program::allocate(std::uint64_t size, stream_index on) {
       !pools_.empty() && random_.one_in(6) ? pools_[random_.below(pools_.size())] : memory_pool{};
   const stream_ref stream = name_of(on);
   if (random_.one_in(2) && !queue_deferred_waits(on)) return;
+  const std::uint64_t before = streams_.queue(on);
+  const std::uint64_t meetings = streams_.meetings();
+  if (random_.one_in(3)) streams_.record_event(on);  // for who waits for what came before
   result<void*> allocation = nullptr;
   if (!pool) {
     allocation = fixture_.memory().try_allocate(bytes{size}, stream, alignment);
@@ -219,6 +222,8 @@ void program::allocate(std::uint64_t size, stream_index on) {
     return free_some(1 + random_.below(6));
   }
   streams_.set_known(on);
+  // What its home had to wait for behind the request is before nobody else's use.
+  const bool alone = mailbox_ == nullptr && !streams_.has_deferred_waits(on);
   // Also for what was freed while the request was under way, by a callback or another thread.
   if (!queue_deferred_waits(on)) return;
   const auto address = reinterpret_cast<device_address>(*allocation);
@@ -228,8 +233,11 @@ void program::allocate(std::uint64_t size, stream_index on) {
                       .home = on,
                       .home_id = streams_.id(on),
                       .number = next_number_++,
+                      .meetings = meetings,
                       .tag = tag};
-  block.accesses.add(on, streams_.queue(on), true);
+  const std::uint64_t after = streams_.queue(on);
+  if (alone) block.allocated = after;
+  block.accesses.add(on, alone ? before : after, true);
   if (!random_.one_in(8)) access(block, on, true);
   add_live(std::move(block));
 }
@@ -278,7 +286,15 @@ void program::run_kernel(stream_index on, const tracked_block& block, bool write
                      "launch");
 }
 
+/// Of a stream that the allocator did not know yet when it served the request.
+bool program::put_after_allocation(const tracked_block& block, stream_index on) {
+  if (block.allocated == 0 || on == block.home || streams_.was_known(on, block.meetings))
+    return true;
+  return streams_.put_after(on, block.home, block.allocated);
+}
+
 bool program::access(tracked_block& block, stream_index on, bool writes) {
+  if (!put_after_allocation(block, on)) return false;
   if (!streams_.put_after(on, block.accesses, writes)) return false;
   if (writes) block.content = next_content_++;
   run_kernel(on, block, writes);
@@ -351,6 +367,7 @@ void program::record() {
 /// Every use comes before what is queued on the stream next, or is recorded; or, in a program
 /// that declares nothing, will come before what the stream does with the memory.
 bool program::prepare_free(tracked_block& block, stream_index on) {
+  if (on != no_stream && !put_after_allocation(block, on)) return false;
   for (const access_history::entry& each : block.accesses.entries) {
     const std::uint64_t last = std::max(each.read, each.write);
     const bool is_recorded = std::find(block.recorded.begin(), block.recorded.end(), each.stream) !=

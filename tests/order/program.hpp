@@ -48,6 +48,10 @@ class program {
     stream_index home = no_stream;  // where it was allocated; none if another program did
     stream_id home_id{};
     std::uint64_t number = 0;  // of its allocation
+    // Streams that the allocator knew by then may use it behind what its home had been given before
+    // the request; others behind this operation, where there is one.
+    std::uint64_t meetings = 0;
+    std::uint64_t allocated = 0;
     access_history accesses{};
     std::vector<stream_index> recorded{};
     weir::tag tag{};
@@ -83,6 +87,7 @@ class program {
   [[nodiscard]] bytes random_alignment();
   [[nodiscard]] stream_ref name_of(stream_index stream);
   bool access(tracked_block& block, stream_index on, bool writes);
+  bool put_after_allocation(const tracked_block& block, stream_index on);
   bool prepare_free(tracked_block& block, stream_index on);
   bool free_now(const tracked_block& block, stream_index on, bool unnamed);
   void add_live(tracked_block block);
