@@ -310,7 +310,8 @@ result<void> backup_copies::precede(const stream_ref& stream, const context_scop
 result<void> backup_copies::finish(const context_scope& bound) {
   for (std::size_t i = 0; i < lanes; ++i) {
     lane& oldest = all_[(next_ + i) % lanes];
-    if (!staged_ && oldest.stream != nullptr) {  // asleep: it may be long
+    if (oldest.stream == nullptr) continue;  // nothing was ever copied
+    if (!staged_) {                          // asleep: it may be long
       WEIR_TRY_VALUE(copied, event::create(home_->handle(), {.blocking_sync = true}));
       WEIR_TRY(
           check(call::event_record, bound.driver().event_record(copied.handle(), oldest.stream)));
