@@ -200,7 +200,7 @@ result<void> central_heap::close() {
   idle_copies_.clear();
   for (backup_memory* const each : {&pinned_backup_, &pageable_backup_}) {
     auto returned = each->trim();
-    if (!returned && !gone && outcome) outcome = std::move(returned).error();
+    if (!returned && outcome) outcome = std::move(returned).error();
   }
   pending_.clear();
   callbacks_.clear();

@@ -442,7 +442,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   }
   void share_now() noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> wait_for_device(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_for_device(driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> any_capturing(driver_access& driver) WEIR_REQUIRES(mutex_);
 
   // --- reclaim.cpp: what a search for room asks for ---------------------------------------------

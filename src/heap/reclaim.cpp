@@ -181,7 +181,9 @@ result<bool> central_heap::wait_for_oldest(driver_access& driver) {
     static_cast<void>(retire_all());
     return true;
   }
-  return order_.any_behind() ? wait_for_device(driver) : false;
+  if (!order_.any_behind()) return false;
+  WEIR_TRY(wait_for_device(driver));
+  return !order_.any_behind();  // a rest that completes nothing is not worth another
 }
 
 }  // namespace weir::inline v0::heap

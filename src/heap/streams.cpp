@@ -81,20 +81,20 @@ result<bool> central_heap::any_capturing(driver_access& driver) {
   return order_.any_capturing(driver.enter());
 }
 
-/// Only the whole device's rest tells about streams that cannot be asked any more. False: somebody
-/// captures, and would be disturbed.
-result<bool> central_heap::wait_for_device(driver_access& driver) {
+/// Only the whole device's rest tells about streams that cannot be asked any more. Nothing is done
+/// where somebody captures, who would be disturbed.
+result<void> central_heap::wait_for_device(driver_access& driver) {
   WEIR_TRY_VALUE(capturing, any_capturing(driver));
-  if (capturing || !join_late()) return false;
+  if (capturing || !join_late()) return {};
   if (!mutated(mutation::device_never_waited_for)) {
     const auto rested = device_.synchronize();
     // Somebody captures a stream that this allocator never met.
-    if (!rested && rested.code() == errc::capture_forbidden) return false;
+    if (!rested && rested.code() == errc::capture_forbidden) return {};
     WEIR_TRY(rested);
   }
   order_.device_synchronized();
   static_cast<void>(retire_all());
-  return true;
+  return {};
 }
 
 result<void> central_heap::wait_for_streams(driver_access& driver) {

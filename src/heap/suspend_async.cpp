@@ -34,8 +34,8 @@ result<void> central_heap::suspend_async(const pool_selection& which,
   if (chosen.empty()) return {};
   driver_access driver{device_};
   WEIR_TRY(nobody_captures(driver));
-  std::list<queued_move> leaving(1);
-  queued_move& move = leaving.front();
+  std::list<queued_move> leaving;
+  queued_move& move = leaving.emplace_back();
   move.options = options;
   move.rights = placement_.rights;
   move.copies = take_copies();

@@ -90,7 +90,8 @@ struct stream_bins {
 ///
 /// Kept are live blocks of the allocator's own pool that nobody recorded, up to `most_units` of
 /// those by size and one large one. Each is of kind thread_cached and stays in the address table;
-/// those by size have their home here.
+/// those by size have their home here. Blocks that came from another cache are set aside until they
+/// are handed back to it, or, where that has enough, unplaced until somebody has the lock.
 class alignas(64) thread_cache {
  public:
   static constexpr std::size_t most_streams = 8;
