@@ -18,7 +18,7 @@ namespace weir::inline v0::placement {
 
 /// Sizes inside the heap are counted in units: every block starts and ends on one.
 constexpr std::uint64_t unit = 512;
-/// 2 TiB less one unit: a size that still counts in 32 bits.
+/// 2 TiB less two units: a size that still counts in 32 bits.
 constexpr std::uint64_t most_units = 0xffff'fffe;
 
 /// How many units a size takes; also for the largest size there is.

@@ -8,13 +8,8 @@
 namespace weir::inline v0::placement {
 
 std::size_t ordered_keys::leaf_of(std::uint64_t key) const noexcept {
-  std::size_t number = bounds_.size() - 1;
-  if (number > 8)
-    return static_cast<std::size_t>(std::upper_bound(bounds_.begin(), bounds_.end(), key) -
-                                    bounds_.begin()) -
-           1;
-  while (bounds_[number] > key) --number;
-  return number;
+  const auto above = std::upper_bound(bounds_.begin() + 1, bounds_.end(), key);
+  return static_cast<std::size_t>(above - bounds_.begin()) - 1;
 }
 
 /// How many keys of the leaf are less. Which half it is in nobody can foretell: no branch asks.

@@ -12,8 +12,8 @@ namespace weir::inline v0::placement {
 /// Keys in ascending order, none twice.
 ///
 /// They lie side by side in leaves of a kilobyte, so that a search reads a few cache lines and what
-/// comes or goes shifts some hundred bytes: for the hundreds of long runs that an arena has, a
-/// third of what a tree takes. A leaf that is full is cut in two; one that is empty goes.
+/// comes or goes shifts some hundred bytes: cheaper than a tree for the hundreds of long runs that
+/// an arena has. A leaf that is full is cut in two; one that is empty goes.
 ///
 /// Owned by a fit_index, under the heap's lock.
 class ordered_keys {
