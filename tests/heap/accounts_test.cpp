@@ -276,6 +276,82 @@ TEST(accounts_test, a_peak_of_what_is_allocated_rises_though_no_other_does) {
   }
 }
 
+/// What is given back may have taken far more than was asked for.
+TEST(accounts_test, a_peak_of_what_was_asked_for_rises_by_more_than_what_is_taken) {
+  accounts books;
+  const auto account = books.number_of(pool_id{}, first).value();
+  books.allocated(account, 1, 1024);
+  for (int i = 0; i < 3; ++i) books.allocated(account, 300, 1024);
+  for (int i = 0; i < 3; ++i) books.freed(account, 300, 1024);
+  ASSERT_EQ(figures(books.total()).requested, (byte_gauge{1_B, 901_B}));
+  books.freed(account, 1, 1024);
+  books.allocated(account, 1536, 1536);
+  for (const ledger* each : {&books.total(), books.of(pool_id{}), books.of(first)}) {
+    EXPECT_EQ(figures(*each).requested, (byte_gauge{1536_B, 1536_B}));
+    EXPECT_EQ(figures(*each).allocated, (byte_gauge{1536_B, 4096_B}));
+  }
+}
+
+TEST(accounts_test, any_of_the_three_that_a_thread_had_most_raises_its_peak) {
+  const auto peaks_with = [](const account_delta& counted) {
+    accounts books;
+    const auto account = books.number_of(pool_id{}, first).value();
+    for (int i = 0; i < 4; ++i) books.allocated(account, 200, 1024);
+    for (int i = 0; i < 4; ++i) books.freed(account, 200, 1024);
+    EXPECT_EQ(figures(books.total()).requested, (byte_gauge{0_B, 800_B}));
+    books.raise_peaks(account, counted, true);
+    return figures(books.total());
+  };
+  memory_stats peaks = peaks_with(
+      {.allocations = 1, .most_requested = 1535, .most_allocated = 512, .most_blocks = 1});
+  EXPECT_EQ(peaks.requested.peak, 1535_B);
+  EXPECT_EQ(peaks.allocated.peak, 4096_B);
+  EXPECT_EQ(peaks.blocks.peak, 4u);
+  peaks =
+      peaks_with({.allocations = 1, .most_requested = 1, .most_allocated = 4608, .most_blocks = 1});
+  EXPECT_EQ(peaks.requested.peak, 800_B);
+  EXPECT_EQ(peaks.allocated.peak, 4608_B);
+  EXPECT_EQ(peaks.blocks.peak, 4u);
+  peaks =
+      peaks_with({.allocations = 5, .most_requested = 5, .most_allocated = 2560, .most_blocks = 5});
+  EXPECT_EQ(peaks.requested.peak, 800_B);
+  EXPECT_EQ(peaks.allocated.peak, 4096_B);
+  EXPECT_EQ(peaks.blocks.peak, 5u);
+}
+
+/// Once much was active because it waited, the peaks of what is live have less room above them.
+TEST(accounts_test, a_peak_of_what_is_live_rises_though_more_was_active_before) {
+  struct block {
+    std::uint64_t requested, rounded;
+  };
+  const auto peaks_after = [](int count, const block& small, const std::vector<block>& then) {
+    accounts books;
+    const auto account = books.number_of(pool_id{}, first).value();
+    for (int round = 0; round < 2; ++round) {
+      for (int i = 0; i < count; ++i) books.allocated(account, small.requested, small.rounded);
+      for (int i = 0; i < count; ++i) {
+        books.freed(account, small.requested, small.rounded);
+        books.pending(account, small.requested, small.rounded);
+      }
+    }
+    for (int i = 0; i < 2 * count; ++i) books.waited(account, small.requested, small.rounded);
+    for (const block& each : then) books.allocated(account, each.requested, each.rounded);
+    return figures(books.total());
+  };
+  memory_stats peaks = peaks_after(4, {250, 1024}, {{1500, 1536}});
+  EXPECT_EQ(peaks.requested, (byte_gauge{1500_B, 1500_B}));
+  EXPECT_EQ(peaks.active_requested, (byte_gauge{1500_B, 2000_B}));
+  EXPECT_EQ(peaks.allocated, (byte_gauge{1536_B, 4096_B}));
+  peaks = peaks_after(4, {1000, 1024}, {{10, 6144}});
+  EXPECT_EQ(peaks.allocated, (byte_gauge{6144_B, 6144_B}));
+  EXPECT_EQ(peaks.active, (byte_gauge{6144_B, 8192_B}));
+  EXPECT_EQ(peaks.requested, (byte_gauge{10_B, 4000_B}));
+  peaks = peaks_after(2, {4000, 4096}, {{1, 512}, {1, 512}, {1, 512}});
+  EXPECT_EQ(peaks.blocks, (gauge{3, 3}));
+  EXPECT_EQ(peaks.active_blocks, (gauge{3, 4}));
+  EXPECT_EQ(peaks.allocated, (byte_gauge{1536_B, 8192_B}));
+}
+
 TEST(accounts_test, a_peak_counts_what_waits_with_what_is_live) {
   accounts books;
   const auto account = books.number_of(pool_id{}, {}).value();

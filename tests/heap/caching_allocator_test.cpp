@@ -63,6 +63,13 @@ TEST_F(caching_allocator_test, refuses_what_cannot_be) {
     EXPECT_EQ(code_of(memory.try_allocate(size, stream)), errc::size_overflow) << size.count();
   for (const bytes alignment : {0_B, 3_B, 768_B, 4_MiB, bytes::max()})
     EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream, alignment)), errc::bad_alignment);
+  EXPECT_EQ(memory.try_allocate(2_TiB, stream).error().requested, 2_TiB);
+  EXPECT_EQ(code_of(memory.try_allocate(2_TiB - 1023_B, stream)), errc::size_overflow);
+  EXPECT_EQ(code_of(memory.try_allocate(2_TiB - 1_KiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(memory.try_allocate(1_KiB, stream, 3_B).error(),
+            (error{.code = errc::bad_alignment,
+                   .requested = 1_KiB,
+                   .detail = "an alignment is a power of two of at most 2 MiB"}));
   const auto other = stream::create(gpu(1)).value();
   EXPECT_EQ(code_of(memory.try_allocate(1_KiB, other)), errc::bad_stream);
   EXPECT_EQ(code_of(memory.try_allocate(1_KiB, stream_ref::legacy(gpu(1)))), errc::bad_stream);
@@ -656,21 +663,23 @@ TEST_F(caching_allocator_test, a_stream_that_freed_much_is_marked) {
     for (void* const p : all) memory.deallocate(p, one);
     marked = memory.stats().events - before;
   };
-  marks(1, 8_MiB - 512_B);
+  marks(1, 24_MiB - 512_B);
   EXPECT_EQ(marked, 0u);
-  marks(1, 8_MiB);
+  marks(1, 24_MiB);
   EXPECT_GT(marked, 0u);
-  marks(3, 2_MiB);
+  marks(5, 4_MiB);
   EXPECT_EQ(marked, 0u);
-  marks(4, 256_KiB - 512_B);
-  EXPECT_EQ(marked, 0u);
-  marks(4, 256_KiB);
+  marks(6, 4_MiB - 512_B);
   EXPECT_GT(marked, 0u);
-  marks(7, 64_KiB);
+  marks(8, 128_KiB - 512_B);
   EXPECT_EQ(marked, 0u);
-  marks(8, 32_KiB - 512_B);
+  marks(8, 128_KiB);
+  EXPECT_GT(marked, 0u);
+  marks(31, 32_KiB);
   EXPECT_EQ(marked, 0u);
-  marks(8, 32_KiB);
+  marks(32, 8_KiB - 512_B);
+  EXPECT_EQ(marked, 0u);
+  marks(32, 8_KiB);
   EXPECT_GT(marked, 0u);
 }
 

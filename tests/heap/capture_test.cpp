@@ -378,10 +378,13 @@ TEST_F(graph_memory_test, a_tie_that_the_driver_refuses_is_none) {
   memory.deallocate(memory.allocate(8_MiB, stream), stream);
   const auto graph = end(stream);
   own.end();
-  machine->fail(driver::call::graph_retain_user_object, 1, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_FALSE(own.keep_with(graph));
-  machine->fail(driver::call::user_object_create, 1, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_FALSE(own.keep_with(graph));
+  const auto refusal_of = [&](driver::call call) {
+    machine->fail(call, 1, driver::CUDA_ERROR_UNKNOWN);
+    const auto kept = own.keep_with(graph);
+    return kept ? std::string{} : std::string{kept.error().call};
+  };
+  EXPECT_EQ(refusal_of(driver::call::graph_retain_user_object), "cuGraphRetainUserObject");
+  EXPECT_EQ(refusal_of(driver::call::user_object_create), "cuUserObjectCreate");
   own = {};
   EXPECT_EQ(memory.stats().reserved.current, 0_B) << "nobody holds it";
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);

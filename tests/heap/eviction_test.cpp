@@ -93,6 +93,100 @@ TEST_F(eviction_test, memory_of_equal_priority_stays) {
   memory.deallocate(second.at, on);
 }
 
+TEST_F(eviction_test, of_equals_the_one_that_was_declared_first_goes) {
+  auto memory = make_small();
+  for (const tag each : {high, low})
+    ASSERT_TRUE(memory.declare_suspendable(each, {.evictable = true}));
+  const auto first = make_filled(memory, high, 16_MiB, 1);
+  const auto second = make_filled(memory, low, 16_MiB, 2);
+  void* const large = memory.allocate(48_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(high));
+  EXPECT_FALSE(memory.is_suspended(low));
+  memory.deallocate(large, on);
+  ASSERT_TRUE(memory.resume());
+  expect_contents({first, second});
+  for (void* const each : {first.at, second.at}) memory.deallocate(each, on);
+}
+
+TEST_F(eviction_test, what_has_no_memory_is_left_alone) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true, .priority = -1}));
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 5}));
+  const auto block = make_filled(memory, high, 16_MiB, 1);
+  void* const large = memory.allocate(56_MiB, on);
+  EXPECT_TRUE(memory.is_suspended(high));
+  EXPECT_FALSE(memory.is_suspended(low));
+  memory.deallocate(large, on);
+  ASSERT_TRUE(memory.resume(high));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(eviction_test, memory_whose_handles_others_may_hold_stays) {
+  auto memory = make_small();
+  const auto pool =
+      memory
+          .create_pool("lent",
+                       {.exportable = true, .suspendable = suspendable_options{.evictable = true}})
+          .value();
+  void* const block = pool.allocate(32_MiB, on);
+  ASSERT_TRUE(pool.handles_under(block));
+  EXPECT_EQ(code_of(memory.try_allocate(50_MiB, on)), errc::out_of_memory);
+  EXPECT_FALSE(pool.is_suspended());
+  memory.deallocate(block, on);
+}
+
+TEST_F(eviction_test, what_is_not_evictable_takes_from_every_priority) {
+  auto memory = make_small();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(high, {.evictable = true, .priority = 5}));
+  const auto block = make_filled(memory, weights, 32_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  const auto other = make_filled(memory, high, 48_MiB, 2);
+  EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{32_MiB, 32_MiB}));
+  EXPECT_TRUE(memory.is_suspended(high));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  ASSERT_TRUE(memory.resume(high));
+  expect_contents(other);
+  memory.deallocate(other.at, on);
+}
+
+/// 24 MiB stay, 32 MiB are on their way out.
+TEST_F(eviction_test, what_is_going_anyway_is_waited_for_before_anything_is_evicted) {
+  for (const bool comes_back : {true, false}) {
+    SCOPED_TRACE(comes_back ? "a return" : "a request");
+    auto memory = make_small();
+    for (const tag each : {weights, cache}) ASSERT_TRUE(memory.declare_suspendable(each));
+    ASSERT_TRUE(memory.declare_suspendable(low, {.evictable = true}));
+    const auto back = make_filled(memory, weights, 32_MiB, 1);
+    ASSERT_TRUE(memory.suspend(weights));
+    const auto stays = make_filled(memory, low, 24_MiB, 2);
+    const auto goes = make_filled(memory, cache, 32_MiB, 3);
+    ASSERT_TRUE(on.synchronize());
+    const auto other = new_stream();
+    auto held = hold(on);
+    fill(goes, on);
+    ASSERT_TRUE(memory.suspend_async(cache));
+    void* plain = nullptr;
+    other_caller asking{[&] {
+      if (comes_back) {
+        EXPECT_TRUE(memory.resume(weights));
+      } else {
+        plain = memory.allocate(32_MiB, other);
+      }
+    }};
+    EXPECT_TRUE(asking.waits());
+    held.release();
+    asking.join();
+    EXPECT_TRUE(memory.is_suspended(cache));
+    EXPECT_FALSE(memory.is_suspended(low));
+    if (plain != nullptr) memory.deallocate(plain, other);
+    expect_contents(stays);
+    for (void* const each : {back.at, stays.at, goes.at}) memory.deallocate(each, on);
+  }
+}
+
 TEST_F(eviction_test, what_streams_are_done_with_goes_before_anything_is_evicted) {
   auto memory = make_small();
   ASSERT_TRUE(memory.declare_suspendable(weights));

@@ -183,6 +183,14 @@ TEST_F(block_questions, without_virtual_memory_there_is_the_classic_policy_alone
         placement_policy::never_move, placement_policy::classic_expandable})
     EXPECT_EQ(code_of(caching_allocator::create(device, {.policy = policy})), errc::not_supported);
   auto memory = caching_allocator::create(device, {.policy = placement_policy::classic}).value();
+  const auto refused = caching_allocator::create(device, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().detail,
+            "the device has no virtual memory, which every policy but classic needs");
+  const auto unchecked = caching_allocator::create(
+      device, {.policy = placement_policy::classic, .debug = debug_checks::red_zones});
+  ASSERT_EQ(code_of(unchecked), errc::not_supported);
+  EXPECT_EQ(unchecked.error().detail, "the device has no virtual memory, which heap_debug needs");
   EXPECT_EQ(code_of(memory.create_pool("own", {.exportable = true})), errc::not_supported);
   const auto stream = stream::create(device).value();
   const auto pool = memory.create_pool("graphs", {.retains = true}).value();

@@ -1,5 +1,6 @@
 // What threads' caches keep and what they hand over, to the byte.
 #include <thread>
+#include <utility>
 
 #include "heap/graph_fixture.hpp"
 
@@ -478,6 +479,216 @@ TEST_F(flush_test, a_cache_holds_no_more_than_it_may_whatever_the_size) {
   EXPECT_EQ(memory.allocate(1_MiB, one), all_of_it);
   memory.deallocate(all_of_it, one);
   EXPECT_EQ(check(memory), "");
+}
+
+// --- With the lock alone -------------------------------------------------------------------------
+
+TEST_F(flush_test, many_sizes_are_halved_one_after_the_other) {
+  std::vector<void*> all;
+  for (std::uint64_t units = 1; units <= 44; ++units)
+    for (void* const each : take(2, units * 512_B, one)) all.push_back(each);
+  all.push_back(memory.allocate(68 * 512_B, one));
+  void* const last = memory.allocate(512_B, one);
+  free(all, one);
+  ASSERT_EQ(cached(), 1_MiB);
+  for (int i = 0; i < 30; ++i) memory.deallocate(memory.allocate(512_B, one), one);
+  memory.deallocate(last, one);
+  // The largest goes, and one of each size down to 8 units.
+  EXPECT_EQ(cached(), 1019 * 512_B);
+  EXPECT_EQ(check(memory), "");
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(cached(), 0_B);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
+}
+
+TEST_F(flush_test, what_a_full_cache_hands_over_is_made_known_at_once) {
+  void* const other = memory.allocate(4_KiB, two);  // who could use it
+  const auto all = take(65, 16_KiB, one);
+  free({all.begin(), all.begin() + 64}, one);
+  const auto before = memory.stats().events;
+  memory.deallocate(all[64], one);  // 32 go: 16 for each stream
+  EXPECT_EQ(cached(), 33 * 16_KiB);
+  EXPECT_GT(memory.stats().events, before);
+  memory.deallocate(other, two);
+}
+
+TEST_F(flush_test, what_a_cache_may_not_hold_is_made_known_at_once) {
+  memory = make({.thread_cache = 64_KiB});
+  void* const other = memory.allocate(4_KiB, two);
+  const auto all = take(15, 72_KiB, one);
+  const auto before = memory.stats().events;
+  free({all.begin(), all.begin() + 14}, one);
+  EXPECT_EQ(memory.stats().events, before);
+  memory.deallocate(all[14], one);  // a mebibyte together
+  EXPECT_GT(memory.stats().events, before);
+  memory.deallocate(other, two);
+}
+
+TEST_F(flush_test, what_makes_way_for_a_request_is_made_known_at_once) {
+  void* const other = memory.allocate(4_KiB, two);
+  void* const large = memory.allocate(24_MiB, one);
+  memory.deallocate(large, one);
+  ASSERT_EQ(cached(), 24_MiB);
+  const auto before = memory.stats().events;
+  void* const small = memory.allocate(64_KiB, one);
+  EXPECT_EQ(cached(), 0_B);
+  EXPECT_GT(memory.stats().events, before);
+  memory.deallocate(small, one);
+  memory.deallocate(other, two);
+}
+
+/// From 256 MiB on it is a 256th of what is reserved, 24 times.
+TEST_F(flush_test, how_much_is_worth_making_known_grows_with_what_is_reserved) {
+  for (const bytes less : {512_B, 0_B}) {
+    memory = make({.thread_cache = 0_B});
+    void* const other = memory.allocate(2_MiB, two);
+    void* const pin = memory.allocate(512_MiB - 50_MiB, one);
+    void* const freed = memory.allocate(48_MiB - less, one);
+    const memory_stats before = memory.stats();
+    ASSERT_EQ(before.reserved.current, 512_MiB);
+    memory.deallocate(freed, one);
+    EXPECT_EQ(memory.stats().events != before.events, less == 0_B) << less.count();
+    memory.deallocate(pin, one);
+    memory.deallocate(other, two);
+  }
+}
+
+/// Where nobody else asked for long nothing is made known; a request that the lock alone serves
+/// counts.
+TEST_F(flush_test, who_asks_again_is_told_again) {
+  memory = make({.thread_cache = 512_B});
+  void* other = memory.allocate(64_KiB, two);
+  const auto events_of_frees = [&] {
+    const auto before = memory.stats().events;
+    free(take(8, 1_MiB, one), one);
+    return memory.stats().events - before;
+  };
+  EXPECT_GT(events_of_frees(), 0u);
+  for (int i = 0; i < 200; ++i) static_cast<void>(events_of_frees());
+  EXPECT_EQ(events_of_frees(), 0u);
+  memory.deallocate(std::exchange(other, nullptr), two);
+  other = memory.allocate(64_KiB, two);
+  EXPECT_GT(events_of_frees(), 0u);
+  memory.deallocate(other, two);
+}
+
+TEST_F(flush_test, a_free_behind_another_stream_is_that_streams_though_the_cache_is_full) {
+  void* const other = memory.allocate(64_KiB, two);
+  const auto all = take(17, 64_KiB, one);
+  free({all.begin(), all.begin() + 16}, one);
+  memory.deallocate(all[16], two);
+  EXPECT_EQ(cached(), 64_KiB);
+  EXPECT_EQ(memory.allocate(64_KiB, two), all[16]);
+  EXPECT_EQ(memory.stats().hits, 1u);
+  for (void* const each : {all[16], other}) memory.deallocate(each, two);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, a_large_block_is_of_the_stream_that_it_was_freed_behind) {
+  void* const other = memory.allocate(64_KiB, two);
+  void* const large = memory.allocate(2_MiB, one);
+  memory.deallocate(large, two);
+  EXPECT_EQ(cached(), 2_MiB);
+  EXPECT_EQ(memory.allocate(2_MiB, two), large);
+  EXPECT_EQ(memory.stats().hits, 1u);
+  for (void* const each : {large, other}) memory.deallocate(each, two);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(flush_test, a_large_block_is_counted_for_who_has_it_now) {
+  const tag other = tag::named("flush test: other").value();
+  void* const large = memory.allocate(2_MiB, one);
+  void* small = nullptr;
+  {
+    const tag_scope scope{other};
+    small = memory.allocate(64_KiB, one);
+    memory.deallocate(large, one);
+    EXPECT_EQ(memory.allocate(2_MiB - 100_B, one), large);
+  }
+  EXPECT_EQ(memory.stats().hits, 1u);
+  EXPECT_EQ(memory.size_of(large).value(), 2_MiB - 100_B);
+  EXPECT_EQ(memory.stats(other).allocated.current, 2_MiB + 64_KiB);
+  EXPECT_EQ(memory.stats(other).requested.current, 2_MiB + 64_KiB - 100_B);
+  EXPECT_EQ(memory.stats(tag{}).allocated.current, 0_B);
+  for (void* const each : {large, small}) memory.deallocate(each, one);
+}
+
+/// What was not there last time may be there now.
+TEST_F(flush_test, what_was_freed_since_it_was_missed_is_found) {
+  void* const theirs = memory.allocate(4_KiB, two);
+  void* const first = memory.allocate(64_KiB, one);
+  void* const missed = memory.allocate(64_KiB, one);
+  memory.deallocate(missed, one);
+  memory.deallocate(theirs, two);  // which is the stream that was used last
+  EXPECT_EQ(memory.allocate(64_KiB, one), missed);
+  EXPECT_EQ(memory.stats().hits, 1u);
+  for (void* const each : {first, missed}) memory.deallocate(each, one);
+}
+
+TEST_F(flush_test, the_default_stream_of_another_device_is_no_stream_of_this) {
+  const auto here = stream_ref::legacy(gpu());
+  const auto there = stream_ref::legacy(gpu(1));
+  void* const p = memory.allocate(64_KiB, here);
+  void* const q = memory.allocate(64_KiB, here);
+  memory.deallocate(q, here);
+  EXPECT_EQ(code_of(memory.try_allocate(64_KiB, there)), errc::bad_stream) << "cached";
+  EXPECT_EQ(code_of(memory.try_allocate(32_KiB, there)), errc::bad_stream) << "to be had";
+  EXPECT_EQ(code_of(memory.try_deallocate(p, there)), errc::bad_stream);
+  EXPECT_EQ(memory.stats().blocks.current, 1u);
+  memory.deallocate(p, here);
+}
+
+TEST_F(flush_test, a_mebibyte_is_the_largest_block_that_goes_home) {
+  const auto all = take(2, 1_MiB, one);  // the second needs the lock alone
+  const heap::thread_cache& home = own_cache();
+  std::thread{[&] {
+    memory.deallocate(memory.allocate(4_KiB, one), one);
+    memory.deallocate(all[1], one);
+    EXPECT_EQ(cached(), 4_KiB);
+    EXPECT_EQ(own_cache().unplaced_count, 0u);
+    EXPECT_TRUE(home.has_remote());
+  }}.join();
+  EXPECT_EQ(memory.allocate(1_MiB, one), all[1]);
+  EXPECT_EQ(memory.stats().hits, 1u);
+  memory.deallocate(all[1], one);
+  memory.deallocate(all[0], one);
+}
+
+TEST_F(flush_test, a_cache_may_hold_more_once_others_have_reserved_more) {
+  memory = make({.thread_cache = 4_MiB});
+  void* const first = memory.allocate(64_KiB, one);
+  const std::uint64_t before = own_cache().bound();
+  EXPECT_EQ(before * 512, (1_MiB).count() / 4 * 5);
+  void* pin = nullptr;
+  std::thread{[&] {
+    pin = memory.allocate(1536_MiB, one);
+    memory.deallocate(memory.allocate(2_MiB, one), one);
+  }}.join();
+  const bytes reserved = memory.stats().reserved.current;
+  EXPECT_EQ(own_cache().bound(), before);
+  void* const second = memory.allocate(64_KiB, one);
+  EXPECT_EQ(own_cache().bound(), reserved.count() / 1024 / 512);
+  EXPECT_EQ(memory.stats().reserved.current, reserved) << "there was room";
+  for (void* const each : {first, second, pin}) memory.deallocate(each, one);
+}
+
+/// Not by the next request: what the other stream is given meanwhile would be waited for, too.
+TEST_F(flush_test, a_recorded_use_ends_where_the_block_was_freed) {
+  void* const p = memory.allocate(64_KiB, one);
+  write(two, p, 64_KiB);
+  ASSERT_TRUE(memory.record_stream(p, two));
+  const auto before = memory.stats().events;
+  memory.deallocate(p, one);
+  EXPECT_EQ(memory.stats().pending, 64_KiB);
+  EXPECT_GT(memory.stats().events, before);
+  ASSERT_TRUE(two.synchronize());
+  const auto held = hold(two);
+  void* const other = memory.allocate(4_KiB, two);
+  write(two, other, 4_KiB);
+  EXPECT_EQ(memory.allocate(64_KiB, one), p) << "later work has nothing to do with it";
+  EXPECT_EQ(memory.stats().pending, 0_B);
+  memory.deallocate(p, one);
+  memory.deallocate(other, two);
 }
 
 }  // namespace

@@ -2,7 +2,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "heap/heap_fixture.hpp"
 
@@ -165,6 +168,21 @@ TEST_F(heap_lifetime_test, an_end_that_fails_attempts_all_and_returns_the_first_
   EXPECT_TRUE(memory.close()) << "it is closed all the same";
 }
 
+TEST_F(heap_lifetime_test, an_end_that_cannot_return_host_memory_says_so) {
+  const auto stream = new_stream();
+  for (const bool pools_fail : {false, true}) {
+    auto memory = make();
+    memory.deallocate(memory.allocate(2_MiB, stream), stream);
+    ASSERT_TRUE(memory.reserve_backup(1_MiB));
+    if (pools_fail) machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
+    machine->fail(driver::call::mem_free_host, 1, driver::CUDA_ERROR_UNKNOWN);
+    const auto closed = memory.close();
+    ASSERT_FALSE(closed);
+    EXPECT_EQ(closed.error().native,
+              pools_fail ? driver::CUDA_ERROR_ILLEGAL_STATE : driver::CUDA_ERROR_UNKNOWN);
+  }
+}
+
 TEST_F(heap_lifetime_test, mappings_are_undone_at_once_where_that_was_asked_for) {
   const auto unmapped = [&](allocator_options settings) {
     settings.policy = placement_policy::compact;
@@ -270,6 +288,131 @@ TEST_F(heap_lifetime_test, a_child_that_is_forked_under_the_lock_waits_for_nobod
   int status = -1;
   ASSERT_EQ(::waitpid(ear.child, &status, 0), ear.child);
   EXPECT_EQ(status, 0);
+}
+
+/// Ends a forked process behind the thread's own memory, before anything that comes with exit().
+struct silent_end {
+  ~silent_end() {
+    if (is_child) ::_exit(0);
+  }
+  bool is_child = false;
+};
+
+TEST_F(heap_lifetime_test, a_thread_that_forked_ends_in_the_child_though_another_has_the_lock) {
+  const auto stream = new_stream();
+  auto memory = make();
+  std::promise<void> ready, locked, forked;
+  pid_t child = -1;
+  std::thread forking{[&] {
+    thread_local silent_end end;
+    end.is_child = false;  // made before the thread's cache, so that it ends later
+    memory.deallocate(memory.allocate(4_KiB, stream), stream);
+    ready.set_value();
+    locked.get_future().wait();
+    child = ::fork();
+    if (child == 0) {
+      end.is_child = true;
+      ::alarm(10);  // the end of a child that waits
+      return;
+    }
+    forked.set_value();
+  }};
+  class : public event_sink {
+   public:
+    void on_event(const memory_event& /*event*/) noexcept override {
+      if (std::exchange(first, false)) under_lock();
+    }
+    bool first = true;
+    std::function<void()> under_lock;
+  } ear;
+  ear.under_lock = [&] {
+    locked.set_value();
+    forked.get_future().wait();
+  };
+  ready.get_future().wait();
+  auto observation = memory.add_observer(ear);
+  memory.deallocate(memory.allocate(64_MiB, stream), stream);
+  forking.join();
+  observation.end();
+  ASSERT_GT(child, 0);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(heap_lifetime_test, every_call_of_a_child_that_is_forked_under_the_lock_says_so) {
+  const auto stream = new_stream();
+  const auto captured = new_stream();
+  auto memory = make();
+  auto pool = memory.create_pool("apart").value();
+  void* const p = pool.allocate(64_KiB, stream);
+  auto claim = memory.begin_capture(captured).value();
+  auto registration = memory.on_out_of_memory([](bytes) { return false; });
+  listener second;
+  auto listening = memory.add_observer(second);
+  auto notice = std::make_optional(memory.notice_captures());
+  forking_sink ear{[&] {
+    int number = 0;
+    const auto gone = [&](const auto& outcome) {
+      ++number;
+      if (outcome || outcome.code() != errc::driver_gone) ::_exit(number);
+    };
+    gone(memory.try_allocate(64_KiB, stream, 4_KiB));
+    gone(memory.try_deallocate(p, stream));
+    gone(memory.try_deallocate(p, 64_KiB, stream));
+    gone(memory.try_deallocate(p));
+    gone(memory.record_stream(p, stream));
+    gone(memory.forget_uses(p));
+    gone(memory.size_of(p));
+    gone(memory.block_at(p));
+    gone(memory.describe_address(p));
+    gone(memory.handles_under(p));
+    gone(memory.enable_peer(gpu(1)));
+    gone(memory.trim());
+    gone(memory.shrink(0_B));
+    gone(memory.empty_cache());
+    gone(memory.empty_cache(pool.id()));
+    gone(memory.release_stream(stream));
+    gone(memory.set_limit(1_GiB));
+    gone(memory.set_limit(tag{}, 1_GiB));
+    gone(memory.create_pool("x"));
+    gone(memory.begin_capture(stream));
+    gone(claim.keep_with(reinterpret_cast<driver::CUgraph>(p)));
+    gone(memory.declare_suspendable(tag{}));
+    gone(memory.suspend());
+    gone(memory.resume());
+    gone(memory.suspend_async());
+    gone(memory.resume_async(stream));
+    gone(memory.reserve_backup(1_MiB));
+    gone(memory.trim_backup());
+    gone(pool.try_allocate(64_KiB, stream));
+    gone(pool.allocate_at(p, 64_KiB, stream));
+    gone(pool.set_fallback(true));
+    gone(memory.close());
+    if (memory.is_suspended(tag{})) ::_exit(101);
+    if (pool.stats() != memory_stats{}) ::_exit(102);
+    if (!pool.snapshot().name.empty()) ::_exit(103);
+    if (claim.pool()) ::_exit(104);
+    if (heap::central_heap::of(memory).reserved() != 0_B) ::_exit(105);
+    heap::central_heap::of(memory).set_neighbours({});
+    static_cast<void>(memory.on_out_of_memory([](bytes) { return true; }));
+    listener third;
+    static_cast<void>(memory.add_observer(third));
+    registration = {};
+    listening.end();
+    notice.reset();
+    static_cast<void>(memory.notice_captures());
+    claim.end();
+    pool = {};
+  }};
+  auto observation = memory.add_observer(ear);
+  memory.deallocate(memory.allocate(64_KiB, stream), stream);
+  ASSERT_GT(ear.child, 0);
+  int status = -1;
+  ASSERT_EQ(::waitpid(ear.child, &status, 0), ear.child);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+  observation.end();
+  memory.deallocate(p, stream);
 }
 
 TEST_F(heap_lifetime_test, a_forked_child_is_told_and_touches_nothing) {

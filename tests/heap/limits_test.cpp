@@ -111,6 +111,20 @@ TEST_F(limits_test, a_tags_limit_holds_for_caches_to_come) {
   EXPECT_EQ(memory.stats(weights).failures, 2u);
 }
 
+TEST_F(limits_test, the_limit_of_what_has_no_tag_holds_through_the_caches) {
+  auto memory = make();
+  const auto stream = new_stream();
+  memory.deallocate(memory.allocate(64_KiB, stream), stream);
+  ASSERT_EQ(memory.stats().thread_cached, 64_KiB);
+  ASSERT_TRUE(memory.set_limit(tag{}, 32_KiB));
+  EXPECT_EQ(code_of(memory.try_allocate(64_KiB, stream)), errc::limit_exceeded);
+  void* const p = memory.allocate(32_KiB, stream);  // what the thread keeps is not live
+  memory.deallocate(p, stream);
+  ASSERT_TRUE(memory.set_limit(tag{}, bytes::max()));
+  memory.deallocate(memory.allocate(64_KiB, stream), stream);
+  EXPECT_EQ(memory.stats().hits, 1u);
+}
+
 TEST_F(limits_test, all_callbacks_are_asked_for_what_is_needed) {
   auto memory = make({.limit = 64_MiB});
   auto other = make({.thread_cache = {}});
@@ -159,6 +173,62 @@ TEST_F(limits_test, memory_that_a_callback_freed_elsewhere_counts) {
   void* const p = memory.allocate(1_GiB, stream);
   EXPECT_EQ(asked, 1);
   memory.deallocate(p, stream);
+}
+
+TEST_F(limits_test, memory_that_a_callback_freed_here_counts_though_it_says_nothing) {
+  auto memory = make({.limit = 64_MiB});
+  const auto stream = new_stream();
+  void* held = memory.allocate(64_MiB, stream);
+  int asked = 0;
+  const auto registration = memory.on_out_of_memory([&](bytes) {
+    ++asked;
+    if (held != nullptr) memory.deallocate(std::exchange(held, nullptr), stream);
+    return false;
+  });
+  void* const p = memory.allocate(32_MiB, stream);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(heap::central_heap::of(memory).trail().last, heap::rung::callback);
+  memory.deallocate(p, stream);
+}
+
+/// Whichever is asked first.
+TEST_F(limits_test, one_callback_that_claims_to_have_helped_is_enough) {
+  const auto stream = new_stream();
+  for (const bool comes_first : {true, false}) {
+    auto memory = make({.limit = 64_MiB});
+    const out_of_memory_callback raises{
+        [&](bytes) { return memory.set_limit(128_MiB).has_value(); }};
+    const out_of_memory_callback does_nothing{[](bytes) { return false; }};
+    const auto one = memory.on_out_of_memory(comes_first ? raises : does_nothing);
+    const auto two = memory.on_out_of_memory(comes_first ? does_nothing : raises);
+    void* const p = memory.allocate(100_MiB, stream);
+    EXPECT_EQ(heap::central_heap::of(memory).trail().last, heap::rung::callback);
+    memory.deallocate(p, stream);
+  }
+}
+
+TEST_F(limits_test, a_callback_that_claims_to_have_helped_is_believed) {
+  const auto stream = new_stream();
+  auto memory = make({.limit = 64_MiB});
+  bool claims = false;
+  const auto registration = memory.on_out_of_memory([&](bytes) {
+    EXPECT_TRUE(memory.set_limit(128_MiB));
+    return claims;
+  });
+  EXPECT_EQ(code_of(memory.try_allocate(100_MiB, stream)), errc::out_of_memory);
+  ASSERT_TRUE(memory.set_limit(64_MiB));
+  claims = true;
+  memory.deallocate(memory.allocate(100_MiB, stream), stream);
+}
+
+TEST_F(limits_test, a_request_whose_callback_closes_the_allocator_says_so) {
+  auto memory = make({.limit = 64_MiB});
+  const auto stream = new_stream();
+  static_cast<void>(memory.allocate(64_MiB, stream));
+  const auto registration =
+      memory.on_out_of_memory([&](bytes) { return memory.close().has_value(); });
+  EXPECT_EQ(code_of(memory.try_allocate(1_MiB, stream)), errc::closed);
+  EXPECT_EQ(heard.take().size(), 1u) << "what is still live";
 }
 
 TEST_F(limits_test, a_callback_that_throws_ends_the_request_and_nothing_else) {

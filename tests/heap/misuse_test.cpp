@@ -84,6 +84,32 @@ TEST_F(misuse_test, a_foreign_pointer_is_told_from_one_inside_a_block) {
   memory.deallocate(p, stream);
 }
 
+TEST_F(misuse_test, an_address_is_described_by_the_live_block_around_it) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("apart").value();
+  void* const other = memory.allocate(1_KiB, stream);
+  std::byte* p = nullptr;
+  {
+    const tag_scope as{weights};
+    p = static_cast<std::byte*>(pool.allocate(3000_B, stream));
+  }
+  const std::string words =
+      " a live block: " + at(p) + ", 2.93 KiB, tag \"misuse test: weights\"" + on(stream);
+  EXPECT_EQ(memory.describe_address(p + 100).value(), at(p + 100) + " is 100 bytes into" + words);
+  EXPECT_EQ(memory.describe_address(p + 3000).value(), at(p + 3000) + " is 1 byte behind" + words)
+      << "of what was asked for";
+  EXPECT_EQ(memory.describe_address(other).value(),
+            at(other) + " is 0 bytes into a live block: " + at(other) + ", 1 KiB" + on(stream));
+  memory.deallocate(p, stream);
+  memory.deallocate(other, stream);
+  for (const void* const gone : {static_cast<void*>(p), other}) {
+    const auto unknown = memory.describe_address(gone);
+    ASSERT_EQ(code_of(unknown), errc::foreign_pointer);
+    EXPECT_EQ(unknown.error().detail, at(gone) + " is no memory of this allocator");
+  }
+}
+
 TEST_F(misuse_test, a_leak_lists_the_largest_blocks) {
   auto memory = make();
   const auto stream = new_stream();
@@ -101,6 +127,21 @@ TEST_F(misuse_test, a_leak_lists_the_largest_blocks) {
   for (std::uint64_t i = 9; i >= 3; --i)
     expected += "\n  " + at(blocks[i - 1]) + ", " + to_string(i * 1_KiB) + on(stream);
   EXPECT_EQ(leak.detail, expected + "\n  and 2 more");
+}
+
+TEST_F(misuse_test, a_leak_counts_every_pool) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto unused = memory.create_pool("never used").value();
+  const auto pool = memory.create_pool("apart").value();
+  void* const small = memory.allocate(1_KiB, stream);
+  void* const large = pool.allocate(2_KiB, stream);
+  memory.deallocate(memory.allocate(4_KiB, stream), stream);
+  ASSERT_TRUE(memory.close());
+  const error leak = told();
+  EXPECT_EQ(leak.requested, 3_KiB);
+  EXPECT_EQ(leak.detail, "an allocator was closed with 2 live blocks of 3 KiB\n  " + at(large) +
+                             ", 2 KiB" + on(stream) + "\n  " + at(small) + ", 1 KiB" + on(stream));
 }
 
 TEST_F(misuse_test, both_stacks_are_told_where_they_are_remembered) {

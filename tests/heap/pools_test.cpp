@@ -184,6 +184,79 @@ TEST_F(pools_test, a_forsaken_pool_that_streams_still_use_goes_when_they_have_pa
   EXPECT_EQ(memory.stats().reserved.current, 0_B);
 }
 
+/// Replays may be under way on any stream that there was when it was let go.
+TEST_F(pools_test, a_retaining_pool_stays_until_every_stream_has_come_so_far) {
+  for (std::size_t busy = 0; busy < 3; ++busy) {
+    auto memory = make({.crossing = crossing_rule::declared_uses});
+    const std::array streams{new_stream(), new_stream(), new_stream()};
+    for (const stream& each : streams) memory.deallocate(memory.allocate(1_KiB, each), each);
+    auto pool = memory.create_pool("graphs", {.retains = true}).value();
+    memory.deallocate(pool.allocate(4_MiB, streams[1]), streams[1]);
+    void* const p = memory.allocate(1_KiB, streams[busy]);
+    auto held = hold(streams[busy]);
+    write(streams[busy], p, 1_KiB);
+    pool = {};
+    EXPECT_EQ(memory.snapshot().pools.size(), 2u) << busy;
+    held.release();
+    machine->run_until_idle();
+    ASSERT_TRUE(memory.trim(bytes::max()));
+    EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+    memory.deallocate(p, streams[busy]);
+  }
+}
+
+TEST_F(pools_test, a_pool_that_helps_out_does_so_with_what_it_has_there) {
+  auto memory = make({.limit = 12_MiB});
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("apart", {.suspendable = suspendable_options{}}).value();
+  ASSERT_TRUE(pool.set_fallback(true));
+  void* const own = memory.allocate(4_MiB, stream);
+  ASSERT_TRUE(memory.set_limit(4_MiB));
+  EXPECT_EQ(code_of(memory.try_allocate(2_MiB, stream)), errc::out_of_memory) << "nothing yet";
+  ASSERT_TRUE(memory.set_limit(12_MiB));
+  void* const kept = pool.allocate(2_MiB, stream);
+  memory.deallocate(pool.allocate(6_MiB, stream), stream);
+  machine->run_until_idle();
+  void* const helped = memory.allocate(6_MiB, stream);
+  EXPECT_EQ(memory.block_at(helped).value().pool, pool.id());
+  memory.deallocate(helped, stream);
+  ASSERT_TRUE(pool.suspend());
+  ASSERT_TRUE(memory.set_limit(4_MiB));
+  EXPECT_EQ(code_of(memory.try_allocate(2_MiB, stream)), errc::out_of_memory) << "it is away";
+  EXPECT_EQ(check(memory), "");
+  memory.deallocate(own, stream);
+  memory.deallocate(kept, stream);
+}
+
+TEST_F(pools_test, a_pool_that_was_never_used_is_in_nobodys_way) {
+  auto memory = make({.limit = 16_MiB});
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("never used").value();
+  int local = 0;
+  const auto ask_everything = [&](bytes live) {
+    EXPECT_EQ(code_of(memory.block_at(&local)), errc::foreign_pointer);
+    EXPECT_EQ(code_of(memory.describe_address(&local)), errc::foreign_pointer);
+    EXPECT_EQ(code_of(memory.try_deallocate(&local, stream)), errc::foreign_pointer);
+    EXPECT_EQ(code_of(memory.try_allocate(17_MiB, stream)), errc::out_of_memory);
+    memory.reset_peaks();
+    EXPECT_EQ(memory.stats().reserved, (byte_gauge{live, live}));
+    EXPECT_EQ(memory.explain(1_MiB, stream).stats.reserved.current, live);
+    EXPECT_EQ(memory.trim().value(), 0_B);
+    EXPECT_EQ(memory.shrink(0_B).value(), 0_B);
+    EXPECT_EQ(memory.empty_cache().value(), 0_B);
+    const auto snapshot = memory.snapshot();
+    ASSERT_EQ(snapshot.pools.size(), 2u);
+    EXPECT_EQ(snapshot.pools.back().name, "never used");
+    EXPECT_TRUE(snapshot.pools.back().blocks.empty());
+    EXPECT_EQ(check(memory), "");
+  };
+  ask_everything(0_B);
+  ASSERT_TRUE(memory.enable_peer(gpu(1)));
+  void* const p = memory.allocate(16_MiB, stream);
+  ask_everything(16_MiB);
+  memory.deallocate(p, stream);
+}
+
 TEST_F(pools_test, what_is_gone_costs_nothing) {
   auto memory = make();
   const auto stream = new_stream();
@@ -215,6 +288,9 @@ TEST_F(pools_test, a_handle_that_was_moved_from_has_no_pool) {
   EXPECT_EQ(code_of(none.handles_under(&memory)), errc::moved_from);
   EXPECT_EQ(code_of(none.allocate_at(&memory, 1_KiB, stream)), errc::moved_from);
   EXPECT_EQ(code_of(none.empty_cache()), errc::moved_from);
+  EXPECT_EQ(code_of(none.suspend()), errc::moved_from);
+  EXPECT_EQ(code_of(none.resume()), errc::moved_from);
+  EXPECT_FALSE(none.is_suspended());
   auto pool = memory.create_pool("left over", {.exportable = true}).value();
   void* const p = pool.allocate(1_KiB, stream);
   EXPECT_EQ(memory.size_of(p).value(), 1_KiB);
@@ -225,6 +301,12 @@ TEST_F(pools_test, a_handle_that_was_moved_from_has_no_pool) {
   EXPECT_EQ(code_of(pool.handles_under(p)), errc::closed);
   EXPECT_EQ(code_of(pool.allocate_at(p, 1_KiB, stream)), errc::closed);
   EXPECT_EQ(code_of(pool.empty_cache()), errc::closed);
+  EXPECT_EQ(code_of(pool.set_fallback(true)), errc::closed);
+  EXPECT_EQ(code_of(pool.suspend()), errc::closed);
+  EXPECT_EQ(code_of(pool.resume()), errc::closed);
+  EXPECT_EQ(code_of(pool.suspend_async()), errc::closed);
+  EXPECT_EQ(code_of(pool.resume_async(stream)), errc::closed);
+  EXPECT_FALSE(pool.is_suspended());
   EXPECT_EQ(pool.snapshot().name, "");
 }
 

@@ -68,6 +68,63 @@ TEST_F(room_search_test, what_other_threads_freed_for_this_one_is_taken_in) {
   memory->deallocate(p, stream);
 }
 
+/// An aligned request, which no cache serves, in 2 MiB that are otherwise taken: where it ended.
+class leftovers_test : public heap_test {
+ protected:
+  /// How often the lock was taken.
+  [[nodiscard]] std::uint64_t locks() const { return heap::central_heap::of(memory).trail().locks; }
+  [[nodiscard]] heap::rung rung_of_request() {
+    void* const p = memory.allocate(512_KiB, on, 1_KiB);
+    const heap::rung last = heap::central_heap::of(memory).trail().last;
+    memory.deallocate(p, on);
+    for (void* const each : taken) memory.deallocate(each, on);
+    EXPECT_EQ(check(memory), "");
+    return last;
+  }
+  void take(bytes size) { taken.push_back(memory.allocate(size, on)); }
+  void give_last() {
+    memory.deallocate(taken.back(), on);
+    taken.pop_back();
+  }
+  const stream on = new_stream();
+  caching_allocator memory = make({.limit = 2_MiB});
+  std::vector<void*> taken;
+};
+
+TEST_F(leftovers_test, the_large_block_of_the_threads_cache_is_free) {
+  take(512_KiB);
+  take(1536_KiB);
+  give_last();
+  ASSERT_EQ(memory.stats().thread_cached, 1536_KiB);
+  EXPECT_EQ(rung_of_request(), heap::rung::free_range);
+}
+
+TEST_F(leftovers_test, what_found_no_place_in_its_own_cache_is_free) {
+  take(4_KiB);
+  give_last();
+  void* p = nullptr;
+  std::thread{[&] { p = memory.allocate(1_MiB, on); }}.join();
+  take(1020_KiB);
+  const auto before = locks();
+  memory.deallocate(p, on);  // whose thread is gone
+  ASSERT_EQ(locks(), before) << "it is in no store yet";
+  EXPECT_EQ(rung_of_request(), heap::rung::free_range);
+}
+
+TEST_F(leftovers_test, what_others_freed_beyond_the_bound_is_free) {
+  take(504_KiB);
+  void* const p = memory.allocate(1_MiB, on);
+  take(512_KiB);
+  give_last();  // half of what the cache may hold is there
+  std::thread{[&] {
+    memory.deallocate(memory.allocate(4_KiB, on), on);
+    const auto before = locks();
+    memory.deallocate(p, on);
+    ASSERT_EQ(locks(), before) << "it is on its way to its cache";
+  }}.join();
+  EXPECT_EQ(rung_of_request(), heap::rung::free_range);
+}
+
 TEST_F(room_search_test, completed_epochs_are_retired) {
   const auto one = new_stream();
   const auto two = new_stream();
@@ -118,6 +175,58 @@ TEST_F(room_search_test, pending_blocks_are_taken_behind_waits) {
   first.release();
   second.release();
   memory->deallocate(q, three);
+}
+
+TEST_F(room_search_test, a_pending_block_serves_what_fits_into_it_wherever_it_begins) {
+  const auto pending_after = [&](bytes size, bytes alignment) {
+    auto fresh = make({.thread_cache = {}});
+    const auto one = new_stream();
+    const auto two = new_stream();
+    const auto three = new_stream();
+    void* const p = fresh.allocate(2_MiB, one);
+    auto held = hold(two);
+    write(two, p, 2_MiB);
+    EXPECT_TRUE(fresh.record_stream(p, two));
+    fresh.deallocate(p, one);
+    void* const q = fresh.allocate(size, three, alignment);
+    const bytes pending = fresh.stats().pending;
+    held.release();
+    fresh.deallocate(q, three);
+    return pending;
+  };
+  EXPECT_EQ(pending_after(2_MiB, 512_B), 0_B);
+  EXPECT_EQ(pending_after(2_MiB + 1_B, 512_B), 2_MiB);
+  EXPECT_EQ(pending_after(2_MiB - 3584_B, 4_KiB), 0_B);
+  EXPECT_EQ(pending_after(2_MiB - 3072_B, 4_KiB), 2_MiB);
+}
+
+TEST_F(room_search_test, of_pending_blocks_the_smallest_that_suffices_is_taken) {
+  auto fresh = make({.limit = 26_MiB, .thread_cache = {}});
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto three = new_stream();
+  const auto pool = fresh.create_pool("apart").value();
+  std::vector<void*> all;
+  for (const bytes size : {8_MiB, 2_MiB, 4_MiB, 6_MiB, 4_MiB})
+    all.push_back(fresh.allocate(size, one));
+  all.push_back(pool.allocate(2_MiB, one));
+  auto held = hold(two);
+  write(two, all[0], 8_MiB);
+  for (void* const each : all) {
+    ASSERT_TRUE(fresh.record_stream(each, two));
+    fresh.deallocate(each, one);
+  }
+  ASSERT_EQ(fresh.stats().pending, 26_MiB);
+  auto* const taken = static_cast<std::byte*>(fresh.allocate(3_MiB, three));
+  EXPECT_EQ(fresh.stats().pending, 22_MiB);
+  EXPECT_GE(taken, all[2]) << "of equals the one that was freed first";
+  EXPECT_LT(taken, static_cast<std::byte*>(all[2]) + (4_MiB).count());
+  void* const smaller = fresh.allocate(1_MiB + 512_KiB, three);
+  EXPECT_EQ(fresh.stats().pending, 20_MiB);
+  EXPECT_EQ(pool.stats().pending, 2_MiB) << "another pool's is no room";
+  held.release();
+  fresh.deallocate(taken, three);
+  fresh.deallocate(smaller, three);
 }
 
 TEST_F(room_search_test, what_other_pools_cache_is_released) {

@@ -183,6 +183,7 @@ class rungs_test : public graph_test {
     }
     auto found = looking.find_room();
     missed = looking.missed();
+    last = looking.last_rung();
     account = looking.account();
     searched = &looking.pool();
     return found;
@@ -225,6 +226,7 @@ class rungs_test : public graph_test {
   scripted_heap heap{plan, &cache};
   pool_state pool, apart;
   bool missed = false;
+  heap::rung last{};
   heap::account_number account = 0;
   const pool_state* searched = nullptr;
 };
@@ -256,6 +258,47 @@ TEST_F(rungs_test, a_pending_block_of_that_size_is_looked_at_first) {
   pool.retains = true;  // for graphs of the user's: no event may be asked for while one is made
   EXPECT_EQ(search(pool, capture_status::active, nullptr, true).value(), room);
   EXPECT_THAT(plan.asked, ElementsAre("prepare", "fit"));
+}
+
+TEST_F(rungs_test, a_capture_that_is_noticed_early_gets_its_pool_ready_first) {
+  heap.pending_like = true;
+  plan.succeeds = {{"fit", 1}};
+  begin(on);
+  EXPECT_EQ(search().value(), room);
+  EXPECT_THAT(plan.asked,
+              ElementsAre("prepare", "leftovers", "capture's pool", "prepare apart", "fit"));
+  EXPECT_EQ(searched, &apart);
+  EXPECT_EQ(account, 41u);
+  destroy(end(on));
+}
+
+TEST_F(rungs_test, the_furthest_is_told) {
+  using heap::rung;
+  const auto furthest = [&](std::map<std::string, int> succeeds,
+                            const heap::callback_answer& callbacks = {}) {
+    plan.succeeds = std::move(succeeds);
+    heap.callbacks = callbacks;
+    EXPECT_TRUE(search());
+    return last;
+  };
+  heap.fallback = &apart;
+  EXPECT_EQ(furthest({{"fit", 1}}), rung::free_range);
+  EXPECT_EQ(furthest({{"retire", 1}, {"fit", 2}}), rung::completed);
+  EXPECT_EQ(furthest({{"flush own", 1}, {"fit", 2}}), rung::flushed);
+  EXPECT_EQ(furthest({{"flush others", 1}, {"fit", 2}}), rung::flushed);
+  EXPECT_EQ(furthest({{"prefers growth", 1}, {"grow", 1}}), rung::growth);
+  EXPECT_EQ(furthest({{"rearrange", 1}}), rung::move);
+  EXPECT_EQ(furthest({{"rearrange behind waits", 1}}), rung::move_behind_wait);
+  EXPECT_EQ(furthest({{"pending", 1}, {"fit", 2}}), rung::pending_behind_wait);
+  EXPECT_EQ(furthest({{"grow", 1}}), rung::growth);
+  EXPECT_EQ(furthest({{"fallback", 1}}), rung::fallback);
+  EXPECT_EQ(furthest({{"grow", 2}}), rung::release);
+  EXPECT_EQ(furthest({{"release own", 1}, {"grow", 3}}), rung::release);
+  EXPECT_EQ(furthest({{"evict", 1}, {"grow", 3}}), rung::eviction);
+  EXPECT_EQ(furthest({{"fit", 2}}, {.asked = true, .claimed = true}), rung::callback);
+  EXPECT_EQ(furthest({{"fit", 2}}, {.asked = true, .freed = true}), rung::callback);
+  EXPECT_EQ(furthest({{"wait", 1}, {"fit", 2}}), rung::wait);
+  EXPECT_EQ(furthest({{"wait", 1}}), rung::none);
 }
 
 TEST_F(rungs_test, what_becomes_free_is_looked_at_again) {

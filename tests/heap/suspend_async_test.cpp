@@ -1,4 +1,5 @@
 // Suspending and bringing back without waiting: the order, taking back, and what a failure leaves.
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "heap/suspend_fixture.hpp"
+#include "support/no_threads.hpp"
 #include "support/sanitizers.hpp"
 
 namespace weir::testing_support {
@@ -332,6 +334,205 @@ TEST_F(suspend_async_test, an_older_driver_waits_for_the_whole_context) {
   memory.deallocate(block.at, on);
 }
 
+TEST_F(suspend_async_test, each_is_taken_back_by_itself) {
+  auto memory = make_declared();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto first = make_filled(memory, weights, 4_MiB, 1);
+  const auto second = make_filled(memory, cache, 4_MiB, 2);
+  const auto request = [&](tag with) {
+    const tag_scope scope{with};
+    const auto got = memory.try_allocate(1_MiB, on);
+    if (got) memory.deallocate(*got, on);
+    return code_of(got);
+  };
+  busy work{*machine, on};
+  for (const filled& each : {first, second}) fill(each, on);
+  ASSERT_TRUE(memory.suspend_async(weights));
+  ASSERT_TRUE(memory.suspend_async(cache));
+  EXPECT_EQ(memory.resume().value(), resume_outcome{});
+  EXPECT_EQ(request(weights), std::nullopt);
+  EXPECT_EQ(request(cache), std::nullopt);
+  ASSERT_TRUE(memory.suspend_async(weights));
+  ASSERT_TRUE(memory.suspend_async(cache));
+  EXPECT_EQ(memory.resume(cache).value(), resume_outcome{});
+  EXPECT_EQ(request(weights), errc::suspended);
+  EXPECT_EQ(request(cache), std::nullopt);
+  work.end();
+  ASSERT_TRUE(arrives(memory, weights));
+  EXPECT_FALSE(memory.is_suspended(cache));
+  EXPECT_EQ(memory.resume().value(), (resume_outcome{4_MiB, 4_MiB}));
+  expect_contents({first, second});
+  for (void* const each : {first.at, second.at}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_async_test, requests_that_wait_take_nothing_back) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  busy work{*machine, on};
+  fill(block, on);
+  ASSERT_TRUE(memory.suspend_async(weights, {.requests = suspended_requests::wait}));
+  void* more = nullptr;
+  other_caller asking{[&] { more = allocate(memory, weights, 1_MiB); }};
+  EXPECT_TRUE(asking.waits());
+  work.end();
+  EXPECT_TRUE(arrives(memory, weights));
+  EXPECT_TRUE(memory.resume(weights));
+  asking.join();
+  expect_contents(block);
+  for (void* const each : {block.at, more}) memory.deallocate(each, on);
+}
+
+/// What a thread of the allocator's did before says nothing of what another thread does now.
+TEST_F(suspend_async_test, a_request_waits_for_a_caller_that_suspends_by_itself) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_TRUE(memory.suspend_async(weights));
+  ASSERT_TRUE(arrives(memory, weights));
+  ASSERT_TRUE(memory.resume(weights));
+  busy work{*machine, on};
+  fill(block, on);
+  other_caller going{[&] { EXPECT_TRUE(memory.suspend(weights)); }};
+  EXPECT_TRUE(going.waits());
+  std::optional<errc> answer;
+  other_caller asking{[&] {
+    const tag_scope scope{weights};
+    answer = code_of(memory.try_allocate(1_MiB, on));
+  }};
+  EXPECT_TRUE(asking.waits());
+  work.end();
+  going.join();
+  asking.join();
+  EXPECT_EQ(answer, errc::suspended);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_async_test, where_nothing_has_to_go_or_come_the_driver_is_not_asked) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  const auto calls = machine->calls();
+  EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});
+  EXPECT_EQ(machine->calls(), calls);
+  ASSERT_TRUE(memory.suspend(weights));
+  const auto later = machine->calls();
+  EXPECT_TRUE(memory.suspend_async(weights));
+  EXPECT_EQ(machine->calls(), later);
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_async_test, streams_of_another_device_cannot_wait_for_it) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  const auto foreign = stream::create(gpu(1)).value();
+  EXPECT_EQ(code_of(memory.resume_async(weights, foreign)), errc::bad_stream);
+  EXPECT_TRUE(memory.is_suspended(weights));
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(code_of(memory.resume_async(weights, foreign)), errc::closed) << "that comes first";
+}
+
+TEST_F(suspend_async_test, copies_back_are_waited_for_once) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  const auto waits_of = [&](const std::function<void()>& bring_back) {
+    EXPECT_TRUE(memory.suspend(weights));
+    const auto before = machine->calls(driver::call::event_synchronize);
+    bring_back();
+    return machine->calls(driver::call::event_synchronize) - before;
+  };
+  const auto by_caller = waits_of([&] { EXPECT_TRUE(memory.resume(weights)); });
+  EXPECT_GT(by_caller, 0u);
+  EXPECT_EQ(waits_of([&] {
+              EXPECT_TRUE(memory.resume_async(weights, on));
+              EXPECT_TRUE(memory.resume(weights)) << "it is on its way";
+            }),
+            by_caller);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_async_test, the_streams_that_copy_are_made_once) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  const auto made = [&] { return machine->calls(driver::call::stream_create_with_priority); };
+  const auto before = made();
+  ASSERT_TRUE(memory.suspend(weights));
+  const auto lanes = made() - before;
+  ASSERT_GT(lanes, 0u);
+  ASSERT_TRUE(memory.resume(weights));
+  const auto threads = running_threads();
+  {
+    const busy work{*machine, on};
+    fill(block, on);
+    ASSERT_TRUE(memory.suspend_async(weights));
+    ASSERT_TRUE(memory.resume(weights)) << "taken back";
+  }
+  while (running_threads() != threads) std::this_thread::yield();
+  ASSERT_TRUE(memory.suspend_async(weights));
+  ASSERT_TRUE(arrives(memory, weights));
+  ASSERT_TRUE(memory.resume_async(weights, on));
+  ASSERT_TRUE(memory.resume(weights)) << "it is on its way";
+  ASSERT_TRUE(memory.suspend(weights));
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(made() - before, lanes);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+/// A thread that ended keeps its stack until somebody joins it.
+TEST_F(suspend_async_test, threads_that_are_done_are_joined_by_the_next_call) {
+  if (is_sanitized) GTEST_SKIP() << "a sanitizer keeps memory of its own for threads";
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_KiB, 1);
+  pthread_attr_t usual;
+  std::size_t stack = 0;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_getstacksize(&usual, &stack), 0);
+  pthread_attr_destroy(&usual);
+  const auto threads = running_threads();
+  const auto cycle = [&](bool goes_async) {
+    ASSERT_TRUE(goes_async ? memory.suspend_async(weights).has_value()
+                           : memory.suspend(weights).has_value());
+    ASSERT_TRUE(arrives(memory, weights));
+    ASSERT_TRUE(goes_async ? memory.resume(weights) : memory.resume_async(weights, on));
+    while (running_threads() != threads) std::this_thread::yield();
+  };
+  constexpr int rounds = 32;
+  for (const bool goes_async : {true, false}) {
+    SCOPED_TRACE(goes_async);
+    for (int i = 0; i < 2; ++i) cycle(goes_async);
+    const auto before = mapped_bytes();
+    for (int i = 0; i < rounds; ++i) cycle(goes_async);
+    EXPECT_LT(mapped_bytes(), before + rounds / 4 * stack);
+  }
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_async_test, graphs_that_ended_are_noticed_first) {
+  for (const bool waits : {true, false}) {
+    SCOPED_TRACE(waits);
+    auto memory = make_declared();
+    begin(on);
+    memory.deallocate(memory.allocate(1_MiB, on), on);
+    const auto graph = end(on);
+    listener ear;
+    const auto observation = memory.add_observer(ear);
+    destroy(graph);
+    EXPECT_EQ(ear.count(memory_event_kind::pool_released), 0u);
+    ASSERT_TRUE(waits ? memory.suspend(weights).has_value()
+                      : memory.suspend_async(weights).has_value());
+    EXPECT_EQ(ear.count(memory_event_kind::pool_released), 1u);
+    ASSERT_TRUE(memory.resume(weights));
+  }
+}
+
 // --- Ends ----------------------------------------------------------------------------------------
 
 TEST_F(suspend_async_test, the_end_calls_off_what_has_not_begun) {
@@ -391,6 +592,46 @@ TEST_F(suspend_async_test, a_forked_child_ends_without_the_carriers) {
   memory.deallocate(block.at, on);
 }
 
+TEST_F(suspend_async_test, a_pool_that_ended_on_its_way_goes_once_it_has_arrived) {
+  auto memory = make_declared();
+  void* const other = allocate(memory, weights, 1_MiB);
+  auto pool = memory.create_pool("own").value();
+  const filled block{pool.allocate(4_MiB, on), 4_MiB, 1};
+  const auto threads = running_threads();
+  {
+    const busy work{*machine, on};
+    fill(block, on);
+    ASSERT_TRUE(pool.suspend_async());
+    memory.deallocate(block.at, on);
+    pool = {};
+    EXPECT_EQ(memory.snapshot().pools.size(), 3u) << "it is on its way";
+  }
+  while (running_threads() != threads) std::this_thread::yield();
+  memory.deallocate(other, on);  // looks for what can go
+  EXPECT_EQ(memory.snapshot().pools.size(), 2u);
+}
+
+TEST_F(suspend_async_test, whoever_waits_to_bring_it_back_learns_of_the_end) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  busy work{*machine, on};
+  fill(block, on);
+  memory.deallocate(block.at, on);
+  other_caller going{[&] { EXPECT_TRUE(memory.suspend(weights)); }};
+  EXPECT_TRUE(going.waits());
+  std::optional<errc> answer;
+  other_caller coming{[&] { answer = code_of(memory.resume(weights)); }};
+  EXPECT_TRUE(coming.waits());
+  other_caller closing{[&] { EXPECT_TRUE(memory.close()); }};
+  EXPECT_TRUE(closing.waits());
+  work.end();
+  going.join();
+  coming.join();
+  closing.join();
+  EXPECT_EQ(answer, errc::closed);
+  EXPECT_EQ(used(), 0_B);
+}
+
 // --- Failures ------------------------------------------------------------------------------------
 
 TEST_F(suspend_async_test, what_fails_later_is_told_and_leaves_the_memory) {
@@ -402,10 +643,91 @@ TEST_F(suspend_async_test, what_fails_later_is_told_and_leaves_the_memory) {
   machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   work.end();
   EXPECT_EQ(memory.suspend(weights).value().saved, 4_MiB) << "it had to be tried again";
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  ASSERT_TRUE(memory.close());  // after which nobody is telling
   const auto told = heard.take();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].code, errc::no_host_memory);
+}
+
+TEST_F(suspend_async_test, work_that_cannot_be_told_apart_is_a_failure_at_once) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  machine->fail(driver::call::ctx_record_event, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(memory.suspend_async(weights)), errc::driver_error);
+  void* const more = allocate(memory, weights, 1_MiB);
+  EXPECT_EQ(memory.suspend(weights).value().saved, 5_MiB) << "nothing was on its way";
   ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  for (void* const each : {block.at, more}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_async_test, a_thread_that_does_not_reach_the_device_says_so) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  machine->fail(driver::call::ctx_push_current, 2, driver::CUDA_ERROR_UNKNOWN);  // not the caller's
+  ASSERT_TRUE(memory.suspend_async(weights));
+  EXPECT_EQ(memory.suspend(weights).value().saved, 4_MiB) << "it had to be tried again";
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  ASSERT_TRUE(memory.close());
+  const auto told = heard.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].call, "cuCtxPushCurrent");
+  EXPECT_EQ(told[0].native, driver::CUDA_ERROR_UNKNOWN);
+}
+
+TEST_F(suspend_async_test, what_fails_while_it_comes_back_is_told) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  machine->fail(driver::call::event_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
+  ASSERT_TRUE(memory.resume_async(weights, on));
+  EXPECT_EQ(memory.resume(weights).value(), resume_outcome{}) << "the memory is there";
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  ASSERT_TRUE(memory.close());
+  const auto told = heard.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code, errc::driver_error);
+}
+
+TEST_F(suspend_async_test, without_a_thread_nothing_goes) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  {
+    const no_threads none;
+    if (!none) GTEST_SKIP() << "threads cannot be refused here";
+    const auto refused = memory.suspend_async(weights);
+    ASSERT_EQ(code_of(refused), errc::no_host_memory);
+    EXPECT_EQ(refused.error().detail, "no thread could be started");
+    void* const more = allocate(memory, weights, 1_MiB);
+    memory.deallocate(more, on);
+    EXPECT_EQ(memory.resume(weights).value(), resume_outcome{});
+  }
+  ASSERT_TRUE(memory.suspend_async(weights));
+  ASSERT_TRUE(arrives(memory, weights));
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_async_test, without_a_thread_the_caller_waits_for_what_comes_back) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  const no_threads none;
+  if (!none) GTEST_SKIP() << "threads cannot be refused here";
+  ASSERT_TRUE(memory.suspend(weights));
+  EXPECT_EQ(memory.resume_async(weights, on).value(), (resume_outcome{4_MiB, 4_MiB}));
+  EXPECT_EQ(memory.stats(weights).backup.current, 0_B) << "nothing is under way";
+  expect_contents(block);
+  ASSERT_TRUE(memory.suspend(weights));
+  machine->fail(driver::call::event_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(memory.resume_async(weights, on)), errc::driver_error);
+  EXPECT_FALSE(memory.is_suspended(weights)) << "only the wait failed";
   expect_contents(block);
   memory.deallocate(block.at, on);
 }
@@ -475,6 +797,33 @@ TEST_F(suspend_async_test, the_next_one_may_come_while_a_failure_is_told) {
   expect_contents(block);
   memory.deallocate(block.at, on);
   EXPECT_TRUE(memory.close());
+}
+
+/// What that thread carried can no longer be taken back: whoever asks waits for what is going.
+TEST_F(suspend_async_test, requests_wait_while_the_failure_of_others_is_told) {
+  auto memory = make_declared();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  const auto failing = make_filled(memory, cache, 4_MiB, 2);
+  slow_telling telling;
+  machine->fail(driver::call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_TRUE(memory.suspend_async(cache));
+  telling.wait();
+  busy work{*machine, on};
+  fill(block, on);
+  other_caller going{
+      [&] { EXPECT_TRUE(memory.suspend(weights, {.requests = suspended_requests::resume})); }};
+  EXPECT_TRUE(going.waits());
+  void* more = nullptr;
+  other_caller asking{[&] { more = allocate(memory, weights, 1_MiB); }};
+  EXPECT_TRUE(asking.waits());
+  work.end();
+  going.join();
+  asking.join();
+  telling.end();
+  EXPECT_FALSE(memory.is_suspended(weights)) << "the request brought it back";
+  expect_contents({block, failing});
+  for (void* const each : {block.at, failing.at, more}) memory.deallocate(each, on);
 }
 
 /// Whatever call fails, on whichever thread: the memory is where it was or away, with its contents.

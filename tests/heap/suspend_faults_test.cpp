@@ -161,6 +161,24 @@ TEST_F(suspend_faults_test, a_release_that_fails_twice_is_tried_by_the_next_call
   finish(memory, blocks);
 }
 
+TEST_F(suspend_faults_test, of_two_that_cannot_be_released_the_first_is_told) {
+  auto memory = make_declared();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto first = make_filled(memory, weights, 2_MiB, 1);
+  const auto second = make_filled(memory, cache, 2_MiB, 2);
+  for (const auto answer : {driver::CUDA_ERROR_UNKNOWN, driver::CUDA_ERROR_INVALID_VALUE})
+    for (int tries = 0; tries < 2; ++tries) machine->fail(driver::call::mem_release, 1, answer);
+  const auto refused = memory.suspend();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(used(), 4_MiB);
+  ASSERT_TRUE(memory.suspend());
+  EXPECT_EQ(used(), 0_B);
+  ASSERT_TRUE(memory.resume());
+  expect_contents({first, second});
+  finish(memory, {first, second});
+}
+
 TEST_F(suspend_faults_test, without_host_memory_nothing_changes) {
   auto memory = make_declared();
   const auto blocks = make_blocks(memory);
@@ -224,6 +242,60 @@ TEST_F(suspend_faults_test, what_was_unmapped_of_other_pools_comes_back) {
     static_cast<void>(heard.take());
   }
   EXPECT_GT(nth, 4u) << "each pool had something to unmap";
+}
+
+TEST_F(suspend_faults_test, what_never_had_memory_goes_and_stays_with_the_others) {
+  auto memory = make_declared();
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto blocks = make_blocks(memory);
+  machine->fail(driver::call::mem_unmap, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(memory.suspend()), errc::driver_error);
+  EXPECT_FALSE(memory.is_suspended(cache));
+  ASSERT_TRUE(memory.suspend());
+  EXPECT_TRUE(memory.is_suspended(cache));
+  machine->fail(driver::call::mem_create, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(memory.resume()), errc::driver_error);
+  EXPECT_TRUE(memory.is_suspended(cache));
+  ASSERT_TRUE(memory.resume());
+  EXPECT_FALSE(memory.is_suspended(cache));
+  expect_contents(blocks);
+  finish(memory, blocks);
+}
+
+TEST_F(suspend_faults_test, a_chunk_is_copied_back_before_more_memory_is_asked_for) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_EQ(memory.stats().handles_created, 2u);
+  ASSERT_TRUE(memory.suspend(weights, {.chunk = 2_MiB}));
+  machine->fail(driver::call::mem_create, 2, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code_of(memory.resume(weights)), errc::driver_error);
+  EXPECT_EQ(machine->calls(driver::call::memcpy_htod_async), 1u);
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(machine->calls(driver::call::memcpy_htod_async), 3u);
+  expect_contents(block);
+  finish(memory, {block});
+}
+
+TEST_F(suspend_faults_test, what_a_return_that_failed_cannot_release_is_told_and_stays) {
+  auto memory = make_declared();
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  machine->fail(driver::call::mem_create, 2, driver::CUDA_ERROR_UNKNOWN);
+  for (int tries = 0; tries < 2; ++tries)
+    machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto refused = memory.resume(weights);
+  ASSERT_EQ(code_of(refused), errc::driver_error);
+  EXPECT_EQ(refused.error().call, "cuMemCreate");
+  const auto told = heard.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].call, "cuMemRelease");
+  EXPECT_TRUE(memory.is_suspended(weights));
+  EXPECT_EQ(memory.stats().reserved.current, 2_MiB);
+  EXPECT_EQ(used(), 2_MiB);
+  EXPECT_EQ(check(memory), "");
+  EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{2_MiB, 4_MiB})) << "the rest";
+  expect_contents(block);
+  finish(memory, {block});
 }
 
 TEST_F(suspend_faults_test, copies_that_fail_leave_no_host_memory_in_use) {

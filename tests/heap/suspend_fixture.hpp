@@ -1,13 +1,47 @@
 // A simulated GPU with an allocator whose tags come and go.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <functional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "heap/graph_fixture.hpp"
+#include "support/this_process.hpp"
 
 namespace weir::testing_support {
+
+/// Another thread that makes a call which may have to wait.
+class other_caller {
+ public:
+  explicit other_caller(std::function<void()> call)
+      : thread_{[this, call = std::move(call)] {
+          number_ = ::gettid();
+          call();
+          done_ = true;
+        }} {}
+  ~other_caller() { join(); }
+  other_caller(const other_caller&) = delete;
+  other_caller& operator=(const other_caller&) = delete;
+  /// Until it waits or has returned: whether it waits.
+  [[nodiscard]] bool waits() const {
+    while (!done_ && (number_ == 0 || !is_asleep(number_))) std::this_thread::yield();
+    return !done_;
+  }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::atomic<pid_t> number_{0};
+  std::atomic<bool> done_{false};
+  std::thread thread_;  // the last: it uses the others
+};
 
 /// Memory of tags that are declared suspendable, with contents that tell blocks apart.
 class suspend_test : public graph_test {
@@ -60,7 +94,7 @@ class suspend_test : public graph_test {
     return reinterpret_cast<driver::CUdeviceptr>(pointer);
   }
   /// No two tests share a tag: tags are the process's.
-  const stream on = new_stream();
+  stream on = new_stream();
   const tag weights = named("weights");
   const tag cache = named("kv cache");
 

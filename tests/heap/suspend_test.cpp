@@ -128,6 +128,30 @@ TEST_F(suspend_test, contents_are_copied_in_pieces_of_32_MiB) {
   memory.deallocate(block.at, on);
 }
 
+TEST_F(suspend_test, a_chunk_may_be_as_small_as_512_bytes) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights, {.eviction = {.chunk = 512_B}}));
+  const auto block = make_filled(memory, weights, 1000_B, 3);
+  EXPECT_EQ(memory.suspend(weights, {.chunk = 512_B}).value().saved, 1024_B);
+  EXPECT_EQ(machine->calls(driver::call::memcpy_dtoh_async), 2u);
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(machine->calls(driver::call::memcpy_htod_async), 2u);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, without_contents_nothing_is_prepared_to_copy_them) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  memory.deallocate(allocate(memory, weights, 8_MiB), on);
+  const auto streams = machine->calls(driver::call::stream_create_with_priority);
+  ASSERT_TRUE(memory.suspend(weights, {.to = host_memory_kind::pageable}));
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(machine->calls(driver::call::stream_create_with_priority), streams);
+  EXPECT_EQ(machine->calls(driver::call::mem_host_alloc), 0u);
+  EXPECT_EQ(memory.stats().backup, byte_gauge{});
+}
+
 TEST_F(suspend_test, contents_that_are_not_pinned_go_through_four_pieces_of_8_MiB) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));
@@ -174,6 +198,35 @@ TEST_F(suspend_test, contents_can_be_kept_in_several_places) {
   expect_contents({blocks[0], blocks[2]});
   EXPECT_EQ(memory.trim_backup().value(), 64_MiB) << "all of it joined again";
   for (void* const each : {blocks[0].at, blocks[2].at}) memory.deallocate(each, on);
+}
+
+/// What the host keeps of each of two neighbours lies apart, and ends where the other begins.
+TEST_F(suspend_test, what_is_kept_of_a_neighbour_stays_when_a_block_is_freed) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  ASSERT_TRUE(memory.reserve_backup(64_MiB));
+  std::vector<filled> around;
+  for (unsigned char i = 1; i <= 3; ++i) around.push_back(make_filled(memory, weights, 16_MiB, i));
+  ASSERT_TRUE(memory.suspend(weights));
+  memory.deallocate(around[1].at, on);
+  for (const std::size_t freed : {std::size_t{0}, std::size_t{1}}) {
+    SCOPED_TRACE(freed);
+    const std::vector<filled> pair = {make_filled(memory, cache, 16_MiB, 4),
+                                      make_filled(memory, cache, 16_MiB, 5)};
+    ASSERT_EQ(address(pair[1].at), address(pair[0].at) + (16_MiB).count());
+    ASSERT_EQ(memory.suspend(cache).value().saved, 32_MiB);
+    memory.deallocate(pair[freed].at, on);
+    EXPECT_EQ(memory.stats(cache).backup.current, 16_MiB);
+    EXPECT_EQ(memory.resume(cache).value(), (resume_outcome{16_MiB, 16_MiB}));
+    expect_contents(pair[1 - freed]);
+    memory.deallocate(pair[1 - freed].at, on);
+    ASSERT_TRUE(memory.empty_cache());
+  }
+  EXPECT_EQ(memory.resume(weights).value().restored, 32_MiB);
+  expect_contents({around[0], around[2]});
+  EXPECT_EQ(memory.trim_backup().value(), 64_MiB) << "all of it joined again";
+  for (void* const each : {around[0].at, around[2].at}) memory.deallocate(each, on);
 }
 
 // --- How far it is -------------------------------------------------------------------------------
@@ -331,6 +384,18 @@ TEST_F(suspend_test, a_tags_memory_is_nobody_elses) {
   for (void* const each : {before, other.at, plain.at, again}) memory.deallocate(each, on);
 }
 
+TEST_F(suspend_test, from_its_declaration_on_no_threads_cache_serves_a_tag) {
+  auto memory = make();
+  void* const before = allocate(memory, weights, 4_KiB);
+  memory.deallocate(before, on);
+  ASSERT_EQ(memory.stats().thread_cached, 4_KiB);
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  void* const after = allocate(memory, weights, 4_KiB);
+  EXPECT_NE(after, before);
+  EXPECT_EQ(memory.block_at(after).value().pool, pool_id{1});
+  memory.deallocate(after, on);
+}
+
 TEST_F(suspend_test, host_memory_is_used_again_and_goes_back_when_asked) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));
@@ -395,6 +460,72 @@ TEST_F(suspend_test, a_limit_holds_when_it_comes_back) {
   ASSERT_TRUE(memory.resume(weights));
   expect_contents(block);
   memory.deallocate(block.at, on);
+}
+
+TEST_F(suspend_test, what_comes_back_counts_before_it_is_there) {
+  auto memory = make();
+  ASSERT_TRUE(memory.set_limit(64_MiB));
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 40_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  void* beside = nullptr;
+  const auto ask = [&](bytes done, bytes total) {
+    if (done != total) return;
+    EXPECT_EQ(code_of(memory.try_allocate(26_MiB, on)), errc::out_of_memory);
+    beside = memory.allocate(24_MiB, on);
+  };
+  EXPECT_EQ(memory.resume(weights, {.progress = ask}).value(), (resume_outcome{40_MiB, 40_MiB}));
+  EXPECT_EQ(memory.stats().reserved.current, 64_MiB);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+  memory.deallocate(beside, on);
+  ASSERT_TRUE(memory.empty_cache());
+  memory.deallocate(memory.allocate(64_MiB, on), on);  // nothing is set aside any more
+}
+
+TEST_F(suspend_test, what_threads_cache_does_not_keep_it_away) {
+  auto memory = make();
+  ASSERT_TRUE(memory.set_limit(64_MiB));
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 64_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights));
+  memory.deallocate(memory.allocate(4_KiB, on), on);
+  ASSERT_EQ(memory.stats().thread_cached, 4_KiB);
+  EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{64_MiB, 64_MiB}));
+  EXPECT_EQ(memory.stats().reserved.current, 64_MiB);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
+/// Other processes are asked for what is missing at that moment, without the lock.
+TEST_F(suspend_test, neighbours_are_asked_for_what_is_missing) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  std::vector<filled> blocks;
+  for (unsigned char i = 1; i <= 6; ++i) blocks.push_back(make_filled(memory, weights, 8_MiB, i));
+  ASSERT_TRUE(memory.suspend(weights));
+  std::vector<bytes> asked;
+  bool give_way = false;
+  heap::central_heap::of(memory).set_neighbours({.list = {}, .ask = [&](bytes missing) {
+                                                   asked.push_back(missing);
+                                                   EXPECT_EQ(memory.stats().blocks.current, 6u);
+                                                   if (give_way)
+                                                     machine->set_capacity(device_id{0}, 2_GiB);
+                                                   return give_way;
+                                                 }});
+  ASSERT_TRUE(memory.set_limit(32_MiB));
+  EXPECT_EQ(code_of(memory.resume(weights)), errc::out_of_memory);
+  EXPECT_EQ(asked, (std::vector<bytes>{48_MiB})) << "all of it";
+  ASSERT_TRUE(memory.set_limit(bytes::max()));
+  machine->set_capacity(device_id{0}, 64_MiB + 20_MiB);
+  EXPECT_EQ(code_of(memory.resume(weights)), errc::out_of_memory);
+  EXPECT_EQ(asked, (std::vector<bytes>{48_MiB, 28_MiB})) << "20 MiB had found room";
+  give_way = true;
+  EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{48_MiB, 48_MiB}));
+  EXPECT_EQ(asked, (std::vector<bytes>{48_MiB, 28_MiB, 28_MiB}));
+  heap::central_heap::of(memory).set_neighbours({});
+  expect_contents(blocks);
+  for (const filled& each : blocks) memory.deallocate(each.at, on);
 }
 
 TEST_F(suspend_test, a_tag_has_memory_of_its_own_under_every_policy) {
@@ -530,6 +661,45 @@ TEST_F(suspend_test, requests_can_wait_until_somebody_brings_it_back) {
   for (void* const each : {block.at, got.load()}) memory.deallocate(each, on);
 }
 
+/// Until the work of before is done there is nothing that a request could bring back.
+TEST_F(suspend_test, a_request_waits_until_it_has_gone_and_brings_it_back) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 4_MiB, 1);
+  auto held = hold(on);
+  fill(block, on);
+  suspend_outcome gone;
+  other_caller going{
+      [&] { gone = memory.suspend(weights, {.requests = suspended_requests::resume}).value(); }};
+  EXPECT_TRUE(going.waits());
+  void* more = nullptr;
+  other_caller asking{[&] { more = allocate(memory, weights, 1_MiB); }};
+  EXPECT_TRUE(asking.waits());
+  held.release();
+  going.join();
+  asking.join();
+  EXPECT_EQ(gone, (suspend_outcome{4_MiB, 4_MiB, 0_B}));
+  EXPECT_FALSE(memory.is_suspended(weights));
+  EXPECT_EQ(check(memory), "");
+  expect_contents(block);
+  for (void* const each : {block.at, more}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, a_pool_that_requests_bring_back_lives_as_long_as_its_handle) {
+  auto memory = make();
+  auto pool = memory.create_pool("own").value();
+  void* const block = pool.allocate(4_MiB, on);
+  ASSERT_TRUE(pool.suspend({.requests = suspended_requests::resume}));
+  void* const more = pool.allocate(1_MiB, on);
+  for (void* const each : {block, more}) memory.deallocate(each, on);
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.snapshot().pools.size(), 2u);
+  memory.deallocate(pool.allocate(1_MiB, on), on);
+  pool = {};
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.snapshot().pools.size(), 1u);
+}
+
 /// The thread that copies still reads it: the request waits for that, but is not turned away.
 TEST_F(suspend_test, a_request_waits_for_memory_that_was_called_back_while_it_is_copied) {
   auto memory = make();
@@ -605,6 +775,26 @@ TEST_F(suspend_test, whose_memory_goes_and_comes_and_how_much_is_told) {
   expect_told(memory_event_kind::resumed, pool.id(), 0, 6_MiB, 6_MiB);
   expect_contents({of_tag, of_pool});
   for (void* const each : {of_tag.at, of_pool.at}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, the_allocators_own_memory_is_no_tags) {
+  auto memory = make();
+  ASSERT_LT(weights.number(), cache.number());
+  ASSERT_TRUE(memory.declare_suspendable(cache));  // weights, before it, has no pool
+  const auto own = make_filled(memory, tag{}, 4_MiB, 1);
+  listener ear;
+  const auto observation = memory.add_observer(ear);
+  ASSERT_TRUE(memory.suspend());
+  ASSERT_TRUE(memory.resume());
+  auto told = ear.take();
+  std::erase_if(told, [](const memory_event& each) {
+    return each.pool != pool_id{} ||
+           (each.kind != memory_event_kind::suspended && each.kind != memory_event_kind::resumed);
+  });
+  ASSERT_EQ(told.size(), 2u);
+  for (const memory_event& each : told) EXPECT_EQ(each.tag, 0u);
+  expect_contents(own);
+  memory.deallocate(own.at, on);
 }
 
 TEST_F(suspend_test, nobody_sees_it_half_way_back) {
@@ -781,6 +971,27 @@ TEST_F(suspend_test, what_cannot_be_suspended_says_so) {
   EXPECT_EQ(code_of(moved.declare_suspendable(weights)), errc::closed);
   EXPECT_EQ(code_of(memory_pool{}.suspend()), errc::moved_from);
   EXPECT_EQ(code_of(memory_pool{}.resume()), errc::moved_from);
+}
+
+TEST_F(suspend_test, memory_in_segments_says_why_it_stays) {
+  auto memory = make();
+  const auto segments = memory.create_pool("segments", {.segments = true}).value();
+  void* const inside = segments.allocate(1_MiB, on);
+  const auto refused = segments.suspend();
+  ASSERT_EQ(code_of(refused), errc::not_supported);
+  EXPECT_EQ(refused.error().detail, "memory in segments cannot be suspended");
+  memory.deallocate(inside, on);
+}
+
+TEST_F(suspend_test, without_virtual_memory_no_tag_can_lie_apart) {
+  sim::machine_options poor;
+  poor.devices = {sim::device_spec{.capacity = 2_GiB, .virtual_memory = false}};
+  const auto there = runtime::open_simulated(sim::machine::create(poor).value()).value();
+  const auto memory = caching_allocator::create(there->device(device_id{0}).value(),
+                                                {.policy = placement_policy::classic})
+                          .value();
+  EXPECT_EQ(code_of(memory.declare_suspendable(weights)), errc::not_supported);
+  EXPECT_EQ(code_of(memory.suspend(weights)), errc::not_found);
 }
 
 TEST_F(suspend_test, what_is_left_of_all_pools_is_the_sum_each_time) {

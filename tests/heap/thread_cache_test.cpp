@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <memory>
 #include <set>
 #include <thread>
 #include <vector>
@@ -26,8 +29,19 @@ struct cache_test : ::testing::Test {
     what.out = {};
     return made;
   }
+  /// A cache with a table for the blocks' stream, which counts accounts up to that one.
+  thread_cache& open_for_account(account_number last = 0) {
+    thread_cache& opened = *all.open();
+    EXPECT_TRUE(opened.make_room(last));
+    EXPECT_NE(opened.add_bins(stream_id{9}, 1), nullptr);
+    return opened;
+  }
   block_store records;
   thread_caches all{4 << 20};
+};
+
+struct nobody_listens final : event_sink {
+  void on_event(const memory_event& /*event*/) noexcept override {}
 };
 
 TEST_F(cache_test, lists_are_last_in_first_out_and_by_size) {
@@ -63,6 +77,44 @@ TEST_F(cache_test, every_size_is_found_again) {
   }
 }
 
+TEST_F(cache_test, sizes_come_largest_first_until_somebody_has_enough) {
+  auto bins = std::make_unique<stream_bins>();
+  const std::vector<std::size_t> sizes{2048, 2047, 1024, 520, 512, 511, 65,
+                                       64,   63,   15,   10,  9,   8,   1};
+  for (const std::size_t each : sizes) {
+    const auto made = block_of(static_cast<std::uint32_t>(each));
+    bins->push(made, records[made]);
+  }
+  std::vector<std::size_t> seen;
+  const auto see = [&](std::size_t stop_at, bool takes) {
+    seen.clear();
+    bins->for_each_size([&](std::size_t size) {
+      seen.push_back(size);
+      if (takes) bins->heads[size] = no_block;
+      return size != stop_at;
+    });
+    return seen;
+  };
+  EXPECT_EQ(see(0, false), sizes);
+  EXPECT_EQ(see(0, false), sizes) << "those that are left are found again";
+  EXPECT_EQ(see(10, true), (std::vector<std::size_t>{sizes.begin(), sizes.end() - 3}));
+  EXPECT_EQ(see(0, true), (std::vector<std::size_t>{9, 8, 1}));
+  EXPECT_EQ(std::count(bins->touched.begin(), bins->touched.end(), true), 0);
+}
+
+TEST_F(cache_test, the_largest_size_alone_may_be_enough) {
+  auto bins = std::make_unique<stream_bins>();
+  const auto largest = block_of(2048), next = block_of(2047);
+  for (const auto each : {largest, next}) bins->push(each, records[each]);
+  int calls = 0;
+  bins->for_each_size([&](std::size_t size) {
+    EXPECT_EQ(size, 2048u);
+    ++calls;
+    return false;
+  });
+  EXPECT_EQ(calls, 1);
+}
+
 TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
   thread_cache& mine = *all.open();
   ASSERT_TRUE(mine.make_room(0));
@@ -80,6 +132,109 @@ TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
   EXPECT_EQ(mine.unplaced, other_stream);
   EXPECT_EQ(mine.deltas[0].frees, 1u) << "what is not placed is not counted yet";
   EXPECT_EQ(mine.deltas[0].allocated, -100 * std::int64_t{unit});
+}
+
+TEST_F(cache_test, takes_in_as_much_as_fills_it_and_not_a_unit_more) {
+  thread_cache& mine = open_for_account();
+  mine.units = mine.bound() - 100;
+  const auto fits = block_of(100), too_much = block_of(1);
+  ASSERT_TRUE(mine.push_remote(fits, records[fits], 100));
+  mine.take_in_remote(records);
+  EXPECT_EQ(mine.units, mine.bound());
+  EXPECT_EQ(mine.current->heads[100], fits);
+  ASSERT_TRUE(mine.push_remote(too_much, records[too_much], 1));
+  mine.take_in_remote(records);
+  EXPECT_EQ(mine.units, mine.bound());
+  EXPECT_EQ(mine.unplaced, too_much);
+  EXPECT_EQ(mine.unplaced_count, 1u);
+  EXPECT_EQ(mine.unplaced_units, 1u);
+  EXPECT_EQ(mine.deltas[0].frees, 1u);
+}
+
+TEST_F(cache_test, takes_in_what_it_counts) {
+  thread_cache& mine = open_for_account(2);
+  mine.limits[1] = true;
+  std::vector<block_index> made;
+  for (account_number account = 0; account < 4; ++account) {
+    made.push_back(block_of(10));
+    records[made[account]].account = account;
+    records[made[account]].out.waste = 7;
+    ASSERT_TRUE(mine.push_remote(made[account], records[made[account]], 10));
+  }
+  mine.take_in_remote(records);
+  EXPECT_EQ(mine.unplaced, made[1]) << "its tag has a limit";
+  EXPECT_EQ(records[made[1]].out.next, made[3]) << "it has no figures of that account";
+  EXPECT_EQ(mine.unplaced_count, 2u);
+  EXPECT_EQ(mine.current->heads[10], made[0]);
+  EXPECT_EQ(records[made[0]].out.next, made[2]);
+  EXPECT_EQ(mine.units, 20u);
+  for (const std::size_t account : {0u, 2u}) {
+    EXPECT_EQ(mine.deltas[account].frees, 1u);
+    EXPECT_EQ(mine.deltas[account].requested, -(10 * std::int64_t{unit} - 7));
+    EXPECT_EQ(mine.deltas[account].allocated, -10 * std::int64_t{unit});
+  }
+  EXPECT_EQ(mine.deltas[1].frees, 0u);
+}
+
+TEST_F(cache_test, several_blocks_are_left_in_one_go) {
+  thread_cache& mine = open_for_account();
+  const auto first = block_of(10), last = block_of(20), alone = block_of(30);
+  records[first].out.next = last;
+  ASSERT_TRUE(mine.push_remote(alone, records[alone], 30));
+  ASSERT_TRUE(mine.push_remote(first, records[last], 30));
+  EXPECT_EQ(mine.remote.load(), std::uint64_t{60} << 32 | first);
+  EXPECT_EQ(records[last].out.next, alone);
+  mine.take_in_remote(records);
+  EXPECT_EQ(mine.remote.load(), 0u);
+  EXPECT_EQ(mine.units, 60u);
+  for (const auto each : {first, last, alone})
+    EXPECT_EQ(mine.current->heads[records[each].units], each);
+}
+
+TEST_F(cache_test, others_may_leave_as_much_as_it_may_hold) {
+  thread_cache& mine = *all.open();
+  const auto whole = block_of(1), late = block_of(1);
+  EXPECT_FALSE(mine.push_remote(whole, records[whole], mine.bound() + 1));
+  EXPECT_FALSE(mine.has_remote());
+  EXPECT_TRUE(mine.push_remote(whole, records[whole], mine.bound()));
+  EXPECT_FALSE(mine.push_remote(late, records[late], 1));
+  EXPECT_EQ(mine.remote.load(), mine.bound() << 32 | whole);
+  mine.remote.store(0);
+  // As much as the upper half of a word can say; one more would say that it is closed.
+  mine.most_units.store(~std::uint64_t{0});
+  EXPECT_FALSE(mine.push_remote(late, records[late], 0xffff'ffff));
+  EXPECT_TRUE(mine.push_remote(late, records[late], 0xffff'fffe));
+  EXPECT_EQ(mine.remote.load() >> 32, 0xffff'fffeu);
+}
+
+TEST_F(cache_test, sixteen_blocks_or_a_quarter_of_its_bound_are_set_aside) {
+  thread_cache& mine = *all.open();
+  thread_cache& owner = *all.open();
+  std::vector<block_index> made;
+  for (std::uint32_t i = 0; i < thread_cache::most_aside; ++i) {
+    EXPECT_FALSE(mine.has_enough_aside()) << i;
+    made.push_back(block_of(2));
+    mine.set_aside(made.back(), records[made.back()], owner);
+    EXPECT_EQ(mine.aside.first, made.back());
+    EXPECT_EQ(mine.aside.last, made.front());
+  }
+  EXPECT_TRUE(mine.has_enough_aside());
+  EXPECT_EQ(mine.aside.units, 32u);
+  EXPECT_EQ(mine.aside.owner, &owner);
+  EXPECT_EQ(records[made[15]].out.next, made[14]);
+
+  mine.aside = {};
+  const auto quarter = block_of(static_cast<std::uint32_t>(mine.bound() / 4)), more = block_of(1);
+  mine.set_aside(quarter, records[quarter], owner);
+  EXPECT_FALSE(mine.has_enough_aside());
+  mine.set_aside(more, records[more], owner);
+  EXPECT_TRUE(mine.has_enough_aside());
+}
+
+TEST_F(cache_test, knows_what_it_set_aside_eight_before) {
+  thread_cache& mine = *all.open();
+  for (block_index i = 1; i <= 20; ++i)
+    EXPECT_EQ(mine.left_before(i), i > 8 ? i - 8 : no_block) << i;
 }
 
 TEST_F(cache_test, beyond_the_last_number_is_nobodys_home) {
@@ -157,6 +312,197 @@ TEST_F(cache_test, caches_of_threads_that_ended_serve_others) {
   all.recycle(*first);
   EXPECT_EQ(all.open(), first);
   EXPECT_NE(all.open(), first);
+}
+
+TEST_F(cache_test, counts_accounts_that_it_has_room_for) {
+  thread_cache& mine = *all.open();
+  EXPECT_FALSE(mine.counts(0));
+  ASSERT_TRUE(mine.make_room(0));
+  EXPECT_EQ(mine.delta_count, 1u);
+  EXPECT_TRUE(mine.counts(0));
+  EXPECT_FALSE(mine.counts(1));
+  mine.count_free(0, 500, 512);
+  ASSERT_TRUE(mine.make_room(3));
+  EXPECT_EQ(mine.delta_count, 4u);
+  EXPECT_EQ(mine.limits.size(), 4u);
+  EXPECT_TRUE(mine.counts(3));
+  EXPECT_FALSE(mine.counts(4));
+  EXPECT_EQ(mine.deltas[0].frees, 1u) << "what was counted stays";
+  mine.limits[3] = true;
+  EXPECT_FALSE(mine.counts(3));
+  ASSERT_TRUE(mine.make_room(2));
+  ASSERT_TRUE(mine.make_room(3));
+  EXPECT_EQ(mine.delta_count, 4u);
+  EXPECT_TRUE(mine.limits[3]);
+}
+
+TEST_F(cache_test, remembers_what_it_counted_when_most_was_live) {
+  thread_cache& mine = open_for_account();
+  const account_delta& seen = mine.deltas[0];
+  const auto most = [&] {
+    return std::array{seen.most_allocated, seen.most_requested, seen.most_blocks};
+  };
+  using figures = std::array<std::int64_t, 3>;
+  mine.count_allocation(0, 1000, 1024);
+  mine.count_allocation(0, 100, 512);
+  EXPECT_EQ(most(), (figures{1536, 1100, 2}));
+  mine.count_free(0, 1000, 1024);
+  EXPECT_EQ(seen.requested, 100);
+  EXPECT_EQ(seen.allocated, 512);
+  mine.count_allocation(0, 1024, 1024);
+  EXPECT_EQ(most(), (figures{1536, 1100, 2})) << "as much is no more";
+  mine.count_allocation(0, 1, 512);
+  EXPECT_EQ(most(), (figures{2048, 1125, 3}));
+  EXPECT_EQ(seen.allocations, 4u);
+  EXPECT_EQ(seen.frees, 1u);
+}
+
+TEST_F(cache_test, tables_are_found_by_stream_and_slot) {
+  thread_cache& mine = *all.open();
+  EXPECT_EQ(mine.bins_of(stream_id{}), nullptr);
+  EXPECT_EQ(mine.bins_of(no_stream), nullptr);
+  EXPECT_EQ(mine.least_recent(), nullptr);
+  EXPECT_EQ(thread_cache::nothing.last_used, 0u) << "it is never written";
+  std::vector<stream_bins*> made;
+  for (std::uint32_t i = 1; i <= thread_cache::most_streams; ++i) {
+    EXPECT_FALSE(mine.has_every_bins());
+    made.push_back(mine.add_bins(stream_id{10 + i}, stream_slot{i}));
+    EXPECT_EQ(mine.current, made.back());
+  }
+  EXPECT_TRUE(mine.has_every_bins());
+  EXPECT_EQ(mine.least_recent(), made[0]);
+  EXPECT_EQ(mine.bins_of(stream_id{11}), made[0]);
+  EXPECT_EQ(mine.current, made[0]);
+  EXPECT_EQ(mine.least_recent(), made[1]);
+  EXPECT_EQ(mine.bins_of(stream_slot{2}), made[1]);
+  EXPECT_EQ(mine.current, made[1]);
+  EXPECT_EQ(mine.bins_of(stream_slot{2}), made[1]);
+  EXPECT_EQ(mine.least_recent(), made[2]);
+  EXPECT_EQ(mine.bins_of(stream_id{9}), nullptr);
+  EXPECT_EQ(mine.bins_of(stream_slot{9}), nullptr);
+  EXPECT_EQ(mine.current, made[1]) << "who was not found changes nothing";
+
+  mine.remove_bins(made[2]);
+  EXPECT_EQ(mine.current, made[1]);
+  EXPECT_FALSE(mine.has_every_bins());
+  EXPECT_EQ(mine.bins_of(stream_slot{3}), nullptr);
+  mine.remove_bins(made[1]);
+  EXPECT_EQ(mine.current, &thread_cache::nothing);
+  EXPECT_EQ(mine.least_recent(), made[3]);
+  EXPECT_EQ(mine.tables.size(), 6u);
+}
+
+TEST_F(cache_test, holds_what_is_kept_by_size_and_a_large_one) {
+  thread_cache& mine = *all.open();
+  mine.units = 3;
+  mine.large_units = 4000;
+  EXPECT_EQ(mine.held(), 4003 * unit);
+}
+
+TEST_F(cache_test, tells_the_memory_that_it_takes) {
+  thread_cache& mine = *all.open();
+  static_cast<void>(all.open());
+  EXPECT_EQ(mine.footprint(), sizeof(thread_cache));
+  EXPECT_EQ(all.footprint(), sizeof(thread_caches) + 2 * sizeof(thread_cache));
+  ASSERT_TRUE(mine.make_room(2));
+  for (std::uint32_t i = 1; i <= 2; ++i) ASSERT_NE(mine.add_bins(stream_id{i}, i), nullptr);
+  const std::size_t more =
+      2 * sizeof(stream_bins) + mine.delta_storage.capacity() * sizeof(account_delta);
+  EXPECT_EQ(mine.footprint(), sizeof(thread_cache) + more);
+  EXPECT_EQ(all.footprint(), sizeof(thread_caches) + 2 * sizeof(thread_cache) + more);
+}
+
+TEST_F(cache_test, is_as_new_for_the_next_thread) {
+  thread_cache& mine = open_for_account();
+  const std::uint32_t reasons = mine.attention.load();
+  mine.per_thread_stream = stream_id{9};
+  mine.most_units.store(7);
+  mine.remote.store(remote_closed);
+  mine.attention.store(thread_cache::closed);
+  all.recycle(mine);
+  EXPECT_EQ(mine.tables.size(), 0u);
+  EXPECT_EQ(mine.current, &thread_cache::nothing);
+  EXPECT_EQ(mine.per_thread_stream, stream_id{});
+  EXPECT_EQ(mine.remote.load(), remote_closed) << "until somebody has it";
+  nobody_listens sink;
+  all.set_observer(&sink);
+  ASSERT_EQ(all.open(), &mine);
+  EXPECT_EQ(mine.bound(), all.bound_at(0));
+  EXPECT_EQ(mine.remote.load(), 0u);
+  EXPECT_EQ(mine.observer, &sink);
+  EXPECT_EQ(mine.attention.load(), reasons | thread_cache::observed);
+}
+
+TEST_F(cache_test, numbers_count_from_one) {
+  for (std::uint16_t number = 1; number <= 3; ++number) {
+    EXPECT_EQ(all.at(number), nullptr);
+    thread_cache& opened = *all.open();
+    EXPECT_EQ(opened.number, number);
+    EXPECT_EQ(opened.home(), number);
+    EXPECT_EQ(all.at(number), &opened);
+  }
+}
+
+TEST_F(cache_test, without_a_size_there_are_none) {
+  EXPECT_TRUE(all.enabled());
+  EXPECT_FALSE(thread_caches{0}.enabled());
+}
+
+TEST_F(cache_test, says_whether_somebody_is_inside) {
+  thread_cache& mine = *all.open();
+  EXPECT_EQ(mine.busy.load(), 0u);
+  static_cast<void>(mine.enter_fast());
+  EXPECT_EQ(mine.busy.load(), 1u);
+  mine.leave();
+  EXPECT_EQ(mine.busy.load(), 0u);
+  ASSERT_TRUE(mine.enter(thread_cache::closer_look));
+  EXPECT_EQ(mine.busy.load(), 1u);
+  mine.leave();
+  all.set_reason(thread_cache::closed, true);
+  EXPECT_FALSE(mine.enter(thread_cache::closer_look | thread_cache::capturing));
+  EXPECT_EQ(mine.busy.load(), 0u) << "whoever is refused is outside";
+}
+
+TEST_F(cache_test, listeners_and_captures_are_known_to_every_cache) {
+  thread_cache& mine = *all.open();
+  const std::uint32_t before = mine.attention.load();
+  nobody_listens sink;
+  all.set_observer(&sink);
+  EXPECT_TRUE(mine.is_observed());
+  EXPECT_FALSE(mine.asks_captures());
+  EXPECT_EQ(mine.observer, &sink);
+  EXPECT_EQ(all.open()->observer, &sink) << "those to come as well";
+  all.set_reason(thread_cache::capturing, true);
+  EXPECT_TRUE(mine.asks_captures());
+  EXPECT_EQ(mine.attention.load(), before | thread_cache::observed | thread_cache::capturing);
+  all.set_observer(nullptr);
+  EXPECT_FALSE(mine.is_observed());
+  EXPECT_TRUE(mine.asks_captures()) << "one reason leaves the others";
+  EXPECT_EQ(mine.observer, nullptr);
+  EXPECT_EQ(all.open()->attention.load(), before | thread_cache::capturing);
+  all.set_reason(thread_cache::capturing, false);
+  EXPECT_EQ(mine.attention.load(), before);
+}
+
+TEST_F(cache_test, all_but_the_callers_own_are_stopped) {
+  std::vector<thread_cache*> caches;
+  for (int i = 0; i < 3; ++i) caches.push_back(all.open());
+  all.set_reason(thread_cache::limited, true);
+  const std::uint32_t before = caches[0]->attention.load();
+  const auto reasons = [&] {
+    return std::array{caches[0]->attention.load(), caches[1]->attention.load(),
+                      caches[2]->attention.load()};
+  };
+  using figures = std::array<std::uint32_t, 3>;
+  caches[1]->busy.store(1);  // the caller itself
+  {
+    const thread_caches::stop stopped{all, caches[1]};
+    EXPECT_EQ(reasons(),
+              (figures{before | thread_cache::stopped, before, before | thread_cache::stopped}));
+    caches[1]->attention.store(before | thread_cache::stopped);
+  }
+  EXPECT_EQ(reasons(), (figures{before, before | thread_cache::stopped, before}))
+      << "who was not stopped is not let go";
 }
 
 /// The owner counts up two numbers without a lock; whoever stops it sees them equal, and what it

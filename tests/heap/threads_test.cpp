@@ -1,8 +1,10 @@
 // Many threads at once: caches, frees for other threads, and everything that stops them.
 #include <atomic>
+#include <functional>
 #include <random>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "heap/heap_fixture.hpp"
 
@@ -147,6 +149,31 @@ TEST_F(threads_test, a_free_for_another_thread_keeps_its_stream) {
   EXPECT_EQ(r, p);
   memory.deallocate(q, one);
   memory.deallocate(r, two);
+  EXPECT_EQ(check(memory), "");
+}
+
+TEST_F(threads_test, a_thread_takes_the_shortest_way_while_nobody_listens) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto takes_it = [] { return heap::this_thread.unobserved == heap::this_thread.serial; };
+  std::vector<void*> all;
+  const auto allocate = [&] { all.push_back(memory.allocate(64_KiB, stream)); };
+  const auto free = [&] {
+    memory.deallocate(all.back(), stream);
+    all.pop_back();
+  };
+  for (const auto& act : std::vector<std::function<void()>>{allocate, free}) {
+    for (int i = 0; i < 3; ++i) allocate();
+    EXPECT_TRUE(takes_it());
+    listener ear;
+    auto observation = memory.add_observer(ear);
+    act();
+    EXPECT_FALSE(takes_it());
+    observation.end();
+    act();
+    EXPECT_TRUE(takes_it());
+  }
+  while (!all.empty()) free();
   EXPECT_EQ(check(memory), "");
 }
 

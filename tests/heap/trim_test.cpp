@@ -117,6 +117,24 @@ TEST_F(trim_test, a_driver_that_is_gone_is_told) {
   EXPECT_EQ(code_of(pool.empty_cache()), errc::driver_gone);
 }
 
+TEST_F(trim_test, trouble_with_the_driver_ends_it) {
+  auto memory = make();
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("apart").value();
+  memory.deallocate(memory.allocate(16_MiB, stream), stream);
+  memory.deallocate(pool.allocate(4_MiB, stream), stream);
+  machine->run_until_idle();
+  machine->fail(driver::call::mem_unmap, 1, driver::CUDA_ERROR_UNKNOWN);
+  const auto trimmed = memory.trim();
+  ASSERT_FALSE(trimmed);
+  EXPECT_EQ(trimmed.error().native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(memory.stats().reserved.current, 20_MiB);
+  EXPECT_EQ(pool.stats().reserved.current, 4_MiB) << "nothing more is asked of that driver";
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  EXPECT_EQ(check(memory), "");
+}
+
 // --- Of one stream -------------------------------------------------------------------------------
 
 TEST_F(trim_test, a_released_stream_leaves_nothing_in_the_caches_and_others_keep_theirs) {
@@ -173,21 +191,48 @@ TEST_F(trim_test, a_stream_may_be_released_that_nobody_met) {
 // --- Of one pool ---------------------------------------------------------------------------------
 
 TEST_F(trim_test, a_retaining_pool_keeps_all_while_any_stream_captures) {
-  auto memory = make();
-  const std::array streams{new_stream(), new_stream(), new_stream()};
-  const auto pool = memory.create_pool("graphs", {.retains = true}).value();
-  const auto plain = memory.create_pool("plain").value();
-  for (const stream& each : streams) memory.deallocate(memory.allocate(1_KiB, each), each);
-  memory.deallocate(pool.allocate(4_MiB, streams[0]));
-  for (const stream& each : streams) {
-    const stream& beside = &each == &streams[0] ? streams[1] : streams[0];
-    memory.deallocate(plain.allocate(10_MiB, beside), beside);  // enough to be marked
-    begin(each);
-    EXPECT_EQ(pool.empty_cache().value(), 0_B);
-    EXPECT_EQ(plain.empty_cache().value(), 10_MiB) << "no graph uses it";
-    destroy(end(each));
+  for (const crossing_rule crossing : {crossing_rule::all_work, crossing_rule::declared_uses}) {
+    auto memory = make({.crossing = crossing});
+    const std::array streams{new_stream(), new_stream(), new_stream()};
+    const auto pool = memory.create_pool("graphs", {.retains = true}).value();
+    const auto plain = memory.create_pool("plain").value();
+    for (const stream& each : streams) memory.deallocate(memory.allocate(1_KiB, each), each);
+    memory.deallocate(pool.allocate(4_MiB, streams[0]));
+    for (const stream& each : streams) {
+      const stream& beside = &each == &streams[0] ? streams[1] : streams[0];
+      memory.deallocate(plain.allocate(24_MiB, beside), beside);  // enough to be marked
+      begin(each);
+      EXPECT_EQ(pool.empty_cache().value(), 0_B);
+      EXPECT_EQ(plain.empty_cache().value(), 24_MiB) << "no graph uses it";
+      destroy(end(each));
+    }
+    EXPECT_EQ(pool.empty_cache().value(), 4_MiB);
   }
-  EXPECT_EQ(pool.empty_cache().value(), 4_MiB);
+}
+
+TEST_F(trim_test, a_pool_of_a_graph_or_one_that_is_away_has_nothing_to_give) {
+  auto memory = make();
+  const auto stream = new_stream();
+  {
+    auto claim = memory.begin_capture(stream).value();
+    begin(stream);
+    memory.deallocate(memory.allocate(8_MiB, stream), stream);
+    const auto graph = end(stream);
+    claim.end();
+    machine->run_until_idle();
+    EXPECT_EQ(claim.pool().empty_cache().value(), 0_B);
+    EXPECT_EQ(memory.stats().reserved.current, 8_MiB);
+    destroy(graph);
+  }
+  const auto away = memory.create_pool("away", {.suspendable = suspendable_options{}}).value();
+  void* const kept = away.allocate(2_MiB, stream);
+  memory.deallocate(away.allocate(4_MiB, stream), stream);
+  ASSERT_TRUE(away.suspend());
+  EXPECT_EQ(away.empty_cache().value(), 0_B);
+  ASSERT_TRUE(away.resume());
+  EXPECT_EQ(check(memory), "");
+  memory.deallocate(kept, stream);
+  EXPECT_EQ(away.empty_cache().value(), 2_MiB) << "what was free did not come back";
 }
 
 TEST_F(trim_test, a_pool_that_nobody_holds_ends_once_it_is_emptied) {

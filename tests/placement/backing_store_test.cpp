@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "placement/store_fixture.hpp"
 #include "support/sizes.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -17,22 +18,9 @@ namespace {
 using testing_support::gib;
 using testing_support::mib;
 
-class noted_events final : public event_sink {
- public:
-  void on_event(const memory_event& event) noexcept override { all.push_back(event); }
-  std::vector<memory_event> all;
-};
-
 /// A gigabyte of simulated device, and two streams on which nothing happens by itself.
 class backing_stores : public ::testing::Test {
  protected:
-  static std::shared_ptr<sim::machine> make_machine() {
-    sim::machine_options chosen;
-    chosen.devices = {
-        sim::device_spec{.capacity = bytes{1024 * mib}, .context_overhead = bytes{64 * mib}}};
-    chosen.mode = sim::progress::manual;
-    return sim::machine::create(chosen).value();
-  }
   [[nodiscard]] std::unique_ptr<backing_store> make(const store_traits& traits) {
     return make_backing_store(shared, pool_id{1}, traits, bound).value();
   }
@@ -43,13 +31,13 @@ class backing_stores : public ::testing::Test {
     return room;
   }
 
-  std::shared_ptr<sim::machine> machine = make_machine();
+  std::shared_ptr<sim::machine> machine = make_small_machine();
   std::shared_ptr<runtime> simulated = runtime::open_simulated(machine).value();
   device gpu = simulated->device(device_id{0}).value();
   context_scope bound{gpu};
   block_store blocks;
   order::stream_order known{gpu};
-  noted_events told;
+  kept_events told;
   placement_context shared{.device = gpu,
                            .blocks = blocks,
                            .order = known,

@@ -1,5 +1,6 @@
 // Records: their numbers, their recycling and what they cost.
 #include "placement/block.hpp"
+#include "support/system_limit.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +9,6 @@
 #include <random>
 #include <set>
 #include <vector>
-
-#include "placement/address_limit.hpp"
 
 namespace weir::inline v0::placement {
 namespace {
@@ -96,7 +95,8 @@ TEST(block_test, where_addresses_are_short_there_are_fewer_records_and_all_can_b
   for (const std::size_t chunks : {2, 1, 0}) {
     SCOPED_TRACE(chunks);
     const auto records = [&] {
-      const address_limit few{chunks * chunk * sizeof(block) + chunk * sizeof(block) / 2};
+      const auto few = testing_support::system_limit::further_addresses(
+          chunks * chunk * sizeof(block) + chunk * sizeof(block) / 2);
       return std::make_unique<block_store>();
     }();
     const std::size_t most = chunks == 0 ? 0 : chunks * chunk - 1;  // the first stands for none

@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "placement/address_limit.hpp"
+#include "placement/store_fixture.hpp"
 #include "support/sizes.hpp"
+#include "support/system_limit.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -23,22 +24,9 @@ using testing_support::gib;
 using testing_support::mib;
 using testing_support::tib;
 
-class kept_events final : public event_sink {
- public:
-  void on_event(const memory_event& event) noexcept override { all.push_back(event); }
-  std::vector<memory_event> all;
-};
-
 /// A gigabyte of simulated device, and one stream that takes from the segments.
 class torch_segments_test : public ::testing::Test {
  protected:
-  static std::shared_ptr<sim::machine> make_machine() {
-    sim::machine_options chosen;
-    chosen.devices = {
-        sim::device_spec{.capacity = bytes{1024 * mib}, .context_overhead = bytes{64 * mib}}};
-    chosen.mode = sim::progress::manual;
-    return sim::machine::create(chosen).value();
-  }
   [[nodiscard]] std::unique_ptr<backing_store> make(segment_rules rules) {
     return make_torch_segments(shared, pool_id{3}, std::move(rules), bound).value();
   }
@@ -51,7 +39,7 @@ class torch_segments_test : public ::testing::Test {
     return blocks[room].address;
   }
 
-  std::shared_ptr<sim::machine> machine = make_machine();
+  std::shared_ptr<sim::machine> machine = make_small_machine();
   std::shared_ptr<runtime> simulated = runtime::open_simulated(machine).value();
   device gpu = simulated->device(device_id{0}).value();
   context_scope bound{gpu};
@@ -88,7 +76,8 @@ TEST_F(torch_segments_test, the_footprint_is_that_of_all_segments) {
 TEST_F(torch_segments_test, nothing_fits_without_records_to_cut_it) {
   constexpr std::size_t chunk = 4096;  // records
   const auto few = [&] {
-    const address_limit limit{chunk * sizeof(block) + chunk * sizeof(block) / 2};
+    const auto limit = testing_support::system_limit::further_addresses(chunk * sizeof(block) +
+                                                                        chunk * sizeof(block) / 2);
     return std::make_unique<block_store>();
   }();
   placement_context with_few{.device = gpu, .blocks = *few, .order = known};
@@ -322,7 +311,8 @@ TEST_F(torch_segments_test, an_expandable_one_has_as_many_addresses_as_count_in_
 TEST_F(torch_segments_test, segments_grow_only_where_the_host_has_memory_for_four_records) {
   constexpr std::size_t chunk = 4096;  // records, of which the first stands for none
   const auto few = [] {
-    const address_limit one_chunk{chunk * sizeof(block) * 3 / 2};
+    const auto one_chunk =
+        testing_support::system_limit::further_addresses(chunk * sizeof(block) * 3 / 2);
     return std::make_unique<block_store>();
   }();
   ASSERT_TRUE(few->prepare(chunk - 1));

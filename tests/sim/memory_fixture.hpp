@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "support/sizes.hpp"
+#include "support/system_limit.hpp"
 #include "support/this_process.hpp"
 #include "weir/driver/table.hpp"
 #include "weir/sim/machine.hpp"
@@ -28,6 +28,7 @@ using sim::writes;
 using testing_support::gib;
 using testing_support::kib;
 using testing_support::mib;
+using testing_support::system_limit;
 using testing_support::tib;
 /// What handles are made of.
 inline constexpr std::size_t unit = 2 * mib;
@@ -47,34 +48,6 @@ inline bool readable(CUdeviceptr address) {
   ::close(ends[1]);
   return could;
 }
-
-/// While it lives, the system gives the process no more than that of something.
-class system_limit {
- public:
-  using resource = decltype(RLIMIT_AS);
-  system_limit(resource of, std::uint64_t most) : of_{of} {
-    EXPECT_EQ(::getrlimit(of_, &before_), 0);
-    const rlimit now{.rlim_cur = most, .rlim_max = before_.rlim_max};
-    EXPECT_EQ(::setrlimit(of_, &now), 0);
-  }
-  ~system_limit() { EXPECT_EQ(::setrlimit(of_, &before_), 0); }
-  system_limit(const system_limit&) = delete;
-  system_limit& operator=(const system_limit&) = delete;
-
-  static system_limit further_addresses(std::uint64_t most) {
-    return {RLIMIT_AS, testing_support::mapped_bytes() + most};
-  }
-  static system_limit no_further_descriptor() {
-    const int next = ::dup(STDOUT_FILENO);
-    EXPECT_GE(next, 0);
-    ::close(next);
-    return {RLIMIT_NOFILE, static_cast<std::uint64_t>(next)};
-  }
-
- private:
-  resource of_;
-  rlimit before_{};
-};
 
 /// A machine with small devices whose whole capacity is for the test, with one call's cost each.
 inline sim::machine_options small_machine(std::size_t capacity, std::size_t devices = 1) {

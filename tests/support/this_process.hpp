@@ -20,6 +20,11 @@ inline bool is_asleep(pid_t thread) {
   return text.find(") S ") != std::string::npos;
 }
 
+inline std::size_t running_threads() {
+  const std::filesystem::directory_iterator all{"/proc/self/task"};
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
 inline std::size_t open_descriptors() {
   const std::filesystem::directory_iterator all{"/proc/self/fd"};
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
