@@ -448,6 +448,8 @@ def graph_decode():
 def be_deterministic(on):
     """Same inputs, same bits: what the comparison of results needs and timing does not."""
     torch.use_deterministic_algorithms(on, warn_only=True)
+    # Filled on the stream of the request, behind a program that uses the memory on another one.
+    torch.utils.deterministic.fill_uninitialized_memory = not on
     torch.backends.cudnn.deterministic = on
     torch.backends.cudnn.benchmark = False
     for choose in (torch.backends.cuda.enable_flash_sdp, torch.backends.cuda.enable_mem_efficient_sdp,
