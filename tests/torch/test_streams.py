@@ -212,6 +212,31 @@ class RecordStream(AllocatorTest):
     def test_of_an_empty_tensor_and_of_a_sparse_use(self):
         block(0).record_stream(torch.cuda.Stream())
 
+    def test_a_stream_that_waited_before_the_request_may_use_the_memory(self):
+        """A request queues nothing, so what waited for its stream before is behind all that counts."""
+        main, out, back = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()
+        saved = torch.empty(N, pin_memory=True)
+        twos = torch.full((N,), 2.0).pin_memory()
+        for _ in range(5):
+            x = full(1)
+            out.wait_stream(main)
+            with torch.cuda.stream(out):
+                busy(20)
+                saved.copy_(x, non_blocking=True)
+            x.record_stream(out)
+            del x
+            back.wait_stream(main)
+            y = torch.empty(N, device=GPU)
+            with torch.cuda.stream(back):
+                y.copy_(twos, non_blocking=True)
+            y.record_stream(back)
+            main.wait_stream(back)
+            torch.cuda.synchronize()
+            self.assertTrue(bool((saved == 1).all()))
+            self.assertTrue(bool((y == 2).all()))
+            del y
+            saved.zero_()
+
     def test_a_prefetcher(self):
         """A copy stream fills what the main stream uses, many times over."""
         copy, main = torch.cuda.Stream(), torch.cuda.current_stream()
