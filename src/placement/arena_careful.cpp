@@ -13,14 +13,19 @@ namespace {
 
 /// Blocks up to this size lie together.
 constexpr std::uint64_t small_up_to = std::uint64_t{1} << 20;
-/// Blocks from this size on that fill their slots begin with one.
-constexpr std::uint64_t aligned_from = std::uint64_t{10} << 20;
 /// How many runs of an owner are weighed for one request.
 constexpr std::size_t most_weighed = 256;
 
 }  // namespace
 
 bool arena::is_small(std::uint64_t units) const noexcept { return units * unit <= small_up_to; }
+
+/// Whether a block covers slots but for an eighth of one.
+bool arena::fills_slots(std::uint64_t units) const noexcept {
+  const std::uint64_t size = units * unit;
+  const std::uint64_t rest = (slot_size_ - size % slot_size_) % slot_size_;
+  return size >= slot_size_ && rest <= slot_size_ / 8;
+}
 
 /// Whether a block of the request's size should not share a slot with this neighbour.
 bool arena::keeps_apart(block_index neighbour, const request& wanted) const noexcept {
@@ -33,10 +38,7 @@ bool arena::keeps_apart(block_index neighbour, const request& wanted) const noex
 /// The first address of a run that the request should be given.
 std::uint64_t arena::careful_start(block_index index, const request& wanted) const noexcept {
   const block& run = shared_.blocks[index];
-  const std::uint64_t size = wanted.units * unit;
-  const std::uint64_t rest = (slot_size_ - size % slot_size_) % slot_size_;
-  const bool fills = rest <= slot_size_ / 8;
-  const bool whole = keeps_apart(run.before, wanted) || (size >= aligned_from && fills && !mixes_);
+  const bool whole = keeps_apart(run.before, wanted) || (fills_slots(wanted.units) && !mixes_);
   const std::uint64_t step =
       whole ? std::max(wanted.alignment * unit, slot_size_) : wanted.alignment * unit;
   return (run.address + step - 1) / step * step;
