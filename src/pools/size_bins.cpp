@@ -22,7 +22,6 @@ void block_list::push_front(block& added) noexcept {
 void block_list::remove(block& removed) noexcept {
   (removed.before != nullptr ? removed.before->after : front) = removed.after;
   (removed.after != nullptr ? removed.after->before : back) = removed.before;
-  removed.before = removed.after = nullptr;
 }
 
 void size_bins::put(block& freed) noexcept {

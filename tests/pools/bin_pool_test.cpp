@@ -439,6 +439,23 @@ TEST_F(bin_pool_test, memory_is_of_the_pools_device_whatever_is_current) {
   EXPECT_EQ(code_of(pool.try_allocate(1_KiB, foreign)), errc::bad_stream);
 }
 
+TEST_F(bin_pool_test, nothing_is_allocated_where_it_might_break_a_capture) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  pool.deallocate(pool.allocate(1_MiB, stream), stream);  // it is met
+  const auto allocations = machine->calls(call::mem_alloc);
+  machine->fail(call::thread_exchange_stream_capture_mode, 1, driver::CUDA_ERROR_NOT_PERMITTED);
+  const auto refused = pool.try_allocate(2_MiB, stream);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, static_cast<int>(driver::CUDA_ERROR_NOT_PERMITTED));
+  EXPECT_EQ(refused.error().call, "cuThreadExchangeStreamCaptureMode");
+  EXPECT_EQ(machine->calls(call::mem_alloc), allocations);
+  EXPECT_EQ(pool.stats().reserved.current, 1_MiB);
+  EXPECT_EQ(pool.stats().failures, 0u) << "that is no want of memory";
+  pool.deallocate(pool.allocate(2_MiB, stream), stream);
+  EXPECT_EQ(machine->calls(call::mem_alloc), allocations + 1);
+}
+
 // --- Giving back --------------------------------------------------------------------------------
 
 TEST_F(bin_pool_test, the_longest_unused_goes_first) {
@@ -758,6 +775,13 @@ TEST_F(bin_pool_test, misuse_is_told_with_the_block_it_concerns) {
             (error{.code = errc::foreign_pointer,
                    .detail = there + " is inside a block, not its start: " +
                              words(p, "1000 B, tag \"scratch\"", stream)}));
+  char* const behind = static_cast<char*>(p) + (1_KiB).count();
+  EXPECT_EQ(pool.try_deallocate(behind - 1, stream).error().detail,
+            detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind - 1)) +
+                " is 24 bytes behind a block: " + words(p, "1000 B, tag \"scratch\"", stream));
+  EXPECT_EQ(
+      pool.try_deallocate(behind, stream).error().detail,
+      detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind)) + " is no memory of this pool");
   int host = 0;
   EXPECT_EQ(pool.try_deallocate(&host, stream).error(),
             (error{.code = errc::foreign_pointer,

@@ -195,6 +195,19 @@ TEST_F(buffer_pool_test, a_hit_costs_one_fill_if_zeros_are_asked_for_and_otherwi
   EXPECT_EQ(pool.stats().hits, 2u);
 }
 
+TEST_F(buffer_pool_test, only_what_is_to_be_zeroed_is_filled) {
+  const auto stream = new_stream();
+  const auto pool = make();
+  static_cast<void>(pool.take<int>(1000, stream).value());
+  static_cast<void>(pool.take<int>(1000, gpu()).value());
+  static_cast<void>(pool.take(4000_B, stream).value());
+  static_cast<void>(pool.try_take_cached<int>(1000, stream).value());
+  static_cast<void>(pool.try_take_cached(4000_B, stream).value());
+  EXPECT_EQ(machine->calls(call::memset_d8_async), 0u);
+  static_cast<void>(pool.take<int>(1000, gpu(), contents::zeroed).value());
+  EXPECT_EQ(machine->calls(call::memset_d8_async), 1u);
+}
+
 TEST_F(buffer_pool_test, only_a_cached_buffer_is_taken_if_that_is_asked_for) {
   const auto stream = new_stream();
   const auto pool = make();
@@ -214,10 +227,15 @@ TEST_F(buffer_pool_test, only_a_cached_buffer_is_taken_if_that_is_asked_for) {
     EXPECT_EQ(code_of(pool.try_take_cached<int>(1000, stream)), errc::not_found);
     EXPECT_EQ(code_of(pool.try_take_cached<int>(1, stream)), errc::not_found);
   }
-  EXPECT_EQ(machine->calls(), before) << "no driver call";
-  EXPECT_EQ(pool.stats().hits, 1u);
+  {
+    const auto plain = pool.try_take_cached(4000_B, stream);
+    ASSERT_TRUE(plain);
+    EXPECT_EQ(plain->data(), address);
+  }
+  EXPECT_EQ(machine->calls(), before) << "no driver call, and nothing is filled";
+  EXPECT_EQ(pool.stats().hits, 2u);
   EXPECT_EQ(pool.stats().misses, 1u) << "what was not found is no miss";
-  EXPECT_EQ(pool.stats().returns, 2u);
+  EXPECT_EQ(pool.stats().returns, 3u);
   const auto zeros = pool.try_take_cached<int>(1000, stream, contents::zeroed);
   ASSERT_TRUE(zeros);
   EXPECT_EQ(machine->calls(call::memset_d8_async), 1u);

@@ -261,6 +261,22 @@ TEST_F(pooled_buffer_test, a_closed_pool_serves_nobody_and_takes_back_what_is_ou
   EXPECT_EQ(copy.stats(), block_pool_stats{});
 }
 
+TEST_F(pooled_buffer_test, what_a_closed_pool_cannot_release_is_reported_and_freed_all_the_same) {
+  const auto stream = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1_MiB, stream);
+  ASSERT_TRUE(pool.close());
+  machine->fail(call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_TRUE(pool.try_deallocate(p, 1_MiB, stream));
+  const auto reports = heard.take();
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_EQ(reports[0].call, "cuMemFree");
+  EXPECT_EQ(reports[0].native, static_cast<int>(driver::CUDA_ERROR_UNKNOWN));
+  EXPECT_EQ(pool.stats().frees, 1u);
+  EXPECT_EQ(pool.stats().cached, 1_MiB);
+  EXPECT_EQ(pool.empty_cache().value(), 1_MiB);
+}
+
 TEST_F(pooled_buffer_test, what_is_live_at_the_pools_end_is_reported) {
   const auto stream = new_stream();
   const bytes before = used();
@@ -314,6 +330,7 @@ TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {
   pool->deallocate(pool->allocate(128_KiB, stream), stream);
   const auto buffers = buffer_pool::create().value();
   static_cast<void>(buffers.take(4_KiB, stream).value());
+  const auto unused = make_bins();  // it caches nothing that a call could stumble over
   const pid_t child = ::fork();
   if (child == 0) {
     int wrong = 0;
@@ -334,6 +351,10 @@ TEST_F(pooled_buffer_test, a_forked_child_is_told_and_touches_nothing) {
     expect_gone(buffers.try_take_cached(4_KiB, stream), 14);
     expect_gone(buffers.empty_cache(), 15);
     expect_gone(buffers.close(), 16);
+    expect_gone(unused.trim(), 18);
+    expect_gone(unused.empty_cache(), 19);
+    expect_gone(unused.set_threshold({}), 20);
+    expect_gone(unused.close(), 21);
     pool->reset_peaks();
     pool->reset_counters();
     if (pool->threshold() != 0_B) wrong = 17;

@@ -39,6 +39,26 @@ class size_bins_test : public ::testing::Test {
   std::uint64_t count_ = 0;
 };
 
+TEST(block_list, forgets_between_which_blocks_one_lay_before) {
+  pools::block_list blocks;
+  std::array<block, 3> all;
+  for (block& each : all) blocks.push_back(each);
+  blocks.remove(all[1]);
+  blocks.push_front(all[1]);
+  EXPECT_EQ(blocks.front, &all[1]);
+  EXPECT_EQ(all[1].before, nullptr);
+  EXPECT_EQ(all[1].after, &all[0]);
+  EXPECT_EQ(all[0].before, &all[1]);
+  EXPECT_EQ(all[0].after, &all[2]);
+  blocks.remove(all[0]);
+  blocks.push_back(all[0]);
+  EXPECT_EQ(blocks.back, &all[0]);
+  EXPECT_EQ(all[0].before, &all[2]);
+  EXPECT_EQ(all[0].after, nullptr);
+  EXPECT_EQ(all[1].after, &all[2]);
+  EXPECT_EQ(all[2].before, &all[1]);
+}
+
 TEST_F(size_bins_test, a_stream_gets_back_what_it_freed_last) {
   block& first = freed(512, 1);
   block& last = freed(512, 1);

@@ -80,6 +80,22 @@ TEST_P(stream_pool_capture_test, owners_free_inside_and_only_let_go_outside) {
   EXPECT_TRUE(pool.try_deallocate(address, size, stream));
 }
 
+TEST_P(stream_pool_capture_test, a_graphs_memory_outlives_its_owner_and_the_captured_stream) {
+  auto pool = make();
+  auto captured = make_stream();
+  const auto stream = make_stream();
+  begin_capture(captured);
+  auto owner = pool.allocate_owned(size, captured).value();
+  write(captured, owner.data(), size, 3);
+  void* const address = owner.data();
+  const auto graph = new_exec(end_capture(captured.handle()));
+  ASSERT_TRUE(captured.close());
+  EXPECT_TRUE(owner.free()) << "there is nothing to free yet";
+  launch(graph, stream);
+  EXPECT_EQ(wrong(address, size, 3), 0u);
+  EXPECT_TRUE(pool.try_deallocate(address, size, stream));
+}
+
 TEST_P(stream_pool_capture_test, memory_from_outside_cannot_be_freed_inside) {
   auto pool = make();
   const auto stream = make_stream();

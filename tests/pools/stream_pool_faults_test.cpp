@@ -127,6 +127,14 @@ TEST_F(stream_pool_faults_test, a_pool_that_cannot_be_destroyed_stays_and_can_be
   EXPECT_TRUE(pool.close());
 }
 
+TEST_F(stream_pool_faults_test, a_pool_that_cannot_be_made_is_told_with_its_maximum) {
+  machine->fail(call::mem_pool_create, 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const auto refused = stream_pool::create(gpu(), {.initial = 32_MiB, .max = 96_MiB});
+  ASSERT_EQ(code_of(refused), errc::out_of_memory);
+  EXPECT_EQ(refused.error().call, "cuMemPoolCreate");
+  EXPECT_EQ(refused.error().requested, 96_MiB);
+}
+
 TEST_F(stream_pool_faults_test, a_destructor_reports_what_it_could_not_destroy) {
   {
     auto pool = make();
@@ -346,6 +354,38 @@ TEST_F(stream_pool_faults_test, four_thousand_frees_are_remembered_and_as_many_a
             (std::pair{std::optional{errc::double_free}, std::optional{errc::double_free}}));
   EXPECT_EQ(freed_twice(4098),
             (std::pair{std::optional{errc::foreign_pointer}, std::optional{errc::double_free}}));
+}
+
+TEST_F(stream_pool_faults_test, as_many_frees_are_remembered_after_others_were_forgotten) {
+  const auto stream = make_stream();
+  constexpr std::size_t forgotten = 8194;  // of as many frees as are made here, in one go
+  const auto freed_twice = [&](std::size_t count) {
+    auto pool = make();
+    std::vector<void*> all;
+    for (std::size_t i = 0; i < count; ++i) all.push_back(pool.allocate(512_B, stream));
+    for (void* const each : all) EXPECT_TRUE(pool.try_deallocate(each, 512_B, stream));
+    return std::pair{code_of(pool.try_deallocate(all[forgotten - 1], stream)),
+                     code_of(pool.try_deallocate(all[forgotten], stream))};
+  };
+  EXPECT_EQ(freed_twice(12'291),
+            (std::pair{std::optional{errc::foreign_pointer}, std::optional{errc::double_free}}));
+  EXPECT_EQ(freed_twice(12'292), (std::pair{std::optional{errc::foreign_pointer},
+                                            std::optional{errc::foreign_pointer}}));
+}
+
+TEST_F(stream_pool_faults_test, memory_that_comes_and_goes_makes_no_other_free_forgotten) {
+  auto pool = make();
+  const auto stream = make_stream();
+  void* const first = pool.allocate(1_MiB, stream);
+  void* const second = pool.allocate(2_MiB, stream);
+  ASSERT_TRUE(pool.try_deallocate(second, stream));
+  ASSERT_TRUE(pool.try_deallocate(first, stream));
+  for (int i = 0; i < 5000; ++i) {
+    void* const again = pool.allocate(1_MiB, stream);
+    ASSERT_EQ(again, first);
+    ASSERT_TRUE(pool.try_deallocate(again, stream));
+  }
+  EXPECT_EQ(code_of(pool.try_deallocate(second, stream)), errc::double_free);
 }
 
 TEST_F(stream_pool_faults_test, a_new_stream_with_the_handle_of_one_that_is_gone_may_free) {

@@ -156,6 +156,12 @@ TEST_P(stream_pool_memory_test, misuse_is_told_with_the_block_it_concerns) {
             (error{.code = errc::foreign_pointer,
                    .detail = there + " is inside a block, not its start: " +
                              told_of(p, "1 MiB, tag \"scratch\"", stream)}));
+  char* const behind = static_cast<char*>(p) + (1_MiB).count();
+  EXPECT_EQ(code_of(pool.try_deallocate(behind - 1, stream)), errc::foreign_pointer);
+  EXPECT_EQ(pool.try_deallocate(behind, stream).error(),
+            (error{.code = errc::foreign_pointer,
+                   .detail = detail::hexadecimal(reinterpret_cast<std::uintptr_t>(behind)) +
+                             " is no memory of this pool"}));
   ASSERT_TRUE(pool.try_deallocate(p, stream));
   EXPECT_EQ(pool.try_deallocate(inside, stream).error(),
             (error{.code = errc::foreign_pointer, .detail = there + " is no memory of this pool"}));
@@ -256,7 +262,10 @@ TEST_P(stream_pool_memory_test, alignments_are_kept_or_refused) {
   for (const bytes alignment : {0_B, 3_B, 768_B, 4_MiB}) {
     EXPECT_EQ(code_of(pool.try_allocate(1_KiB, stream, alignment)), errc::bad_alignment);
   }
-  EXPECT_EQ(code_of(pool.try_allocate(bytes::max(), stream, 2_MiB)), errc::size_overflow);
+  EXPECT_EQ(pool.try_allocate(1_KiB, stream, 768_B).error(),
+            (error{.code = errc::bad_alignment, .requested = 1_KiB, .detail = "alignment 768"}));
+  EXPECT_EQ(pool.try_allocate(bytes::max(), stream, 2_MiB).error(),
+            (error{.code = errc::size_overflow, .requested = bytes::max()}));
   EXPECT_EQ(pool.stats().value().active_allocations, 0u);
 }
 
