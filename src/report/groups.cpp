@@ -107,7 +107,6 @@ std::size_t keys_of(const report::history& history, Member member) {
   return keys;
 }
 
-/// Frames of allocators and frameworks say how memory was allocated, not what for.
 }  // namespace
 
 std::vector<tally> tally_sites(const recording& recording, const report::history& history) {

@@ -39,13 +39,11 @@ class placement_observer final : public event_sink {
  private:
   /// The block that is allocated next: empty ones never reach the allocator.
   std::uint32_t next_block() noexcept {
-    while (step_ < script_.steps.size() &&
-           (script_.steps[step_].action != replay::action::allocate ||
-            script_.steps[step_].size == 0)) {
-      ++step_;
+    for (; step_ < script_.steps.size(); ++step_) {
+      const replay::step& each = script_.steps[step_];
+      if (each.action == replay::action::allocate && each.size != 0) return each.block;
     }
-    return step_ < script_.steps.size() ? script_.steps[step_].block
-                                        : static_cast<std::uint32_t>(script_.blocks);
+    return static_cast<std::uint32_t>(script_.blocks);
   }
 
   std::uint32_t take_next() noexcept {

@@ -454,6 +454,7 @@ TEST(report_groups, are_named_and_ordered_by_what_they_held_at_most) {
   EXPECT_THAT(all[2].of_block, ElementsAre(2, 0, 1, 1));
   EXPECT_EQ(all[3].name, "site");
   EXPECT_THAT(all[3].labels, ElementsAre("2.93 KiB", "400 B", "200 B", "100 B"));
+  EXPECT_THAT(all[3].of_block, ElementsAre(3, 0, 2, 1));
   EXPECT_EQ(all[4].name, "pool");
   EXPECT_THAT(all[4].labels,
               ElementsAre("private", "the allocator's own", "pool 5", "the allocator's own"));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <numeric>
 
 #include "report/block_index.hpp"
 #include "report/page.hpp"
@@ -328,6 +329,7 @@ TEST(report_index, names_the_first_of_what_there_is_much_of) {
   for (int i = 0; i < 17; ++i) writer.add(trace_kind::out_of_memory).size = 5;
   for (int i = 0; i < 2001; ++i) writer.marker("m");
   writer.add(trace_kind::marker).other = 5000;  // a text that is not there
+  for (int i = 0; i < 2001; ++i) writer.add(trace_kind::suspended);
   const page_index index{make_page({writer.out, ""})};
   EXPECT_EQ(index.sites_are, "all 301, stacks 1");
   ASSERT_EQ(index.sites.size(), 300U);
@@ -338,6 +340,10 @@ TEST(report_index, names_the_first_of_what_there_is_much_of) {
   EXPECT_EQ(index.ooms.size(), 16U);
   EXPECT_EQ(index.all_markers, 2001U);
   EXPECT_EQ(index.markers.size(), 2000U);
+  EXPECT_EQ(index.leaks.front(), "all 301");
+  EXPECT_EQ(index.leaks.size(), 1U + 300);
+  EXPECT_EQ(index.suspensions.front(), "all 2001");
+  EXPECT_EQ(index.suspensions.size(), 1U + 2000);
 }
 
 // --- Pieces
@@ -545,6 +551,54 @@ TEST_F(long_recording, puts_blocks_into_buckets_by_how_long_they_live) {
   std::size_t blocks = 0;
   for (const numbers& each : starts) blocks += each.size();
   EXPECT_EQ(blocks, history.blocks.size());
+}
+
+TEST(report_store, has_no_more_levels_than_the_longest_life_needs) {
+  const auto levels = [](std::size_t events) {
+    report::history history;
+    history.live.assign(events, 0);
+    chunk_store store;
+    std::vector<std::string> all;
+    for (const index_level& each : store_block_index(history, {}, {}, store))
+      all.push_back(std::to_string(each.width) + " x " + std::to_string(each.buckets));
+    return all;
+  };
+  EXPECT_THAT(levels(0), IsEmpty());
+  EXPECT_THAT(levels(1), ElementsAre("8192 x 1"));
+  EXPECT_THAT(levels(8192), ElementsAre("8192 x 1"));
+  EXPECT_THAT(levels(8193), ElementsAre("8192 x 2", "32768 x 1"));
+  EXPECT_THAT(levels(32'768), ElementsAre("8192 x 4", "32768 x 1"));
+  EXPECT_THAT(levels(32'769), ElementsAre("8192 x 5", "32768 x 2", "131072 x 1"));
+}
+
+TEST(report_store, puts_what_is_mapped_into_buckets_by_how_long_it_was) {
+  report::history history;
+  history.live.assign(20'000, 0);
+  history.mappings = {{16 * mib, 2 * mib, 0, 8192},
+                      {32 * mib, 2 * mib, 1, 8194},
+                      {48 * mib, 2 * mib, 8191, 8192},
+                      {64 * mib, 2 * mib, 8192, 16'384},
+                      {80 * mib, 2 * mib, 19'999, 20'000}};
+  selection chosen;
+  chosen.moments.resize(history.events());
+  std::iota(chosen.moments.begin(), chosen.moments.end(), 0U);
+  chunk_store store;
+  EXPECT_EQ(store_block_index(history, {}, chosen, store).size(), 2U);
+  std::vector<numbers> starts;
+  std::size_t begin = 0;
+  for (const std::size_t length : store.lengths()) {
+    unpacker piece{inflated(from_base64(store.text().substr(begin, length)))};
+    begin += length;
+    EXPECT_EQ(piece.number(), 0U) << "blocks";
+    starts.emplace_back();
+    std::uint64_t start = 0;
+    for (std::uint64_t left = piece.number(); left > 0; --left) {
+      starts.back().push_back(start = piece.difference(start));
+      for (int i = 0; i < 3; ++i) static_cast<void>(piece.number());
+    }
+    EXPECT_TRUE(piece.done());
+  }
+  EXPECT_THAT(starts, ElementsAre(numbers{0, 8191}, numbers{8192}, numbers{19'999}, numbers{1}));
 }
 
 TEST_F(long_recording, leaves_out_what_does_not_fit_in_steps) {

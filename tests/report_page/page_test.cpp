@@ -139,6 +139,14 @@ TEST(report_page, keeps_to_the_size_it_was_given) {
   EXPECT_LT(page_of(recorded, most).size(), whole);
 }
 
+TEST(report_page, a_thousand_blocks_are_kept_whatever_the_size) {
+  recording_writer writer;
+  for (std::uint64_t i = 1; i <= 1000; ++i) writer.allocate(i << 20, 1000);
+  EXPECT_EQ(page_of(writer.out, {.bytes = 1}), page_of(writer.out));
+  writer.allocate(1001 << 20, 1000);
+  EXPECT_LT(page_of(writer.out, {.bytes = 1}).size(), page_of(writer.out).size());
+}
+
 TEST(report_page, is_limited_unless_told_otherwise) {
   EXPECT_EQ(page_limits{}.bytes, 30'000'000U);
   EXPECT_EQ(page_limits{}.bins, 262'144U);

@@ -63,6 +63,24 @@ TEST(report_placement, a_recording_is_written_anew_with_other_addresses) {
   EXPECT_EQ(moved.events[4].tag, 3U);
 }
 
+TEST(report_placement, an_address_that_is_taken_again_is_that_of_the_new_block_alone) {
+  recording_writer writer;
+  writer.allocate(1, 100);  // 0
+  writer.allocate(1, 300);  // 1: without a free
+  writer.deallocate(1);     // 2
+  writer.allocate(1, 0);    // 3: takes no memory
+  writer.deallocate(1);     // 4
+  writer.allocate(2, 100);  // 5
+  writer.allocate(2, 200);  // 6: there is no memory for it
+  writer.deallocate(2);     // 7
+  placement placed;
+  placed.places = {{1000, 512}, {4000, 1024}, {}, {5000, 512}, {}};
+  EXPECT_THAT(words(relocate(writer.out, placed)),
+              ElementsAre("0 allocate 1000 100 512 0", "1 allocate 4000 300 1024 0",
+                          "2 deallocate 4000 0 0 0", "5 allocate 5000 100 512 0",
+                          "6 out_of_memory 0 200 0 0"));
+}
+
 /// Every event of the allocator that plays stands in the placement, by the block it is of.
 TEST(report_placement, is_what_the_allocator_did) {
   recording_writer writer;
