@@ -131,7 +131,7 @@ result<bool> stream_order::any_capturing(const context_scope& bound) {
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     const entry& stream = entries_[slot];
     const bool askable = !gone(slot) && (stream.lasting || slot == named_);
-    if (!askable || ref(slot).is_per_thread() || stream.id == stream_id{}) continue;
+    if (!askable || ref(slot).is_per_thread()) continue;
     const auto asked = ref(slot).is_capturing(bound);
     if (asked && *asked) return true;
   }
@@ -496,7 +496,7 @@ result<bool> stream_order::wait_for_stream(stream_slot waiter, stamp used,
 result<bool> stream_order::others_can_wait(stream_slot waiter, const context_scope& bound) {
   if (mutated(mutation::bystanders_wait_for_nothing)) return true;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
-    if (slot == waiter || !is_there(slot)) continue;
+    if (slot == waiter || gone(slot)) continue;
     WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
     if (!askable && !gone(slot)) return false;
   }
@@ -512,7 +512,7 @@ result<bool> stream_order::queue_waits(stream_slot waiter, stamp used, const con
     update();
   }
   for (stream_slot slot = 1; slot <= count(); ++slot) {
-    if (slot == used.stream || !is_there(slot)) continue;
+    if (slot == used.stream || gone(slot)) continue;
     if (slot != waiter && mutated(mutation::bystanders_wait_for_nothing)) continue;
     WEIR_TRY_VALUE(waits, queue_wait(slot, used, bound));
     if (!waits) return false;

@@ -273,10 +273,6 @@ class stream_order {
   /// Whether the handle still is the stream we knew; marks it lost if not.
   [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
   result<bool> poll_stream(entry& stream, const context_scope& bound);
-  /// Whether the slot is of a stream that can get more work.
-  [[nodiscard]] bool is_there(stream_slot slot) const noexcept {
-    return !gone(slot) && entries_[slot].id != stream_id{};
-  }
   /// Whether all streams but the waiter can be made to wait now.
   [[nodiscard]] result<bool> others_can_wait(stream_slot waiter, const context_scope& bound);
   /// Makes all streams wait for the stamp's, for the sake of `waiter`. False: there is no mark.

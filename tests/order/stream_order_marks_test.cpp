@@ -514,6 +514,32 @@ TEST_F(StreamOrderMarks, what_is_before_an_awaited_event_is_completed) {
   EXPECT_FALSE(order.stream_completed({slot, used.epoch + 1}));
 }
 
+TEST_F(StreamOrderMarks, a_stream_that_ended_is_asked_no_more_though_its_work_goes_on) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  give_work(one.handle());
+  ASSERT_TRUE(order.end_stream(slot, bound));
+  const auto asked = machine->calls(driver::call::stream_get_capture_info);
+  EXPECT_EQ(order.event_behind(slot, bound).value(), std::nullopt);
+  EXPECT_EQ(machine->calls(driver::call::stream_get_capture_info), asked);
+}
+
+/// The registry still has it, for others who were not told yet.
+TEST_F(StreamOrderMarks, a_stream_whose_end_was_told_is_not_met_again_with_the_next_one) {
+  stream_order order{gpu};
+  const stream_slot first = order.slot_of(one, bound).value();
+  const stream_slot second = order.slot_of(two, bound).value();
+  for (const stream_slot ending : {first, second}) {
+    ASSERT_TRUE(order.end_stream(ending, bound));
+    const stream next = make_stream();
+    const stream_slot asking = order.slot_of(next, bound).value();
+    static_cast<void>(order.now(asking));
+    ASSERT_TRUE(order.close(asking, bound));
+    EXPECT_TRUE(order.gone(ending));
+    ASSERT_TRUE(order.end_stream(asking, bound));
+  }
+}
+
 // --- Captures and failures -----------------------------------------------------------------------
 
 TEST_F(StreamOrderMarks, a_stranger_is_asked_whether_it_is_captured_only_when_it_is_named) {
