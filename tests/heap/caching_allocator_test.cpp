@@ -597,6 +597,21 @@ TEST_F(caching_allocator_test, a_size_is_checked_of_recorded_blocks_too) {
   }
 }
 
+TEST_F(caching_allocator_test, a_size_is_checked_of_what_the_threads_cache_has_no_room_for) {
+  auto memory = make();
+  const auto stream = new_stream();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(memory.allocate(1_MiB, stream));
+  memory.deallocate(blocks[0], stream);
+  EXPECT_EQ(memory.stats().thread_cached, 1_MiB) << "two are more than it keeps";
+  EXPECT_TRUE(memory.try_deallocate(blocks[1], 1_MiB, stream));
+  const auto freed = memory.try_deallocate(blocks[2], 1_MiB - 1_B, stream);
+  ASSERT_EQ(code_of(freed), errc::invalid_argument);
+  EXPECT_EQ(freed.error().detail, "the block was asked for with 1 MiB");
+  EXPECT_EQ(memory.stats().blocks.current, 1u) << "freed all the same";
+  memory.deallocate(blocks[3], stream);
+}
+
 TEST_F(caching_allocator_test, a_block_recorded_for_its_own_stream_waits_for_nobody) {
   auto memory = make();
   const auto one = new_stream();
@@ -893,11 +908,14 @@ TEST_F(caching_allocator_test, a_request_behind_a_bare_handle_is_one_of_its_stre
   auto memory = make();
   const auto one = new_stream();
   const auto two = new_stream();
-  memory.deallocate(memory.allocate(1000_B, one), one);
+  void* const freed = memory.allocate(1000_B, one);
+  void* const kept = memory.allocate(1000_B, one);  // what lies behind it is everybody's
+  memory.deallocate(freed, one);
   ASSERT_TRUE(memory.release_stream(one));  // the thread knows no stream any more
   void* const p = memory.allocate(1000_B, stream_ref{gpu(), two.handle()});
   EXPECT_EQ(memory.block_at(p).value().stream, two.id());
   memory.deallocate(p, two);
+  memory.deallocate(kept);
   EXPECT_EQ(check(memory), "");
 }
 

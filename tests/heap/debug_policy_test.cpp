@@ -207,6 +207,21 @@ TEST_F(debug_policy_test, both_ends_are_told) {
   EXPECT_THAT(told().detail, HasSubstr("1 byte behind its end was written, at offset 1100"));
 }
 
+TEST_F(debug_policy_test, of_what_was_written_eight_bytes_are_shown) {
+  auto memory = checked(debug_checks::red_zones);
+  const auto stream = new_stream();
+  for (const std::uint8_t length : {std::uint8_t{8}, std::uint8_t{9}}) {
+    void* const p = memory.allocate(1000_B, stream);
+    for (std::uint8_t i = 0; i < length; ++i) *byte_of(p, 1000 + i) = i;
+    EXPECT_THAT(
+        memory.try_deallocate(p, stream).error().detail,
+        HasSubstr(std::to_string(length) +
+                  " bytes behind its end were written, at offsets 1000 to " +
+                  std::to_string(999 + length) + ": fd there became 00 01 02 03 04 05 06 07" +
+                  (length == 8 ? "\n" : " ...\n")));
+  }
+}
+
 TEST_F(debug_policy_test, a_write_after_the_free_is_told_when_the_memory_goes) {
   auto memory = checked(debug_checks::red_zones);
   const auto stream = new_stream();

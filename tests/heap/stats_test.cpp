@@ -404,6 +404,9 @@ TEST_F(stats_test, the_rounding_rule_is_public) {
   EXPECT_EQ(caching_allocator::rounded_size(512_B).value(), 512_B);
   EXPECT_EQ(caching_allocator::rounded_size(513_B).value(), 1024_B);
   EXPECT_EQ(code_of(caching_allocator::rounded_size(bytes::max())), errc::size_overflow);
+  constexpr bytes most = 2_TiB - 1024_B;
+  EXPECT_EQ(caching_allocator::rounded_size(most).value(), most);
+  EXPECT_EQ(code_of(caching_allocator::rounded_size(most + 1_B)), errc::size_overflow);
 }
 
 TEST_F(stats_test, a_peak_counts_what_was_live_together_only) {
