@@ -592,6 +592,18 @@ TEST_F(debug_policy_test, any_driver_call_may_fail) {
   }
 }
 
+TEST_F(debug_policy_test, a_stream_that_the_driver_keeps_is_told_at_the_end) {
+  {
+    auto memory = checked(debug_checks::red_zones);
+    const auto stream = new_stream();
+    memory.deallocate(memory.allocate(1000_B, stream), stream);
+    machine->fail(driver::call::stream_destroy, 2, driver::CUDA_ERROR_UNKNOWN);  // after the test's
+  }
+  const error found = told();
+  EXPECT_EQ(found.call, "cuStreamDestroy");
+  EXPECT_EQ(found.native, static_cast<int>(driver::CUDA_ERROR_UNKNOWN));
+}
+
 TEST_F(debug_policy_test, many_threads_at_a_time) {
   for (const debug_checks checks : both) {
     auto memory = checked(checks, 64_MiB);
