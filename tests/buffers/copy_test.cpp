@@ -267,6 +267,10 @@ TEST_P(copies, of_boxes_may_interleave_but_not_overlap) {
     const std::size_t row_from = column < 8 && row >= 4 ? row - 4 : row;
     ASSERT_EQ(words[i], plane * 128 + row_from * 16 + column % 8) << i;
   }
+  // Of one plane nobody asks where the next would begin.
+  WEIR_DONE(copy_3d({first + 8, 64_B, 5}, {first, 64_B, 7}, {32_B, 4, 1}, on));
+  EXPECT_EQ(code_of(copy_3d({first + 8, 64_B, 5}, {first, 64_B, 7}, {32_B, 4, 2}, on)),
+            errc::invalid_argument);
   EXPECT_EQ(code_of(copy_2d({first + 7, 64_B}, {first, 64_B}, 32_B, 16, on)),
             errc::invalid_argument);
   EXPECT_EQ(code_of(copy_2d({first + 9, 64_B}, {first, 64_B}, 32_B, 16, on)),

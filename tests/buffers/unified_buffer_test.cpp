@@ -275,6 +275,8 @@ TEST_P(unified_buffers, a_part_has_a_place_of_its_own) {
   EXPECT_EQ(some.info({count, count}).value().last_prefetch, managed_place::host());
   EXPECT_EQ(some.info().value().last_prefetch, std::nullopt);
   EXPECT_EQ(code_of(some.info({2 * count, 1})), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.info({2 * count + 1, 1})), errc::invalid_argument);
+  EXPECT_EQ(code_of(some.info({2 * count + 1})), errc::invalid_argument);
   EXPECT_EQ(code_of(some.info({0, 0})), errc::invalid_argument);
   EXPECT_EQ(code_of(some.prefetch(gpu(), on, {1, 2 * count})), errc::invalid_argument);
 }

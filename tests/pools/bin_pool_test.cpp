@@ -239,6 +239,23 @@ TEST_F(bin_pool_test, a_recorded_stream_is_waited_for) {
   pool.deallocate(r);
 }
 
+TEST_F(bin_pool_test,
+       what_waited_for_a_recorded_stream_is_kept_by_its_size_and_not_by_what_was_asked_for) {
+  const auto one = new_stream();
+  const auto two = new_stream();
+  const auto pool = make_bins();
+  void* const p = pool.allocate(1000_B, one);
+  ASSERT_TRUE(pool.record_stream(p, two));
+  read(two, p, 1000_B);
+  pool.deallocate(p, one);
+  void* const q = pool.allocate(1000_B, one);
+  EXPECT_NE(q, p);
+  machine->run_until_idle();
+  EXPECT_EQ(pool.allocate(1024_B, one), p);
+  pool.deallocate(p, one);
+  pool.deallocate(q, one);
+}
+
 TEST_F(bin_pool_test, every_recorded_stream_is_waited_for) {
   const auto home = new_stream();
   const std::array<weir::stream, 3> users{new_stream(), new_stream(), new_stream()};

@@ -236,6 +236,7 @@ TEST_P(stream_pool_memory_test, a_handle_that_was_moved_from_says_so) {
   const auto other = std::move(pool);
   EXPECT_EQ(code_of(pool.try_allocate(1_MiB, stream)), errc::moved_from);  // NOLINT
   EXPECT_EQ(code_of(pool.allocate_owned(1_MiB, stream)), errc::moved_from);
+  EXPECT_EQ(code_of(pool.import_pointer({}, stream)), errc::moved_from);
   EXPECT_EQ(code_of(pool.try_deallocate(nullptr, stream)), errc::moved_from);
   EXPECT_EQ(code_of(pool.stats()), errc::moved_from);
   EXPECT_EQ(code_of(pool.trim()), errc::moved_from);
