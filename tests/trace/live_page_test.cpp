@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -104,6 +105,12 @@ TEST_F(live_page_tests, of_all_processes_are_those_that_run) {
   ASSERT_EQ(found.refused.size(), 1u);
   EXPECT_EQ(found.refused.front().detail, garbled + ": is no live page");
   EXPECT_THAT(to_string(found), HasSubstr("\nrefused invalid_argument: "));
+  const std::string pipe = live::path_of(::getpid(), 1001);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  found = own();
+  ::unlink(pipe.c_str());
+  EXPECT_EQ(found.refused.size(), 2u);
+  EXPECT_THAT(to_string(found), HasSubstr(pipe + ": is no live page"));
 
   // What a process of the same number left is not this one's, whoever wrote it.
   constexpr timespec long_ago{.tv_sec = 1'000'000'000, .tv_nsec = 0};
