@@ -232,35 +232,10 @@ block_index arena::carve(block_index index, const request& wanted) noexcept {
   return hand_out(taken, wanted);
 }
 
-/// A block of whole slots, in the shortest run that has room for it from the beginning of one on.
-/// It shares none with a neighbour then, so that all of its memory can be moved once it is free.
-block_index arena::fit_on_slots(const request& wanted) {
-  const std::uint64_t step = std::max(wanted.alignment * unit, slot_size_);
-  request aligned = wanted;
-  aligned.alignment = static_cast<std::uint32_t>(step / unit);
-  const auto has_room = [&](block_index index) {
-    const block& run = shared_.blocks[index];
-    const std::uint64_t start = (run.address + step - 1) & ~(step - 1);  // a power of two
-    return index != no_block && start + wanted.units * unit <= run.end();
-  };
-  block_index match = no_block;
-  for (const owner* from : {&owner_of(wanted.stream), owners_[no_stream].get()}) {
-    block_index run = from->runs.shortest(wanted.units);
-    if (run == no_block) continue;
-    // Whatever a run of this length begins with, there is room behind it.
-    if (!has_room(run)) run = from->runs.shortest(wanted.units + aligned.alignment - 1);
-    if (!has_room(run)) continue;
-    if (match == no_block || shared_.blocks[run].units < shared_.blocks[match].units) match = run;
-  }
-  return match == no_block ? no_block : carve(match, aligned);
-}
-
 block_index arena::fit(const request& wanted) {
   const std::uint32_t needed = wanted.units + wanted.alignment - 1;
   const bool low = goes_low(needed);
   if (is_careful()) return fit_carefully(wanted);
-  if (rules_.moves && wanted.units * unit % slot_size_ == 0)
-    if (const block_index room = fit_on_slots(wanted); room != no_block) return room;
   const auto best_of = [&](const owner& from) {
     return low ? from.runs.lowest(needed) : from.runs.shortest(needed);
   };

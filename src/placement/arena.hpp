@@ -187,8 +187,6 @@ class arena final : public backing_store {
     return units * std::uint64_t{unit} <= rules_.lowest_up_to;
   }
 
-  [[nodiscard]] block_index fit_on_slots(const request& wanted);
-
   // arena_careful.cpp: where memory is short, blocks of a kind share slots
   [[nodiscard]] bool is_careful() const noexcept { return shared_.is_short(); }
   [[nodiscard]] bool is_small(std::uint64_t units) const noexcept;

@@ -160,103 +160,19 @@ TEST_F(arenas, anothers_run_that_cannot_be_waited_for_is_not_borrowed) {
 
 TEST_F(arenas, free_memory_under_handles_that_are_in_use_is_fragments) {
   EXPECT_EQ(store->fragments(), 0u);
-  const auto laid = lay_out({3, 3, 1, 9, 48});
+  const auto laid = lay_out({3, 4, 1, 7, 49});
   EXPECT_EQ(store->fragments(), 0u) << "nothing is free";
-  free(laid[1], 0);  // from 3 to 6 MiB: the handle from 4 on is free
-  EXPECT_EQ(store->fragments(), 1 * mib);
-  free(laid[3], 1);  // from 7 to 16: four handles are free
+  free(laid[1], 0);  // from 3 to 7 MiB: the handle from 4 to 6 is free
   EXPECT_EQ(store->fragments(), 2 * mib);
-  free(laid[0], 0);  // from 0 to 6
+  free(laid[3], 1);  // from 8 to 15: three handles are free
+  EXPECT_EQ(store->fragments(), 3 * mib);
+  free(laid[0], 0);  // from 0 to 7
+  EXPECT_EQ(store->fragments(), 2 * mib);
+  free(laid[2], 1);  // from 0 to 15
   EXPECT_EQ(store->fragments(), 1 * mib);
-  free(laid[2], 1);  // from 0 to 16
-  EXPECT_EQ(store->fragments(), 0u);
   free(laid[4], 2);
   EXPECT_EQ(store->fragments(), 0u);
   EXPECT_EQ(store->handed_out(), 0u);
-}
-
-/// It shares no slot with a neighbour then, which would keep its memory from being moved.
-TEST_F(arenas, a_block_of_whole_slots_begins_with_one) {
-  const auto laid = lay_out({3, 7, 5, 5, 44});
-  free(laid[1], 0);  // from 3 to 10 MiB
-  free(laid[3], 0);  // from 15 to 20
-  const block_index block = store->fit(asks(4 * mib));
-  EXPECT_EQ(blocks[block].address, begin + 16 * mib);
-  EXPECT_EQ(blocks[block].size(), 4 * mib);
-  free(block, 0);
-  const block_index odd = store->fit(asks(4 * mib + unit));
-  EXPECT_EQ(blocks[odd].address, begin + 15 * mib) << "it has a part of a slot wherever it begins";
-}
-
-TEST_F(arenas, whole_slots_are_taken_of_a_longer_run_if_need_be_and_else_of_any) {
-  const auto laid = lay_out({3, 7, 5, 1, 3, 45});
-  free(laid[1], 0);  // from 3 to 10 MiB
-  free(laid[3], 0);
-  free(laid[4], 0);  // from 15 to 19
-  const block_index block = store->fit(asks(4 * mib));
-  EXPECT_EQ(blocks[block].address, begin + 4 * mib);
-  const block_index next = store->fit(asks(4 * mib));
-  EXPECT_EQ(blocks[next].address, begin + 15 * mib);
-}
-
-TEST_F(arenas, a_run_has_room_for_whole_slots_up_to_its_last_byte) {
-  struct {
-    std::uint64_t length, start;
-  } const cases[]{{8 * mib, 1 * mib}, {9 * mib - unit, 1 * mib}, {9 * mib, 2 * mib}};
-  for (const auto& each : cases) {
-    auto laid = lay_out({1, 3});
-    laid.push_back(store->fit(asks(each.length - 3 * mib)));
-    ASSERT_EQ(blocks[laid[2]].end(), begin + 1 * mib + each.length);
-    laid.push_back(store->fit(asks(63 * mib - each.length)));
-    free(laid[1], 0);
-    free(laid[2], 0);
-    const block_index block = store->fit(asks(8 * mib));
-    EXPECT_EQ(blocks[block].address, begin + each.start);
-    for (const block_index used : {laid[0], laid[3], block}) free(used, 0);
-  }
-}
-
-TEST_F(arenas, whole_slots_are_taken_of_the_shorter_of_ones_own_and_everybodys_run) {
-  for (const bool own_is_longer : {false, true}) {
-    const auto laid = lay_out({1, 7, 1, 5, 50});
-    free(laid[own_is_longer ? 3 : 1], 0);
-    rest(*store, 0);
-    free(laid[own_is_longer ? 1 : 3], 0);
-    const block_index block = store->fit(asks(4 * mib));
-    EXPECT_EQ(blocks[block].address, begin + 10 * mib) << "of the 5 MiB from 9 on";
-    for (const block_index each : {laid[0], laid[2], laid[4], block}) free(each, 0);
-    rest(*store, 0);
-  }
-}
-
-TEST_F(arenas, where_nothing_moves_whole_slots_begin_anywhere) {
-  empty();
-  const auto other = make_private(growth_rules::of(placement_policy::never_move));
-  const block_index all = other->grow(asks(64 * mib), bound).value();
-  const std::uint64_t base = blocks[all].address;
-  other->free(all, known.now(slots[0]));
-  EXPECT_EQ(blocks[other->fit(asks(5 * mib))].address, base);
-  EXPECT_EQ(blocks[other->fit(asks(8 * mib))].address, base + 5 * mib);
-  EXPECT_EQ(other->check(), "");
-  EXPECT_TRUE(other->close(bound));
-}
-
-/// A block that fills its slots but for an eighth of one counts as if it did.
-TEST_F(arenas, at_the_limit_a_block_that_nearly_fills_its_slots_begins_with_one) {
-  const auto laid = lay_out({3, 9, 52});
-  free(laid[1], 0);
-  shared.reserved_limit = 64 * mib;
-  ASSERT_TRUE(shared.is_short());
-  constexpr std::uint64_t eighth = 256 << 10;
-  const std::vector<std::pair<std::uint64_t, std::uint64_t>> cases{
-      {2 * mib, 4 * mib},       {2 * mib - unit, 3 * mib},          {4 * mib - eighth, 4 * mib},
-      {4 * mib, 4 * mib},       {4 * mib - eighth - unit, 3 * mib}, {3 * mib, 3 * mib},
-      {4 * mib + unit, 3 * mib}};
-  for (const auto& [size, start] : cases) {
-    const block_index block = store->fit(asks(size));
-    EXPECT_EQ(blocks[block].address, begin + start) << size;
-    free(block, 0);
-  }
 }
 
 TEST_F(arenas, what_is_everybodys_is_moved_for_any_stream) {
@@ -448,9 +364,8 @@ TEST_F(arenas, a_handle_may_stick_out_as_far_as_there_are_addresses) {
 
 /// Where memory is short a block of whole slots begins with one, as long as there is other room.
 TEST_F(arenas, at_the_limit_a_block_of_whole_slots_lies_wherever_there_is_room) {
-  const auto laid = lay_out({3, 5, 7, 49});
+  const auto laid = lay_out({3, 12, 49});
   free(laid[1], 0);
-  free(laid[2], 0);
   shared.reserved_limit = 64 * mib;
   ASSERT_TRUE(shared.is_short());
   EXPECT_EQ(store->fit(asks(12 * mib)), no_block) << "it would begin in the middle of a slot";
@@ -459,6 +374,24 @@ TEST_F(arenas, at_the_limit_a_block_of_whole_slots_lies_wherever_there_is_room) 
   EXPECT_EQ(blocks[room].address, begin + 3 * mib);
   EXPECT_EQ(blocks[room].size(), 12 * mib);
   EXPECT_EQ(store->reserved(), 64 * mib);
+}
+
+/// A block that fills its slots but for an eighth of one counts as if it did.
+TEST_F(arenas, at_the_limit_a_block_that_nearly_fills_its_slots_begins_with_one) {
+  const auto laid = lay_out({3, 9, 52});
+  free(laid[1], 0);
+  shared.reserved_limit = 64 * mib;
+  ASSERT_TRUE(shared.is_short());
+  constexpr std::uint64_t eighth = 256 << 10;
+  const std::vector<std::pair<std::uint64_t, std::uint64_t>> cases{
+      {2 * mib, 4 * mib},       {2 * mib - unit, 3 * mib},          {4 * mib - eighth, 4 * mib},
+      {4 * mib, 4 * mib},       {4 * mib - eighth - unit, 3 * mib}, {3 * mib, 3 * mib},
+      {4 * mib + unit, 3 * mib}};
+  for (const auto& [size, start] : cases) {
+    const block_index block = store->fit(asks(size));
+    EXPECT_EQ(blocks[block].address, begin + start) << size;
+    free(block, 0);
+  }
 }
 
 /// Two handles of two slots for three that are missing: the second covers what the first leaves.
