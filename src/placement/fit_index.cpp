@@ -56,12 +56,25 @@ std::size_t first_at_least(const std::uint16_t* values, std::size_t count,
   return at;
 }
 
-/// The same of 64, of which one is, without a branch: where it is, nobody can foretell.
-std::size_t first_of_64(const std::uint16_t* values, std::uint16_t wanted) noexcept {
+/// Of 64 values, those that are at least `wanted`: a bit each.
+std::uint64_t bits_of_64(const std::uint16_t* values, std::uint16_t wanted) noexcept {
   std::uint64_t bits = 0;
   for (std::size_t at = 0; at < 64; at += 2 * lane_count)
     bits |= std::uint64_t{at_least(values + at, wanted)} << at;
-  return static_cast<std::size_t>(std::countr_zero(bits));
+  return bits;
+}
+
+/// The same as first_at_least() of 64, of which one is, without a branch: where it is, nobody can
+/// foretell.
+std::size_t first_of_64(const std::uint16_t* values, std::uint16_t wanted) noexcept {
+  return static_cast<std::size_t>(std::countr_zero(bits_of_64(values, wanted)));
+}
+
+/// The last of the first `count` of 64 values that is at least `wanted`; 64 if none is.
+std::size_t last_of(const std::uint16_t* values, std::size_t count, std::uint16_t wanted) noexcept {
+  const std::uint64_t among = count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+  const std::uint64_t bits = bits_of_64(values, wanted) & among;
+  return bits == 0 ? 64 : 63 - static_cast<std::size_t>(std::countl_zero(bits));
 }
 
 /// The greatest of 64 values.
@@ -259,6 +272,37 @@ std::size_t fit_index::footprint() const noexcept {
       by_length_.footprint() + chunks_.capacity() * (sizeof(chunks_[0]) + sizeof(std::uint16_t));
   for (const auto& each : chunks_) total += each == nullptr ? 0 : sizeof(chunk);
   return total;
+}
+
+block_index fit_index::over(std::uint64_t address) const noexcept {
+  // Runs do not overlap: it is the last that starts at or below the address, or none is.
+  const auto match = [&](std::uint64_t number, std::size_t cell) {
+    const block_index run = chunks_[number]->over_end[cell];
+    return blocks_[run].end() > address ? run : no_block;
+  };
+  constexpr std::uint16_t wanted = large + 1;
+  std::uint64_t number = cell_of(address) / fan;
+  if (number < chunks_.size() && chunks_[number] != nullptr) {
+    const chunk& home = *chunks_[number];
+    const std::size_t own = cell_of(address) % fan;
+    const bool starts_above =
+        home.longest[own] >= wanted && blocks_[home.over_end[own]].address > address;
+    const std::size_t cell = last_of(home.longest.data(), own + (starts_above ? 0 : 1), wanted);
+    if (cell != fan) return match(number, cell);
+  }
+  number = std::min<std::uint64_t>(number, chunk_longest_.size());
+  std::size_t group = number / fan;
+  std::size_t below = number % fan;  // chunks of the group
+  for (;; below = fan) {
+    if (below != 0 && group_longest_[group] >= wanted) {
+      const std::size_t last = last_of(&chunk_longest_[group * fan], below, wanted);
+      if (last != fan) {
+        number = group * fan + last;
+        return match(number, last_of(chunks_[number]->longest.data(), fan, wanted));
+      }
+    }
+    if (group-- == 0) return no_block;
+  }
 }
 
 block_index fit_index::shortest(std::uint32_t units) const noexcept {

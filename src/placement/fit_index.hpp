@@ -58,6 +58,8 @@ class fit_index {
   [[nodiscard]] block_index lowest(std::uint32_t units) const noexcept;
   /// The shortest run of at least `units`, more than `large`; the lowest of equals.
   [[nodiscard]] block_index shortest(std::uint32_t units) const noexcept;
+  /// The run over an address, if it is one that shortest() can find.
+  [[nodiscard]] block_index over(std::uint64_t address) const noexcept;
   /// Calls `see` with runs of at least `units`, from lower to higher cells, with so many at most.
   template <class Function>
   void see_lowest(std::uint32_t units, std::size_t most, Function see) const {

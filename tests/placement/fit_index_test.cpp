@@ -39,6 +39,8 @@ class fit_indexes : public ::testing::Test {
 TEST_F(fit_indexes, an_empty_one_has_nothing) {
   EXPECT_EQ(index.lowest(1), no_block);
   EXPECT_EQ(index.shortest(fit_index::large + 1), no_block);
+  EXPECT_EQ(index.over(base), no_block);
+  EXPECT_EQ(index.over(base + 300 * mib), no_block);
   EXPECT_EQ(index.longest(), 0u);
   EXPECT_EQ(index.total(), 0u);
 }
@@ -170,6 +172,9 @@ TEST_F(fit_indexes, agree_with_a_walk) {
   for (int i = 0; i < 400; ++i) rooms.push_back({at += 5 * mib, 5 * mib});
   for (int i = 0; i < 60; ++i) rooms.push_back({at += 40 * mib, 40 * mib});
 
+  std::uint64_t highest = 0;  // beyond all, and the index's last chunk
+  for (const room& each : rooms)
+    highest = std::max(highest, each.address + each.size - base + 64 * mib);
   std::mt19937 random{7};
   const auto below = [&](std::uint64_t limit) { return random() % limit; };
   std::vector<block_index> inside;
@@ -225,6 +230,20 @@ TEST_F(fit_indexes, agree_with_a_walk) {
       if (run.units >= large && (shortest == no_block || is_better(blocks[shortest])))
         shortest = each;
     }
+    // An address in a run, beside one, or anywhere up to beyond the last.
+    const auto near = [&] {
+      if (inside.empty() || below(4) == 0) return base + below(highest / unit) * unit;
+      const block& run = blocks[inside[below(inside.size())]];
+      const std::uint64_t edges[] = {run.address - unit, run.address, run.end() - unit, run.end(),
+                                     run.address + below(run.units) * unit};
+      return std::max(edges[below(5)], base);
+    }();
+    block_index over = no_block;
+    for (const block_index each : inside)
+      if (blocks[each].units > fit_index::large && blocks[each].address <= near &&
+          near < blocks[each].end())
+        over = each;
+    ASSERT_EQ(index.over(near), over) << step;
     ASSERT_EQ(index.lowest(small), lowest) << step;
     ASSERT_EQ(index.shortest(large), shortest) << step;
     ASSERT_EQ(index.longest(), longest) << step;
