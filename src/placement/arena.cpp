@@ -21,7 +21,8 @@ arena::arena(placement_context& shared, pool_id pool, growth_rules rules, addres
       range_{std::move(range)},
       slot_size_{slot_size},
       properties_{properties},
-      handles_(1) {
+      handles_(1),
+      rounds_{range_.base()} {
   static_cast<void>(add_owner(no_stream));
 }
 
@@ -205,6 +206,7 @@ block_index arena::hand_out(block_index index, const request& wanted) noexcept {
   fresh.out = {};
   handed_out_ += fresh.size();
   peak_handed_out_ = std::max(peak_handed_out_, handed_out_);
+  if (rounds_.notes() && rounds::is_large(fresh.units)) rounds_.requested(fresh);
   return index;
 }
 
@@ -233,6 +235,10 @@ block_index arena::carve(block_index index, const request& wanted) noexcept {
 }
 
 block_index arena::fit(const request& wanted) {
+  return rounds_.has_plan() ? fit_as_planned(wanted) : fit_anywhere(wanted);
+}
+
+block_index arena::fit_anywhere(const request& wanted) {
   const std::uint32_t needed = wanted.units + wanted.alignment - 1;
   const bool low = goes_low(needed);
   if (is_careful()) return fit_carefully(wanted);
@@ -267,6 +273,7 @@ void arena::free(block_index index, stamp freed) noexcept {
   if (shared_.order.completed(freed) || mutated(mutation::free_run_is_everybodys))
     freed.stream = no_stream;
   block& run = shared_.blocks[index];
+  if (rounds_.notes() && rounds::is_large(run.units)) rounds_.freed(run);
   handed_out_ -= run.size();
   run.become(block_kind::run);
   run.stream = freed.stream;

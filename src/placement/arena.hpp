@@ -10,6 +10,7 @@
 #include "placement/backing_store.hpp"
 #include "placement/fit_index.hpp"
 #include "placement/growth.hpp"
+#include "placement/rounds.hpp"
 #include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::placement {
@@ -198,7 +199,17 @@ class arena final : public backing_store {
                                         std::uint64_t end) const noexcept;
   [[nodiscard]] block_index fit_carefully(const request& wanted);
 
+  // arena_rounds.cpp: where requests repeat, each gets the place that their plan has for it
+  void plan_round();
+  [[nodiscard]] window planned_window(std::uint64_t place, const request& wanted) const noexcept;
+  [[nodiscard]] block_index fit_as_planned(const request& wanted);
+  [[nodiscard]] bool takes_too_much(const request& wanted) const noexcept;
+  [[nodiscard]] std::vector<stretch> usable_stretches(const request& wanted) const;
+  [[nodiscard]] result<block_index> make_planned_room(const request& wanted,
+                                                      const context_scope& bound);
+
   // arena.cpp
+  [[nodiscard]] block_index fit_anywhere(const request& wanted);
   void queue_up(block_index index, owner& to) noexcept;
   void leave_queue(block_index index, owner& from) noexcept;
   void add_run(block_index index) noexcept;     // to its owner's index and queue
@@ -238,6 +249,8 @@ class arena final : public backing_store {
                                 std::uint64_t planned, const request& wanted) const;
   [[nodiscard]] const survey& look_around(const request& wanted, reach whose);
   [[nodiscard]] room_plan make_plan(const request& wanted, reach whose, means by);
+  [[nodiscard]] room_plan fill(const window& room, const std::vector<stretch>& stretches,
+                               const request& wanted, means by) const;
 
   // arena_moves.cpp: making it
   [[nodiscard]] result<block_index> carry_out(room_plan& room, const request& wanted,
@@ -307,6 +320,8 @@ class arena final : public backing_store {
   block_index any_hole_ = no_block;    // they are linked by in.older and in.newer, in no order
   std::size_t stuck_ = 0;              // records of kind stuck
   survey seen_;
+  rounds rounds_;
+  std::uint64_t reserved_when_planned_ = 0;
   bool mixes_ = false;  // blocks of all sizes may share a slot although memory is short
 };
 

@@ -42,7 +42,7 @@ std::uint64_t arena::fragments() const noexcept {
 
 std::size_t arena::footprint() const noexcept {
   std::size_t total = slots_.capacity() * sizeof(slot) + handles_.capacity() * sizeof(handle) +
-                      spare_handles_.capacity() * sizeof(handle_number);
+                      spare_handles_.capacity() * sizeof(handle_number) + rounds_.footprint();
   for (const auto& each : owners_) total += sizeof(owner) + each->runs.footprint();
   return total;
 }

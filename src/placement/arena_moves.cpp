@@ -18,6 +18,10 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
     if (!others_have_runs(wanted.stream)) return no_block;
     WEIR_TRY_VALUE(borrowed, borrow(wanted, bound));
     if (borrowed != no_block) return borrowed;
+  } else if (rounds::is_large(wanted.units)) {
+    plan_round();
+    WEIR_TRY_VALUE(planned, make_planned_room(wanted, bound));
+    if (planned != no_block) return planned;
   } else if (is_careful() && is_small(wanted.units)) {
     // What caches held made no better room: now a free handle may be pinned.
     request anywhere = wanted;
@@ -54,6 +58,13 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
 }
 
 result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
+  WEIR_TRY_VALUE(planned, make_planned_room(wanted, bound));
+  if (planned != no_block) return planned;
+  if (takes_too_much(wanted)) {
+    rounds_.drop_plan();
+    WEIR_TRY_VALUE(moved, rearrange(wanted, reach::usable, bound));
+    if (moved != no_block) return moved;
+  }
   if (is_careful() && is_small(wanted.units)) {
     request anywhere = wanted;
     anywhere.may_pin = true;
@@ -326,7 +337,10 @@ result<bytes> arena::release(bytes most, const context_scope& bound) {
   }
   drop_trailing_holes();
   // What was held before memory went is no measure for what comes.
-  if (released != 0) peak_handed_out_ = handed_out_;
+  if (released != 0) {
+    peak_handed_out_ = handed_out_;
+    rounds_.drop_plan();
+  }
   return bytes{released};
 }
 
@@ -457,6 +471,7 @@ result<void> arena::close(const context_scope& bound) {
   holes_ = 0;
   stuck_ = 0;
   any_hole_ = no_block;
+  rounds_.forget();
   slots_.clear();
   handles_.assign(1, {});
   spare_handles_.clear();

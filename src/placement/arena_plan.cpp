@@ -163,7 +163,8 @@ bool arena::is_quiescent_up_to(block_index from, std::uint64_t end) const noexce
 }
 
 /// Wholly free handles outside the window: the largest first, so that few have to be moved; of
-/// equals those in the shortest stretches, because a long one can serve a request as it is.
+/// equals those in the shortest stretches, because a long one can serve a request as it is. Those
+/// where planned blocks go come last: they are where they should be.
 std::vector<arena::source> arena::free_handles(const window& outside,
                                                const std::vector<stretch>& stretches) const {
   std::vector<source> sources;
@@ -191,7 +192,11 @@ std::vector<arena::source> arena::free_handles(const window& outside,
     if (each.start < outside.start) collect(each.start, outside.start, each);
     if (outside.end < each.end) collect(outside.end, each.end, each);
   }
+  const auto is_planned = [&](const source& each) {
+    return rounds_.is_planned(address_of(handles_[each.number].slot));
+  };
   std::stable_sort(sources.begin(), sources.end(), [&](const source& a, const source& b) {
+    if (is_planned(a) != is_planned(b)) return is_planned(b);
     if (handles_[a.number].slots != handles_[b.number].slots)
       return handles_[a.number].slots > handles_[b.number].slots;
     return a.stretch_length < b.stretch_length;
@@ -326,13 +331,19 @@ const arena::survey& arena::look_around(const request& wanted, reach whose) {
 
 arena::room_plan arena::make_plan(const request& wanted, reach whose, means by) {
   const survey& seen = look_around(wanted, whose);
+  return fill(seen.best, seen.stretches, wanted, by);
+}
+
+/// What of the window has to be mapped, and with what: free handles of the stretches, or new ones.
+arena::room_plan arena::fill(const window& room, const std::vector<stretch>& stretches,
+                             const request& wanted, means by) const {
   room_plan plan;
-  plan.window = seen.best;
+  plan.window = room;
   if (!plan.window.exists) return plan;
   std::vector<gap> gaps = gaps_of(plan.window);
   std::vector<source> sources;
   if (by != means::growing && rules_.moves && !gaps.empty())
-    sources = free_handles(plan.window, seen.stretches);
+    sources = free_handles(plan.window, stretches);
 
   std::vector<gap> rest;
   for (const gap& each : gaps) {

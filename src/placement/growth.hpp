@@ -37,6 +37,9 @@ struct growth_rules {
   /// … and up to (1 + headroom) times it where moving would take more handles than growing.
   double headroom = 0.04;
   bool moves = true;
+  /// Where large requests repeat, and move much each time, their blocks get places that are planned
+  /// (rounds.hpp). Not where handles are so large that they fit no single block's place.
+  bool plans = true;
   /// What is free comes back with the rest when the memory is resumed.
   bool resumes_free = false;
 
@@ -50,7 +53,8 @@ struct growth_rules {
                 .request_share = 6,
                 .unit_share = 64,
                 .slack = 0.02,
-                .headroom = 0.06};
+                .headroom = 0.06,
+                .plans = false};
       case placement_policy::compact:
         return {.handle_scale = 1024 * mib,
                 .largest_handle = 8 * mib,
@@ -84,6 +88,7 @@ struct growth_rules {
     rules.largest_handle = 64 * mib;
     rules.reserved_share = 16;
     rules.request_share = 1;
+    rules.plans = false;
     return rules;
   }
 

@@ -1,0 +1,111 @@
+// What an arena does differently where requests repeat: each gets the place that their plan has for
+// it, and once all of them were there nothing has to move any more.
+#include <algorithm>
+#include <new>
+#include <vector>
+
+#include "placement/arena.hpp"
+
+namespace weir::inline v0::placement {
+
+/// The plan's blocks get addresses of their own, to which memory moves as they come. Half of all
+/// addresses are left for what nobody planned; and a plan that would take new memory is none.
+void arena::plan_round() {
+  if (rounds_.has_failed(reserved_ / slot_size_)) rounds_.drop_plan();
+  if (rounds_.has_plan() || !rounds_.is_worth_a_plan(reserved_ / slot_size_)) return;
+  try {
+    const auto [height, live] = rounds_.plan();
+    const std::uint64_t slots = (height + slot_size_ - 1) / slot_size_;
+    const std::uint64_t low = end_address();
+    if (slots == 0 || low + slots * slot_size_ > range_.base() + range_.size().count() / 2) return;
+    if (slots * slot_size_ + handed_out_ - live > reserved_) return;
+    if (!shared_.blocks.prepare(1)) return;
+    slots_.resize(slots_.size() + slots);
+    const block_index added = shared_.blocks.make();
+    block& hole = shared_.blocks[added];
+    hole.address = low;
+    hole.units = static_cast<std::uint32_t>(slots * slot_size_ / unit);
+    hole.stream = no_stream;
+    hole.in = {};
+    hole.become(block_kind::hole);
+    link_after(last_, added);
+    note_hole(added);
+    rounds_.lay_out(low);
+    reserved_when_planned_ = reserved_;
+  } catch (const std::bad_alloc&) {
+    // Without a plan memory moves as before.
+  }
+}
+
+/// The place, if there is nothing but memory that the stream may use and holes that can be filled.
+arena::window arena::planned_window(std::uint64_t place, const request& wanted) const noexcept {
+  window room{.start = place, .end = place + wanted.units * unit};
+  if (room.start == rounds::nowhere || room.end > end_address()) return room;
+  if (room.start % (wanted.alignment * unit) != 0) return room;
+  room.first = owners_[no_stream]->runs.over(room.start);
+  if (room.first == no_block && wanted.stream < owners_.size())
+    room.first = owners_[wanted.stream]->runs.over(room.start);
+  if (room.first == no_block) room.first = block_over(room.start);
+  for (block_index at = room.first; at != no_block; at = shared_.blocks[at].after) {
+    const block& there = shared_.blocks[at];
+    if (there.address >= room.end) break;
+    if (fillable(there)) {
+      room.gap_slots += slot_of(std::min(room.end, there.end()) + slot_size_ - 1) -
+                        slot_of(std::max(room.start, there.address));
+    } else if (!usable(there, wanted, reach::usable)) {
+      return room;
+    }
+  }
+  room.exists = true;
+  return room;
+}
+
+/// Where the planned place has to be mapped first there is no fit: make_planned_room() is to come.
+block_index arena::fit_as_planned(const request& wanted) {
+  const std::uint64_t place = rounds_.place_of(wanted.units, wanted.stream);
+  if (place == rounds::nowhere) return fit_anywhere(wanted);
+  const window room = planned_window(place, wanted);
+  if (!room.exists) {
+    rounds_.miss_place(wanted.units, wanted.stream);
+    return fit_anywhere(wanted);
+  }
+  if (room.gap_slots != 0 || !shared_.blocks.prepare(2)) return no_block;
+  return hand_out(cut(room.first, room.start, room.end), wanted);
+}
+
+/// A plan is there to save time: where the arena grows by a sixty-fourth under it, it is a bad one.
+bool arena::takes_too_much(const request& wanted) const noexcept {
+  return rounds_.has_plan() &&
+         reserved_ + wanted.units * unit > reserved_when_planned_ + reserved_when_planned_ / 64;
+}
+
+std::vector<arena::stretch> arena::usable_stretches(const request& wanted) const {
+  std::vector<stretch> stretches;
+  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
+    const block& there = shared_.blocks[at];
+    if (!usable(there, wanted, reach::usable)) continue;
+    if (!stretches.empty() && stretches.back().end == there.address) {
+      stretches.back().end = there.end();
+    } else {
+      stretches.push_back({there.address, there.end(), at});
+    }
+  }
+  return stretches;
+}
+
+/// Moves free memory to the planned place, where fit() left the request alone for it; if that
+/// cannot be, room anywhere. no_block: there is none without more.
+result<block_index> arena::make_planned_room(const request& wanted, const context_scope& bound) {
+  if (!rounds_.has_plan()) return no_block;
+  const window room = planned_window(rounds_.place_of(wanted.units, wanted.stream), wanted);
+  if (!room.exists) return no_block;
+  room_plan plan = fill(room, usable_stretches(wanted), wanted, means::moving);
+  if (plan.complete) {
+    auto made = carry_out(plan, wanted, bound);
+    if (made ? *made != no_block : made.code() != errc::out_of_memory) return made;
+  }
+  rounds_.miss_place(wanted.units, wanted.stream);
+  return fit_anywhere(wanted);
+}
+
+}  // namespace weir::inline v0::placement

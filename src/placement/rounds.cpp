@@ -1,0 +1,263 @@
+// Notes about large requests, and the plan of a round.
+#include "placement/rounds.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace weir::inline v0::placement {
+namespace {
+
+/// A block of a round.
+struct item {
+  std::uint32_t number;    // of its request in the round
+  std::uint32_t lifetime;  // in requests
+  std::uint64_t size;
+  std::uint64_t offset;
+};
+
+/// Rounds follow each other: who begins later in the round begins earlier in the next.
+bool live_together(const item& one, const item& other, std::uint64_t round) noexcept {
+  return (other.number + round - one.number) % round < one.lifetime ||
+         (one.number + round - other.number) % round < other.lifetime;
+}
+
+/// The most that lives at a time.
+std::uint64_t most_live(const std::vector<item>& items, std::uint64_t round) {
+  std::vector<std::uint64_t> live(round);
+  for (const item& each : items)
+    for (std::uint64_t i = 0; i < each.lifetime; ++i) live[(each.number + i) % round] += each.size;
+  return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
+}
+
+/// Places the items in their order, each in the smallest gap between those before it that live at
+/// the same time. Returns the height.
+std::uint64_t place_in_order(std::vector<item>& items, std::uint64_t round) {
+  std::uint64_t height = 0;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> beside;  // offsets: begin and end
+  beside.reserve(items.size());
+  for (auto placed = items.begin(); placed != items.end(); ++placed) {
+    beside.clear();
+    for (auto other = items.begin(); other != placed; ++other)
+      if (live_together(*placed, *other, round))
+        beside.emplace_back(other->offset, other->offset + other->size);
+    std::sort(beside.begin(), beside.end());
+    std::uint64_t top = 0;
+    std::uint64_t smallest = ~std::uint64_t{0};
+    std::uint64_t best = 0;
+    for (const auto& [low, high] : beside) {
+      if (low >= top + placed->size && low - top < smallest) {
+        smallest = low - top;
+        best = top;
+      }
+      top = std::max(top, high);
+    }
+    placed->offset = smallest != ~std::uint64_t{0} ? best : top;
+    height = std::max(height, placed->offset + placed->size);
+  }
+  return height;
+}
+
+/// The largest first; then what sticks out over the most that lives is placed before all others,
+/// some times: the lowest of all is taken. Returns its height.
+std::uint64_t find_places(std::vector<item>& items, std::uint64_t round) {
+  constexpr std::uint64_t most_pairs = std::uint64_t{8} << 20;  // some tens of milliseconds
+  const std::uint64_t bound = most_live(items, round);
+  std::stable_sort(items.begin(), items.end(),
+                   [](const item& a, const item& b) { return a.size > b.size; });
+  std::vector<item> best;
+  std::uint64_t lowest = ~std::uint64_t{0};
+  std::uint64_t pairs = 0;
+  for (int tries = 0; tries < 32 && lowest > bound; ++tries) {
+    const std::uint64_t height = place_in_order(items, round);
+    if (height < lowest) {
+      lowest = height;
+      best = items;
+    }
+    pairs += items.size() * items.size();
+    if (pairs >= most_pairs) break;
+    std::stable_partition(items.begin(), items.end(),
+                          [&](const item& each) { return each.offset + each.size > bound; });
+  }
+  items = std::move(best);
+  return items.empty() ? 0 : lowest;
+}
+
+}  // namespace
+
+void rounds::moved(std::uint64_t slots) noexcept {
+  moved_slots_ += slots;
+  if (notes_.empty()) {
+    try {
+      followed_.assign(kept, unknown);
+      notes_.resize(kept);
+    } catch (const std::bad_alloc&) {
+      return forget();
+    }
+  }
+  watched_ = 2 * kept;
+}
+
+std::uint64_t rounds::recent() const noexcept {
+  std::uint64_t name = 0;
+  for (std::uint64_t i = 1; i <= std::min<std::uint64_t>(context, count_); ++i) {
+    const note& each = at(count_ - i);
+    name = (name ^ each.units) * 0x9e37'79b9'7f4a'7c15 + each.stream;
+  }
+  return (name >> 40) % kept;
+}
+
+void rounds::requested(const block& given) noexcept {
+  if (--watched_ == 0) return forget();
+  const std::uint64_t mebibyte = (given.address - base_) >> 20;
+  if (mebibyte >= begins_.size()) {
+    try {
+      begins_.resize(std::max<std::size_t>(mebibyte + 1, 2 * begins_.size()));
+    } catch (const std::bad_alloc&) {
+      return forget();
+    }
+  }
+  const bool as_before = is_next(given.units, given.stream);
+  one_stream_ = count_ != 0 && at(count_ - 1).stream == given.stream ? one_stream_ + 1 : 1;
+  const std::uint32_t planned = number_of(given.units, given.stream);
+  at(count_) = {.units = given.units,
+                .stream = given.stream,
+                .planned = planned,
+                .live = live_,
+                .moved_slots = moved_slots_};
+  begins_[mebibyte] = ++count_;
+  live_ += given.units;
+  if (planned != 0) {
+    watched_ = 2 * kept;
+    if (places_[planned - 1].address == given.address) places_[planned - 1].misses = 0;
+    const bool is_back = count_ < 2 || at(count_ - 2).planned == 0;
+    if (is_back) settled_by_ = count_ + 3 * places_.size();
+    if (count_ >= settled_by_ && (count_ - settled_by_) % places_.size() == 0)
+      moved_by_then_ = moved_slots_;
+  }
+  std::uint64_t& followed = followed_[recent()];
+  if (as_before) {
+    ++next_;
+    ++alike_;
+  } else {
+    next_ = followed;
+    alike_ = 0;
+  }
+  followed = count_;
+}
+
+void rounds::freed(const block& given) noexcept {
+  live_ -= given.units;
+  const std::uint64_t mebibyte = (given.address - base_) >> 20;
+  if (mebibyte >= begins_.size() || begins_[mebibyte] == 0) return;
+  const std::uint64_t number = std::exchange(begins_[mebibyte], 0) - 1;
+  if (is_kept(number)) at(number).lifetime = static_cast<std::uint32_t>(count_ - number);
+}
+
+std::uint32_t rounds::number_of(std::uint32_t units, stream_slot stream) const noexcept {
+  if (!has_plan()) return 0;
+  if (count_ != 0 && at(count_ - 1).planned != 0 && at(count_ - 1).stream == stream) {
+    const std::uint32_t last = at(count_ - 1).planned;
+    const std::uint32_t number = last == places_.size() ? 1 : last + 1;
+    if (places_[number - 1].units == units) return number;
+  }
+  return is_next(units, stream) ? at(next_).planned : 0;
+}
+
+std::uint64_t rounds::place_of(std::uint32_t units, stream_slot stream) const noexcept {
+  const std::uint32_t number = number_of(units, stream);
+  return number == 0 ? nowhere : places_[number - 1].address;
+}
+
+void rounds::miss_place(std::uint32_t units, stream_slot stream) noexcept {
+  place& missed = places_[number_of(units, stream) - 1];
+  // A request asks several times.
+  if (std::exchange(missed.missed_by, count_) == count_) return;
+  if (++missed.misses == most_misses) missed.address = nowhere;
+}
+
+bool rounds::is_worth_a_plan(std::uint64_t reserved_slots) const noexcept {
+  if (!notes() || count_ < not_before_ || !is_kept(next_)) return false;
+  if (round() < shortest || round() > longest || !is_kept(next_ - round())) return false;
+  if (alike_ < 2 * round() || one_stream_ < 2 * round()) return false;
+  const note& before = at(next_ - round());
+  const note& begin = at(next_);
+  // Layers of a network are alike, too, and leave more and more live, or less and less.
+  const std::uint64_t more = live_ - begin.live;
+  if (more != 0 && more == begin.live - before.live) return false;
+  const std::uint64_t much = std::max<std::uint64_t>(reserved_slots / 64, 1);
+  return begin.moved_slots - before.moved_slots >= much && moved_slots_ - begin.moved_slots >= much;
+}
+
+bool rounds::has_failed(std::uint64_t reserved_slots) const noexcept {
+  return has_plan() && count_ > settled_by_ && at(count_ - 1).planned != 0 &&
+         moved_slots_ - moved_by_then_ >= std::max<std::uint64_t>(reserved_slots / 4, 1);
+}
+
+rounds::outline rounds::plan() {
+  const std::uint64_t length = round();
+  // A plan that has to be made again did not serve: after a while it may, but ever less likely.
+  not_before_ = count_ + ((4 * length) << std::min(plans_++, 10u));
+  std::vector<item> items;
+  items.reserve(length);
+  std::uint64_t requested = 0;
+  std::uint64_t planned = 0;
+  for (std::uint32_t i = 0; i < length; ++i) {
+    const std::uint64_t number = next_ + i;
+    // What lives yet will live as long as it did a round ago, and what waits for other streams once
+    // longer and once less long.
+    const std::uint32_t lifetime = std::max(at(number).lifetime, at(number - length).lifetime);
+    const std::uint64_t size = at(number).units * std::uint64_t{unit};
+    requested += size;
+    if (lifetime == 0 || lifetime > length) continue;
+    planned += size;
+    items.push_back({i, lifetime, size, 0});
+  }
+  outline drawn;
+  if (planned < requested - requested / 16) return drawn;
+  for (const item& each : items)
+    if (each.number + each.lifetime > length) drawn.live += each.size;
+  drawn.height = find_places(items, length);
+
+  places_.assign(length, place{.address = unknown});
+  for (std::uint32_t i = 0; i < length; ++i) places_[i].units = at(next_ + i).units;
+  for (const item& each : items) places_[each.number].address = each.offset;
+  for (note& each : notes_) each.planned = 0;
+  for (std::uint32_t i = 0; i < length; ++i) at(next_ + i).planned = i + 1;
+  drop_plan();
+  return drawn;
+}
+
+void rounds::lay_out(std::uint64_t low) noexcept {
+  low_ = low;
+  height_ = 0;
+  settled_by_ = count_ + 3 * places_.size();
+  moved_by_then_ = moved_slots_;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    std::uint64_t& address = places_[i].address;
+    if (address == unknown) {
+      address = nowhere;
+      continue;
+    }
+    height_ = std::max(height_, address + places_[i].units * std::uint64_t{unit});
+    address += low;
+  }
+}
+
+void rounds::forget() noexcept {
+  drop_plan();
+  watched_ = 0;
+  notes_ = std::vector<note>{};
+  followed_ = std::vector<std::uint64_t>{};
+  begins_ = std::vector<std::uint64_t>{};
+  places_ = std::vector<place>{};
+  next_ = unknown;
+  count_ = alike_ = one_stream_ = not_before_ = 0;
+}
+
+std::size_t rounds::footprint() const noexcept {
+  return notes_.capacity() * sizeof(note) + places_.capacity() * sizeof(place) +
+         (followed_.capacity() + begins_.capacity()) * sizeof(std::uint64_t);
+}
+
+}  // namespace weir::inline v0::placement
