@@ -17,65 +17,64 @@ struct item {
 };
 
 /// Rounds follow each other: who begins later in the round begins earlier in the next.
-bool live_together(const item& one, const item& other, std::uint64_t round) noexcept {
-  return (other.number + round - one.number) % round < one.lifetime ||
-         (one.number + round - other.number) % round < other.lifetime;
+bool live_together(const item& one, const item& other, std::uint32_t round) noexcept {
+  const std::uint32_t after =
+      other.number > one.number ? other.number - one.number : other.number + round - one.number;
+  return after < one.lifetime || round - after < other.lifetime;
 }
 
 /// The most that lives at a time.
-std::uint64_t most_live(const std::vector<item>& items, std::uint64_t round) {
+std::uint64_t most_live(const std::vector<item>& items, std::uint32_t round) {
   std::vector<std::uint64_t> live(round);
   for (const item& each : items)
-    for (std::uint64_t i = 0; i < each.lifetime; ++i) live[(each.number + i) % round] += each.size;
+    for (std::uint32_t i = 0; i < each.lifetime; ++i) live[(each.number + i) % round] += each.size;
   return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
 }
 
 /// Places the items in their order, each in the smallest gap between those before it that live at
 /// the same time. Returns the height.
-std::uint64_t place_in_order(std::vector<item>& items, std::uint64_t round) {
+std::uint64_t place_in_order(std::vector<item>& items, std::uint32_t round) {
   std::uint64_t height = 0;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> beside;  // offsets: begin and end
-  beside.reserve(items.size());
-  for (auto placed = items.begin(); placed != items.end(); ++placed) {
-    beside.clear();
-    for (auto other = items.begin(); other != placed; ++other)
-      if (live_together(*placed, *other, round))
-        beside.emplace_back(other->offset, other->offset + other->size);
-    std::sort(beside.begin(), beside.end());
+  std::vector<const item*> placed;  // by offset
+  placed.reserve(items.size());
+  for (item& each : items) {
     std::uint64_t top = 0;
     std::uint64_t smallest = ~std::uint64_t{0};
-    std::uint64_t best = 0;
-    for (const auto& [low, high] : beside) {
-      if (low >= top + placed->size && low - top < smallest) {
-        smallest = low - top;
-        best = top;
+    for (const item* other : placed) {
+      if (!live_together(each, *other, round)) continue;
+      if (other->offset >= top + each.size && other->offset - top < smallest) {
+        smallest = other->offset - top;
+        each.offset = top;
       }
-      top = std::max(top, high);
+      top = std::max(top, other->offset + other->size);
     }
-    placed->offset = smallest != ~std::uint64_t{0} ? best : top;
-    height = std::max(height, placed->offset + placed->size);
+    if (smallest == ~std::uint64_t{0}) each.offset = top;
+    height = std::max(height, each.offset + each.size);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), &each,
+                         [](const item* a, const item* b) { return a->offset < b->offset; }),
+        &each);
   }
   return height;
 }
 
 /// The largest first; then what sticks out over the most that lives is placed before all others,
 /// some times: the lowest of all is taken. Returns its height.
-std::uint64_t find_places(std::vector<item>& items, std::uint64_t round) {
-  constexpr std::uint64_t most_pairs = std::uint64_t{8} << 20;  // some tens of milliseconds
+std::uint64_t find_places(std::vector<item>& items, std::uint32_t round) {
+  constexpr std::uint64_t most_pairs = std::uint64_t{4} << 20;  // some milliseconds
   const std::uint64_t bound = most_live(items, round);
   std::stable_sort(items.begin(), items.end(),
                    [](const item& a, const item& b) { return a.size > b.size; });
   std::vector<item> best;
   std::uint64_t lowest = ~std::uint64_t{0};
   std::uint64_t pairs = 0;
-  for (int tries = 0; tries < 32 && lowest > bound; ++tries) {
+  for (int tries = 0; tries < 32 && lowest > bound && pairs < most_pairs; ++tries) {
     const std::uint64_t height = place_in_order(items, round);
     if (height < lowest) {
       lowest = height;
       best = items;
     }
     pairs += items.size() * items.size();
-    if (pairs >= most_pairs) break;
     std::stable_partition(items.begin(), items.end(),
                           [&](const item& each) { return each.offset + each.size > bound; });
   }
@@ -195,9 +194,9 @@ bool rounds::has_failed(std::uint64_t reserved_slots) const noexcept {
 }
 
 rounds::outline rounds::plan() {
-  const std::uint64_t length = round();
+  const auto length = static_cast<std::uint32_t>(round());
   // A plan that has to be made again did not serve: after a while it may, but ever less likely.
-  not_before_ = count_ + ((4 * length) << std::min(plans_++, 10u));
+  not_before_ = count_ + ((4 * round()) << std::min(plans_++, 10u));
   std::vector<item> items;
   items.reserve(length);
   std::uint64_t requested = 0;
