@@ -129,7 +129,7 @@ void rounds::requested(const block& given) noexcept {
   if (planned != 0) {
     watched_ = 2 * kept;
     if (places_[planned - 1].address == given.address) places_[planned - 1].misses = 0;
-    const bool is_back = count_ < 2 || at(count_ - 2).planned == 0;
+    const bool is_back = at(count_ - 2).planned == 0;
     if (is_back) settled_by_ = count_ + 3 * places_.size();
     if (count_ >= settled_by_ && (count_ - settled_by_) % places_.size() == 0)
       moved_by_then_ = moved_slots_;
@@ -155,8 +155,8 @@ void rounds::freed(const block& given) noexcept {
 
 std::uint32_t rounds::number_of(std::uint32_t units, stream_slot stream) const noexcept {
   if (!has_plan()) return 0;
-  if (count_ != 0 && at(count_ - 1).planned != 0 && at(count_ - 1).stream == stream) {
-    const std::uint32_t last = at(count_ - 1).planned;
+  const std::uint32_t last = at(count_ - 1).planned;
+  if (last != 0 && at(count_ - 1).stream == stream) {
     const std::uint32_t number = last == places_.size() ? 1 : last + 1;
     if (places_[number - 1].units == units) return number;
   }
@@ -176,7 +176,7 @@ void rounds::miss_place(std::uint32_t units, stream_slot stream) noexcept {
 }
 
 bool rounds::is_worth_a_plan(std::uint64_t reserved_slots) const noexcept {
-  if (!notes() || count_ < not_before_ || !is_kept(next_)) return false;
+  if (count_ < not_before_ || !is_kept(next_)) return false;
   if (round() < shortest || round() > longest || !is_kept(next_ - round())) return false;
   if (alike_ < 2 * round() || one_stream_ < 2 * round()) return false;
   const note& before = at(next_ - round());

@@ -290,6 +290,14 @@ TEST_F(programs, a_request_out_of_order_has_no_place_and_the_order_is_found_agai
   play(eight, 0);
   EXPECT_NE(last_place, rounds::nowhere);
   EXPECT_EQ(offset_of(7), 0u);
+  for (const step& each : eight) {
+    if (each.mebibytes == 0) {
+      free(each.which);
+      continue;
+    }
+    ask(each.which, each.mebibytes);
+    EXPECT_NE(last_place, rounds::nowhere) << each.which;  // the first as well
+  }
 }
 
 TEST_F(programs, a_place_that_four_requests_missed_is_not_named_again) {
