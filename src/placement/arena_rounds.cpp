@@ -11,8 +11,9 @@ namespace weir::inline v0::placement {
 /// The plan's blocks get addresses of their own, to which memory moves as they come. Half of all
 /// addresses are left for what nobody planned; and a plan that would take new memory is none.
 void arena::plan_round() {
-  if (rounds_.has_failed(reserved_ / slot_size_)) rounds_.drop_plan();
-  if (rounds_.has_plan() || !rounds_.is_worth_a_plan(reserved_ / slot_size_)) return;
+  const std::uint64_t reserved_slots = reserved_ / slot_size_;
+  if (rounds_.has_failed(reserved_slots)) rounds_.drop_plan();
+  if (rounds_.has_plan() || !rounds_.is_worth_a_plan(reserved_slots)) return;
   try {
     const auto [height, live] = rounds_.plan();
     const std::uint64_t slots = (height + slot_size_ - 1) / slot_size_;

@@ -229,7 +229,6 @@ rounds::outline rounds::plan() {
 
 void rounds::lay_out(std::uint64_t low) noexcept {
   low_ = low;
-  height_ = 0;
   settled_by_ = count_ + 3 * places_.size();
   moved_by_then_ = moved_slots_;
   for (std::size_t i = 0; i < places_.size(); ++i) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -115,6 +116,8 @@ TEST_F(repeating_arenas, rounds_that_move_get_places_where_nothing_moves) {
     moved.push_back(shared.handles_moved - before);
   }
   EXPECT_GT(moved[1] + moved[2], 20u);
+  // With handles that lie where they should moved last; in any other order it is more.
+  EXPECT_EQ(std::accumulate(moved.begin(), moved.end(), std::uint64_t{0}), 321u);
   EXPECT_EQ(moved[10], 0u);
   EXPECT_EQ(moved[11], 0u);
   EXPECT_EQ(places[11], places[10]);
@@ -128,6 +131,26 @@ TEST_F(repeating_arenas, what_leaves_the_round_is_served_and_the_round_goes_on) 
   for (int i = 0; i < 3; ++i) comb(teeth, 120);
   const std::uint64_t before = shared.handles_moved;
   EXPECT_EQ(comb(teeth, 120), places);
+  EXPECT_EQ(comb(teeth, 120), places);
+  EXPECT_EQ(shared.handles_moved, before);
+}
+
+TEST_F(repeating_arenas, notes_and_plans_are_counted_among_its_records) {
+  const std::size_t without = store->footprint();
+  for (int i = 0; i < 4; ++i) comb(teeth, 120);
+  EXPECT_GT(store->footprint(), without + 4096 * 40);
+}
+
+TEST_F(repeating_arenas, a_plan_bears_that_the_arena_grows_by_a_slot) {
+  for (int i = 0; i < 13; ++i) comb(teeth, 120);
+  const std::vector<std::uint64_t> places = comb(teeth, 120);
+  const std::uint64_t held = store->reserved();
+  std::vector<block_index> small;
+  while (store->reserved() == held) small.push_back(ask(mib / 2));
+  EXPECT_EQ(store->reserved(), held + 2 * mib);
+  for (const block_index each : small) free(each);
+  rest();
+  const std::uint64_t before = shared.handles_moved;
   EXPECT_EQ(comb(teeth, 120), places);
   EXPECT_EQ(shared.handles_moved, before);
 }

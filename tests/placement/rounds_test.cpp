@@ -191,6 +191,13 @@ TEST_F(programs, the_largest_lie_lowest_and_others_in_the_smallest_gap_that_they
   EXPECT_EQ(offset_of(5), 30u);
 }
 
+TEST_F(programs, what_sticks_out_of_a_comb_is_placed_before_the_rest) {
+  // By size alone the teeth that stay beside 120 lie where 120 should.
+  const auto steps = round_of({20, 22, 24, 18, 26, 20, 28, 22, 30, 24, 120, 122},
+                              {10, 10, 8, 8, 6, 6, 4, 4, 2, 2, 2, 1});
+  EXPECT_EQ(plan(steps).height, 242 * mib);
+}
+
 TEST_F(programs, planned_blocks_that_live_at_the_same_time_lie_apart) {
   std::mt19937_64 random{7};
   for (int program = 0; program < 60; ++program) {
