@@ -14,16 +14,16 @@ namespace weir::inline v0::placement {
 /// A program that makes the same requests in every step can still move memory in every step: each
 /// request takes what lies best for it, and leaves another layout to the next. Where a whole round
 /// is known beforehand its blocks can be placed so that none has to move. So requests are noted as
-/// soon as memory moves, a round is one that came twice in a row and left as much live as it found,
-/// and its plan puts the largest blocks first, each into the smallest gap between those that are
-/// live at the same time. Nothing depends on the program keeping to it: the plan names a place for
-/// the next request as long as requests come in their order, and the arena takes it if it is free.
+/// soon as memory moves, a round is one that came three times in a row, and its plan puts the
+/// largest blocks first, each into the smallest gap between those that are live at the same time.
+/// Nothing depends on the program keeping to it: the plan names a place for the next request as
+/// long as requests come in their order, and the arena takes it if it is free.
 ///
 /// Requests count as large from more than a mebibyte on, so one block at most begins in each
 /// mebibyte. Where the host has no memory for the notes there are none.
 ///
-/// Owned by an arena, under the heap's lock. Notes take some ten nanoseconds a large request while
-/// memory moves or a plan serves, and nothing otherwise; a plan costs the square of its requests.
+/// Owned by an arena, under the heap's lock. Notes are taken while memory moves or a plan serves,
+/// and cost a comparison otherwise; a plan costs the square of its requests, milliseconds at most.
 class rounds {
  public:
   /// The most requests of a round.
