@@ -203,7 +203,7 @@ class arena final : public backing_store {
   void plan_round();
   [[nodiscard]] window planned_window(std::uint64_t place, const request& wanted) const noexcept;
   [[nodiscard]] block_index fit_as_planned(const request& wanted);
-  [[nodiscard]] bool takes_too_much(const request& wanted) const noexcept;
+  [[nodiscard]] bool outgrows_plan(const request& wanted) const noexcept;
   [[nodiscard]] std::vector<stretch> usable_stretches(const request& wanted) const;
   [[nodiscard]] result<block_index> make_planned_room(const request& wanted,
                                                       const context_scope& bound);
@@ -232,6 +232,7 @@ class arena final : public backing_store {
   [[nodiscard]] bool fillable(const block& hole) const noexcept;
   [[nodiscard]] bool others_have_runs(stream_slot stream) const noexcept;
   [[nodiscard]] bool worth_a_plan(const request& wanted, reach whose) const noexcept;
+  void add_to(std::vector<stretch>& stretches, block_index run) const;
   [[nodiscard]] window best_window(const request& wanted, reach whose,
                                    std::vector<stretch>& stretches) const;
   [[nodiscard]] window window_at_end(const request& wanted, reach whose) const;
@@ -265,6 +266,7 @@ class arena final : public backing_store {
   [[nodiscard]] result<void> map_handles(const room_plan& room, const context_scope& bound);
   void undo_mapping(const filling& undone, const context_scope& bound) noexcept;
   void undo_creation(filling& undone, const context_scope& bound) noexcept;
+  void append_hole(std::uint64_t high) noexcept;
   void block_off(std::uint64_t low, std::uint64_t high) noexcept;  // slots
   void unblock(const context_scope& bound) noexcept;
   [[nodiscard]] result<void> unmap_retained(std::uint32_t at_slot, const context_scope& bound);

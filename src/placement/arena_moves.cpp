@@ -60,7 +60,7 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
 result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
   WEIR_TRY_VALUE(planned, make_planned_room(wanted, bound));
   if (planned != no_block) return planned;
-  if (takes_too_much(wanted)) {
+  if (outgrows_plan(wanted)) {
     rounds_.drop_plan();
     WEIR_TRY_VALUE(moved, rearrange(wanted, reach::usable, bound));
     if (moved != no_block) return moved;
@@ -271,20 +271,23 @@ void arena::undo_mapping(const filling& undone, const context_scope& bound) noex
   block_off(undone.slot, undone.slot + undone.slots);
 }
 
+/// The arena ends with slot `high`, in a hole. There is a record for it, and room for its slots.
+void arena::append_hole(std::uint64_t high) noexcept {
+  const block_index beyond = shared_.blocks.make();
+  block& hole = shared_.blocks[beyond];
+  hole.address = end_address();
+  hole.units = static_cast<std::uint32_t>((address_of(high) - hole.address) / unit);
+  hole.stream = no_stream;
+  hole.become(block_kind::hole);
+  slots_.resize(high);
+  link_after(last_, beyond);
+  note_hole(beyond);
+}
+
 /// Something is mapped in these slots, of a hole or beyond the arena's end, that could not be taken
 /// away: no plan may count on them. carry_out() has prepared the records.
 void arena::block_off(std::uint64_t low, std::uint64_t high) noexcept {
-  if (high > slots_.size()) {
-    const block_index beyond = shared_.blocks.make();
-    block& hole = shared_.blocks[beyond];
-    hole.address = end_address();
-    hole.units = static_cast<std::uint32_t>((address_of(high) - hole.address) / unit);
-    hole.stream = no_stream;
-    hole.become(block_kind::hole);
-    slots_.resize(high);
-    link_after(last_, beyond);
-    note_hole(beyond);
-  }
+  if (high > slots_.size()) append_hole(high);
   block_index at = block_over(address_of(low));
   if (shared_.blocks[at].address < address_of(low)) at = split(at, address_of(low));
   if (shared_.blocks[at].end() > address_of(high)) split(at, address_of(high));

@@ -50,6 +50,16 @@ struct item {
 
 }  // namespace
 
+/// Adds a run above all of the stretches.
+void arena::add_to(std::vector<stretch>& stretches, block_index run) const {
+  const block& added = shared_.blocks[run];
+  if (!stretches.empty() && stretches.back().end == added.address) {
+    stretches.back().end = added.end();
+  } else {
+    stretches.push_back({added.address, added.end(), run});
+  }
+}
+
 /// The window with the fewest slots to map, then with the least left over, then the lowest. Where
 /// nothing else serves there is always one at the arena's end, unless the addresses are used up.
 arena::window arena::best_window(const request& wanted, reach whose,
@@ -118,13 +128,7 @@ arena::window arena::best_window(const request& wanted, reach whose,
     const block& there = blocks[at];
     const block_kind kind = there.is();
     const bool run = kind == block_kind::run && usable(there, wanted, whose);
-    if (run) {
-      if (!stretches.empty() && stretches.back().end == there.address) {
-        stretches.back().end = there.end();
-      } else {
-        stretches.push_back({there.address, there.end(), at});
-      }
-    }
+    if (run) add_to(stretches, at);
     if (run || (kind == block_kind::hole && fillable(there))) {
       row.push_back({at, there.address, there.end(), !run});
     } else if (!row.empty()) {

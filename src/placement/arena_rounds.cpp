@@ -21,16 +21,8 @@ void arena::plan_round() {
     if (slots == 0 || low + slots * slot_size_ > range_.base() + range_.size().count() / 2) return;
     if (slots * slot_size_ + handed_out_ - live > reserved_) return;
     if (!shared_.blocks.prepare(1)) return;
-    slots_.resize(slots_.size() + slots);
-    const block_index added = shared_.blocks.make();
-    block& hole = shared_.blocks[added];
-    hole.address = low;
-    hole.units = static_cast<std::uint32_t>(slots * slot_size_ / unit);
-    hole.stream = no_stream;
-    hole.in = {};
-    hole.become(block_kind::hole);
-    link_after(last_, added);
-    note_hole(added);
+    slots_.reserve(slots_.size() + slots);
+    append_hole(slots_.size() + slots);
     rounds_.lay_out(low);
     reserved_when_planned_ = reserved_;
   } catch (const std::bad_alloc&) {
@@ -75,22 +67,15 @@ block_index arena::fit_as_planned(const request& wanted) {
 }
 
 /// A plan is there to save time: where the arena grows by a sixty-fourth under it, it is a bad one.
-bool arena::takes_too_much(const request& wanted) const noexcept {
+bool arena::outgrows_plan(const request& wanted) const noexcept {
   return rounds_.has_plan() &&
          reserved_ + wanted.units * unit > reserved_when_planned_ + reserved_when_planned_ / 64;
 }
 
 std::vector<arena::stretch> arena::usable_stretches(const request& wanted) const {
   std::vector<stretch> stretches;
-  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after) {
-    const block& there = shared_.blocks[at];
-    if (!usable(there, wanted, reach::usable)) continue;
-    if (!stretches.empty() && stretches.back().end == there.address) {
-      stretches.back().end = there.end();
-    } else {
-      stretches.push_back({there.address, there.end(), at});
-    }
-  }
+  for (block_index at = first_; at != no_block; at = shared_.blocks[at].after)
+    if (usable(shared_.blocks[at], wanted, reach::usable)) add_to(stretches, at);
   return stretches;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "placement/block.hpp"
+#include "placement/fit_index.hpp"
 
 namespace weir::inline v0::placement {
 
@@ -37,7 +38,7 @@ class rounds {
   explicit rounds(std::uint64_t base) noexcept : base_{base} {}
 
   [[nodiscard]] static constexpr bool is_large(std::uint64_t units) noexcept {
-    return units * unit > std::uint64_t{1} << 20;
+    return units > fit_index::large;
   }
 
   /// So many slots were moved: requests are noted from now on, for some rounds.
@@ -87,6 +88,8 @@ class rounds {
   static constexpr std::size_t context = 8;
   static constexpr std::uint64_t unknown = ~std::uint64_t{0};
   static constexpr std::uint32_t most_misses = 4;
+
+  static_assert(fit_index::large * unit == std::uint64_t{1} << 20, "begins_ goes by mebibytes");
 
   struct note {
     std::uint32_t units = 0;
