@@ -67,8 +67,9 @@ std::vector<stream_registry::entry> stream_registry::added_since(std::uint64_t& 
   const std::uint64_t now = additions_.load(std::memory_order_acquire);
   if (now == seen) return {};
   const std::lock_guard lock{mutex_};
+  std::vector<entry> all = streams_;  // which may throw, and then nothing was seen
   seen = now;
-  return streams_;
+  return all;
 }
 
 }  // namespace detail

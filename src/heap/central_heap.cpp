@@ -4,10 +4,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 #include <utility>
 
 #include "observe/tool_regions.hpp"
+#include "order/all_work_wait.hpp"
 
 namespace weir::inline v0::heap {
 namespace {
@@ -128,6 +130,8 @@ central_heap::central_heap(weir::device device, const allocator_options& options
                  .order = order_,
                  .unmap_at_once = options.debug_unmap,
                  .queues_waits = options.queued_waits},
+      foreign_uses_{device},
+      foreign_listening_{*this},
       pinned_backup_{device, host_memory_kind::pinned},
       pageable_backup_{device, host_memory_kind::pageable} {
   placement_.reserved_limit = limit_.load(std::memory_order_relaxed);
@@ -169,32 +173,50 @@ result<void> central_heap::usable() const {
 
 result<void> central_heap::close() {
   if (home_->forked()) return detail::fork_error();
-  detail::remove_listener(*home_, *this);
-  detail::mutex_lock lock{mutex_};
-  if (closed_.exchange(true)) return {};
-  moved_.notify_all();  // whoever waits for memory to come back
-  end_carriers();
+  result<void> outcome;
+  std::optional<error> leaked;
   {
-    const thread_caches::stop stopped{caches_, own_cache()};
-    caches_.set_reason(thread_cache::closed, true);
-    settle_caches();
-    static_cast<void>(flush_all());
+    const detail::mutex_lock lock{mutex_};
+    if (closed_.exchange(true)) return {};
+    moved_.notify_all();  // whoever waits for memory to come back
+    end_carriers();
+    {
+      const thread_caches::stop stopped{caches_, own_cache()};
+      caches_.set_reason(thread_cache::closed, true);
+      settle_caches();
+      static_cast<void>(flush_all());
+    }
+    outcome = release_all(leaked);
   }
-  order_.end_pauses();  // what ends now must be waited for, whoever captures
+  // Streams that ended until now were told to the heap, which may have been waiting for them. Not
+  // with the lock: the end of a stream takes it behind that of the listeners.
+  detail::remove_listener(*home_, *this);
+  foreign_listening_.end();
+  if (leaked) report_error(*leaked);
+  return outcome;
+}
+
+result<void> central_heap::release_all(std::optional<error>& leaked) {
   driver_access driver{device_};
   result<void> outcome = driver.entered();
   const bool gone = !outcome && outcome.code() == errc::driver_gone;
-  if (outcome) outcome = wait_for_streams(driver);
-  const bool leaks = accounts_.total().blocks.current != 0 && !gone;
-  error told{.code = errc::still_live};
-  try {
-    if (leaks) told = leak();
-  } catch (const std::bad_alloc&) {  // then without details
+  if (outcome && placement_.reserved != 0) outcome = wait_before_release(driver);
+  const bool may_be_used = !outcome && !order::does_no_work(outcome.error());
+  if (accounts_.total().blocks.current != 0 && !gone) {
+    leaked.emplace(error{.code = errc::still_live});
+    try {
+      leaked = leak();
+    } catch (const std::bad_alloc&) {  // then without details
+    }
   }
-  for (const auto& each : pools_) {
-    if (each->memory == nullptr || gone) continue;
-    auto closing = each->memory->close(driver.enter());
-    if (!closing && outcome) outcome = std::move(closing);
+  if (may_be_used) {
+    outcome = keep_memory(std::move(outcome).error(), driver);
+  } else if (!gone) {
+    for (const auto& each : pools_) {
+      if (each->memory == nullptr) continue;
+      auto closing = each->memory->close(driver.enter());
+      if (!closing && outcome) outcome = std::move(closing);
+    }
   }
   for (const auto& each : pools_) drop_saved(*each);
   idle_copies_.clear();
@@ -205,10 +227,56 @@ result<void> central_heap::close() {
   pending_.clear();
   callbacks_.clear();
   foreign_uses_.clear();
-  unjoined_.clear();
-  lock.unlock();
-  if (leaks) report_error(told);
   return outcome;
+}
+
+/// Whoever captures: nothing can be given back later.
+result<void> central_heap::wait_before_release(driver_access& driver) try {
+  order_.end_pauses();
+  static_cast<void>(order_.mark_streams(driver.enter()));
+  const order::all_work_wait work{order_, driver.enter(), other_devices()};
+  result<void> waited;
+  static_cast<void>(without_lock([&] { waited = work.wait(driver.enter()); }));
+  WEIR_TRY(waited);
+  learn_from(work);
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+namespace {
+
+/// Stores whose memory may still be in use. They last as long as the process.
+void keep_for_good(std::unique_ptr<backing_store> store) noexcept {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<backing_store>>;
+  const std::lock_guard lock{mutex};
+  try {
+    kept.reserve(kept.size() + 1);
+    kept.push_back(std::move(store));
+  } catch (const std::bad_alloc&) {
+    static_cast<void>(store.release());
+  }
+}
+
+}  // namespace
+
+/// What is known to be idle goes; the rest stays mapped.
+error central_heap::keep_memory(error reason, driver_access& driver) noexcept {
+  std::uint64_t kept = 0;
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr) continue;
+    static_cast<void>(each->memory->release(bytes::max(), driver.enter()));
+    kept += each->memory->reserved();
+    keep_for_good(std::move(each->memory));
+  }
+  try {
+    reason.detail = to_string(bytes{kept}) +
+                    " stay mapped, because work that may use them could not be waited for" +
+                    (reason.detail.empty() ? "" : ": " + reason.detail);
+  } catch (const std::bad_alloc&) {  // then without details
+  }
+  return reason;
 }
 
 thread_cache* central_heap::local() {

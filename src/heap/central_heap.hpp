@@ -70,6 +70,7 @@
 #include "heap/accounts.hpp"
 #include "heap/address_table.hpp"
 #include "heap/backup.hpp"
+#include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/observers.hpp"
 #include "heap/private_pools.hpp"
@@ -80,6 +81,7 @@
 #include "observe/block_history.hpp"
 #include "observe/misuse.hpp"
 #include "observe/shortage.hpp"
+#include "order/all_work_wait.hpp"
 #include "order/driver_access.hpp"
 #include "order/pending_frees.hpp"
 #include "order/stream_order.hpp"
@@ -159,6 +161,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   result<bytes> empty_cache() WEIR_EXCLUDES(mutex_);
   [[nodiscard]] result<bytes> empty_cache(pool_id id) WEIR_EXCLUDES(mutex_);
   result<void> release_stream(const stream_ref& stream) WEIR_EXCLUDES(mutex_);
+  /// Waits for all work that may use the memory and gives the memory back. What may still be in
+  /// use because that wait failed is kept, and the error says how much.
   result<void> close() WEIR_EXCLUDES(mutex_);
 
   result<void> set_limit(bytes most) WEIR_EXCLUDES(mutex_);
@@ -298,7 +302,46 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- central_heap.cpp -------------------------------------------------------------------------
 
+  /// Keeps a pool alive while the lock is released. Made and destroyed with the lock.
+  class pool_hold {
+   public:
+    pool_hold(central_heap& heap, pool_state& held) noexcept : heap_{heap}, held_{held} {
+      ++held_.holders;
+    }
+    ~pool_hold() WEIR_UNCHECKED_LOCKING { heap_.drop_holder(held_); }  // whoever holds it, locks
+    pool_hold(const pool_hold&) = delete;
+    pool_hold& operator=(const pool_hold&) = delete;
+
+   private:
+    central_heap& heap_;
+    pool_state& held_;
+  };
+  /// The parts of close(). `leaked`: set if there were live blocks.
+  [[nodiscard]] result<void> release_all(std::optional<error>& leaked) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_before_release(driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] error keep_memory(error reason, driver_access& driver) noexcept
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> usable() const;
+  /// Runs `work` without the lock, for waits and for code of the user's. Returns whether the heap
+  /// can still be used: another thread may have closed it meanwhile. Everything else that was read
+  /// before has to be read again, and a pool that is needed afterwards has to be held (pool_hold).
+  template <class Work>
+  [[nodiscard]] result<void> without_lock(const Work& work) WEIR_REQUIRES(mutex_) {
+    {
+      const order::unnamed_stream others_name_theirs{order_};
+      const detail::mutex_unlock unlocked{mutex_};
+      work();
+    }
+    return usable();
+  }
+  /// Waits until a pool has arrived where it was going, or the heap is closed; the same holds.
+  [[nodiscard]] result<void> await_move() WEIR_REQUIRES(mutex_) {
+    {
+      const order::unnamed_stream others_name_theirs{order_};
+      moved_.wait(mutex_);
+    }
+    return usable();
+  }
   /// The calling thread's cache, made at first sight; null where there is none.
   [[nodiscard]] thread_cache* local() WEIR_EXCLUDES(mutex_);
   [[nodiscard]] thread_cache* own_cache() const noexcept {
@@ -374,24 +417,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- peers.cpp: streams of other devices that use blocks ---------------------------------------
 
-  /// A stream of another device, and its registration there; 0: nobody tells of its end.
-  struct foreign_use {
-    stream_ref stream;
-    std::uint64_t registration = 0;
-  };
-  /// Waits for all work of the devices that have these rights: any of it may use live blocks. One
-  /// that is lost does none. Of this device for what the event is behind, if there is one.
-  [[nodiscard]] result<void> wait_for_devices(const std::vector<vmm::access>& rights,
-                                              const event* own_work = nullptr) const
-      WEIR_EXCLUDES(mutex_);
+  /// The other devices that can reach the memory, or whose streams are owed a wait.
+  [[nodiscard]] std::vector<weir::device> other_devices() const WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> record_foreign_stream(void* pointer, const stream_ref& stream)
       WEIR_EXCLUDES(mutex_);
-  /// The block is freed: the joint stream waits for the foreign ones that use it.
-  void join_foreign_streams(block_index index) noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool join(const foreign_use& use) noexcept WEIR_REQUIRES(mutex_);
-  /// Tries again what could not be waited for at the free. True: nothing is left.
-  [[nodiscard]] bool join_late() noexcept WEIR_REQUIRES(mutex_);
-  void hold_joint_stream() noexcept WEIR_REQUIRES(mutex_);
 
   // --- flush.cpp. A foreign cache is stopped. Each counts what the cache counted. ---------------
 
@@ -417,6 +446,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   bool flush_all() noexcept WEIR_REQUIRES(mutex_);
   /// All that threads hold; stops them for it.
   void flush_caches() noexcept WEIR_REQUIRES(mutex_);
+  /// The same for one stream, which caches forget.
+  void flush_stream(stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
   void flush_own_unplaced(thread_cache& own) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] stream_bins* ensure_bins(thread_cache& cache, stream_id id,
                                          stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
@@ -435,15 +466,24 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams
   /// share memory, it should not take a miss for others to profit.
-  void share_freed(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
+  void share_freed(driver_access& driver) WEIR_REQUIRES(mutex_);
   void share_if_due() noexcept WEIR_REQUIRES(mutex_) {
     if (to_share_ != no_stream) [[unlikely]]
       share_now();
   }
   void share_now() noexcept WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void> wait_for_device(driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> any_capturing(driver_access& driver) WEIR_REQUIRES(mutex_);
+
+  /// The wait is over, and what it waited for is completed.
+  void learn_from(const order::all_work_wait& work) noexcept WEIR_REQUIRES(mutex_);
+
+  // These let go of the lock while they wait, and return `closed` if the heap was closed meanwhile.
+
+  /// For the streams that memory is bound to; for all work where some of them cannot be marked.
+  [[nodiscard]] result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
+  /// For all work that was queued on the device so far, and on others that can reach its memory.
+  /// Captures stay valid.
+  [[nodiscard]] result<void> wait_for_all_work(driver_access& driver) WEIR_REQUIRES(mutex_);
 
   // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
 
@@ -471,7 +511,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                       bytes needed) override WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<bool> wait_for_oldest(driver_access& driver) override WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> wait_for_oldest(pool_state& asking, wait_bound& bound,
+                                             driver_access& driver) override WEIR_REQUIRES(mutex_);
 
   // --- suspend.cpp ------------------------------------------------------------------------------
 
@@ -493,7 +534,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     suspend_options options{};
     std::vector<vmm::access> rights{};
     std::unique_ptr<backup_copies> copies{};
-    std::optional<event> behind{};  // all work of before; nothing: the whole context is waited for
+    order::awaited_marks behind{};  // work of the streams that were known before
+    bool waits_for_all = true;      // and for all other work, also what is queued later
     std::uint64_t pledged = 0;      // by a return
     bool begun = false;             // the work of before is done, and the memory is being read
     bool committed = false;         // it cannot be taken back any more
@@ -549,17 +591,21 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_REQUIRES(mutex_);
   void arrive(queued_move& move, bool came) noexcept WEIR_REQUIRES(mutex_);
   /// Waits if another pool is on its way out.
-  [[nodiscard]] bool await_leaving(const pool_state* asking) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> await_leaving(const pool_state* asking) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> fit_under_limit(const moving_pools& moves, std::uint64_t needed,
                                              driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> make_room(const moving_pools& moves, std::uint64_t needed,
-                                       driver_access& driver) WEIR_REQUIRES(mutex_);
+                                       wait_bound& waits, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> ask_neighbours(const moving_pools& moves, std::uint64_t needed)
       WEIR_REQUIRES(mutex_);
   /// `asking` is null where nothing of this allocator asks.
   [[nodiscard]] result<bool> evict_for(const pool_state* asking, driver_access& driver)
       WEIR_REQUIRES(mutex_);
 
+  [[nodiscard]] bool mark_users(queued_move& move, driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_for_users(const queued_move& move, driver_access& driver)
+      WEIR_EXCLUDES(mutex_);
   [[nodiscard]] static result<void> plan_suspend(moving_pools& moves);
   [[nodiscard]] result<void> save_contents(moving_pools& moves, const suspend_options& options,
                                            backup_copies& copies, const context_scope& bound)
@@ -600,7 +646,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] pool_state* find_pool(pool_id id) const noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] pool_state& pool_of(const block& block) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] pool_state& add_pool(std::string name) WEIR_REQUIRES(mutex_);
-  void drop_holder(pool_id id) noexcept WEIR_REQUIRES(mutex_);
+  void drop_holder(pool_state& left) noexcept WEIR_REQUIRES(mutex_);
   void sweep_graphs() noexcept WEIR_REQUIRES(mutex_);
   void sweep_pools(driver_access& driver) noexcept override WEIR_REQUIRES(mutex_);
   /// The pool of the capture that the stream is in.
@@ -691,12 +737,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   std::uint64_t blocks_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
-  /// Waits for streams of other devices that used freed blocks; created at the first such use.
-  std::optional<stream> joint_stream_ WEIR_GUARDED_BY(mutex_);
-  std::unordered_map<block_index, std::vector<foreign_use>> foreign_uses_ WEIR_GUARDED_BY(mutex_);
-  std::size_t foreign_count_ WEIR_GUARDED_BY(mutex_) = 0;  // of uses in foreign_uses_
-  /// What the joint stream could not be made to wait for yet; it is not marked meanwhile.
-  std::vector<foreign_use> unjoined_ WEIR_GUARDED_BY(mutex_);
+  foreign_uses foreign_uses_ WEIR_GUARDED_BY(mutex_);
+  foreign_listening foreign_listening_;
   /// By tag number: the pool of a tag that was declared suspendable.
   std::vector<pool_id> tag_pools_ WEIR_GUARDED_BY(mutex_);
   std::size_t moving_ WEIR_GUARDED_BY(mutex_) = 0;  // pools on their way

@@ -20,7 +20,7 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
   block.recorded = false;
   block.become(block_kind::pending);
   block.stream = slot;
-  join_foreign_streams(index);
+  foreign_uses_.join(index, order_);
   result<void> outcome;
   try {
     declared = waits.others;
@@ -50,7 +50,7 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
 
 result<void> central_heap::wait_for(const std::vector<stamp>& declared, driver_access& driver) {
   struct wait {
-    event behind;
+    std::shared_ptr<event> behind;
     stamp until;
   };
   std::vector<wait> waits;
@@ -62,16 +62,17 @@ result<void> central_heap::wait_for(const std::vector<stamp>& declared, driver_a
     if (order_.stream_completed(each)) continue;
     auto behind = order_.event_behind(each.stream, driver.enter());
     if (!behind) outcome = std::move(behind).error();
-    all = behind && behind->has_value();
+    all = behind && *behind != nullptr;
     if (!all) break;
-    waits.push_back({**std::move(behind), each});
+    waits.push_back({*std::move(behind), each});
   }
   if (all && !waits.empty()) {
     // What is waited for may need memory of this allocator on another thread.
-    mutex_.unlock();
-    for (const wait& each : waits)
-      if (outcome) outcome = each.behind.synchronize();
-    mutex_.lock();
+    const auto still_usable = without_lock([&] {
+      for (const wait& each : waits)
+        if (outcome) outcome = each.behind->synchronize();
+    });
+    if (!still_usable && outcome) outcome = still_usable;
   }
   const bool reached = all && outcome;
   for (wait& each : waits)

@@ -141,7 +141,7 @@ void central_heap::free_recorded(block_index index, stream_slot slot,
     free_to_store(index, waits.freed);
     return;
   }
-  join_foreign_streams(index);
+  foreign_uses_.join(index, order_);
   // An epoch that cannot be closed now (a capture, no memory, a driver in trouble) is closed by the
   // next request that looks for room; the block waits, and the free is done.
   try {

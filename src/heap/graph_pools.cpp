@@ -85,9 +85,10 @@ result<void> capture_registry::tie_to(driver::CUgraph graph, pool_id pool,
 }
 
 std::vector<pool_id> capture_registry::sweep() {
-  swept_ = ties_->ended.load(std::memory_order_acquire);
+  const auto seen = ties_->ended.load(std::memory_order_acquire);
   std::vector<pool_id> ended;
   ended.reserve(tied_.size());
+  swept_ = seen;
   std::erase_if(tied_, [&](const tie& each) {
     if (!each.ended->load(std::memory_order_acquire)) return false;
     ended.push_back(each.pool);
@@ -182,9 +183,10 @@ result<void> central_heap::keep_with(const graph_claim& claim, driver::CUgraph g
 
 void central_heap::sweep_graphs() noexcept {
   try {
-    for (const pool_id each : captures_.sweep()) drop_holder(each);
+    for (const pool_id each : captures_.sweep())
+      if (pool_state* const left = find_pool(each); left != nullptr) drop_holder(*left);
   } catch (const std::bad_alloc&) {
-    // The marks stay where they are; a later sweep sees them.
+    // Nothing was taken out; a later sweep sees all of them.
   }
 }
 

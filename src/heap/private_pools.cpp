@@ -64,7 +64,7 @@ result<std::shared_ptr<pool>> central_heap::create_pool(std::string_view name,
   try {
     return std::make_shared<pool>(weak_from_this(), added.id, added.name);
   } catch (const std::bad_alloc&) {
-    drop_holder(added.id);  // there is no handle that would
+    drop_holder(added);  // there is no handle that would
     driver_access driver{placement_.device};
     sweep_pools(driver);
     throw;
@@ -83,21 +83,20 @@ std::shared_ptr<pool> central_heap::share_pool(pool_id id) {
   return handle;
 }
 
-void central_heap::drop_holder(pool_id id) noexcept {
-  pool_state* const left = find_pool(id);
-  if (left == nullptr || --left->holders != 0) return;
-  left->takes_requests = false;
-  left->is_fallback = false;
-  placement_.emit({.kind = memory_event_kind::pool_released, .pool = id});
-  if (left->of_graphs()) {
-    captures_.forget(id);
+void central_heap::drop_holder(pool_state& left) noexcept {
+  if (--left.holders != 0) return;
+  left.takes_requests = false;
+  left.is_fallback = false;
+  placement_.emit({.kind = memory_event_kind::pool_released, .pool = left.id});
+  if (left.of_graphs()) {
+    captures_.forget(left.id);
     // Replays that are under way were queued on some stream before now.
     try {
-      left->guards.reserve(order_.count());
+      left.guards.reserve(order_.count());
       for (stream_slot slot = 1; slot <= order_.count(); ++slot)
-        left->guards.push_back(order_.now(slot));
+        left.guards.push_back(order_.now(slot));
     } catch (const std::bad_alloc&) {
-      ++left->holders;  // kept until the end: nothing that could be wrong is released
+      ++left.holders;  // kept until the end: nothing that could be wrong is released
       return;
     }
   }
@@ -118,7 +117,9 @@ void central_heap::release_pool(pool_id id) noexcept {
   if (!usable()) return;
   const detail::mutex_lock lock{mutex_};
   if (!usable()) return;
-  drop_holder(id);
+  pool_state* const left = find_pool(id);
+  if (left == nullptr) return;
+  drop_holder(*left);
   driver_access driver{placement_.device};
   sweep_pools(driver);
 }

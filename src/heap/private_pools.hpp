@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "heap/backup.hpp"
@@ -51,8 +52,9 @@ struct pool_state {
   std::vector<stamp> guards;
 
   residence where = residence::resident;
-  bool queued = false;      // while it is on its way: a thread of the heap's carries that on
-  bool taken_back = false;  // … and the suspension was called off: the memory stays
+  bool queued = false;         // while it is on its way: a thread of the heap's carries that on
+  bool taken_back = false;     // … and the suspension was called off: the memory stays
+  std::thread::id moved_by{};  // … and the thread that does it; none: one of the heap's
   std::optional<suspendable_options> suspendable;  // it is meant to be suspended
   bool handles_seen = false;  // somebody was told its handles, and may have mapped them elsewhere
   // While it is suspended:
@@ -73,8 +75,9 @@ struct pool_state {
   }
   /// Whether captured graphs know its addresses.
   [[nodiscard]] bool of_graphs() const noexcept { return of_capture || retains; }
-  /// Whether what a stream freed stays that stream's: no event tells when replays are done with it.
-  [[nodiscard]] bool keeps_to_streams() const noexcept { return retains && holders != 0; }
+  /// Whether what a stream freed stays that stream's. No event tells when replays are done with it,
+  /// and inside a graph only the order of the capture keeps two uses apart.
+  [[nodiscard]] bool keeps_to_streams() const noexcept { return of_graphs() && holders != 0; }
 
   [[nodiscard]] std::uint64_t reserved() const noexcept {
     return memory == nullptr ? 0 : memory->reserved();

@@ -31,7 +31,8 @@ result<account_number> central_heap::prepare(pool_state& pool, driver_access& dr
     const store_traits traits{.policy = policy_,
                               .exportable = exportable_ || pool.exportable,
                               .one_slot_handles = pool.exportable,
-                              .moves = !pool.retains,
+                              .moves = !pool.of_graphs(),
+                              .takes_addresses = pool.retains,
                               .segments = pool.segments,
                               .splits = pool.splits,
                               .of_graphs = pool.of_graphs(),
@@ -144,21 +145,19 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
   for (const auto& [key, each] : callbacks_) all.push_back(each);
   const std::uint64_t frees_before = accounts_.total().frees;
   const auto device_before = device_.memory_info();
-  ++pool.holders;  // so that it outlives the unlocked time
-  in_callbacks = true;
-  mutex_.unlock();
+  const pool_hold held{*this, pool};
   callback_answer answer{.asked = true};
   std::exception_ptr thrown;
-  try {
-    for (const auto& each : all) answer.claimed = (*each)(needed) || answer.claimed;
-  } catch (...) {
-    thrown = std::current_exception();
-  }
-  mutex_.lock();
-  in_callbacks = false;
-  --pool.holders;
+  WEIR_TRY(without_lock([&] {
+    in_callbacks = true;
+    try {
+      for (const auto& each : all) answer.claimed = (*each)(needed) || answer.claimed;
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    in_callbacks = false;
+  }));
   if (thrown) std::rethrow_exception(thrown);
-  WEIR_TRY(usable());
   {
     const thread_caches::stop stopped{caches_, own};
     settle_caches();
@@ -169,21 +168,32 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
   return answer;
 }
 
-/// The whole device where a stream cannot be asked any more. Not while anybody captures: that would
-/// break it.
-result<bool> central_heap::wait_for_oldest(driver_access& driver) {
-  WEIR_TRY_VALUE(capturing, any_capturing(driver));
-  if (capturing) return false;
+result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound,
+                                           driver_access& driver) {
   WEIR_TRY_VALUE(any, poll_streams(driver, no_stream));
   if (any) return true;
-  WEIR_TRY_VALUE(completed, order_.synchronize_oldest(driver.enter()));
-  if (completed) {
+  while (!order_.paused() && order_.any_behind()) {
+    const auto until = bound.until(order_);
+    if (!until) return false;
+    if (!order_.any_behind(*until)) {
+      bound.reached();
+      continue;
+    }
+    const pool_hold held{*this, asking};
+    const order::awaited_marks oldest = order_.oldest_mark();
+    if (oldest.empty()) {
+      // Streams that cannot be marked: only a wait for all work tells about them.
+      WEIR_TRY(wait_for_all_work(driver));
+      return !order_.any_behind(*until);  // what completed nothing is not worth another
+    }
+    result<void> waited;
+    WEIR_TRY(without_lock([&] { waited = oldest.wait(); }));
+    WEIR_TRY(waited);
+    WEIR_TRY(order_.poll(driver.enter()));
     static_cast<void>(retire_all());
     return true;
   }
-  if (!order_.any_behind()) return false;
-  WEIR_TRY(wait_for_device(driver));
-  return !order_.any_behind();  // a rest that completes nothing is not worth another
+  return false;
 }
 
 }  // namespace weir::inline v0::heap

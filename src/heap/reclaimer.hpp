@@ -1,6 +1,8 @@
 // What a search for room may ask of the heap, beyond the store of the pool it searches.
 #pragma once
 
+#include <optional>
+
 #include "heap/accounts.hpp"
 #include "heap/private_pools.hpp"
 #include "heap/thread_cache.hpp"
@@ -23,6 +25,26 @@ struct fallback_room {
   pool_state* pool = nullptr;  ///< null: none has any
   account_number account = 0;
   block_index block = no_block;
+};
+
+/// How long a request waits for other streams: for what was freed when it began to wait, and then a
+/// few times more for what was freed meanwhile. Without a bound a request that cannot be met would
+/// wait for as long as other threads free memory.
+class wait_bound {
+ public:
+  static constexpr int most_cuts = 8;
+
+  /// The epoch to wait for: memory that was freed by its end. Nothing: that was long enough.
+  [[nodiscard]] std::optional<order::epoch> until(const order::stream_order& order) noexcept {
+    if (!until_ && cuts_++ < most_cuts) until_ = order.last_ended();
+    return until_;
+  }
+  /// All of that has been waited for.
+  void reached() noexcept { until_.reset(); }
+
+ private:
+  std::optional<order::epoch> until_;
+  int cuts_ = 0;
 };
 
 /// The acts by which memory becomes free that was not, each a rung of room_search::find_room().
@@ -74,8 +96,10 @@ class reclaimer {
   /// Calls the user's callbacks, without the lock.
   [[nodiscard]] virtual result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                               bytes needed) = 0;
-  /// Waits for the oldest work that memory is bound to. False: there is none, or somebody captures.
-  [[nodiscard]] virtual result<bool> wait_for_oldest(order::driver_access& driver) = 0;
+  /// Waits for the oldest work that memory is bound to, without the lock. False: there is none, or
+  /// it was waited for long enough.
+  [[nodiscard]] virtual result<bool> wait_for_oldest(pool_state& asking, wait_bound& bound,
+                                                     order::driver_access& driver) = 0;
 
  protected:
   ~reclaimer() = default;

@@ -195,10 +195,9 @@ result<bool> room_search::ask_callbacks() {
   return answer.claimed || answer.freed;
 }
 
-/// Not while the stream is captured: waiting would break that.
 result<bool> room_search::wait_for_oldest() {
-  if (capturing_) return false;
-  return heap_.wait_for_oldest(driver_);
+  if (asks_no_stream()) return false;
+  return heap_.wait_for_oldest(*pool_, waits_, driver_);
 }
 
 }  // namespace weir::inline v0::heap

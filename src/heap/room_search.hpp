@@ -12,8 +12,8 @@ namespace weir::inline v0::heap {
 /// from anybody first, what waits last. Whenever a rung frees anything the search starts over, so
 /// that a request fails only when nothing was left to free.
 ///
-/// Lives for one request, with the heap's lock, which is dropped around callbacks of the user,
-/// around an eviction, and while the pool itself is suspended.
+/// Lives for one request, with the heap's lock, which is released around callbacks of the user,
+/// around an eviction, while the pool itself is suspended, and while the host waits for streams.
 class room_search {
  public:
   room_search(reclaimer& heap, order::driver_access& driver, const request& wanted,
@@ -86,6 +86,7 @@ class room_search {
   bool capture_known_ = false;
   bool capturing_ = false;
   bool callbacks_help_ = true;
+  wait_bound waits_;
   rung rung_ = rung::free_range;
   account_number account_ = 0;
   block_index room_ = no_block;

@@ -30,7 +30,7 @@ memory_stats central_heap::totals() const noexcept {
   std::uint64_t away = 0;
   std::size_t footprint = sizeof *this + blocks_.footprint() + table_.footprint() +
                           caches_.footprint() + order_.footprint() + accounts_.footprint() +
-                          pending_.footprint() + unjoined_.capacity() * sizeof(foreign_use);
+                          pending_.footprint() + foreign_uses_.footprint();
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
     footprint += each->memory->footprint();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "heap/central_heap.hpp"
+#include "order/all_work_wait.hpp"
 #include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
@@ -67,7 +68,7 @@ bool central_heap::retire_all() noexcept {
 
 result<bool> central_heap::poll_streams(driver_access& driver, stream_slot spared) {
   if (!order_.any_behind()) return false;
-  static_cast<void>(join_late());
+  foreign_uses_.join_late(order_);
   WEIR_TRY(driver.entered());
   WEIR_TRY(order_.close_others(spared, driver.enter()));
   WEIR_TRY_VALUE(grew, order_.poll(driver.enter()));
@@ -81,37 +82,45 @@ result<bool> central_heap::any_capturing(driver_access& driver) {
   return order_.any_capturing(driver.enter());
 }
 
-/// Only the whole device's rest tells about streams that cannot be asked any more. Nothing is done
-/// where somebody captures, who would be disturbed.
-result<void> central_heap::wait_for_device(driver_access& driver) {
-  WEIR_TRY_VALUE(capturing, any_capturing(driver));
-  if (capturing || !join_late()) return {};
-  if (!mutated(mutation::device_never_waited_for)) {
-    const auto rested = device_.synchronize();
-    // Somebody captures a stream that this allocator never met.
-    if (!rested && rested.code() == errc::capture_forbidden) return {};
-    WEIR_TRY(rested);
-  }
-  order_.device_synchronized();
-  static_cast<void>(retire_all());
+result<void> central_heap::wait_for_all_work(driver_access& driver) {
+  WEIR_TRY(driver.entered());
+  const order::all_work_wait work{order_, driver.enter(), other_devices()};
+  result<void> waited;
+  if (!mutated(mutation::device_never_waited_for))
+    WEIR_TRY(without_lock([&] { waited = work.wait(driver.enter()); }));
+  WEIR_TRY(waited);
+  learn_from(work);
   return {};
+}
+
+void central_heap::learn_from(const order::all_work_wait& work) noexcept {
+  work.apply(order_);
+  foreign_uses_.waited(work.until(), order_);
+  static_cast<void>(retire_all());
 }
 
 result<void> central_heap::wait_for_streams(driver_access& driver) {
   WEIR_TRY(poll_streams(driver, no_stream));
-  WEIR_TRY(driver.entered());
-  WEIR_TRY(order_.synchronize(driver.enter()));
+  if (order_.paused() || !order_.any_behind()) return {};
+  const order::epoch until = order_.last_ended();
+  const order::awaited_marks marks = order_.unreached_marks();
+  result<void> waited;
+  WEIR_TRY(without_lock([&] { waited = marks.wait(); }));
+  WEIR_TRY(waited);
+  WEIR_TRY(order_.poll(driver.enter()));
   static_cast<void>(retire_all());
-  if (order_.any_behind()) WEIR_TRY(wait_for_device(driver));
+  if (order_.any_behind(until)) WEIR_TRY(wait_for_all_work(driver));
   return {};
 }
 
-void central_heap::share_now() noexcept {
+void central_heap::share_now() noexcept try {
   driver_access driver{device_};
   share_freed(driver);
+} catch (const std::bad_alloc&) {
+  // Marks that cannot be made now are made by the next call that needs them.
 }
 
-void central_heap::share_freed(driver_access& driver) noexcept {
+void central_heap::share_freed(driver_access& driver) {
   const stream_slot slot = std::exchange(to_share_, no_stream);
   if (!driver.entered()) return;
   // Marks of now are seldom reached: they are looked at next time.

@@ -19,7 +19,9 @@
 #include <new>
 #include <utility>
 
+#include "device/finished_work.hpp"
 #include "heap/central_heap.hpp"
+#include "order/all_work_wait.hpp"
 
 namespace weir::inline v0::heap {
 namespace {
@@ -37,18 +39,6 @@ std::uint64_t size_of_all(const std::vector<saved_range>& saved) noexcept {
   for (const saved_range& each : saved) total += each.to.size;
   return total;
 }
-
-/// So that a pool outlives unlocked time.
-class pool_hold {
- public:
-  explicit pool_hold(pool_state& held) noexcept : held_{held} { ++held_.holders; }
-  ~pool_hold() { --held_.holders; }
-  pool_hold(const pool_hold&) = delete;
-  pool_hold& operator=(const pool_hold&) = delete;
-
- private:
-  pool_state& held_;
-};
 
 }  // namespace
 
@@ -121,7 +111,7 @@ result<std::vector<pool_state*>> central_heap::select(const pool_selection& whic
     WEIR_TRY_VALUE(meant, meant_by(which));
     const auto awaited = [&](const pool_state* each) { return is_awaited(*each); };
     if (std::none_of(meant.begin(), meant.end(), awaited)) return meant;
-    moved_.wait(mutex_);
+    WEIR_TRY(await_move());
   }
 }
 
@@ -141,7 +131,7 @@ result<void> central_heap::may_suspend(const pool_state& pool) {
 // --- Requests to a pool that is away -------------------------------------------------------------
 
 result<void> central_heap::await_residence(pool_state& pool) {
-  const pool_hold held{pool};
+  const pool_hold held{*this, pool};
   while (pool.where != residence::resident) {
     WEIR_TRY(usable());
     const bool away = pool.where == residence::suspended;
@@ -154,7 +144,7 @@ result<void> central_heap::await_residence(pool_state& pool) {
     if (comes_back && away) {
       WEIR_TRY(resume_pools({&pool}, {}));
     } else if (!comes_back || !take_back(pool.id)) {
-      moved_.wait(mutex_);
+      WEIR_TRY(await_move());
     }
   }
   return usable();
@@ -166,6 +156,7 @@ void central_heap::begin_moves(std::vector<moving_pool>& moves, residence now) n
   for (moving_pool& each : moves) {
     each.was_suspended = each.pool->where == residence::suspended;
     each.pool->where = now;
+    each.pool->moved_by = std::this_thread::get_id();
     ever_suspended_ = true;
     ++moving_;
     if (each.pool->id == pool_id{}) shut_caches(true);
@@ -179,6 +170,7 @@ void central_heap::end_moves(std::vector<moving_pool>& moves) noexcept {
     each.pool->where = away ? residence::suspended : residence::resident;
     each.pool->queued = false;
     each.pool->taken_back = false;
+    each.pool->moved_by = {};
     --moving_;
     if (each.pool->id == pool_id{}) shut_caches(away);
     if (each.pool->holders == 0 && each.pool->blocks == 0) pools_to_sweep_ = true;
@@ -294,43 +286,58 @@ result<void> central_heap::nobody_captures(driver_access& driver) {
 
 result<suspend_outcome> central_heap::suspend_pools(const std::vector<pool_state*>& chosen,
                                                     const suspend_options& options) {
+  WEIR_TRY(usable());
   driver_access driver{device_};
   WEIR_TRY(nobody_captures(driver));
   queued_move move{.options = options, .rights = placement_.rights, .copies = take_copies()};
   for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
+  static_cast<void>(mark_users(move, driver));
   begin_moves(move.pools, residence::suspending);
   for (const moving_pool& each : move.pools) each.pool->requests = options.requests;
   return carry_out(move, driver);
 }
 
-/// From here on nothing is thrown: the pools are on their way.
+/// Marks behind all work of the streams that the heap knows, and of all that synchronise with the
+/// legacy stream. Whether that are all streams whose work counts.
+bool central_heap::mark_users(queued_move& move, driver_access& driver) {
+  auto work = order_.events_behind_all(driver.enter());
+  move.behind = std::move(work.marks);
+  auto legacy = event::create(device_, {.blocking_sync = true});
+  const auto recorded =
+      legacy ? detail::record_behind(*legacy, stream_ref::legacy(device_), driver.enter())
+             : result<bool>{false};
+  if (!recorded || !*recorded) return false;
+  move.behind.add(std::make_shared<event>(*std::move(legacy)));
+  return work.complete;
+}
+
+/// From here on nothing is thrown: the pools are on their way, and the heap does not close before
+/// they have arrived.
 result<suspend_outcome> central_heap::carry_out(queued_move& move, driver_access& driver) {
   moving_pools& moves = move.pools;
   const suspend_options& options = move.options;
-  mutex_.unlock();
-  result<void> done = wait_for_devices(move.rights, move.behind ? &*move.behind : nullptr);
-  mutex_.lock();
+  result<void> done;
+  static_cast<void>(without_lock([&] { done = wait_for_users(move, driver); }));
   if (move.taken_back) {
     keep_copies(std::move(move.copies));
     return suspend_outcome{};
   }
   move.begun = true;
   if (done) done = plan_suspend(moves);
-  mutex_.unlock();
-  if (done && options.contents == suspended_contents::keep)
-    done = save_contents(moves, options, *move.copies, driver.enter());
   bool gone = false;
-  if (done && commit(move)) {
-    done = unmap_all(moves, move.rights, driver.enter());
-    gone = done.has_value();
-  }
-  if (gone) {
+  static_cast<void>(without_lock([&] {
+    if (done && options.contents == suspended_contents::keep)
+      done = save_contents(moves, options, *move.copies, driver.enter());
+    if (done && commit(move)) {
+      done = unmap_all(moves, move.rights, driver.enter());
+      gone = done.has_value();
+    }
+    if (!gone) return;
     for (moving_pool& each : moves) {
       auto released = release_places(each.plan, driver.enter());
       if (!released && done) done = std::move(released);
     }
-  }
-  mutex_.lock();
+  }));
   suspend_outcome outcome;
   for (moving_pool& each : moves) {
     const bool away = gone || each.was_suspended || !all_mapped(each.plan);
@@ -355,6 +362,23 @@ result<suspend_outcome> central_heap::carry_out(queued_move& move, driver_access
   keep_copies(std::move(move.copies));
   if (!done) return std::move(done).error();
   return outcome;
+}
+
+/// Waits for the work that may use the memory: of streams that were marked by their marks, then of
+/// all others if that is wanted or a mark fails.
+result<void> central_heap::wait_for_users(const queued_move& move, driver_access& driver) try {
+  const auto reached = move.behind.wait();
+  if (move.waits_for_all || !reached) WEIR_TRY(detail::wait_for_all_work(driver.enter()));
+  for (const vmm::access& each : move.rights) {
+    WEIR_TRY_VALUE(reaching, home_->owner->device(device_id{each.location.id}));
+    if (reaching == device_) continue;
+    const context_scope there{reaching};
+    auto done = detail::wait_for_all_work(there);
+    if (!done && !order::does_no_work(done.error())) return done;
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
 /// Whether nobody took it back; afterwards nobody can.
@@ -465,6 +489,7 @@ result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>
                                                   const resume_options& options,
                                                   const stream_ref* ahead_of) {
   if (chosen.empty()) return resume_outcome{};
+  WEIR_TRY(usable());
   driver_access driver{device_};
   WEIR_TRY(driver.entered());
   std::list<queued_move> returning(1);  // a node of its own, so that it can be queued in any case
@@ -484,10 +509,10 @@ result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>
   const std::uint64_t needed = move.pledged;
   result<void> done = fit_under_limit(moves, needed, driver);
   placement_.pledged += needed;
-  mutex_.unlock();
   resume_outcome outcome{.reserved = bytes{needed}, .restored = {}};
-  if (done) done = bring_back(move, options, ahead_of, outcome);
-  mutex_.lock();
+  static_cast<void>(without_lock([&] {
+    if (done) done = bring_back(move, options, ahead_of, outcome);
+  }));
   if (done && ahead_of != nullptr) {
     queued_.splice(queued_.end(), returning);
     if (start_carrier(move)) return outcome;
@@ -518,18 +543,20 @@ void central_heap::arrive(queued_move& move, bool came) noexcept {
 /// Room for what comes back, from what others cache, what may be evicted and what other processes
 /// give. False: there is none.
 result<bool> central_heap::make_room(const std::vector<moving_pool>& moves, std::uint64_t needed,
-                                     driver_access& driver) {
+                                     wait_bound& waits, driver_access& driver) {
   flush_caches();
   WEIR_TRY(poll_streams(driver, no_stream));
   sweep_pools(driver);
-  const pool_state& asking = *moves.front().pool;
+  pool_state& asking = *moves.front().pool;
   WEIR_TRY_VALUE(released, release_from_others(asking, bytes{needed}, driver));
-  if (released != bytes{} || await_leaving(&asking)) return true;
+  if (released != bytes{}) return true;
+  WEIR_TRY_VALUE(left, await_leaving(&asking));
+  if (left) return true;
   WEIR_TRY_VALUE(evicted, evict_for(&asking, driver));
   if (evicted) return true;
   WEIR_TRY_VALUE(given, ask_neighbours(moves, needed));
   if (given) return true;
-  return wait_for_oldest(driver);
+  return wait_for_oldest(asking, waits, driver);
 }
 
 result<bool> central_heap::ask_neighbours(const moving_pools& moves, std::uint64_t needed) {
@@ -537,17 +564,16 @@ result<bool> central_heap::ask_neighbours(const moving_pools& moves, std::uint64
   std::uint64_t missing = 0;
   for (const moving_pool& each : moves) missing += each.plan.missing().count();
   const auto ask = neighbours_.ask;
-  mutex_.unlock();
-  const bool gave_way = ask(bytes{std::max(missing, needed)});
-  mutex_.lock();
-  WEIR_TRY(usable());
+  bool gave_way = false;
+  WEIR_TRY(without_lock([&] { gave_way = ask(bytes{std::max(missing, needed)}); }));
   return gave_way;
 }
 
 result<void> central_heap::fit_under_limit(const std::vector<moving_pool>& moves,
                                            std::uint64_t needed, driver_access& driver) try {
+  wait_bound waits;
   while (!placement_.may_reserve(needed)) {
-    WEIR_TRY_VALUE(made, make_room(moves, needed, driver));
+    WEIR_TRY_VALUE(made, make_room(moves, needed, waits, driver));
     if (!made) return error{.code = errc::out_of_memory, .requested = bytes{needed}};
   }
   return {};
@@ -619,6 +645,7 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
 result<void> central_heap::fill(suspended_place& place, const moving_pool& of,
                                 const std::vector<moving_pool>& moves,
                                 const std::vector<vmm::access>& rights, driver_access& driver) {
+  wait_bound waits;
   for (;;) {
     auto filled = fill_place(place, of.plan.properties, rights, driver.enter());
     if (filled || filled.code() != errc::out_of_memory) return filled;
@@ -626,7 +653,7 @@ result<void> central_heap::fill(suspended_place& place, const moving_pool& of,
     auto made = [&]() -> result<bool> {
       mutex_.assert_held();
       try {
-        return make_room(moves, place.size.count(), driver);
+        return make_room(moves, place.size.count(), waits, driver);
       } catch (const std::bad_alloc&) {
         return no_host_memory();
       }
@@ -675,16 +702,22 @@ result<bool> central_heap::evict_for(const pool_state* asking, driver_access& dr
 }
 
 result<bool> central_heap::evict(pool_state& asking, driver_access& driver) {
-  const pool_hold held{asking};
-  if (await_leaving(&asking)) return true;
+  const pool_hold held{*this, asking};
+  WEIR_TRY_VALUE(left, await_leaving(&asking));
+  if (left) return true;
   return evict_for(&asking, driver);
 }
 
-/// What is on its way out anyway comes before what would have to go. False: nothing is.
-bool central_heap::await_leaving(const pool_state* asking) {
-  const auto leaves = [&](const auto& each) { return each.get() != asking && each->is_leaving(); };
+/// What is on its way out anyway comes before what would have to go, whoever suspends it. False:
+/// nothing is. A thread does not wait for its own suspension, whose progress callback asks.
+result<bool> central_heap::await_leaving(const pool_state* asking) {
+  const auto self = std::this_thread::get_id();
+  const auto leaves = [&](const auto& each) {
+    return each.get() != asking && each->where == residence::suspending && !each->taken_back &&
+           each->moved_by != self;
+  };
   if (std::none_of(pools_.begin(), pools_.end(), leaves)) return false;
-  moved_.wait(mutex_);
+  WEIR_TRY(await_move());
   return true;
 }
 

@@ -40,11 +40,7 @@ result<void> central_heap::suspend_async(const pool_selection& which,
   move.rights = placement_.rights;
   move.copies = take_copies();
   for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
-  WEIR_TRY_VALUE(behind, event::create(device_, {.blocking_sync = true}));
-  auto recorded = behind.record_all(driver.enter());
-  // Without one the carrier waits for the whole context, which may be more than was queued by now.
-  if (recorded) move.behind.emplace(std::move(behind));
-  if (!recorded && recorded.code() != errc::not_supported) return recorded;
+  move.waits_for_all = !mark_users(move, driver);
   begin_moves(move.pools, residence::suspending);
   for (const moving_pool& each : move.pools) each.pool->requests = options.requests;
   queued_.splice(queued_.end(), leaving);
@@ -96,13 +92,17 @@ bool central_heap::take_back(const pool_selection& which) noexcept {
 }
 
 bool central_heap::start_carrier(queued_move& move) noexcept {
-  for (const moving_pool& each : move.pools) each.pool->queued = true;
+  for (const moving_pool& each : move.pools) {
+    each.pool->queued = true;
+    each.pool->moved_by = {};
+  }
   try {
     move.carrier = std::thread{[this, &move] { carry(move); }};
     return true;
   } catch (const std::system_error&) {
-    return false;
+  } catch (const std::bad_alloc&) {
   }
+  return false;
 }
 
 /// The life of a carrier.
@@ -133,15 +133,13 @@ result<void> central_heap::finish_suspension(queued_move& move) noexcept {
 
 /// The memory is there, and a stream waits for the copies.
 result<void> central_heap::finish_return(queued_move& move) noexcept {
-  mutex_.unlock();
   result<void> copied;
-  {
+  static_cast<void>(without_lock([&] {
     driver_access driver{device_};
     const context_scope& bound = driver.enter();
     copied = bound ? move.copies->finish(bound) : result<void>{bound.error()};
     move.copies->drain(bound);
-  }
-  mutex_.lock();
+  }));
   arrive(move, true);
   return copied;
 }
@@ -164,12 +162,15 @@ void central_heap::join_carriers() noexcept {
 /// Calls off what has not begun, and waits for the others. Nothing is queued any more.
 void central_heap::end_carriers() noexcept {
   static_cast<void>(take_back(all_pools{}));
-  while (moving_ != 0) moved_.wait(mutex_);
-  std::list<queued_move> rest;
-  rest.splice(rest.end(), queued_);
-  const detail::mutex_unlock unlocked{mutex_};
-  for (queued_move& each : rest)
-    if (each.carrier.joinable()) each.carrier.join();
+  for (;;) {
+    while (moving_ != 0) moved_.wait(mutex_);
+    if (queued_.empty()) return;
+    std::list<queued_move> rest;
+    rest.splice(rest.end(), queued_);
+    const detail::mutex_unlock unlocked{mutex_};
+    for (queued_move& each : rest)
+      if (each.carrier.joinable()) each.carrier.join();
+  }
 }
 
 }  // namespace weir::inline v0::heap

@@ -59,18 +59,11 @@ result<bytes> central_heap::shrink(bytes keep) try {
   };
   WEIR_TRY(release_cached(keep, driver));
   if (placement_.reserved <= keep.count()) return released();
-  WEIR_TRY_VALUE(capturing, any_capturing(driver));
-  if (capturing) return released();  // its work cannot be waited for
-  const std::vector<vmm::access> rights = placement_.rights;
-  mutex_.unlock();
-  const auto waited = wait_for_devices(rights);
-  mutex_.lock();
-  WEIR_TRY(usable());
-  WEIR_TRY(waited);
+  WEIR_TRY(wait_for_streams(driver));
   WEIR_TRY(release_cached(keep, driver));
   while (placement_.reserved > keep.count()) {
-    WEIR_TRY(usable());
-    if (await_leaving(nullptr)) continue;
+    WEIR_TRY_VALUE(left, await_leaving(nullptr));
+    if (left) continue;
     WEIR_TRY_VALUE(evicted, evict_for(nullptr, driver));
     if (!evicted) break;
   }
@@ -100,29 +93,38 @@ result<void> central_heap::release_stream(const stream_ref& stream) try {
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
   driver_access driver{placement_.device};
-  // Met or not: work on it may use memory that it never asked for.
   WEIR_TRY_VALUE(slot, slot_of(caller, driver));
   WEIR_TRY(driver.entered());
-  {
-    const thread_caches::stop stopped{caches_, own_cache()};
-    settle_caches();
-    caches_.for_each([&](thread_cache& each) {
-      mutex_.assert_held();
-      if (each.large != no_block && blocks_[each.large].stream == slot)
-        static_cast<void>(flush_large(each));
-      stream_bins* const bins = each.bins_of(slot);
-      if (bins == nullptr) return;
-      flush_bins(each, *bins);
-      each.remove_bins(bins);
-    });
-  }
+  flush_stream(slot);
   return order_.end_stream(slot, driver.enter());
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
 
+void central_heap::flush_stream(stream_slot slot) noexcept {
+  const thread_caches::stop stopped{caches_, own_cache()};
+  settle_caches();
+  caches_.for_each([&](thread_cache& each) {
+    mutex_.assert_held();
+    if (each.large != no_block && blocks_[each.large].stream == slot)
+      static_cast<void>(flush_large(each));
+    stream_bins* const bins = each.bins_of(slot);
+    if (bins == nullptr) return;
+    flush_bins(each, *bins);
+    each.remove_bins(bins);
+  });
+}
+
+/// Also while the heap is being closed, when it waits for streams without the lock.
 void central_heap::stream_closing(const stream_ref& stream) noexcept {
-  detail::report_failure(release_stream(stream));
+  if (home_->forked()) return;
+  const detail::mutex_lock lock{mutex_};
+  if (stream.device() != device_) return foreign_uses_.stream_closing(stream);
+  driver_access driver{device_};
+  // Met or not: work on it may use memory that it never asked for.
+  const stream_slot known = order_.known(stream.known_id());
+  if (known != no_stream && !closed_.load(std::memory_order_relaxed)) flush_stream(known);
+  detail::report_failure(order_.end_stream(stream, driver.enter()));
 }
 
 result<bytes> central_heap::empty_cache(pool_id id) try {

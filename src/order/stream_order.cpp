@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "device/finished_work.hpp"
 #include "weir/driver/table.hpp"
 
 namespace weir::inline v0::order {
@@ -75,17 +76,30 @@ void stream_order::revive(stream_slot slot) noexcept {
   update();
 }
 
-stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
-  stream_slot slot = static_cast<stream_slot>(entries_.size());
+stream_slot stream_order::spare_slot() {
   if (spare_.empty()) {
+    spare_.reserve(entries_.size());
     entries_.emplace_back();
-  } else {
-    slot = spare_.back();
-    spare_.pop_back();
-    entries_[slot] = {};
-    for (entry& each : entries_) each.waited_for.erase(slot);
+    spare_.push_back(count());
   }
+  return spare_.back();
+}
+
+stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
+  // What may throw comes first; until the slot is taken it is a spare one.
+  const stream_slot slot = spare_slot();
+  told_ends_.reserve(told_ends_.size() + count());
+  const auto entered = slots_.emplace(id, slot).first;
+  try {
+    if (!stream.is_per_thread()) by_handle_.insert_or_assign(stream.handle(), slot);
+  } catch (const std::bad_alloc&) {
+    slots_.erase(entered);
+    throw;
+  }
+  spare_.pop_back();
+  for (entry& each : entries_) each.waited_for.erase(slot);
   entry& met = entries_[slot];
+  met = {};
   met.id = id;
   met.handle = stream.handle();
   met.lasting = !rules_.unannounced_ends || stream.is_legacy();
@@ -93,21 +107,22 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   const bool counts_from_now = mutated(mutation::new_stream_holds_up_nothing);
   met.stamped = met.closed = met.quiescent = completed_;
   met.marked = met.completed = counts_from_now ? open_ - 1 : completed_;
-  slots_.emplace(id, slot);
-  if (!stream.is_per_thread()) by_handle_.insert_or_assign(stream.handle(), slot);
   update();
   return slot;
 }
 
 void stream_order::meet_watched() {
   if (mutated(mutation::watched_streams_forgotten)) return;
-  const auto watched = watched_.added_since(watched_seen_);
+  // Those that could not be met for want of host memory are met the next time.
+  std::uint64_t seen = watched_seen_;
+  const auto watched = watched_.added_since(seen);
   if (watched.empty()) return;
   std::erase_if(told_ends_, [&](const told_end& end) {
     return std::none_of(watched.begin(), watched.end(), [&](const auto& each) {
       return each.registration == end.registration && each.stream.known_id() == end.stream;
     });
   });
+  told_ends_.reserve(told_ends_.size() + count() + watched.size());
   for (const auto& [stream, registration] : watched) {
     const stream_id id = stream.known_id();
     const auto is_it = [&, number = registration](const told_end& end) {
@@ -119,6 +134,7 @@ void stream_order::meet_watched() {
     entries_[slot].lasting = entries_[slot].registered = true;
     if (gone(slot)) revive(slot);  // it was unwatched, and is watched again
   }
+  watched_seen_ = seen;
 }
 
 bool stream_order::alone(stream_slot slot) const noexcept {
@@ -132,11 +148,23 @@ result<bool> stream_order::any_capturing(const context_scope& bound) {
     const entry& stream = entries_[slot];
     const bool askable = !gone(slot) && (stream.lasting || slot == named_);
     if (!askable || ref(slot).is_per_thread()) continue;
-    const auto asked = ref(slot).is_capturing(bound);
-    if (asked && *asked) return true;
+    const auto outside = detail::is_outside_captures(ref(slot), bound);
+    if (outside && !*outside) return true;
+  }
+  // Default streams, of which the per-thread one is the calling thread's.
+  for (const stream_ref& each : {stream_ref::legacy(device_), stream_ref::per_thread(device_)}) {
+    const auto outside = detail::is_outside_captures(each, bound);
+    if (outside && !*outside) return true;
   }
   return false;
 }
+
+void stream_order::set_lost(entry& stream) noexcept {
+  stream.lost = true;
+  stream.lost_in = open_;
+}
+
+void stream_order::lose(stream_slot slot) noexcept { set_lost(entries_[slot]); }
 
 bool stream_order::still_there(entry& stream, const context_scope& bound) {
   const stream_ref there{device_, stream.handle};
@@ -146,7 +174,7 @@ bool stream_order::still_there(entry& stream, const context_scope& bound) {
   const auto id = there.id(bound);
   const bool same = id ? *id == stream.id : !says_gone(id.error());
   // The per-thread handle means another stream on every thread: ours is there, but not from here.
-  stream.lost = !same && !there.is_per_thread();
+  if (!same && !there.is_per_thread()) set_lost(stream);
   return same;
 }
 
@@ -156,37 +184,47 @@ result<bool> stream_order::may_be_asked(stream_slot slot, const context_scope& b
   if (!stream.lasting && slot != named_) return false;
   const bool asked_for_id = !stream.registered && !ref(slot).is_legacy() && slot != named_;
   if (asked_for_id && (captures_expected_ != 0 || rules_.undeclared_captures)) return false;
-  // Also the legacy stream while somebody else's capture forbids to use it.
-  const auto capture = ref(slot).capture(bound);
-  if (!capture && says_gone(capture.error())) stream.lost = !ref(slot).is_per_thread();
-  if (!capture && !stream.lost && capture.code() != errc::not_supported) return capture.error();
-  if (!capture || capture->status != capture_status::none) return false;
+  const auto outside = detail::is_outside_captures(ref(slot), bound);
+  if (!outside && says_gone(outside.error()) && !ref(slot).is_per_thread()) set_lost(stream);
+  if (!outside && !stream.lost) return outside.error();
+  if (!outside || !*outside) return false;
   return still_there(stream, bound);
 }
 
-result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) {
+result<void> stream_order::end_stream(stream_slot slot, const context_scope& bound) noexcept {
   entry& stream = entries_[slot];
   if (gone(slot)) return {};
   const named_stream named{*this, slot};  // whoever tells of its end has it still
-  if (const std::uint64_t registration = watched_.registration_of(stream.id); registration != 0)
-    told_ends_.push_back({stream.id, registration});
   stream.registered = false;
   // Nothing comes behind this mark, so it does for all epochs that follow as well.
-  end_epoch();
+  const epoch last = cut();
   result<bool> marked = false;
   try {
-    marked = record_mark(slot, open_ - 1, bound);
+    const told_end told{stream.id, watched_.registration_of(stream.id)};
+    const bool is_new = std::find(told_ends_.begin(), told_ends_.end(), told) == told_ends_.end();
+    if (told.registration != 0 && is_new) told_ends_.push_back(told);
+    marked = record_mark(slot, last, bound);
   } catch (const std::bad_alloc&) {
     marked = errc::no_host_memory;
   }
   stream.ended = marked && *marked;
-  // Without a last mark only the device's rest tells of its work; it is not asked again in any
-  // case.
-  stream.lost = !stream.ended;
+  // Without a last mark it is not asked again, either.
+  if (!stream.ended) set_lost(stream);
   if (stream.ended && mutated(mutation::ended_stream_forgotten)) stream.finished = true;
   update();
   if (!marked) return marked.error();
   return {};
+}
+
+result<void> stream_order::end_stream(const stream_ref& stream,
+                                      const context_scope& bound) noexcept {
+  stream_slot slot = known(stream.known_id());
+  try {
+    if (slot == no_stream) slot = add(stream, stream.known_id());
+    return end_stream(slot, bound);
+  } catch (const std::bad_alloc&) {
+    return detail::wait_for_work(stream, bound);
+  }
 }
 
 // --- Epochs --------------------------------------------------------------------------------------
@@ -221,10 +259,26 @@ bool stream_order::any_behind() const noexcept {
   return false;
 }
 
+bool stream_order::any_behind(epoch until) const noexcept {
+  for (stream_slot slot = 1; slot <= count(); ++slot)
+    if (behind(slot) && !completed({slot, earlier(entries_[slot].stamped, until)})) return true;
+  return false;
+}
+
 void stream_order::end_epoch() noexcept {
   if (!used_) return;
   ++open_;
   used_ = false;
+}
+
+epoch stream_order::cut() noexcept {
+  used_ = true;
+  end_epoch();
+  return open_ - 1;
+}
+
+void stream_order::prepare_closing(entry& stream) {
+  stream.closings.reserve(std::min(stream.closings.size() + 1, most_unfinished));
 }
 
 void stream_order::close_epochs(entry& stream) noexcept {
@@ -260,12 +314,13 @@ void stream_order::update() noexcept {
   }
   // So that the epochs of a stream that rests for long stay comparable.
   for (entry& stream : entries_) {
-    for (auto& each = stream.closings; !each.empty() && !is_after(each.front(), completed_);) {
-      stream.quiescent = each.front();
-      each.pop_front();
-    }
+    auto open = stream.closings.begin();
+    while (open != stream.closings.end() && !is_after(*open, completed_))
+      stream.quiescent = *open++;
+    stream.closings.erase(stream.closings.begin(), open);
     if (is_after(stream.stamped, stream.quiescent)) continue;
-    stream.stamped = stream.closed = stream.quiescent = completed_;
+    stream.quiescent = later(stream.quiescent, completed_);
+    stream.stamped = stream.closed = stream.quiescent;
   }
 }
 
@@ -277,40 +332,42 @@ result<bool> stream_order::record_mark(stream_slot slot, epoch until, const cont
   if (!askable) return false;
   // Behind a kernel that runs for long the newest mark moves on instead of another being made.
   if (stream.marks.size() == most_unfinished) {
-    static_cast<void>(events_.release(std::move(stream.marks.back().reached)));
+    events_.release(std::move(stream.marks.back().reached));
     stream.marks.pop_back();
     stream.marked = stream.marks.back().epoch;
   }
   WEIR_TRY_VALUE(mark_event, record_event(slot, bound));
-  if (!mark_event) return false;
-  stream.marks.push_back({until, *std::move(mark_event)});
+  if (mark_event == nullptr) return false;
+  stream.marks.push_back({until, std::move(mark_event)});
   stream.marked = until;
   return true;
 }
 
-result<std::optional<event>> stream_order::record_event(stream_slot slot,
-                                                        const context_scope& bound) {
+result<std::shared_ptr<event>> stream_order::record_event(stream_slot slot,
+                                                          const context_scope& bound) {
   WEIR_TRY_VALUE(recorded, events_.acquire());
-  WEIR_TRY(recorded.record(ref(slot), bound));
+  WEIR_TRY(recorded->record(ref(slot), bound));
   ++events_recorded_;
   // Another thread may have begun to capture the stream in between. The event is the capture's
   // then: it says nothing of earlier work, and whoever waited for it would be captured, too.
-  const auto capturing = ref(slot).is_capturing(bound);
-  if (!capturing || *capturing) return std::optional<event>{};
-  return std::optional<event>{std::move(recorded)};
+  const auto outside = detail::is_outside_captures(ref(slot), bound);
+  if (outside && *outside) return std::move(recorded);
+  events_.release(std::move(recorded));
+  return std::shared_ptr<event>{};
 }
 
-result<std::optional<event>> stream_order::event_behind(stream_slot slot,
-                                                        const context_scope& bound) {
-  if (paused()) return std::optional<event>{};
+result<std::shared_ptr<event>> stream_order::event_behind(stream_slot slot,
+                                                          const context_scope& bound) {
+  if (paused()) return std::shared_ptr<event>{};
   WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
-  if (!askable) return std::optional<event>{};
+  if (!askable) return std::shared_ptr<event>{};
   end_epoch();
   return record_event(slot, bound);
 }
 
-void stream_order::done_waiting(event waited, std::optional<stamp> reached) noexcept {
-  if (auto kept = events_.release(std::move(waited)); !kept) detail::report_failure(kept);
+void stream_order::done_waiting(std::shared_ptr<event> waited,
+                                std::optional<stamp> reached) noexcept {
+  events_.release(std::move(waited));
   if (!reached) return;
   entry& stream = entries_[reached->stream];
   stream.completed = later(stream.completed, reached->epoch);
@@ -346,6 +403,7 @@ result<void> stream_order::mark_all(const context_scope& bound) {
 result<void> stream_order::close(stream_slot slot, const context_scope& bound) {
   if (paused()) return {};
   if (!needs_mark(slot)) return {};
+  prepare_closing(entries_[slot]);
   if (!is_after(open_, entries_[slot].stamped)) end_epoch();
   close_epochs(entries_[slot]);
   if (all_work()) return mark_all(bound);
@@ -366,12 +424,43 @@ result<void> stream_order::close_others(stream_slot spared, const context_scope&
   }
   if (!all_work()) return {};
   if (any_open) {
+    for (entry& stream : entries_) prepare_closing(stream);
     end_epoch();
     for (stream_slot slot = 1; slot <= count(); ++slot)
       if (slot != spared) close_epochs(entries_[slot]);
   }
   if (any_open || (any_owed && any_behind())) return mark_all(bound);
   return {};
+}
+
+result<void> stream_order::mark_streams(const context_scope& bound) {
+  if (paused()) return {};
+  static_cast<void>(cut());
+  return mark_all(bound);
+}
+
+stream_order::work_of_all stream_order::events_behind_all(const context_scope& bound) {
+  work_of_all work;
+  meet_watched();
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    const entry& stream = entries_[slot];
+    if (stream.id == stream_id{} || stream.finished) continue;
+    if (stream.ended) {
+      work.marks.add(stream.marks.back().reached);
+      continue;
+    }
+    const auto askable = may_be_asked(slot, bound);
+    auto behind = event::create(device_, {.blocking_sync = true});
+    const auto recorded = askable && *askable && behind
+                              ? detail::record_behind(*behind, ref(slot), bound)
+                              : result<bool>{false};
+    if (recorded && *recorded) {
+      work.marks.add(std::make_shared<event>(*std::move(behind)));
+    } else {
+      work.complete = false;
+    }
+  }
+  return work;
 }
 
 result<void> stream_order::close_for(const std::vector<stamp>& used, const context_scope& bound) {
@@ -389,23 +478,22 @@ result<void> stream_order::close_for(const std::vector<stamp>& used, const conte
 result<bool> stream_order::poll_stream(entry& stream, const context_scope& bound) {
   bool grew = false;
   while (!stream.marks.empty()) {
-    const auto reached = stream.marks.front().reached.is_complete(bound);
+    const auto reached = stream.marks.front().reached->is_complete(bound);
     if (!reached && reached.error().native == driver::CUDA_ERROR_CAPTURED_EVENT) {
       // Of a capture that came and went while it was recorded. A later mark will do for both.
+      events_.release(std::move(stream.marks.front().reached));
       stream.marks.pop_front();
       stream.marked = stream.marks.empty() ? stream.completed : stream.marks.back().epoch;
-      stream.lost = stream.lost || std::exchange(stream.ended, false);
+      if (std::exchange(stream.ended, false)) set_lost(stream);
       update();
       continue;
     }
     if (!reached) return reached.error();
     if (!*reached) break;
-    // Out of the way first: an event that cannot be kept must not hold up what follows it.
-    mark done = std::move(stream.marks.front());
+    stream.completed = later(stream.completed, stream.marks.front().epoch);
+    events_.release(std::move(stream.marks.front().reached));
     stream.marks.pop_front();
-    stream.completed = later(stream.completed, done.epoch);
     grew = true;
-    if (auto kept = events_.release(std::move(done.reached)); !kept) detail::report_failure(kept);
   }
   return grew;
 }
@@ -424,40 +512,53 @@ result<bool> stream_order::poll(const context_scope& bound) {
   return grew;
 }
 
-result<bool> stream_order::synchronize(const context_scope& bound) {
-  if (paused()) return false;
-  bool any = false;
-  for (const entry& stream : entries_) {
-    if (stream.marks.empty()) continue;
-    WEIR_TRY(stream.marks.back().reached.synchronize());
-    any = true;
-  }
-  if (!any) return false;
-  WEIR_TRY(poll(bound));
-  return true;
+awaited_marks stream_order::unreached_marks() const {
+  std::vector<std::shared_ptr<const event>> marks;
+  for (const entry& stream : entries_)
+    if (!stream.marks.empty()) marks.push_back(stream.marks.back().reached);
+  return awaited_marks{std::move(marks)};
 }
 
-result<bool> stream_order::synchronize_oldest(const context_scope& bound) {
-  if (paused()) return false;
+awaited_marks stream_order::oldest_mark() const {
   const mark* oldest = nullptr;
   for (const entry& stream : entries_) {
     if (stream.marks.empty()) continue;
     const mark& first = stream.marks.front();
     if (oldest == nullptr || is_after(oldest->epoch, first.epoch)) oldest = &first;
   }
-  if (oldest == nullptr) return false;
-  WEIR_TRY(oldest->reached.synchronize());
-  return poll(bound);
+  if (oldest == nullptr) return {};
+  return awaited_marks{{oldest->reached}};
 }
 
-void stream_order::device_synchronized() noexcept {
-  end_epoch();
-  for (entry& stream : entries_) {
-    for (mark& old : stream.marks) static_cast<void>(events_.release(std::move(old.reached)));
-    stream.marks.clear();
-    stream.completed = stream.marked = open_ - 1;
-    close_epochs(stream);
-    if (stream.lost) stream.finished = true;  // it gets nothing more to do
+std::vector<stream_slot> stream_order::captured_streams(const context_scope& bound) const {
+  std::vector<stream_slot> captured;
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    const entry& stream = entries_[slot];
+    if (stream.id == stream_id{} || gone(slot)) continue;
+    const bool askable = (stream.lasting || slot == named_) && !ref(slot).is_per_thread();
+    const auto outside = detail::is_outside_captures(ref(slot), bound);
+    if (stream.capture_expected || (askable && outside && !*outside)) captured.push_back(slot);
+  }
+  return captured;
+}
+
+void stream_order::all_work_completed(epoch until,
+                                      const std::vector<stream_slot>& captured) noexcept {
+  for (stream_slot slot = 1; slot <= count(); ++slot) {
+    entry& stream = entries_[slot];
+    if (std::find(captured.begin(), captured.end(), slot) != captured.end()) continue;
+    while (!stream.marks.empty() && !is_after(stream.marks.front().epoch, until)) {
+      events_.release(std::move(stream.marks.front().reached));
+      stream.marks.pop_front();
+    }
+    stream.completed = later(stream.completed, until);
+    stream.marked = later(stream.marked, until);
+    // A stream that was lost by then gets nothing more to do.
+    if (stream.lost && !is_after(stream.lost_in, until)) stream.finished = true;
+    std::erase_if(stream.closings, [&](epoch each) { return !is_after(each, until); });
+    stream.closed = later(stream.closed, until);
+    stream.quiescent = later(stream.quiescent, until);
+    if (!is_after(stream.stamped, until)) stream.freed = stream.frees = 0;
   }
   update();
 }
@@ -474,8 +575,8 @@ result<bool> stream_order::wait(stream_slot waiter, stamp freed, const context_s
   }
   if (!all_work() || mutated(mutation::wait_for_owner_alone))
     return wait_for_stream(waiter, freed, bound);
-  WEIR_TRY_VALUE(others_able, others_can_wait(waiter, bound));
-  if (!others_able) return false;
+  WEIR_TRY_VALUE(able, all_can_wait(waiter, bound));
+  if (!able) return false;
   for (stream_slot other = 1; other <= count(); ++other) {
     WEIR_TRY_VALUE(waits, queue_waits(waiter, {other, freed.epoch}, bound));
     if (!waits) return false;
@@ -488,13 +589,14 @@ result<bool> stream_order::wait_for_stream(stream_slot waiter, stamp used,
   if (used.stream == waiter || stream_completed(used)) return true;
   if (paused()) return false;
   meet_watched();
-  WEIR_TRY_VALUE(others_able, others_can_wait(waiter, bound));
-  if (!others_able) return false;
+  WEIR_TRY_VALUE(able, all_can_wait(waiter, bound));
+  if (!able) return false;
   return queue_waits(waiter, used, bound);
 }
 
-result<bool> stream_order::others_can_wait(stream_slot waiter, const context_scope& bound) {
-  if (mutated(mutation::bystanders_wait_for_nothing)) return true;
+result<bool> stream_order::all_can_wait(stream_slot waiter, const context_scope& bound) {
+  WEIR_TRY_VALUE(able, may_be_asked(waiter, bound));
+  if (!able || mutated(mutation::bystanders_wait_for_nothing)) return able;
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     if (slot == waiter || gone(slot)) continue;
     WEIR_TRY_VALUE(askable, may_be_asked(slot, bound));
@@ -531,7 +633,7 @@ result<bool> stream_order::queue_wait(stream_slot waiter, stamp used, const cont
     if (is_after(used.epoch, candidate.epoch) && !last_of_all &&
         !mutated(mutation::wait_for_older_epoch))
       continue;
-    WEIR_TRY(ref(waiter).wait(candidate.reached, bound));
+    WEIR_TRY(ref(waiter).wait(*candidate.reached, bound));
     ++waits_queued_;
     behind.waited_for[used.stream] = later(used.epoch, candidate.epoch);
     return true;

@@ -4,11 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "device/state.hpp"
+#include "order/awaited_marks.hpp"
 #include "order/mutation.hpp"
 #include "order/stable_vector.hpp"
 #include "order/stamp.hpp"
@@ -53,14 +56,18 @@ struct order_rules {
 /// one after the other are two slots. A stream first met now holds up every epoch that is not
 /// completed yet. A stream that cannot be asked now (captured, another thread's default stream, a
 /// stranger that this call does not name) holds up what is closed until it can be. One that turns
-/// out to be destroyed (lost) holds it up until the device was seen to rest: device_synchronized().
+/// out to be destroyed (lost) holds it up until all work was waited for: all_work_completed().
 ///
 /// No call here queries a stream: a capture may have taken it meanwhile, and would be spoiled. An
 /// event record would only become part of it, and is then not counted. For the same reason only
 /// streams that are neither weir's nor watched are asked for their id, because their handles may be
 /// other streams' by now, and none of them while a capture is declared, which might take them.
 ///
-/// Owned by one allocator or pool, whose lock every call needs.
+/// No call here waits. Whoever has to wait takes awaited_marks, or cut(), and waits without the
+/// lock.
+///
+/// Owned by one allocator or pool, whose lock every call needs. Calls that need host memory throw
+/// std::bad_alloc and leave everything as it was, but for marks and waits that are already queued.
 class stream_order {
  public:
   explicit stream_order(weir::device device, order_rules rules = {});
@@ -89,13 +96,18 @@ class stream_order {
   }
   /// Whether no other stream that is still there was ever named. Walks over them.
   [[nodiscard]] bool alone(stream_slot slot) const noexcept;
-  /// Whether a stream that can be asked is being captured.
+  /// Whether a capture is known to be under way: of a stream that can be asked, of the calling
+  /// thread's default stream, or of a stream that synchronises with the legacy stream.
   [[nodiscard]] result<bool> any_capturing(const context_scope& bound);
   /// The stream is about to be destroyed: it is marked for the last time and never asked again,
-  /// unless somebody names it once more.
-  result<void> end_stream(stream_slot slot, const context_scope& bound);
+  /// unless somebody names it once more. After an error it is lost: only all_work_completed() tells
+  /// of its work.
+  result<void> end_stream(stream_slot slot, const context_scope& bound) noexcept;
+  /// The same for a stream with a known id, named in a request or not: work on it may use memory
+  /// that it never asked for. Without host memory to remember it, its work is waited for here.
+  result<void> end_stream(const stream_ref& stream, const context_scope& bound) noexcept;
   /// The same where it cannot be asked any more: the default stream of a thread that ended.
-  void lose(stream_slot slot) noexcept { entries_[slot].lost = true; }
+  void lose(stream_slot slot) noexcept;
 
   // --- Epochs -----------------------------------------------------------------------------------
 
@@ -142,6 +154,14 @@ class stream_order {
     return slot != no_stream && !completed({slot, entries_[slot].stamped});
   }
   [[nodiscard]] bool any_behind() const noexcept;
+  /// The same for what was stamped by the end of that epoch alone.
+  [[nodiscard]] bool any_behind(epoch until) const noexcept;
+  [[nodiscard]] epoch open_epoch() const noexcept { return open_; }
+  /// The newest epoch that has ended.
+  [[nodiscard]] epoch last_ended() const noexcept { return open_ - 1; }
+  /// Ends the open epoch and returns its number. Marks of streams that end later, and streams that
+  /// are lost later, belong to later epochs.
+  [[nodiscard]] epoch cut() noexcept;
 
   // --- Marks ------------------------------------------------------------------------------------
 
@@ -163,26 +183,38 @@ class stream_order {
   result<void> close(stream_slot slot, const context_scope& bound);
   /// The same for what any stream freed but `spared`, whose memory is its own to use already.
   result<void> close_others(stream_slot spared, const context_scope& bound);
+  /// Ends the open epoch and marks every stream that can be asked, whoever freed memory.
+  result<void> mark_streams(const context_scope& bound);
+  /// Events behind all work of every stream now, for a thread that may wait for long and should
+  /// sleep. `complete`: whether there is one of every stream whose work counts.
+  struct work_of_all {
+    awaited_marks marks;
+    bool complete = true;
+  };
+  [[nodiscard]] work_of_all events_behind_all(const context_scope& bound);
   /// Ends the open epoch and marks these streams alone: somebody waits for them to complete it.
   result<void> close_for(const std::vector<stamp>& used, const context_scope& bound);
   /// For who waits without the lock: ends the open epoch and returns an event behind everything
-  /// that the stream was given. Nothing: it cannot be asked now. The event comes back by
+  /// that the stream was given. Null: it cannot be asked now. The event comes back by
   /// done_waiting().
-  [[nodiscard]] result<std::optional<event>> event_behind(stream_slot slot,
-                                                          const context_scope& bound);
+  [[nodiscard]] result<std::shared_ptr<event>> event_behind(stream_slot slot,
+                                                            const context_scope& bound);
   /// The event of event_behind() is reached, or nobody waits for it any more: then without a stamp.
-  void done_waiting(event waited, std::optional<stamp> reached) noexcept;
+  void done_waiting(std::shared_ptr<event> waited, std::optional<stamp> reached) noexcept;
   /// Looks which marks are reached. True if a stream came on.
   result<bool> poll(const context_scope& bound);
-  /// Waits on the host for every mark; false if there was none.
-  result<bool> synchronize(const context_scope& bound);
-  /// Waits for the oldest mark; false if there is none.
-  result<bool> synchronize_oldest(const context_scope& bound);
-  /// The whole device came to rest: every epoch is completed.
-  void device_synchronized() noexcept;
+  /// For who waits without the lock: the newest mark of every stream that is not known to have
+  /// reached it; or the oldest mark of all. Empty: there is none.
+  [[nodiscard]] awaited_marks unreached_marks() const;
+  [[nodiscard]] awaited_marks oldest_mark() const;
+  /// Those that are known to be part of a capture.
+  [[nodiscard]] std::vector<stream_slot> captured_streams(const context_scope& bound) const;
+  /// All work that was queued on any stream before cut() returned `until` has completed. What the
+  /// `captured` streams freed stays theirs: captured work runs when its graph is launched.
+  void all_work_completed(epoch until, const std::vector<stream_slot>& captured = {}) noexcept;
 
   /// Makes work queued on `waiter` from now on wait for what keeps the memory of the stamp on its
-  /// stream. False: that cannot be had now.
+  /// stream. False: that cannot be had now, for one because the waiter is being captured.
   ///
   /// Every other stream is made to wait as well: one that waited for `waiter` before the request
   /// may use the memory without a further wait, as it may where memory never leaves its stream.
@@ -200,10 +232,11 @@ class stream_order {
 
  private:
   friend class named_stream;
+  friend class unnamed_stream;
 
   struct mark {
     order::epoch epoch;  // everything queued by its end is before the event
-    event reached;
+    std::shared_ptr<event> reached;
   };
   struct entry {
     stream_id id{};
@@ -215,14 +248,15 @@ class stream_order {
     bool ended = false;       // its last mark is behind all it will ever do
     bool finished = false;    // … and is reached
     bool capture_expected = false;
+    epoch lost_in = 0;  // if lost: the epoch that was open then
     // Of its memory, each the newest epoch of its kind: of which something is stamped; that may
     // become quiescent; that is quiescent.
     epoch stamped = 0;
     epoch closed = 0;
     epoch quiescent = 0;
-    std::deque<epoch> closings;  // what `closed` was, as far as not quiescent
-    std::uint64_t freed = 0;     // bytes since it was last closed
-    std::uint32_t frees = 0;     // in how many frees
+    std::vector<epoch> closings;  // what `closed` was, as far as not quiescent
+    std::uint64_t freed = 0;      // bytes since it was last closed
+    std::uint32_t frees = 0;      // in how many frees
     // How often it asked for memory, how often the others had when its frees were last worth marks,
     // and how many times that was so since one of them asked.
     std::uint64_t requests = 0;
@@ -255,26 +289,31 @@ class stream_order {
   }
 
   [[nodiscard]] stream_slot add(const stream_ref& stream, stream_id id);
+  /// A slot of no stream, which stays in spare_ until it is taken from there.
+  [[nodiscard]] stream_slot spare_slot();
+  void set_lost(entry& stream) noexcept;
   /// Whoever names or watches a stream that had ended will give it more to do.
   void revive(stream_slot slot) noexcept;
   /// Meets the streams that became known elsewhere.
   void meet_watched();
   void end_epoch() noexcept;
-  /// What the stream freed in epochs that have ended may become quiescent.
+  /// What the stream freed in epochs that have ended may become quiescent. prepare_closing() comes
+  /// first.
   void close_epochs(entry& stream) noexcept;
+  static void prepare_closing(entry& stream);
   result<void> mark_all(const context_scope& bound);
   result<void> mark_stream(stream_slot slot, const context_scope& bound);
   [[nodiscard]] result<bool> record_mark(stream_slot slot, epoch until, const context_scope& bound);
   /// An event recorded on a stream that may be asked. Nothing: a capture took the stream meanwhile.
-  [[nodiscard]] result<std::optional<event>> record_event(stream_slot slot,
-                                                          const context_scope& bound);
+  [[nodiscard]] result<std::shared_ptr<event>> record_event(stream_slot slot,
+                                                            const context_scope& bound);
   /// Whether the driver may be asked about the stream now; finds out if it is lost.
   [[nodiscard]] result<bool> may_be_asked(stream_slot slot, const context_scope& bound);
   /// Whether the handle still is the stream we knew; marks it lost if not.
   [[nodiscard]] bool still_there(entry& stream, const context_scope& bound);
   result<bool> poll_stream(entry& stream, const context_scope& bound);
-  /// Whether all streams but the waiter can be made to wait now.
-  [[nodiscard]] result<bool> others_can_wait(stream_slot waiter, const context_scope& bound);
+  /// Whether all streams can be made to wait now, the waiter first of all.
+  [[nodiscard]] result<bool> all_can_wait(stream_slot waiter, const context_scope& bound);
   /// Makes all streams wait for the stamp's, for the sake of `waiter`. False: there is no mark.
   result<bool> queue_waits(stream_slot waiter, stamp used, const context_scope& bound);
   result<bool> queue_wait(stream_slot waiter, stamp used, const context_scope& bound);
@@ -286,6 +325,7 @@ class stream_order {
   struct told_end {
     stream_id stream{};
     std::uint64_t registration = 0;
+    friend bool operator==(const told_end&, const told_end&) = default;
   };
 
   const weir::device device_;
@@ -293,10 +333,10 @@ class stream_order {
   std::size_t captures_expected_ = 0;
   detail::stream_registry& watched_;
   std::uint64_t watched_seen_ = 0;
-  std::vector<told_end> told_ends_;
-  event_pool events_;
+  std::vector<told_end> told_ends_;  // has room for every stream that has not ended
+  mark_events events_;
   stable_vector<entry> entries_;    // 0 is nobody
-  std::vector<stream_slot> spare_;  // of streams that ended and never had memory
+  std::vector<stream_slot> spare_;  // of streams that ended and never had memory; room for all
   std::unordered_map<stream_id, stream_slot> slots_;
   std::unordered_map<driver::CUstream, stream_slot> by_handle_;  // the latest with that handle
   stream_slot named_ = no_stream;                                // by the call under way
@@ -312,7 +352,8 @@ class stream_order {
 };
 
 /// While it lives, the call under way names the stream, which is therefore there and can be asked,
-/// whether or not it lasts. Needs the lock of the stream_order at both ends.
+/// whether or not it lasts. Needs the lock of the stream_order at both ends. Whoever lets go of the
+/// lock in between takes an unnamed_stream with it.
 class named_stream {
  public:
   [[nodiscard]] named_stream(stream_order& in, stream_slot slot) noexcept : in_{in} {
@@ -324,6 +365,21 @@ class named_stream {
 
  private:
   stream_order& in_;
+};
+
+/// While the lock is released the calls of other threads name theirs; afterwards the stream that
+/// was named before is named again. Needs the lock at both ends.
+class unnamed_stream {
+ public:
+  [[nodiscard]] explicit unnamed_stream(stream_order& in) noexcept
+      : in_{in}, named_{std::exchange(in.named_, no_stream)} {}
+  ~unnamed_stream() { in_.named_ = named_; }
+  unnamed_stream(const unnamed_stream&) = delete;
+  unnamed_stream& operator=(const unnamed_stream&) = delete;
+
+ private:
+  stream_order& in_;
+  stream_slot named_;
 };
 
 }  // namespace weir::inline v0::order

@@ -28,9 +28,10 @@ result<std::unique_ptr<backing_store>> make_backing_store(placement_context& sha
                                 .source = traits.source},
                                bound);
   }
-  // Segments do not move, either; but an arena grows in any capture, and gives room at an address.
-  const bool stays = !traits.moves && shared.device.capabilities().virtual_memory;
-  if (is_classic(traits.policy) && !traits.exportable && !stays && !traits.suspendable) {
+  // Segments never move, but only an arena gives room at an address.
+  const bool takes_addresses =
+      traits.takes_addresses && shared.device.capabilities().virtual_memory;
+  if (is_classic(traits.policy) && !traits.exportable && !traits.suspendable && !takes_addresses) {
     return make_torch_segments(
         shared, pool, {.expandable = traits.policy == placement_policy::classic_expandable}, bound);
   }

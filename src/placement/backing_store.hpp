@@ -278,9 +278,10 @@ struct store_traits {
   bool exportable = false;  // other processes can be sent descriptors of its handles
   /// A handle goes to another process whole: one slot is as little as can be given away.
   bool one_slot_handles = false;
-  bool moves = true;      // false: where a handle is mapped it stays, whatever the policy
-  bool segments = false;  // PyTorch's fixed ones, whatever the policy
-  bool splits = true;     // of segments: whether they are divided
+  bool moves = true;             // false: where a handle is mapped it stays, whatever the policy
+  bool takes_addresses = false;  // requests may name the address of their block
+  bool segments = false;         // PyTorch's fixed ones, whatever the policy
+  bool splits = true;            // of segments: whether they are divided
   /// Captured graphs write to what is free here, too: when it is resumed all of it comes back.
   bool of_graphs = false;
   /// It will be suspended and resumed, which costs by the handle: they are large.

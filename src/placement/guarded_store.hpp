@@ -199,6 +199,8 @@ class guarded_store final : public backing_store {
   void tell(const cell& of, const damage_search& search) const noexcept;
   [[nodiscard]] result<void> inspect(region& home, cell& freed, const context_scope& bound) const;
   /// A region whose blocks are all inspected.
+  /// Tells of blocks of the region that were written after their free was inspected.
+  [[nodiscard]] result<void> look_after_frees(region& home, const context_scope& bound) const;
   [[nodiscard]] result<void> let_go(region_map::iterator position, const context_scope& bound);
 
   const guard_rules rules_;

@@ -68,14 +68,18 @@ result<void> guarded_store::inspect(region& home, cell& freed, const context_sco
   return {};
 }
 
-result<void> guarded_store::let_go(region_map::iterator position, const context_scope& bound) {
-  region& home = position->second;
+result<void> guarded_store::look_after_frees(region& home, const context_scope& bound) const {
   for (cell& each : home.cells) {
-    if (!home.is_shared || each.told) continue;
+    if (!home.is_shared || !each.inspected || each.told) continue;
     WEIR_TRY_VALUE(since, compare(each.place.zone, each.place.zone_end, freed_byte, bound));
     tell(each, since);
     each.told = since.any();
   }
+  return {};
+}
+
+result<void> guarded_store::let_go(region_map::iterator position, const context_scope& bound) {
+  WEIR_TRY(look_after_frees(position->second, bound));
   return unmap(position, bound);
 }
 

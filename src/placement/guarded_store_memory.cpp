@@ -156,6 +156,7 @@ result<void> guarded_store::close(const context_scope& bound) {
   note(inspect(bound));
   for (auto& [base, home] : regions_) {
     if (home.has_memory()) {
+      note(look_after_frees(home, bound));
       for (cell& each : home.cells) {
         if (!each.inspected) note(inspect(home, each, bound));
         if (each.index != no_block) shared_.blocks.recycle(each.index);

@@ -1,4 +1,5 @@
 // How far streams have come, and what that makes of the blocks they freed.
+#include "order/all_work_wait.hpp"
 #include "pools/block_cache.hpp"
 
 namespace weir::inline v0::pools {
@@ -56,16 +57,13 @@ result<void> block_cache::update_progress(stream_slot spared, driver_access& dri
 result<void> block_cache::wait_for_streams(driver_access& driver) {
   WEIR_TRY(update_progress(no_stream, driver));
   if (!order_.any_behind()) return {};
-  WEIR_TRY(order_.synchronize(driver.enter()));
+  WEIR_TRY(order_.unreached_marks().wait());
+  WEIR_TRY(order_.poll(driver.enter()));
   if (order_.any_behind()) {
-    // Streams that can no longer be asked: only the whole device's rest tells about them.
-    WEIR_TRY_VALUE(capturing, order_.any_capturing(driver.enter()));
-    if (!capturing) {
-      auto rested = device_.synchronize();
-      // Somebody else's stream is being captured: the device cannot be waited for now.
-      if (!rested && rested.code() != errc::capture_forbidden) return rested;
-      if (rested) order_.device_synchronized();
-    }
+    // Streams that can no longer be asked: only a wait for all work tells about them.
+    const order::all_work_wait work{order_, driver.enter()};
+    WEIR_TRY(work.wait(driver.enter()));
+    work.apply(order_);
   }
   retire();
   return {};

@@ -5,6 +5,7 @@
 
 #include "base/any_size.hpp"
 #include "base/host_memory.hpp"
+#include "device/finished_work.hpp"
 #include "observe/misuse.hpp"
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
@@ -72,7 +73,7 @@ driver::CUresult stream_pool_state::ask_within_ceiling(const context_scope& scop
 
 /// Memory that others freed counts as free, wherever it lies, once the device has come that far.
 bool stream_pool_state::release_idle(const context_scope& scope, const stream_ref& stream) const {
-  if (!wait_for_device(scope)) return false;
+  if (!detail::wait_for_all_work(scope)) return false;
   const auto& calls = scope.driver();
   return calls.stream_synchronize(stream.handle()) == driver::CUDA_SUCCESS &&
          calls.mem_pool_trim_to(handle_, 0) == driver::CUDA_SUCCESS;
@@ -181,11 +182,7 @@ result<void> stream_pool_state::free_without_stream(const stream_block& block,
   if (block.capture) return {};
   const context_scope scope{device()};
   if (!scope) return scope.error();
-  {
-    const thread_capture_mode_guard relaxed{device()};
-    if (!relaxed) return relaxed.error();
-    WEIR_TRY(wait_for_device(scope));
-  }
+  WEIR_TRY(detail::wait_for_all_work(scope));
   WEIR_TRY_VALUE(substitute, stream::create(device()));
   WEIR_TRY(free(address, std::nullopt, substitute));
   return substitute.close();

@@ -128,11 +128,4 @@ result<std::optional<capture_id>> capture_of(const stream_ref& stream, const con
                .detail = "the legacy stream, beside the capture of a stream that waits for it"};
 }
 
-result<void> wait_for_device(const context_scope& scope) {
-  // Freeing pinned memory waits for all work of all devices, and needs no room on any.
-  void* page = nullptr;
-  WEIR_TRY(check(call::mem_host_alloc, scope.driver().mem_host_alloc(&page, 4096, 0)));
-  return check(call::mem_free_host, scope.driver().mem_free_host(page));
-}
-
 }  // namespace weir::inline v0::pools

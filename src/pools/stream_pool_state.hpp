@@ -118,10 +118,6 @@ class WEIR_THREAD_SAFETY(scoped_lockable) stream_pool_session {
 [[nodiscard]] result<std::optional<capture_id>> capture_of(const stream_ref& stream,
                                                            const context_scope& scope);
 
-/// Waits until the device has done what was queued, on streams nobody knows any more included, and
-/// leaves captures whole, which cuCtxSynchronize does not. The thread must be in relaxed mode.
-result<void> wait_for_device(const context_scope& scope);
-
 /// Drivers before CUDA 12.2 know of no maximum: there the pool itself sees to it.
 [[nodiscard]] bool driver_takes_maximum(weir::device device) noexcept;
 

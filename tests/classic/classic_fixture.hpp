@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "placement/torch_segments.hpp"
+#include "support/order_waits.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -67,7 +68,7 @@ class classic_bench {
   /// The stream is known to have come this far.
   void pass(std::size_t stream) {
     EXPECT_TRUE(known.close(slots[stream], bound));
-    EXPECT_TRUE(known.synchronize(bound).value());
+    EXPECT_TRUE(wait_for_marks(known, bound));
     EXPECT_FALSE(known.behind(slots[stream]));
     store->retire(slots[stream]);
   }

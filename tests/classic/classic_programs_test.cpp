@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "classic/classic_fixture.hpp"
+#include "support/order_waits.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -41,7 +42,7 @@ TEST_P(classic_programs, keep_the_books) {
       bench.store->free(live.back(), bench.known.now(home ? slot : bench.slots[stream]));
       live.pop_back();
     } else if (what < 99) {
-      bench.known.device_synchronized();
+      complete_all_work(bench.known);
       for (const auto slot : bench.slots) bench.store->retire(slot);
     } else {
       bench.release(bytes{below(200) * mib});
@@ -53,7 +54,7 @@ TEST_P(classic_programs, keep_the_books) {
     ASSERT_LE(bench.store->fragments(), bench.reserved() - bench.store->handed_out());
   }
   for (const auto each : live) bench.store->free(each, {});
-  bench.known.device_synchronized();
+  complete_all_work(bench.known);
   for (const auto slot : bench.slots) bench.store->retire(slot);
   EXPECT_EQ(bench.store->check(), "");
   EXPECT_EQ(bench.store->handed_out(), 0U);

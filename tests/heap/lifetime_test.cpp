@@ -137,10 +137,9 @@ TEST_F(heap_lifetime_test, a_thread_takes_its_default_stream_along) {
     memory.deallocate(p, own);
   }}.join();
   EXPECT_EQ(memory.trim().value(), 0_B) << "its work is not done";
-  const auto rests = machine->calls(driver::call::ctx_synchronize);
+  const auto waits = machine->calls(driver::call::mem_free);
   EXPECT_EQ(memory.empty_cache().value(), 8_MiB);
-  const auto rested = machine->calls(driver::call::ctx_synchronize);
-  EXPECT_GT(rested, rests);
+  EXPECT_EQ(machine->calls(driver::call::mem_free), waits + 1) << "all work was waited for";
   EXPECT_EQ(check(memory), "");
 
   const auto stream = new_stream();
@@ -149,7 +148,7 @@ TEST_F(heap_lifetime_test, a_thread_takes_its_default_stream_along) {
   machine->run_until_idle();
   released += memory.trim().value();
   EXPECT_EQ(released, 8_MiB) << "it holds up nobody any more";
-  EXPECT_EQ(machine->calls(driver::call::ctx_synchronize), rested);
+  EXPECT_EQ(machine->calls(driver::call::mem_free), waits + 1);
 }
 
 TEST_F(heap_lifetime_test, an_end_that_fails_attempts_all_and_returns_the_first_failure) {

@@ -189,16 +189,12 @@ TEST_F(peers, streams_that_were_recorded_take_no_more_host_memory_after_the_free
     ASSERT_EQ(memory.stats().metadata, metadata) << i;
   }
   // Each one that is recorded beyond what ever was needs room, in case it cannot be waited for.
-  struct use_record {
-    stream_ref stream;
-    std::uint64_t registration;
-  };
   void* const block = memory.allocate(1_MiB, stream);
   for (const auto& each : others) ASSERT_TRUE(memory.record_stream(block, each));
   const bytes enough = memory.stats().metadata;
   const std::array more{peer_stream(), peer_stream()};
   for (const auto& each : more) ASSERT_TRUE(memory.record_stream(block, each));
-  EXPECT_EQ(memory.stats().metadata, enough + bytes{2 * sizeof(use_record)});
+  EXPECT_EQ(memory.stats().metadata, enough + bytes{2 * sizeof(heap::foreign_use)});
   memory.deallocate(block, stream);
 }
 
@@ -278,7 +274,7 @@ TEST_F(peers, streams_that_are_captured_at_the_free_are_waited_for_later) {
   EXPECT_EQ(memory.stats().pending, 0_B);
 }
 
-TEST_F(peers, streams_that_cannot_be_marked_are_waited_for_on_the_host) {
+TEST_F(peers, streams_that_cannot_be_marked_are_waited_for_later) {
   auto memory = make();
   ASSERT_TRUE(memory.enable_peer(gpu(1)));
   const auto stream = new_stream();
@@ -290,9 +286,40 @@ TEST_F(peers, streams_that_cannot_be_marked_are_waited_for_on_the_host) {
   machine->fail(driver::call::event_create, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   memory.deallocate(block, stream);
   machine->clear_faults();
+  EXPECT_FALSE(other.is_complete().value()) << "the free does not wait";
+  ASSERT_TRUE(memory.empty_cache());
   EXPECT_TRUE(other.is_complete().value());
+  EXPECT_EQ(memory.stats().pending, 0_B);
+}
+
+TEST_F(peers, a_stream_that_was_destroyed_before_the_free_is_waited_for_by_its_last_event) {
+  auto memory = make();
+  ASSERT_TRUE(memory.enable_peer(gpu(1)));
+  const auto stream = new_stream();
+  void* const block = memory.allocate(1_MiB, stream);
+  driver::CUgraph graph = nullptr;
+  const auto captured = peer_stream();
+  {
+    auto other = peer_stream();
+    ASSERT_TRUE(memory.record_stream(block, other));
+    ASSERT_TRUE(write_from_peer(other, block, 1_MiB));
+    const context_scope bound{gpu(1)};
+    ASSERT_EQ(bound.driver().stream_begin_capture(captured.handle(),
+                                                  driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+              driver::CUDA_SUCCESS);
+  }
+  memory.deallocate(block, stream);
+  EXPECT_EQ(memory.stats().pending, 1_MiB);
+  EXPECT_EQ(memory.trim().value(), 0_B) << "the peer has not written yet";
+  {
+    const context_scope bound{gpu(1)};
+    EXPECT_EQ(bound.driver().stream_end_capture(captured.handle(), &graph), driver::CUDA_SUCCESS)
+        << "nobody else's capture is disturbed";
+    ASSERT_EQ(bound.driver().graph_destroy(graph), driver::CUDA_SUCCESS);
+  }
   ASSERT_TRUE(memory.empty_cache());
   EXPECT_EQ(memory.stats().pending, 0_B);
+  EXPECT_EQ(memory.stats().reserved.current, 0_B);
 }
 
 TEST_F(peers, any_driver_call_may_fail) {

@@ -144,7 +144,7 @@ class scripted_heap final : public heap::reclaimer {
     script_.asked.push_back("callbacks");
     return callbacks;
   }
-  result<bool> wait_for_oldest(order::driver_access&) override {
+  result<bool> wait_for_oldest(pool_state&, heap::wait_bound&, order::driver_access&) override {
     return script_.answer("wait", true, false);
   }
 
@@ -452,10 +452,11 @@ TEST_F(rungs_test, where_streams_wait_for_nobody_nothing_is_taken_behind_waits) 
   EXPECT_THAT(plan.asked, ElementsAreArray(expected));
 }
 
-TEST_F(rungs_test, a_captured_stream_gets_the_captures_pool_and_waits_for_nobody) {
+TEST_F(rungs_test, a_captured_stream_gets_the_captures_pool_and_queues_no_wait) {
   apart.of_capture = true;
-  const names expected = {"prepare apart", "fit",  "retire",         "grow",        "flush all",
-                          "sweep",         "grow", "release others", "release own", "callbacks"};
+  const names expected = {"prepare apart", "fit",       "retire", "grow",
+                          "flush all",     "sweep",     "grow",   "release others",
+                          "release own",   "callbacks", "wait"};
   EXPECT_EQ(search(pool, capture_status::active, &cache).value(), no_block);
   names told{"capture's pool"};
   told.insert(told.end(), expected.begin(), expected.end());
@@ -477,16 +478,16 @@ TEST_F(rungs_test, a_captured_stream_gets_the_captures_pool_and_waits_for_nobody
 TEST_F(rungs_test, a_pool_that_was_chosen_serves_captures_too) {
   EXPECT_EQ(search(pool, capture_status::active, &cache, true).value(), no_block);
   names expected = all;
-  for (const char* const left_out : {"rearrange behind waits", "pending", "evict", "wait"})
+  for (const char* const left_out : {"rearrange behind waits", "pending", "evict"})
     std::erase(expected, left_out);
   EXPECT_THAT(plan.asked, ElementsAreArray(expected));
   EXPECT_EQ(searched, &pool);
 }
 
-TEST_F(rungs_test, a_broken_capture_changes_no_pool_and_waits_for_nobody) {
+TEST_F(rungs_test, a_broken_capture_changes_no_pool_and_queues_no_wait) {
   EXPECT_EQ(search(pool, capture_status::invalidated, &cache).value(), no_block);
   names expected = all;
-  for (const char* const left_out : {"rearrange behind waits", "pending", "evict", "wait"})
+  for (const char* const left_out : {"rearrange behind waits", "pending", "evict"})
     std::erase(expected, left_out);
   EXPECT_THAT(plan.asked, ElementsAreArray(expected));
   EXPECT_EQ(search(pool, capture_status::none, &cache).value(), no_block);

@@ -5,13 +5,18 @@
 #include <optional>
 #include <utility>
 
+#include "order/all_work_wait.hpp"
 #include "order/stream_order_fixture.hpp"
+#include "support/order_waits.hpp"
 #include "weir/device/stream_watch.hpp"
 
 namespace weir::order_test {
 namespace {
 
 using driver::call;
+using testing_support::complete_all_work;
+using testing_support::wait_for_marks;
+using testing_support::wait_for_oldest_mark;
 
 class StreamOrderMarks : public StreamOrder {
  protected:
@@ -269,12 +274,12 @@ TEST_F(StreamOrderMarks, the_devices_rest_completes_the_open_epoch_too) {
   ASSERT_TRUE(order.close(slot, bound));
   const stamp open = order.now(slot);
   EXPECT_EQ(open.epoch, marked.epoch + 1);
-  order.device_synchronized();
+  complete_all_work(order);
   EXPECT_TRUE(order.completed(marked));
   EXPECT_TRUE(order.completed(open));
   EXPECT_TRUE(order.stream_completed(open));
   EXPECT_FALSE(order.any_behind());
-  EXPECT_FALSE(order.synchronize(bound).value()) << "no mark is left";
+  EXPECT_FALSE(wait_for_marks(order, bound)) << "no mark is left";
   const stamp next = order.now(slot);
   EXPECT_EQ(next.epoch, open.epoch + 1);
   EXPECT_FALSE(order.completed(next));
@@ -314,8 +319,6 @@ TEST_F(StreamOrderMarks, while_captures_are_under_way_nothing_is_marked_or_await
   ASSERT_TRUE(order.close_others(other, bound));
   ASSERT_TRUE(order.close_for({freed}, bound));
   EXPECT_FALSE(order.poll(bound).value());
-  EXPECT_FALSE(order.synchronize(bound).value());
-  EXPECT_FALSE(order.synchronize_oldest(bound).value());
   EXPECT_FALSE(order.wait(other, freed, bound).value());
   EXPECT_FALSE(order.wait_for_stream(other, marked, bound).value());
   EXPECT_TRUE(order.wait(slot, freed, bound).value()) << "its own needs no wait";
@@ -337,8 +340,8 @@ TEST_F(StreamOrderMarks, the_oldest_mark_is_awaited_first) {
   stream_order order{gpu};
   const stream_slot first = order.slot_of(one, bound).value();
   const stream_slot second = order.slot_of(two, bound).value();
-  EXPECT_FALSE(order.synchronize_oldest(bound).value()) << "there is none";
-  EXPECT_FALSE(order.synchronize(bound).value());
+  EXPECT_FALSE(wait_for_oldest_mark(order, bound)) << "there is none";
+  EXPECT_FALSE(wait_for_marks(order, bound));
   give_work(one.handle());
   give_work(two.handle());
   const stamp old = order.now(second);
@@ -346,12 +349,12 @@ TEST_F(StreamOrderMarks, the_oldest_mark_is_awaited_first) {
   const stamp young = order.now(first);
   ASSERT_TRUE(order.close_for({young}, bound));
   EXPECT_EQ(new_marks(order), 2u) << "of those streams alone";
-  EXPECT_TRUE(order.synchronize_oldest(bound).value());
+  EXPECT_TRUE(wait_for_oldest_mark(order, bound));
   EXPECT_TRUE(order.stream_completed(old));
   EXPECT_FALSE(order.stream_completed(young));
-  EXPECT_TRUE(order.synchronize_oldest(bound).value());
+  EXPECT_TRUE(wait_for_oldest_mark(order, bound));
   EXPECT_TRUE(order.stream_completed(young));
-  EXPECT_FALSE(order.synchronize_oldest(bound).value());
+  EXPECT_FALSE(wait_for_oldest_mark(order, bound));
 }
 
 /// Its last mark is behind all it will ever do: it is no reason to look for streams to mark.
@@ -393,7 +396,7 @@ TEST_F(StreamOrderMarks, streams_and_marks_are_counted) {
   static_cast<void>(order.now(slot));
   ASSERT_TRUE(order.close(slot, bound));
   EXPECT_EQ(order.footprint() - marked, marked - 3 * bare) << "as many marks again";
-  ASSERT_TRUE(order.synchronize(bound).value());
+  ASSERT_TRUE(wait_for_marks(order, bound));
   EXPECT_EQ(order.footprint(), 3 * bare) << "all are reached";
 }
 
@@ -463,7 +466,7 @@ TEST_F(StreamOrderMarks, what_is_completed_can_be_waited_for_without_a_mark) {
   ASSERT_TRUE(order.close(slot, bound));
   EXPECT_TRUE(order.can_wait_for(open));
   order.lose(slot);
-  order.device_synchronized();
+  complete_all_work(order);
   const stamp after = order.now(slot);
   EXPECT_TRUE(order.completed(after)) << "a lost stream has nothing more to do";
   EXPECT_TRUE(order.can_wait_for(after));
@@ -503,13 +506,13 @@ TEST_F(StreamOrderMarks, what_is_before_an_awaited_event_is_completed) {
   auto given_up = order.event_behind(slot, bound).value();
   ASSERT_TRUE(given_up);
   EXPECT_EQ(order.now(slot).epoch, used.epoch + 1) << "the epoch has ended";
-  order.done_waiting(*std::move(given_up), std::nullopt);
+  order.done_waiting(std::move(given_up), std::nullopt);
   EXPECT_FALSE(order.stream_completed(used));
   auto awaited = order.event_behind(slot, bound).value();
   ASSERT_TRUE(awaited);
   ASSERT_TRUE(awaited->synchronize());
   EXPECT_FALSE(order.stream_completed(used)) << "nobody said so yet";
-  order.done_waiting(*std::move(awaited), used);
+  order.done_waiting(std::move(awaited), used);
   EXPECT_TRUE(order.stream_completed(used));
   EXPECT_FALSE(order.stream_completed({slot, used.epoch + 1}));
 }
@@ -520,7 +523,7 @@ TEST_F(StreamOrderMarks, a_stream_that_ended_is_asked_no_more_though_its_work_go
   give_work(one.handle());
   ASSERT_TRUE(order.end_stream(slot, bound));
   const auto asked = machine->calls(driver::call::stream_get_capture_info);
-  EXPECT_EQ(order.event_behind(slot, bound).value(), std::nullopt);
+  EXPECT_EQ(order.event_behind(slot, bound).value(), nullptr);
   EXPECT_EQ(machine->calls(driver::call::stream_get_capture_info), asked);
 }
 
@@ -549,7 +552,7 @@ TEST_F(StreamOrderMarks, a_stranger_is_asked_whether_it_is_captured_only_when_it
   begin_capture(foreign);
   const std::uint64_t before = machine->calls();
   EXPECT_FALSE(order.any_capturing(bound).value()) << "it may be destroyed by now";
-  EXPECT_EQ(machine->calls(), before);
+  EXPECT_EQ(machine->calls(), before + 2) << "the two default streams are asked";
   {
     const order::named_stream named{order, stranger};
     EXPECT_TRUE(order.any_capturing(bound).value());
@@ -576,22 +579,134 @@ TEST_F(StreamOrderMarks, a_stream_that_is_gone_is_not_asked_whether_it_is_captur
   end_capture(two.handle());
 }
 
-/// As of a stream that is being captured where the driver has no numbers for captures.
-TEST_F(StreamOrderMarks, where_a_capture_cannot_be_asked_for_the_stream_is_marked_later) {
+TEST_F(StreamOrderMarks, any_capturing_knows_of_the_threads_own_default_stream) {
+  stream_order order{gpu};
+  EXPECT_FALSE(order.any_capturing(bound).value());
+  begin_capture(driver::per_thread_stream());
+  EXPECT_TRUE(order.any_capturing(bound).value());
+  end_capture(driver::per_thread_stream());
+  EXPECT_FALSE(order.any_capturing(bound).value());
+}
+
+TEST_F(StreamOrderMarks, any_capturing_knows_of_streams_that_synchronise_with_the_legacy_stream) {
+  stream_order order{gpu};
+  driver::CUstream blocking = nullptr;
+  ASSERT_EQ(machine->driver().stream_create(&blocking, driver::CU_STREAM_DEFAULT), 0);
+  begin_capture(blocking);
+  EXPECT_TRUE(order.any_capturing(bound).value());
+  end_capture(blocking);
+  EXPECT_FALSE(order.any_capturing(bound).value());
+  destroy(blocking);
+}
+
+TEST_F(StreamOrderMarks, a_stream_that_is_being_captured_is_not_made_to_wait) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
   const stream_slot other = order.slot_of(two, bound).value();
+  give_work(one.handle());
   const stamp freed = order.now(slot);
-  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_NOT_SUPPORTED);
-  ASSERT_TRUE(order.close(slot, bound)) << "that is no trouble";
-  EXPECT_EQ(new_marks(order), 1u) << "the other's";
-  EXPECT_FALSE(order.gone(slot));
-  EXPECT_TRUE(order.poll(bound).value());
-  EXPECT_TRUE(order.stream_completed({other, freed.epoch}));
-  EXPECT_FALSE(order.stream_completed(freed));
-  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_NOT_PERMITTED);
+  ASSERT_TRUE(order.close(slot, bound));
+  begin_capture(two.handle());
+  EXPECT_FALSE(order.wait(other, freed, bound).value());
+  EXPECT_FALSE(order.wait_for_stream(other, freed, bound).value());
+  EXPECT_EQ(order.waits_queued(), 0u);
+  end_capture(two.handle());
+  EXPECT_TRUE(order.wait(other, freed, bound).value());
+  EXPECT_EQ(order.waits_queued(), 1u);
+}
+
+// --- Waiting without the lock
+// ---------------------------------------------------------------------
+
+TEST_F(StreamOrderMarks, what_is_freed_during_a_wait_for_all_work_is_not_completed_by_it) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stamp before = order.now(slot);
+  const order::epoch until = order.cut();
+  const stamp meanwhile = order.now(slot);
+  order.all_work_completed(until);
+  EXPECT_TRUE(order.completed(before));
+  EXPECT_FALSE(order.completed(meanwhile));
+  EXPECT_FALSE(order.any_behind(until));
+  EXPECT_TRUE(order.any_behind());
+}
+
+TEST_F(StreamOrderMarks, a_stream_that_ends_during_a_wait_for_all_work_is_waited_for_by_its_mark) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(two, bound).value();
+  const order::epoch until = order.cut();
+  give_work(two.handle());
+  ASSERT_TRUE(order.end_stream(ending, bound));
+  const stamp freed = order.now(slot);
+  order.all_work_completed(until);
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_TRUE(order.poll(bound).value()) << "the other stream has nothing to do";
+  EXPECT_FALSE(order.completed(freed)) << "its last work is not done";
+  EXPECT_FALSE(order.stream_completed(order.now(ending)));
+  machine->run_until_idle();
+  ASSERT_TRUE(order.poll(bound).value());
+  EXPECT_TRUE(order.completed(freed));
+}
+
+TEST_F(StreamOrderMarks, a_stream_that_is_lost_during_a_wait_for_all_work_holds_up_what_follows) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stream_slot ending = order.slot_of(two, bound).value();
+  ASSERT_TRUE(order.mark_streams(bound));  // from now on it is known to be one of weir's
+  const order::epoch until = order.cut();
+  order.lose(ending);
+  const stamp freed = order.now(slot);
+  order.all_work_completed(until);
+  EXPECT_FALSE(completes(order, freed)) << "its work may be later than the wait";
+  complete_all_work(order);
+  EXPECT_TRUE(order.completed(freed));
+}
+
+TEST_F(StreamOrderMarks, what_a_captured_stream_freed_stays_its_own_after_a_wait_for_all_work) {
+  for (const crossing_rule crossing : {crossing_rule::all_work, crossing_rule::declared_uses}) {
+    stream_order order{gpu, {.crossing = crossing}};
+    const stream_slot slot = order.slot_of(one, bound).value();
+    const stream_slot captured = order.slot_of(two, bound).value();
+    begin_capture(two.handle());
+    const stamp inside = order.now(captured);
+    const stamp outside = order.now(slot);
+    const order::all_work_wait work{order, bound};
+    ASSERT_TRUE(work.wait(bound));
+    work.apply(order);
+    EXPECT_FALSE(order.completed(inside));
+    EXPECT_TRUE(order.completed(outside));
+    end_capture(two.handle());
+    EXPECT_TRUE(completes(order, inside));
+  }
+}
+
+TEST_F(StreamOrderMarks, an_event_that_somebody_waits_for_is_not_recorded_again) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  give_work(one.handle());
+  static_cast<void>(order.now(slot));
+  ASSERT_TRUE(order.close(slot, bound));
+  const order::awaited_marks awaited = order.oldest_mark();
+  machine->run_until_idle();
+  ASSERT_TRUE(order.poll(bound).value());
+  const auto created = machine->calls(call::event_create);
+  machine->hold(one.handle());
+  give_work(one.handle());
+  static_cast<void>(order.now(slot));
+  ASSERT_TRUE(order.close(slot, bound));
+  EXPECT_EQ(machine->calls(call::event_create), created + 1) << "one of two is still awaited";
+  EXPECT_TRUE(awaited.wait()) << "and was reached long ago";
+  machine->release(one.handle());
+}
+
+TEST_F(StreamOrderMarks, where_a_capture_cannot_be_asked_for_the_stream_is_marked_later) {
+  stream_order order{gpu};
+  const stream_slot slot = order.slot_of(one, bound).value();
+  const stamp freed = order.now(slot);
+  machine->fail(call::stream_is_capturing, 1, driver::CUDA_ERROR_NOT_PERMITTED);
   const auto closed = order.close(slot, bound);
-  ASSERT_FALSE(closed) << "that is";
+  ASSERT_FALSE(closed);
   EXPECT_EQ(closed.code(), errc::not_permitted);
   EXPECT_FALSE(order.gone(slot));
   EXPECT_TRUE(completes(order, freed));
@@ -602,7 +717,7 @@ TEST_F(StreamOrderMarks, a_driver_in_trouble_is_told_and_loses_no_stream) {
   const stream_slot slot = order.slot_of(one, bound).value();
   const stream_slot other = order.slot_of(two, bound).value();
   const stamp freed = order.now(slot);
-  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_UNKNOWN);
+  machine->fail(call::stream_is_capturing, 1, driver::CUDA_ERROR_UNKNOWN);
   const auto closed = order.close(slot, bound);
   ASSERT_FALSE(closed);
   EXPECT_EQ(closed.error().native, driver::CUDA_ERROR_UNKNOWN);
@@ -619,10 +734,10 @@ TEST_F(StreamOrderMarks, a_stream_that_the_driver_does_not_know_is_lost) {
   stream_order order{gpu};
   const stream_slot slot = order.slot_of(one, bound).value();
   const stamp freed = order.now(slot);
-  machine->fail(call::stream_get_capture_info, 1, driver::CUDA_ERROR_INVALID_HANDLE);
+  machine->fail(call::stream_is_capturing, 1, driver::CUDA_ERROR_INVALID_HANDLE);
   EXPECT_FALSE(completes(order, freed));
   EXPECT_TRUE(order.gone(slot));
-  order.device_synchronized();
+  complete_all_work(order);
   EXPECT_TRUE(order.completed(freed));
 }
 
@@ -651,7 +766,7 @@ TEST_F(StreamOrderMarks, a_stream_whose_last_mark_fails_is_lost) {
   EXPECT_TRUE(order.end_stream(ending, bound)) << "it is not asked again";
   EXPECT_FALSE(completes(order, freed));
   EXPECT_EQ(new_marks(order), 1u) << "of the other stream";
-  order.device_synchronized();
+  complete_all_work(order);
   EXPECT_TRUE(order.completed(freed));
   EXPECT_TRUE(order.stream_completed(order.now(ending))) << "it gets nothing more to do";
 }
@@ -680,11 +795,11 @@ TEST_F(StreamOrderMarks, an_event_that_may_be_a_captures_is_no_mark) {
   const stream_slot slot = order.slot_of(one, bound).value();
   ASSERT_TRUE(two.close());
   const stamp freed = order.now(slot);
-  machine->fail(call::stream_is_capturing, 1, driver::CUDA_ERROR_UNKNOWN);
+  machine->fail(call::stream_is_capturing, 2, driver::CUDA_ERROR_UNKNOWN);
   ASSERT_TRUE(order.close(slot, bound));
   EXPECT_EQ(new_marks(order), 1u) << "recorded for nothing";
   EXPECT_FALSE(order.can_wait_for(freed));
-  EXPECT_FALSE(order.synchronize(bound).value()) << "there is no mark";
+  EXPECT_FALSE(wait_for_marks(order, bound)) << "there is no mark";
   EXPECT_FALSE(order.completed(freed));
   EXPECT_TRUE(completes(order, freed));
   EXPECT_EQ(new_marks(order), 1u);

@@ -4,13 +4,16 @@
 #include <vector>
 
 #include "order/stream_order_fixture.hpp"
+#include "support/order_waits.hpp"
 #include "support/reports.hpp"
 #include "weir/device/stream_watch.hpp"
 
 namespace weir::order_test {
 namespace {
 
+using testing_support::complete_all_work;
 using testing_support::reports;
+using testing_support::wait_for_marks;
 
 TEST(says_gone, of_a_stream_that_is_not_there_and_of_no_other_trouble) {
   EXPECT_TRUE(order::says_gone({.code = errc::bad_stream}));
@@ -198,7 +201,7 @@ TEST_F(StreamOrder, a_stream_that_ends_while_it_is_captured_is_not_asked_again) 
   EXPECT_FALSE(completes(order, freed)) << "nobody knows what it had to do";
   EXPECT_EQ(machine->calls(driver::call::event_record) - before, 1u);
   ASSERT_TRUE(gpu.synchronize());
-  order.device_synchronized();
+  complete_all_work(order);
   EXPECT_TRUE(order.completed(freed));
 }
 
@@ -216,7 +219,7 @@ TEST_F(StreamOrder, a_lost_stream_counts_until_the_device_was_seen_to_rest) {
   machine->run_until_idle();
   EXPECT_FALSE(completes(order, freed)) << "nobody can know";
   ASSERT_TRUE(gpu.synchronize());
-  order.device_synchronized();
+  complete_all_work(order);
   EXPECT_TRUE(order.completed(freed));
   EXPECT_TRUE(completes(order, order.now(slot))) << "it gets nothing more to do";
 }
@@ -288,7 +291,7 @@ TEST_F(StreamOrder, no_stream_is_ever_queried) {
   give_work(two.handle());
   const stamp freed = order.now(slot);
   EXPECT_FALSE(completes(order, freed));
-  ASSERT_TRUE(order.synchronize(bound));
+  ASSERT_TRUE(wait_for_marks(order, bound));
   EXPECT_TRUE(order.completed(freed));
   EXPECT_EQ(machine->calls(driver::call::stream_query), 0u);
   EXPECT_EQ(machine->calls(driver::call::stream_get_id), ids_before)
