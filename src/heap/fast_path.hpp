@@ -96,7 +96,7 @@ inline bool central_heap::fast_free(void* pointer, const Stream& stream) noexcep
   block& block = blocks_[index];  // where there is none: the record that is never used
   fetch(block);
   // Read once: a byte that is stored may be any other's, for all that the compiler knows.
-  const std::uint32_t units = block.units;
+  const std::uint64_t units = block.units;
   const std::uint64_t held = cache.units + units;
   // A block whose home is here is of the allocator's own pool, kept by size, counted here, and
   // nobody recorded it.

@@ -36,7 +36,7 @@ struct stream_bins {
   std::array<block_index, most_binned_units + 1> heads{};
 
   void push(block_index index, block& block) noexcept { push(index, block, block.units); }
-  void push(block_index index, block& block, std::uint32_t units) noexcept {
+  void push(block_index index, block& block, std::uint64_t units) noexcept {
     block_index& head = heads[units];
     block.out.next = head;
     head = index;

@@ -163,7 +163,7 @@ block_index arena::cut(block_index hint, std::uint64_t start, std::uint64_t end)
     if (shared_.blocks[next].end() > end) split(next, end);
     remove_run(next);
     remove_run(hint);
-    const std::uint32_t more = shared_.blocks[next].units;
+    const unit_count more = shared_.blocks[next].units;
     unlink(next);
     shared_.blocks.recycle(next);
     taken.units += more;
@@ -178,7 +178,8 @@ block_index arena::merge_same_owner(block_index index) noexcept {
   const auto joins = [&](block_index other) {
     const block& there = shared_.blocks[other];
     return other != no_block && there.is() == block_kind::run &&
-           there.stream == shared_.blocks[index].stream;
+           there.stream == shared_.blocks[index].stream &&
+           can_join(there.units, shared_.blocks[index].units);
   };
   const auto absorb = [&](block_index low, block_index high) {
     remove_run(low);
@@ -239,7 +240,7 @@ block_index arena::fit(const request& wanted) {
 }
 
 block_index arena::fit_anywhere(const request& wanted) {
-  const std::uint32_t needed = wanted.units + wanted.alignment - 1;
+  const std::uint64_t needed = wanted.units_with_alignment();
   const bool low = goes_low(needed);
   if (is_careful()) return fit_carefully(wanted);
   const auto best_of = [&](const owner& from) {
@@ -281,7 +282,7 @@ void arena::free(block_index index, stamp freed) noexcept {
   const auto joins = [&](block_index other) {
     if (other == no_block) return false;
     const block& there = shared_.blocks[other];
-    return there.is() == block_kind::run &&
+    return there.is() == block_kind::run && can_join(there.units, run.units) &&
            (there.stream == freed.stream || mutated(mutation::foreign_run_absorbed) ||
             (there.stream == no_stream && there.units <= absorb_up_to));
   };

@@ -184,7 +184,9 @@ class arena final : public backing_store {
   }
   [[nodiscard]] owner& add_owner(stream_slot stream);
   /// Whether a request of so many units goes to the lowest address rather than the shortest run.
-  [[nodiscard]] bool goes_low(std::uint32_t units) const noexcept {
+  [[nodiscard]] result<bool> lacks_memory_for(const request& wanted,
+                                              const context_scope& bound) const;
+  [[nodiscard]] bool goes_low(std::uint64_t units) const noexcept {
     return units * std::uint64_t{unit} <= rules_.lowest_up_to;
   }
 

@@ -51,7 +51,8 @@ block_index arena::append_fresh(const std::vector<relocation>& relocations) noex
     if (slots_.size() < each.with->slot + each.with->slots)
       slots_.resize(each.with->slot + each.with->slots);
     const auto units = static_cast<std::uint32_t>(each.with->slots * slot_size_ / unit);
-    if (fresh != no_block && stamp_of(shared_.blocks[fresh]) == each.ready) {
+    if (fresh != no_block && stamp_of(shared_.blocks[fresh]) == each.ready &&
+        can_join(shared_.blocks[fresh].units, units)) {
       shared_.blocks[fresh].units += units;
       continue;
     }

@@ -40,7 +40,7 @@ result<block_index> arena::rearrange(const request& wanted, reach whose,
 
 /// A run of another stream that fits as it is, behind a wait for that stream.
 result<block_index> arena::borrow(const request& wanted, const context_scope& bound) {
-  const std::uint32_t needed = wanted.units + wanted.alignment - 1;
+  const std::uint64_t needed = wanted.units_with_alignment();
   block_index best = no_block;
   for (stream_slot other = 1; other < owners_.size(); ++other) {
     if (other == wanted.stream) continue;
@@ -58,6 +58,8 @@ result<block_index> arena::borrow(const request& wanted, const context_scope& bo
 }
 
 result<block_index> arena::grow(const request& wanted, const context_scope& bound) {
+  WEIR_TRY_VALUE(hopeless, lacks_memory_for(wanted, bound));
+  if (hopeless) return no_block;
   WEIR_TRY_VALUE(planned, make_planned_room(wanted, bound));
   if (planned != no_block) return planned;
   if (outgrows_plan(wanted)) {
@@ -87,6 +89,18 @@ result<block_index> arena::grow(const request& wanted, const context_scope& boun
   }
   if (!is_careful() || mixes_) return no_block;
   return grow_mixing(wanted, bound);
+}
+
+/// Whether all free memory of the arena and all that can be had in addition is less than a large
+/// request needs: then no plan is made for it.
+result<bool> arena::lacks_memory_for(const request& wanted, const context_scope& bound) const {
+  const std::uint64_t size = wanted.units * unit;
+  const std::uint64_t free = reserved_ - handed_out_;
+  if (size <= free + planned_without_question) return false;
+  const std::uint64_t least = (size - free) / slot_size_ * slot_size_;
+  if (!shared_.may_reserve(least)) return true;
+  WEIR_TRY_VALUE(given, shared_.supply.can_give(least, properties_, bound));
+  return !given;
 }
 
 /// The same where memory is short and no room is left that keeps small and large blocks apart.
@@ -184,6 +198,15 @@ result<bool> arena::wait_for_others(const room_plan& room, const request& wanted
 }
 
 result<void> arena::create_handles(room_plan& room, const context_scope& bound) {
+  std::uint64_t largest = 0;
+  for (const filling& each : room.fillings)
+    if (each.from == 0) largest = std::max(largest, each.slots * slot_size_);
+  WEIR_TRY_VALUE(given,
+                 shared_.can_create(room.new_slots * slot_size_, largest, properties_, bound));
+  if (!given) {
+    shared_.note_refusal();
+    return error{.code = errc::out_of_memory, .requested = bytes{room.new_slots * slot_size_}};
+  }
   for (std::size_t i = 0; i < room.fillings.size(); ++i) {
     filling& each = room.fillings[i];
     if (each.from != 0) continue;
@@ -271,17 +294,22 @@ void arena::undo_mapping(const filling& undone, const context_scope& bound) noex
   block_off(undone.slot, undone.slot + undone.slots);
 }
 
-/// The arena ends with slot `high`, in a hole. There is a record for it, and room for its slots.
+/// The arena ends with slot `high`, in a hole, or two where one record is not enough. There are
+/// records for them, and room for their slots.
 void arena::append_hole(std::uint64_t high) noexcept {
-  const block_index beyond = shared_.blocks.make();
-  block& hole = shared_.blocks[beyond];
-  hole.address = end_address();
-  hole.units = static_cast<std::uint32_t>((address_of(high) - hole.address) / unit);
-  hole.stream = no_stream;
-  hole.become(block_kind::hole);
-  slots_.resize(high);
-  link_after(last_, beyond);
-  note_hole(beyond);
+  const std::uint64_t most_slots = unit_count::most * unit / slot_size_;
+  while (slots_.size() < high) {
+    const std::uint64_t end = std::min<std::uint64_t>(high, slots_.size() + most_slots);
+    const block_index beyond = shared_.blocks.make();
+    block& hole = shared_.blocks[beyond];
+    hole.address = end_address();
+    hole.units = static_cast<std::uint32_t>((address_of(end) - hole.address) / unit);
+    hole.stream = no_stream;
+    hole.become(block_kind::hole);
+    slots_.resize(end);
+    link_after(last_, beyond);
+    note_hole(beyond);
+  }
 }
 
 /// Something is mapped in these slots, of a hole or beyond the arena's end, that could not be taken
@@ -410,6 +438,7 @@ void arena::join_holes() noexcept {
     if (!can_be_filled(at) || can_be_filled(shared_.blocks[at].before)) continue;
     block& low = shared_.blocks[at];
     for (block_index after = low.after; can_be_filled(after); after = low.after) {
+      if (!can_join(low.units, shared_.blocks[after].units)) break;
       low.stream = no_stream;
       low.units += shared_.blocks[after].units;
       unlink(after);

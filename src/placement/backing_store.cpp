@@ -7,34 +7,30 @@
 
 namespace weir::inline v0::placement {
 
-result<std::unique_ptr<backing_store>> make_backing_store(placement_context& shared, pool_id pool,
-                                                          const store_traits& traits,
-                                                          const context_scope& bound) {
-  if (traits.checks != debug_checks::off) {
-    return guarded_store::create(shared, pool,
-                                 {.shares_memory = traits.checks == debug_checks::red_zones,
-                                  .exportable = traits.exportable,
-                                  .quarantine = traits.quarantine.count()},
-                                 bound);
-  }
-  if (traits.segments) {
-    const auto& can = shared.device.capabilities();
-    const bool mapped = traits.source == nullptr && can.virtual_memory &&
-                        torch_segments::segment_step % can.granularity.count() == 0;
-    return make_torch_segments(shared, pool,
-                               {.splits = traits.splits,
-                                .mapped = mapped,
-                                .exportable = mapped && traits.exportable,
-                                .source = traits.source},
-                               bound);
-  }
+store_kind kind_of_store(const store_traits& traits, weir::device device) noexcept {
+  if (traits.checks != debug_checks::off) return store_kind::guarded;
+  if (traits.segments) return store_kind::segments;
   // Segments never move, but only an arena gives room at an address.
-  const bool takes_addresses =
-      traits.takes_addresses && shared.device.capabilities().virtual_memory;
-  if (is_classic(traits.policy) && !traits.exportable && !traits.suspendable && !takes_addresses) {
-    return make_torch_segments(
-        shared, pool, {.expandable = traits.policy == placement_policy::classic_expandable}, bound);
-  }
+  const bool takes_addresses = traits.takes_addresses && device.capabilities().virtual_memory;
+  const bool needs_arena = traits.exportable || traits.suspendable || takes_addresses;
+  return is_classic(traits.policy) && !needs_arena ? store_kind::segments : store_kind::arena;
+}
+
+namespace {
+
+segment_rules segment_rules_of(const store_traits& traits, weir::device device) {
+  if (!traits.segments)
+    return {.expandable = traits.policy == placement_policy::classic_expandable};
+  const auto& can = device.capabilities();
+  const bool mapped = traits.source == nullptr && can.virtual_memory &&
+                      torch_segments::segment_step % can.granularity.count() == 0;
+  return {.splits = traits.splits,
+          .mapped = mapped,
+          .exportable = mapped && traits.exportable,
+          .source = traits.source};
+}
+
+growth_rules growth_rules_of(const store_traits& traits) {
   growth_rules rules = growth_rules::of(traits.policy);
   rules.moves = rules.moves && traits.moves;
   rules.resumes_free = traits.of_graphs;
@@ -43,7 +39,28 @@ result<std::unique_ptr<backing_store>> make_backing_store(placement_context& sha
     rules.largest_handle = 0;
     rules.unit_share = 0;
   }
-  return arena::create(shared, pool, rules, bound, {.posix_descriptor = traits.exportable});
+  return rules;
+}
+
+}  // namespace
+
+result<std::unique_ptr<backing_store>> make_backing_store(placement_context& shared, pool_id pool,
+                                                          const store_traits& traits,
+                                                          const context_scope& bound) {
+  switch (kind_of_store(traits, shared.device)) {
+    case store_kind::guarded:
+      return guarded_store::create(shared, pool,
+                                   {.shares_memory = traits.checks == debug_checks::red_zones,
+                                    .exportable = traits.exportable,
+                                    .quarantine = traits.quarantine.count()},
+                                   bound);
+    case store_kind::segments:
+      return make_torch_segments(shared, pool, segment_rules_of(traits, shared.device), bound);
+    case store_kind::arena:
+      break;
+  }
+  return arena::create(shared, pool, growth_rules_of(traits), bound,
+                       {.posix_descriptor = traits.exportable});
 }
 
 }  // namespace weir::inline v0::placement

@@ -11,6 +11,7 @@
 
 #include "order/stream_order.hpp"
 #include "placement/block.hpp"
+#include "placement/memory_supply.hpp"
 #include "placement/suspension.hpp"
 #include "weir/allocator/segment_source.hpp"
 #include "weir/allocator/snapshot.hpp"
@@ -51,7 +52,8 @@ struct placement_context {
   order::stream_order& order;
   bool unmap_at_once = false;
   bool queues_waits = true;
-  const std::uint64_t device_memory = device.total_memory().count();
+  /// What the driver can still give.
+  memory_supply supply{device};
   /// Who may reach what is mapped from now on: the device itself, then its peers.
   std::vector<vmm::access> rights = {vmm::access_for(device)};
 
@@ -106,12 +108,20 @@ struct placement_context {
   /// the device, as far as the driver gave it. Arenas are then careful with what is left.
   [[nodiscard]] bool is_short() const noexcept {
     constexpr std::uint64_t enough = std::uint64_t{1} << 30;
-    const std::uint64_t most = std::min({reserved_limit, device_memory, refused_at});
+    const std::uint64_t most = std::min({reserved_limit, supply.total(), refused_at});
     return reserved > most - most / 8 || reserved + enough > most;
   }
   void note_refusal() noexcept { refused_at = reserved; }
+  /// Whether memory can be created that takes several handles: it is found out before the first one
+  /// is. One handle is created or refused by itself.
+  [[nodiscard]] result<bool> can_create(std::uint64_t size, std::uint64_t handle,
+                                        const physical_properties& properties,
+                                        const context_scope& bound) {
+    return size <= handle ? result<bool>{true} : supply.can_give(size, properties, bound);
+  }
   void reserve(std::uint64_t more) noexcept {
     reserved += more;
+    supply.created(more);
     if (reserved > refused_at) refused_at = std::numeric_limits<std::uint64_t>::max();
     reserved_peak = reserved_peak < reserved ? reserved : reserved_peak;
   }
@@ -119,7 +129,7 @@ struct placement_context {
 
 /// What is asked of a store. Sizes in units.
 struct request {
-  std::uint32_t units = 0;
+  unit_count units;
   std::uint32_t alignment = 1;  // a power of two; 1 is one unit
   stream_slot stream = no_stream;
   /// Where memory is short: whether a handle that is wholly free may be used for a small block,
@@ -128,6 +138,10 @@ struct request {
   /// How much less than its units the user asked for; of interest to stores that check blocks.
   std::uint32_t waste = 0;
 
+  /// What is long enough wherever it begins.
+  [[nodiscard]] std::uint64_t units_with_alignment() const noexcept {
+    return units + alignment - 1;
+  }
   friend bool operator==(const request&, const request&) = default;
 };
 
@@ -257,6 +271,7 @@ class backing_store {
   void remove_reserved(std::uint64_t less) noexcept {
     reserved_ -= less;
     shared_.reserved -= less;
+    shared_.supply.forget();
   }
 
   placement_context& shared_;
@@ -291,6 +306,14 @@ struct store_traits {
   debug_checks checks = debug_checks::off;
   bytes quarantine{};  // addresses that stay unmapped after the free of a checked block
 };
+
+enum class store_kind : std::uint8_t {
+  arena,
+  segments,  // PyTorch's
+  guarded,   // blocks lie apart (heap_debug)
+};
+/// What make_backing_store() makes.
+[[nodiscard]] store_kind kind_of_store(const store_traits& traits, weir::device device) noexcept;
 
 /// The store of the policy; an arena if that alone has the traits. The driver is asked for
 /// addresses, not for memory.

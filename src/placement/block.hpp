@@ -10,6 +10,7 @@
 #include "order/mutation.hpp"
 #include "order/pending_frees.hpp"
 #include "order/stamp.hpp"
+#include "placement/unit_count.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/error.hpp"
 #include "weir/device/virtual_memory.hpp"
@@ -58,7 +59,7 @@ struct block {
   std::atomic<block_kind> kind{block_kind::unused};
   bool recorded = false;  // other streams used it: heap::uses knows which
   std::uint16_t account = 0;
-  std::uint32_t units = 0;
+  unit_count units;
   std::uint64_t address = 0;
   stream_slot stream = no_stream;
   /// Of a block that is handed out: live, thread_cached, pending.

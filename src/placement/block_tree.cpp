@@ -94,8 +94,9 @@ block_index block_tree::above(const key& low, bool or_equal) const noexcept {
   return match;
 }
 
-block_index block_tree::first(stream_slot stream, std::uint32_t units) const noexcept {
-  const block_index match = above({stream, units, 0, 0}, true);
+block_index block_tree::first(stream_slot stream, std::uint64_t units) const noexcept {
+  if (units > unit_count::most) return no_block;
+  const block_index match = above({stream, static_cast<std::uint32_t>(units), 0, 0}, true);
   return match != no_block && blocks_[match].stream == stream ? match : no_block;
 }
 

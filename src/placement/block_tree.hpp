@@ -25,7 +25,7 @@ class block_tree {
   /// Where a block stands. With order::address, units and rank are 0.
   struct key {
     stream_slot stream = no_stream;
-    std::uint32_t units = 0;
+    unit_count units;
     std::uint32_t rank = 0;
     std::uint64_t address = 0;
 
@@ -41,7 +41,7 @@ class block_tree {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
   /// The stream's first block whose key is not below {stream, units}; no_block if none.
-  [[nodiscard]] block_index first(stream_slot stream, std::uint32_t units = 0) const noexcept;
+  [[nodiscard]] block_index first(stream_slot stream, std::uint64_t units = 0) const noexcept;
   /// The stream's last block; no_block if none.
   [[nodiscard]] block_index last(stream_slot stream) const noexcept;
   /// The one behind `which`, of the same stream; no_block if none.

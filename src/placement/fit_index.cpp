@@ -14,9 +14,9 @@
 namespace weir::inline v0::placement {
 namespace {
 
-constexpr std::uint16_t capped(std::uint32_t units) noexcept {
+constexpr std::uint16_t capped(std::uint64_t units) noexcept {
   return static_cast<std::uint16_t>(
-      std::min<std::uint32_t>(units, std::numeric_limits<std::uint16_t>::max()));
+      std::min<std::uint64_t>(units, std::numeric_limits<std::uint16_t>::max()));
 }
 
 using lanes [[gnu::vector_size(16)]] = std::uint16_t;
@@ -132,14 +132,14 @@ void fit_index::lower(chunk& home, std::uint64_t cell, std::uint16_t before,
 
 void fit_index::find_longest(chunk& home, std::uint64_t cell) noexcept {
   const std::uint16_t before = home.longest[cell % fan];
-  std::uint32_t most = 0;
+  std::uint64_t most = 0;
   for (block_index at = home.inside[cell % fan]; at != no_block;) {
     const block& run = blocks_[at];
-    most = std::max(most, run.units);
+    most = std::max<std::uint64_t>(most, run.units);
     at = run.in.right;
   }
   if (const block_index over = home.over_end[cell % fan]; over != no_block)
-    most = std::max(most, blocks_[over].units);
+    most = std::max<std::uint64_t>(most, blocks_[over].units);
   const std::uint16_t now = capped(most);
   if (now < before) lower(home, cell, before, now);
 }
@@ -195,7 +195,7 @@ fit_index::detached fit_index::detach(block_index index) noexcept {
   return {cell, capped(run.units)};
 }
 
-void fit_index::shrink(block_index index, std::uint32_t units) noexcept {
+void fit_index::shrink(block_index index, unit_count units) noexcept {
   block& run = blocks_[index];
   const std::uint64_t cell = cell_of(run.address);
   const bool indexed = run.in.left != index;
@@ -217,7 +217,7 @@ void fit_index::shrink(block_index index, std::uint32_t units) noexcept {
 }
 
 /// The same for a run that stays large: its key moves down among the others.
-void fit_index::shrink_large(block_index index, std::uint32_t units) noexcept {
+void fit_index::shrink_large(block_index index, unit_count units) noexcept {
   block& run = blocks_[index];
   const std::uint64_t cell = cell_of(run.address);
   const std::uint64_t key = key_of(run.units, cell);
@@ -237,7 +237,7 @@ void fit_index::shrink_large(block_index index, std::uint32_t units) noexcept {
   settle(gone);
 }
 
-block_index fit_index::lowest(std::uint32_t units) const noexcept {
+block_index fit_index::lowest(std::uint64_t units) const noexcept {
   const std::uint16_t wanted = capped(units);
   const std::size_t group = first_at_least(group_longest_.data(), group_longest_.size(), wanted);
   if (group == group_longest_.size()) return no_block;
@@ -305,7 +305,8 @@ block_index fit_index::over(std::uint64_t address) const noexcept {
   }
 }
 
-block_index fit_index::shortest(std::uint32_t units) const noexcept {
+block_index fit_index::shortest(std::uint64_t units) const noexcept {
+  if (units > unit_count::most) return no_block;
   const std::uint64_t key = by_length_.at_least(key_of(units, 0));
   return key == ordered_keys::none ? no_block : run_of(key);
 }

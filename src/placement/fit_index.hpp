@@ -53,17 +53,18 @@ class fit_index {
   }
   /// The run's start moves up by `units`, its end stays: remove and insert in one, for what is
   /// carved off a run's low end.
-  void shrink(block_index index, std::uint32_t units) noexcept;
+  void shrink(block_index index, unit_count units) noexcept;
   /// The run of at least `units` at the lowest address; up to `most_low` units.
-  [[nodiscard]] block_index lowest(std::uint32_t units) const noexcept;
+  [[nodiscard]] block_index lowest(std::uint64_t units) const noexcept;
   /// The shortest run of at least `units`, more than `large`; the lowest of equals.
-  [[nodiscard]] block_index shortest(std::uint32_t units) const noexcept;
+  [[nodiscard]] block_index shortest(std::uint64_t units) const noexcept;
   /// The run over an address, if it is one that shortest() can find.
   [[nodiscard]] block_index over(std::uint64_t address) const noexcept;
   /// Calls `see` with runs of at least `units`, from lower to higher cells, with so many at most.
   template <class Function>
-  void see_lowest(std::uint32_t units, std::size_t most, Function see) const {
-    const std::uint16_t wanted = static_cast<std::uint16_t>(std::min(units, most_low));
+  void see_lowest(std::uint64_t units, std::size_t most, Function see) const {
+    const std::uint16_t wanted =
+        static_cast<std::uint16_t>(std::min<std::uint64_t>(units, most_low));
     for (std::size_t number = 0; number < chunks_.size(); ++number) {
       if (chunk_longest_[number] < wanted || chunks_[number] == nullptr) continue;
       const chunk& home = *chunks_[number];
@@ -118,14 +119,14 @@ class fit_index {
 
   /// The place of a large run in the order of lengths. Such a run reaches over the end of its cell,
   /// where no other does: the cell stands for its address, and names it.
-  [[nodiscard]] static std::uint64_t key_of(std::uint32_t units, std::uint64_t cell) noexcept {
+  [[nodiscard]] static std::uint64_t key_of(std::uint64_t units, std::uint64_t cell) noexcept {
     return std::uint64_t{units} << 32 | cell;
   }
   [[nodiscard]] block_index run_of(std::uint64_t key) const noexcept {
     const std::uint64_t cell = key & 0xffff'ffff;
     return chunks_[cell / fan]->over_end[cell % fan];
   }
-  void shrink_large(block_index index, std::uint32_t units) noexcept;
+  void shrink_large(block_index index, unit_count units) noexcept;
 
   block_store& blocks_;
   std::uint64_t base_;

@@ -153,7 +153,7 @@ void rounds::freed(const block& given) noexcept {
   if (is_kept(number)) at(number).lifetime = static_cast<std::uint32_t>(count_ - number);
 }
 
-std::uint32_t rounds::number_of(std::uint32_t units, stream_slot stream) const noexcept {
+std::uint32_t rounds::number_of(unit_count units, stream_slot stream) const noexcept {
   if (!has_plan()) return 0;
   const std::uint32_t last = at(count_ - 1).planned;
   if (last != 0 && at(count_ - 1).stream == stream) {
@@ -163,12 +163,12 @@ std::uint32_t rounds::number_of(std::uint32_t units, stream_slot stream) const n
   return is_next(units, stream) ? at(next_).planned : 0;
 }
 
-std::uint64_t rounds::place_of(std::uint32_t units, stream_slot stream) const noexcept {
+std::uint64_t rounds::place_of(unit_count units, stream_slot stream) const noexcept {
   const std::uint32_t number = number_of(units, stream);
   return number == 0 ? nowhere : places_[number - 1].address;
 }
 
-void rounds::miss_place(std::uint32_t units, stream_slot stream) noexcept {
+void rounds::miss_place(unit_count units, stream_slot stream) noexcept {
   place& missed = places_[number_of(units, stream) - 1];
   // A request asks several times.
   if (std::exchange(missed.missed_by, count_) == count_) return;
@@ -218,7 +218,7 @@ rounds::outline rounds::plan() {
     if (each.number + each.lifetime > length) drawn.live += each.size;
   drawn.height = find_places(items, length);
 
-  places_.assign(length, place{.address = unknown});
+  places_.assign(length, place{.address = unknown, .units = 0});
   for (std::uint32_t i = 0; i < length; ++i) places_[i].units = at(next_ + i).units;
   for (const item& each : items) places_[each.number].address = each.offset;
   for (note& each : notes_) each.planned = 0;

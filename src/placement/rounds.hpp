@@ -51,9 +51,9 @@ class rounds {
 
   [[nodiscard]] bool has_plan() const noexcept { return height_ != 0; }
   /// Where the plan has the next request, if it is this one.
-  [[nodiscard]] std::uint64_t place_of(std::uint32_t units, stream_slot stream) const noexcept;
+  [[nodiscard]] std::uint64_t place_of(unit_count units, stream_slot stream) const noexcept;
   /// That place could not be had. After four times in a row it is not named again.
-  void miss_place(std::uint32_t units, stream_slot stream) noexcept;
+  void miss_place(unit_count units, stream_slot stream) noexcept;
   /// Whether the address lies where planned blocks go.
   [[nodiscard]] bool is_planned(std::uint64_t address) const noexcept {
     return address - low_ < height_;
@@ -92,7 +92,7 @@ class rounds {
   static_assert(fit_index::large * unit == std::uint64_t{1} << 20, "begins_ goes by mebibytes");
 
   struct note {
-    std::uint32_t units = 0;
+    unit_count units;
     stream_slot stream = no_stream;
     std::uint32_t lifetime = 0;     // requests until it was freed, itself counted; 0: it lives
     std::uint32_t planned = 0;      // its number in the plan, from 1 on; 0: it has none
@@ -102,7 +102,7 @@ class rounds {
 
   struct place {
     std::uint64_t address = nowhere;  // an offset until the plan is laid out
-    std::uint32_t units = 0;          // of the request
+    unit_count units;                 // of the request
     std::uint32_t misses = 0;         // in a row
     std::uint64_t missed_by = 0;      // the request that did last
   };
@@ -115,13 +115,13 @@ class rounds {
     return number < count_ && count_ - number <= kept;
   }
   /// Whether the request is the one that followed when the last ones came before.
-  [[nodiscard]] bool is_next(std::uint32_t units, stream_slot stream) const noexcept {
+  [[nodiscard]] bool is_next(unit_count units, stream_slot stream) const noexcept {
     return is_kept(next_) && at(next_).units == units && at(next_).stream == stream;
   }
   [[nodiscard]] std::uint64_t round() const noexcept { return count_ - next_; }
   /// The request's number in the plan: that behind the last one, or that of the one that it is
   /// like.
-  [[nodiscard]] std::uint32_t number_of(std::uint32_t units, stream_slot stream) const noexcept;
+  [[nodiscard]] std::uint32_t number_of(unit_count units, stream_slot stream) const noexcept;
   [[nodiscard]] std::uint64_t recent() const noexcept;  // names the last requests
 
   std::uint64_t base_;

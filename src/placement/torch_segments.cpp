@@ -59,7 +59,7 @@ torch_segments::~torch_segments() {
 
 std::uint64_t torch_segments::units_to_look_for(const request& wanted) noexcept {
   // Whatever address a run begins at, an aligned one is fewer than `alignment` units away.
-  return std::uint64_t{wanted.units} + wanted.alignment - 1;
+  return wanted.units_with_alignment();
 }
 
 torch_segments::size_class torch_segments::class_of(std::uint64_t units) noexcept {
@@ -110,13 +110,13 @@ result<block_index> torch_segments::fit_at(std::uint64_t address, const request&
 }
 
 block_index torch_segments::best_fit(class_index& in, stream_slot stream,
-                                     std::uint32_t units) const noexcept {
+                                     std::uint64_t units) const noexcept {
   const block_store& blocks = shared_.blocks;
   // A run before a hole counts as long as both: the room to expand into is used last.
   const auto length = [&](block_index run) -> std::uint64_t {
     const block_index behind = blocks[run].after;
     const bool grows = behind != no_block && blocks[behind].is() == block_kind::hole;
-    return std::uint64_t{blocks[run].units} + (grows ? blocks[behind].units : 0);
+    return blocks[run].units + (grows ? std::uint64_t{blocks[behind].units} : 0);
   };
   block_index match = in.runs.first(stream, units);
   while (rules_.expandable && match != no_block) {
@@ -144,7 +144,7 @@ block_index torch_segments::hand_out(block_index run, const request& wanted,
     taken = cut(run, static_cast<std::uint32_t>(skipped));
     listed.insert(run);
   }
-  const std::uint32_t left = blocks[taken].units - wanted.units;
+  const std::uint64_t left = blocks[taken].units - wanted.units;
   const bool useful =
       from == size_class::small || rules_.expandable ? left != 0 : left > large_tail;
   if (useful && rules_.splits) listed.insert(cut(taken, wanted.units));
@@ -217,16 +217,18 @@ bool torch_segments::may_join(block_index a, block_index b) const noexcept {
   const block& low = shared_.blocks[a];
   const block& high = shared_.blocks[b];
   return low.is() == high.is() && low.stream == high.stream &&
-         (low.is() == block_kind::run || low.is() == block_kind::hole);
+         (low.is() == block_kind::run || low.is() == block_kind::hole) &&
+         can_join(low.units, high.units);
 }
 
-block_index torch_segments::cut(block_index index, std::uint32_t units) noexcept {
+block_index torch_segments::cut(block_index index, unit_count units) noexcept {
   block_store& blocks = shared_.blocks;
   const block_index fresh = blocks.make();
   block& low = blocks[index];
   block& high = blocks[fresh];
   high.address = low.address + units * unit;
-  high.units = low.units - units;
+  high.units = low.units;
+  high.units -= units;
   high.before = index;
   high.after = low.after;
   high.stream = low.stream;
@@ -303,17 +305,17 @@ std::uint64_t torch_segments::bound_to(stream_slot stream) const noexcept {
 std::uint64_t torch_segments::longest_fit(stream_slot stream) const noexcept {
   const auto longest = [&](size_class of) {
     const class_index& in = index_of(of);
-    std::uint32_t units = 0;
+    std::uint64_t units = 0;
     for (const block_tree* tree : {&in.runs, &in.guests}) {
       const block_index last = tree->last(stream);
-      if (last != no_block) units = std::max(units, shared_.blocks[last].units);
+      if (last != no_block) units = std::max<std::uint64_t>(units, shared_.blocks[last].units);
     }
     return units;
   };
   // A large run is never used for a small request, however little is left of it.
-  const std::uint32_t large = longest(size_class::large);
+  const std::uint64_t large = longest(size_class::large);
   if (large > small_most) return large * unit;
-  return std::min(longest(size_class::small), small_most) * unit;
+  return std::min<std::uint64_t>(longest(size_class::small), small_most) * unit;
 }
 
 void torch_segments::describe(pool_snapshot& into) const {

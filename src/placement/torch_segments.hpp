@@ -124,13 +124,13 @@ class torch_segments final : public backing_store {
   // --- Runs (torch_segments.cpp) -----------------------------------------------------------------
 
   [[nodiscard]] block_index best_fit(class_index& in, stream_slot stream,
-                                     std::uint32_t units) const noexcept;
+                                     std::uint64_t units) const noexcept;
   /// Cuts what is asked for out of a run. Two records must be prepared.
   [[nodiscard]] block_index hand_out(block_index run, const request& wanted,
                                      size_class from) noexcept;
   void make_live(block_index index, stream_slot stream) noexcept;
   /// A new record for what lies `units` behind the start of `which`. One must be prepared.
-  block_index cut(block_index index, std::uint32_t units) noexcept;
+  block_index cut(block_index index, unit_count units) noexcept;
   /// Joins the block behind `which`, which is in no tree, to it.
   void absorb_next(block_index index) noexcept;
   void list(block_index run, const segment& home) noexcept;

@@ -32,6 +32,8 @@ result<block_index> torch_segments::grow_expandable(const request& wanted, std::
   const std::uint64_t missing =
       at == no_block ? round_up(units * unit, page) : pages_missing(at, units, page);
   if (!shared_.may_reserve(missing)) return no_block;
+  WEIR_TRY_VALUE(given, shared_.can_create(missing, page, {}, bound));
+  if (!given) return no_block;
   if (at == no_block) {
     WEIR_TRY_VALUE(fresh, reserve_range(wanted.stream, holds, units, bound));
     at = fresh;

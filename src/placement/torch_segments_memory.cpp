@@ -104,12 +104,16 @@ result<block_index> torch_segments::grow_fixed(const request& wanted, std::uint6
   }
   if (size / unit > most_units || !shared_.may_reserve(size)) return no_block;
 
+  const bool from_driver = rules_.source == nullptr;
+  if (from_driver && shared_.supply.has_refused(size)) return no_block;
+
   const thread_capture_mode_guard relaxed{shared_.device};
   segment fresh{.size = size, .stream = wanted.stream, .holds = holds};
   std::uint64_t base = 0;
   if (auto taken = take(fresh, base, bound); !taken) {
-    if (taken.code() == errc::out_of_memory) return no_block;
-    return std::move(taken).error();
+    if (taken.code() != errc::out_of_memory) return std::move(taken).error();
+    if (from_driver) shared_.supply.refused(size);
+    return no_block;
   }
   auto entered = enter(base, fresh, block_kind::run);
   if (!entered) {

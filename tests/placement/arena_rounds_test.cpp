@@ -99,8 +99,10 @@ class repeating_arenas : public ::testing::Test {
   context_scope bound{gpu};
   block_store blocks;
   order::stream_order known{gpu};
-  placement_context shared{
-      .device = gpu, .blocks = blocks, .order = known, .device_memory = 1024 * gib};
+  placement_context shared{.device = gpu,
+                           .blocks = blocks,
+                           .order = known,
+                           .supply = placement::memory_supply{gpu, 1024 * gib}};
   std::vector<stream> streams;
   std::vector<stream_slot> slots;
   std::unique_ptr<backing_store> store;

@@ -61,8 +61,10 @@ class suspended_arenas : public ::testing::Test {
   context_scope bound{gpu};
   block_store blocks;
   order::stream_order known{gpu};
-  placement_context shared{
-      .device = gpu, .blocks = blocks, .order = known, .device_memory = 1024 * gib};
+  placement_context shared{.device = gpu,
+                           .blocks = blocks,
+                           .order = known,
+                           .supply = placement::memory_supply{gpu, 1024 * gib}};
   stream on = stream::create(gpu).value();
   stream_slot slot = known.slot_of(on, bound).value();
   std::unique_ptr<backing_store> store =

@@ -102,8 +102,10 @@ class arenas : public ::testing::Test {
   block_store blocks;
   order::stream_order known{gpu};
   // Placed as where there is plenty: tests/limits is about the end of memory.
-  placement_context shared{
-      .device = gpu, .blocks = blocks, .order = known, .device_memory = 1024 * gib};
+  placement_context shared{.device = gpu,
+                           .blocks = blocks,
+                           .order = known,
+                           .supply = placement::memory_supply{gpu, 1024 * gib}};
   std::vector<stream> streams;
   std::vector<stream_slot> slots;
   std::unique_ptr<backing_store> store;

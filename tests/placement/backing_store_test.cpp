@@ -41,7 +41,7 @@ class backing_stores : public ::testing::Test {
   placement_context shared{.device = gpu,
                            .blocks = blocks,
                            .order = known,
-                           .device_memory = 1024 * gib,
+                           .supply = placement::memory_supply{gpu, 1024 * gib},
                            .observer = &told};
   stream on = stream::create(gpu).value();
   stream beside = stream::create(gpu).value();

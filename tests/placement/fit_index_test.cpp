@@ -203,7 +203,7 @@ TEST_F(fit_indexes, agree_with_a_walk) {
     } else {
       const block_index which = inside[below(inside.size())];
       const std::uint64_t address = blocks[which].address;
-      const std::uint32_t length = blocks[which].units;
+      const std::uint64_t length = blocks[which].units;
       if (length > 1) {
         const auto less = static_cast<std::uint32_t>(1 + below(length - 1));
         index.shrink(which, less);
@@ -216,11 +216,11 @@ TEST_F(fit_indexes, agree_with_a_walk) {
     const auto large = static_cast<std::uint32_t>(fit_index::large + 1 + below(90'000));
     block_index lowest = no_block;
     block_index shortest = no_block;
-    std::uint32_t longest = 0;
+    std::uint64_t longest = 0;
     std::uint64_t total = 0;
     for (const block_index each : inside) {
       const block& run = blocks[each];
-      longest = std::max(longest, run.units);
+      longest = std::max<std::uint64_t>(longest, run.units);
       total += run.size();
       if (run.units >= small && (lowest == no_block || run.address < blocks[lowest].address))
         lowest = each;

@@ -148,8 +148,10 @@ class guarded_stores : public ::testing::Test {
   context_scope bound{gpu};
   block_store blocks;
   order::stream_order known{gpu};
-  placement_context shared{
-      .device = gpu, .blocks = blocks, .order = known, .device_memory = 1024 * gib};
+  placement_context shared{.device = gpu,
+                           .blocks = blocks,
+                           .order = known,
+                           .supply = placement::memory_supply{gpu, 1024 * gib}};
   weir::stream stream = stream::create(gpu).value();
   stream_slot slot = 0;
   bytes free_before = gpu.memory_info().value().free;

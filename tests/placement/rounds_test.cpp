@@ -97,7 +97,7 @@ class programs : public ::testing::Test {
 
   struct lying {
     std::uint64_t address;
-    std::uint32_t units;
+    placement::unit_count units;
     [[nodiscard]] std::uint64_t end() const { return address + units * unit; }
   };
   rounds known{base};

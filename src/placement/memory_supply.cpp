@@ -1,0 +1,34 @@
+// Asking the driver for what it has, and trying what it does not report.
+#include "placement/memory_supply.hpp"
+
+#include <algorithm>
+
+#include "device/state.hpp"
+
+namespace weir::inline v0::placement {
+
+result<bool> memory_supply::can_give(std::uint64_t needed, const physical_properties& properties,
+                                     const context_scope& bound) {
+  if (needed > total_) return false;
+  if (has_refused(needed)) return false;
+  if (!free_) {
+    WEIR_TRY_VALUE(info, device_.memory_info());
+    free_ = info.free.count();
+  }
+  if (needed <= *free_) return true;
+  auto tried = vmm::create(bound, bytes{needed}, properties);
+  if (tried) {
+    detail::report_failure(vmm::release(bound, *tried));
+    free_ = needed;
+    return true;
+  }
+  if (tried.code() != errc::out_of_memory) return std::move(tried).error();
+  refused_ = needed;
+  return false;
+}
+
+void memory_supply::created(std::uint64_t size) noexcept {
+  if (free_) *free_ -= std::min(*free_, size);
+}
+
+}  // namespace weir::inline v0::placement
