@@ -113,7 +113,7 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   }
 
   const tag tag = current_tag();
-  const auto fail = [&](errc code, pool_id pool) {
+  const auto count_failure = [&](pool_id pool) {
     mutex_.assert_held();
     accounts_.failed(pool, tag);
     placement_.emit({.kind = memory_event_kind::out_of_memory,
@@ -122,16 +122,26 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
                      .stream = order_.id(slot),
                      .size = size.count(),
                      .rounded = complete.units * unit});
+  };
+  const auto fail = [&](errc code, pool_id pool) {
+    mutex_.assert_held();
+    count_failure(pool);
     return no_room(code, size, tag, slot);
   };
   if (!accounts_.may_allocate(tag, complete.units * unit))
     return fail(errc::limit_exceeded, chosen->id);
+  // No search can help a request that is larger than the device. A source may have more.
+  if (complete.units * unit > placement_.supply.total() && chosen->source == nullptr)
+    return fail(errc::out_of_memory, chosen->id);
   thread_cache* const cache = to.from == nullptr ? own_cache() : nullptr;
   const bool pool_is_fixed = to.chosen_by_user || chosen->retains;
   room_search search{*this, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
-  WEIR_TRY_VALUE(index, to.address == 0 ? search.find_room() : search.find_room_at(to.address));
+  auto room = to.address == 0 ? search.find_room() : search.find_room_at(to.address);
   trail_.last = search.last_rung();
+  if (!room && room.code() == errc::out_of_memory) count_failure(search.pool().id);
+  if (!room) return std::move(room).error();
+  const block_index index = *room;
   if (index == no_block) return fail(errc::out_of_memory, search.pool().id);
   if (search.missed()) accounts_.missed(search.account());
   hand_out(index, size, search.account(), search.pool(), order_.id(slot), cache);

@@ -487,6 +487,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- reclaim.cpp: what a search for room asks for ---------------------------------------------
 
+  [[nodiscard]] store_traits traits_of(const pool_state& pool) const WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<account_number> prepare(pool_state& pool, driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   void flush_leftovers(thread_cache& own) noexcept override WEIR_REQUIRES(mutex_);
@@ -503,6 +504,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                                        driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<fallback_room> fit_in_fallback(const request& wanted) override
+      WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<bool> release_can_help(const request& wanted, driver_access& driver) override
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bytes> release_from_others(const pool_state& spared, bytes most,
                                                   driver_access& driver) override
@@ -557,11 +560,14 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<std::vector<pool_state*>> select_to_resume(const pool_selection& which)
       WEIR_REQUIRES(mutex_);
   /// Those that have something to suspend; what cannot be goes into the outcome.
-  [[nodiscard]] static result<std::vector<pool_state*>> choose(
-      const std::vector<pool_state*>& meant, const pool_selection& which, suspend_outcome& outcome);
+  [[nodiscard]] result<std::vector<pool_state*>> choose(const std::vector<pool_state*>& meant,
+                                                        const pool_selection& which,
+                                                        suspend_outcome& outcome) const
+      WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> nobody_captures(driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] static result<void> check_options(const suspend_options& options);
-  [[nodiscard]] static result<void> may_suspend(const pool_state& pool);
+  /// Whether the pool's memory is, or would be, of a kind that can be suspended.
+  [[nodiscard]] result<void> may_suspend(const pool_state& pool) const WEIR_REQUIRES(mutex_);
   /// Until the pool is resident, or why it stays away. May let go of the lock.
   [[nodiscard]] result<void> await_residence(pool_state& pool) WEIR_REQUIRES(mutex_);
   void begin_moves(moving_pools& moves, residence now) noexcept WEIR_REQUIRES(mutex_);
@@ -594,6 +600,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] result<bool> await_leaving(const pool_state* asking) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> fit_under_limit(const moving_pools& moves, std::uint64_t needed,
                                              driver_access& driver) WEIR_REQUIRES(mutex_);
+  /// The same for what the device has, before the first handle is created.
+  [[nodiscard]] result<void> fit_on_device(const moving_pools& moves, std::uint64_t needed,
+                                           driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> make_room(const moving_pools& moves, std::uint64_t needed,
                                        wait_bound& waits, driver_access& driver)
       WEIR_REQUIRES(mutex_);

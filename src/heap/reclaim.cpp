@@ -21,6 +21,7 @@ bool is_checked(const pool_state& pool) noexcept {
 }  // namespace
 
 result<account_number> central_heap::prepare(pool_state& pool, driver_access& driver) {
+  placement_.supply.forget();
   if (pool.where != residence::resident) [[unlikely]]
     WEIR_TRY(await_residence(pool));
   WEIR_TRY_VALUE(account, accounts_.number_of(pool.id, current_tag()));
@@ -28,22 +29,25 @@ result<account_number> central_heap::prepare(pool_state& pool, driver_access& dr
   if (!blocks_.prepare(4)) return no_host_memory();
   if (pool.memory == nullptr) {
     WEIR_TRY(driver.entered());
-    const store_traits traits{.policy = policy_,
-                              .exportable = exportable_ || pool.exportable,
-                              .one_slot_handles = pool.exportable,
-                              .moves = !pool.of_graphs(),
-                              .takes_addresses = pool.retains,
-                              .segments = pool.segments,
-                              .splits = pool.splits,
-                              .of_graphs = pool.of_graphs(),
-                              .suspendable = pool.suspendable.has_value(),
-                              .source = pool.source,
-                              .checks = is_checked(pool) ? checks_ : debug_checks::off,
-                              .quarantine = quarantine_};
-    WEIR_TRY_VALUE(store, make_backing_store(placement_, pool.id, traits, driver.enter()));
+    WEIR_TRY_VALUE(store, make_backing_store(placement_, pool.id, traits_of(pool), driver.enter()));
     pool.memory = std::move(store);
   }
   return account;
+}
+
+store_traits central_heap::traits_of(const pool_state& pool) const {
+  return {.policy = policy_,
+          .exportable = exportable_ || pool.exportable,
+          .one_slot_handles = pool.exportable,
+          .moves = !pool.of_graphs(),
+          .takes_addresses = pool.retains,
+          .segments = pool.segments,
+          .splits = pool.splits,
+          .of_graphs = pool.of_graphs(),
+          .suspendable = pool.suspendable.has_value(),
+          .source = pool.source,
+          .checks = is_checked(pool) ? checks_ : debug_checks::off,
+          .quarantine = quarantine_};
 }
 
 void central_heap::flush_leftovers(thread_cache& own) noexcept {
@@ -90,7 +94,7 @@ result<bool> central_heap::take_pending_behind_waits(const request& wanted, cons
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     const block& candidate = blocks_[waiting[i].index];
     const bool fits =
-        candidate.units >= wanted.units + wanted.alignment - 1 && &pool_of(candidate) == &pool;
+        candidate.units >= wanted.units_with_alignment() && &pool_of(candidate) == &pool;
     if (!fits) continue;
     if (best == waiting.size() || candidate.units < blocks_[waiting[best].index].units) best = i;
   }
@@ -121,6 +125,22 @@ result<fallback_room> central_heap::fit_in_fallback(const request& wanted) {
     if (room != no_block) return fallback_room{each.get(), account, room};
   }
   return fallback_room{};
+}
+
+/// Whether the request could be met if all free memory went back to the driver. Otherwise nobody
+/// should lose a cache for it.
+result<bool> central_heap::release_can_help(const request& wanted, driver_access& driver) {
+  const std::uint64_t size = wanted.units * unit;
+  std::uint64_t free = 0;
+  for (const auto& each : pools_)
+    if (each->memory != nullptr) free += each->memory->reserved() - each->memory->handed_out();
+  if (size <= free + placement::planned_without_question) return true;
+  const std::uint64_t granularity = device_.capabilities().granularity.count();
+  if (granularity == 0) return true;  // no virtual memory: a segment is one call
+  const std::uint64_t least = (size - free) / granularity * granularity;
+  if (!placement_.may_reserve(least)) return false;
+  WEIR_TRY(driver.entered());
+  return placement_.supply.can_give(least, {}, driver.enter());
 }
 
 result<bytes> central_heap::release_from_others(const pool_state& spared, bytes most,

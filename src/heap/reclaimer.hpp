@@ -86,6 +86,9 @@ class reclaimer {
   /// Ends pools that nobody holds any more, as far as that can be.
   virtual void sweep_pools(order::driver_access& driver) noexcept = 0;
   [[nodiscard]] virtual bool may_release(const pool_state& pool) const noexcept = 0;
+  /// Whether releasing memory to the driver could make room for the request.
+  [[nodiscard]] virtual result<bool> release_can_help(const request& wanted,
+                                                      order::driver_access& driver) = 0;
   /// Releases what the first other pool has that has anything; 0: none has.
   [[nodiscard]] virtual result<bytes> release_from_others(const pool_state& spared, bytes most,
                                                           order::driver_access& driver) = 0;

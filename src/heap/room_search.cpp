@@ -30,14 +30,12 @@ result<block_index> room_search::find_room() {
     if (grown) return found_on(rung::growth);
     WEIR_TRY_VALUE(helped_out, fit_in_fallback());
     if (helped_out) return found_on(rung::fallback);
-    WEIR_TRY_VALUE(released, release_elsewhere());
+    WEIR_TRY_VALUE(released, release_cached());
     if (released) return found_on(rung::release);
-    WEIR_TRY_VALUE(released_own, release_own());
-    if (released_own) return found_on(rung::release);
     WEIR_TRY_VALUE(evicted, evict());
     if (evicted) climb(rung::eviction);
     if (evicted) continue;
-    WEIR_TRY_VALUE(helped, ask_callbacks());
+    WEIR_TRY_VALUE(helped, ask_callbacks(to_bytes(wanted_.units)));
     if (helped) climb(rung::callback);
     if (helped) continue;
     WEIR_TRY_VALUE(waited, wait_for_oldest());
@@ -58,9 +56,18 @@ result<void> room_search::prepare() {
     return error{.code = errc::invalid_argument,
                  .detail = "a graph's memory serves requests during its capture only"};
   }
-  WEIR_TRY_VALUE(account, heap_.prepare(*pool_, driver_));
-  account_ = account;
-  return {};
+  for (;;) {
+    auto account = heap_.prepare(*pool_, driver_);
+    if (account) {
+      account_ = *account;
+      return {};
+    }
+    // A suspended pool that finds no room to come back.
+    if (account.code() != errc::out_of_memory) return std::move(account).error();
+    WEIR_TRY_VALUE(helped, ask_callbacks(account.error().requested));
+    if (!helped) return std::move(account).error();
+    climb(rung::callback);
+  }
 }
 
 void room_search::flush_leftovers() {
@@ -161,19 +168,21 @@ result<bool> room_search::fit_in_fallback() {
   return true;
 }
 
-/// What other pools cache, no more than needed.
-result<bool> room_search::release_elsewhere() {
+/// What other pools cache, no more than needed; then what this one has free but not in a shape that
+/// serves the request.
+result<bool> room_search::release_cached() {
   if (!is_own_pool()) static_cast<void>(heap_.flush_others(own_));
   if (!asks_no_stream()) heap_.sweep_pools(driver_);
+  WEIR_TRY_VALUE(helps, heap_.release_can_help(wanted_, driver_));
+  if (!helps) return false;
   for (;;) {
     WEIR_TRY_VALUE(grown, grow());
     if (grown) return true;
     WEIR_TRY_VALUE(released, heap_.release_from_others(*pool_, to_bytes(wanted_.units), driver_));
-    if (released == bytes{}) return false;
+    if (released == bytes{}) return release_own();
   }
 }
 
-/// What this pool has free but not in a shape that serves the request.
 result<bool> room_search::release_own() {
   if (!heap_.may_release(*pool_)) return false;
   WEIR_TRY_VALUE(released, pool_->memory->release(bytes::max(), driver_.enter()));
@@ -188,9 +197,9 @@ result<bool> room_search::evict() {
 }
 
 /// Asked again only while that frees something.
-result<bool> room_search::ask_callbacks() {
+result<bool> room_search::ask_callbacks(bytes needed) {
   if (!callbacks_help_) return false;
-  WEIR_TRY_VALUE(answer, heap_.ask_callbacks(*pool_, own_, to_bytes(wanted_.units)));
+  WEIR_TRY_VALUE(answer, heap_.ask_callbacks(*pool_, own_, needed));
   if (answer.asked) callbacks_help_ = answer.freed;
   return answer.claimed || answer.freed;
 }

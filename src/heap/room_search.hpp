@@ -60,10 +60,10 @@ class room_search {
   [[nodiscard]] result<bool> take_pending_behind_waits();
   [[nodiscard]] result<bool> grow();
   [[nodiscard]] result<bool> fit_in_fallback();
-  [[nodiscard]] result<bool> release_elsewhere();
+  [[nodiscard]] result<bool> release_cached();
   [[nodiscard]] result<bool> release_own();
   [[nodiscard]] result<bool> evict();
-  [[nodiscard]] result<bool> ask_callbacks();
+  [[nodiscard]] result<bool> ask_callbacks(bytes needed);
   [[nodiscard]] result<bool> wait_for_oldest();
 
   [[nodiscard]] result<bool> accept(result<block_index> room);

@@ -115,11 +115,18 @@ result<std::vector<pool_state*>> central_heap::select(const pool_selection& whic
   }
 }
 
-result<void> central_heap::may_suspend(const pool_state& pool) {
-  if (pool.memory != nullptr && !pool.memory->can_be_suspended()) {
-    return error{.code = errc::not_supported,
-                 .detail = pool.memory->inspects() ? "memory under heap_debug cannot be suspended"
-                                                   : "memory in segments cannot be suspended"};
+result<void> central_heap::may_suspend(const pool_state& pool) const {
+  switch (placement::kind_of_store(traits_of(pool), device_)) {
+    case placement::store_kind::arena:
+      break;
+    case placement::store_kind::segments:
+      return error{.code = errc::not_supported,
+                   .detail =
+                       "memory in segments (the classic policies, and pools that were created "
+                       "in segments) cannot be suspended"};
+    case placement::store_kind::guarded:
+      return error{.code = errc::not_supported,
+                   .detail = "memory under heap_debug cannot be suspended"};
   }
   if (pool.handles_seen) {
     return error{.code = errc::not_supported,
@@ -258,7 +265,7 @@ result<suspend_outcome> central_heap::suspend(const pool_selection& which,
 
 result<std::vector<pool_state*>> central_heap::choose(const std::vector<pool_state*>& meant,
                                                       const pool_selection& which,
-                                                      suspend_outcome& outcome) {
+                                                      suspend_outcome& outcome) const {
   const bool all = std::holds_alternative<all_pools>(which);
   std::vector<pool_state*> chosen;
   for (pool_state* const each : meant) {
@@ -509,6 +516,7 @@ result<resume_outcome> central_heap::resume_pools(const std::vector<pool_state*>
   const std::uint64_t needed = move.pledged;
   result<void> done = fit_under_limit(moves, needed, driver);
   placement_.pledged += needed;
+  if (done) done = fit_on_device(moves, needed, driver);
   resume_outcome outcome{.reserved = bytes{needed}, .restored = {}};
   static_cast<void>(without_lock([&] {
     if (done) done = bring_back(move, options, ahead_of, outcome);
@@ -577,6 +585,21 @@ result<void> central_heap::fit_under_limit(const std::vector<moving_pool>& moves
     if (!made) return error{.code = errc::out_of_memory, .requested = bytes{needed}};
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
+}
+
+result<void> central_heap::fit_on_device(const std::vector<moving_pool>& moves,
+                                         std::uint64_t needed, driver_access& driver) try {
+  wait_bound waits;
+  for (;;) {
+    placement_.supply.forget();
+    WEIR_TRY_VALUE(
+        given, placement_.supply.can_give(needed, moves.front().plan.properties, driver.enter()));
+    if (given) return {};
+    WEIR_TRY_VALUE(made, make_room(moves, needed, waits, driver));
+    if (!made) return error{.code = errc::out_of_memory, .requested = bytes{needed}};
+  }
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }

@@ -131,6 +131,9 @@ class scripted_heap final : public heap::reclaimer {
   }
   void sweep_pools(order::driver_access&) noexcept override { script_.asked.push_back("sweep"); }
   bool may_release(const pool_state&) const noexcept override { return releases; }
+  result<bool> release_can_help(const placement::request&, order::driver_access&) override {
+    return release_helps;
+  }
   result<bytes> release_from_others(const pool_state&, bytes most, order::driver_access&) override {
     EXPECT_EQ(most, 1536_B);
     return script_.answer("release others", 2_MiB, 0_B);
@@ -153,6 +156,7 @@ class scripted_heap final : public heap::reclaimer {
   pool_state* fallback = nullptr;
   bool waits = true;
   bool releases = true;
+  bool release_helps = true;
   heap::callback_answer callbacks;
 
  private:

@@ -68,7 +68,7 @@ TEST_F(suspend_test, memory_in_segments_says_why_it_stays) {
   void* const inside = segments.allocate(1_MiB, on);
   const auto refused = segments.suspend();
   ASSERT_EQ(code_of(refused), errc::not_supported);
-  EXPECT_EQ(refused.error().detail, "memory in segments cannot be suspended");
+  EXPECT_THAT(refused.error().detail, ::testing::StartsWith("memory in segments"));
   memory.deallocate(inside, on);
 }
 

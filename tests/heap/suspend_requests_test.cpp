@@ -36,6 +36,59 @@ TEST_F(suspend_test, requests_fail_or_bring_it_back) {
   for (void* const each : {block.at, more}) memory.deallocate(each, on);
 }
 
+TEST_F(suspend_test, a_request_that_cannot_bring_it_back_is_a_failure_like_any_other) {
+  auto memory = make({.limit = 64_MiB});
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 32_MiB, 1);
+  ASSERT_TRUE(memory.suspend(weights, {.requests = suspended_requests::resume}));
+  void* other = memory.allocate(48_MiB, on);
+  listener events;
+  const auto listening = memory.add_observer(events);
+  std::vector<bytes> asked;
+  bool frees = false;
+  const auto callback = memory.on_out_of_memory([&](bytes needed) {
+    asked.push_back(needed);
+    if (!frees || other == nullptr) return false;
+    memory.deallocate(std::exchange(other, nullptr), on);
+    return true;
+  });
+  const tag_scope scope{weights};
+  EXPECT_EQ(code_of(memory.try_allocate(1_MiB, on)), errc::out_of_memory);
+  EXPECT_EQ(asked, (std::vector<bytes>{32_MiB})) << "what has to come back";
+  EXPECT_EQ(memory.stats().failures, 1u);
+  EXPECT_EQ(memory.stats(weights).failures, 1u);
+  EXPECT_EQ(events.count(memory_event_kind::out_of_memory), 1u);
+  EXPECT_TRUE(memory.is_suspended(weights));
+
+  frees = true;
+  void* const more = memory.allocate(1_MiB, on);
+  EXPECT_EQ(asked, (std::vector<bytes>{32_MiB, 32_MiB}));
+  EXPECT_EQ(memory.stats().failures, 1u);
+  EXPECT_EQ(events.count(memory_event_kind::out_of_memory), 1u);
+  expect_contents(block);
+  for (void* const each : {block.at, more}) memory.deallocate(each, on);
+}
+
+TEST_F(suspend_test, memory_that_cannot_be_suspended_is_refused_before_there_is_any) {
+  const std::vector<allocator_options> unable{{.policy = placement_policy::classic},
+                                              {.policy = placement_policy::classic_expandable},
+                                              {.debug = debug_checks::red_zones},
+                                              {.debug = debug_checks::guard_pages}};
+  for (const allocator_options& options : unable) {
+    auto memory = make(options);
+    EXPECT_EQ(code_of(memory.suspend()), errc::not_supported);
+    EXPECT_EQ(code_of(memory.suspend_async()), errc::not_supported);
+    memory.deallocate(memory.allocate(1_MiB, on), on);
+    EXPECT_EQ(code_of(memory.suspend()), errc::not_supported) << "as with memory";
+    memory.deallocate(memory.allocate(1_MiB, on), on);
+  }
+  auto memory = make();
+  const auto pool = memory.create_pool("segments", {.segments = true}).value();
+  EXPECT_EQ(code_of(pool.suspend()), errc::not_supported);
+  memory.deallocate(pool.allocate(1_MiB, on), on);
+  EXPECT_EQ(code_of(pool.suspend()), errc::not_supported);
+}
+
 TEST_F(suspend_test, requests_can_wait_until_somebody_brings_it_back) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));
