@@ -76,6 +76,10 @@ struct device_state {
   std::atomic<driver::CUcontext> context{nullptr};
   std::mutex context_mutex;
 
+  /// The driver's number of the legacy stream once it is known; 0: not yet. It cannot be queried
+  /// while a stream that synchronises with it is being captured.
+  std::atomic<std::uint64_t> legacy_number{0};
+
   /// Stream numbers for drivers that give none; see stream_ref::id().
   std::mutex numbers_mutex;
   std::unordered_map<driver::CUstream, std::uint64_t> numbers;

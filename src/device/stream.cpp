@@ -73,7 +73,12 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
   if (id_ != stream_id{}) return id_;
   WEIR_TRY(detail::check_scope(scope, device_));
   const auto get_id = scope.driver().stream_get_id;
-  if (get_id == nullptr) return detail::own_number(device_state::of(device_), handle_);
+  device_state& home = device_state::of(device_);
+  if (get_id == nullptr) return detail::own_number(home, handle_);
+  if (is_legacy()) {
+    const std::uint64_t known = home.legacy_number.load(std::memory_order_relaxed);
+    if (known != 0) return stream_id{home.runtime_tag->with(known)};
+  }
   // The driver takes the question for a use of the stream: a capture would not survive it.
   driver::CUstreamCaptureStatus status{};
   const auto native = scope.driver().stream_is_capturing(handle_, &status);
@@ -86,7 +91,8 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
   WEIR_TRY(check(call::stream_is_capturing, native));
   unsigned long long number = 0;
   WEIR_TRY(check(call::stream_get_id, get_id(handle_, &number)));
-  return stream_id{device_state::of(device_).runtime_tag->with(number)};
+  if (is_legacy()) home.legacy_number.store(number, std::memory_order_relaxed);
+  return stream_id{home.runtime_tag->with(number)};
 }
 
 result<stream_ref> stream_ref::identified() const {

@@ -61,7 +61,10 @@ const std::vector<operation>& operations() {
       {"stream create", [](d where, p&) { return made_and_closed(stream::create(where)); }},
       {"stream id",
        [](d where, p& own) { return outcome(stream_ref(where, own.stream.handle()).id()); }},
-      {"identified", [](d where, p&) { return outcome(stream_ref::legacy(where).identified()); }},
+      {"identified",
+       [](d where, p& own) {
+         return outcome(stream_ref{where, own.stream.handle()}.identified());
+       }},
       {"validate", [](d, p& own) { return own.stream.ref().validate(); }},
       {"stream synchronize", [](d, p& own) { return own.stream.synchronize(); }},
       {"stream is_complete", [](d, p& own) { return outcome(own.stream.is_complete()); }},

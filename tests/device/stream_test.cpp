@@ -318,5 +318,12 @@ TEST_F(old_driver_test, SaysThatItCannotNameACapture) {
   EXPECT_EQ(stream_ref::legacy(device_at(0)).capture().value().status, capture_status::implicit);
 }
 
+TEST_F(stream_test, TheLegacyStreamIsAskedForItsIdOnce) {
+  const auto first = stream_ref::legacy(device_at(0)).id().value();
+  const auto asked = fake.count(call::stream_get_id);
+  EXPECT_EQ(stream_ref::legacy(device_at(0)).id().value(), first);
+  EXPECT_EQ(fake.count(call::stream_get_id), asked);
+}
+
 }  // namespace
 }  // namespace weir::testing_support

@@ -222,6 +222,27 @@ TEST_F(debug_policy_test, of_what_was_written_eight_bytes_are_shown) {
   }
 }
 
+TEST_F(debug_policy_test, a_write_after_the_free_is_told_when_the_allocator_is_closed) {
+  for (const bool by_close : {true, false}) {
+    SCOPED_TRACE(by_close ? "close()" : "the last handle");
+    void* p = nullptr;
+    {
+      auto memory = checked(debug_checks::red_zones);
+      const auto stream = new_stream();
+      p = memory.allocate(1000_B, stream);
+      void* const beside = memory.allocate(1000_B, stream);
+      memory.deallocate(p, stream);
+      memory.deallocate(beside, stream);
+      *byte_of(p, 40) = 7;
+      EXPECT_TRUE(!by_close || memory.close());
+    }
+    const error found = told();
+    EXPECT_EQ(found.code, errc::memory_damaged);
+    EXPECT_THAT(found.detail, StartsWith(at(p) + ", 1000 B: 1 byte was written after its free, at "
+                                                 "offset 40"));
+  }
+}
+
 TEST_F(debug_policy_test, a_write_after_the_free_is_told_when_the_memory_goes) {
   auto memory = checked(debug_checks::red_zones);
   const auto stream = new_stream();

@@ -99,14 +99,14 @@ TEST_F(scarce_index, loses_a_run_that_shrinks_into_a_cell_it_has_no_memory_for) 
   index.insert(run);
   {
     const scarce_memory scarce{0};
-    index.shrink(run, 20 * mib / unit);
+    index.shrink(run, static_cast<std::uint32_t>(20 * mib / unit));
   }
   EXPECT_EQ(blocks[run].address, base + 20 * mib);
   EXPECT_EQ(index.total(), 20 * mib);
   EXPECT_EQ(index.lowest(1), no_block);
   EXPECT_EQ(index.shortest(fit_index::large + 1), no_block);
   EXPECT_EQ(index.longest(), 0u);
-  index.shrink(run, 2 * mib / unit);
+  index.shrink(run, static_cast<std::uint32_t>(2 * mib / unit));
   EXPECT_EQ(index.shortest(fit_index::large + 1), run) << "once there is memory again";
   EXPECT_EQ(index.lowest(1), run);
   EXPECT_EQ(index.total(), 18 * mib);
