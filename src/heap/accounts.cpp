@@ -14,7 +14,7 @@ constexpr std::uint64_t key_of(pool_id pool, tag tag) {
 void add(gauge& to, std::int64_t change) noexcept {
   to.current += static_cast<std::uint64_t>(change);
 }
-/// Between two reads an amount may be short by hits that their threads have not told yet, even
+/// Between two reads an amount may be short by hits that other threads have not folded in yet, even
 /// below zero: where somebody else has freed them already. No peak may come of that.
 void raise_to(gauge& gauge, std::uint64_t amount) noexcept {
   if (static_cast<std::int64_t>(gauge.peak) < static_cast<std::int64_t>(amount))
@@ -22,10 +22,10 @@ void raise_to(gauge& gauge, std::uint64_t amount) noexcept {
 }
 void raise(gauge& gauge) noexcept { raise_to(gauge, gauge.current); }
 
-/// `most` above what is counted centrally, but no more than `peak`: what others did since may have
-/// been with other blocks, and a size as requested is never above what it takes.
-std::uint64_t at_most(const gauge& gauge, std::uint64_t most, std::uint64_t peak) noexcept {
-  const auto amount = static_cast<std::int64_t>(gauge.current + most);
+/// `more` than is counted centrally, but no more than `peak`: other threads may have freed other
+/// blocks since, and the size that was asked for is never above the size of the block.
+std::uint64_t at_most(const gauge& gauge, std::uint64_t more, std::uint64_t peak) noexcept {
+  const auto amount = static_cast<std::int64_t>(gauge.current + more);
   return static_cast<std::uint64_t>(std::min(amount, static_cast<std::int64_t>(peak)));
 }
 
@@ -44,20 +44,20 @@ void ledger::raise_peaks() noexcept {
     raise(*each);
 }
 
-void ledger::raise_peaks(const account_delta& counted) noexcept {
+void ledger::raise_peaks(const live_amounts& more) noexcept {
   add_pending();
-  const auto most_requested = static_cast<std::uint64_t>(counted.most_requested);
-  const auto most_allocated = static_cast<std::uint64_t>(counted.most_allocated);
-  const auto most_blocks = static_cast<std::uint64_t>(counted.most_blocks);
-  raise_to(allocated, allocated.current + most_allocated);
-  raise_to(active, active.current + most_allocated);
-  raise_to(requested, at_most(requested, most_requested, allocated.peak));
-  raise_to(active_requested, at_most(active_requested, most_requested, active.peak));
-  raise_to(blocks, blocks.current + most_blocks);
-  raise_to(active_blocks, active_blocks.current + most_blocks);
+  const auto more_requested = static_cast<std::uint64_t>(more.requested);
+  const auto more_allocated = static_cast<std::uint64_t>(more.allocated);
+  const auto more_blocks = static_cast<std::uint64_t>(more.blocks);
+  raise_to(allocated, allocated.current + more_allocated);
+  raise_to(active, active.current + more_allocated);
+  raise_to(requested, at_most(requested, more_requested, allocated.peak));
+  raise_to(active_requested, at_most(active_requested, more_requested, active.peak));
+  raise_to(blocks, blocks.current + more_blocks);
+  raise_to(active_blocks, active_blocks.current + more_blocks);
 }
 
-headroom ledger::below_peaks() const noexcept {
+live_amounts ledger::below_peaks() const noexcept {
   const auto room = [](const gauge& live, std::uint64_t pending, const gauge& active) {
     return std::min(static_cast<std::int64_t>(live.peak - live.current),
                     static_cast<std::int64_t>(active.peak - (live.current + pending)));
@@ -155,7 +155,7 @@ void accounts::open_page(account_number account) noexcept {
   page_.account = account;
   page_.room = total_.below_peaks();
   for (const ledger* const each : {cells_[account].by_pool, cells_[account].by_tag}) {
-    const headroom other = each->below_peaks();
+    const live_amounts other = each->below_peaks();
     page_.room.requested = std::min(page_.room.requested, other.requested);
     page_.room.allocated = std::min(page_.room.allocated, other.allocated);
     page_.room.blocks = std::min(page_.room.blocks, other.blocks);
@@ -180,12 +180,6 @@ void accounts::raise_peaks_with_page() noexcept {
   enter_page();
   change(account, [](ledger& sums) { sums.raise_peaks(); });
   open_page(account);
-}
-
-void accounts::allocated(account_number account, std::uint64_t requested,
-                         std::uint64_t rounded) noexcept {
-  account_delta nothing;
-  allocated(account, requested, rounded, nothing);
 }
 
 void accounts::pending(account_number account, std::uint64_t requested,
@@ -227,14 +221,21 @@ void accounts::raise_peaks() noexcept {
     if (each != nullptr) each->sums.raise_peaks();
 }
 
-void accounts::raise_peaks_with_page(const account_delta& counted, bool alone) noexcept {
+void accounts::raise_peaks_with_page(const live_amounts& more) noexcept {
   const auto account = static_cast<account_number>(page_.account);
   enter_page();
-  const cell& at = cells_[account];
-  at.by_tag->raise_peaks(counted);
-  if (!alone) return;
-  total_.raise_peaks(counted);
-  at.by_pool->raise_peaks(counted);
+  change(account, [&](ledger& sums) { sums.raise_peaks(more); });
+}
+
+void accounts::raise_tag_peaks(account_number account, const live_amounts& more) noexcept {
+  enter_page();
+  cells_[account].by_tag->raise_peaks(more);
+}
+
+void accounts::raise_common_peaks(const live_amounts& more) noexcept {
+  enter_page();
+  total_.raise_peaks(more);
+  cells_.front().by_pool->raise_peaks(more);
 }
 
 void accounts::reset_peaks() noexcept {

@@ -1,6 +1,7 @@
 // The ledger: what is held by pool, by tag and in all.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -21,24 +22,79 @@ constexpr account_number first_private_account = tag::most + 1;
   return account >= first_private_account;
 }
 
-/// What a thread's cache did with the blocks of one account since it was last folded in. A cache
-/// line, which a shift finds.
-struct alignas(64) account_delta {
-  std::int64_t requested = 0;
-  std::int64_t allocated = 0;
-  std::uint64_t allocations = 0;
-  std::uint64_t frees = 0;
-  // As they were when `allocated` was at its most; blocks are allocations - frees.
-  std::int64_t most_requested = 0;
-  std::int64_t most_allocated = 0;
-  std::int64_t most_blocks = 0;
-};
-
-/// How much more can be live before a peak rises; negative where it would rise at once.
-struct headroom {
+/// Bytes asked for, bytes taken and blocks: a change of what is live, or a distance to a peak.
+struct live_amounts {
   std::int64_t requested = 0;
   std::int64_t allocated = 0;
   std::int64_t blocks = 0;
+
+  friend bool operator==(const live_amounts&, const live_amounts&) = default;
+};
+
+/// What a thread's cache did since it was last folded in: with the blocks of one account, or with
+/// all of them.
+///
+/// Knows how much more is live than at the fold, and the most that this was meanwhile, each of the
+/// three amounts by itself. It keeps how far an amount is below its most, so that the sign of a
+/// difference tells the fast path that the most rises.
+///
+/// Belongs to a thread_cache, whose rules say who may use it. A cache line, which a shift finds.
+class alignas(64) account_delta {
+ public:
+  void count_allocation(std::uint64_t requested, std::uint64_t rounded) noexcept {
+    requested_.add(requested);
+    allocated_.add(rounded);
+    if (++allocations_ > allowed_) [[unlikely]] {
+      most_blocks_ += static_cast<std::int64_t>(allocations_ - allowed_);
+      allowed_ = allocations_;
+    }
+  }
+  void count_free(std::uint64_t requested, std::uint64_t rounded) noexcept {
+    requested_.subtract(requested);
+    allocated_.subtract(rounded);
+    ++allowed_;
+  }
+
+  /// How much more is live than at the fold; negative where it is less.
+  [[nodiscard]] live_amounts change() const noexcept {
+    return {requested_.change(), allocated_.change(),
+            static_cast<std::int64_t>(allocations_ - frees())};
+  }
+  /// The most that change() was since the fold, each amount by itself; 0 or more.
+  [[nodiscard]] live_amounts most() const noexcept {
+    return {requested_.most, allocated_.most, most_blocks_};
+  }
+  [[nodiscard]] std::uint64_t allocations() const noexcept { return allocations_; }
+  [[nodiscard]] std::uint64_t frees() const noexcept {
+    return allowed_ - static_cast<std::uint64_t>(most_blocks_);
+  }
+  [[nodiscard]] bool is_empty() const noexcept { return allocations_ == 0 && allowed_ == 0; }
+
+ private:
+  /// Rooms do not lie side by side: compilers would add to two of them as one vector, which takes
+  /// more instructions.
+  struct amount {
+    std::int64_t room = 0;  // most - change()
+    std::int64_t most = 0;
+
+    void add(std::uint64_t size) noexcept {
+      room -= static_cast<std::int64_t>(size);
+      if (room >= 0) [[likely]]
+        return;
+      // Read again here, so that the fast path needs no register for it.
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      most -= room;
+      room = 0;
+    }
+    void subtract(std::uint64_t size) noexcept { room += static_cast<std::int64_t>(size); }
+    [[nodiscard]] std::int64_t change() const noexcept { return most - room; }
+  };
+
+  amount requested_;
+  amount allocated_;
+  std::uint64_t allocations_ = 0;
+  std::uint64_t allowed_ = 0;  // most_blocks_ + frees(): more allocations raise most_blocks_
+  std::int64_t most_blocks_ = 0;
 };
 
 /// Sums of one pool, of one tag, or of all.
@@ -59,12 +115,13 @@ struct ledger {
   std::uint64_t failures = 0;
 
   void raise_peaks() noexcept;
-  /// To what was live when a thread had most of what it counted.
-  void raise_peaks(const account_delta& counted) noexcept;
+  /// To what is live and `more`.
+  void raise_peaks(const live_amounts& more) noexcept;
   void reset_peaks() noexcept;
   void reset_counters() noexcept;
   void add_pending() noexcept;
-  [[nodiscard]] headroom below_peaks() const noexcept;
+  /// How much more can be live before a peak rises; negative where it would rise at once.
+  [[nodiscard]] live_amounts below_peaks() const noexcept;
   /// The members of memory_stats that a ledger knows.
   void fill(memory_stats& into) const noexcept;
 };
@@ -89,18 +146,11 @@ class accounts {
   }
   [[nodiscard]] tag tag_of(account_number account) const noexcept { return cells_[account].tag; }
 
-  void allocated(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept;
-  /// The same, together with what a thread counted for the account: the peak is not raised by what
-  /// was freed before.
-  void allocated(account_number account, std::uint64_t requested, std::uint64_t rounded,
-                 account_delta& counted) noexcept {
+  void allocated(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept {
     turn_to(account);
-    page_.requested += counted.requested + static_cast<std::int64_t>(requested);
-    page_.allocated += counted.allocated + static_cast<std::int64_t>(rounded);
-    page_.hits += counted.allocations;
-    page_.allocations += counted.allocations + 1;
-    page_.frees += counted.frees;
-    counted = {};
+    page_.requested += static_cast<std::int64_t>(requested);
+    page_.allocated += static_cast<std::int64_t>(rounded);
+    ++page_.allocations;
     if (page_.exceeds_room({})) [[unlikely]]
       raise_peaks_with_page();
   }
@@ -117,28 +167,31 @@ class accounts {
   /// What is allocated next was not at hand: memory was moved, taken or waited for.
   void missed(account_number account) noexcept;
   void failed(pool_id pool, tag tag) noexcept;
-  /// Takes over what a cache counted and clears it. Peaks rise with raise_peaks() only, so that
-  /// several caches can be taken over as of one moment.
+  /// Takes over what a cache counted and clears it. Peaks do not rise: raise them first to what the
+  /// cache's owner had, and with raise_peaks() where several caches were taken over.
   void fold(account_number account, account_delta& counted) noexcept {
-    if (counted.allocations == 0 && counted.frees == 0) return;
+    if (counted.is_empty()) return;
     turn_to(account);
-    page_.requested += counted.requested;
-    page_.allocated += counted.allocated;
-    page_.hits += counted.allocations;
-    page_.allocations += counted.allocations;
-    page_.frees += counted.frees;
+    const live_amounts change = counted.change();
+    page_.requested += change.requested;
+    page_.allocated += change.allocated;
+    page_.hits += counted.allocations();
+    page_.allocations += counted.allocations();
+    page_.frees += counted.frees();
     counted = {};
   }
+  /// Raises all peaks to what is live.
   void raise_peaks() noexcept;
-  /// Raises the peaks to what was live when the thread had most. `alone`: it counted for no other
-  /// account since; otherwise two of its accounts may have had the same memory one after the
-  /// other, and only the tag's own peaks are known.
-  void raise_peaks(account_number account, const account_delta& counted, bool alone) noexcept {
+  /// Raises the peaks of the account's pool and tag and of all to what is live and `more`.
+  void raise_peaks(account_number account, const live_amounts& more) noexcept {
     turn_to(account);
-    if (page_.exceeds_room({counted.most_requested, counted.most_allocated, counted.most_blocks}))
-        [[unlikely]]
-      raise_peaks_with_page(counted, alone);
+    if (page_.exceeds_room(more)) [[unlikely]]
+      raise_peaks_with_page(more);
   }
+  /// The same of its tag only.
+  void raise_tag_peaks(account_number account, const live_amounts& more) noexcept;
+  /// The same of all, and of the allocator's own pool.
+  void raise_common_peaks(const live_amounts& more) noexcept;
   void reset_peaks() noexcept;
   void reset_counters() noexcept;
 
@@ -187,10 +240,10 @@ class accounts {
     std::uint64_t allocations = 0;
     std::uint64_t frees = 0;
     std::uint64_t hits = 0;
-    headroom room;  // of the three ledgers, when it was opened
+    live_amounts room;  // of the three ledgers, when it was opened
 
     /// Whether a peak would rise with so much more live. One expression for one branch.
-    [[nodiscard]] bool exceeds_room(const headroom& more) const noexcept {
+    [[nodiscard]] bool exceeds_room(const live_amounts& more) const noexcept {
       const auto blocks = static_cast<std::int64_t>(allocations - frees);
       return (static_cast<unsigned>(requested + more.requested > room.requested) |
               static_cast<unsigned>(allocated + more.allocated > room.allocated) |
@@ -208,7 +261,7 @@ class accounts {
   /// otherwise comes here first. Changes no figure that anybody reads, so readers may.
   void enter_page() const noexcept;
   void raise_peaks_with_page() noexcept;
-  void raise_peaks_with_page(const account_delta& counted, bool alone) noexcept;
+  void raise_peaks_with_page(const live_amounts& more) noexcept;
 
   template <class Change>
   void change(account_number account, const Change& apply) const noexcept;

@@ -128,15 +128,15 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
     count_failure(pool);
     return no_room(code, size, tag, slot);
   };
-  if (!accounts_.may_allocate(tag, complete.units * unit))
-    return fail(errc::limit_exceeded, chosen->id);
-  // No search can help a request that is larger than the device. A source may have more.
-  if (complete.units * unit > placement_.supply.total() && chosen->source == nullptr)
-    return fail(errc::out_of_memory, chosen->id);
   thread_cache* const cache = to.from == nullptr ? own_cache() : nullptr;
   const bool pool_is_fixed = to.chosen_by_user || chosen->retains;
   room_search search{*this, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
+  if (!accounts_.may_allocate(tag, complete.units * unit))
+    return fail(errc::limit_exceeded, search.pool().id);
+  // No search can help a request that is larger than the device. A source may have more.
+  if (complete.units * unit > placement_.supply.total() && search.pool().source == nullptr)
+    return fail(errc::out_of_memory, search.pool().id);
   auto room = to.address == 0 ? search.find_room() : search.find_room_at(to.address);
   trail_.last = search.last_rung();
   if (!room && room.code() == errc::out_of_memory) count_failure(search.pool().id);
@@ -157,15 +157,9 @@ void central_heap::enter_block(block& block, block_index index, bytes size, acco
   block.out.next = no_block;
   block.out.home = 0;
   table_.insert(block.address, index);
-  if (thread_cache* const own = own_cache(); own != nullptr && account < own->delta_count) {
-    raise_peaks(*own);
-    // All tags together: what one freed in the cache another may have taken there.
-    for (std::uint32_t i = 0; i < own->delta_count; ++i)
-      if (i != account) accounts_.fold(static_cast<account_number>(i), own->deltas[i]);
-    accounts_.allocated(account, size.count(), block.size(), own->deltas[account]);
-  } else {
-    accounts_.allocated(account, size.count(), block.size());
-  }
+  // Whatever the account: what the thread freed into its cache is not live beside the block.
+  if (thread_cache* const own = own_cache()) fold(*own);
+  accounts_.allocated(account, size.count(), block.size());
   ++from.blocks;
 }
 
@@ -186,6 +180,7 @@ void central_heap::hand_out(block_index index, bytes size, account_number accoun
 
 void central_heap::count_more_in(thread_cache& cache, account_number account) noexcept {
   const std::uint32_t before = cache.delta_count;
+  fold(cache);
   if (!cache.make_room(account)) return;
   for (std::uint32_t i = before; i < cache.delta_count; ++i)
     cache.limits[i] = is_apart(static_cast<std::uint16_t>(i));

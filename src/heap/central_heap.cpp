@@ -300,13 +300,15 @@ thread_cache* central_heap::local() {
     entries.push_back({serial_, weak_from_this(), cache});
   }
   // Inside a pool_scope the fast path stays shut: it would not look where requests go.
-  if (!in_scope) this_thread = {serial_, cache, serial_};
+  this_thread = {.cache = cache, .owner = serial_};
+  if (!in_scope) this_thread.serial = this_thread.unobserved = serial_;
   return cache;
 }
 
 void central_heap::thread_ended(thread_cache& cache) noexcept {
   if (home_->forked()) return;
   const detail::mutex_lock lock{mutex_};
+  fold(cache);
   // Those that still hold a block of this cache find it closed, and use the lock.
   const std::uint64_t left = cache.remote.exchange(remote_closed, std::memory_order_acquire);
   if (left != remote_closed) flush_list(static_cast<block_index>(left), false);

@@ -342,9 +342,13 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     }
     return usable();
   }
-  /// The calling thread's cache, made at first sight; null where there is none.
+  /// The calling thread's cache, created by its first request; null where there is none.
   [[nodiscard]] thread_cache* local() WEIR_EXCLUDES(mutex_);
   [[nodiscard]] thread_cache* own_cache() const noexcept {
+    return this_thread.owner == serial_ ? this_thread.cache : nullptr;
+  }
+  /// The same, or null where a pool_scope sends the thread's requests elsewhere.
+  [[nodiscard]] thread_cache* own_serving_cache() const noexcept {
     return this_thread.serial == serial_ ? this_thread.cache : nullptr;
   }
 
@@ -401,6 +405,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// Puts a freed block, counted as freed, into the cache; false: there is no place for it.
   [[nodiscard]] bool keep(thread_cache& cache, block_index index, stream_slot slot,
                           stream_id id) noexcept WEIR_REQUIRES(mutex_);
+  /// All streams that the block waited for have completed: it leaves `pending`.
+  void end_waiting(const block& block) noexcept WEIR_REQUIRES(mutex_);
   void free_to_store(block_index index, stamp freed) noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block_index> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
 
@@ -423,6 +429,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_EXCLUDES(mutex_);
 
   // --- flush.cpp. A foreign cache is stopped. Each counts what the cache counted. ---------------
+  //
+  // Peaks are exact for one thread because of two rules. Before a central figure falls, the peaks
+  // are raised to the most that the thread's cache counted (raise_peaks). Before one rises, the
+  // cache is folded in, so that its most is not added to what was not live at the time (fold).
 
   /// To what was live when the cache's owner had most of what it has counted.
   void raise_peaks(const thread_cache& cache) noexcept WEIR_REQUIRES(mutex_);

@@ -33,7 +33,7 @@ void central_heap::note_observer(const thread_cache& own) const noexcept {
 }
 
 void* central_heap::allocate_without_driver(bytes size, const stream_ref& stream) noexcept {
-  thread_cache* const cache = own_cache();
+  thread_cache* const cache = own_serving_cache();
   if (cache == nullptr || stream.device() != device_) return nullptr;
   note_observer(*cache);
   const stream_id id = fast_id(stream, *cache);
@@ -82,7 +82,7 @@ void* central_heap::locked_fit(thread_cache& cache, bytes size, stream_id stream
 
 bool central_heap::free_without_driver(void* pointer, const stream_ref* stream,
                                        bytes expected) noexcept {
-  thread_cache* const cache = own_cache();
+  thread_cache* const cache = own_serving_cache();
   if (cache == nullptr) return false;
   note_observer(*cache);
   stream_id id{};

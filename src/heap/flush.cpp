@@ -7,22 +7,21 @@
 namespace weir::inline v0::heap {
 
 void central_heap::raise_peaks(const thread_cache& cache) noexcept {
-  if (cache.delta_count == 1) {  // most programs use no tags
-    if (cache.deltas[0].allocations != 0) accounts_.raise_peaks(0, cache.deltas[0], true);
-    return;
-  }
-  std::uint32_t counted = 0;
+  if (cache.sum.allocations() == 0) return;
+  if (!cache.counts_tags) return accounts_.raise_peaks(0, cache.sum.most());
+  accounts_.raise_common_peaks(cache.sum.most());
   for (std::uint32_t i = 0; i < cache.delta_count; ++i)
-    if (cache.deltas[i].allocations != 0 || cache.deltas[i].frees != 0) ++counted;
-  for (std::uint32_t i = 0; counted != 0 && i < cache.delta_count; ++i)
-    if (cache.deltas[i].allocations != 0)
-      accounts_.raise_peaks(static_cast<account_number>(i), cache.deltas[i], counted == 1);
+    if (cache.deltas[i].allocations() != 0)
+      accounts_.raise_tag_peaks(static_cast<account_number>(i), cache.deltas[i].most());
 }
 
 void central_heap::fold(thread_cache& cache) noexcept {
+  if (cache.sum.is_empty()) return;
   raise_peaks(cache);
+  if (!cache.counts_tags) return accounts_.fold(0, cache.sum);
   for (std::uint32_t i = 0; i < cache.delta_count; ++i)
     accounts_.fold(static_cast<account_number>(i), cache.deltas[i]);
+  cache.sum = {};
 }
 
 void central_heap::flush_list(block_index head, bool counted) noexcept {
@@ -90,12 +89,8 @@ void central_heap::flush_bins(thread_cache& cache, stream_bins& bins) noexcept {
 }
 
 void central_heap::flush_half(thread_cache& cache, stream_bins& newest) noexcept {
-  std::uint64_t hits = 0;
-  std::uint64_t frees = 0;
-  for (std::uint32_t i = 0; i < cache.delta_count; ++i) {
-    hits += cache.deltas[i].allocations;
-    frees += cache.deltas[i].frees;
-  }
+  const std::uint64_t hits = cache.sum.allocations();
+  const std::uint64_t frees = cache.sum.frees();
   fold(cache);
   // What other streams left goes whole; of this one's lists each keeps its newer half, unless what
   // was freed here lately was hardly asked for again: then keeping any costs more than it saves.

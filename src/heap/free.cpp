@@ -201,10 +201,14 @@ result<bool> central_heap::forget_uses(const void* freed) {
                                   [&](const auto& each) { return each.index == index; });
   if (index == no_block || entry == waiting.end()) return false;
   const auto taken = pending_.take(static_cast<std::size_t>(entry - waiting.begin()));
-  const block& block = blocks_[index];
-  accounts_.waited(block.account, block.size() - block.out.waste, block.size());
+  end_waiting(blocks_[index]);
   free_to_store(index, order_.now(taken.freed.stream));
   return true;
+}
+
+void central_heap::end_waiting(const block& block) noexcept {
+  if (const thread_cache* const own = own_cache()) raise_peaks(*own);  // it was active until now
+  accounts_.waited(block.account, block.size() - block.out.waste, block.size());
 }
 
 void central_heap::emit_recorded(const block& block, stream_id stream) const noexcept {

@@ -107,12 +107,12 @@ pool_snapshot memory_pool::snapshot() const {
 pool_scope::pool_scope(memory_pool pool) noexcept
     : pool_{std::move(pool)}, outer_{const_cast<heap::pool*>(heap::scoped_pool())} {
   if (pool_) heap::scoped_pool() = pool_.state_.get();
-  heap::this_thread = {};  // the fast path does not look where requests go
+  heap::this_thread.stop_serving();  // the fast path does not look where requests go
 }
 
 pool_scope::~pool_scope() {
   heap::scoped_pool() = static_cast<const heap::pool*>(outer_);
-  heap::this_thread = {};
+  heap::this_thread.stop_serving();
 }
 
 }  // namespace weir::inline v0

@@ -110,8 +110,7 @@ result<bool> central_heap::take_pending_behind_waits(const request& wanted, cons
   }
   // Behind the waits the stream may use it as if it had freed it itself.
   const block_index index = pending_.take(best).index;
-  const block& taken = blocks_[index];
-  accounts_.waited(taken.account, taken.size() - taken.out.waste, taken.size());
+  end_waiting(blocks_[index]);
   free_to_store(index, order_.now(wanted.stream));
   return true;
 }

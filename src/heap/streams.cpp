@@ -60,8 +60,7 @@ bool central_heap::retire_all() noexcept {
     if (!each->keeps_to_streams()) retire(*each);
   return pending_.take_completed(order_, [&](block_index index, stamp freed) {
     mutex_.assert_held();
-    const block& block = blocks_[index];
-    accounts_.waited(block.account, block.size() - block.out.waste, block.size());
+    end_waiting(blocks_[index]);
     free_to_store(index, freed);
   });
 }

@@ -79,6 +79,7 @@ bool thread_cache::make_room(account_number account) noexcept {
   }
   deltas = delta_storage.data();
   delta_count = static_cast<std::uint32_t>(delta_storage.size());
+  counts_tags = delta_count > 1;
   return true;
 }
 

@@ -162,23 +162,14 @@ class alignas(64) thread_cache {
   }
   void count_allocation(account_number account, std::uint64_t requested,
                         std::uint64_t rounded) noexcept {
-    account_delta& delta = deltas[account];
-    delta.requested += static_cast<std::int64_t>(requested);
-    delta.allocated += static_cast<std::int64_t>(rounded);
-    ++delta.allocations;
-    // Bytes decide what is the most: a comparison for each of the three costs the fast path a
-    // tenth.
-    if (delta.allocated > delta.most_allocated) [[unlikely]] {
-      delta.most_allocated = delta.allocated;
-      delta.most_requested = delta.requested;
-      delta.most_blocks = static_cast<std::int64_t>(delta.allocations - delta.frees);
-    }
+    sum.count_allocation(requested, rounded);
+    if (counts_tags) [[unlikely]]
+      deltas[account].count_allocation(requested, rounded);
   }
   void count_free(account_number account, std::uint64_t requested, std::uint64_t rounded) noexcept {
-    account_delta& delta = deltas[account];
-    delta.requested -= static_cast<std::int64_t>(requested);
-    delta.allocated -= static_cast<std::int64_t>(rounded);
-    ++delta.frees;
+    sum.count_free(requested, rounded);
+    if (counts_tags) [[unlikely]]
+      deltas[account].count_free(requested, rounded);
   }
 
   /// Keeps a freed block, not counted as freed yet, for whoever next has the lock.
@@ -225,7 +216,8 @@ class alignas(64) thread_cache {
 
   // --- With the lock ----------------------------------------------------------------------------
 
-  /// Counts accounts up to `which` from now on; false where the host has no memory.
+  /// Counts accounts up to `account` from now on; false where the host has no memory. What was
+  /// counted must have been folded in.
   [[nodiscard]] bool make_room(account_number account) noexcept;
   /// Adds a table for a stream; there must be fewer than most_streams. Null: no host memory.
   stream_bins* add_bins(stream_id id, stream_slot slot) noexcept;
@@ -241,8 +233,9 @@ class alignas(64) thread_cache {
   stream_bins* current = &nothing;  // the table used last
   account_delta* deltas = nullptr;
   std::uint32_t delta_count = 0;
-  std::uint16_t number;     // what block.out.home says of blocks whose home this is
-  std::uint64_t units = 0;  // in all tables
+  std::uint16_t number;      // what block.out.home says of blocks whose home this is
+  bool counts_tags = false;  // there are several accounts: `deltas` is used, and not only `sum`
+  std::uint64_t units = 0;   // in all tables
   /// Written by the owner with the heap's lock; read by who frees for it, too.
   std::atomic<std::uint64_t> most_units{0};
   [[nodiscard]] std::uint64_t bound() const noexcept {
@@ -254,6 +247,8 @@ class alignas(64) thread_cache {
   std::uint32_t unplaced_count = 0;
   std::uint64_t unplaced_units = 0;
   std::uint64_t large_units = 0;
+
+  account_delta sum;  // of all accounts
 
   std::vector<std::unique_ptr<stream_bins>> tables;
   std::vector<account_delta> delta_storage;
@@ -353,6 +348,7 @@ class thread_caches {
 /// The cache that this thread used last, and whose it is. Checked by serial: an allocator's address
 /// may come again, its serial does not.
 struct local_cache {
+  /// Of the allocator whose requests the cache serves; 0 inside a pool_scope.
   std::uint64_t serial = 0;
   thread_cache* cache = nullptr;
   /// The same serial while the fast path that emits nothing is worth trying.
@@ -361,6 +357,12 @@ struct local_cache {
   /// block; 0: none since it was asked.
   std::uint64_t missed_units = 0;
   stream_id missed_stream{};
+  /// Of the allocator whose cache it is, whether or not it serves requests.
+  std::uint64_t owner = 0;
+
+  /// The cache serves no requests until the allocator has looked where they go. It still has counts
+  /// that the allocator needs.
+  void stop_serving() noexcept { *this = {.cache = cache, .owner = owner}; }
 };
 // Initial-exec: one load from a register's offset, also inside the shared library.
 extern constinit thread_local local_cache this_thread __attribute__((tls_model("initial-exec")));

@@ -25,6 +25,15 @@ memory_stats figures(const ledger& of) {
   return sums;
 }
 
+/// A cache's counts: so many allocations of these sizes together, and so many frees of the others.
+account_delta counted_of(std::vector<std::array<std::uint64_t, 2>> allocated,
+                         std::vector<std::array<std::uint64_t, 2>> freed) {
+  account_delta counted;
+  for (const auto& [requested, rounded] : freed) counted.count_free(requested, rounded);
+  for (const auto& [requested, rounded] : allocated) counted.count_allocation(requested, rounded);
+  return counted;
+}
+
 TEST(accounts_test, every_block_is_in_its_tag_its_pool_and_the_total) {
   accounts books;
   books.add_pool(pool_id{7});
@@ -70,16 +79,16 @@ TEST(accounts_test, every_block_is_in_its_tag_its_pool_and_the_total) {
 TEST(accounts_test, what_caches_counted_is_taken_over_once) {
   accounts books;
   const auto which = books.number_of(pool_id{}, {}).value();
-  account_delta counted{.requested = 300, .allocated = 1024, .allocations = 3, .frees = 1};
+  account_delta counted = counted_of({{100, 512}, {100, 512}, {200, 512}}, {{100, 512}});
   books.fold(which, counted);
-  EXPECT_EQ(counted.allocations, 0u);
+  EXPECT_TRUE(counted.is_empty());
   EXPECT_EQ(books.total().allocated.current, 1024u);
   EXPECT_EQ(books.total().allocated.peak, 0u) << "peaks rise when told";
   books.raise_peaks();
   EXPECT_EQ(books.total().allocated.peak, 1024u);
   EXPECT_EQ(books.total().blocks.current, 2u);
   EXPECT_EQ(books.total().hits, 3u);
-  account_delta back{.requested = -300, .allocated = -1024, .allocations = 0, .frees = 2};
+  account_delta back = counted_of({}, {{100, 512}, {200, 512}});
   books.fold(which, back);
   EXPECT_EQ(books.total().allocated.current, 0u);
   EXPECT_EQ(books.total().requested.current, 0u);
@@ -88,40 +97,39 @@ TEST(accounts_test, what_caches_counted_is_taken_over_once) {
 
 TEST(accounts_test, peaks_rise_to_what_a_thread_had_most) {
   accounts books;
+  books.add_pool(pool_id{7});
   const auto which = books.number_of(pool_id{}, first).value();
+  const auto apart = books.number_of(pool_id{7}, second).value();
   books.allocated(which, 100, 512);
-  const account_delta counted{.requested = -50,
-                              .allocated = -512,
-                              .allocations = 4,
-                              .frees = 5,
-                              .most_requested = 900,
-                              .most_allocated = 1024,
-                              .most_blocks = 2};
-  books.raise_peaks(which, counted, false);
-  memory_stats sums;
-  books.total().fill(sums);
-  EXPECT_EQ(sums.allocated.peak, 512_B) << "another account may have had the same blocks";
-  books.of(first)->fill(sums);
-  EXPECT_EQ(sums.allocated.peak, 1536_B);
-  books.raise_peaks(which, counted, true);
-  for (const ledger* const each : {&books.total(), books.of(pool_id{}), books.of(first)}) {
-    each->fill(sums);
-    EXPECT_EQ(sums.requested.peak, 1000_B);
-    EXPECT_EQ(sums.allocated.peak, 1536_B);
-    EXPECT_EQ(sums.active.peak, 1536_B);
-    EXPECT_EQ(sums.active_requested.peak, 1000_B);
-    EXPECT_EQ(sums.blocks.peak, 3u);
-    EXPECT_EQ(sums.active_blocks.peak, 3u);
-    EXPECT_EQ(sums.allocated.current, 512_B);
-    EXPECT_EQ(sums.requested.current, 100_B);
-  }
-  // Requested is never above allocated, whatever others freed meanwhile.
+  books.allocated(apart, 100, 512);
+  const live_amounts most{.requested = 900, .allocated = 1024, .blocks = 2};
+  const auto expect = [](const ledger& of, bytes requested, bytes allocated, std::uint64_t blocks) {
+    const memory_stats sums = figures(of);
+    EXPECT_EQ(sums.requested.peak, requested);
+    EXPECT_EQ(sums.allocated.peak, allocated);
+    EXPECT_EQ(sums.active.peak, allocated);
+    EXPECT_EQ(sums.active_requested.peak, requested);
+    EXPECT_EQ(sums.blocks.peak, blocks);
+    EXPECT_EQ(sums.active_blocks.peak, blocks);
+  };
+  books.raise_tag_peaks(which, most);
+  expect(*books.of(first), 1000_B, 1536_B, 3);
+  expect(*books.of(pool_id{}), 100_B, 512_B, 1);
+  expect(books.total(), 200_B, 1024_B, 2);
+  books.raise_common_peaks({.requested = 1, .allocated = 512, .blocks = 1});
+  expect(*books.of(pool_id{}), 101_B, 1024_B, 2);
+  expect(books.total(), 201_B, 1536_B, 3);
+  books.raise_peaks(which, most);
+  expect(*books.of(pool_id{}), 1000_B, 1536_B, 3);
+  expect(books.total(), 1100_B, 2048_B, 4);
+  expect(*books.of(pool_id{7}), 100_B, 512_B, 1);
+  expect(*books.of(second), 100_B, 512_B, 1);
+  EXPECT_EQ(books.total().allocated.current, 1024u);
+  EXPECT_EQ(books.total().requested.current, 200u);
+  // The peak of requested is never above that of allocated, whatever other threads freed meanwhile.
   books.freed(which, 10, 512);
-  const account_delta later{.allocations = 1, .most_requested = 5000, .most_allocated = 1024};
-  books.raise_peaks(which, later, true);
-  books.total().fill(sums);
-  EXPECT_EQ(sums.requested.peak, 1536_B);
-  EXPECT_EQ(sums.active_requested.peak, 1536_B);
+  books.raise_peaks(which, {.requested = 5000, .allocated = 1024, .blocks = 0});
+  expect(books.total(), 2048_B, 2048_B, 4);
 }
 
 TEST(accounts_test, every_figure_is_in_the_three_ledgers_that_it_belongs_to) {
@@ -130,12 +138,11 @@ TEST(accounts_test, every_figure_is_in_the_three_ledgers_that_it_belongs_to) {
   const auto own = books.number_of(pool_id{}, first).value();
   const auto apart = books.number_of(pool_id{7}, first).value();
   const auto other = books.number_of(pool_id{7}, second).value();
-  account_delta counted{.requested = 700, .allocated = 2048, .allocations = 5, .frees = 2};
-  books.allocated(own, 100, 512, counted);
-  EXPECT_EQ(counted.requested, 0);
-  EXPECT_EQ(counted.allocated, 0);
-  EXPECT_EQ(counted.allocations, 0u);
-  EXPECT_EQ(counted.frees, 0u);
+  account_delta counted =
+      counted_of({{400, 1024}, {300, 512}, {200, 512}, {1, 512}, {1, 512}}, {{2, 512}, {200, 512}});
+  books.fold(own, counted);
+  EXPECT_TRUE(counted.is_empty());
+  books.allocated(own, 100, 512);
   books.missed(apart);
   books.allocated(apart, 1000, 1024);
   books.allocated(other, 3000, 3072);
@@ -293,27 +300,24 @@ TEST(accounts_test, a_peak_of_what_was_asked_for_rises_by_more_than_what_is_take
 }
 
 TEST(accounts_test, any_of_the_three_that_a_thread_had_most_raises_its_peak) {
-  const auto peaks_with = [](const account_delta& counted) {
+  const auto peaks_with = [](const live_amounts& most) {
     accounts books;
     const auto account = books.number_of(pool_id{}, first).value();
     for (int i = 0; i < 4; ++i) books.allocated(account, 200, 1024);
     for (int i = 0; i < 4; ++i) books.freed(account, 200, 1024);
     EXPECT_EQ(figures(books.total()).requested, (byte_gauge{0_B, 800_B}));
-    books.raise_peaks(account, counted, true);
+    books.raise_peaks(account, most);
     return figures(books.total());
   };
-  memory_stats peaks = peaks_with(
-      {.allocations = 1, .most_requested = 1535, .most_allocated = 512, .most_blocks = 1});
+  memory_stats peaks = peaks_with({.requested = 1535, .allocated = 512, .blocks = 1});
   EXPECT_EQ(peaks.requested.peak, 1535_B);
   EXPECT_EQ(peaks.allocated.peak, 4096_B);
   EXPECT_EQ(peaks.blocks.peak, 4u);
-  peaks =
-      peaks_with({.allocations = 1, .most_requested = 1, .most_allocated = 4608, .most_blocks = 1});
+  peaks = peaks_with({.requested = 1, .allocated = 4608, .blocks = 1});
   EXPECT_EQ(peaks.requested.peak, 800_B);
   EXPECT_EQ(peaks.allocated.peak, 4608_B);
   EXPECT_EQ(peaks.blocks.peak, 4u);
-  peaks =
-      peaks_with({.allocations = 5, .most_requested = 5, .most_allocated = 2560, .most_blocks = 5});
+  peaks = peaks_with({.requested = 5, .allocated = 2560, .blocks = 5});
   EXPECT_EQ(peaks.requested.peak, 800_B);
   EXPECT_EQ(peaks.allocated.peak, 4096_B);
   EXPECT_EQ(peaks.blocks.peak, 5u);
@@ -381,7 +385,7 @@ TEST(accounts_test, what_caches_counted_raises_every_peak_when_told) {
   accounts books;
   books.add_pool(pool_id{7});
   const auto account = books.number_of(pool_id{7}, second).value();
-  account_delta counted{.requested = 300, .allocated = 1024, .allocations = 3, .frees = 1};
+  account_delta counted = counted_of({{100, 512}, {100, 512}, {200, 512}}, {{100, 512}});
   books.fold(account, counted);
   memory_stats known{.requested = {300_B, 0_B},
                      .allocated = {1024_B, 0_B},
@@ -541,7 +545,7 @@ TEST(accounts_test, tags_below_one_that_was_asked_for_can_be_counted_too) {
   EXPECT_EQ(books.number_of(pool_id{}, second).value(), second.number());
   EXPECT_EQ(books.tag_of(first.number()), first);
   EXPECT_EQ(books.pool_of(first.number()), pool_id{});
-  account_delta counted{.requested = 10, .allocated = 512, .allocations = 1};
+  account_delta counted = counted_of({{10, 512}}, {});
   books.fold(first.number(), counted);
   EXPECT_EQ(books.of(first)->hits, 1u);
   books.allocated(second.number(), 10, 512);

@@ -60,6 +60,31 @@ TEST_F(graph_memory_test, a_declared_capture_has_a_pool_of_its_own) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(graph_memory_test, a_request_that_a_tags_limit_refuses_is_counted_in_the_captures_pool) {
+  const tag limited = tag::named("capture test: limited").value();
+  auto memory = make();
+  const auto stream = new_stream();
+  listener told;
+  const auto registration = memory.add_observer(told);
+  ASSERT_TRUE(memory.set_limit(limited, 1_KiB));
+  auto own = memory.begin_capture(stream).value();
+  begin(stream);
+  {
+    const tag_scope as{limited};
+    EXPECT_EQ(code_of(memory.try_allocate(2_KiB, stream)), errc::limit_exceeded);
+  }
+  destroy(end(stream));
+  own.end();
+  EXPECT_EQ(own.pool().stats().failures, 1u);
+  EXPECT_EQ(memory.snapshot().pools.front().stats.failures, 0u);
+  EXPECT_EQ(memory.stats(limited).failures, 1u);
+  for (const memory_event& each : told.take()) {
+    if (each.kind == memory_event_kind::out_of_memory) {
+      EXPECT_EQ(each.pool, own.pool().id());
+    }
+  }
+}
+
 TEST_F(graph_memory_test, a_declared_stream_is_not_asked_before_its_capture_begins) {
   auto memory = make();
   auto stream = new_stream();

@@ -130,8 +130,8 @@ TEST_F(cache_test, takes_in_what_others_left_up_to_its_bound) {
   EXPECT_EQ(mine.units, 100u);
   EXPECT_EQ(mine.current->heads[100], placed);
   EXPECT_EQ(mine.unplaced, other_stream);
-  EXPECT_EQ(mine.deltas[0].frees, 1u) << "what is not placed is not counted yet";
-  EXPECT_EQ(mine.deltas[0].allocated, -100 * std::int64_t{unit});
+  EXPECT_EQ(mine.sum.frees(), 1u) << "what is not placed is not counted yet";
+  EXPECT_EQ(mine.sum.change().allocated, -100 * std::int64_t{unit});
 }
 
 TEST_F(cache_test, takes_in_as_much_as_fills_it_and_not_a_unit_more) {
@@ -148,7 +148,7 @@ TEST_F(cache_test, takes_in_as_much_as_fills_it_and_not_a_unit_more) {
   EXPECT_EQ(mine.unplaced, too_much);
   EXPECT_EQ(mine.unplaced_count, 1u);
   EXPECT_EQ(mine.unplaced_units, 1u);
-  EXPECT_EQ(mine.deltas[0].frees, 1u);
+  EXPECT_EQ(mine.sum.frees(), 1u);
 }
 
 TEST_F(cache_test, takes_in_what_it_counts) {
@@ -169,11 +169,13 @@ TEST_F(cache_test, takes_in_what_it_counts) {
   EXPECT_EQ(records[made[0]].out.next, made[2]);
   EXPECT_EQ(mine.units, 20u);
   for (const std::size_t account : {0u, 2u}) {
-    EXPECT_EQ(mine.deltas[account].frees, 1u);
-    EXPECT_EQ(mine.deltas[account].requested, -(10 * std::int64_t{unit} - 7));
-    EXPECT_EQ(mine.deltas[account].allocated, -10 * std::int64_t{unit});
+    EXPECT_EQ(mine.deltas[account].frees(), 1u);
+    EXPECT_EQ(mine.deltas[account].change().requested, -(10 * std::int64_t{unit} - 7));
+    EXPECT_EQ(mine.deltas[account].change().allocated, -10 * std::int64_t{unit});
   }
-  EXPECT_EQ(mine.deltas[1].frees, 0u);
+  EXPECT_TRUE(mine.deltas[1].is_empty());
+  EXPECT_EQ(mine.sum.frees(), 2u);
+  EXPECT_EQ(mine.sum.change().allocated, -20 * std::int64_t{unit});
 }
 
 TEST_F(cache_test, several_blocks_are_left_in_one_go) {
@@ -321,13 +323,22 @@ TEST_F(cache_test, counts_accounts_that_it_has_room_for) {
   EXPECT_EQ(mine.delta_count, 1u);
   EXPECT_TRUE(mine.counts(0));
   EXPECT_FALSE(mine.counts(1));
+  EXPECT_FALSE(mine.counts_tags);
   mine.count_free(0, 500, 512);
+  EXPECT_EQ(mine.sum.frees(), 1u);
+  EXPECT_TRUE(mine.deltas[0].is_empty()) << "one account is counted in the sum only";
+  mine.sum = {};  // folded in
   ASSERT_TRUE(mine.make_room(3));
+  EXPECT_TRUE(mine.counts_tags);
   EXPECT_EQ(mine.delta_count, 4u);
   EXPECT_EQ(mine.limits.size(), 4u);
   EXPECT_TRUE(mine.counts(3));
   EXPECT_FALSE(mine.counts(4));
-  EXPECT_EQ(mine.deltas[0].frees, 1u) << "what was counted stays";
+  mine.count_free(0, 500, 512);
+  mine.count_free(3, 1000, 1024);
+  EXPECT_EQ(mine.sum.change(), (live_amounts{-1500, -1536, -2}));
+  EXPECT_EQ(mine.deltas[0].change(), (live_amounts{-500, -512, -1}));
+  EXPECT_EQ(mine.deltas[3].change(), (live_amounts{-1000, -1024, -1}));
   mine.limits[3] = true;
   EXPECT_FALSE(mine.counts(3));
   ASSERT_TRUE(mine.make_room(2));
@@ -336,25 +347,43 @@ TEST_F(cache_test, counts_accounts_that_it_has_room_for) {
   EXPECT_TRUE(mine.limits[3]);
 }
 
-TEST_F(cache_test, remembers_what_it_counted_when_most_was_live) {
+TEST_F(cache_test, remembers_the_most_of_each_amount_since_the_fold) {
   thread_cache& mine = open_for_account();
-  const account_delta& seen = mine.deltas[0];
-  const auto most = [&] {
-    return std::array{seen.most_allocated, seen.most_requested, seen.most_blocks};
-  };
-  using figures = std::array<std::int64_t, 3>;
+  const account_delta& seen = mine.sum;
+  EXPECT_TRUE(seen.is_empty());
   mine.count_allocation(0, 1000, 1024);
   mine.count_allocation(0, 100, 512);
-  EXPECT_EQ(most(), (figures{1536, 1100, 2}));
+  EXPECT_EQ(seen.most(), (live_amounts{1100, 1536, 2}));
   mine.count_free(0, 1000, 1024);
-  EXPECT_EQ(seen.requested, 100);
-  EXPECT_EQ(seen.allocated, 512);
+  EXPECT_EQ(seen.change(), (live_amounts{100, 512, 1}));
+  mine.count_allocation(0, 1000, 1024);
+  EXPECT_EQ(seen.most(), (live_amounts{1100, 1536, 2})) << "as much is not more";
+  mine.count_free(0, 1000, 1024);
   mine.count_allocation(0, 1024, 1024);
-  EXPECT_EQ(most(), (figures{1536, 1100, 2})) << "as much is no more";
+  EXPECT_EQ(seen.most(), (live_amounts{1124, 1536, 2})) << "more was asked for, of as much";
+  mine.count_free(0, 1024, 1024);
+  mine.count_free(0, 100, 512);
+  for (int i = 0; i < 2; ++i) mine.count_allocation(0, 1, 512);
+  EXPECT_EQ(seen.most(), (live_amounts{1124, 1536, 2}));
   mine.count_allocation(0, 1, 512);
-  EXPECT_EQ(most(), (figures{2048, 1125, 3}));
-  EXPECT_EQ(seen.allocations, 4u);
-  EXPECT_EQ(seen.frees, 1u);
+  EXPECT_EQ(seen.most(), (live_amounts{1124, 1536, 3})) << "more blocks, of as much memory";
+  EXPECT_EQ(seen.change(), (live_amounts{3, 1536, 3}));
+  EXPECT_EQ(seen.allocations(), 7u);
+  EXPECT_EQ(seen.frees(), 4u);
+}
+
+TEST_F(cache_test, knows_the_most_of_all_tags_together) {
+  thread_cache& mine = open_for_account(2);
+  mine.count_allocation(1, 1000, 1024);
+  mine.count_free(1, 1000, 1024);
+  mine.count_allocation(2, 2000, 2048);
+  EXPECT_EQ(mine.sum.most(), (live_amounts{2000, 2048, 1})) << "one after the other";
+  EXPECT_EQ(mine.deltas[1].most(), (live_amounts{1000, 1024, 1}));
+  EXPECT_EQ(mine.deltas[2].most(), (live_amounts{2000, 2048, 1}));
+  mine.count_allocation(1, 1000, 1024);
+  EXPECT_EQ(mine.sum.most(), (live_amounts{3000, 3072, 2})) << "both at a time";
+  EXPECT_EQ(mine.deltas[1].most(), (live_amounts{1000, 1024, 1}));
+  EXPECT_TRUE(mine.deltas[0].is_empty());
 }
 
 TEST_F(cache_test, tables_are_found_by_stream_and_slot) {

@@ -37,9 +37,9 @@ using byte_gauge = basic_gauge<bytes>;     ///< of a size
 /// requested <= allocated <= active <= reserved + suspended, of one moment, whenever it is read.
 /// docs/stats.md explains each number.
 ///
-/// A tag owns no physical memory: its reserved is its active. Peaks of reserved are exact; the
-/// others may be off by what passed through other threads' caches between two reads, by no more
-/// than the bounds of those caches.
+/// A tag owns no physical memory: its reserved is its active. All figures are exact, but for peaks
+/// of programs with several threads: those, except the peak of reserved, may be off by what passed
+/// through other threads' caches between two reads, by no more than the bounds of those caches.
 struct memory_stats {
   byte_gauge requested;  ///< what users asked for and have not freed
   byte_gauge allocated;  ///< the same, rounded to whole blocks
