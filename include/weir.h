@@ -303,7 +303,8 @@ typedef struct weir_gauge {
 } weir_gauge;
 
 /* What an allocator, one of its pools or one tag holds; docs/stats.md explains each number.
- * requested <= allocated <= active <= reserved, of one moment, while nothing is suspended. */
+ * requested <= allocated <= active <= reserved, of one moment, and of peaks where nothing was
+ * suspended; weir_suspend_stats has the bound where memory was. */
 typedef struct weir_memory_stats {
   uint32_t struct_size;
   uint32_t reserved_0;
@@ -491,7 +492,7 @@ WEIR_C_API weir_error weir_allocator_set_tag_limit(weir_allocator* allocator, ui
 /* Asked to free something because a request of `needed` bytes cannot be met, before it fails. Any
  * number of them can be registered. Answers 1 if it freed something, 0 if not. Called without locks
  * on the thread that allocates; it may use the allocator, but requests made from inside do not call
- * it again. It must return. */
+ * it again. It must return: exceptions and longjmp may not leave it. */
 typedef int32_t (*weir_reclaim_callback)(void* context, uint64_t needed);
 typedef struct weir_callback weir_callback;
 WEIR_C_API weir_error weir_allocator_on_out_of_memory(weir_allocator* allocator,
@@ -633,7 +634,8 @@ typedef struct weir_resume_outcome {
   uint64_t restored; /* contents that were copied back */
 } weir_resume_outcome;
 
-/* Beside weir_memory_stats, where requested <= allocated <= active <= reserved + suspended. */
+/* Beside weir_memory_stats. requested <= allocated <= active <= reserved_and_suspended, of current
+ * values and of peaks. */
 typedef struct weir_suspend_stats {
   uint32_t struct_size;
   uint32_t reserved_0;
@@ -641,6 +643,7 @@ typedef struct weir_suspend_stats {
   /* Host memory that is held for contents, in use or not; of a tag or pool, the contents that are
    * there. */
   weir_gauge backup;
+  weir_gauge reserved_and_suspended; /* reserved + suspended */
 } weir_suspend_stats;
 
 /* Requests with this tag, outside captures and without a pool of their own, get memory of a private
@@ -709,6 +712,10 @@ WEIR_C_API weir_error weir_allocator_resume_async(weir_allocator* allocator, wei
 WEIR_C_API weir_error weir_allocator_is_tag_suspended(weir_allocator* allocator, uint32_t tag,
                                                       int32_t* suspended);
 WEIR_C_API weir_error weir_pool_is_suspended(weir_pool* pool, int32_t* suspended);
+/* Whether the memory of the live block that `address` lies in is suspended.
+ * weir_error_foreign_pointer: the address is in no live block. */
+WEIR_C_API weir_error weir_allocator_is_address_suspended(weir_allocator* allocator,
+                                                          const void* address, int32_t* suspended);
 
 WEIR_C_API weir_error weir_allocator_get_suspend_stats(weir_allocator* allocator,
                                                        weir_suspend_stats* stats);

@@ -104,6 +104,7 @@ py::dict to_dict(const weir::memory_stats& stats) {
   fields["metadata"] = stats.metadata.count();
   fields["suspended"] = stats.suspended.count();
   byte_gauge("backup", stats.backup);
+  byte_gauge("reserved_and_suspended", stats.reserved_and_suspended);
   return fields;
 }
 

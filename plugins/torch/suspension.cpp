@@ -172,7 +172,8 @@ py::tuple suspend_stats(int device, const py::object& what) {
     return meant.tag ? meant.state.memory.stats(*meant.tag) : meant.state.memory.stats();
   });
   return py::make_tuple(stats.suspended.count(), stats.backup.current.count(),
-                        stats.backup.peak.count());
+                        stats.backup.peak.count(), stats.reserved_and_suspended.current.count(),
+                        stats.reserved_and_suspended.peak.count());
 }
 
 py::tuple reserve_backup(int device, std::uint64_t size, int kind) {

@@ -46,12 +46,18 @@ class Suspend(Case):
         self.assertEqual(self.memory.suspend("py weights"), weir.SuspendOutcome(8 * MIB, 8 * MIB, 0))
         self.assertTrue(self.memory.is_suspended("py weights"))
         self.assertEqual(self.in_use(), 0)  # anybody's
-        self.assertEqual(self.memory.suspend_stats(), weir.SuspendStats(8 * MIB, weir.Gauge(32 * MIB, 32 * MIB)))
+        self.assertEqual(self.memory.suspend_stats(), weir.SuspendStats(8 * MIB, weir.Gauge(32 * MIB, 32 * MIB),
+                                                                        weir.Gauge(8 * MIB, 8 * MIB)))
+        self.assertTrue(self.memory.is_address_suspended(address + 5))
+        self.assertIn(" is 5 bytes into a live block whose memory is suspended: ",
+                      self.memory.describe_address(address + 5))
+        self.assertRaises(weir.BadPointer, self.memory.is_address_suspended, 5)
         self.assertEqual(self.memory.suspend_stats("py weights").backup.current, 8 * MIB)
         self.assertEqual(self.memory.suspend("py weights"), weir.SuspendOutcome())  # twice is once
         self.assertEqual(self.memory.resume("py weights"), weir.ResumeOutcome(8 * MIB, 8 * MIB))
         self.assertEqual(self.memory.resume("py weights"), weir.ResumeOutcome())
         self.assertEqual((block.ptr, self.ends(block)), (address, [7, 7]))
+        self.assertFalse(self.memory.is_address_suspended(address))
         self.assertEqual(self.memory.suspend_stats().suspended, 0)
         block.free()
 
@@ -220,7 +226,8 @@ class Suspend(Case):
             self.assertEqual(outcome, weir.SuspendOutcome(64 * MIB, 0, 0))
             self.assertTrue(pool.is_suspended)
             self.assertFalse(plain.is_suspended)
-            self.assertEqual(pool.suspend_stats(), weir.SuspendStats(64 * MIB, weir.Gauge(0, 0)))
+            self.assertEqual(pool.suspend_stats(),
+                             weir.SuspendStats(64 * MIB, weir.Gauge(0, 0), weir.Gauge(64 * MIB, 64 * MIB)))
             self.assertRaises(weir.Suspended, pool.allocate, 512)
         self.assertFalse(pool.is_suspended)
         self.assertEqual(plain.suspend().released, 2 * MIB)

@@ -219,7 +219,7 @@ class Reports(Case):
                     "reserved": 22 * mib, "reserved_peak": 24 * mib, "cached": 9 * mib, "thread_cached": 4 * mib,
                     "stream_bound": 5 * mib, "pending": 2 * mib, "allocations": 200, "hits": 150, "failures": 1,
                     "handles_created": 6, "handles_moved": 7, "handles_released": 8, "suspended": 6 * mib,
-                    "backup": 32 * mib}
+                    "backup": 32 * mib, "reserved_and_suspended_peak": 28 * mib}
         part = {"requested": mib, "blocks": 2, "requested_peak": 3 * mib, "reserved": 4 * mib}
         nothing = {"requested": 0, "blocks": 0, "requested_peak": 0, "reserved": 0}
         self.extension.answers["describe"] = {
@@ -232,7 +232,8 @@ class Reports(Case):
         self.assertEqual(self.weir_torch.report(0, 5 * mib).splitlines(), [
             "weir under torch, cuda:0 (H200)",
             "  live      10 MiB in 3 tensors' storages (11 MiB rounded), peak 20 MiB",
-            "  reserved  22 MiB, peak 24 MiB: 1.200 of the peak that was requested, limit 64 MiB",
+            "  reserved  22 MiB, peak 24 MiB, 28 MiB with suspended memory: 1.400 of the peak that was requested, "
+            "limit 64 MiB",
             "  cached    9 MiB: 4 MiB by threads, 5 MiB for one stream only; waiting for other streams 2 MiB",
             "  suspended 6 MiB of physical memory, which resume() takes again; 32 MiB held on the host for contents",
             "  fragments 1 MiB free in pieces that cannot leave; longest free piece 3 MiB",
@@ -262,7 +263,7 @@ class Suspension(Case):
         self.weir_torch.enable()
         self.extension.answers.update({
             "declare_suspendable": (0, 0, ""), "suspend": (0, 0, "", 6, 5, 4), "resume": (0, 0, "", 3, 2),
-            "is_suspended": True, "suspend_stats": (9, 8, 7), "reserve_backup": (0, 0, ""),
+            "is_suspended": True, "suspend_stats": (9, 8, 7, 6, 5), "reserve_backup": (0, 0, ""),
             "trim_backup": (0, 0, "", 77)})
 
     def told(self):
@@ -294,7 +295,8 @@ class Suspension(Case):
             self.assertEqual(self.weir_torch.suspend(what), weir.SuspendOutcome(6, 5, 4))
             self.assertEqual(self.weir_torch.resume(what, device=2), weir.ResumeOutcome(3, 2))
             self.assertEqual(self.weir_torch.is_suspended(what), True)
-            self.assertEqual(self.weir_torch.suspend_stats(what, "cuda:2"), weir.SuspendStats(9, weir.Gauge(8, 7)))
+            self.assertEqual(self.weir_torch.suspend_stats(what, "cuda:2"),
+                             weir.SuspendStats(9, weir.Gauge(8, 7), weir.Gauge(6, 5)))
             self.assertEqual(self.extension.calls,
                              [("suspend", 1, meant, self.KEEP, None), ("resume", 2, meant, None),
                               ("is_suspended", 1, meant), ("suspend_stats", 2, meant)])

@@ -124,6 +124,7 @@ struct weir_suspend_stats {
   uint32_t reserved_0;
   uint64_t suspended;
   weir_gauge backup;
+  weir_gauge reserved_and_suspended;
 };
 struct weir_snapshot_info {
   uint32_t struct_size;
@@ -348,6 +349,7 @@ weir_error weir_pool_resume_async(weir_pool* pool, weir_stream* stream, weir_res
 weir_error weir_allocator_resume_async(weir_allocator* allocator, weir_stream* stream, weir_resume_outcome* outcome);
 weir_error weir_allocator_is_tag_suspended(weir_allocator* allocator, uint32_t tag, int32_t* suspended);
 weir_error weir_pool_is_suspended(weir_pool* pool, int32_t* suspended);
+weir_error weir_allocator_is_address_suspended(weir_allocator* allocator, const void* address, int32_t* suspended);
 weir_error weir_allocator_get_suspend_stats(weir_allocator* allocator, weir_suspend_stats* stats);
 weir_error weir_allocator_get_tag_suspend_stats(weir_allocator* allocator, uint32_t tag, weir_suspend_stats* stats);
 weir_error weir_pool_get_suspend_stats(weir_pool* pool, weir_suspend_stats* stats);

@@ -240,7 +240,8 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def on_out_of_memory(self, callback: Callable[[int], bool]) -> "Reclaim":
         """`callback(needed)` is asked to free something before a request fails, and says whether it
-        did. It stays as long as the object that this returns is not closed or forgotten."""
+        did. It stays as long as the object that this returns is not closed or forgotten. What it raises
+        goes to sys.excepthook and counts as nothing freed."""
         return Reclaim(self, callback)
 
     # --- Suspended memory -------------------------------------------------------------------------
@@ -319,6 +320,11 @@ class Allocator(Memory, close="weir_allocator_close"):
     def is_suspended(self, tag: str) -> bool:
         """Whether the tag is; False also if it was not declared."""
         return _suspend.is_away(lib.weir_allocator_is_tag_suspended, self._handle, tag_number(tag))
+
+    def is_address_suspended(self, address: int) -> bool:
+        """Whether the memory of the live block that the address lies in is suspended. BadPointer: the
+        address is in no live block."""
+        return _suspend.is_away(lib.weir_allocator_is_address_suspended, self._handle, address)
 
     def suspend_stats(self, tag: Optional[str] = None) -> SuspendStats:
         """What is suspended, of the whole allocator or of one tag, and the host memory for its contents."""

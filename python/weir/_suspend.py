@@ -37,10 +37,11 @@ class ResumeOutcome:
 
 @dataclass(frozen=True)
 class SuspendStats:
-    """Beside Stats, where active <= reserved + suspended; sizes in bytes."""
+    """Beside Stats; sizes in bytes. active <= reserved_and_suspended, of current values and of peaks."""
 
     suspended: int = 0       #: physical memory that went back to the driver, and that resume() takes
     backup: Gauge = Gauge()  #: host memory held for contents, in use or not; of a tag or pool, the contents
+    reserved_and_suspended: Gauge = Gauge()  #: reserved + suspended
 
 
 def number_of(value: str, choices: Sequence[str], name: str) -> int:

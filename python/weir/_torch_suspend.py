@@ -67,5 +67,5 @@ def resume(extension: Any, device: int, what: Target, progress: Optional[Progres
 
 
 def stats(extension: Any, device: int, what: Target) -> SuspendStats:
-    suspended, current, peak = extension.suspend_stats(device, target(what))
-    return SuspendStats(suspended, Gauge(current, peak))
+    suspended, backup, backup_peak, both, both_peak = extension.suspend_stats(device, target(what))
+    return SuspendStats(suspended, Gauge(backup, backup_peak), Gauge(both, both_peak))

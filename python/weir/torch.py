@@ -223,13 +223,15 @@ def report(device: Device = None, nbytes: int = 1) -> str:
 def _report_text(index: int, fields: Dict[str, Any]) -> str:
     counters = fields["stats"]
     limit = "" if fields["limit"] is None else f", limit {size_text(fields['limit'])}"
-    overhead = counters["reserved_peak"] / counters["requested_peak"] if counters["requested_peak"] else 1.0
+    held_peak = counters["reserved_and_suspended_peak"]
+    overhead = held_peak / counters["requested_peak"] if counters["requested_peak"] else 1.0
+    suspended = f", {size_text(held_peak)} with suspended memory" if held_peak > counters["reserved_peak"] else ""
     hits = counters["hits"] / counters["allocations"] if counters["allocations"] else 0.0
     lines = [
         f"weir under torch, cuda:{index} ({fields['name']})",
         f"  live      {size_text(counters['requested'])} in {counters['blocks']} tensors' storages "
         f"({size_text(counters['allocated'])} rounded), peak {size_text(counters['requested_peak'])}",
-        f"  reserved  {size_text(counters['reserved'])}, peak {size_text(counters['reserved_peak'])}: "
+        f"  reserved  {size_text(counters['reserved'])}, peak {size_text(counters['reserved_peak'])}{suspended}: "
         f"{overhead:.3f} of the peak that was requested{limit}",
         f"  cached    {size_text(counters['cached'])}: {size_text(counters['thread_cached'])} by threads, "
         f"{size_text(counters['stream_bound'])} for one stream only; "

@@ -77,7 +77,8 @@ weir_suspend_stats suspend_stats_of(const memory_stats& from) noexcept {
   return {.struct_size = 0,
           .reserved_0 = 0,
           .suspended = from.suspended.count(),
-          .backup = capi::to_c(from.backup)};
+          .backup = capi::to_c(from.backup),
+          .reserved_and_suspended = capi::to_c(from.reserved_and_suspended)};
 }
 
 /// The outcome of `move` for a caller that may not care: nothing is done if it cannot be written.
@@ -246,6 +247,17 @@ weir_error weir_pool_is_suspended(weir_pool* pool, int32_t* suspended) {
     WEIR_TRY_VALUE(object, find(pool));
     WEIR_NEEDS(suspended);
     *suspended = object->pool.is_suspended() ? 1 : 0;
+    return {};
+  });
+}
+
+weir_error weir_allocator_is_address_suspended(weir_allocator* allocator, const void* address,
+                                               int32_t* suspended) {
+  return guarded([&]() -> result<void> {
+    WEIR_TRY_VALUE(object, find(allocator));
+    WEIR_NEEDS(suspended);
+    WEIR_TRY_VALUE(around, object->memory.block_at(address));
+    *suspended = around.suspended ? 1 : 0;
     return {};
   });
 }

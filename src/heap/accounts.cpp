@@ -57,6 +57,12 @@ void ledger::raise_peaks(const live_amounts& more) noexcept {
   raise_to(active_blocks, active_blocks.current + more_blocks);
 }
 
+void ledger::raise_peaks(const ledger& part) noexcept {
+  for (const auto member : {&ledger::requested, &ledger::allocated, &ledger::active,
+                            &ledger::blocks, &ledger::active_requested, &ledger::active_blocks})
+    raise_to(this->*member, (part.*member).peak);
+}
+
 live_amounts ledger::below_peaks() const noexcept {
   const auto room = [](const gauge& live, std::uint64_t pending, const gauge& active) {
     return std::min(static_cast<std::int64_t>(live.peak - live.current),
@@ -216,9 +222,13 @@ void accounts::failed(pool_id pool, tag tag) noexcept {
 void accounts::raise_peaks() noexcept {
   enter_page();
   total_.raise_peaks();
-  for (auto& [id, sums] : pools_) sums->raise_peaks();
+  const auto raise_part = [this](ledger& part) {
+    part.raise_peaks();
+    total_.raise_peaks(part);
+  };
+  for (auto& [id, sums] : pools_) raise_part(*sums);
   for (auto& each : tags_)
-    if (each != nullptr) each->sums.raise_peaks();
+    if (each != nullptr) raise_part(each->sums);
 }
 
 void accounts::raise_peaks_with_page(const live_amounts& more) noexcept {

@@ -117,6 +117,8 @@ struct ledger {
   void raise_peaks() noexcept;
   /// To what is live and `more`.
   void raise_peaks(const live_amounts& more) noexcept;
+  /// To those of a part of it, which it cannot have been below.
+  void raise_peaks(const ledger& part) noexcept;
   void reset_peaks() noexcept;
   void reset_counters() noexcept;
   void add_pending() noexcept;
@@ -180,7 +182,8 @@ class accounts {
     page_.frees += counted.frees();
     counted = {};
   }
-  /// Raises all peaks to what is live.
+  /// Raises all peaks to what is live, and those of the total to those of its parts: with several
+  /// threads it may have missed what a pool or tag has seen.
   void raise_peaks() noexcept;
   /// Raises the peaks of the account's pool and tag and of all to what is live and `more`.
   void raise_peaks(account_number account, const live_amounts& more) noexcept {

@@ -54,6 +54,8 @@ result<void*> central_heap::slow_allocate(bytes size, const stream_ref& stream, 
   const detail::mutex_lock lock{mutex_};
   ++trail_.locks;
   return allocate_locked(size, wanted, caller, {.from = from, .chosen_by_user = chosen}, capturing);
+} catch (const callback_exception& passed) {
+  std::rethrow_exception(passed.thrown);
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
@@ -113,36 +115,42 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   }
 
   const tag tag = current_tag();
-  const auto count_failure = [&](pool_id pool) {
-    mutex_.assert_held();
-    accounts_.failed(pool, tag);
-    placement_.emit({.kind = memory_event_kind::out_of_memory,
-                     .tag = tag.number(),
-                     .pool = pool,
-                     .stream = order_.id(slot),
-                     .size = size.count(),
-                     .rounded = complete.units * unit});
-  };
-  const auto fail = [&](errc code, pool_id pool) {
-    mutex_.assert_held();
-    count_failure(pool);
-    return no_room(code, size, tag, slot);
-  };
   thread_cache* const cache = to.from == nullptr ? own_cache() : nullptr;
   const bool pool_is_fixed = to.chosen_by_user || chosen->retains;
   room_search search{*this, driver, complete, *chosen, stream.ref, cache, pool_is_fixed};
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
-  if (!accounts_.may_allocate(tag, complete.units * unit))
-    return fail(errc::limit_exceeded, search.pool().id);
+  const auto count_failure = [&] {
+    mutex_.assert_held();
+    accounts_.failed(search.pool().id, tag);
+    placement_.emit({.kind = memory_event_kind::out_of_memory,
+                     .tag = tag.number(),
+                     .pool = search.pool().id,
+                     .stream = order_.id(slot),
+                     .size = size.count(),
+                     .rounded = complete.units * unit});
+  };
+  const auto fail = [&](errc code) {
+    mutex_.assert_held();
+    count_failure();
+    return no_room(code, size, tag, slot);
+  };
+  if (!accounts_.may_allocate(tag, complete.units * unit)) return fail(errc::limit_exceeded);
   // No search can help a request that is larger than the device. A source may have more.
   if (complete.units * unit > placement_.supply.total() && search.pool().source == nullptr)
-    return fail(errc::out_of_memory, search.pool().id);
-  auto room = to.address == 0 ? search.find_room() : search.find_room_at(to.address);
+    return fail(errc::out_of_memory);
+  result<block_index> room = no_block;
+  try {
+    room = to.address == 0 ? search.find_room() : search.find_room_at(to.address);
+  } catch (const callback_exception&) {
+    count_failure();
+    throw;
+  }
+  note_growth();
   trail_.last = search.last_rung();
-  if (!room && room.code() == errc::out_of_memory) count_failure(search.pool().id);
+  if (!room && room.code() == errc::out_of_memory) count_failure();
   if (!room) return std::move(room).error();
   const block_index index = *room;
-  if (index == no_block) return fail(errc::out_of_memory, search.pool().id);
+  if (index == no_block) return fail(errc::out_of_memory);
   if (search.missed()) accounts_.missed(search.account());
   hand_out(index, size, search.account(), search.pool(), order_.id(slot), cache);
   if (!search.pool().retains) share_if_due();

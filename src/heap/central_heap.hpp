@@ -685,6 +685,11 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   // --- snapshot.cpp, report.cpp, with the caches settled ----------------------------------------
 
   [[nodiscard]] memory_stats totals() const noexcept WEIR_REQUIRES(mutex_);
+  /// Physical memory that resume() takes, of all pools. Walks over the blocks of suspended ones.
+  [[nodiscard]] std::uint64_t suspended_bytes() const noexcept WEIR_REQUIRES(mutex_);
+  /// Memory may have been taken from the driver: raises the peak of reserved and suspended
+  /// together.
+  void note_growth() noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] memory_stats pool_totals(const pool_state& pool) const noexcept
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] memory_stats tag_totals(tag tag) const noexcept WEIR_REQUIRES(mutex_);
@@ -767,6 +772,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   backup_memory pageable_backup_;
   std::vector<std::unique_ptr<backup_copies>> idle_copies_ WEIR_GUARDED_BY(mutex_);
   bool ever_suspended_ WEIR_GUARDED_BY(mutex_) = false;
+  /// The most that was reserved and suspended together, as of the last note_growth().
+  std::uint64_t with_suspended_peak_ WEIR_GUARDED_BY(mutex_) = 0;
   /// A pool that nobody holds lost its last block.
   bool pools_to_sweep_ WEIR_GUARDED_BY(mutex_) = false;
 };

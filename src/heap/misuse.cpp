@@ -70,9 +70,10 @@ result<std::string> central_heap::describe_address(const void* pointer) try {
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
-  const auto text = [&](const observe::accused_block& block, bool is_live) {
+  const auto text = [&](const observe::accused_block& block, bool is_live, bool is_away = false) {
     return detail::hexadecimal(address) + " is " + observe::position_of(address, block) +
-           (is_live ? " a live block: " : " a freed block: ") + observe::words_of(block) +
+           (is_live ? " a live block" : " a freed block") +
+           (is_away ? " whose memory is suspended: " : ": ") + observe::words_of(block) +
            block.life;
   };
   for (const auto& each : pools_) {
@@ -86,7 +87,7 @@ result<std::string> central_heap::describe_address(const void* pointer) try {
                    .tag = accounts_.tag_of(block.account),
                    .stream = order_.id(block.stream),
                    .life = life_of(block.address)},
-                  true);
+                  true, each->memory->is_suspended());
     }
   }
   if (history_ != nullptr) {

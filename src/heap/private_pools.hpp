@@ -62,6 +62,9 @@ struct pool_state {
   std::vector<saved_range> saved;  // by address
   host_memory_kind saved_in{};
   bytes chunk{};  // of copies back
+  /// What was reserved and suspended together when the peaks were last reset. Later the sum falls
+  /// until the pool is resumed, and from then on it is what is reserved.
+  std::uint64_t with_suspended_at_reset = 0;
 
   [[nodiscard]] std::uint64_t suspended_bytes() const noexcept {
     return memory == nullptr ? 0 : memory->suspended_bytes();

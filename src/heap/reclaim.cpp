@@ -167,7 +167,7 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
   const pool_hold held{*this, pool};
   callback_answer answer{.asked = true};
   std::exception_ptr thrown;
-  WEIR_TRY(without_lock([&] {
+  const auto still_open = without_lock([&] {
     in_callbacks = true;
     try {
       for (const auto& each : all) answer.claimed = (*each)(needed) || answer.claimed;
@@ -175,8 +175,9 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
       thrown = std::current_exception();
     }
     in_callbacks = false;
-  }));
-  if (thrown) std::rethrow_exception(thrown);
+  });
+  if (thrown) throw callback_exception{thrown};
+  WEIR_TRY(still_open);
   {
     const thread_caches::stop stopped{caches_, own};
     settle_caches();

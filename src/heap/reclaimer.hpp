@@ -1,6 +1,7 @@
 // What a search for room may ask of the heap, beyond the store of the pool it searches.
 #pragma once
 
+#include <exception>
 #include <optional>
 
 #include "heap/accounts.hpp"
@@ -18,6 +19,12 @@ struct callback_answer {
   bool asked = false;    ///< there were some, and this thread is not inside one
   bool claimed = false;  ///< one says that it freed something
   bool freed = false;    ///< memory of this allocator or of the device was freed meanwhile
+};
+
+/// Carries what a user's callback threw through the heap to its caller. In the heap itself a
+/// std::bad_alloc means that the host has no memory; one that a callback throws does not.
+struct callback_exception {
+  std::exception_ptr thrown;
 };
 
 /// Room in a pool that serves requests to the allocator when there is no other memory.
@@ -96,7 +103,7 @@ class reclaimer {
   /// Suspends the evictable pool of the lowest priority; lets go of the lock meanwhile. False:
   /// there is none that the pool may evict.
   [[nodiscard]] virtual result<bool> evict(pool_state& asking, order::driver_access& driver) = 0;
-  /// Calls the user's callbacks, without the lock.
+  /// Calls the user's callbacks, without the lock. Throws callback_exception if one throws.
   [[nodiscard]] virtual result<callback_answer> ask_callbacks(pool_state& pool, thread_cache* own,
                                                               bytes needed) = 0;
   /// Waits for the oldest work that memory is bound to, without the lock. False: there is none, or

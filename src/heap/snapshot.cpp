@@ -43,6 +43,9 @@ memory_stats central_heap::totals() const noexcept {
       sums.stream_bound += bytes{each->memory->bound_to(slot)};
   }
   complete(sums, away);
+  const bytes with_suspended = sums.reserved.current + sums.suspended;
+  sums.reserved_and_suspended = {
+      with_suspended, std::max({with_suspended, sums.reserved.peak, bytes{with_suspended_peak_}})};
   sums.backup = {bytes{pinned_backup_.held() + pageable_backup_.held()},
                  bytes{pinned_backup_.peak() + pageable_backup_.peak()}};
   caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
@@ -54,6 +57,19 @@ memory_stats central_heap::totals() const noexcept {
   sums.events = order_.events_recorded() - events_at_reset_;
   sums.metadata = bytes{footprint};
   return sums;
+}
+
+std::uint64_t central_heap::suspended_bytes() const noexcept {
+  std::uint64_t total = 0;
+  for (const auto& each : pools_) total += each->suspended_bytes();
+  return total;
+}
+
+void central_heap::note_growth() noexcept {
+  if (!ever_suspended_) [[likely]]
+    return;
+  const std::uint64_t now = placement_.reserved + suspended_bytes();
+  with_suspended_peak_ = std::max(with_suspended_peak_, now);
 }
 
 bytes central_heap::reserved() {
@@ -68,6 +84,8 @@ memory_stats central_heap::pool_totals(const pool_state& of) const noexcept {
   if (of.memory == nullptr) return sums;
   sums.reserved = {bytes{of.memory->reserved()}, bytes{of.memory->reserved_peak()}};
   add_suspended(of, sums);
+  sums.reserved_and_suspended = {sums.reserved.current + sums.suspended,
+                                 std::max(sums.reserved.peak, bytes{of.with_suspended_at_reset})};
   complete(sums, of.memory->is_suspended() ? of.memory->handed_out() : 0);
   sums.metadata = bytes{of.memory->footprint()};
   if (of.memory->is_suspended()) return sums;
@@ -81,7 +99,7 @@ memory_stats central_heap::pool_totals(const pool_state& of) const noexcept {
 memory_stats central_heap::tag_totals(tag of) const noexcept {
   memory_stats sums;
   if (const heap::ledger* const ledger = accounts_.of(of); ledger != nullptr) ledger->fill(sums);
-  sums.reserved = sums.active;
+  sums.reserved = sums.reserved_and_suspended = sums.active;
   const pool_state* const apart = pool_of(of);
   if (apart == nullptr || apart->memory == nullptr) return sums;
   add_suspended(*apart, sums);
@@ -145,10 +163,14 @@ void central_heap::reset_peaks() {
   settle_caches();
   accounts_.reset_peaks();
   placement_.reserved_peak = placement_.reserved;
+  with_suspended_peak_ = placement_.reserved + suspended_bytes();
   pinned_backup_.reset_peak();
   pageable_backup_.reset_peak();
-  for (const auto& each : pools_)
-    if (each->memory != nullptr) each->memory->reset_peak();
+  for (const auto& each : pools_) {
+    if (each->memory == nullptr) continue;
+    each->memory->reset_peak();
+    each->with_suspended_at_reset = each->reserved() + each->suspended_bytes();
+  }
 }
 
 void central_heap::reset_counters() {
@@ -235,6 +257,7 @@ result<block_info> central_heap::block_at(const void* pointer) {
       .stream = order_.id(block.stream),
       .tag = accounts_.tag_of(block.account),
       .pool = is_private(block.account) ? accounts_.pool_of(block.account) : pool_id{},
+      .suspended = pool_of(block).memory->is_suspended(),
   };
 }
 
@@ -253,7 +276,8 @@ std::string central_heap::check() {
   expect(all.active.current <= all.reserved.current + all.suspended, "active > reserved");
   expect(all.requested.peak <= all.allocated.peak, "peak of requested > allocated");
   expect(all.allocated.peak <= all.active.peak, "peak of allocated > active");
-  expect(ever_suspended_ || all.active.peak <= all.reserved.peak, "peak of active > reserved");
+  expect(all.active.peak <= all.reserved_and_suspended.peak, "peak of active > reserved");
+  expect(all.reserved.peak <= all.reserved_and_suspended.peak, "peak of reserved > with suspended");
   expect(all.active_requested.current <= all.active.current, "requested of active > active");
   expect(all.active_requested.peak <= all.active.peak, "peak of requested of active > active");
   expect(blocks_at_reset_ + all.allocations - all.frees == all.blocks.current,
@@ -321,6 +345,7 @@ std::string to_string(const block_info& block) {
   for (const stream_id each : block.waits_for)
     text += (each == block.waits_for.front() ? ", waits for stream " : " and ") +
             std::to_string(each.number());
+  if (block.suspended) text += ", suspended";
   return text;
 }
 

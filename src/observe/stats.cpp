@@ -45,7 +45,8 @@ std::string to_string(const memory_stats& stats) {
       .add("metadata", stats.metadata)
       .next_line()
       .add("suspended", stats.suspended)
-      .add("backup", stats.backup);
+      .add("backup", stats.backup)
+      .add("reserved_and_suspended", stats.reserved_and_suspended);
   return std::move(members).text();
 }
 

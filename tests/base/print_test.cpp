@@ -118,6 +118,7 @@ TEST(print, memory_stats) {
   stats.metadata = 18_KiB;
   stats.suspended = 19_KiB;
   stats.backup = {20_KiB, 21_KiB};
+  stats.reserved_and_suspended = {22_KiB, 23_KiB};
   EXPECT_EQ(to_string(stats),
             "requested 1000 B (peak 2 KiB), allocated 1 KiB (peak 2 KiB), "
             "active 1.5 KiB (peak 2 KiB), reserved 2 MiB (peak 4 MiB), blocks 1 (peak 2)\n"
@@ -126,7 +127,8 @@ TEST(print, memory_stats) {
             "allocations 10, frees 9, hits 6, heap_hits 3, misses 1, failures 11\n"
             "handles_created 12, handles_moved 13, handles_returned 14, handles_released 15, "
             "waits 16, events 17, metadata 18 KiB\n"
-            "suspended 19 KiB, backup 20 KiB (peak 21 KiB)");
+            "suspended 19 KiB, backup 20 KiB (peak 21 KiB), "
+            "reserved_and_suspended 22 KiB (peak 23 KiB)");
   EXPECT_EQ(streamed(stats), to_string(stats));
   memory_stats other = stats;
   EXPECT_EQ(other, stats);

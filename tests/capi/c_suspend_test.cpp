@@ -79,6 +79,23 @@ TEST_F(c_suspend, a_tag_goes_to_the_driver_and_comes_back) {
   EXPECT_EQ(suspend_stats().suspended, 4 * mib);
   EXPECT_EQ(suspend_stats().backup.current, 32 * mib) << "in whole segments";
   EXPECT_EQ(suspend_stats().backup.peak, 32 * mib);
+  EXPECT_EQ(suspend_stats().reserved_and_suspended.current, 4 * mib);
+  EXPECT_EQ(suspend_stats().reserved_and_suspended.peak, 4 * mib);
+  const auto is_address_suspended = [&](const void* address) {
+    std::int32_t away = -1;
+    EXPECT_OK(weir_allocator_is_address_suspended(memory, address, &away));
+    return away;
+  };
+  EXPECT_EQ(is_address_suspended(static_cast<char*>(block) + 4 * mib - 1), 1);
+  void* const elsewhere = allocate(6 * mib, stream);
+  EXPECT_EQ(is_address_suspended(elsewhere), 0);
+  EXPECT_EQ(suspend_stats().reserved_and_suspended.current, 10 * mib);
+  EXPECT_EQ(suspend_stats().reserved_and_suspended.peak, 10 * mib);
+  EXPECT_EQ(stats().reserved.peak, 6 * mib);
+  free(elsewhere);
+  std::int32_t away = -1;
+  EXPECT_EQ(weir_allocator_is_address_suspended(memory, &away, &away), weir_error_foreign_pointer);
+  EXPECT_EQ(away, -1);
 
   const weir_resume_outcome here = resume(weights);
   EXPECT_EQ(here.struct_size, sizeof(here));
@@ -86,6 +103,7 @@ TEST_F(c_suspend, a_tag_goes_to_the_driver_and_comes_back) {
   EXPECT_EQ(here.reserved, 4 * mib);
   EXPECT_EQ(here.restored, 4 * mib);
   EXPECT_FALSE(is_suspended(weights));
+  EXPECT_EQ(is_address_suspended(block), 0);
   EXPECT_EQ(suspend_stats().suspended, 0u);
   expect_filled(block, 4 * mib, 3);
   free(block);
@@ -206,6 +224,8 @@ TEST_F(c_suspend, pools_are_suspended_one_by_one_or_with_all) {
   const auto of_pool = read<weir_suspend_stats>(
       [&](auto* into) { return weir_pool_get_suspend_stats(large, into); });
   EXPECT_EQ(of_pool.suspended, 64 * mib);
+  EXPECT_EQ(of_pool.reserved_and_suspended.current, 64 * mib);
+  EXPECT_EQ(of_pool.reserved_and_suspended.peak, 64 * mib);
   EXPECT_EQ(of_pool.backup.current, 64 * mib);
   const auto rest = read<weir_suspend_outcome>(
       [&](auto* into) { return weir_allocator_suspend(memory, nullptr, into); });

@@ -407,6 +407,29 @@ TEST(accounts_test, what_caches_counted_raises_every_peak_when_told) {
     EXPECT_EQ(figures(*each), known);
 }
 
+/// As where another thread's cache has not told of a block that was freed centrally since.
+TEST(accounts_test, the_total_has_peaked_at_least_as_high_as_each_of_its_parts) {
+  accounts books;
+  books.add_pool(pool_id{7});
+  const auto own = books.number_of(pool_id{}, first).value();
+  const auto apart = books.number_of(pool_id{7}, second).value();
+  books.freed(own, 900, 1024);
+  books.allocated(apart, 1400, 1536);
+  books.freed(apart, 1400, 1536);
+  EXPECT_EQ(figures(*books.of(second)).allocated.peak, 1536_B);
+  EXPECT_EQ(figures(books.total()).allocated.peak, 512_B);
+  account_delta late = counted_of({{900, 1024}}, {});
+  books.fold(own, late);
+  books.raise_peaks();
+  const memory_stats all = figures(books.total());
+  EXPECT_EQ(all.requested, (byte_gauge{0_B, 1400_B}));
+  EXPECT_EQ(all.allocated, (byte_gauge{0_B, 1536_B}));
+  EXPECT_EQ(all.active, (byte_gauge{0_B, 1536_B}));
+  EXPECT_EQ(all.blocks, (gauge{0, 1}));
+  EXPECT_EQ(all.active_requested, (byte_gauge{0_B, 1400_B}));
+  EXPECT_EQ(all.active_blocks, (gauge{0, 1}));
+}
+
 /// What is counted on a page must come out as if it had been entered at once: the same programs are
 /// played against a model that does.
 TEST(accounts_test, every_peak_is_what_it_would_be_without_a_page) {

@@ -165,4 +165,50 @@ class figures_model {
   std::vector<block> pending_;
 };
 
+/// Physical memory as an allocator's events tell it, of all and by pool. One thread.
+class reserved_model final : public event_sink {
+ public:
+  void on_event(const memory_event& event) noexcept override {
+    const bool grows = event.kind == memory_event_kind::reserve;
+    if (!grows && event.kind != memory_event_kind::release) return;
+    for (gauge* const each : {&total_, &pools_[event.pool]})
+      each->set(grows ? each->current + event.size : each->current - event.size);
+  }
+  void reset_peaks() {
+    total_.reset_peak();
+    for (auto& [id, reserved] : pools_) reserved.reset_peak();
+    with_suspended_ = 0;
+  }
+  [[nodiscard]] bool is_empty() const noexcept { return total_.current == 0; }
+
+  /// The peak with suspended memory is known where every step is followed by a comparison.
+  void compare(const caching_allocator& memory, bool after_every_step) {
+    const allocator_snapshot picture = memory.snapshot();
+    const auto expect = [](const memory_stats& seen, const gauge& told) {
+      EXPECT_EQ(seen.reserved, (byte_gauge{bytes{told.current}, bytes{told.peak}}));
+      EXPECT_EQ(seen.reserved_and_suspended.current, seen.reserved.current + seen.suspended);
+      EXPECT_LE(seen.active.current, seen.reserved_and_suspended.current);
+      EXPECT_LE(seen.active.peak, seen.reserved_and_suspended.peak);
+      EXPECT_LE(seen.reserved.peak, seen.reserved_and_suspended.peak);
+    };
+    expect(picture.stats, total_);
+    bytes suspended{};
+    for (const pool_snapshot& each : picture.pools) {
+      expect(each.stats, pools_[each.id]);
+      suspended += each.stats.suspended;
+    }
+    EXPECT_EQ(picture.stats.suspended, suspended);
+    with_suspended_ = std::max(with_suspended_, total_.current + suspended.count());
+    if (after_every_step) {
+      EXPECT_EQ(picture.stats.reserved_and_suspended.peak,
+                bytes{std::max(with_suspended_, total_.peak)});
+    }
+  }
+
+ private:
+  gauge total_;
+  std::map<pool_id, gauge> pools_;
+  std::uint64_t with_suspended_ = 0;
+};
+
 }  // namespace weir::testing_support

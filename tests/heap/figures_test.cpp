@@ -56,6 +56,7 @@ class random_program {
         streams_{streams},
         random_{options.seed},
         steps_a_reading_{options.steps_a_reading} {
+    if (options.observed) registration_ = memory_.add_observer(reserved);
     EXPECT_TRUE(memory_.declare_suspendable(tags_.back()));
     tag_pool_ = memory_.snapshot().pools.back().id;
     for (const char* name : {"a pool", "another"})
@@ -63,6 +64,7 @@ class random_program {
   }
 
   figures_model model;
+  reserved_model reserved;
   std::vector<void*> live;
 
   [[nodiscard]] unsigned below(unsigned most) {
@@ -141,6 +143,7 @@ class random_program {
     if (one_in(2)) {
       memory_.reset_peaks();
       model.reset_peaks();
+      reserved.reset_peaks();
     } else {
       memory_.reset_counters();
       model.reset_counters();
@@ -162,7 +165,9 @@ class random_program {
       const tag_scope as{with};
       const bytes size = next_size();
       count(memory_.try_allocate(size, captured), size, graph.pool().id(), with);
+      read();
       if (one_in(2)) allocate();
+      read();
       if (one_in(3)) deallocate();
     }
     end(captured);
@@ -171,7 +176,9 @@ class random_program {
     if (graphs_.size() > 2) graphs_.erase(graphs_.begin());
   }
   void read() {
-    if (one_in(steps_a_reading_)) model.compare(memory_, tags_);
+    if (!one_in(steps_a_reading_)) return;
+    model.compare(memory_, tags_);
+    if (registration_) reserved.compare(memory_, steps_a_reading_ == 1);
   }
 
  private:
@@ -207,6 +214,7 @@ class random_program {
   std::vector<memory_pool> pools_;
   std::vector<graph_memory> graphs_;
   std::size_t tag_now_ = 0;
+  observer_registration registration_;
 };
 
 class random_figures_test : public figures_test {

@@ -254,6 +254,41 @@ TEST_F(limits_test, a_callback_that_throws_ends_the_request_and_nothing_else) {
   EXPECT_EQ(check(memory), "");
 }
 
+TEST_F(limits_test, what_a_callback_throws_passes_through_a_request_that_counts_as_failed) {
+  auto memory = make({.limit = 64_MiB});
+  const auto stream = new_stream();
+  const auto pool = memory.create_pool("apart").value();
+  void* const held = memory.allocate(64_MiB, stream);
+  listener told;
+  const auto observing = memory.add_observer(told);
+  const tag_scope as{weights};
+  const auto expect_thrown = [&]<class Exception>(const Exception& thrown) {
+    const auto registration = memory.on_out_of_memory([&](bytes) -> bool { throw thrown; });
+    const auto before = memory.stats().failures;
+    EXPECT_THROW(static_cast<void>(memory.allocate(2_MiB, stream)), Exception);
+    EXPECT_THROW(static_cast<void>(memory.try_allocate(2_MiB, stream)), Exception);
+    EXPECT_THROW(static_cast<void>(pool.allocate(2_MiB, stream)), Exception);
+    EXPECT_THROW(static_cast<void>(pool.try_allocate(2_MiB, stream)), Exception);
+    EXPECT_EQ(memory.stats().failures, before + 4);
+    EXPECT_EQ(told.count(memory_event_kind::out_of_memory), before + 4);
+  };
+  expect_thrown(7);
+  expect_thrown(std::runtime_error{"no"});
+  // Neither is taken for the host's memory being short.
+  expect_thrown(std::bad_alloc{});
+  expect_thrown(out_of_memory{{.code = errc::out_of_memory}, "of somebody else"});
+  EXPECT_EQ(pool.stats().failures, 8u);
+  EXPECT_EQ(memory.stats(weights).failures, 16u);
+  for (const memory_event& each : told.take()) {
+    if (each.kind != memory_event_kind::out_of_memory) continue;
+    EXPECT_EQ(each.size, 2u << 20);
+    EXPECT_EQ(each.tag, weights.number());
+    EXPECT_EQ(each.stream, stream.id());
+  }
+  EXPECT_EQ(check(memory), "");
+  memory.deallocate(held, stream);
+}
+
 TEST_F(limits_test, what_a_callback_holds_goes_without_the_lock) {
   auto memory = make();
   std::promise<std::uint64_t> answer;

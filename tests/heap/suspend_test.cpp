@@ -48,6 +48,74 @@ TEST_F(suspend_test, memory_goes_to_the_driver_and_comes_back_where_it_was) {
   for (void* const each : {large.at, small.at, other}) memory.deallocate(each, on);
 }
 
+TEST_F(suspend_test, an_address_says_that_its_memory_is_suspended) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  void* const tagged = allocate(memory, weights, 5_MiB);
+  void* const plain = memory.allocate(1_MiB, on);
+  const auto pool = memory.create_pool("apart").value();
+  void* const pooled = pool.allocate(1_MiB, on);
+  const auto inside = [](void* block) { return static_cast<std::byte*>(block) + 77; };
+  const auto expect = [&](void* block, bool suspended) {
+    for (const void* const at :
+         {static_cast<const void*>(block), static_cast<const void*>(inside(block))}) {
+      const block_info found = memory.block_at(at).value();
+      EXPECT_EQ(found.suspended, suspended);
+      EXPECT_EQ(found.address, address(block));
+      EXPECT_EQ(to_string(found).ends_with(", suspended"), suspended);
+    }
+    EXPECT_THAT(memory.describe_address(inside(block)).value(),
+                HasSubstr(suspended ? " is 77 bytes into a live block whose memory is suspended: "
+                                    : " is 77 bytes into a live block: "));
+  };
+  ASSERT_TRUE(memory.suspend(weights));
+  expect(tagged, true);
+  expect(plain, false);
+  expect(pooled, false);
+  ASSERT_TRUE(memory.suspend());
+  expect(plain, true);
+  expect(pooled, true);
+  ASSERT_TRUE(memory.resume());
+  for (void* const each : {tagged, plain, pooled}) {
+    expect(each, false);
+    memory.deallocate(each, on);
+  }
+}
+
+TEST_F(suspend_test, peaks_keep_their_order_with_what_is_suspended) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  void* const away = allocate(memory, weights, 60_MiB);
+  ASSERT_TRUE(memory.suspend(weights));
+  void* const here = memory.allocate(80_MiB, on);
+  const auto expect = [&](bytes reserved, bytes both, bytes both_peak) {
+    const auto now = memory.stats();
+    EXPECT_EQ(now.reserved.current, reserved);
+    EXPECT_EQ(now.reserved_and_suspended, (byte_gauge{both, both_peak}));
+    EXPECT_LE(now.active.peak, now.reserved_and_suspended.peak);
+    EXPECT_EQ(check(memory), "");
+  };
+  EXPECT_EQ(memory.stats().requested.peak, 140_MiB);
+  EXPECT_EQ(memory.stats().reserved.peak, 80_MiB) << "no more was reserved at a time";
+  expect(80_MiB, 140_MiB, 140_MiB);
+  const auto apart = [&] { return memory.snapshot().pools[1].stats; };
+  EXPECT_EQ(apart().reserved_and_suspended, (byte_gauge{60_MiB, 60_MiB}));
+  EXPECT_EQ(memory.stats(weights).reserved_and_suspended, (byte_gauge{60_MiB, 60_MiB}));
+  memory.deallocate(here, on);
+  ASSERT_TRUE(memory.empty_cache());
+  expect(0_B, 60_MiB, 140_MiB);
+  memory.reset_peaks();
+  expect(0_B, 60_MiB, 60_MiB);
+  EXPECT_EQ(memory.stats().reserved.peak, 0_B);
+  EXPECT_EQ(apart().reserved_and_suspended, (byte_gauge{60_MiB, 60_MiB}));
+  EXPECT_EQ(apart().reserved, (byte_gauge{0_B, 0_B}));
+  ASSERT_TRUE(memory.resume(weights));
+  expect(60_MiB, 60_MiB, 60_MiB);
+  memory.deallocate(away, on);
+  ASSERT_TRUE(memory.empty_cache());
+  expect(0_B, 0_B, 60_MiB);
+}
+
 /// With the record that stands for no handle they fill a word of flags to its last bit.
 TEST_F(suspend_test, sixty_three_handles_come_back_as_they_were) {
   auto memory = make();

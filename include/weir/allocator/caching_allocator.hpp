@@ -47,7 +47,9 @@ class central_heap;
 
 /// Asked to free something because a request of `needed` bytes cannot be met. Returns whether it
 /// freed anything. Called without locks on the thread that allocates; it may use the allocator, but
-/// requests made from inside do not call it again.
+/// requests made from inside do not call it again. An exception that it throws passes through the
+/// request, be that allocate() or try_allocate(); the request counts as failed
+/// (memory_stats::failures, an event out_of_memory).
 using out_of_memory_callback = std::function<bool(bytes needed)>;
 
 /// Keeps a callback registered; gone with this object.
@@ -137,6 +139,7 @@ class WEIR_API caching_allocator {
   /// Throws out_of_memory, with a report, or failure. Aligned to allocator_alignment at least.
   [[nodiscard]] void* allocate(bytes size, const stream_ref& stream,
                                bytes alignment = allocator_alignment) const;
+  /// The same without throwing, but for what an out_of_memory_callback throws.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = allocator_alignment) const;
 
@@ -167,12 +170,14 @@ class WEIR_API caching_allocator {
   /// The size that was asked for; foreign_pointer or double_free as for deallocate.
   [[nodiscard]] result<bytes> size_of(const void* pointer) const;
 
-  /// The live block that the address lies in, anywhere; foreign_pointer: there is none. Finding the
-  /// block from its start costs a lock, from elsewhere a walk over the blocks of its pool.
+  /// The live block that the address lies in, anywhere, and whether its memory is suspended;
+  /// foreign_pointer: there is none. Finding the block from its start costs a lock, from elsewhere
+  /// a walk over the blocks of its pool.
   [[nodiscard]] result<block_info> block_at(const void* pointer) const;
 
   /// What an address is to this allocator, in words, with the block's life where that is known
   /// (heap_debug_stacks): "0x7f0000000405 is 6 bytes behind a live block: 0x7f0000000000, 1000 B".
+  /// Of suspended memory it says "a live block whose memory is suspended".
   /// For an address that a tool or a debugger names. Under heap_debug guards, red zones and blocks
   /// that were freed are known as well. foreign_pointer: it is no memory of this allocator, or was
   /// too long ago. Walks over the blocks.

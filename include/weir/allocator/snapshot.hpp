@@ -44,7 +44,7 @@ struct block_info {
   bool suspended = false;  ///< its pool is: there is no memory at the address until it is resumed
 };
 
-/// "0x7f0000000000: 2 MiB live on stream 7".
+/// "0x7f0000000000: 2 MiB live on stream 7", with ", suspended" where it is.
 [[nodiscard]] WEIR_API std::string to_string(const block_info& block);
 
 /// A handle or segment of physical memory and where it is mapped now.

@@ -34,10 +34,12 @@ using byte_gauge = basic_gauge<bytes>;     ///< of a size
 
 /// What an allocator, one of its pools or one tag holds.
 ///
-/// requested <= allocated <= active <= reserved + suspended, of one moment, whenever it is read.
-/// docs/stats.md explains each number.
+/// requested <= allocated <= active <= reserved_and_suspended, the current values, of one moment,
+/// whenever they are read, and the peaks. Where nothing was suspended, reserved_and_suspended is
+/// reserved. docs/stats.md explains each number.
 ///
-/// A tag owns no physical memory: its reserved is its active. All figures are exact, but for peaks
+/// A tag owns no physical memory: its reserved is its active, without what is suspended, and the
+/// peak is that of active. All figures are exact, but for peaks
 /// of programs with several threads: those, except the peak of reserved, may be off by what passed
 /// through other threads' caches between two reads, by no more than the bounds of those caches.
 struct memory_stats {
@@ -80,6 +82,9 @@ struct memory_stats {
   /// Host memory that is held for contents of suspended memory, in use or not; of a pool or tag,
   /// the contents that are there.
   byte_gauge backup{};
+  /// reserved + suspended: what the allocator holds, and what it takes again. Its peak by that of
+  /// requested is the cost of caching and fragmentation, whatever was suspended.
+  byte_gauge reserved_and_suspended{};
 
   friend bool operator==(const memory_stats&, const memory_stats&) = default;
 };
