@@ -727,7 +727,8 @@ WEIR_C_API weir_error weir_pool_get_suspend_stats(weir_pool* pool, weir_suspend_
  * 2 GiB. weir_error_no_host_memory: the host has less; what was not enough goes back. */
 WEIR_C_API weir_error weir_allocator_reserve_backup(weir_allocator* allocator, uint64_t size,
                                                     int32_t backup);
-/* Returns host memory that holds no contents to the system. `released` may be null. */
+/* Returns host memory to the system, by whole segments of 32 MiB and more: those that hold no
+ * contents at all. `released` may be null. */
 WEIR_C_API weir_error weir_allocator_trim_backup(weir_allocator* allocator, uint64_t* released);
 
 /* --- Captured graphs -------------------------------------------------------------------------- */

@@ -337,7 +337,8 @@ class Allocator(Memory, close="weir_allocator_close"):
         _suspend.reserve_backup(self._handle, nbytes, kind)
 
     def trim_backup(self) -> int:
-        """Returns host memory that holds no contents to the system. Returns how much."""
+        """Returns host memory to the system, by whole segments of 32 MiB and more: those that hold no
+        contents at all. Returns how much."""
         return _native.number(lib.weir_allocator_trim_backup, self._handle)
 
     # --- Parts ------------------------------------------------------------------------------------

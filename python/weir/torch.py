@@ -419,7 +419,8 @@ def reserve_backup(nbytes: int, kind: str = "pinned", device: Device = None) -> 
 
 
 def trim_backup(device: Device = None) -> int:
-    """Returns host memory that holds no contents to the system. Returns how much."""
+    """Returns host memory to the system, by whole segments of 32 MiB and more: those that hold no
+    contents at all. Returns how much."""
     return _torch_suspend.checked(_enabled().trim_backup(_index(device)))[0]
 
 

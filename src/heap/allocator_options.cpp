@@ -4,7 +4,23 @@
 #include <array>
 #include <string_view>
 
+#include "heap/check_options.hpp"
+
 namespace weir::inline v0 {
+
+result<void> heap::check_options(const allocator_options& options) {
+  const auto refuse = [](std::string detail) {
+    return error{.code = errc::invalid_argument, .detail = std::move(detail)};
+  };
+  if (options.limit_percent < 1 || options.limit_percent > 100)
+    return refuse("limit_percent must be from 1 to 100, got " +
+                  std::to_string(options.limit_percent));
+  constexpr bytes most_cached{std::uint64_t{1} << 30};
+  if (options.thread_cache > most_cached)
+    return refuse("thread_cache must be at most " + to_string(most_cached) + ", got " +
+                  std::to_string(options.thread_cache.count()) + " bytes");
+  return {};
+}
 
 allocator_options allocator_options::from(const options& source) {
   return {.policy = source.heap_policy,

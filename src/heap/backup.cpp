@@ -46,6 +46,7 @@ backup_memory::~backup_memory() {
   if (home_->forked()) return;  // the driver is the parent's
   const detail::mutex_lock lock{mutex_};
   for (const segment& each : segments_) detail::report_failure(return_segment(each));
+  all_held_.remove(held());
 }
 
 std::uint64_t backup_memory::available() const noexcept {
@@ -84,9 +85,8 @@ result<void> backup_memory::add_segment(std::uint64_t size) {
     throw;
   }
   segments_.push_back(std::move(fresh));
-  const std::uint64_t held = held_.load(std::memory_order_relaxed) + size;
-  held_.store(held, std::memory_order_relaxed);
-  peak_.store(std::max(peak(), held), std::memory_order_relaxed);
+  held_.fetch_add(size, std::memory_order_relaxed);
+  all_held_.add(size);
   return {};
 }
 
@@ -204,6 +204,7 @@ result<bytes> backup_memory::trim() {
     WEIR_TRY(return_segment(each));
     returned += each.size;
     held_.fetch_sub(each.size, std::memory_order_relaxed);
+    all_held_.remove(each.size);
     segments_.erase(segments_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return bytes{returned};

@@ -17,6 +17,7 @@
 #include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 #include "weir/driver/types.hpp"
+#include "weir/observe/stats.hpp"
 
 namespace weir::inline v0::heap {
 
@@ -24,6 +25,30 @@ namespace weir::inline v0::heap {
 struct backup_piece {
   std::byte* host = nullptr;
   std::uint64_t size = 0;
+};
+
+/// Host memory that is held for contents, of all kinds together: now, and the most that it was.
+/// Owned by the central heap. Any thread, without a lock.
+class backup_gauge {
+ public:
+  void add(std::uint64_t size) noexcept {
+    const std::uint64_t now = held_.fetch_add(size, std::memory_order_relaxed) + size;
+    std::uint64_t most = peak_.load(std::memory_order_relaxed);
+    while (most < now && !peak_.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+    }
+  }
+  void remove(std::uint64_t size) noexcept { held_.fetch_sub(size, std::memory_order_relaxed); }
+  [[nodiscard]] byte_gauge read() const noexcept {
+    return {bytes{held_.load(std::memory_order_relaxed)},
+            bytes{peak_.load(std::memory_order_relaxed)}};
+  }
+  void reset_peak() noexcept {
+    peak_.store(held_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::uint64_t> held_{0};
+  std::atomic<std::uint64_t> peak_{0};
 };
 
 /// The arena that contents are kept in: a few large segments, pinned or not, which stay for the
@@ -35,8 +60,9 @@ struct backup_piece {
 /// that.
 class backup_memory {
  public:
-  backup_memory(weir::device device, host_memory_kind kind) noexcept
-      : home_{detail::device_state::keep(device)}, kind_{kind} {}
+  /// What it holds counts in `held` as well.
+  backup_memory(weir::device device, host_memory_kind kind, backup_gauge& held) noexcept
+      : home_{detail::device_state::keep(device)}, kind_{kind}, all_held_{held} {}
   ~backup_memory();
   backup_memory(const backup_memory&) = delete;
   backup_memory& operator=(const backup_memory&) = delete;
@@ -58,10 +84,6 @@ class backup_memory {
   [[nodiscard]] std::uint64_t held() const noexcept {
     return held_.load(std::memory_order_relaxed);
   }
-  [[nodiscard]] std::uint64_t peak() const noexcept {
-    return peak_.load(std::memory_order_relaxed);
-  }
-  void reset_peak() noexcept { peak_.store(held(), std::memory_order_relaxed); }
 
  private:
   struct segment {
@@ -82,7 +104,7 @@ class backup_memory {
   std::vector<segment> segments_ WEIR_GUARDED_BY(mutex_);
   std::size_t pieces_ WEIR_GUARDED_BY(mutex_) = 0;  // about as many are taken
   std::atomic<std::uint64_t> held_{0};
-  std::atomic<std::uint64_t> peak_{0};
+  backup_gauge& all_held_;
 };
 
 /// Adds up what was copied, and says so to whoever asked. Of one suspend or resume.

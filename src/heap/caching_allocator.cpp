@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "heap/allocator_created.hpp"
+#include "heap/check_options.hpp"
 #include "heap/fast_path.hpp"
 #include "heap/throw_failure.hpp"
 
@@ -48,6 +49,7 @@ static_assert(allocator_alignment == plain_alignment);
 
 result<caching_allocator> caching_allocator::create(weir::device device,
                                                     const allocator_options& options) {
+  WEIR_TRY(heap::check_options(options));
   WEIR_TRY_VALUE(heap, heap::central_heap::create(device, options));
   caching_allocator allocator{std::move(heap)};
   WEIR_TRY(heap::allocator_created(allocator, options));
@@ -165,7 +167,7 @@ result<void> caching_allocator::enable_peer(weir::device other) const {
 weir::device caching_allocator::device() const noexcept { return heap_->device(); }
 
 result<void> caching_allocator::close() const {
-  if (heap_ == nullptr) return {};
+  if (heap_ == nullptr) return errc::moved_from;
   return heap_->close();
 }
 
@@ -313,8 +315,10 @@ callback_registration caching_allocator::on_out_of_memory(out_of_memory_callback
 }
 
 observer_registration caching_allocator::add_observer(event_sink& sink) const {
-  if (heap_ == nullptr || !heap_->add_observer(sink)) return {};
-  return {heap_, &sink};
+  if (heap_ == nullptr) return {};
+  auto all = heap_->add_observer(sink);
+  if (all == nullptr) return {};
+  return {heap_, std::move(all), &sink};
 }
 
 // --- Registrations ------------------------------------------------------------------------------
@@ -337,12 +341,15 @@ callback_registration& callback_registration::operator=(callback_registration&& 
 observer_registration::~observer_registration() { end(); }
 
 observer_registration::observer_registration(observer_registration&& other) noexcept
-    : owner_{std::move(other.owner_)}, sink_{std::exchange(other.sink_, nullptr)} {}
+    : owner_{std::move(other.owner_)},
+      all_{std::move(other.all_)},
+      sink_{std::exchange(other.sink_, nullptr)} {}
 
 observer_registration& observer_registration::operator=(observer_registration&& other) noexcept {
   if (this == &other) return *this;
   end();
   owner_ = std::move(other.owner_);
+  all_ = std::move(other.all_);
   sink_ = std::exchange(other.sink_, nullptr);
   return *this;
 }
@@ -350,7 +357,12 @@ observer_registration& observer_registration::operator=(observer_registration&& 
 void observer_registration::end() noexcept {
   event_sink* const sink = std::exchange(sink_, nullptr);
   if (sink == nullptr) return;
-  if (const auto owner = owner_.lock()) owner->remove_observer(*sink);
+  if (const auto owner = owner_.lock()) {
+    owner->remove_observer(*sink);
+  } else {
+    all_->remove_late(*sink);
+  }
+  all_.reset();
 }
 
 }  // namespace weir::inline v0

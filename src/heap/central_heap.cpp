@@ -132,8 +132,8 @@ central_heap::central_heap(weir::device device, const allocator_options& options
                  .queues_waits = options.queued_waits},
       foreign_uses_{device},
       foreign_listening_{*this},
-      pinned_backup_{device, host_memory_kind::pinned},
-      pageable_backup_{device, host_memory_kind::pageable} {
+      pinned_backup_{device, host_memory_kind::pinned, backup_held_},
+      pageable_backup_{device, host_memory_kind::pageable, backup_held_} {
   placement_.reserved_limit = limit_.load(std::memory_order_relaxed);
   pools_.push_back(std::make_unique<pool_state>());
   pools_.front()->holders = 1;
@@ -141,17 +141,17 @@ central_heap::central_heap(weir::device device, const allocator_options& options
   placement_.damaged = this;
   if (options.debug_stacks || checks_ != debug_checks::off) {
     history_ = std::make_unique<observe::block_history>();
-    observers_.add(*history_);
+    observers_->add(*history_);
   }
   // compute-sanitizer takes no memory that is mapped, and the classic policy's is not.
   if (checks_ != debug_checks::off || policy_ == placement_policy::classic) {
     tool_regions_ = observe::tool_regions::create();
-    if (tool_regions_ != nullptr) observers_.add(*tool_regions_);
+    if (tool_regions_ != nullptr) observers_->add(*tool_regions_);
     placement_.tool = tool_regions_.get();
   }
   if (home_->make_block_watch) {
     block_watch_ = home_->make_block_watch();
-    observers_.add(*block_watch_);
+    observers_->add(*block_watch_);
   }
   update_observers();
 }
@@ -162,6 +162,7 @@ central_heap::~central_heap() {
     if (!queued_.empty()) static_cast<void>(new std::list<queued_move>{std::move(queued_)});
     return;
   }
+  placement_.observer = &observers_->begin_end();
   detail::report_failure(close());
 }
 

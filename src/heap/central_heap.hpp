@@ -172,8 +172,8 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   }
   [[nodiscard]] std::uint64_t add_callback(out_of_memory_callback callback) WEIR_EXCLUDES(mutex_);
   void remove_callback(std::uint64_t key) noexcept WEIR_EXCLUDES(mutex_);
-  /// False: the heap is closed.
-  [[nodiscard]] bool add_observer(event_sink& sink) WEIR_EXCLUDES(mutex_);
+  /// Null: the heap is closed.
+  [[nodiscard]] std::shared_ptr<observers> add_observer(event_sink& sink) WEIR_EXCLUDES(mutex_);
   void remove_observer(event_sink& sink) noexcept WEIR_EXCLUDES(mutex_);
   [[nodiscard]] weir::device device() const noexcept { return device_; }
   result<void> enable_peer(weir::device peer) WEIR_EXCLUDES(mutex_);
@@ -739,7 +739,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   accounts accounts_ WEIR_GUARDED_BY(mutex_);
   order::pending_frees pending_ WEIR_GUARDED_BY(mutex_);
   capture_registry captures_ WEIR_GUARDED_BY(mutex_);
-  observers observers_ WEIR_GUARDED_BY(mutex_);
+  const std::shared_ptr<observers> observers_ = std::make_shared<observers>();
   /// The allocator's own first.
   std::vector<std::unique_ptr<pool_state>> pools_ WEIR_GUARDED_BY(mutex_);
   std::uint32_t next_pool_ WEIR_GUARDED_BY(mutex_) = 1;
@@ -768,6 +768,7 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   std::size_t moving_ WEIR_GUARDED_BY(mutex_) = 0;  // pools on their way
   std::list<queued_move> queued_ WEIR_GUARDED_BY(mutex_);
   std::condition_variable_any moved_;  // one of them arrived, or the heap is closed
+  backup_gauge backup_held_;
   backup_memory pinned_backup_;
   backup_memory pageable_backup_;
   std::vector<std::unique_ptr<backup_copies>> idle_copies_ WEIR_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// Observers come and go.
+// Adding and removing observers.
 #include "heap/observers.hpp"
 
 #include <algorithm>
@@ -13,14 +13,32 @@ void observers::remove(const event_sink& sink) noexcept {
   if (position != sinks_.end()) sinks_.erase(position);
 }
 
-bool central_heap::add_observer(event_sink& sink) {
-  if (!usable()) return false;
+event_sink& observers::begin_end() noexcept {
+  const detail::mutex_lock lock{end_mutex_};  // after what a registration removed before
+  is_ending_ = true;
+  return *this;
+}
+
+void observers::remove_late(const event_sink& sink) noexcept {
+  const detail::mutex_lock lock{end_mutex_};
+  remove(sink);
+}
+
+void observers::on_event(const memory_event& event) noexcept {
+  if (!is_ending_) return tell(event);
+  const detail::mutex_lock lock{end_mutex_};
+  tell(event);
+}
+
+std::shared_ptr<observers> central_heap::add_observer(event_sink& sink) {
+  if (!usable()) return nullptr;
   const detail::mutex_lock lock{mutex_};
+  if (!usable()) return nullptr;
   const thread_caches::stop stopped{caches_, own_cache()};
-  observers_.add(sink);
+  observers_->add(sink);
   update_observers();
   tell_limits(sink);
-  return true;
+  return observers_;
 }
 
 void central_heap::tell_limits(event_sink& sink) const noexcept {
@@ -36,17 +54,18 @@ void central_heap::tell_limits(event_sink& sink) const noexcept {
   }
 }
 
+/// Also after close(): while another thread is inside it, events are emitted.
 void central_heap::remove_observer(event_sink& sink) noexcept {
-  if (!usable()) return;
+  if (home_->forked()) return;
   const detail::mutex_lock lock{mutex_};
   const thread_caches::stop stopped{caches_, own_cache()};
-  observers_.remove(sink);
+  observers_->remove(sink);
   update_observers();
 }
 
 void central_heap::update_observers() noexcept {
-  placement_.observer = observers_.sink();
-  caches_.set_observer(observers_.sink());
+  placement_.observer = observers_->sink();
+  caches_.set_observer(observers_->sink());
 }
 
 }  // namespace weir::inline v0::heap

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "weir/observe/events.hpp"
 
 namespace weir::inline v0::heap {
@@ -10,8 +11,12 @@ namespace weir::inline v0::heap {
 /// The observers of an allocator, seen from the outside as one sink, or none.
 ///
 /// One observer is called directly; only where there are several does each event pass through here.
-/// Owned by the central heap. Changes need its lock and every thread's cache stopped, so that
-/// on_event() never meets one.
+/// A sink that was added twice is called twice, and each remove() takes away one of the two.
+///
+/// Owned by the central heap and by its observers' registrations, which may end while the heap is
+/// being destroyed. Until then changes need the heap's lock and every thread's cache stopped, so
+/// that on_event() never meets one. From begin_end() on a mutex of its own keeps events and
+/// remove_late() apart.
 class observers final : private event_sink {
  public:
   void add(event_sink& sink) { sinks_.push_back(&sink); }
@@ -23,12 +28,21 @@ class observers final : private event_sink {
     return sinks_.size() == 1 ? sinks_.front() : this;
   }
 
+  /// The heap's last handle is gone. Returns whom the heap, which is being destroyed, calls from
+  /// now on.
+  [[nodiscard]] event_sink& begin_end() noexcept;
+  /// For a registration that finds its heap gone: the sink is not called any more.
+  void remove_late(const event_sink& sink) noexcept;
+
  private:
-  void on_event(const memory_event& event) noexcept override {
+  void on_event(const memory_event& event) noexcept override;
+  void tell(const memory_event& event) noexcept {
     for (event_sink* const each : sinks_) each->on_event(event);
   }
 
   std::vector<event_sink*> sinks_;
+  bool is_ending_ = false;  // written and read by the thread that destroys the heap
+  detail::mutex end_mutex_;
 };
 
 }  // namespace weir::inline v0::heap

@@ -46,8 +46,7 @@ memory_stats central_heap::totals() const noexcept {
   const bytes with_suspended = sums.reserved.current + sums.suspended;
   sums.reserved_and_suspended = {
       with_suspended, std::max({with_suspended, sums.reserved.peak, bytes{with_suspended_peak_}})};
-  sums.backup = {bytes{pinned_backup_.held() + pageable_backup_.held()},
-                 bytes{pinned_backup_.peak() + pageable_backup_.peak()}};
+  sums.backup = backup_held_.read();
   caches_.for_each([&](const thread_cache& each) { sums.thread_cached += bytes{each.held()}; });
   sums.handles_created = placement_.handles_created;
   sums.handles_moved = placement_.handles_moved;
@@ -164,8 +163,7 @@ void central_heap::reset_peaks() {
   accounts_.reset_peaks();
   placement_.reserved_peak = placement_.reserved;
   with_suspended_peak_ = placement_.reserved + suspended_bytes();
-  pinned_backup_.reset_peak();
-  pageable_backup_.reset_peak();
+  backup_held_.reset_peak();
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
     each->memory->reset_peak();

@@ -489,7 +489,12 @@ result<void> arena::close(const context_scope& bound) {
   for (const handle& each : handles_) {
     if (each.slots == 0) continue;
     if (!each.away) note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
-    if (each.memory.handle != 0) note(vmm::release(bound, each.memory));
+    if (each.memory.handle == 0) continue;
+    note(vmm::release(bound, each.memory));
+    shared_.emit({.kind = memory_event_kind::release,
+                  .pool = pool_,
+                  .address = address_of(each.slot),
+                  .size = each.slots * slot_size_});
   }
   for (block_index at = first_; at != no_block;) {
     const block& there = shared_.blocks[at];

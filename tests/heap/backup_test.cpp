@@ -33,6 +33,7 @@ class backup_test : public graph_test {
   static constexpr host_memory_kind kinds[] = {host_memory_kind::pinned,
                                                host_memory_kind::pageable};
   static constexpr std::uint64_t mib = 1 << 20;
+  heap::backup_gauge held;
   using stretch = std::pair<const std::byte*, std::uint64_t>;
 
   [[nodiscard]] static std::vector<stretch> as_stretches(const std::vector<backup_piece>& pieces) {
@@ -71,9 +72,9 @@ class backup_test : public graph_test {
 TEST_F(backup_test, segments_come_in_steps_of_32_MiB_for_what_is_missing) {
   for (const auto kind : kinds) {
     SCOPED_TRACE(to_string(kind));
-    backup_memory memory{gpu(), kind};
+    backup_memory memory{gpu(), kind, held};
     EXPECT_EQ(memory.held(), 0u);
-    EXPECT_EQ(memory.peak(), 0u);
+    EXPECT_EQ(held.read().current, 0_B);
     const auto held_with = [&](std::uint64_t size) {
       EXPECT_TRUE(memory.reserve(size));
       return memory.held() / mib;
@@ -93,7 +94,7 @@ TEST_F(backup_test, segments_come_in_steps_of_32_MiB_for_what_is_missing) {
 }
 
 TEST_F(backup_test, a_segment_is_a_gibibyte_at_most) {
-  backup_memory memory{gpu(), host_memory_kind::pinned};
+  backup_memory memory{gpu(), host_memory_kind::pinned, held};
   ASSERT_TRUE(memory.reserve(1024 * mib));
   EXPECT_EQ(machine->calls(call::mem_host_alloc), 1u);
   EXPECT_EQ(memory.held(), 1024 * mib);
@@ -104,14 +105,14 @@ TEST_F(backup_test, a_segment_is_a_gibibyte_at_most) {
 }
 
 TEST_F(backup_test, one_piece_is_one_segment_however_large) {
-  backup_memory memory{gpu(), host_memory_kind::pinned};
+  backup_memory memory{gpu(), host_memory_kind::pinned, held};
   ASSERT_TRUE(memory.take_whole(1056 * mib + 512));
   EXPECT_EQ(machine->calls(call::mem_host_alloc), 1u);
   EXPECT_EQ(memory.held(), 1088 * mib);
 }
 
 TEST_F(backup_test, one_piece_lies_in_the_first_range_that_holds_it) {
-  backup_memory memory{gpu(), host_memory_kind::pageable};
+  backup_memory memory{gpu(), host_memory_kind::pageable, held};
   const auto all = segments(memory, 2);
   const auto give = [&](std::size_t segment, std::uint64_t from, std::uint64_t size) {
     memory.give({all[segment].host + from * mib, size * mib});
@@ -141,7 +142,7 @@ TEST_F(backup_test, one_piece_lies_in_the_first_range_that_holds_it) {
 TEST_F(backup_test, what_is_given_back_joins_what_is_free_before_and_behind) {
   for (const auto kind : kinds) {
     SCOPED_TRACE(to_string(kind));
-    backup_memory memory{gpu(), kind};
+    backup_memory memory{gpu(), kind, held};
     const auto pieces = five(memory);
     const std::byte* const base = pieces[0].host;
     const auto at = [&](std::uint64_t from, std::uint64_t size) {
@@ -177,7 +178,7 @@ TEST_F(backup_test, what_is_given_back_joins_what_is_free_before_and_behind) {
 }
 
 TEST_F(backup_test, pieces_come_from_all_ranges_behind_those_that_are_there) {
-  backup_memory memory{gpu(), host_memory_kind::pageable};
+  backup_memory memory{gpu(), host_memory_kind::pageable, held};
   const auto all = segments(memory, 2);
   memory.give({all[0].host, 8 * mib});
   memory.give({all[0].host + 16 * mib, 4 * mib});
@@ -202,7 +203,7 @@ TEST_F(backup_test, pieces_come_from_all_ranges_behind_those_that_are_there) {
 TEST_F(backup_test, a_piece_goes_home_though_another_segment_ends_where_it_begins) {
   for (const auto kind : kinds) {
     SCOPED_TRACE(to_string(kind));
-    backup_memory memory{gpu(), kind};
+    backup_memory memory{gpu(), kind, held};
     auto all = segments(memory, 2);
     for (int turn = 0; turn < 2; ++turn) {
       std::memset(all[0].host, 7, 512);
@@ -222,7 +223,7 @@ TEST_F(backup_test, segments_of_which_nothing_is_taken_go) {
   for (const auto kind : kinds) {
     SCOPED_TRACE(to_string(kind));
     const auto returned = machine->calls(call::mem_free_host);
-    backup_memory memory{gpu(), kind};
+    backup_memory memory{gpu(), kind, held};
     const auto all = segments(memory, 4);
     memory.give(all[0]);
     memory.give({all[1].host, 32 * mib - 512});
@@ -245,7 +246,7 @@ TEST_F(backup_test, segments_of_which_nothing_is_taken_go) {
 }
 
 TEST_F(backup_test, a_segment_that_cannot_go_stays) {
-  backup_memory memory{gpu(), host_memory_kind::pinned};
+  backup_memory memory{gpu(), host_memory_kind::pinned, held};
   for (const backup_piece& each : segments(memory, 3)) memory.give(each);
   machine->fail(call::mem_free_host, 2, driver::CUDA_ERROR_UNKNOWN);
   EXPECT_EQ(code_of(memory.trim()), errc::driver_error);
@@ -257,8 +258,8 @@ TEST_F(backup_test, a_segment_that_cannot_go_stays) {
 TEST_F(backup_test, all_of_it_goes_with_the_arena) {
   std::byte* plain = nullptr;
   {
-    backup_memory pinned{gpu(), host_memory_kind::pinned};
-    backup_memory pageable{gpu(), host_memory_kind::pageable};
+    backup_memory pinned{gpu(), host_memory_kind::pinned, held};
+    backup_memory pageable{gpu(), host_memory_kind::pageable, held};
     const auto kept = segments(pinned, 2);
     pinned.give(kept[0]);
     plain = segments(pageable, 1)[0].host;
@@ -272,8 +273,10 @@ TEST_F(backup_test, all_of_it_goes_with_the_arena) {
 }
 
 TEST_F(backup_test, the_peak_is_the_most_that_was_held) {
-  backup_memory memory{gpu(), host_memory_kind::pageable};
-  const auto held_and_peak = [&] { return std::pair{memory.held() / mib, memory.peak() / mib}; };
+  backup_memory memory{gpu(), host_memory_kind::pageable, held};
+  const auto held_and_peak = [&] {
+    return std::pair{memory.held() / mib, held.read().peak.count() / mib};
+  };
   using amounts = std::pair<std::uint64_t, std::uint64_t>;
   ASSERT_TRUE(memory.reserve(64 * mib));
   EXPECT_EQ(held_and_peak(), (amounts{64, 64}));
@@ -281,21 +284,21 @@ TEST_F(backup_test, the_peak_is_the_most_that_was_held) {
   EXPECT_EQ(held_and_peak(), (amounts{0, 64}));
   ASSERT_TRUE(memory.reserve(32 * mib));
   EXPECT_EQ(held_and_peak(), (amounts{32, 64}));
-  memory.reset_peak();
+  held.reset_peak();
   EXPECT_EQ(held_and_peak(), (amounts{32, 32}));
   ASSERT_TRUE(memory.reserve(96 * mib));
   EXPECT_EQ(held_and_peak(), (amounts{96, 96}));
 }
 
 TEST_F(backup_test, pinned_memory_is_pinned_for_every_device) {
-  backup_memory memory{gpu(), host_memory_kind::pinned};
+  backup_memory memory{gpu(), host_memory_kind::pinned, held};
   unsigned flags = 0;
   ASSERT_EQ(cuda().mem_host_get_flags(&flags, segments(memory, 1)[0].host), driver::CUDA_SUCCESS);
   EXPECT_NE(flags & driver::host_alloc_portable, 0u);
 }
 
 TEST_F(backup_test, a_refusal_says_how_much_of_what_was_asked_for) {
-  backup_memory memory{gpu(), host_memory_kind::pinned};
+  backup_memory memory{gpu(), host_memory_kind::pinned, held};
   const auto refused_with = [&](call failing, driver::CUresult with) {
     machine->fail(failing, 1, with);
     std::vector<backup_piece> pieces;
@@ -318,7 +321,7 @@ TEST_F(backup_test, a_refusal_says_how_much_of_what_was_asked_for) {
   machine->fail(call::mem_host_alloc, 1, driver::CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(memory.take_whole(512).error().requested, 32_MiB);
 
-  backup_memory pageable{gpu(), host_memory_kind::pageable};
+  backup_memory pageable{gpu(), host_memory_kind::pageable, held};
   EXPECT_EQ(pageable.take_whole(std::uint64_t{1} << 60).error(),
             (error{.code = errc::no_host_memory,
                    .requested = bytes{std::uint64_t{1} << 60},
@@ -327,13 +330,13 @@ TEST_F(backup_test, a_refusal_says_how_much_of_what_was_asked_for) {
 }
 
 TEST_F(backup_test, what_is_taken_stays_where_more_is_refused) {
-  backup_memory memory{gpu(), host_memory_kind::pinned};
+  backup_memory memory{gpu(), host_memory_kind::pinned, held};
   const backup_piece taken = memory.take_whole(mib).value();
   std::memset(taken.host, 5, taken.size);
   machine->fail(call::mem_host_alloc, 2, driver::CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(code_of(memory.reserve(2048 * mib)), errc::no_host_memory);
   EXPECT_EQ(memory.held(), 32 * mib);
-  EXPECT_EQ(memory.peak(), 1056 * mib);
+  EXPECT_EQ(held.read().peak.count(), 1056 * mib);
   EXPECT_EQ(taken.host[mib - 1], std::byte{5});
   EXPECT_EQ(memory.take_whole(31 * mib).value().host, taken.host + mib);
 }
@@ -401,8 +404,8 @@ class backup_copies_test : public backup_test {
     told.emplace_back(done.count(), total.count());
   };
   copy_meter unread{nobody, 0};
-  backup_memory pinned{gpu(), host_memory_kind::pinned};
-  backup_memory pageable{gpu(), host_memory_kind::pageable};
+  backup_memory pinned{gpu(), host_memory_kind::pinned, held};
+  backup_memory pageable{gpu(), host_memory_kind::pageable, held};
   backup_copies copies{gpu(), pinned};
 };
 

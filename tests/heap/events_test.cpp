@@ -235,5 +235,125 @@ TEST_F(events_test, moves_say_from_where_to_where) {
   EXPECT_EQ(released, 16_MiB);
 }
 
+/// Plays an allocator's events: which memory is reserved.
+class reserved_memory final : public event_sink {
+ public:
+  void on_event(const memory_event& event) noexcept override {
+    const std::lock_guard lock{mutex_};
+    if (event.kind == memory_event_kind::reserve) {
+      total_ += event.size;
+    } else if (event.kind == memory_event_kind::release) {
+      total_ -= event.size;
+    }
+  }
+  [[nodiscard]] bytes total() const {
+    const std::lock_guard lock{mutex_};
+    return bytes{total_};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t total_ = 0;
+};
+
+struct ending_settings {
+  placement_policy policy = placement_policy::balanced;
+  debug_checks debug = debug_checks::off;
+};
+
+TEST_F(events_test, the_end_of_an_allocator_tells_of_all_memory_that_it_releases) {
+  const auto stream = new_stream();
+  const tag away = tag::named("events test: away").value();
+  for (const auto& [policy, debug] :
+       {ending_settings{placement_policy::balanced}, ending_settings{placement_policy::throughput},
+        ending_settings{placement_policy::compact}, ending_settings{placement_policy::classic},
+        ending_settings{placement_policy::classic_expandable},
+        ending_settings{placement_policy::balanced, debug_checks::guard_pages}}) {
+    for (const bool closes : {true, false}) {
+      SCOPED_TRACE(to_string(policy) + " " + to_string(debug));
+      reserved_memory seen;
+      observer_registration registration;
+      {
+        auto memory = make({.policy = policy, .debug = debug});
+        registration = memory.add_observer(seen);
+        const auto pool = memory.create_pool("apart").value();
+        for (const bytes size : {1000_B, 3_MiB, 40_MiB})
+          memory.deallocate(memory.allocate(size, stream), stream);
+        memory.deallocate(pool.allocate(5_MiB, stream), stream);
+        static_cast<void>(memory.allocate(6_MiB, stream));  // stays live
+        if (debug == debug_checks::off && policy == placement_policy::balanced) {
+          ASSERT_TRUE(memory.declare_suspendable(away));
+          const tag_scope as{away};
+          static_cast<void>(memory.allocate(8_MiB, stream));
+          ASSERT_TRUE(memory.suspend(away));
+        }
+        EXPECT_EQ(seen.total(), memory.stats().reserved.current);
+        EXPECT_GT(seen.total(), 0_B);
+        if (closes) {
+          ASSERT_TRUE(memory.close());
+          EXPECT_EQ(seen.total(), 0_B);
+        }
+      }
+      EXPECT_EQ(seen.total(), 0_B);
+      EXPECT_EQ(heard.take().size(), 1u) << "what is still live";
+    }
+  }
+}
+
+TEST_F(events_test, an_observer_whose_registration_ended_is_not_told_of_the_end) {
+  const auto stream = new_stream();
+  auto memory = make();
+  listener first;
+  listener second;
+  auto one = memory.add_observer(first);
+  const auto other = memory.add_observer(second);
+  memory.deallocate(memory.allocate(3_MiB, stream), stream);
+  one.end();
+  static_cast<void>(first.take());
+  ASSERT_TRUE(memory.close());
+  EXPECT_THAT(first.take(), IsEmpty());
+  EXPECT_EQ(second.count(memory_event_kind::release), 2u);
+}
+
+/// Each registration stands for itself.
+TEST_F(events_test, a_sink_that_is_registered_twice_is_told_twice) {
+  const auto stream = new_stream();
+  auto memory = make();
+  auto one = memory.add_observer(ear);
+  auto other = memory.add_observer(ear);
+  memory.deallocate(memory.allocate(1000_B, stream), stream);
+  EXPECT_EQ(ear.count(memory_event_kind::allocate), 2u);
+  EXPECT_EQ(ear.count(memory_event_kind::deallocate), 2u);
+  static_cast<void>(ear.take());
+  one.end();
+  memory.deallocate(memory.allocate(1000_B, stream), stream);
+  EXPECT_EQ(ear.count(memory_event_kind::allocate), 1u);
+  static_cast<void>(ear.take());
+  other.end();
+  memory.deallocate(memory.allocate(1000_B, stream), stream);
+  EXPECT_THAT(ear.take(), IsEmpty());
+}
+
+/// The sink is gone when the registration has ended, whatever the thread is about that lets go of
+/// the last handle, or closes.
+TEST_F(events_test, a_registration_may_end_while_the_allocator_does) {
+  const auto stream = new_stream();
+  for (int round = 0; round < 40; ++round) {
+    auto memory = std::make_optional(make());
+    auto seen = std::make_unique<reserved_memory>();
+    auto registration = memory->add_observer(*seen);
+    for (int i = 0; i < 4; ++i) memory->deallocate(memory->allocate(bytes{(3u + i) << 20}, stream));
+    std::thread ending{[&] {
+      if (round % 2 == 0) {
+        EXPECT_TRUE(memory->close());
+      }
+      memory.reset();
+    }};
+    registration.end();
+    seen.reset();
+    ending.join();
+  }
+}
+
 }  // namespace
 }  // namespace weir::testing_support

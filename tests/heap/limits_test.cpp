@@ -26,6 +26,19 @@ TEST_F(limits_test, the_smaller_of_size_and_share_counts) {
   EXPECT_EQ(make({.limit_percent = 100}).limit(), bytes::max());
 }
 
+TEST_F(limits_test, options_out_of_their_range_are_refused) {
+  for (const int percent : {-1, 0, 101}) {
+    const auto refused = caching_allocator::create(gpu(), {.limit_percent = percent});
+    ASSERT_EQ(code_of(refused), errc::invalid_argument);
+    EXPECT_EQ(refused.error().detail,
+              "limit_percent must be from 1 to 100, got " + std::to_string(percent));
+  }
+  const auto refused = caching_allocator::create(gpu(), {.thread_cache = 1_GiB + 1_B});
+  ASSERT_EQ(code_of(refused), errc::invalid_argument);
+  EXPECT_EQ(refused.error().detail, "thread_cache must be at most 1 GiB, got 1073741825 bytes");
+  EXPECT_EQ(make({.thread_cache = 1_GiB}).limit(), bytes::max());
+}
+
 TEST_F(limits_test, a_fraction_is_of_the_device_and_rounded_down) {
   auto memory = make();
   ASSERT_TRUE(memory.set_limit_fraction(1.0));

@@ -82,6 +82,39 @@ TEST_F(suspend_test, an_address_says_that_its_memory_is_suspended) {
   }
 }
 
+TEST_F(suspend_test, the_peak_of_host_memory_is_of_all_kinds_at_a_time) {
+  auto memory = make();
+  ASSERT_TRUE(memory.reserve_backup(64_MiB, host_memory_kind::pinned));
+  ASSERT_EQ(memory.trim_backup().value(), 64_MiB);
+  ASSERT_TRUE(memory.reserve_backup(32_MiB, host_memory_kind::pageable));
+  EXPECT_EQ(memory.stats().backup, (byte_gauge{32_MiB, 64_MiB})) << "one after the other";
+  ASSERT_TRUE(memory.reserve_backup(64_MiB, host_memory_kind::pinned));
+  EXPECT_EQ(memory.stats().backup, (byte_gauge{96_MiB, 96_MiB})) << "both";
+  ASSERT_EQ(memory.trim_backup().value(), 96_MiB);
+  EXPECT_EQ(memory.stats().backup, (byte_gauge{0_B, 96_MiB}));
+  memory.reset_peaks();
+  EXPECT_EQ(memory.stats().backup, byte_gauge{});
+}
+
+/// Contents of one tag may lie in two segments beside those of another.
+TEST_F(suspend_test, host_memory_is_trimmed_by_whole_segments) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  ASSERT_TRUE(memory.declare_suspendable(cache));
+  const auto first = make_filled(memory, weights, 30_MiB, 1);
+  const auto second = make_filled(memory, cache, 40_MiB, 2);
+  ASSERT_TRUE(memory.suspend(weights));
+  ASSERT_TRUE(memory.suspend(cache));
+  ASSERT_TRUE(memory.resume(weights));
+  EXPECT_EQ(memory.stats(cache).backup.current, 40_MiB);
+  EXPECT_EQ(memory.trim_backup().value(), 0_B) << "each segment has contents";
+  EXPECT_EQ(memory.stats().backup.current, 96_MiB);
+  ASSERT_TRUE(memory.resume(cache));
+  expect_contents({first, second});
+  EXPECT_EQ(memory.trim_backup().value(), 96_MiB);
+  for (void* const each : {first.at, second.at}) memory.deallocate(each, on);
+}
+
 TEST_F(suspend_test, peaks_keep_their_order_with_what_is_suspended) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));

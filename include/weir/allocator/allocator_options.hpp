@@ -18,10 +18,11 @@ struct allocator_options {
   placement_policy policy = placement_policy::balanced;
   /// The most physical memory that is taken from the driver; 0: no limit.
   bytes limit{};
-  /// The same as a share of the device's memory; the smaller of the two counts.
+  /// The same as a share of the device's memory, from 1 to 100; 100: no limit. The smaller of the
+  /// two counts.
   int limit_percent = 100;
   /// The most freed memory that a thread keeps for its own next requests, besides one large block;
-  /// 0 switches thread caches off.
+  /// at most 1 GiB. 0 switches thread caches off.
   bytes thread_cache{std::uint64_t{64} << 20};
   /// What must be done before freed memory leaves its stream.
   crossing_rule crossing = crossing_rule::all_work;

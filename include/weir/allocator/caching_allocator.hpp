@@ -43,6 +43,7 @@ namespace weir::inline v0 {
 
 namespace heap {
 class central_heap;
+class observers;
 }  // namespace heap
 
 /// Asked to free something because a request of `needed` bytes cannot be met. Returns whether it
@@ -69,7 +70,7 @@ class WEIR_API callback_registration {
   std::uint64_t key_ = 0;
 };
 
-/// Keeps an observer registered; gone with this object, or with the allocator.
+/// Keeps an observer registered until it ends, or until the allocator has been destroyed.
 class WEIR_API observer_registration {
  public:
   observer_registration() noexcept = default;
@@ -78,15 +79,17 @@ class WEIR_API observer_registration {
   observer_registration& operator=(observer_registration&& other) noexcept;
 
   explicit operator bool() const noexcept { return sink_ != nullptr; }
-  /// Ends it now. Twice does no harm.
+  /// Ends it now: when it returns the sink is not called any more. Idempotent.
   void end() noexcept;
 
  private:
   friend class caching_allocator;
-  observer_registration(std::weak_ptr<heap::central_heap> owner, event_sink* sink) noexcept
-      : owner_{std::move(owner)}, sink_{sink} {}
+  observer_registration(std::weak_ptr<heap::central_heap> owner,
+                        std::shared_ptr<heap::observers> all, event_sink* sink) noexcept
+      : owner_{std::move(owner)}, all_{std::move(all)}, sink_{sink} {}
 
   std::weak_ptr<heap::central_heap> owner_;
+  std::shared_ptr<heap::observers> all_;
   event_sink* sink_ = nullptr;
 };
 
@@ -126,12 +129,14 @@ class WEIR_API caching_allocator {
  public:
   /// not_supported: the device lacks virtual memory and the policy needs it (every policy but
   /// classic does), or `exportable` is on and the device cannot export memory or the policy is a
-  /// classic one.
+  /// classic one. invalid_argument: a number in `options` is out of its range.
   [[nodiscard]] static result<caching_allocator> create(weir::device device,
                                                         const allocator_options& options = {});
 
+  /// Not through a handle that was moved from.
   [[nodiscard]] weir::device device() const noexcept;
-  /// Gives everything back now. The first failure is returned; all is attempted.
+  /// Gives everything back now, and tells observers of the memory that is released. The first
+  /// failure is returned; all is attempted. Idempotent. moved_from: through such a handle.
   result<void> close() const;
 
   // --- Memory -----------------------------------------------------------------------------------
@@ -281,7 +286,8 @@ class WEIR_API caching_allocator {
   /// Gets host memory for so much contents ahead, which takes a second for 2 GiB where it is
   /// pinned. no_host_memory: the host has less; what was not enough goes back.
   result<void> reserve_backup(bytes size, host_memory_kind kind = host_memory_kind::pinned) const;
-  /// Gives host memory back that holds no contents. Returns how much.
+  /// Returns host memory to the system, by whole segments of 32 MiB and more: those that hold no
+  /// contents at all. Returns how much. A segment with contents stays, however little they are.
   result<bytes> trim_backup() const;
 
   // --- Limits -----------------------------------------------------------------------------------
@@ -307,8 +313,10 @@ class WEIR_API caching_allocator {
   [[nodiscard]] capture_notice notice_captures() const;
   [[nodiscard]] callback_registration on_out_of_memory(out_of_memory_callback callback) const;
   /// `sink` receives every event from now on, until the registration ends; when that has ended the
-  /// sink is not called any more. The limits that are in force come first. Any number of observers,
-  /// each with a registration of its own; they are called in the order in which they came.
+  /// sink is not called any more. The limits that are in force come first. The last events are
+  /// those of the memory that close(), or the end of the last handle, releases. Any number of
+  /// observers, each with a registration of its own; they are called in the order in which they
+  /// came. A sink that is registered twice is called twice for each event.
   [[nodiscard]] observer_registration add_observer(event_sink& sink) const;
 
   friend bool operator==(const caching_allocator&, const caching_allocator&) noexcept = default;

@@ -80,7 +80,7 @@ struct memory_stats {
   /// Physical memory of suspended pools that went back to the driver, and that resume() takes.
   bytes suspended{};
   /// Host memory that is held for contents of suspended memory, in use or not; of a pool or tag,
-  /// the contents that are there.
+  /// the contents that are there, without a peak of their own.
   byte_gauge backup{};
   /// reserved + suspended: what the allocator holds, and what it takes again. Its peak by that of
   /// requested is the cost of caching and fragmentation, whatever was suspended.
