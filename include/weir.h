@@ -477,11 +477,14 @@ WEIR_C_API weir_error weir_allocator_release_stream(weir_allocator* allocator, w
 
 #define WEIR_NO_LIMIT UINT64_MAX
 
-/* The most physical memory; WEIR_NO_LIMIT is none. What is over it stays until it is freed. */
+/* The most physical memory; WEIR_NO_LIMIT is none. What is over it stays until it is freed. Where
+ * the allocator has a share of its card's budget (option `budget`), the smaller of this and of the
+ * share's ceiling counts. */
 WEIR_C_API weir_error weir_allocator_set_limit(weir_allocator* allocator, uint64_t most);
 /* As a fraction of the device's memory, above 0 and at most 1. */
 WEIR_C_API weir_error weir_allocator_set_limit_fraction(weir_allocator* allocator,
                                                         double of_device);
+/* The limit that counts now: the smaller of the two. */
 WEIR_C_API weir_error weir_allocator_get_limit(weir_allocator* allocator, uint64_t* most);
 /* The most live memory with this tag; beyond it allocations are weir_error_limit_exceeded. */
 WEIR_C_API weir_error weir_allocator_set_tag_limit(weir_allocator* allocator, uint32_t tag,

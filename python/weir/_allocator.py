@@ -223,7 +223,9 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     @property
     def limit(self) -> Optional[int]:
-        """The most physical memory, in bytes; None is no limit. A float is a fraction of the device."""
+        """The most physical memory, in bytes; None is no limit. A float is a fraction of the device. Where
+        the allocator has a share of its card's budget (option `budget`), this is the smaller of what was
+        set and of the share's ceiling."""
         most = _native.number(lib.weir_allocator_get_limit, self._handle)
         return None if most == NO_LIMIT else most
 

@@ -176,6 +176,7 @@ result<void> central_heap::close() {
   if (home_->forked()) return detail::fork_error();
   result<void> outcome;
   std::optional<error> leaked;
+  std::vector<card_shares::share> shares;
   {
     const detail::mutex_lock lock{mutex_};
     if (closed_.exchange(true)) return {};
@@ -188,11 +189,14 @@ result<void> central_heap::close() {
       static_cast<void>(flush_all());
     }
     outcome = release_all(leaked);
+    shares = shares_.remove_all();
   }
   // Streams that ended until now were told to the heap, which may have been waiting for them. Not
   // with the lock: the end of a stream takes it behind that of the listeners.
   detail::remove_listener(*home_, *this);
   foreign_listening_.end();
+  for (const auto& each : shares)
+    if (each.known.closed) each.known.closed();
   if (leaked) report_error(*leaked);
   return outcome;
 }

@@ -70,6 +70,7 @@
 #include "heap/accounts.hpp"
 #include "heap/address_table.hpp"
 #include "heap/backup.hpp"
+#include "heap/card_shares.hpp"
 #include "heap/foreign_uses.hpp"
 #include "heap/graph_pools.hpp"
 #include "heap/observers.hpp"
@@ -167,9 +168,18 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   result<void> set_limit(bytes most) WEIR_EXCLUDES(mutex_);
   result<void> set_limit(tag tag, bytes most) WEIR_EXCLUDES(mutex_);
+  /// The smaller of the user's own limit and the lowest ceiling of a share.
   [[nodiscard]] bytes limit() const noexcept {
     return bytes{limit_.load(std::memory_order_relaxed)};
   }
+
+  // --- Shares of the card's budget, each named by its holder: card_shares.cpp --------------------
+
+  result<void> add_share(const void* holder, bytes ceiling, neighbourhood known)
+      WEIR_EXCLUDES(mutex_);
+  result<void> set_ceiling(const void* holder, bytes most) WEIR_EXCLUDES(mutex_);
+  void remove_share(const void* holder) noexcept WEIR_EXCLUDES(mutex_);
+
   [[nodiscard]] std::uint64_t add_callback(out_of_memory_callback callback) WEIR_EXCLUDES(mutex_);
   void remove_callback(std::uint64_t key) noexcept WEIR_EXCLUDES(mutex_);
   /// Null: the heap is closed.
@@ -231,14 +241,6 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   [[nodiscard]] memory_stats stats() WEIR_EXCLUDES(mutex_);
   /// What stats() counts as reserved, for the price of the lock.
   [[nodiscard]] bytes reserved() WEIR_EXCLUDES(mutex_);
-  /// The other processes on the device. `list` is for reports, and called with the heap's lock: it
-  /// must not call the heap. `ask` asks them to give way to memory that is being resumed, without
-  /// the lock, and says whether they did; requests ask by a callback.
-  struct neighbourhood {
-    std::function<std::vector<observe::neighbour>()> list{};
-    std::function<bool(bytes)> ask{};
-  };
-  void set_neighbours(neighbourhood known) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] memory_stats stats(tag tag) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] memory_stats stats(pool_id id) WEIR_EXCLUDES(mutex_);
   [[nodiscard]] std::vector<tag_stats> stats_by_tag() WEIR_EXCLUDES(mutex_);
@@ -655,6 +657,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
 
   // --- limits.cpp -------------------------------------------------------------------------------
 
+  /// Applies the user's limit and the shares' ceilings, and emits the limit if it changed or is
+  /// always told.
+  void update_limit(bool always_told) noexcept WEIR_REQUIRES(mutex_);
   /// Whether the tag has a limit or a pool of its own, so that no thread's cache serves it.
   [[nodiscard]] bool is_apart(std::uint16_t tag) const noexcept WEIR_REQUIRES(mutex_);
   /// Tells the caches; inside a stop.
@@ -747,7 +752,10 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
       WEIR_GUARDED_BY(mutex_);
   std::vector<awaited_free*> awaited_frees_ WEIR_GUARDED_BY(mutex_);
   std::uint64_t next_callback_ WEIR_GUARDED_BY(mutex_) = 1;
-  neighbourhood neighbours_ WEIR_GUARDED_BY(mutex_);          // empty: nobody knows any
+  /// The user's own; limit_ is what counts.
+  std::uint64_t own_limit_ WEIR_GUARDED_BY(mutex_) = limit_.load(std::memory_order_relaxed);
+  card_shares shares_ WEIR_GUARDED_BY(mutex_);
+  neighbourhood neighbours_ WEIR_GUARDED_BY(mutex_);          // of the latest share; empty: none
   stream_slot to_share_ WEIR_GUARDED_BY(mutex_) = no_stream;  // freed enough for an event
   /// A request that could not be met, and what would have to change for it to be met.
   struct failure_record {

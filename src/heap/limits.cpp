@@ -9,9 +9,8 @@ namespace weir::inline v0::heap {
 result<void> central_heap::set_limit(bytes most) {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
-  placement_.reserved_limit = most.count();
-  limit_.store(most.count(), std::memory_order_relaxed);
-  placement_.emit({.kind = memory_event_kind::limit, .size = most.count()});
+  own_limit_ = most.count();
+  update_limit(true);
   return {};
 }
 

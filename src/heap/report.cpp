@@ -52,6 +52,7 @@ observe::shortage central_heap::shortage_of(bytes size, tag tag, stream_slot slo
                           .live = accounts_.total().allocated.current,
                           .reserved = placement_.reserved,
                           .limit = placement_.reserved_limit,
+                          .limit_is_ceiling = placement_.reserved_limit < own_limit_,
                           .device_total = placement_.device.total_memory().count()};
   if (const ledger* const counted = accounts_.of(tag)) about.tag_live = counted->allocated.current;
   const std::uint64_t active = accounts_.total().active.current;
@@ -71,12 +72,6 @@ observe::shortage central_heap::shortage_of(bytes size, tag tag, stream_slot slo
 std::optional<std::uint64_t> central_heap::device_free() const {
   const auto asked = placement_.device.memory_info();
   return asked ? std::optional{asked->free.count()} : std::nullopt;
-}
-
-void central_heap::set_neighbours(neighbourhood known) {
-  if (home_->forked()) return;
-  const detail::mutex_lock lock{mutex_};
-  std::swap(neighbours_, known);
 }
 
 error central_heap::no_room(errc code, bytes size, tag tag, stream_slot slot) {

@@ -45,7 +45,9 @@ std::string tag_limit_text(const shortage& about) {
 }
 
 std::string limit_text(const shortage& about) {
-  std::string out = "The allocator's limit of " + text(about.limit) +
+  std::string out = (about.limit_is_ceiling ? "The ceiling of the allocator's budget share, "
+                                            : "The allocator's limit of ") +
+                    text(about.limit) + (about.limit_is_ceiling ? "," : "") +
                     " is in the way: " + text(about.live) + " are live";
   out += about.reserved != 0 ? ", " + text(about.reserved) + " reserved." : ".";
   const std::uint64_t missing = less(sum(held(about), about.requested), about.limit);
@@ -98,7 +100,9 @@ std::string fragments_text(const shortage& about) {
                     text(about.longest) + "; " + text(about.requested) + " are asked for in one.";
   const std::uint64_t needed = sum(about.reserved, about.requested);
   if (needed > about.limit && (!about.device_free || *about.device_free >= about.requested))
-    out += " Raise the limit of " + text(about.limit) + " by " + text(needed - about.limit) + ".";
+    out += (about.limit_is_ceiling ? " Raise the budget share's ceiling of "
+                                   : " Raise the limit of ") +
+           text(about.limit) + " by " + text(needed - about.limit) + ".";
   return out;
 }
 

@@ -47,7 +47,8 @@ struct shortage {
   std::uint64_t checks = 0;    ///< of reserved: what heap_debug keeps around blocks
   std::uint64_t longest = 0;   ///< the longest piece of it
   std::uint64_t limit = no_limit;
-  std::uint64_t device_total = 0;              ///< 0: not known
+  bool limit_is_ceiling = false;   ///< it is that of the allocator's share of the card's budget
+  std::uint64_t device_total = 0;  ///< 0: not known
   std::optional<std::uint64_t> device_free{};  ///< nothing: not known
   bool failed = false;                         ///< it was tried, and could not be met
   std::vector<neighbour> neighbours{};         ///< empty: not known

@@ -95,25 +95,29 @@ result<void> budget_member::state::start(caching_allocator& allocator, const bud
     const detail::mutex_lock lock{mutex_};
     share_ = possible;
   }
-  limit_before_ = memory->limit();
   WEIR_TRY(open_own());
   is_member_ = true;
-  {
-    const detail::mutex_lock lock{mutex_};
-    set_limit(*memory, possible.ceiling.count());
-  }
   // All hold it weakly: it ends when its user is done with it.
   const auto asks = [weak = weak_from_this()](bytes needed) {
     const auto member = weak.lock();
     return member != nullptr && member->ask(needed);
   };
+  heap::neighbourhood known{.list = [weak = weak_from_this()]() -> std::vector<observe::neighbour> {
+                              const auto member = weak.lock();
+                              return member == nullptr ? std::vector<observe::neighbour>{}
+                                                       : member->neighbours();
+                            },
+                            .ask = asks,
+                            .closed =
+                                [weak = weak_from_this()] {
+                                  if (const auto member = weak.lock()) member->allocator_closed();
+                                }};
+  {
+    const detail::mutex_lock lock{mutex_};
+    applied_ = possible.ceiling.count();
+    WEIR_TRY(memory->add_share(this, possible.ceiling, std::move(known)));
+  }
   callback_ = allocator.on_out_of_memory(asks);
-  memory->set_neighbours({.list = [weak = weak_from_this()]() -> std::vector<observe::neighbour> {
-                            const auto member = weak.lock();
-                            return member == nullptr ? std::vector<observe::neighbour>{}
-                                                     : member->neighbours();
-                          },
-                          .ask = asks});
   if (period_.count() == 0) return {};
   try {
     thread_ = std::thread{[this] { run(); }};
@@ -134,11 +138,18 @@ void budget_member::state::leave() noexcept {
   if (thread_.joinable()) thread_.join();
   if (!std::exchange(is_member_, false)) return;
   callback_ = {};
-  if (const auto memory = memory_.lock()) {
-    memory->set_neighbours({});
+  if (const auto memory = memory_.lock()) memory->remove_share(this);
+  free_place();
+}
+
+void budget_member::state::allocator_closed() noexcept {
+  if (is_forked()) return;
+  is_closed_ = true;
+  {
     const detail::mutex_lock lock{mutex_};
-    if (memory->limit().count() == applied_) static_cast<void>(memory->set_limit(limit_before_));
+    is_stopping_ = true;
   }
+  stopped_->notify_all();
   free_place();
 }
 
@@ -161,6 +172,8 @@ result<budget_member::state::own_page> budget_member::state::open_own() {
     wanted = share_;
   }
   WEIR_TRY_VALUE(page, open(purpose::join));
+  // Whoever closes the allocator frees the place under the page's lock, after it set this.
+  if (is_closed_) return errc::closed;
   if (const auto index = page.find(self_)) return own_page{std::move(page), *index};
   const auto index = page.find_free();
   if (!index) {
@@ -181,10 +194,6 @@ void budget_member::state::run() {
       if (!is_stopping_) stopped_->wait_for(mutex_, period_);
       if (is_stopping_) return;
     }
-    if (memory_.expired()) {  // its place must not stay until the user lets go of us
-      free_place();
-      return;
-    }
     const auto served = serve();
     if (!served && is_well && served.code() != errc::closed) report_error(served.error());
     is_well = served.has_value();
@@ -193,29 +202,29 @@ void budget_member::state::run() {
 
 // --- Giving way ----------------------------------------------------------------------------------
 
-void budget_member::state::set_limit(heap::central_heap& memory, std::uint64_t most) {
+void budget_member::state::set_ceiling(heap::central_heap& memory, std::uint64_t most) {
   if (applied_ == most) return;
-  if (memory.set_limit(bytes{most})) applied_ = most;
+  if (memory.set_ceiling(this, bytes{most})) applied_ = most;
 }
 
 void budget_member::state::follow(heap::central_heap& memory, const place& own) {
   const detail::mutex_lock lock{mutex_};
   share_ = budget::row_of(own).share;
   const bool is_paused = clock::now() < paused_until_;
-  set_limit(memory, is_paused ? std::min(applied_, own.ceiling) : own.ceiling);
+  set_ceiling(memory, is_paused ? std::min(applied_, own.ceiling) : own.ceiling);
 }
 
 void budget_member::state::pause(heap::central_heap& memory, std::uint64_t most) {
   const detail::mutex_lock lock{mutex_};
   paused_until_ = clock::now() + regrowth_pause;
-  set_limit(memory, most);
+  set_ceiling(memory, most);
 }
 
 bool budget_member::state::wait_for_pause(heap::central_heap& memory) {
   detail::mutex_lock lock{mutex_};
   if (applied_ >= share_.ceiling.count()) return false;
   while (!is_stopping_ && clock::now() < paused_until_) stopped_->wait_until(mutex_, paused_until_);
-  set_limit(memory, share_.ceiling.count());
+  set_ceiling(memory, share_.ceiling.count());
   return true;
 }
 
@@ -223,7 +232,7 @@ result<bytes> budget_member::state::serve() try {
   if (is_forked()) return detail::fork_error();
   const detail::mutex_lock serving{serve_mutex_};
   const auto memory = memory_.lock();
-  if (memory == nullptr) return errc::closed;
+  if (memory == nullptr || is_closed_) return errc::closed;
   const std::uint64_t most = capacity_.count();
   const auto held_now = [&] { return std::min(memory->reserved().count(), most); };
   const std::uint64_t held = held_now();
@@ -268,6 +277,8 @@ bool budget_member::state::ask(bytes needed) try {
   const std::uint64_t unit = std::max<std::uint64_t>(gpu_.capabilities().granularity.count(), 1);
   const std::uint64_t whole = (std::min(needed, capacity_).count() + unit - 1) / unit * unit;
   const bytes held = memory->reserved();
+  // What the user's own limit, or the ceiling, forbids is of no use to anybody.
+  if (held > memory->limit() || bytes{whole} > memory->limit() - held) return false;
   std::vector<request> exhausted;  // those who gave less than they were asked for
   std::uint64_t given = 0;
   do {
@@ -387,6 +398,7 @@ std::vector<observe::neighbour> budget_member::state::neighbours() const {
 
 result<budget_share> budget_member::state::share() {
   if (is_forked()) return detail::fork_error();
+  if (is_closed_) return errc::closed;
   WEIR_TRY_VALUE(page, open(purpose::look));
   const auto index = page.find(self_);
   if (!index) return error{.code = errc::not_found, .detail = "its place is gone from the page"};
@@ -396,7 +408,7 @@ result<budget_share> budget_member::state::share() {
 result<void> budget_member::state::set_share(const budget_share& share) {
   if (is_forked()) return detail::fork_error();
   const auto memory = memory_.lock();
-  if (memory == nullptr) return errc::closed;
+  if (memory == nullptr || is_closed_) return errc::closed;
   place own;
   {
     WEIR_TRY_VALUE(opened, open_own());

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -29,7 +30,7 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   state& operator=(const state&) = delete;
 
   [[nodiscard]] result<void> start(caching_allocator& allocator, const budget_share& first);
-  /// Ends the part. Twice does no harm.
+  /// Ends the part. Idempotent.
   void leave() noexcept;
 
   [[nodiscard]] result<budget_share> share();
@@ -65,6 +66,8 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   /// The page with our place, which is taken anew where somebody removed the page.
   [[nodiscard]] result<own_page> open_own() WEIR_EXCLUDES(mutex_);
   void free_place() noexcept;
+  /// The allocator was closed: the place is freed at once, and never taken again.
+  void allocator_closed() noexcept WEIR_EXCLUDES(mutex_);
   void run();
 
   // Giving way.
@@ -72,7 +75,7 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   void pause(heap::central_heap& memory, std::uint64_t most) WEIR_EXCLUDES(mutex_);
   /// Whether a pause was in the way, which is over now.
   [[nodiscard]] bool wait_for_pause(heap::central_heap& memory) WEIR_EXCLUDES(mutex_);
-  void set_limit(heap::central_heap& memory, std::uint64_t most) WEIR_REQUIRES(mutex_);
+  void set_ceiling(heap::central_heap& memory, std::uint64_t most) WEIR_REQUIRES(mutex_);
 
   // Asking.
   [[nodiscard]] result<std::vector<request>> ask_next(bytes held, bytes needed,
@@ -93,8 +96,8 @@ class budget_member::state : public std::enable_shared_from_this<state> {
   const std::chrono::milliseconds patience_;
   budget::place self_;  // who we are; fixed by the constructor
   callback_registration callback_;
-  bytes limit_before_{};
   bool is_member_ = false;
+  std::atomic<bool> is_closed_{false};  // the allocator is; set before the place is freed
 
   detail::mutex serve_mutex_;  // one at a time gives way
 

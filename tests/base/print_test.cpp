@@ -91,7 +91,7 @@ TEST(print, memory_stats) {
             "allocations 0, frees 0, hits 0, heap_hits 0, misses 0, failures 0\n"
             "handles_created 0, handles_moved 0, handles_returned 0, handles_released 0, "
             "waits 0, events 0, metadata 0 B\n"
-            "suspended 0 B, backup 0 B (peak 0 B)");
+            "suspended 0 B, backup 0 B (peak 0 B), reserved_and_suspended 0 B (peak 0 B)");
   stats.requested = {1000_B, 2_KiB};
   stats.allocated = {1_KiB, 2_KiB};
   stats.active = {1536_B, 2_KiB};

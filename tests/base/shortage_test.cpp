@@ -110,6 +110,17 @@ TEST(shortage, a_limit_is_not_to_be_raised_where_the_device_has_no_more) {
             "does not help, with 424 MiB free of the device's 1 GiB. Free 400 MiB more.");
 }
 
+TEST(shortage, a_ceiling_of_a_budget_share_is_told_from_the_programs_own_limit) {
+  shortage about = sample(111 * mib);
+  about.free = 0;
+  about.live = 400 * mib;
+  about.limit = 510 * mib;
+  about.limit_is_ceiling = true;
+  EXPECT_EQ(verdict_of(about),
+            "The ceiling of the allocator's budget share, 510 MiB, is in the way: 400 MiB are "
+            "live, 400 MiB reserved. Raise it by 1 MiB, or free 1 MiB.");
+}
+
 TEST(shortage, growth_takes_more_than_the_request_and_meets_the_limit) {
   shortage about = sample(111 * mib);
   about.free = 0;
@@ -194,6 +205,8 @@ TEST(shortage, enough_may_be_free_in_pieces) {
   EXPECT_EQ(verdict_of(about), pieces);
   about.limit = 450 * mib;
   EXPECT_EQ(verdict_of(about), pieces + " Raise the limit of 450 MiB by 30 MiB.");
+  about.limit_is_ceiling = true;
+  EXPECT_EQ(verdict_of(about), pieces + " Raise the budget share's ceiling of 450 MiB by 30 MiB.");
   about.device_free = 79 * mib;
   EXPECT_EQ(verdict_of(about), pieces);
   about.requested = 120 * mib;  // which the pieces and what the limit leaves would make up

@@ -73,7 +73,8 @@ TEST_F(heap_lifetime_test, calls_after_the_end_say_so) {
   claim.end();
   auto moved = std::move(copy);
   EXPECT_EQ(code_of(copy.try_allocate(1_KiB, stream)), errc::moved_from);  // NOLINT
-  EXPECT_TRUE(copy.close());
+  EXPECT_EQ(code_of(copy.close()), errc::moved_from);
+  EXPECT_TRUE(moved.close()) << "idempotent";
 }
 
 TEST_F(heap_lifetime_test, a_threads_cache_goes_back_with_the_thread) {
@@ -393,7 +394,9 @@ TEST_F(heap_lifetime_test, every_call_of_a_child_that_is_forked_under_the_lock_s
     if (!pool.snapshot().name.empty()) ::_exit(103);
     if (claim.pool()) ::_exit(104);
     if (heap::central_heap::of(memory).reserved() != 0_B) ::_exit(105);
-    heap::central_heap::of(memory).set_neighbours({});
+    gone(heap::central_heap::of(memory).add_share(&memory, bytes::max(), {}));
+    gone(heap::central_heap::of(memory).set_ceiling(&memory, 1_MiB));
+    heap::central_heap::of(memory).remove_share(&memory);
     static_cast<void>(memory.on_out_of_memory([](bytes) { return true; }));
     listener third;
     static_cast<void>(memory.add_observer(third));

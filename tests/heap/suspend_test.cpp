@@ -599,13 +599,14 @@ TEST_F(suspend_test, neighbours_are_asked_for_what_has_to_come_back) {
   ASSERT_TRUE(memory.suspend(weights));
   std::vector<bytes> asked;
   bool give_way = false;
-  heap::central_heap::of(memory).set_neighbours({.list = {}, .ask = [&](bytes missing) {
-                                                   asked.push_back(missing);
-                                                   EXPECT_EQ(memory.stats().blocks.current, 6u);
-                                                   if (give_way)
-                                                     machine->set_capacity(device_id{0}, 2_GiB);
-                                                   return give_way;
-                                                 }});
+  const auto ask = [&](bytes missing) {
+    asked.push_back(missing);
+    EXPECT_EQ(memory.stats().blocks.current, 6u);
+    if (give_way) machine->set_capacity(device_id{0}, 2_GiB);
+    return give_way;
+  };
+  auto& inside = heap::central_heap::of(memory);
+  ASSERT_TRUE(inside.add_share(&asked, bytes::max(), {.ask = ask}));
   ASSERT_TRUE(memory.set_limit(32_MiB));
   EXPECT_EQ(code_of(memory.resume(weights)), errc::out_of_memory);
   EXPECT_EQ(asked, (std::vector<bytes>{48_MiB})) << "all of it";
@@ -618,7 +619,7 @@ TEST_F(suspend_test, neighbours_are_asked_for_what_has_to_come_back) {
   give_way = true;
   EXPECT_EQ(memory.resume(weights).value(), (resume_outcome{48_MiB, 48_MiB}));
   EXPECT_EQ(asked, (std::vector<bytes>{48_MiB, 48_MiB, 48_MiB}));
-  heap::central_heap::of(memory).set_neighbours({});
+  inside.remove_share(&asked);
   expect_contents(blocks);
   for (const filled& each : blocks) memory.deallocate(each.at, on);
 }

@@ -133,6 +133,55 @@ TEST_F(budget_test, a_share_goes_with_its_allocator) {
   EXPECT_TRUE(comes([&] { return rows().empty(); }));
   EXPECT_EQ(code_of(member->serve()), errc::closed);
   EXPECT_EQ(code_of(member->set_share({})), errc::closed);
+  EXPECT_EQ(code_of(member->share()), errc::closed);
+}
+
+/// Whether or not somebody still has a handle, and without waiting for a thread to look.
+TEST_F(budget_test, a_share_ends_when_its_allocator_is_closed) {
+  auto memory = make();
+  const auto without_thread = join(memory, options("short", 1_GiB, 2_GiB));
+  const auto with_thread = join(memory, serving("shorter", 0_B, 2_GiB));
+  cache(memory, 64_MiB);
+  ASSERT_EQ(rows().size(), 2u);
+  ASSERT_TRUE(memory.close());
+  EXPECT_EQ(rows().size(), 0u);
+  for (const auto* const each : {&without_thread, &with_thread}) {
+    EXPECT_EQ(code_of((*each)->serve()), errc::closed);
+    EXPECT_EQ(code_of((*each)->set_share({})), errc::closed);
+    EXPECT_EQ(code_of((*each)->share()), errc::closed);
+  }
+  EXPECT_EQ(rows().size(), 0u) << "nobody took the place again";
+  auto next = make();
+  EXPECT_NE(join(next, options("next", 2_GiB, 2_GiB)), nullptr) << "the floor is free";
+}
+
+TEST_F(budget_test, a_share_that_ends_with_the_last_handle_ends_at_once) {
+  std::unique_ptr<budget_member> member;
+  {
+    auto memory = make();
+    member = join(memory, options("short", 1_GiB, 2_GiB));
+  }
+  EXPECT_EQ(rows().size(), 0u);
+}
+
+/// Members look at the page, give way and change their shares while their allocators are closed.
+TEST_F(budget_test, no_place_is_left_of_allocators_that_close_while_members_serve) {
+  for (int round = 0; round < 20; ++round) {
+    auto memory = make();
+    auto member = join(memory, serving("busy", 0_B, 2_GiB));
+    std::thread serving_thread{[&] {
+      for (int i = 0; i < 20; ++i) {
+        static_cast<void>(member->serve());
+        static_cast<void>(member->set_share({0_B, 1_GiB, i}));
+      }
+    }};
+    ASSERT_TRUE(memory.close());
+    EXPECT_EQ(rows().size(), 0u);
+    serving_thread.join();
+    EXPECT_EQ(rows().size(), 0u);
+    if (round % 2 == 0) memory = make();  // the handle goes before the member
+    member.reset();
+  }
 }
 
 // --- Giving way ----------------------------------------------------------------------------------
@@ -311,7 +360,8 @@ TEST_F(budget_test, a_request_above_the_ceiling_asks_nobody) {
   ASSERT_TRUE(comes([&] { return row("other").held == 1_GiB; }));
   const auto refused = mine.try_allocate(512_MiB, on);
   ASSERT_EQ(code_of(refused), errc::out_of_memory);
-  EXPECT_THAT(refused.error().detail, HasSubstr("The allocator's limit of 256 MiB"));
+  EXPECT_THAT(refused.error().detail,
+              HasSubstr("The ceiling of the allocator's budget share, 256 MiB, is in the way"));
   EXPECT_EQ(row("other").given, 0_B);
 }
 
@@ -425,6 +475,72 @@ TEST_F(budget_test, a_user_who_sets_the_limit_keeps_it) {
     EXPECT_EQ(memory.limit(), 512_MiB);
   }
   EXPECT_EQ(memory.limit(), 512_MiB);
+}
+
+TEST_F(budget_test, the_smaller_of_a_users_limit_and_the_ceiling_counts) {
+  auto memory = make({.limit = 700_MiB});
+  listener told;
+  const auto registration = memory.add_observer(told);
+  static_cast<void>(told.take());
+  const auto limits_told = [&] {
+    std::vector<bytes> all;
+    for (const memory_event& each : told.take())
+      if (each.kind == memory_event_kind::limit) all.push_back(bytes{each.size});
+    return all;
+  };
+  auto member = join(memory, options("one", 0_B, 1_GiB));
+  EXPECT_EQ(memory.limit(), 700_MiB) << "joining raises no limit";
+  EXPECT_THAT(limits_told(), ElementsAre());
+  ASSERT_TRUE(memory.set_limit(bytes::max()));
+  EXPECT_EQ(memory.limit(), 1_GiB) << "the ceiling holds";
+  EXPECT_THAT(limits_told(), ElementsAre(1_GiB));
+  ASSERT_TRUE(member->serve());
+  EXPECT_EQ(memory.limit(), 1_GiB);
+  const auto refused = memory.try_allocate(1_GiB + 512_MiB, on);
+  ASSERT_EQ(code_of(refused), errc::out_of_memory);
+  EXPECT_THAT(refused.error().detail,
+              HasSubstr("The ceiling of the allocator's budget share, 1 GiB"));
+  ASSERT_TRUE(memory.set_limit_fraction(1.0));
+  EXPECT_EQ(memory.limit(), 1_GiB);
+  ASSERT_TRUE(member->set_share({0_B, 512_MiB, 0}));
+  EXPECT_EQ(memory.limit(), 512_MiB);
+  ASSERT_TRUE(memory.set_limit(256_MiB));
+  EXPECT_EQ(memory.limit(), 256_MiB);
+  EXPECT_THAT(memory.try_allocate(512_MiB, on).error().detail,
+              HasSubstr("The allocator's limit of 256 MiB is in the way"));
+  ASSERT_TRUE(member->set_share({0_B, 128_MiB, 0}));
+  EXPECT_EQ(memory.limit(), 128_MiB);
+  EXPECT_THAT(limits_told(), ElementsAre(1_GiB, 512_MiB, 256_MiB, 128_MiB));
+  member.reset();
+  EXPECT_EQ(memory.limit(), 256_MiB) << "the user's own, set last";
+}
+
+TEST_F(budget_test, of_several_shares_of_an_allocator_the_lowest_ceiling_counts) {
+  auto memory = make();
+  auto first = join(memory, options("first", 0_B, 512_MiB));
+  auto second = join(memory, options("second", 0_B, 1_GiB));
+  EXPECT_EQ(memory.limit(), 512_MiB);
+  first.reset();
+  EXPECT_EQ(memory.limit(), 1_GiB);
+  first = join(memory, options("first", 0_B, 256_MiB));
+  second.reset();
+  EXPECT_EQ(memory.limit(), 256_MiB);
+  first.reset();
+  EXPECT_EQ(memory.limit(), bytes::max());
+}
+
+TEST_F(budget_test, a_request_above_the_users_own_limit_asks_nobody) {
+  auto mine = make({.limit = 256_MiB});
+  auto others = make();
+  const auto other = join(others, serving("other", 0_B, 2_GiB));
+  cache(others, usable);
+  const auto member = join(mine, options("mine", 1_GiB, 1_GiB, 9));
+  ASSERT_TRUE(comes([&] { return row("other").held == usable; }));
+  EXPECT_EQ(code_of(mine.try_allocate(512_MiB, on)), errc::out_of_memory);
+  EXPECT_EQ(row("other").given, 0_B);
+  void* const block = mine.allocate(256_MiB, on);
+  EXPECT_EQ(row("other").given, 256_MiB);
+  mine.deallocate(block, on);
 }
 
 // --- Trouble -------------------------------------------------------------------------------------

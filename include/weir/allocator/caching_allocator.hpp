@@ -293,10 +293,13 @@ class WEIR_API caching_allocator {
   // --- Limits -----------------------------------------------------------------------------------
 
   /// No more than this much physical memory; bytes::max() is none. What is over it stays until it
-  /// is freed.
+  /// is freed. Where the allocator has a share of its card's budget (weir/share/budget.hpp), the
+  /// smaller of this and the share's ceiling counts.
   result<void> set_limit(bytes most) const;
   /// As a fraction of the device's memory, above 0 and at most 1.
   result<void> set_limit_fraction(double of_device) const;
+  /// The limit that counts now: the smaller of set_limit() and of a budget share's ceiling;
+  /// bytes::max(): none.
   [[nodiscard]] bytes limit() const noexcept;
   /// No more live memory (rounded) with this tag; bytes::max() is none. limit_exceeded beyond.
   result<void> set_limit(weir::tag of, bytes most) const;

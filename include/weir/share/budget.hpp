@@ -29,7 +29,7 @@ struct budget_share {
   /// What it gets whenever it needs it: others give way. The floors of all members together are at
   /// most the card.
   bytes floor{};
-  /// What it never passes: the limit of its allocator. More than the card means the card.
+  /// What it never passes: a bound of its allocator's limit. More than the card means the card.
   bytes ceiling = bytes::max();
   /// Between floor and ceiling: who has more is given way to by who has less. -1000 to 1000.
   int priority = 0;
@@ -59,17 +59,20 @@ struct budget_options {
 
 /// One allocator's part in the budget of its card.
 ///
-/// While it lives the allocator's limit is the ceiling of its share. A request that finds no
-/// memory, though the ceiling allows it, asks others to give way: those that hold more than their
-/// floor, if the request is within this one's floor; else only those of lower priority. The lowest
-/// priority is asked first. Whoever is asked releases what it caches and evicts what is evictable
-/// (caching_allocator::shrink), but nothing below its floor, and takes no more for 200 ms. Live
-/// memory that is not evictable stays: nobody can take it away.
+/// While it lives the allocator's limit is the smaller of the ceiling of its share and of the limit
+/// that the program set: set_limit() cannot lift the ceiling, and joining lifts no limit. A request
+/// that finds no memory, though the limit allows it, asks others to give way: those that hold more
+/// than their floor, if the request is within this one's floor; else only those of lower priority.
+/// The lowest priority is asked first. Whoever is asked releases what it caches and evicts what is
+/// evictable (caching_allocator::shrink), but nothing below its floor, and takes no more for 200
+/// ms: until then its limit is what it kept. Live memory that is not evictable stays: nobody can
+/// take it away. An allocator may have several shares; the lowest ceiling counts.
 ///
 /// A thread of its own looks at the card's page every `period`; what the allocator's users pay is
-/// nothing while nobody asks. The share ends with this object, with the allocator or with the
-/// process, however that ends. It does not keep the allocator alive. Any thread; in a forked child
-/// calls return driver_gone, and the share stays the parent's.
+/// nothing while nobody asks. The share ends with this object, when the allocator is closed or its
+/// last handle ends, before that call returns, or with the process, however that ends. It does not
+/// keep the allocator alive. Any thread; in a forked child calls return driver_gone, and the share
+/// stays the parent's.
 class WEIR_API budget_member {
  public:
   /// invalid_argument: a floor above the ceiling, a name or time that cannot be, or a page that is
@@ -83,12 +86,12 @@ class WEIR_API budget_member {
   budget_member(const budget_member&) = delete;
   budget_member& operator=(const budget_member&) = delete;
 
-  /// As the page has it now: others may have changed it.
+  /// As the page has it now: others may have changed it. closed: the allocator was closed.
   [[nodiscard]] result<budget_share> share() const;
-  /// The errors of join().
+  /// The errors of join(). closed: the allocator was closed.
   result<void> set_share(const budget_share& share) const;
   /// Looks at the page: follows a changed share, and gives way if asked. Returns how much memory
-  /// was released. closed: the allocator is gone.
+  /// was released. closed: the allocator was closed.
   result<bytes> serve() const;
 
  private:
