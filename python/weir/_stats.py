@@ -86,7 +86,8 @@ class Gauge:
 class Stats:
     """What an allocator, one of its pools or one tag holds; sizes in bytes.
 
-    requested <= allocated <= active <= reserved, of one moment.
+    requested <= allocated <= active <= reserved, of one moment, and the same of the peaks. Where memory is
+    suspended, or was, SuspendStats.reserved_and_suspended is the bound of active.
     """
 
     requested: Gauge = Gauge()  #: allocated and not freed, as requested

@@ -225,6 +225,7 @@ class WEIR_API caching_allocator {
   /// The same by harder means, until at most `keep` bytes are reserved: waits for the work that may
   /// use cached memory, and then evicts what is evictable, the lowest priority first. While a
   /// stream is being captured it does what trim() does. Other threads allocate and free meanwhile.
+  /// Returns by how much less is reserved than before the call.
   result<bytes> shrink(bytes keep) const;
   /// The same as trim() for all that is not live, after waiting for the streams.
   result<bytes> empty_cache() const;
