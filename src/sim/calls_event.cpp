@@ -76,11 +76,7 @@ CUresult state::event_query(CUevent handle) {
     return failure;
   }
   if (const CUresult failure = health(event->device); failure != CUDA_SUCCESS) return failure;
-  const bool done =
-      event->shared ? event->shared->is_complete(event->shared->recorded()) : event->complete();
-  if (!done) return CUDA_ERROR_NOT_READY;
-  if (event->recorded) flow.host_learns(event->when);
-  return CUDA_SUCCESS;
+  return flow.query(*event);
 }
 
 CUresult state::event_synchronize(CUevent handle) {

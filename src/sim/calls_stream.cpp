@@ -57,9 +57,7 @@ CUresult state::stream_query(CUstream handle) {
     return failure;
   }
   if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
-  if (stream->completed < stream->tail()) return CUDA_ERROR_NOT_READY;
-  flow.host_learns(stream->clock.now());
-  return CUDA_SUCCESS;
+  return flow.query(stream);
 }
 
 CUresult state::stream_synchronize(CUstream handle) {

@@ -164,7 +164,8 @@ void timeline::order_behind_legacy(const std::shared_ptr<stream_state>& stream,
 void timeline::record(event_state& event, const std::shared_ptr<stream_state>& stream) {
   operation& mark = append(stream, {});
   if (event.shared) {
-    mark.detailed().body = [shared = event.shared, number = event.shared->next_record()] {
+    event.last_shared_record = event.shared->next_record();
+    mark.detailed().body = [shared = event.shared, number = event.last_shared_record] {
       shared->complete(number);
       return CUDA_SUCCESS;
     };
@@ -200,8 +201,8 @@ void timeline::record_all(event_state& event, int device) {
 }
 
 void timeline::wait(const std::shared_ptr<stream_state>& stream, const event_state& event) {
-  if (event.shared) {
-    // Another process may have recorded it last: its counters tell, not our queue.
+  if (event.shared && !recorded_here(event)) {
+    // Another process has recorded it last: its counters tell, not our queue.
     work gate{.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT};
     gate.gate = [shared = event.shared, number = event.shared->recorded()] {
       return shared->is_complete(number);
@@ -273,7 +274,7 @@ void timeline::check_accesses(const stream_state& stream, work& task, const mome
   }
 }
 
-// --- Waiting -------------------------------------------------------------------------------------
+// --- The host ------------------------------------------------------------------------------------
 
 void timeline::host_learns(const moment& done) {
   if (host.now().includes(done.at)) return;
@@ -284,102 +285,6 @@ void timeline::host_learns(const moment& done) {
 moment timeline::host_moment() {
   if (host_function_moment != nullptr) return *host_function_moment;
   return host.tick();
-}
-
-bool timeline::run_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock) {
-  while (!done()) {
-    if (machine_.down) return false;
-    if (step_before(time_point::max(), lock)) continue;
-    // What is waited for hangs on something outside: a held stream, a host function in another
-    // thread, another process, a flag in memory. Some of these give no notice, hence the timeout.
-    ++waiting_threads_;
-    changed_.wait_for(lock, std::chrono::milliseconds{1});
-    --waiting_threads_;
-  }
-  return true;
-}
-
-CUresult timeline::synchronize(const std::shared_ptr<stream_state>& stream,
-                               std::unique_lock<std::mutex>& lock) {
-  const std::uint64_t target = stream->tail();
-  const moment when = stream->clock.now();
-  run_until(
-      [&] {
-        return stream->completed >= target || machine_.health(stream->device) != CUDA_SUCCESS;
-      },
-      lock);
-  if (stream->completed < target) {
-    return machine_.down ? CUDA_ERROR_DEINITIALIZED : machine_.health(stream->device);
-  }
-  machine_.clock = std::max(machine_.clock, stream->last_end);
-  host_learns(when);
-  return machine_.health(stream->device);
-}
-
-CUresult timeline::synchronize(event_state& event, std::unique_lock<std::mutex>& lock) {
-  if (event.shared) {
-    const std::uint64_t number = event.shared->recorded();
-    run_until([&] { return event.shared->is_complete(number); }, lock);
-    if (event.recorded) host_learns(event.when);
-    return machine_.down ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
-  }
-  if (!event.recorded) return machine_.health(event.device);
-  const dependency target = *event.recorded;
-  const moment when = event.when;
-  const auto end = event.end;
-  run_until(
-      [&] { return target.is_met() || machine_.health(target.stream->device) != CUDA_SUCCESS; },
-      lock);
-  if (!target.is_met()) {
-    return machine_.down ? CUDA_ERROR_DEINITIALIZED : machine_.health(target.stream->device);
-  }
-  if (end) machine_.clock = std::max(machine_.clock, *end);
-  host_learns(when);
-  return machine_.health(target.stream->device);
-}
-
-CUresult timeline::synchronize_device(int device, std::unique_lock<std::mutex>& lock) {
-  std::vector<std::shared_ptr<stream_state>> all;
-  for (const auto& stream : streams) {
-    if (stream->device == device) all.push_back(stream);
-  }
-  for (const auto& stream : all) {
-    if (const CUresult failure = synchronize(stream, lock); failure != CUDA_SUCCESS) return failure;
-  }
-  for (const departed& former : departed_) {
-    if (former.device == device) host_learns(former.last);
-  }
-  std::erase_if(departed_,
-                [&](const departed& former) { return host.now().includes(former.last.at); });
-  return machine_.health(device);
-}
-
-void timeline::discard(int device, std::unique_lock<std::mutex>& lock) {
-  const auto in_host_function = [&](const std::shared_ptr<stream_state>& each) {
-    return each->device == device && !each->queue.empty() && each->queue.front().details &&
-           each->queue.front().details->running;
-  };
-  while (std::any_of(streams.begin(), streams.end(), in_host_function)) {
-    ++waiting_threads_;
-    changed_.wait_for(lock, std::chrono::milliseconds{1});
-    --waiting_threads_;
-  }
-  quiet_until_ = time_point::min();
-  const auto all = streams;
-  for (const auto& stream : all) {
-    if (stream->device != device) continue;
-    stream->queue.clear();
-    stream->completed = stream->tail();
-    stream->busy = false;
-    std::erase(busy_, stream.get());
-    drop_if_done(*stream);
-  }
-}
-
-bool timeline::idle(int device) const {
-  return std::none_of(streams.begin(), streams.end(), [&](const auto& stream) {
-    return stream->device == device && !stream->queue.empty();
-  });
 }
 
 // --- Progress ------------------------------------------------------------------------------------

@@ -128,6 +128,7 @@ struct event_state {
   std::shared_ptr<capture> captured{};
   std::vector<driver::CUgraphNode> captured_nodes{};
   std::shared_ptr<shared_event> shared{};  // interprocess events
+  std::uint64_t last_shared_record = 0;    // of those: the number of this process's last record
 
   [[nodiscard]] bool complete() const noexcept { return !recorded || recorded->is_met(); }
 };
@@ -172,12 +173,18 @@ class timeline {
 
   // --- Waiting, on the calling thread -----------------------------------------------------------
 
+  // They wait for what is queued when they are called. Work that can never happen, because it is
+  // behind a device that faulted or is lost, is answered with that device's error.
+
   driver::CUresult synchronize(const std::shared_ptr<stream_state>& stream,
                                std::unique_lock<std::mutex>& lock);
   driver::CUresult synchronize(event_state& event, std::unique_lock<std::mutex>& lock);
   /// All streams of a device.
   driver::CUresult synchronize_device(int device, std::unique_lock<std::mutex>& lock);
-  /// Lets work happen until `done`; false if the device is lost meanwhile.
+  /// The same questions without waiting: CUDA_ERROR_NOT_READY where synchronize() would wait.
+  driver::CUresult query(const std::shared_ptr<stream_state>& stream);
+  driver::CUresult query(const event_state& event);
+  /// Lets work happen until `done`; false if the machine is shut down meanwhile.
   bool run_until(const std::function<bool()>& done, std::unique_lock<std::mutex>& lock);
 
   // --- Progress ---------------------------------------------------------------------------------
@@ -222,6 +229,24 @@ class timeline {
   enum class readiness { ready, behind_another, held_up };
   [[nodiscard]] readiness readiness_of(stream_state& stream) const;
   [[nodiscard]] time_point end_of(const stream_state& stream, const operation& op) const;
+
+  /// The end of a stream's queue, and what the host knows once it is reached.
+  struct target {
+    dependency end;
+    moment when;
+  };
+  [[nodiscard]] static target tail_of(const std::shared_ptr<stream_state>& stream) {
+    return {{stream, stream->tail()}, stream->clock.now()};
+  }
+  driver::CUresult wait_for(const target& place, std::unique_lock<std::mutex>& lock);
+  /// CUDA_SUCCESS, or the error of the device that keeps `stream` from getting on: its own device,
+  /// or one that the first operation of its queue waits for, directly or through other streams.
+  [[nodiscard]] driver::CUresult obstacle(const stream_state& stream) const;
+  /// What a query of a stream with work left answers.
+  [[nodiscard]] driver::CUresult unfinished(const stream_state& stream) const;
+  /// Whether no other process has recorded the event since this one did.
+  [[nodiscard]] static bool recorded_here(const event_state& event) noexcept;
+
   /// A new operation at the end of the stream, in order but empty.
   operation& append(const std::shared_ptr<stream_state>& stream, std::vector<dependency> waits);
   void learn_from_host(stream_state& stream);
