@@ -176,6 +176,7 @@ class timeline {
   // They wait for what is queued when they are called. Work that can never happen, because it is
   // behind a device that faulted or is lost, is answered with that device's error.
 
+  /// Waiting for the legacy stream is waiting for all blocking streams of its device, too.
   driver::CUresult synchronize(const std::shared_ptr<stream_state>& stream,
                                std::unique_lock<std::mutex>& lock);
   driver::CUresult synchronize(event_state& event, std::unique_lock<std::mutex>& lock);
@@ -238,6 +239,8 @@ class timeline {
   [[nodiscard]] static target tail_of(const std::shared_ptr<stream_state>& stream) {
     return {{stream, stream->tail()}, stream->clock.now()};
   }
+  /// What a wait for `stream` is for; the stream itself comes last.
+  [[nodiscard]] std::vector<target> targets_of(const std::shared_ptr<stream_state>& stream);
   driver::CUresult wait_for(const target& place, std::unique_lock<std::mutex>& lock);
   /// CUDA_SUCCESS, or the error of the device that keeps `stream` from getting on: its own device,
   /// or one that the first operation of its queue waits for, directly or through other streams.
@@ -246,6 +249,8 @@ class timeline {
   [[nodiscard]] driver::CUresult unfinished(const stream_state& stream) const;
   /// Whether no other process has recorded the event since this one did.
   [[nodiscard]] static bool recorded_here(const event_state& event) noexcept;
+  /// The host has waited for the streams of `device`: what former ones did is known as well.
+  void learn_departed(int device, bool only_blocking);
 
   /// A new operation at the end of the stream, in order but empty.
   operation& append(const std::shared_ptr<stream_state>& stream, std::vector<dependency> waits);

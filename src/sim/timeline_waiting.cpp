@@ -51,6 +51,20 @@ CUresult timeline::unfinished(const stream_state& stream) const {
 
 // --- Streams -------------------------------------------------------------------------------------
 
+std::vector<timeline::target> timeline::targets_of(const std::shared_ptr<stream_state>& stream) {
+  std::vector<target> all;
+  // "When an action is taken in the legacy stream [...], the legacy stream first waits on all
+  // blocking streams" (CUDA driver API, "Stream synchronization behavior"). cuStreamSynchronize and
+  // cuStreamQuery use "standard default stream semantics", so they cover those streams, too.
+  if (stream->is_legacy) {
+    for (const auto& other : streams) {
+      if (other->device == stream->device && other->is_blocking()) all.push_back(tail_of(other));
+    }
+  }
+  all.push_back(tail_of(stream));
+  return all;
+}
+
 CUresult timeline::wait_for(const target& place, std::unique_lock<std::mutex>& lock) {
   const stream_state& stream = *place.end.stream;
   run_until([&] { return place.end.is_met() || obstacle(stream) != CUDA_SUCCESS; }, lock);
@@ -62,12 +76,26 @@ CUresult timeline::wait_for(const target& place, std::unique_lock<std::mutex>& l
 
 CUresult timeline::synchronize(const std::shared_ptr<stream_state>& stream,
                                std::unique_lock<std::mutex>& lock) {
-  return wait_for(tail_of(stream), lock);
+  if (!stream->is_legacy) return wait_for(tail_of(stream), lock);
+  for (const target& each : targets_of(stream)) {
+    if (const CUresult failure = wait_for(each, lock); failure != CUDA_SUCCESS) return failure;
+  }
+  learn_departed(stream->device, true);
+  return machine_.health(stream->device);
 }
 
 CUresult timeline::query(const std::shared_ptr<stream_state>& stream) {
-  if (stream->completed < stream->tail()) return unfinished(*stream);
-  host_learns(stream->clock.now());
+  if (!stream->is_legacy) {
+    if (stream->completed < stream->tail()) return unfinished(*stream);
+    host_learns(stream->clock.now());
+    return CUDA_SUCCESS;
+  }
+  const std::vector<target> all = targets_of(stream);
+  for (const target& each : all) {
+    if (!each.end.is_met()) return unfinished(*each.end.stream);
+  }
+  for (const target& each : all) host_learns(each.when);
+  learn_departed(stream->device, true);
   return CUDA_SUCCESS;
 }
 
@@ -79,12 +107,16 @@ CUresult timeline::synchronize_device(int device, std::unique_lock<std::mutex>& 
   for (const target& each : all) {
     if (const CUresult failure = wait_for(each, lock); failure != CUDA_SUCCESS) return failure;
   }
+  learn_departed(device, false);
+  return machine_.health(device);
+}
+
+void timeline::learn_departed(int device, bool only_blocking) {
   for (const departed& former : departed_) {
-    if (former.device == device) host_learns(former.last);
+    if (former.device == device && (former.is_blocking || !only_blocking)) host_learns(former.last);
   }
   std::erase_if(departed_,
                 [&](const departed& former) { return host.now().includes(former.last.at); });
-  return machine_.health(device);
 }
 
 // --- Events --------------------------------------------------------------------------------------
