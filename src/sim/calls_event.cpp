@@ -45,10 +45,7 @@ CUresult state::event_record_with_flags(CUevent handle, CUstream stream_handle, 
                              : CUDA_ERROR_ILLEGAL_STATE;
   }
   if (stream->capturing) return graphs->record(*event, stream);
-  if (stream->is_legacy && graphs->any_active()) {
-    if (const CUresult failure = graphs->check_legacy(stream->device); failure != CUDA_SUCCESS)
-      return failure;
-  }
+  if (const CUresult failure = may_use(*stream); failure != CUDA_SUCCESS) return failure;
   event->captured = nullptr;
   event->captured_nodes.clear();
   flow.record(*event, stream);

@@ -144,12 +144,8 @@ CUresult state::graph_upload(CUgraphExec handle, CUstream stream_handle) {
   if (!exec) return CUDA_ERROR_INVALID_VALUE;
   const auto stream = find_stream(stream_handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  if (const CUresult failure = may_use(*stream); failure != CUDA_SUCCESS) return failure;
   if (stream->capturing) return graphs->misuse(stream);
-  if (stream->is_legacy && graphs->any_active()) {
-    if (const CUresult failure = graphs->check_legacy(stream->device); failure != CUDA_SUCCESS)
-      return failure;
-  }
   if (exec->last) flow.wait(stream, *exec->last, exec->last_when);
   return CUDA_SUCCESS;
 }
@@ -159,7 +155,7 @@ CUresult state::graph_launch(CUgraphExec handle, CUstream stream_handle) {
   if (!exec) return CUDA_ERROR_INVALID_VALUE;
   const auto stream = find_stream(stream_handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  if (const CUresult failure = may_use(*stream); failure != CUDA_SUCCESS) return failure;
   return graphs->launch(exec, stream);
 }
 

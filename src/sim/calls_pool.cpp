@@ -41,15 +41,6 @@ bool has_pools(const state& machine, int device) {
   return machine.devices[static_cast<std::size_t>(device)].spec.memory_pools;
 }
 
-/// What a call on a stream must answer before it may queue anything.
-CUresult may_queue(state& machine, const stream_state& stream) {
-  if (const CUresult failure = machine.health(stream.device); failure != CUDA_SUCCESS)
-    return failure;
-  if (stream.is_legacy && machine.graphs->any_active())
-    return machine.graphs->check_legacy(stream.device);
-  return CUDA_SUCCESS;
-}
-
 CUresult allocate(state& machine, CUdeviceptr* address, std::size_t bytes, CUmemoryPool handle,
                   const std::shared_ptr<stream_state>& stream) {
   pool* const from = machine.pools->find(handle);
@@ -63,7 +54,7 @@ CUresult allocate(state& machine, CUdeviceptr* address, std::size_t bytes, CUmem
     const CUresult failure = machine.graphs->forbid(driver::call::mem_alloc_async);
     if (failure != CUDA_SUCCESS) return failure;
   }
-  if (const CUresult failure = may_queue(machine, *stream); failure != CUDA_SUCCESS) return failure;
+  if (const CUresult failure = machine.may_use(*stream); failure != CUDA_SUCCESS) return failure;
   if (from->device() >= 0) {
     if (const CUresult failure = machine.health(from->device()); failure != CUDA_SUCCESS)
       return failure;
@@ -238,7 +229,7 @@ CUresult state::mem_free_async(CUdeviceptr address, CUstream handle) {
     const CUresult failure = graphs->forbid(driver::call::mem_free_async);
     if (failure != CUDA_SUCCESS) return failure;
   }
-  if (const CUresult failure = may_queue(*this, *stream); failure != CUDA_SUCCESS) return failure;
+  if (const CUresult failure = may_use(*stream); failure != CUDA_SUCCESS) return failure;
 
   if (auto* const owner = pools->holding(address)) {
     block* const freed = owner->find(address);

@@ -81,6 +81,7 @@ CUresult state::stream_wait_event(CUstream handle, CUevent event_handle, unsigne
   if (flags == CU_EVENT_WAIT_EXTERNAL) {
     return stream->capturing ? graphs->wait_external(stream, event) : CUDA_ERROR_ILLEGAL_STATE;
   }
+  if (const CUresult failure = may_use(*stream); failure != CUDA_SUCCESS) return failure;
   if (stream->capturing || event->captured) return graphs->wait(stream, *event);
   flow.wait(stream, *event);
   return CUDA_SUCCESS;
@@ -116,6 +117,10 @@ CUresult state::stream_get_id(CUstream handle, unsigned long long* id) {
   if (!stream) return missing_stream();
   // The driver takes the question for a use of the stream, and a capture does not survive it.
   if (stream->capturing) return graphs->misuse(stream);
+  if (stream->is_legacy && graphs->any_active()) {
+    if (const CUresult failure = graphs->check_legacy(stream->device); failure != CUDA_SUCCESS)
+      return failure;
+  }
   *id = stream->id;
   return CUDA_SUCCESS;
 }

@@ -307,10 +307,6 @@ CUresult graph_set::launch(const std::shared_ptr<graph_exec>& exec,
                                          .device = stream->device,
                                          .child = exec->steps});
   }
-  if (stream->is_legacy && any_active()) {
-    if (const CUresult failure = check_legacy(stream->device); failure != CUDA_SUCCESS)
-      return failure;
-  }
   if (const CUresult failure = prepare_memory(*exec); failure != CUDA_SUCCESS) return failure;
   if (exec->last) machine_.flow.wait(stream, *exec->last, exec->last_when);
   free_leftovers(*exec, stream);

@@ -205,13 +205,15 @@ CUresult state::missing_stream() {
 
 // --- Work ---------------------------------------------------------------------------------------
 
+CUresult state::may_use(const stream_state& stream) {
+  if (const CUresult failure = health(stream.device); failure != CUDA_SUCCESS) return failure;
+  const bool beside_capture = stream.is_legacy && graphs->any_active();
+  return beside_capture ? graphs->check_legacy(stream.device) : CUDA_SUCCESS;
+}
+
 CUresult state::submit(const std::shared_ptr<stream_state>& stream, work task) {
-  if (const CUresult failure = health(stream->device); failure != CUDA_SUCCESS) return failure;
+  if (const CUresult failure = may_use(*stream); failure != CUDA_SUCCESS) return failure;
   if (stream->capturing) return graphs->add_node(stream, std::move(task));
-  if (stream->is_legacy && graphs->any_active()) {
-    if (const CUresult failure = graphs->check_legacy(stream->device); failure != CUDA_SUCCESS)
-      return failure;
-  }
   flow.enqueue(stream, std::move(task));
   return CUDA_SUCCESS;
 }

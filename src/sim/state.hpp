@@ -95,6 +95,10 @@ class state {
   /// What to answer where find_stream() gave null.
   [[nodiscard]] CUresult missing_stream();
 
+  /// CUDA_SUCCESS, or what a call that uses the stream must answer instead: its device is lost or
+  /// faulted, or it is the legacy stream beside a captured blocking stream. Then the use
+  /// invalidates that capture.
+  [[nodiscard]] CUresult may_use(const stream_state& stream);
   /// Queues work, or captures it if the stream is capturing.
   CUresult submit(const std::shared_ptr<stream_state>& stream, work task);
   /// Queues work and waits for it; for the calls that block.

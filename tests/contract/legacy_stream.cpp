@@ -1,4 +1,4 @@
-// Contract: waiting for the legacy stream, and using it while a blocking stream is captured.
+// Contract: what the host waits for when it waits for the legacy stream.
 #include <chrono>
 
 #include "support/contract_test.hpp"
@@ -17,8 +17,6 @@ class legacy_stream_tests : public contract_test {
   }
 };
 WEIR_CONTRACT(legacy_stream_tests);
-
-// --- Waiting -------------------------------------------------------------------------------------
 
 TEST_P(legacy_stream_tests, SynchronizeWaitsForBlockingStreams) {
   const CUstream blocking = new_stream(CU_STREAM_DEFAULT);

@@ -313,6 +313,20 @@ TEST_F(capture_test, legacy_stream_is_unusable_while_a_blocking_stream_captures)
   EXPECT_EQ(try_work(nullptr), CUDA_SUCCESS);
 }
 
+TEST_F(capture_test, a_wait_of_the_legacy_stream_invalidates_every_capture_of_a_blocking_stream) {
+  const CUevent mark = event();
+  ASSERT_EQ(cuda.event_record(mark, stream()), CUDA_SUCCESS);
+  const CUstream a = stream(CU_STREAM_DEFAULT);
+  const CUstream b = stream(CU_STREAM_DEFAULT);
+  const CUstream free_one = stream();
+  for (const CUstream each : {a, b, free_one}) begin(each, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(cuda.stream_wait_event(nullptr, mark, 0), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_EQ(failing_end(a), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(failing_end(b), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  end(free_one);
+  EXPECT_EQ(cuda.stream_wait_event(nullptr, mark, 0), CUDA_SUCCESS);
+}
+
 TEST_F(capture_test, legacy_stream_is_free_while_a_non_blocking_stream_captures) {
   const CUstream s = stream();
   begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
