@@ -241,16 +241,23 @@ CUresult state::stream_attach_mem_async(CUstream stream_handle, CUdeviceptr addr
       flags != CU_MEM_ATTACH_SINGLE) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (flags == CU_MEM_ATTACH_SINGLE && stream_handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // "It is illegal to attach singly to the NULL stream, because the NULL stream is a virtual global
+  // stream and not a specific stream."
+  if (flags == CU_MEM_ATTACH_SINGLE && stream->is_legacy) return CUDA_ERROR_INVALID_VALUE;
+  const attachment wanted{flags, stream};
   work task{.label = "attach memory"};
-  task.body = [pages = area->managed, flags, to = std::weak_ptr{stream}] {
-    pages->attachment = flags;
-    pages->attached_to = to;
+  task.body = [pages = area->managed, wanted] {
+    pages->attached = wanted;
     return CUDA_SUCCESS;
   };
   const CUresult answer = submit(stream, std::move(task));
-  if (answer == CUDA_SUCCESS) area->managed->queued_attachment = flags;
-  return answer;
+  if (answer != CUDA_SUCCESS) return answer;
+  attachment& queued = area->managed->queued_attachment;
+  if (flags == CU_MEM_ATTACH_HOST && queued.flags != CU_MEM_ATTACH_HOST) {
+    check_attach_to_host(*this, *area, *stream, stream->clock.now());
+  }
+  queued = wanted;
+  return CUDA_SUCCESS;
 }
 
 }  // namespace weir::inline v0::sim

@@ -10,9 +10,22 @@ namespace weir::inline v0::sim {
 
 // --- Runs ----------------------------------------------------------------------------------------
 
-managed_pages::managed_pages(std::uint64_t size, unsigned attached)
-    : attachment{attached}, queued_attachment{attached}, size_{(size + page - 1) / page * page} {
+managed_pages::managed_pages(std::uint64_t size, unsigned attach_flags)
+    : attached{attach_flags},
+      queued_attachment{attach_flags},
+      initial_flags_{attach_flags},
+      size_{(size + page - 1) / page * page} {
   runs_.emplace(0, page_run{});
+}
+
+// "If hStream is destroyed while data is associated with it, the association is removed and the
+// association reverts to the default visibility of the allocation as specified at
+// cuMemAllocManaged. [...] the change to default association won't happen until all work in the
+// stream has completed" (cuStreamAttachMemAsync).
+void managed_pages::stream_ended(const stream_state& stream) noexcept {
+  for (attachment* const each : {&attached, &queued_attachment}) {
+    if (each->is_to(stream)) *each = {initial_flags_, {}};
+  }
 }
 
 void managed_pages::cut(std::uint64_t offset) {
@@ -129,12 +142,13 @@ void touch_run(mover& moves, page_run& run, std::uint64_t size, processor access
 /// Devices on which the host must leave memory alone while they work: reports if it does not.
 void check_exclusive(state& machine, const region& area, std::uint64_t address, std::uint64_t size,
                      bool write) {
-  if (area.managed->attachment == CU_MEM_ATTACH_HOST) return;
+  const attachment& attached = area.managed->attached;
+  if (attached.flags == CU_MEM_ATTACH_HOST) return;
   for (int device = 0; machine.valid_device(device); ++device) {
     if (machine.devices[static_cast<std::size_t>(device)].spec.concurrent_managed_access) continue;
     bool busy = !machine.flow.idle(device);
-    if (area.managed->attachment == CU_MEM_ATTACH_SINGLE) {
-      const auto stream = area.managed->attached_to.lock();
+    if (attached.flags == CU_MEM_ATTACH_SINGLE) {
+      const auto stream = attached.stream.lock();
       busy = stream && stream->device == device && !stream->queue.empty();
     }
     if (!busy) continue;
@@ -213,6 +227,52 @@ void managed_prefetch(state& machine, region& area, std::uint64_t offset, std::u
               }
             });
 }
+
+// --- Attachments ---------------------------------------------------------------------------------
+
+void managed_detach(state& machine, const stream_state& ended) {
+  if (machine.space.managed_regions == 0) return;
+  machine.space.for_each([&](region& area) {
+    if (area.managed) area.managed->stream_ended(ended);
+  });
+}
+
+bool attached_elsewhere(const state& machine, const region& area, const stream_state& stream) {
+  const attachment& queued = area.managed->queued_attachment;
+  if (queued.flags != CU_MEM_ATTACH_SINGLE) return false;
+  const auto owner = queued.stream.lock();
+  if (!owner || owner->device != stream.device) return false;
+  if (machine.devices[static_cast<std::size_t>(stream.device)].spec.concurrent_managed_access) {
+    return false;
+  }
+  return owner->id != (stream.lane ? stream.launched_on : stream.id);
+}
+
+void check_attach_to_host(state& machine, const region& area, const stream_state& stream,
+                          const moment& when) {
+  if (!machine.options.check_hazards) return;
+  for (int device = 0; machine.valid_device(device); ++device) {
+    if (machine.devices[static_cast<std::size_t>(device)].spec.concurrent_managed_access) continue;
+    const access_record* const use = area.uses.not_before(when, device);
+    if (use == nullptr) continue;
+    const range extent{area.base, area.size};
+    machine.hazards.report({hazard_kind::freed_in_use,
+                            *use->accessor,
+                            {.label = "attach memory",
+                             .stream = stream_id{stream.id},
+                             .order = stream.tail(),
+                             .extent = extent,
+                             .writes = true,
+                             .queued = machine.clock,
+                             .action = party_action::lifetime,
+                             .step = ++machine.steps,
+                             .stream_name = stream.name},
+                            extent});
+    return;
+  }
+}
+
+// --- Residency -----------------------------------------------------------------------------------
 
 void unset_read_mostly(state& machine, page_run& run, std::uint64_t size) {
   run.read_mostly = false;

@@ -72,6 +72,16 @@ struct page_run {
   friend bool operator==(const page_run&, const page_run&) = default;
 };
 
+/// Whom managed memory is attached to.
+struct attachment {
+  unsigned flags = driver::CU_MEM_ATTACH_GLOBAL;
+  std::weak_ptr<stream_state> stream{};  ///< of CU_MEM_ATTACH_SINGLE
+
+  [[nodiscard]] bool is_to(const stream_state& other) const noexcept {
+    return flags == driver::CU_MEM_ATTACH_SINGLE && stream.lock().get() == &other;
+  }
+};
+
 /// The pages of one managed allocation, as runs of equal state. Costs what there are of different
 /// runs, not what there are of pages. Data does not move: all processors see the same memory, and
 /// only the bookkeeping says where it would be.
@@ -84,7 +94,7 @@ class managed_pages {
   static constexpr std::uint64_t fault_size = 64 << 10;
 
   /// Attached as CU_MEM_ATTACH_* says.
-  managed_pages(std::uint64_t size, unsigned attached);
+  managed_pages(std::uint64_t size, unsigned attach_flags);
 
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
 
@@ -110,10 +120,12 @@ class managed_pages {
     }
   }
 
-  unsigned attachment;
+  attachment attached;
   /// What work queued from now on will find, once the attachments queued before it have happened.
-  unsigned queued_attachment;
-  std::weak_ptr<stream_state> attached_to{};  ///< for CU_MEM_ATTACH_SINGLE
+  attachment queued_attachment;
+  /// The stream's last work is complete: what is attached to it goes back to the attachment that it
+  /// was allocated with.
+  void stream_ended(const stream_state& stream) noexcept;
 
  private:
   using run_map = std::map<std::uint64_t, page_run>;
@@ -124,8 +136,9 @@ class managed_pages {
   void cut(std::uint64_t offset);
   void join(std::uint64_t from, std::uint64_t end);
 
-  std::uint64_t size_;  // in whole pages
-  run_map runs_;        // never empty; begins at 0; neighbours differ
+  unsigned initial_flags_;  // of the allocation
+  std::uint64_t size_;      // in whole pages
+  run_map runs_;            // never empty; begins at 0; neighbours differ
 };
 
 /// A processor touches managed memory now: -1 is the host. Pages move, are copied, or are accessed
@@ -137,6 +150,20 @@ void managed_touch(state& machine, region& area, std::uint64_t address, std::uin
 /// Moves pages to `target` as a prefetch does.
 void managed_prefetch(state& machine, region& area, std::uint64_t offset, std::uint64_t size,
                       processor target);
+
+/// The last work of a stream is complete, and its handle is gone: nothing is attached to it now.
+void managed_detach(state& machine, const stream_state& ended);
+
+/// Work of `stream` is queued that touches managed memory. Whether the memory is attached to
+/// another stream of a device without concurrent managed access: such work "will produce undefined
+/// results" (cuStreamAttachMemAsync).
+[[nodiscard]] bool attached_elsewhere(const state& machine, const region& area,
+                                      const stream_state& stream);
+
+/// Memory is attached to the host by an operation of `stream` that was queued at `when`: reports
+/// work of devices without concurrent managed access that is in no order with it.
+void check_attach_to_host(state& machine, const region& area, const stream_state& stream,
+                          const moment& when);
 
 /// Takes the advice back: one copy of the pages is left.
 void unset_read_mostly(state& machine, page_run& run, std::uint64_t size);

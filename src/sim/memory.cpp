@@ -176,18 +176,19 @@ namespace {
 
 /// Managed memory that was attached to the host is out of bounds for a device that cannot share
 /// pages with it.
-bool reachable(const state& machine, const managed_pages& pages, int device) {
-  return device < 0 || pages.queued_attachment != CU_MEM_ATTACH_HOST ||
+bool reachable(const state& machine, const managed_pages& pages, int device, stage when) {
+  const attachment& found = when == stage::queueing ? pages.queued_attachment : pages.attached;
+  return device < 0 || found.flags != CU_MEM_ATTACH_HOST ||
          machine.devices[static_cast<std::size_t>(device)].spec.concurrent_managed_access;
 }
 
 }  // namespace
 
-CUmemAccess_flags memory::rights(const region& area, int device) const {
+CUmemAccess_flags memory::rights(const region& area, int device, stage when) const {
   const bool for_all = area.kind == memory_kind::pinned || area.kind == memory_kind::managed ||
                        area.kind == memory_kind::registered;
   if (for_all || device < 0) {
-    if (area.managed && !reachable(machine_, *area.managed, device)) {
+    if (area.managed && !reachable(machine_, *area.managed, device, when)) {
       return CU_MEM_ACCESS_FLAGS_PROT_NONE;
     }
     const bool read_only =
@@ -205,12 +206,13 @@ CUmemAccess_flags memory::rights(const region& area, int device) const {
   return CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
-bool memory::permits(int device, const access& request) {
+bool memory::permits(int device, const access& request, stage when) {
   const CUmemAccess_flags needed =
       request.writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   return each(request.extent.address, request.extent.size,
               [&](const region& area, std::uint64_t, std::uint64_t) {
-                return !area.pages->is_unbacked() && (rights(area, device) & needed) == needed;
+                return !area.pages->is_unbacked() &&
+                       (rights(area, device, when) & needed) == needed;
               });
 }
 

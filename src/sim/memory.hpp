@@ -28,6 +28,10 @@ class handle_set;     // virtual.hpp: physical handles and reservations of the u
 struct allocation;    // virtual.hpp: what a physical handle stands for
 class managed_pages;  // managed.hpp: residency and advice
 
+/// When rights are asked about: work that is queued finds what it will have in its turn, work that
+/// is performed what there is now.
+enum class stage { queueing, performing };
+
 /// The unit in which a device's memory is taken: whatever is allocated takes whole ones.
 inline constexpr std::uint64_t device_page = std::uint64_t{2} << 20;
 
@@ -196,9 +200,10 @@ class memory {
   }
 
   /// Whether work of `device` may do `request`; pageable host memory is nobody's and not allowed.
-  [[nodiscard]] bool permits(int device, const access& request);
+  [[nodiscard]] bool permits(int device, const access& request, stage when);
   /// What `device` may do with a region.
-  [[nodiscard]] driver::CUmemAccess_flags rights(const region& area, int device) const;
+  [[nodiscard]] driver::CUmemAccess_flags rights(const region& area, int device,
+                                                 stage when = stage::queueing) const;
 
   // --- Capacity ----------------------------------------------------------------------------------
 

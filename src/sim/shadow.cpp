@@ -112,21 +112,39 @@ void shadow::touch(std::uint64_t offset, std::uint64_t size, access_kind kind, c
   }
 }
 
-void use_log::add(const moment& when, const std::shared_ptr<const party>& accessor) {
-  for (access_record& use : uses_) {
-    if (when.includes(use.at)) {
-      use = {when.at, accessor};
+void use_log::add(const moment& when, const std::shared_ptr<const party>& accessor, int device) {
+  for (use& each : uses_) {
+    const bool same_kind =
+        each.device == device && each.record.accessor->writes == accessor->writes;
+    if (same_kind && when.includes(each.record.at)) {
+      each.record = {when.at, accessor};
       return;
     }
   }
-  uses_.push_back({when.at, accessor});
+  uses_.push_back({{when.at, accessor}, device});
 }
 
 const access_record* use_log::not_before(const moment& when) const noexcept {
-  for (const access_record& use : uses_) {
-    if (!when.includes(use.at)) return &use;
+  return latest(when, [](const use&) { return true; });
+}
+
+const access_record* use_log::not_before(const moment& when, int device,
+                                         bool only_writes) const noexcept {
+  return latest(when, [&](const use& each) {
+    return each.device == device && (each.record.accessor->writes || !only_writes);
+  });
+}
+
+template <class Matches>
+const access_record* use_log::latest(const moment& when, Matches&& matches) const noexcept {
+  const access_record* found = nullptr;
+  for (const use& each : uses_) {
+    if (!matches(each) || when.includes(each.record.at)) continue;
+    if (found == nullptr || found->accessor->step < each.record.accessor->step) {
+      found = &each.record;
+    }
   }
-  return nullptr;
+  return found;
 }
 
 }  // namespace weir::inline v0::sim

@@ -68,15 +68,30 @@ class shadow {
   cell_map cells_;
 };
 
-/// Who has used one mapping, so that taking it away can be checked. One record an actor.
+/// What the device of a use is that belongs to none: the begin or the end of a lifetime.
+inline constexpr int no_device = -1;
+
+/// Who has used one mapping, so that taking it away, or a device's access to it, can be checked.
+/// One record an actor, a device and a kind of access: a use replaces those that come before it.
 class use_log {
  public:
-  void add(const moment& when, const std::shared_ptr<const party>& accessor);
-  /// The first use that does not come before `when`; null if all do.
+  /// `device` is the one whose right to access the memory the use needs.
+  void add(const moment& when, const std::shared_ptr<const party>& accessor, int device);
+  /// The latest use that does not come before `when`; null if all do.
   [[nodiscard]] const access_record* not_before(const moment& when) const noexcept;
+  /// The same for uses of one device, or for its writes only.
+  [[nodiscard]] const access_record* not_before(const moment& when, int device,
+                                                bool only_writes = false) const noexcept;
 
  private:
-  std::vector<access_record> uses_;
+  struct use {
+    access_record record{};
+    int device = no_device;
+  };
+  template <class Matches>
+  [[nodiscard]] const access_record* latest(const moment& when, Matches&& matches) const noexcept;
+
+  std::vector<use> uses_;
 };
 
 }  // namespace weir::inline v0::sim

@@ -82,6 +82,7 @@ void timeline::drop_if_done(stream_state& stream) {
   if (!host.now().includes(last.at)) {
     departed_.push_back({stream.device, stream.is_blocking(), last});
   }
+  managed_detach(machine_, stream);
   streams.erase(place);
 }
 
@@ -224,13 +225,13 @@ void timeline::wait(const std::shared_ptr<stream_state>& stream, dependency on,
 
 // --- Accesses ------------------------------------------------------------------------------------
 
-bool timeline::allowed(int device, bool by_owner, const access& request) const {
+bool timeline::allowed(int device, bool by_owner, const access& request, stage when) const {
   memory& space = machine_.space;
-  if (!by_owner) return space.permits(device, request);
+  if (!by_owner) return space.permits(device, request, when);
   return space.each(request.extent.address, request.extent.size,
                     [&](region& area, std::uint64_t address, std::uint64_t size) {
                       const int owner = area.device < 0 ? device : area.device;
-                      return space.permits(owner, {{address, size}, request.writes});
+                      return space.permits(owner, {{address, size}, request.writes}, when);
                     });
 }
 
@@ -264,13 +265,22 @@ void timeline::check_accesses(const stream_state& stream, work& task, const mome
     }
     const access_kind kind =
         task.lifetime.value_or(each.writes ? access_kind::write : access_kind::read);
+    bool elsewhere = false;
     machine_.space.each(each.extent.address, each.extent.size,
                         [&](region& area, std::uint64_t address, std::uint64_t size) {
                           area.pages->history.touch(area.offset + (address - area.base), size, kind,
                                                     when, accessor, address, machine_.hazards);
-                          area.uses.add(when, accessor);
+                          const bool owner_does_it = task.by_owner && area.device >= 0;
+                          area.uses.add(when, accessor,
+                                        task.lifetime   ? no_device
+                                        : owner_does_it ? area.device
+                                                        : stream.device);
+                          elsewhere |= area.managed && attached_elsewhere(machine_, area, stream);
                           return true;
                         });
+    if (elsewhere) {
+      machine_.hazards.report({hazard_kind::bad_access, *accessor, *accessor, each.extent});
+    }
   }
 }
 
@@ -381,7 +391,9 @@ CUresult timeline::do_work(stream_state& stream, operation& op,
   if (details.fault != CUDA_SUCCESS) return details.fault;
   for (const access& each : details.accesses) {
     // Checked again: what was mapped when the work was queued may be gone now.
-    if (!allowed(stream.device, details.by_owner, each)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (!allowed(stream.device, details.by_owner, each, stage::performing)) {
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     machine_.space.each(each.extent.address, each.extent.size,
                         [&](region& area, std::uint64_t address, std::uint64_t size) {
                           if (area.managed) {

@@ -13,6 +13,7 @@
 
 #include "sim/clock.hpp"
 #include "sim/handles.hpp"
+#include "sim/memory.hpp"
 #include "sim/shadow.hpp"
 #include "weir/sim/machine.hpp"
 
@@ -169,7 +170,8 @@ class timeline {
   void wait(const std::shared_ptr<stream_state>& stream, dependency on, const moment& when);
 
   /// Whether work of `device`, or of whoever owns the memory, may do `request`.
-  [[nodiscard]] bool allowed(int device, bool by_owner, const access& request) const;
+  [[nodiscard]] bool allowed(int device, bool by_owner, const access& request,
+                             stage when = stage::queueing) const;
 
   // --- Waiting, on the calling thread -----------------------------------------------------------
 

@@ -138,16 +138,41 @@ TEST_F(shadow_test, ForgottenHistoryIsClean) {
   EXPECT_EQ(found(), 0U);
 }
 
-TEST(UseLog, TellsTheFirstUseThatIsStillOut) {
+TEST(UseLog, TellsTheUseThatIsStillOut) {
   actor_clock a{1};
   actor_clock host{host_actor};
   use_log uses;
-  uses.add(a.tick(), std::make_shared<const party>(party{.label = "use"}));
+  uses.add(a.tick(), std::make_shared<const party>(party{.label = "use"}), 0);
   ASSERT_NE(uses.not_before(host.now()), nullptr);
   EXPECT_EQ(uses.not_before(host.now())->accessor->label, "use");
   host.learn(a.now());
   host.tick();
   EXPECT_EQ(uses.not_before(host.now()), nullptr);
+}
+
+TEST(UseLog, KeepsDevicesAndWritesApart) {
+  actor_clock a{1};
+  actor_clock b{2};
+  const actor_clock host{host_actor};
+  const auto accessor = [](const char* label, bool writes) {
+    static std::uint64_t step = 0;
+    return std::make_shared<const party>(party{.label = label, .writes = writes, .step = ++step});
+  };
+  use_log uses;
+  uses.add(a.tick(), accessor("write", true), 1);
+  uses.add(a.tick(), accessor("read", false), 1);
+  b.learn(a.now());
+  uses.add(b.tick(), accessor("later", false), 0);
+  const auto label = [](const access_record* found) {
+    return found == nullptr ? "" : found->accessor->label;
+  };
+  EXPECT_EQ(label(uses.not_before(host.now())), "later");
+  EXPECT_EQ(label(uses.not_before(host.now(), 1)), "read");
+  EXPECT_EQ(label(uses.not_before(host.now(), 1, true)), "write");
+  EXPECT_EQ(label(uses.not_before(host.now(), 0)), "later");
+  EXPECT_EQ(label(uses.not_before(host.now(), 0, true)), "");
+  EXPECT_EQ(label(uses.not_before(host.now(), no_device)), "");
+  EXPECT_EQ(label(uses.not_before(b.now())), "");
 }
 
 }  // namespace
