@@ -1,4 +1,7 @@
 // Driver calls: access between devices.
+#include <utility>
+#include <vector>
+
 #include "sim/state.hpp"
 
 namespace weir::inline v0::sim {
@@ -49,7 +52,15 @@ CUresult state::ctx_disable_peer_access(CUcontext peer) {
   if (device < 0 || other < 0) return CUDA_ERROR_INVALID_CONTEXT;
   auto enabled = devices[static_cast<std::size_t>(device)].peer_enabled.begin() + other;
   if (!*enabled) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  std::vector<std::pair<const region*, CUmemAccess_flags>> reached;
+  space.for_each([&](const region& area) {
+    if (area.device == other) reached.emplace_back(&area, space.rights(area, device));
+  });
   *enabled = false;
+  for (const auto& [area, before] : reached) {
+    space.check_revocation(*area, device, before, space.rights(*area, device),
+                           "ctx_disable_peer_access");
+  }
   return CUDA_SUCCESS;
 }
 

@@ -123,6 +123,29 @@ whole_mappings mappings_under(memory& space, std::uint64_t address, std::uint64_
   return under;
 }
 
+/// What the driver thinks of the rights that mappings shall get.
+CUresult check_access(const state& machine, const whole_mappings& under,
+                      const CUmemAccessDesc* access, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& [location, flags] = access[i];
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+      if (!machine.valid_device(location.id)) return CUDA_ERROR_INVALID_VALUE;
+    } else if (location.type == CU_MEM_LOCATION_TYPE_HOST ||
+               location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
+      for (const region* area : under.areas) {
+        if (!area->mapped->on_host()) return CUDA_ERROR_NOT_SUPPORTED;
+      }
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 // --- Addresses -----------------------------------------------------------------------------------
@@ -289,27 +312,14 @@ CUresult state::mem_set_access(CUdeviceptr address, std::size_t bytes,
   whole_mappings under = mappings_under(space, address, bytes);
   if (!under.valid || !under.ends_mapped) return CUDA_ERROR_INVALID_VALUE;
   under.keep_to_first_gap(address);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto& [location, flags] = access[i];
-    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-      if (!valid_device(location.id)) return CUDA_ERROR_INVALID_VALUE;
-    } else if (location.type == CU_MEM_LOCATION_TYPE_HOST ||
-               location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA) {
-      for (const region* area : under.areas) {
-        if (!area->mapped->on_host()) return CUDA_ERROR_NOT_SUPPORTED;
-      }
-    } else {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  if (const CUresult failure = check_access(*this, under, access, count); failure != CUDA_SUCCESS) {
+    return failure;
   }
   charge(static_cast<double>(under.areas.size()));
   for (region* const area : under.areas) {
     const bool real = !area->pages->is_unbacked();
-    const auto rights_before = real ? area->rights : decltype(area->rights){};
+    const bool remembers = real || options.check_hazards;
+    const auto rights_before = remembers ? area->rights : decltype(area->rights){};
     const unsigned flags_before = area->flags;
     for (std::size_t i = 0; i < count; ++i) {
       if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -323,6 +333,10 @@ CUresult state::mem_set_access(CUdeviceptr address, std::size_t bytes,
       area->rights = rights_before;
       area->flags = flags_before;
       return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    for (std::size_t i = 0; i < rights_before.size(); ++i) {
+      space.check_revocation(*area, static_cast<int>(i), rights_before[i], area->rights[i],
+                             "mem_set_access");
     }
   }
   return CUDA_SUCCESS;

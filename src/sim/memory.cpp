@@ -305,12 +305,23 @@ void memory::reset(int device) {
 
 void memory::check_removal(const region& area, const char* call) {
   if (!machine_.options.check_hazards) return;
-  const moment& when = machine_.flow.host.now();
-  const access_record* const use = area.uses.not_before(when);
+  report_removal(area, area.uses.not_before(machine_.flow.host.now()), call);
+}
+
+void memory::check_revocation(const region& area, int device, CUmemAccess_flags before,
+                              CUmemAccess_flags after, const char* call) {
+  if (!machine_.options.check_hazards) return;
+  const auto lost = static_cast<unsigned>(before) & ~static_cast<unsigned>(after);
+  if (lost == 0) return;
+  const bool only_writes = (lost & CU_MEM_ACCESS_FLAGS_PROT_READ) == 0;
+  report_removal(area, area.uses.not_before(machine_.flow.host.now(), device, only_writes), call);
+}
+
+void memory::report_removal(const region& area, const access_record* use, const char* call) {
   if (use == nullptr) return;
   const range extent{area.base, area.size};
   const party remover{.label = call,
-                      .order = when.at.tick,
+                      .order = machine_.flow.host.now().at.tick,
                       .extent = extent,
                       .writes = true,
                       .queued = machine_.clock,

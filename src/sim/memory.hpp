@@ -242,6 +242,10 @@ class memory {
   /// Checks, against everything still queued, that the host may take [region] away now; reports
   /// freed_in_use where it may not.
   void check_removal(const region& area, const char* call);
+  /// The same where the host takes rights of `device` to [region] away: `before` becomes `after`.
+  /// Only uses of the device that need what it loses count.
+  void check_revocation(const region& area, int device, driver::CUmemAccess_flags before,
+                        driver::CUmemAccess_flags after, const char* call);
 
   std::uint64_t next_id = 1;
   std::uint64_t touches = 0;          ///< of managed memory, counted to tell old from new
@@ -254,6 +258,7 @@ class memory {
   [[nodiscard]] std::uint64_t capacity(int device) const;
   bool place(region& area);
   void record_lifetime(region& area, access_kind kind, const char* call);
+  void report_removal(const region& area, const access_record* use, const char* call);
   void drop(region& area);
   small_heap& heap_of(const region& area);
 

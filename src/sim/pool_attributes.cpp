@@ -1,6 +1,7 @@
 // One stream-ordered memory pool: its attributes, who may access it, and its consistency check.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "sim/pool.hpp"
 #include "sim/state.hpp"
@@ -74,9 +75,12 @@ CUresult pool::set(CUmemPool_attribute attribute, const void* value) {
 }
 
 void pool::grant(int to, CUmemAccess_flags flags) {
-  rights_[static_cast<std::size_t>(to)] = flags;
+  const CUmemAccess_flags before = std::exchange(rights_[static_cast<std::size_t>(to)], flags);
   for (std::size_t i = 0; i < pages_.size(); ++i) {
-    if (pages_[i].backed) machine_.space.find(base_ + i * pool_page)->rights = rights_;
+    if (!pages_[i].backed) continue;
+    region& page = *machine_.space.find(base_ + i * pool_page);
+    page.rights = rights_;
+    machine_.space.check_revocation(page, to, before, flags, "mem_pool_set_access");
   }
 }
 

@@ -192,8 +192,12 @@ void imported_pool::clear() {
 }
 
 void imported_pool::grant(int to, CUmemAccess_flags flags) {
-  rights_[static_cast<std::size_t>(to)] = flags;
-  for (const auto& [address, id] : live_) machine_.space.find(address)->rights = rights_;
+  const CUmemAccess_flags before = std::exchange(rights_[static_cast<std::size_t>(to)], flags);
+  for (const auto& [address, id] : live_) {
+    region& area = *machine_.space.find(address);
+    area.rights = rights_;
+    machine_.space.check_revocation(area, to, before, flags, "mem_pool_set_access");
+  }
 }
 
 CUmemAccess_flags imported_pool::granted(int to) const {

@@ -672,5 +672,30 @@ TEST_F(pool_exports_of_two, what_an_imported_pool_had_freed_stays_when_another_d
   EXPECT_EQ(*reinterpret_cast<const unsigned char*>(made + 4095), 7);
 }
 
+TEST_F(pool_exports_of_two, access_to_an_imported_pool_that_is_revoked_in_use_is_reported) {
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuda.device_primary_ctx_retain(&other, 1), CUDA_SUCCESS);
+  const CUmemoryPool of = make(device_pool(0, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  const CUdeviceptr made = take(of, 4096, a);
+  wait_for(a);
+  const CUmemoryPool own = import_own(of);
+  const CUdeviceptr alias = import_pointer(own, made);
+  const auto set_access = [&](CUmemAccess_flags flags) {
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 1}, flags};
+    EXPECT_EQ(cuda.mem_pool_set_access(own, &access, 1), CUDA_SUCCESS);
+  };
+  set_access(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  ASSERT_EQ(cuda.ctx_set_current(other), CUDA_SUCCESS);
+  const CUstream there = stream();
+  kernel(there, {writes(alias, 64)});
+  wait_for(there);
+  set_access(CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  EXPECT_THAT(hazards(), IsEmpty());
+  set_access(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  kernel(there, {writes(alias, 64)});
+  set_access(CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  EXPECT_THAT(hazards(), ElementsAre(hazard_kind::freed_in_use));
+}
+
 }  // namespace
 }  // namespace weir::sim_tests

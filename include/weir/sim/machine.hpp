@@ -178,7 +178,8 @@ struct kernel {
 enum class hazard_kind {
   race,            ///< two accesses, one a write, in no order
   use_after_free,  ///< an access to memory that was freed before
-  freed_in_use,    ///< memory freed or unmapped while queued work may still use it
+  freed_in_use,    ///< memory freed or unmapped, or access to it revoked, while queued work may
+                   ///< still use it
   bad_access,      ///< an access where nothing is mapped or access was not granted
   out_of_bounds,   ///< an access to bytes of an allocator that were not handed out, or not as this
                    ///< block
