@@ -354,7 +354,13 @@ class backup_copies_test : public backup_test {
     for (std::size_t i = 0; i < most; ++i)
       contents[i] = static_cast<unsigned char>(1 + (i * 31 + i / 1024 * 7) % 255);
     device_memory = allocate_plain(bound, bytes{most}).value();
-    EXPECT_EQ(cuda().memcpy_htod(device_memory, contents.data(), most), driver::CUDA_SUCCESS);
+    upload(contents);
+  }
+  /// Complete when it returns. A copy from pageable memory alone is not: it may still be on its
+  /// way.
+  void upload(const std::vector<unsigned char>& from) {
+    EXPECT_EQ(cuda().memcpy_htod(device_memory, from.data(), most), driver::CUDA_SUCCESS);
+    EXPECT_EQ(cuda().ctx_synchronize(), driver::CUDA_SUCCESS);
   }
   [[nodiscard]] backup_memory& of(host_memory_kind kind) {
     return kind == host_memory_kind::pinned ? pinned : pageable;
@@ -370,10 +376,7 @@ class backup_copies_test : public backup_test {
     std::memcpy(piece.host, contents.data(), size);
     return piece;
   }
-  void clear_device() {
-    const std::vector<unsigned char> nothing(most);
-    ASSERT_EQ(cuda().memcpy_htod(device_memory, nothing.data(), most), driver::CUDA_SUCCESS);
-  }
+  void clear_device() { upload(std::vector<unsigned char>(most)); }
   /// How many bytes are there from the beginning.
   [[nodiscard]] std::uint64_t arrived(const void* at, std::uint64_t size) const {
     const auto* const seen = static_cast<const unsigned char*>(at);
