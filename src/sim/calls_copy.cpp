@@ -31,23 +31,33 @@ bool copy_pageable(std::uint64_t to, std::uint64_t from, std::uint64_t size) {
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-/// Everything about one copy call: which sides are device-visible, and the work it becomes.
+/// How a call is categorised by NVIDIA's "API synchronization behavior": those without a stream are
+/// synchronous, those with one asynchronous. What the host waits for depends on the memory, too.
+enum class form { synchronous, asynchronous };
+
+/// Everything about one copy call: what memory the sides are, what the host waits for, and the work
+/// that the call becomes.
 class copy {
  public:
   copy(state& machine, shape layout) : machine_{machine}, layout_{std::move(layout)} {
     if (layout_.to.empty()) return;
-    to_pageable_ = machine_.space.find(layout_.to.front()) == nullptr;
-    from_pageable_ = machine_.space.find(layout_.from.front()) == nullptr;
+    const region* const to = machine_.space.find(layout_.to.front());
+    const region* const from = machine_.space.find(layout_.from.front());
+    to_pageable_ = to == nullptr;
+    from_pageable_ = from == nullptr;
+    to_host_ = to_pageable_ || to->device < 0;
+    from_host_ = from_pageable_ || from->device < 0;
   }
 
-  /// Queues the copy on `stream`. A side in pageable memory makes it half synchronous, as on a
-  /// device: such a source is read before the call returns, such a destination is written before it
-  /// does.
-  CUresult queue(const std::shared_ptr<stream_state>& stream, bool wait) {
+  /// Queues the copy on `stream`. A source in pageable memory is read before the call returns, a
+  /// destination there is written before it does.
+  CUresult queue(const std::shared_ptr<stream_state>& stream, form called) {
     if (layout_.size() == 0) return CUDA_SUCCESS;
-    // Both sides wait for the host anyway where memory is pageable; inside a capture nothing is
-    // read.
+    // Inside a capture nothing is read or waited for.
     const bool staged = !stream->capturing;
+    if (called == form::synchronous && from_pageable_ && !to_host_) {
+      if (const CUresult failure = machine_.drain(stream); failure != CUDA_SUCCESS) return failure;
+    }
     if (staged && from_pageable_ && !read_source()) return CUDA_ERROR_INVALID_VALUE;
     const std::vector<std::uint64_t> destination = layout_.to;
     if (staged && to_pageable_) layout_.to = rows_of_staging();
@@ -56,7 +66,7 @@ class copy {
       if (!machine_.flow.allowed(stream->device, true, each)) return CUDA_ERROR_INVALID_VALUE;
     }
     machine_.charge(1, layout_.size());
-    if (!wait && !(staged && to_pageable_)) return machine_.submit(stream, std::move(description));
+    if (!staged || !host_waits(called)) return machine_.submit(stream, std::move(description));
     const CUresult answer = machine_.submit_and_wait(stream, std::move(description));
     if (answer != CUDA_SUCCESS || !to_pageable_) return answer;
     for (std::size_t i = 0; i < destination.size(); ++i) {
@@ -67,6 +77,24 @@ class copy {
   }
 
  private:
+  /// Whether the call returns only once the copy is complete. The rules are those of "API
+  /// synchronization behavior". Managed memory counts as device memory, as it has no rule of its
+  /// own there since CUDA 12.
+  [[nodiscard]] bool host_waits(form called) const noexcept {
+    // "For transfers from any host memory to any host memory, the function is fully synchronous
+    // with respect to the host", in both forms.
+    if (to_host_ && from_host_) return true;
+    // "For transfers between device memory and pageable host memory, the function might be
+    // synchronous with respect to host": here those to it are.
+    if (called == form::asynchronous) return to_pageable_;
+    // "For transfers from device to either pageable or pinned host memory, the function returns
+    // only once the copy has completed." "For transfers from pinned host memory to device memory,
+    // the function is synchronous with respect to the host." From pageable memory it "will return
+    // once the pageable buffer has been copied to the staging memory". "For transfers from device
+    // memory to device memory, no host-side synchronization is performed."
+    return to_host_ || (from_host_ && !from_pageable_);
+  }
+
   std::vector<std::uint64_t> rows_of_staging() {
     const auto& staging =
         staged_.emplace_back(std::make_shared<std::vector<std::byte>>(layout_.size()));
@@ -88,8 +116,7 @@ class copy {
 
   work describe() {
     work description{.type = CU_GRAPH_NODE_TYPE_MEMCPY, .label = label(), .by_owner = true};
-    const bool on_bus = to_pageable_ || from_pageable_ || on_host(layout_.to.front()) ||
-                        on_host(layout_.from.front());
+    const bool on_bus = to_host_ || from_host_;
     description.takes = costs::moving(layout_.size(), on_bus ? costs::bus_rate : costs::copy_rate);
     if (!to_pageable_) add_accesses(description.accesses, layout_.to, true);
     if (!from_pageable_) add_accesses(description.accesses, layout_.from, false);
@@ -101,11 +128,6 @@ class copy {
       return CUDA_SUCCESS;
     };
     return description;
-  }
-
-  [[nodiscard]] bool on_host(std::uint64_t address) const {
-    const region* const area = machine_.space.find(address);
-    return area == nullptr || area->device < 0;
   }
 
   [[nodiscard]] const char* label() const {
@@ -130,6 +152,8 @@ class copy {
   shape layout_;
   bool to_pageable_ = false;
   bool from_pageable_ = false;
+  bool to_host_ = false;  // pageable or pinned
+  bool from_host_ = false;
   std::vector<std::shared_ptr<std::vector<std::byte>>> staged_;  // of each side that needs it
 };
 
@@ -148,7 +172,7 @@ struct fill {
 };
 
 CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& stream,
-                    const fill& request) {
+                    const fill& request, form called = form::asynchronous) {
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
   if (request.count == 0 || request.rows == 0) return CUDA_SUCCESS;
   const std::uint64_t width = request.element * request.count;
@@ -156,7 +180,11 @@ CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& stream,
   if (width / request.element != request.count || (request.rows > 1 && request.pitch < width)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (machine.space.find(request.to) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const region* const area = machine.space.find(request.to);
+  if (area == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // "The synchronous memset functions are asynchronous with respect to the host except when the
+  // target is pinned host memory or a Unified Memory region" ("API synchronization behavior").
+  const bool host_waits = called == form::synchronous && (area->device < 0 || area->managed);
   work description{.type = CU_GRAPH_NODE_TYPE_MEMSET, .label = "fill", .by_owner = true};
   for (std::uint64_t row = 0; row < request.rows; ++row) {
     // Row by row: of more rows than there is memory for, no list is made.
@@ -178,7 +206,8 @@ CUresult queue_fill(state& machine, const std::shared_ptr<stream_state>& stream,
     return CUDA_SUCCESS;
   };
   machine.charge(1, width * request.rows);
-  return machine.submit(stream, std::move(description));
+  return host_waits ? machine.submit_and_wait(stream, std::move(description))
+                    : machine.submit(stream, std::move(description));
 }
 
 /// One side of a 2D or 3D copy, resolved to the address of its first byte.
@@ -221,7 +250,7 @@ CUresult queue_box(state& machine, const std::shared_ptr<stream_state>& stream, 
       rows.from.push_back(from.row(y, z));
     }
   }
-  return copy{machine, std::move(rows)}.queue(stream, false);
+  return copy{machine, std::move(rows)}.queue(stream, form::asynchronous);
 }
 
 /// Null for copies of nothing: the driver does not look at the addresses then.
@@ -233,7 +262,7 @@ bool null_side(CUdeviceptr to, CUdeviceptr from, std::size_t size) {
 enum class known { neither, destination, source, both };
 
 CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr from,
-                   std::size_t size, bool wait, known must_be = known::neither) {
+                   std::size_t size, form called, known must_be = known::neither) {
   const auto stream = machine.find_stream(handle);
   if (!stream) return machine.missing_stream();
   if (null_side(to, from, size)) return CUDA_ERROR_INVALID_VALUE;
@@ -243,7 +272,7 @@ CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr 
                     (check_from && machine.space.find(from) == nullptr))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  return copy{machine, line(to, from, size)}.queue(stream, wait);
+  return copy{machine, line(to, from, size)}.queue(stream, called);
 }
 
 }  // namespace
@@ -251,40 +280,43 @@ CUresult copy_line(state& machine, CUstream handle, CUdeviceptr to, CUdeviceptr 
 // --- One run of bytes ----------------------------------------------------------------------------
 
 CUresult state::memcpy_sync(CUdeviceptr destination, CUdeviceptr source, std::size_t size) {
-  return copy_line(*this, nullptr, destination, source, size, true);
+  return copy_line(*this, nullptr, destination, source, size, form::synchronous);
 }
 
 CUresult state::memcpy_async(CUdeviceptr destination, CUdeviceptr source, std::size_t size,
                              CUstream handle) {
-  return copy_line(*this, handle, destination, source, size, false);
+  return copy_line(*this, handle, destination, source, size, form::asynchronous);
 }
 
 CUresult state::memcpy_htod(CUdeviceptr destination, const void* source, std::size_t size) {
-  return copy_line(*this, nullptr, destination, address_of(source), size, true, known::destination);
+  return copy_line(*this, nullptr, destination, address_of(source), size, form::synchronous,
+                   known::destination);
 }
 
 CUresult state::memcpy_dtoh(void* destination, CUdeviceptr source, std::size_t size) {
-  return copy_line(*this, nullptr, address_of(destination), source, size, true, known::source);
+  return copy_line(*this, nullptr, address_of(destination), source, size, form::synchronous,
+                   known::source);
 }
 
 CUresult state::memcpy_dtod(CUdeviceptr destination, CUdeviceptr source, std::size_t size) {
-  // Ordered by the legacy stream, but the host does not wait.
-  return copy_line(*this, nullptr, destination, source, size, false, known::both);
+  return copy_line(*this, nullptr, destination, source, size, form::synchronous, known::both);
 }
 
 CUresult state::memcpy_htod_async(CUdeviceptr destination, const void* source, std::size_t size,
                                   CUstream handle) {
-  return copy_line(*this, handle, destination, address_of(source), size, false, known::destination);
+  return copy_line(*this, handle, destination, address_of(source), size, form::asynchronous,
+                   known::destination);
 }
 
 CUresult state::memcpy_dtoh_async(void* destination, CUdeviceptr source, std::size_t size,
                                   CUstream handle) {
-  return copy_line(*this, handle, address_of(destination), source, size, false, known::source);
+  return copy_line(*this, handle, address_of(destination), source, size, form::asynchronous,
+                   known::source);
 }
 
 CUresult state::memcpy_dtod_async(CUdeviceptr destination, CUdeviceptr source, std::size_t size,
                                   CUstream handle) {
-  return copy_line(*this, handle, destination, source, size, false, known::both);
+  return copy_line(*this, handle, destination, source, size, form::asynchronous, known::both);
 }
 
 CUresult state::memcpy_peer_async(CUdeviceptr destination, CUcontext destination_context,
@@ -293,7 +325,7 @@ CUresult state::memcpy_peer_async(CUdeviceptr destination, CUcontext destination
   if (device_of(destination_context) < 0 || device_of(source_context) < 0) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
-  return copy_line(*this, handle, destination, source, size, false);
+  return copy_line(*this, handle, destination, source, size, form::asynchronous);
 }
 
 // --- Boxes and batches --------------------------------------------------------------------------
@@ -353,7 +385,7 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
   }
   for (std::size_t i = 0; i < count; ++i) {
     const CUresult answer =
-        copy{*this, line(destinations[i], sources[i], sizes[i])}.queue(stream, false);
+        copy{*this, line(destinations[i], sources[i], sizes[i])}.queue(stream, form::asynchronous);
     if (answer != CUDA_SUCCESS) {
       if (failed != nullptr) *failed = i;
       return answer;
@@ -365,11 +397,14 @@ CUresult state::memcpy_batch_async(CUdeviceptr* destinations, CUdeviceptr* sourc
 // --- Fills --------------------------------------------------------------------------------------
 
 CUresult state::memset_d8(CUdeviceptr destination, unsigned char value, std::size_t count) {
-  return memset_d8_async(destination, value, count, nullptr);
+  return queue_fill(*this, find_stream(nullptr),
+                    {.to = destination, .value = value, .count = count}, form::synchronous);
 }
 
 CUresult state::memset_d32(CUdeviceptr destination, unsigned value, std::size_t count) {
-  return memset_d32_async(destination, value, count, nullptr);
+  return queue_fill(*this, find_stream(nullptr),
+                    {.to = destination, .value = value, .element = 4, .count = count},
+                    form::synchronous);
 }
 
 CUresult state::memset_d8_async(CUdeviceptr destination, unsigned char value, std::size_t count,

@@ -225,6 +225,12 @@ CUresult state::submit_and_wait(const std::shared_ptr<stream_state>& stream, wor
   return flow.synchronize(stream, lock());
 }
 
+CUresult state::drain(const std::shared_ptr<stream_state>& stream) {
+  if (stream->capturing) return graphs->misuse(stream);
+  if (const CUresult failure = may_use(*stream); failure != CUDA_SUCCESS) return failure;
+  return flow.synchronize(stream, lock());
+}
+
 void state::after_synchronize(int device) { pools->after_synchronize(device); }
 
 void state::host_access(std::uint64_t address, std::uint64_t size, bool write, const char* label) {

@@ -103,6 +103,8 @@ class state {
   CUresult submit(const std::shared_ptr<stream_state>& stream, work task);
   /// Queues work and waits for it; for the calls that block.
   CUresult submit_and_wait(const std::shared_ptr<stream_state>& stream, work task);
+  /// Waits for what is queued on a stream; for calls that do so before they do anything else.
+  CUresult drain(const std::shared_ptr<stream_state>& stream);
   /// After any host synchronisation with `device`: pools release what is above their threshold.
   void after_synchronize(int device);
   /// The host reads or writes device-visible memory now; managed pages move accordingly.
