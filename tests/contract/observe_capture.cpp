@@ -1,4 +1,4 @@
-// Observed: what each call answers while a stream is being captured, and what graphs' memory does.
+// Observed: what each call answers while a stream is being captured.
 #include <cstdlib>
 #include <thread>
 #include <utility>
@@ -26,6 +26,8 @@ struct prepared_objects {
   CUmemGenericAllocationHandle handle = 0;
   CUmemoryPool pool = nullptr;
   word* pinned = nullptr;
+  void* freeable = nullptr;
+  void* registered = nullptr;
   word pageable[64] = {};
 } prepared;
 
@@ -64,6 +66,20 @@ const probe probes[] = {
        void* p = nullptr;
        const CUresult r = b.cu->mem_host_alloc(&p, 4096, 0);
        if (p != nullptr) b.defer([&b, p] { b.cu->mem_free_host(p); });
+       return r;
+     }},
+    {"mem_free_host(null)",
+     [](driver_fixture& b, CUstream) { return b.cu->mem_free_host(nullptr); }},
+    {"mem_free_host",
+     [](driver_fixture& b, CUstream) {
+       const CUresult r = b.cu->mem_free_host(prepared.freeable);
+       if (r == CUDA_SUCCESS) prepared.freeable = nullptr;
+       return r;
+     }},
+    {"mem_host_unregister",
+     [](driver_fixture& b, CUstream) {
+       const CUresult r = b.cu->mem_host_unregister(prepared.registered);
+       if (r == CUDA_SUCCESS) b.cu->mem_host_register(prepared.registered, 4096, 0);
        return r;
      }},
     {"mem_host_register",
@@ -185,6 +201,68 @@ const probe probes[] = {
        unsigned long long id = 0;
        return b.cu->stream_get_id(s, &id);
      }},
+    {"stream_get_id of the legacy stream",
+     [](driver_fixture& b, CUstream) {
+       unsigned long long id = 0;
+       return b.cu->stream_get_id(nullptr, &id);
+     }},
+    {"stream_get_flags of the captured stream",
+     [](driver_fixture& b, CUstream s) {
+       unsigned flags = 0;
+       return b.cu->stream_get_flags(s, &flags);
+     }},
+    {"stream_get_flags of the legacy stream",
+     [](driver_fixture& b, CUstream) {
+       unsigned flags = 0;
+       return b.cu->stream_get_flags(nullptr, &flags);
+     }},
+    {"stream_get_priority of the captured stream",
+     [](driver_fixture& b, CUstream s) {
+       int priority = 0;
+       return b.cu->stream_get_priority(s, &priority);
+     }},
+    {"stream_get_priority of the legacy stream",
+     [](driver_fixture& b, CUstream) {
+       int priority = 0;
+       return b.cu->stream_get_priority(nullptr, &priority);
+     }},
+    {"stream_get_ctx of the captured stream",
+     [](driver_fixture& b, CUstream s) {
+       CUcontext c = nullptr;
+       return b.cu->stream_get_ctx(s, &c);
+     }},
+    {"stream_get_ctx of the legacy stream",
+     [](driver_fixture& b, CUstream) {
+       CUcontext c = nullptr;
+       return b.cu->stream_get_ctx(nullptr, &c);
+     }},
+    {"stream_wait_event of the legacy stream for a record before",
+     [](driver_fixture& b, CUstream) {
+       return b.cu->stream_wait_event(nullptr, prepared.recorded, 0);
+     }},
+    {"stream_wait_event of the legacy stream for an event never recorded",
+     [](driver_fixture& b, CUstream) {
+       return b.cu->stream_wait_event(nullptr, b.new_event(), 0);
+     }},
+    {"stream_begin_capture of the legacy stream",
+     [](driver_fixture& b, CUstream) {
+       return b.cu->stream_begin_capture(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED);
+     }},
+    {"stream_end_capture of the legacy stream",
+     [](driver_fixture& b, CUstream) {
+       CUgraph g = nullptr;
+       return b.cu->stream_end_capture(nullptr, &g);
+     }},
+    {"stream_update_capture_dependencies of the legacy stream",
+     [](driver_fixture& b, CUstream) {
+       return b.cu->stream_update_capture_dependencies(nullptr, nullptr, 0, 0);
+     }},
+    {"stream_destroy of another stream",
+     [](driver_fixture& b, CUstream) {
+       CUstream s = nullptr;
+       b.cu->stream_create(&s, CU_STREAM_NON_BLOCKING);
+       return b.cu->stream_destroy(s);
+     }},
     {"stream_is_capturing of the legacy stream",
      [](driver_fixture& b, CUstream) {
        CUstreamCaptureStatus st{};
@@ -266,6 +344,18 @@ const probe probes[] = {
      }},
     {"mem_free_async of outside memory, captured",
      [](driver_fixture& b, CUstream s) { return b.cu->mem_free_async(prepared.pooled, s); }},
+    {"mem_free_async(0) on the captured stream",
+     [](driver_fixture& b, CUstream s) { return b.cu->mem_free_async(0, s); }},
+    {"mem_free_async(0) on the legacy stream",
+     [](driver_fixture& b, CUstream) { return b.cu->mem_free_async(0, nullptr); }},
+    {"memcpy_dtod of nothing",
+     [](driver_fixture& b, CUstream) {
+       return b.cu->memcpy_dtod(prepared.mapped, prepared.mapped + 4096, 0);
+     }},
+    {"memcpy_dtod",
+     [](driver_fixture& b, CUstream) {
+       return b.cu->memcpy_dtod(prepared.mapped, prepared.mapped + 4096, 64);
+     }},
     {"mem_alloc_async on another stream",
      [](driver_fixture& b, CUstream) {
        CUdeviceptr p = 0;
@@ -328,6 +418,13 @@ void prepare(driver_fixture& b) {
   prepared.range = b.new_range(2 * mib);
   prepared.handle = b.new_handle(2 * mib);
   prepared.pinned = b.new_pinned(4096);
+  prepared.registered = std::aligned_alloc(4096, 4096);
+  cu.mem_host_register(prepared.registered, 4096, 0);
+  b.defer([&b] {
+    b.cu->mem_host_unregister(prepared.registered);
+    std::free(prepared.registered);
+    if (prepared.freeable != nullptr) b.cu->mem_free_host(prepared.freeable);
+  });
   cu.event_record(prepared.recorded, prepared.other);
   cu.ctx_synchronize();
 }
@@ -359,8 +456,9 @@ WEIR_OBSERVE(capture_calls) {
       const auto row = [&](unsigned flags, bool elsewhere) {
         driver_fixture b;
         b.open(fixture.machine);
-        // A probe may have freed it.
+        // A probe may have freed them.
         if (prepared.plain == 0) b.cu->mem_alloc(&prepared.plain, 4096);
+        if (prepared.freeable == nullptr) b.cu->mem_host_alloc(&prepared.freeable, 64, 0);
         return under_capture(b, probed, static_cast<CUstreamCaptureMode>(mode), flags, elsewhere);
       };
       facts.text(std::string{probed.description} + ", mode " + std::to_string(mode),
@@ -369,70 +467,6 @@ WEIR_OBSERVE(capture_calls) {
                      row(CU_STREAM_NON_BLOCKING, true));
     }
   }
-}
-
-WEIR_OBSERVE(graph_memory) {
-  const table& cu = *fixture.cu;
-  const auto figures = [&](const std::string& when) {
-    std::string all;
-    for (int attribute = 0; attribute < 4; ++attribute) {
-      std::uint64_t bytes = 0;
-      cu.device_get_graph_mem_attribute(fixture.device,
-                                        static_cast<CUgraphMem_attribute>(attribute), &bytes);
-      all += std::to_string(bytes) + " ";
-    }
-    facts.text("used, high, reserved, high " + when, all);
-  };
-  figures("at first");
-  const CUstream stream = fixture.new_stream();
-  CUgraph graph = nullptr;
-  cu.graph_create(&graph, 0);
-  CUDA_MEM_ALLOC_NODE_PARAMS request{};
-  request.poolProps = fixture.pool_properties();
-  request.bytesize = 10 * mib;
-  CUgraphNode node = nullptr;
-  CUgraphNode freeing = nullptr;
-  facts.result("add alloc node", cu.graph_add_mem_alloc_node(&node, graph, nullptr, 0, &request));
-  facts.number("alignment of its address",
-               static_cast<std::int64_t>(request.dptr & (~request.dptr + 1)));
-  figures("after the alloc node");
-  CUgraphExec exec = nullptr;
-  facts.result("instantiate", cu.graph_instantiate(&exec, graph, 0));
-  figures("after instantiate");
-  CUgraphExec second = nullptr;
-  facts.result("instantiate a second time", cu.graph_instantiate(&second, graph, 0));
-  if (second != nullptr) cu.graph_exec_destroy(second);
-  cu.graph_launch(exec, stream);
-  cu.stream_synchronize(stream);
-  figures("after launch");
-  facts.result("launch again without a free", cu.graph_launch(exec, stream));
-  facts.result("mem_free of graph memory", cu.mem_free(request.dptr));
-  figures("after mem_free");
-  facts.result("launch again", cu.graph_launch(exec, stream));
-  facts.result("mem_free_async of graph memory", cu.mem_free_async(request.dptr, stream));
-  facts.result("mem_free_async of it twice", cu.mem_free_async(request.dptr, stream));
-  cu.stream_synchronize(stream);
-  figures("after mem_free_async and synchronize");
-  facts.result("free node added afterwards",
-               cu.graph_add_mem_free_node(&freeing, graph, &node, 1, request.dptr));
-  facts.result("a second free node",
-               cu.graph_add_mem_free_node(&freeing, graph, &node, 1, request.dptr));
-  facts.result("exec destroy", cu.graph_exec_destroy(exec));
-  figures("after exec destroy");
-  facts.result("graph destroy", cu.graph_destroy(graph));
-  figures("after graph destroy");
-  facts.result("trim", cu.device_graph_mem_trim(fixture.device));
-  figures("after trim");
-  std::uint64_t value = 5;
-  facts.result("set used high to 5", cu.device_set_graph_mem_attribute(
-                                         fixture.device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value));
-  value = 0;
-  facts.result("set used high to 0", cu.device_set_graph_mem_attribute(
-                                         fixture.device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &value));
-  facts.result("set reserved high to 0",
-               cu.device_set_graph_mem_attribute(fixture.device,
-                                                 CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &value));
-  figures("after the marks were reset");
 }
 
 }  // namespace
