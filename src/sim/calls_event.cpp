@@ -54,12 +54,16 @@ CUresult state::event_record_with_flags(CUevent handle, CUstream stream_handle, 
 
 namespace {
 
+/// What a call answers that is "not permitted on an event which was last recorded in a capturing
+/// stream". The capture does not survive it.
+CUresult captured_event(const event_state& event) {
+  event.captured->invalidated = true;
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
 /// Whether the host may ask about an event, or wait for it, while captures are under way.
-CUresult check_wait(graph_set& graphs, event_state& event, driver::call call) {
-  if (event.captured) {
-    event.captured->invalidated = true;
-    return CUDA_ERROR_CAPTURED_EVENT;
-  }
+CUresult check_wait(graph_set& graphs, const event_state& event, driver::call call) {
+  if (event.captured) return captured_event(event);
   return graphs.any_active() ? graphs.forbid(call) : CUDA_SUCCESS;
 }
 
@@ -93,6 +97,9 @@ CUresult state::event_elapsed_time(float* milliseconds, CUevent start, CUevent e
   const event_state* const from = event_handles.find(start);
   const event_state* const to = event_handles.find(end);
   if (from == nullptr || to == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  for (const event_state* const each : {from, to}) {
+    if (each->captured) return captured_event(*each);
+  }
   if (((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
   if (!from->recorded || !to->recorded) return CUDA_ERROR_INVALID_HANDLE;
   if (from->device != to->device) return CUDA_ERROR_INVALID_HANDLE;

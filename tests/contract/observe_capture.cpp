@@ -161,6 +161,15 @@ const probe probes[] = {
        b.cu->event_record(e, s);
        return b.cu->event_synchronize(e);
      }},
+    {"event_elapsed_time of events recorded in the capture",
+     [](driver_fixture& b, CUstream s) {
+       const CUevent from = b.new_event(CU_EVENT_DEFAULT);
+       const CUevent to = b.new_event(CU_EVENT_DEFAULT);
+       b.cu->event_record(from, s);
+       b.cu->event_record(to, s);
+       float time = 0;
+       return b.cu->event_elapsed_time(&time, from, to);
+     }},
     {"event_destroy of an event recorded in the capture",
      [](driver_fixture& b, CUstream s) {
        CUevent e = nullptr;

@@ -301,6 +301,28 @@ TEST_F(capture_test, an_invalidated_capture_takes_nothing_more) {
   EXPECT_EQ(try_work(s), CUDA_SUCCESS);
 }
 
+TEST_F(capture_test, the_time_of_a_captured_event_cannot_be_asked_for) {
+  const CUstream s = stream();
+  CUevent before = nullptr;
+  CUevent captured = nullptr;
+  ASSERT_EQ(cuda.event_create(&before, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(cuda.event_create(&captured, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+  for (const CUevent each : {before, captured}) {
+    ASSERT_EQ(cuda.event_record(each, s), CUDA_SUCCESS);
+  }
+  wait_for(s);
+  begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
+  ASSERT_EQ(cuda.event_record(captured, s), CUDA_SUCCESS);
+  float time = -1;
+  EXPECT_EQ(cuda.event_elapsed_time(&time, before, captured), CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_EQ(cuda.event_elapsed_time(&time, captured, before), CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_EQ(time, -1) << "nothing is told of the record before the capture";
+  EXPECT_EQ(failing_end(s), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  ASSERT_EQ(cuda.event_record(captured, s), CUDA_SUCCESS);
+  wait_for(s);
+  EXPECT_EQ(cuda.event_elapsed_time(&time, before, captured), CUDA_SUCCESS);
+}
+
 TEST_F(capture_test, legacy_stream_is_unusable_while_a_blocking_stream_captures) {
   const CUstream s = stream(CU_STREAM_DEFAULT);
   begin(s, CU_STREAM_CAPTURE_MODE_RELAXED);
