@@ -121,6 +121,10 @@ result<void*> central_heap::allocate_locked(bytes size, const request& wanted,
   if (capturing) WEIR_TRY(search.know_capture(*capturing));
   const auto count_failure = [&] {
     mutex_.assert_held();
+    try {
+      static_cast<void>(accounts_.number_of(search.pool().id, tag));  // a tag's first request
+    } catch (const std::bad_alloc&) {  // then it does not count as the tag's
+    }
     accounts_.failed(search.pool().id, tag);
     placement_.emit({.kind = memory_event_kind::out_of_memory,
                      .tag = tag.number(),

@@ -474,6 +474,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   /// What is completed becomes quiescent in the pool.
   void retire(pool_state& pool) noexcept WEIR_REQUIRES(mutex_);
   bool retire_all() noexcept WEIR_REQUIRES(mutex_);
+  /// The same where no stream is behind: one that ended may have completed what was freed. True:
+  /// memory became usable by other streams.
+  bool retire_unnoticed() noexcept WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<bool> poll_streams(driver_access& driver, stream_slot spared)
       WEIR_REQUIRES(mutex_);
   /// Closes the epoch of a stream that freed a lot and looks who else has come on: where streams

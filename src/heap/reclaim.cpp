@@ -188,10 +188,25 @@ result<callback_answer> central_heap::ask_callbacks(pool_state& pool, thread_cac
   return answer;
 }
 
+bool central_heap::retire_unnoticed() noexcept {
+  const auto bound = [&] {
+    mutex_.assert_held();
+    std::uint64_t sum = 0;
+    for (const auto& each : pools_)
+      for (stream_slot slot = 1; each->memory != nullptr && slot <= order_.count(); ++slot)
+        sum += each->memory->bound_to(slot);
+    return sum;
+  };
+  const std::uint64_t before = bound();
+  const bool taken = retire_all();
+  return taken || bound() != before;
+}
+
 result<bool> central_heap::wait_for_oldest(pool_state& asking, wait_bound& bound,
                                            driver_access& driver) {
   WEIR_TRY_VALUE(any, poll_streams(driver, no_stream));
   if (any) return true;
+  if (!order_.paused() && !order_.any_behind()) return retire_unnoticed();
   while (!order_.paused() && order_.any_behind()) {
     const auto until = bound.until(order_);
     if (!until) return false;

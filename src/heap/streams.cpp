@@ -100,7 +100,10 @@ void central_heap::learn_from(const order::all_work_wait& work) noexcept {
 
 result<void> central_heap::wait_for_streams(driver_access& driver) {
   WEIR_TRY(poll_streams(driver, no_stream));
-  if (order_.paused() || !order_.any_behind()) return {};
+  if (order_.paused()) return {};
+  // Also where nothing is left to wait for: streams that ended may have completed what was freed.
+  if (!order_.any_behind()) static_cast<void>(retire_all());
+  if (!order_.any_behind()) return {};
   const order::epoch until = order_.last_ended();
   const order::awaited_marks marks = order_.unreached_marks();
   result<void> waited;

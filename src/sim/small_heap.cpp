@@ -26,7 +26,9 @@ std::uint64_t small_heap::add_chunk() {
     added.claim = capacity_claim::take(machine_, device_, device_page);
     if (!added.claim) return 0;
   }
-  added.pages = physical::create(machine_, device_page, false);
+  const bool real = machine_.options.back_memory || device_ < 0;
+  added.pages = real ? physical::create(machine_, device_page, false)
+                     : physical::create_unbacked(device_page);
   if (!added.pages) return 0;
   const std::uint64_t base = machine_.space.reserve_addresses(device_page);
   if (base == 0) return 0;

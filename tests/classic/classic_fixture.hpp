@@ -54,6 +54,7 @@ class classic_bench {
   /// no_block where neither what is free nor the driver has room.
   result<block_index> try_allocate(std::uint64_t size, std::size_t stream = 0,
                                    std::uint64_t alignment = 512) {
+    shared.supply.forget();  // as a heap does for each request
     const placement::request wanted = asks(size, slots[stream], alignment);
     if (const block_index found = store->fit(wanted); found != placement::no_block) return found;
     return store->grow(wanted, bound);

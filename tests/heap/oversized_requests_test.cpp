@@ -13,9 +13,10 @@ namespace {
 
 using driver::call;
 
-constexpr std::array policies{placement_policy::balanced, placement_policy::throughput,
-                              placement_policy::compact,  placement_policy::never_move,
-                              placement_policy::classic,  placement_policy::classic_expandable};
+constexpr std::array compared_policies{
+    placement_policy::balanced, placement_policy::throughput,
+    placement_policy::compact,  placement_policy::never_move,
+    placement_policy::classic,  placement_policy::classic_expandable};
 
 class oversized_requests : public heap_test {
  protected:
@@ -27,7 +28,7 @@ class oversized_requests : public heap_test {
 };
 
 TEST_F(oversized_requests, more_than_the_device_has_fails_without_a_driver_call_for_memory) {
-  for (const placement_policy policy : policies) {
+  for (const placement_policy policy : compared_policies) {
     SCOPED_TRACE(to_string(policy));
     auto memory = make({.policy = policy});
     const auto stream = new_stream();
@@ -43,7 +44,7 @@ TEST_F(oversized_requests, more_than_the_device_has_fails_without_a_driver_call_
 }
 
 TEST_F(oversized_requests, more_than_is_free_is_refused_before_the_first_handle) {
-  for (const placement_policy policy : policies) {
+  for (const placement_policy policy : compared_policies) {
     SCOPED_TRACE(to_string(policy));
     auto memory = make({.policy = policy});
     const auto stream = new_stream();
@@ -66,7 +67,7 @@ TEST_F(oversized_requests, more_than_is_free_is_refused_before_the_first_handle)
 }
 
 TEST_F(oversized_requests, what_fits_once_caches_are_given_back_is_served) {
-  for (const placement_policy policy : policies) {
+  for (const placement_policy policy : compared_policies) {
     SCOPED_TRACE(to_string(policy));
     auto memory = make({.policy = policy});
     const auto stream = new_stream();
@@ -114,7 +115,7 @@ TEST_F(oversized_requests, another_process_finds_the_memory_that_was_free) {
 
 /// A size and an alignment whose sum does not fit in 32 bits of units.
 TEST_F(oversized_requests, nearly_two_tebibytes_with_an_alignment_are_refused) {
-  for (const placement_policy policy : policies) {
+  for (const placement_policy policy : compared_policies) {
     SCOPED_TRACE(to_string(policy));
     auto memory = make({.policy = policy});
     const auto stream = new_stream();

@@ -68,7 +68,7 @@ recording expect_recorded(const std::string& path, std::uint64_t size) {
   EXPECT_FALSE(read.damage);
   std::vector<std::string> kinds;
   for (const trace_event& each : read.events) kinds.push_back(to_string(each.kind));
-  EXPECT_THAT(kinds, ElementsAre("reserve", "allocate", "deallocate"));
+  EXPECT_THAT(kinds, ElementsAre("reserve", "allocate", "deallocate", "release"));
   EXPECT_EQ(read.events.at(1).size, size);
   EXPECT_EQ(read.events.at(2).size, size);
   EXPECT_EQ(read.program, program_invocation_short_name);

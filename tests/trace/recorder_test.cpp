@@ -124,7 +124,8 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
   memory.deallocate(p, stream);
   const auto pool = memory.create_pool("kv").value();
   void* const q = pool.allocate(bytes{5000}, other);
-  EXPECT_FALSE(memory.try_allocate(100_GiB, stream));
+  ASSERT_TRUE(memory.empty_cache());
+  EXPECT_FALSE(memory.try_allocate(gpu_.total_memory(), stream));
   observation.end();
   memory.deallocate(q, other);  // not observed
 
@@ -158,7 +159,9 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
        .pool = 1,
        .kind = allocate},
       {.address = number_of(p) - 1024, .size = page, .kind = trace_kind::release},  // empty by now
-      {.size = (100_GiB).count(), .extra = (100_GiB).count(), .kind = out_of_memory}};
+      {.size = gpu_.total_memory().count(),
+       .extra = gpu_.total_memory().count(),
+       .kind = out_of_memory}};
   EXPECT_EQ(events_of(read), expected);
   const recorder_stats stats = recorder->stats();
   EXPECT_EQ(stats.written, expected.size());
