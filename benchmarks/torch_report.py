@@ -1,7 +1,7 @@
 """What gpu_report.py says about PyTorch: the behaviour tests, the workloads and the microbenchmarks.
 
 Reads the folder that ./dev gpu fills: tests-weir.json, tests-native.json, workloads.json, micro.json,
-and left-out.txt with the reason where there is no PyTorch.
+refused.json, and left-out.txt with the reason where there is no PyTorch.
 
     torch_report.py benchmarks/results/gpu-DATE.json README.md
 
@@ -32,7 +32,7 @@ def read(folder):
     if left_out.exists():
         return part | {"left_out": left_out.read_text().strip()}
     for key, name in (("weir", "tests-weir"), ("native", "tests-native"), ("workloads", "workloads"),
-                      ("micro", "micro")):
+                      ("micro", "micro"), ("refused", "refused")):
         file = folder / f"{name}.json"
         try:
             found = json.loads(file.read_text())
@@ -99,6 +99,10 @@ def markdown(part):
     if micro and micro["figures"]:
         lines += ["", "### Allocate and free, inside a PyTorch process", "",
                   load("micro").table(micro["figures"])]
+    if part.get("refused"):
+        lines += ["", "### Requests that cannot be met", "",
+                  "The slowest of five, beside a process that allocates and frees 1 GiB all the time.",
+                  "", load("refused").table(part["refused"])]
     return lines
 
 

@@ -256,7 +256,7 @@ class Report(unittest.TestCase):
             (Path(folder) / "micro.txt").write_text("it did not compile")
             part = torch_report.read(Path(folder))
         said = {failure["test"]: failure["message"] for failure in part["failures"]}
-        self.assertEqual(len(said), 4)
+        self.assertEqual(len(said), 5)
         self.assertIn("it did not compile", said["torch micro"])
 
     def test_the_table_of_pairs(self):
@@ -264,6 +264,17 @@ class Report(unittest.TestCase):
                    for way, ns in (("weir", 10.0), ("torch", 500.0))]
         text = torch_report.load("micro").table(figures)
         self.assertIn("| pair, 512 B | 10.0 | – | 500.0 | – | 50.0x | ≤ 20 ns, ≥ 25x |", text)
+
+    def test_refused_requests_show_the_slowest_round_and_the_neighbour(self):
+        def figures(ms, refused):
+            return {"cases": {"more than the card has": {"held": 0, "asked": 200 << 30, "ms": [1, ms]},
+                              "more than is left": {"held": 60 << 30, "asked": 100 << 30, "ms": [2]}},
+                    "neighbour": {"asked": 70, "refused": refused}}
+        text = torch_report.load("refused").table({"weir": figures(3.25, 0), "native": figures(4, 1)})
+        self.assertEqual(text.splitlines()[2:],
+                         ["| more than the card has: 200 GiB | 3.2 | 4.0 |",
+                          "| more than is left: 100 GiB (60 GiB held) | 2.0 | 2.0 |",
+                          "| refused requests of a neighbouring process | 0 of 70 | 1 of 70 |"])
 
 
 if __name__ == "__main__":
