@@ -35,6 +35,11 @@ namespace weir::inline v0::detail {
 /// known about the work.
 [[nodiscard]] result<void> wait_for_all_work(const context_scope& bound);
 
+/// Whether the error of a wait means that nothing runs on the device any more.
+[[nodiscard]] inline bool does_no_work(const error& reason) noexcept {
+  return reason.code == errc::device_lost || reason.code == errc::driver_gone;
+}
+
 /// Waits until everything queued on the stream so far has completed. Waits for the whole context
 /// where the stream is not outside captures.
 [[nodiscard]] result<void> wait_for_work(const stream_ref& stream, const context_scope& bound);

@@ -1,8 +1,6 @@
 // Waiting for all work of a device and of others.
 #include "order/all_work_wait.hpp"
 
-#include "device/finished_work.hpp"
-
 namespace weir::inline v0::order {
 
 result<void> all_work_wait::wait(const context_scope& bound) const {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "device/finished_work.hpp"
 #include "order/stream_order.hpp"
 
 namespace weir::inline v0::order {
@@ -35,9 +36,6 @@ class all_work_wait {
   epoch until_;
 };
 
-/// Whether the error of a wait means that nothing runs on the device any more.
-[[nodiscard]] inline bool does_no_work(const error& reason) noexcept {
-  return reason.code == errc::device_lost || reason.code == errc::driver_gone;
-}
+using detail::does_no_work;
 
 }  // namespace weir::inline v0::order

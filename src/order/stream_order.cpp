@@ -535,9 +535,15 @@ std::vector<stream_slot> stream_order::captured_streams(const context_scope& bou
   for (stream_slot slot = 1; slot <= count(); ++slot) {
     const entry& stream = entries_[slot];
     if (stream.id == stream_id{} || gone(slot)) continue;
-    const bool askable = (stream.lasting || slot == named_) && !ref(slot).is_per_thread();
-    const auto outside = detail::is_outside_captures(ref(slot), bound);
-    if (stream.capture_expected || (askable && outside && !*outside)) captured.push_back(slot);
+    // The legacy stream is never captured. Beside a capture it can be given nothing at all.
+    const bool askable =
+        (stream.lasting || slot == named_) && !ref(slot).is_per_thread() && !ref(slot).is_legacy();
+    bool is_captured = stream.capture_expected;
+    if (!is_captured && askable) {
+      const auto outside = detail::is_outside_captures(ref(slot), bound);
+      is_captured = outside && !*outside;
+    }
+    if (is_captured) captured.push_back(slot);
   }
   return captured;
 }

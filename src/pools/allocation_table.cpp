@@ -41,6 +41,17 @@ void allocation_table::count_out(const stream_block& block) noexcept {
 
 void allocation_table::add(device_address address, const stream_block& block) {
   const mutex_lock lock{mutex_};
+  enter(address, block);
+}
+
+bool allocation_table::add_unless_live(device_address address, const stream_block& block) {
+  const mutex_lock lock{mutex_};
+  if (is_live(address)) return false;
+  enter(address, block);
+  return true;
+}
+
+void allocation_table::enter(device_address address, const stream_block& block) {
   const auto [at, is_new] = entries_.try_emplace(address, entry{block});
   if (!is_new) {
     if (at->second.live) {
@@ -112,6 +123,10 @@ result<stream_block> allocation_table::find(device_address address) const {
 
 bool allocation_table::contains(device_address address) const {
   const mutex_lock lock{mutex_};
+  return is_live(address);
+}
+
+bool allocation_table::is_live(device_address address) const {
   const auto at = entries_.find(address);
   return at != entries_.end() && at->second.live;
 }

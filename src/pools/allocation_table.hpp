@@ -23,6 +23,7 @@ struct stream_block {
   /// The capture it is a node of. Then it is the graph's: each launch allocates it anew.
   std::optional<capture_id> capture{};
   weir::tag tag{};           ///< of the thread that asked for it
+  std::uint64_t thread = 0;  ///< of a per-thread default stream: detail::thread_of()
   bool stream_gone = false;  ///< its stream was destroyed
 };
 
@@ -49,6 +50,8 @@ class allocation_table {
 
   /// A live block already there was freed behind our back: it makes room.
   void add(device_address address, const stream_block& block);
+  /// False: the address is live, and nothing was changed.
+  [[nodiscard]] bool add_unless_live(device_address address, const stream_block& block);
   /// The block, if it may be freed on `stream`; to be asked before the driver is asked about the
   /// stream. bad_stream: it is known to be gone.
   [[nodiscard]] result<stream_block> check(device_address address, const stream_ref& stream) const;
@@ -76,6 +79,8 @@ class allocation_table {
   [[nodiscard]] result<table::const_iterator> live_entry(device_address address) const
       WEIR_REQUIRES(mutex_);
   [[nodiscard]] error why_not_live(device_address address) const WEIR_REQUIRES(mutex_);
+  void enter(device_address address, const stream_block& block) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool is_live(device_address address) const WEIR_REQUIRES(mutex_);
   void count_in(const stream_block& block) noexcept WEIR_REQUIRES(mutex_);
   void count_out(const stream_block& block) noexcept WEIR_REQUIRES(mutex_);
 

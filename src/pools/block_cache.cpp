@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "pools/guarded.hpp"
 #include "weir/base/checked.hpp"
 
 namespace weir::inline v0::pools {
@@ -25,6 +26,16 @@ constexpr bytes largest_alignment{std::uint64_t{2} << 20};
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
+error wrong_size(bytes requested, bytes expected) noexcept {
+  error reason{.code = errc::invalid_argument, .requested = expected};
+  try {
+    reason.detail =
+        "a block of " + to_string(requested) + " was freed as one of " + to_string(expected);
+  } catch (const std::bad_alloc&) {  // then without details
+  }
+  return reason;
+}
+
 }  // namespace
 
 result<bytes> block_size(bytes size) {
@@ -35,17 +46,17 @@ result<bytes> block_size(bytes size) {
   return *rounded;
 }
 
-// --- From the beginning to the end ---------------------------------------------------------------
-
 result<std::shared_ptr<block_cache>> block_cache::create(weir::device device, block_source source,
                                                          cache_limits limits) {
-  auto cache = std::make_shared<block_cache>(device, std::move(source), std::move(limits));
-  if (cache->home_->forked()) return detail::fork_error();
-  WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
-  cache->legacy_stream_ = legacy;
-  detail::add_listener(*cache->home_, *cache);
-  cache->listening_ = true;
-  return cache;
+  return guarded([&]() -> result<std::shared_ptr<block_cache>> {
+    auto cache = std::make_shared<block_cache>(device, std::move(source), std::move(limits));
+    if (cache->home_->forked()) return detail::fork_error();
+    WEIR_TRY_VALUE(legacy, stream_ref::legacy(device).id());
+    cache->legacy_stream_ = legacy;
+    detail::add_listener(*cache->home_, *cache);
+    cache->listening_ = true;
+    return cache;
+  });
 }
 
 block_cache::block_cache(weir::device device, block_source source, cache_limits limits)
@@ -55,45 +66,13 @@ block_cache::block_cache(weir::device device, block_source source, cache_limits 
       limits_{std::move(limits)},
       order_{device, {.crossing = limits_.crossing}} {}
 
-block_cache::~block_cache() {
-  if (home_->forked()) return;
-  if (listening_) detail::remove_listener(*home_, *this);
-  if (blocks_.empty()) return;
-  driver_access driver{device_};
-  try {
-    if (const auto entered = driver.entered(); !entered) {
-      detail::report_failure(entered);
-      return;
-    }
-    if (stats_.blocks.current != 0) report_error(leak());
-    result<void> outcome = wait_for_streams(driver);
-    for (const auto& [address, each] : blocks_) {
-      auto released = source_.release(driver.enter(), each.base, bytes{each.size});
-      if (!released && outcome) outcome = std::move(released);
-    }
-    detail::report_failure(outcome);
-  } catch (const std::bad_alloc&) {
-    report_error({.code = errc::no_host_memory});
-  }
-}
-
-result<void> block_cache::close() {
-  if (home_->forked()) return detail::fork_error();
-  driver_access driver{device_};
-  const mutex_lock lock{mutex_};
-  closed_ = true;
-  WEIR_TRY(release_down_to({}, driver));
-  return {};
-}
-
 // --- Streams -------------------------------------------------------------------------------------
 
 result<stream_slot> block_cache::slot_of(const stream_ref& stream, driver_access& driver) {
   if (stream.device() != device_)
     return error{.code = errc::bad_stream, .detail = "the stream is of another device"};
   const stream_id id = stream.is_legacy() ? legacy_stream_ : stream.known_id();
-  if (const stream_slot slot = id == stream_id{} ? no_stream : order_.known(id); slot != no_stream)
-    return order_.meet(stream, id);
+  if (id != stream_id{}) return order_.meet(stream, id);
   WEIR_TRY(driver.entered());
   auto slot = order_.slot_of(stream, driver.enter());
   if (!slot && order::says_gone(slot.error())) {
@@ -110,16 +89,14 @@ result<void> block_cache::release_stream(const stream_ref& stream) {
   const mutex_lock lock{mutex_};
   WEIR_TRY_VALUE(slot, slot_of(stream, driver));
   if (order_.ref(slot).is_legacy() || order_.ref(slot).is_per_thread()) return {};
-  WEIR_TRY(driver.entered());
   return order_.end_stream(slot, driver.enter());
 }
 
 void block_cache::stream_closing(const stream_ref& stream) noexcept {
-  try {
-    detail::report_failure(release_stream(stream));
-  } catch (const std::bad_alloc&) {
-    report_error({.code = errc::no_host_memory});
-  }
+  if (home_->forked()) return;
+  driver_access driver{device_};
+  const mutex_lock lock{mutex_};
+  detail::report_failure(order_.end_stream(stream, driver.enter()));
 }
 
 // --- Requests ------------------------------------------------------------------------------------
@@ -155,10 +132,11 @@ result<void*> block_cache::allocate(bytes size, const stream_ref& stream, bytes 
     return memory;
   }
   enforce_limits(driver);
+  const std::uint64_t ended = releases_.ended();
   auto fresh = allocate_fresh(request, driver);
-  if (fresh) return adopt(*fresh, request, driver);
+  if (fresh) return hand_out_fresh(**fresh, request);
   if (fresh.code() != errc::out_of_memory) return std::move(fresh).error();
-  return allocate_after_release(request, driver, std::move(fresh).error());
+  return allocate_after_release(request, driver, std::move(fresh).error(), ended);
 }
 
 result<void*> block_cache::allocate_cached(bytes size, const stream_ref& stream, bytes alignment) {
@@ -182,27 +160,47 @@ block* block_cache::take_cached(const block_request& request) noexcept {
   return cached_.take_quiescent(request.rounded);
 }
 
-result<std::uint64_t> block_cache::allocate_fresh(const block_request& request,
-                                                  driver_access& driver) {
-  const mutex_unlock unlocked{mutex_};
-  WEIR_TRY(driver.entered());
-  return source_.allocate(driver.enter(), bytes{request.rounded});
+result<block*> block_cache::allocate_fresh(const block_request& request, driver_access& driver) {
+  // The record comes first: memory must not be lost because there is no host memory for one.
+  const std::uint64_t key = next_key();
+  block& fresh = blocks_.try_emplace(key).first->second;
+  fresh.key = key;
+  fresh.size = request.rounded;
+  fresh.state = block_state::releasing;
+  result<std::uint64_t> base = errc::internal;
+  {
+    const mutex_unlock unlocked{mutex_};
+    base = contained([&]() -> result<std::uint64_t> {
+      WEIR_TRY(driver.entered());
+      return source_.allocate(driver.enter(), bytes{request.rounded});
+    });
+  }
+  if (!base) {
+    blocks_.erase(key);
+    return std::move(base).error();
+  }
+  if (blocks_.contains(*base)) {
+    blocks_.erase(key);
+    return error{.code = errc::internal,
+                 .requested = request.size,
+                 .detail = "the source handed out memory that the pool has not freed"};
+  }
+  set_key(fresh, *base);
+  fresh.base = fresh.address = *base;
+  return &fresh;
 }
 
-result<void*> block_cache::adopt(std::uint64_t base, const block_request& request,
-                                 driver_access& driver) {
-  try {
-    block& added = blocks_.try_emplace(base).first->second;
-    added.base = added.address = base;
-    added.size = request.rounded;
-    stats_.reserved.set(stats_.reserved.current + bytes{added.size});
-    ++stats_.misses;
-    return hand_out(added, request);
-  } catch (const std::bad_alloc&) {
-    const mutex_unlock unlocked{mutex_};
-    detail::report_failure(source_.release(driver.enter(), base, bytes{request.rounded}));
-    return detail::no_host_memory();
-  }
+void block_cache::set_key(block& moved, std::uint64_t key) noexcept {
+  // As many as before: the table does not grow.
+  auto node = blocks_.extract(moved.key);
+  node.key() = moved.key = key;
+  blocks_.insert(std::move(node));
+}
+
+void* block_cache::hand_out_fresh(block& fresh, const block_request& request) noexcept {
+  stats_.reserved.set(stats_.reserved.current + bytes{fresh.size});
+  ++stats_.misses;
+  return hand_out(fresh, request);
 }
 
 void* block_cache::hand_out_cached(block& chosen, const block_request& request) noexcept {
@@ -214,11 +212,7 @@ void* block_cache::hand_out_cached(block& chosen, const block_request& request) 
 void* block_cache::hand_out(block& chosen, const block_request& request) noexcept {
   const std::uint64_t mask = request.alignment.count() - 1;
   const std::uint64_t address = (chosen.base + mask) & ~mask;
-  if (address != chosen.address) {
-    auto node = blocks_.extract(chosen.address);
-    node.key() = chosen.address = address;
-    blocks_.insert(std::move(node));
-  }
+  if (address != chosen.address) set_key(chosen, chosen.address = address);
   chosen.state = block_state::live;
   chosen.tag = current_tag();
   chosen.stream = request.slot;
@@ -242,6 +236,7 @@ result<block*> block_cache::find_live(const void* pointer) {
 
 error block_cache::why_not_live(std::uint64_t address) const {
   for (const auto& [start, each] : blocks_) {
+    if (each.state == block_state::releasing) continue;
     if (address < each.base || address - each.base >= each.size) continue;
     return each.state == block_state::live ? observe::foreign_pointer(address, accused(each))
                                            : observe::double_free(address, accused(each));
@@ -258,14 +253,6 @@ observe::accused_block block_cache::accused(const block& told) const {
           .life = {}};
 }
 
-error block_cache::leak() const {
-  std::vector<observe::accused_block> live;
-  for (const auto& [address, each] : blocks_)
-    if (each.state == block_state::live) live.push_back(accused(each));
-  return observe::leak("a pool went", stats_.blocks.current, stats_.allocated.current,
-                       std::move(live));
-}
-
 result<void> block_cache::deallocate(void* pointer, bytes expected, const stream_ref* stream) {
   if (home_->forked()) return detail::fork_error();
   if (pointer == nullptr) return {};
@@ -278,23 +265,20 @@ result<void> block_cache::deallocate(void* pointer, bytes expected, const stream
     slot = named;
   }
   cached_.prepare(live->size, slot);
+  const std::chrono::nanoseconds now = clock_time();
   const bytes requested{live->requested};
-  put_in_cache(*live, slot);
+  put_in_cache(*live, slot, now);
+  // From here on it is freed, whatever else fails.
   if (closed_) {
-    // The block is freed whatever the driver says.
-    const auto released = release_down_to({}, driver);
+    const auto released = contained([&] { return release_down_to({}, driver); });
     if (!released) detail::report_failure(released.error());
   }
-  if (expected != detail::any_size && expected != requested) {
-    return error{.code = errc::invalid_argument,
-                 .requested = expected,
-                 .detail = "a block of " + to_string(requested) + " was freed as one of " +
-                           to_string(expected)};
-  }
-  return {};
+  if (expected == detail::any_size || expected == requested) return {};
+  return wrong_size(requested, expected);
 }
 
-void block_cache::put_in_cache(block& freed, stream_slot slot) noexcept {
+void block_cache::put_in_cache(block& freed, stream_slot slot,
+                               std::chrono::nanoseconds now) noexcept {
   const bytes size{freed.size};
   ++stats_.frees;
   stats_.requested.set(stats_.requested.current - bytes{freed.requested});
@@ -304,7 +288,7 @@ void block_cache::put_in_cache(block& freed, stream_slot slot) noexcept {
   freed.freed_on = slot;
   freed.freed = order_.now(slot);
   freed.order = next_order_++;
-  if (limits_.clock) freed.freed_at = limits_.clock();
+  freed.freed_at = now;
   std::erase_if(freed.others, [&](const stamp& each) { return each.stream == slot; });
   if (freed.others.empty()) {
     freed.state = block_state::cached;

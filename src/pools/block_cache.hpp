@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <unordered_map>
-#include <vector>
 
 #include "base/any_size.hpp"
 #include "base/host_memory.hpp"
@@ -17,6 +16,7 @@
 #include "order/stream_order.hpp"
 #include "pools/block_source.hpp"
 #include "pools/memory_home.hpp"
+#include "pools/releases_under_way.hpp"
 #include "pools/size_bins.hpp"
 #include "weir/pool/block_pool.hpp"
 
@@ -38,12 +38,16 @@ struct cache_limits {
 /// The size of the block that serves `size` bytes. size_overflow: there is none.
 [[nodiscard]] result<bytes> block_size(bytes size);
 
-/// Blocks of one device: live, cached in bins, or pending.
+/// Blocks of one device: live, cached in bins, pending, or on their way to or from the driver.
 ///
-/// Memory is allocated from the source and released to it without the lock; blocks on their way
-/// there are counted nowhere but in `reserved`. Events are recorded and queried with the lock held,
-/// on requests that found no block of their own stream. Shared by pools and owners; any thread.
-/// After close() live blocks are still taken back; in a forked child nothing is touched.
+/// The table owns every block, in whatever state. Memory is allocated from the source and released
+/// to it without the lock, and streams are waited for without it, so that nobody who needs the lock
+/// waits, too: neither a call of the pool nor the end of a stream. Blocks on their way are counted
+/// nowhere but in `reserved`. Events are recorded and queried with the lock held, on requests that
+/// found no block of their own stream.
+///
+/// To release blocks needs no host memory. Shared by pools and owners; any thread. After close()
+/// live blocks are still taken back; in a forked child nothing is touched.
 class block_cache final : public memory_home, private detail::stream_listener {
  public:
   [[nodiscard]] static result<std::shared_ptr<block_cache>> create(weir::device device,
@@ -67,6 +71,8 @@ class block_cache final : public memory_home, private detail::stream_listener {
   result<void> release_stream(const stream_ref& stream);
 
   [[nodiscard]] weir::device device() const noexcept { return device_; }
+  /// Whether the host uses the memory, in no stream's order.
+  [[nodiscard]] bool host_touches() const noexcept { return source_.host_touches; }
   [[nodiscard]] block_pool_stats stats() const;
   void reset_peaks();
   void reset_counters();
@@ -77,10 +83,9 @@ class block_cache final : public memory_home, private detail::stream_listener {
   result<void> close();
 
  private:
-  using block_table = std::unordered_map<std::uint64_t, block>;  // by the user's address
-  /// Blocks on their way to the driver, out of the table: the driver may hand their addresses to
-  /// another thread before we hear of it.
-  using victim_list = std::vector<block_table::node_type>;
+  /// By the user's address; blocks that have none by an odd number. The driver may hand the address
+  /// of a block that is being released to another thread before this one hears of it.
+  using block_table = std::unordered_map<std::uint64_t, block>;
 
   struct block_request {
     bytes size;
@@ -97,19 +102,33 @@ class block_cache final : public memory_home, private detail::stream_listener {
   [[nodiscard]] result<block*> find_live(const void* pointer) WEIR_REQUIRES(mutex_);
   [[nodiscard]] error why_not_live(std::uint64_t address) const WEIR_REQUIRES(mutex_);
   [[nodiscard]] observe::accused_block accused(const block& told) const WEIR_REQUIRES(mutex_);
-  /// Of a cache that ends with live blocks: what they are.
-  [[nodiscard]] error leak() const WEIR_REQUIRES(mutex_);
   [[nodiscard]] block* take_cached(const block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void* hand_out(block& chosen, const block_request& request) noexcept WEIR_REQUIRES(mutex_);
   void* hand_out_cached(block& chosen, const block_request& request) noexcept WEIR_REQUIRES(mutex_);
-  /// Lets go of the lock meanwhile.
-  [[nodiscard]] result<std::uint64_t> allocate_fresh(const block_request& request,
-                                                     driver_access& driver) WEIR_REQUIRES(mutex_);
-  [[nodiscard]] result<void*> adopt(std::uint64_t base, const block_request& request,
-                                    driver_access& driver) WEIR_REQUIRES(mutex_);
-  void put_in_cache(block& freed, stream_slot slot) noexcept WEIR_REQUIRES(mutex_);
+  /// A new block of the source, for hand_out_fresh(). Lets go of the lock meanwhile.
+  [[nodiscard]] result<block*> allocate_fresh(const block_request& request, driver_access& driver)
+      WEIR_REQUIRES(mutex_);
+  void* hand_out_fresh(block& fresh, const block_request& request) noexcept WEIR_REQUIRES(mutex_);
+  void put_in_cache(block& freed, stream_slot slot, std::chrono::nanoseconds now) noexcept
+      WEIR_REQUIRES(mutex_);
+  /// Moves the block to another place in the table. Needs no host memory.
+  void set_key(block& moved, std::uint64_t key) noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] std::uint64_t next_key() noexcept WEIR_REQUIRES(mutex_) { return last_key_ += 2; }
+  /// The time, where idle time is bounded.
+  [[nodiscard]] std::chrono::nanoseconds clock_time() const WEIR_REQUIRES(mutex_) {
+    return limits_.clock ? limits_.clock() : std::chrono::nanoseconds{};
+  }
 
   // block_order.cpp
+  /// Runs `work` without the lock, for waits. What was read before has to be read again: requests
+  /// ask usable() before they go on.
+  template <class Work>
+  void without_lock(const Work& work) WEIR_REQUIRES(mutex_) {
+    const detail::mutex_unlock unlocked{mutex_};
+    work();
+  }
+  /// closed: the pool serves no more requests.
+  [[nodiscard]] result<void> usable() const WEIR_REQUIRES(mutex_);
   void retire() WEIR_REQUIRES(mutex_);
   [[nodiscard]] bool others_completed(const block& pending) const noexcept WEIR_REQUIRES(mutex_);
   /// A cached block that is free for the request once it was asked how far the streams have come.
@@ -118,25 +137,46 @@ class block_cache final : public memory_home, private detail::stream_listener {
   /// Marks the streams and reads how far they have come. What `spared` freed is its own to use
   /// already.
   result<void> update_progress(stream_slot spared, driver_access& driver) WEIR_REQUIRES(mutex_);
+  /// Waits for what was freed by now, without the lock.
   result<void> wait_for_streams(driver_access& driver) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<block*> take_behind_wait(const block_request& request, driver_access& driver)
       WEIR_REQUIRES(mutex_);
 
   // block_release.cpp
-  [[nodiscard]] bool any_idle_too_long() const WEIR_REQUIRES(mutex_);
-  [[nodiscard]] bool is_idle_too_long(const block* cached) const WEIR_REQUIRES(mutex_);
+  [[nodiscard]] bool is_idle_too_long(const block* cached, std::chrono::nanoseconds now) const
+      WEIR_REQUIRES(mutex_);
+  /// Whether no more than so much is cached, and nothing for too long.
+  [[nodiscard]] bool is_within(bytes max_cached) const WEIR_REQUIRES(mutex_);
   /// The longest unused of those that are quiescent: while more than `max_cached` bytes are cached,
   /// or they are too old.
-  [[nodiscard]] victim_list take_victims(bytes max_cached) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] block_list take_victims(bytes max_cached) WEIR_REQUIRES(mutex_);
   /// Lets go of the lock meanwhile. What the driver does not take is cached again.
-  result<bytes> release(victim_list victims, driver_access& driver) WEIR_REQUIRES(mutex_);
+  result<bytes> release(block_list victims, driver_access& driver) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> release_unlocked(block_list& victims, block_list& gone,
+                                              driver_access& driver) WEIR_EXCLUDES(mutex_);
+  void cache_again(block_list& refused) noexcept WEIR_REQUIRES(mutex_);
   /// Down to `max_cached`, waiting for streams if need be.
   result<bytes> release_down_to(bytes max_cached, driver_access& driver) WEIR_REQUIRES(mutex_);
   void enforce_limits(driver_access& driver) noexcept WEIR_REQUIRES(mutex_);
-  /// The last resort of a request that the driver refused: with what is cached released.
+  /// The last resort of a request that the driver refused: with what is cached released. `ended`:
+  /// how many releases had ended when it was asked.
   [[nodiscard]] result<void*> allocate_after_release(const block_request& request,
-                                                     driver_access& driver, error refusal)
+                                                     driver_access& driver, error refusal,
+                                                     std::uint64_t ended) WEIR_REQUIRES(mutex_);
+  [[nodiscard]] error no_room(const block_request& request, error refusal) const
       WEIR_REQUIRES(mutex_);
+
+  // block_cache_end.cpp
+  /// Waits, releases the blocks, and reports what was live, what is kept and what failed.
+  void end() noexcept WEIR_REQUIRES(mutex_);
+  /// Of a cache that ends with live blocks: what they are.
+  [[nodiscard]] error leak() const noexcept WEIR_REQUIRES(mutex_);
+  /// Waits until nothing can be using any block. An error: that is not known.
+  [[nodiscard]] result<void> wait_for_all_users(driver_access& driver) WEIR_REQUIRES(mutex_);
+  /// Releases every block but those that may be in use; returns how large these are. `outcome` is
+  /// the first failure.
+  [[nodiscard]] bytes release_idle_blocks(bool all_are_idle, driver_access& driver,
+                                          result<void>& outcome) noexcept WEIR_REQUIRES(mutex_);
 
   const weir::device device_;
   const std::shared_ptr<detail::device_state> home_;
@@ -151,10 +191,14 @@ class block_cache final : public memory_home, private detail::stream_listener {
   block_table blocks_ WEIR_GUARDED_BY(mutex_);
   size_bins cached_ WEIR_GUARDED_BY(mutex_);
   block_list pending_ WEIR_GUARDED_BY(mutex_);
+  /// Cached blocks that no bin could be made for: the host had no memory. retire() tries again.
+  block_list without_bin_ WEIR_GUARDED_BY(mutex_);
+  releases_under_way releases_ WEIR_GUARDED_BY(mutex_);
   block_pool_stats stats_ WEIR_GUARDED_BY(mutex_);  // but for waits and events
   std::uint64_t waits_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t events_at_reset_ WEIR_GUARDED_BY(mutex_) = 0;
   std::uint64_t next_order_ WEIR_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_key_ WEIR_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace weir::inline v0::pools

@@ -12,7 +12,17 @@ bool block_cache::others_completed(const block& pending) const noexcept {
   return true;
 }
 
+result<void> block_cache::usable() const {
+  if (closed_) return errc::closed;
+  return {};
+}
+
 void block_cache::retire() {
+  while (block* const first = without_bin_.front) {
+    cached_.prepare(first->size, first->freed_on);
+    without_bin_.remove(*first);
+    cached_.put_back(*first);
+  }
   for (block* next = pending_.front; next != nullptr;) {
     block& candidate = *next;
     next = candidate.after;
@@ -55,25 +65,28 @@ result<void> block_cache::update_progress(stream_slot spared, driver_access& dri
 }
 
 result<void> block_cache::wait_for_streams(driver_access& driver) {
+  WEIR_TRY(driver.entered());
   WEIR_TRY(update_progress(no_stream, driver));
   if (!order_.any_behind()) return {};
-  WEIR_TRY(order_.unreached_marks().wait());
+  const order::epoch until = order_.last_ended();
+  const order::awaited_marks marks = order_.unreached_marks();
+  result<void> waited;
+  without_lock([&] { waited = marks.wait(); });
+  WEIR_TRY(waited);
   WEIR_TRY(order_.poll(driver.enter()));
-  if (order_.any_behind()) {
-    // Streams that can no longer be asked: only a wait for all work tells about them.
-    const order::all_work_wait work{order_, driver.enter()};
-    WEIR_TRY(work.wait(driver.enter()));
-    work.apply(order_);
-  }
+  retire();
+  if (!order_.any_behind(until)) return {};
+  // Streams that cannot be marked: only a wait for all work tells about them.
+  const order::all_work_wait work{order_, driver.enter()};
+  without_lock([&] { waited = work.wait(driver.enter()); });
+  WEIR_TRY(waited);
+  work.apply(order_);
   retire();
   return {};
 }
 
 result<block*> block_cache::take_behind_wait(const block_request& request, driver_access& driver) {
   WEIR_TRY(driver.entered());
-  // A wait queued on a captured stream would become part of its graph.
-  WEIR_TRY_VALUE(capturing, order_.ref(request.slot).is_capturing(driver.enter()));
-  if (capturing) return static_cast<block*>(nullptr);
   for (block* const candidate : cached_.stream_bound(request.rounded)) {
     WEIR_TRY_VALUE(waits, order_.wait(request.slot, candidate->freed, driver.enter()));
     if (!waits) continue;

@@ -5,75 +5,104 @@
 #include <utility>
 
 #include "pools/block_cache.hpp"
+#include "pools/guarded.hpp"
 
 namespace weir::inline v0::pools {
 
 using detail::mutex_lock;
 using detail::mutex_unlock;
 
-bool block_cache::is_idle_too_long(const block* cached) const {
-  return limits_.clock && cached != nullptr &&
-         limits_.clock() - cached->freed_at > limits_.max_idle_time;
+namespace {
+
+/// So many times a request that found no memory tries again, each time after some was released.
+/// Without a bound it would go on for as long as other threads release memory.
+constexpr int most_rounds = 8;
+
+}  // namespace
+
+bool block_cache::is_idle_too_long(const block* cached, std::chrono::nanoseconds now) const {
+  return limits_.clock && cached != nullptr && now - cached->freed_at > limits_.max_idle_time;
 }
 
-bool block_cache::any_idle_too_long() const {
-  return limits_.clock &&
-         (is_idle_too_long(cached_.first_freed()) || is_idle_too_long(pending_.front));
+bool block_cache::is_within(bytes max_cached) const {
+  if (stats_.cached > max_cached) return false;
+  if (!limits_.clock) return true;
+  const std::chrono::nanoseconds now = clock_time();
+  return !is_idle_too_long(cached_.first_freed(), now) && !is_idle_too_long(pending_.front, now);
 }
 
-block_cache::victim_list block_cache::take_victims(bytes max_cached) {
-  victim_list victims;
-  try {
-    while (stats_.cached > max_cached || is_idle_too_long(cached_.oldest())) {
-      victims.emplace_back();  // what may fail comes first
-      block* const victim = cached_.take_oldest();
-      if (victim == nullptr) {
-        victims.pop_back();
-        break;
-      }
-      stats_.cached -= bytes{victim->size};
-      victims.back() = blocks_.extract(victim->address);
-    }
-  } catch (const std::bad_alloc&) {
-    // Those taken so far are a beginning.
+block_list block_cache::take_victims(bytes max_cached) {
+  const std::chrono::nanoseconds now = clock_time();
+  block_list victims;
+  while (stats_.cached > max_cached || is_idle_too_long(cached_.oldest(), now)) {
+    block* const victim = cached_.take_oldest();
+    if (victim == nullptr) break;
+    stats_.cached -= bytes{victim->size};
+    victim->state = block_state::releasing;
+    set_key(*victim, next_key());
+    victims.push_back(*victim);
   }
   return victims;
 }
 
-result<bytes> block_cache::release(victim_list victims, driver_access& driver) {
+result<bytes> block_cache::release(block_list victims, driver_access& driver) {
   if (victims.empty()) return bytes{};
+  const releases_under_way::release under_way{releases_};
+  block_list gone;
   result<void> outcome;
-  bytes released{};
   {
     const mutex_unlock unlocked{mutex_};
-    static_cast<void>(driver.entered());
-    for (block_table::node_type& victim : victims) {
-      const bytes size{victim.mapped().size};
-      auto taken = source_.release(driver.enter(), victim.mapped().base, size);
-      if (taken) {
-        released += size;
-        victim = {};
-      } else if (outcome) {
-        outcome = std::move(taken);
-      }
-    }
+    outcome = release_unlocked(victims, gone, driver);
+  }
+  bytes released{};
+  while (block* const each = gone.front) {
+    gone.remove(*each);
+    released += bytes{each->size};
+    blocks_.erase(each->key);
   }
   stats_.reserved.set(stats_.reserved.current - released);
-  for (auto victim = victims.rbegin(); victim != victims.rend(); ++victim) {  // the oldest last
-    if (victim->empty()) continue;
-    block& refused = blocks_.insert(std::move(*victim)).position->second;
-    cached_.put_back(refused);
-    stats_.cached += bytes{refused.size};
-  }
+  cache_again(victims);
   if (!outcome) return outcome.error();
   return released;
 }
 
+result<void> block_cache::release_unlocked(block_list& victims, block_list& gone,
+                                           driver_access& driver) {
+  WEIR_TRY(driver.entered());
+  result<void> outcome;
+  for (block* next = victims.front; next != nullptr;) {
+    block& victim = *std::exchange(next, next->after);
+    auto taken =
+        contained([&] { return source_.release(driver.enter(), victim.base, bytes{victim.size}); });
+    if (taken) {
+      victims.remove(victim);
+      gone.push_back(victim);
+    } else if (outcome) {
+      outcome = std::move(taken);
+    }
+  }
+  return outcome;
+}
+
+void block_cache::cache_again(block_list& refused) noexcept {
+  while (block* const each = refused.back) {  // so that the oldest is the first again
+    refused.remove(*each);
+    set_key(*each, each->address);
+    each->state = block_state::cached;
+    stats_.cached += bytes{each->size};
+    try {
+      cached_.put_back(*each);
+    } catch (const std::bad_alloc&) {
+      without_bin_.push_front(*each);
+    }
+  }
+}
+
 result<bytes> block_cache::release_down_to(bytes max_cached, driver_access& driver) {
-  if (stats_.cached <= max_cached && !any_idle_too_long()) return bytes{};
+  if (is_within(max_cached)) return bytes{};
   WEIR_TRY(update_progress(order::no_stream, driver));
   WEIR_TRY_VALUE(at_once, release(take_victims(max_cached), driver));
-  if (stats_.cached <= max_cached && !any_idle_too_long()) return at_once;
+  if (is_within(max_cached)) return at_once;
   WEIR_TRY(wait_for_streams(driver));
   WEIR_TRY_VALUE(later, release(take_victims(max_cached), driver));
   return at_once + later;
@@ -86,7 +115,7 @@ result<bytes> block_cache::trim(bytes keep) {
   // What is live stays, and counts first.
   const bytes live = stats_.allocated.current;
   const bytes max_cached = std::min(limits_.max_cached, keep > live ? keep - live : bytes{});
-  if (stats_.cached <= max_cached && !any_idle_too_long()) return bytes{};
+  if (is_within(max_cached)) return bytes{};
   WEIR_TRY(update_progress(order::no_stream, driver));
   return release(take_victims(max_cached), driver);
 }
@@ -95,7 +124,9 @@ result<bytes> block_cache::empty_cache() {
   if (home_->forked()) return detail::fork_error();
   driver_access driver{device_};
   const mutex_lock lock{mutex_};
-  return release_down_to({}, driver);
+  auto released = release_down_to({}, driver);
+  static_cast<void>(releases_.wait_for_others(mutex_));
+  return released;
 }
 
 result<void> block_cache::set_threshold(bytes limit) {
@@ -114,43 +145,62 @@ bytes block_cache::threshold() const {
 }
 
 void block_cache::enforce_limits(driver_access& driver) noexcept {
-  if (stats_.cached <= limits_.max_cached && !any_idle_too_long()) return;
-  try {
-    const auto updated = update_progress(order::no_stream, driver);
-    if (!updated) return detail::report_failure(updated);
-    // The request at hand can be served all the same.
-    const auto released = release(take_victims(limits_.max_cached), driver);
-    if (!released) detail::report_failure(released.error());
-  } catch (const std::bad_alloc&) {
-    report_error({.code = errc::no_host_memory});
-  }
+  // Whatever goes wrong here, the request at hand can be served.
+  const auto enforced = contained([&]() -> result<bytes> {
+    mutex_.assert_held();
+    if (is_within(limits_.max_cached)) return bytes{};
+    WEIR_TRY(update_progress(order::no_stream, driver));
+    return release(take_victims(limits_.max_cached), driver);
+  });
+  if (!enforced) detail::report_failure(enforced.error());
 }
 
 result<void*> block_cache::allocate_after_release(const block_request& request,
-                                                  driver_access& driver, error refusal) {
+                                                  driver_access& driver, error refusal,
+                                                  std::uint64_t ended) {
   // The same size and another stream: to wait for that one costs less than to empty the cache.
   if (!source_.host_touches) {
     WEIR_TRY_VALUE(waited_for, take_behind_wait(request, driver));
     if (waited_for != nullptr) return hand_out_cached(*waited_for, request);
   }
-  for (const bool wait : {false, true}) {
-    WEIR_TRY(wait ? wait_for_streams(driver) : update_progress(order::no_stream, driver));
+  bool waits = false;
+  for (int round = 0; round < most_rounds; ++round) {
+    WEIR_TRY(waits ? wait_for_streams(driver) : update_progress(order::no_stream, driver));
+    WEIR_TRY(usable());
     if (block* const cached = take_cached(request); cached != nullptr)
       return hand_out_cached(*cached, request);
     // A block that the driver does not take is cached; what it did take may be enough.
-    const auto released = release(take_victims({}), driver);
-    if (!released) detail::report_failure(released.error());
-    auto fresh = allocate_fresh(request, driver);
-    if (fresh) return adopt(*fresh, request, driver);
-    if (fresh.code() != errc::out_of_memory) return std::move(fresh).error();
+    if (const auto released = release(take_victims({}), driver); !released)
+      detail::report_failure(released.error());
+    static_cast<void>(releases_.wait_for_others(mutex_));
+    WEIR_TRY(usable());
+    const bool is_worth_a_try = releases_.ended() != ended;
+    if (!is_worth_a_try && waits) break;
+    if (is_worth_a_try) {
+      ended = releases_.ended();
+      auto fresh = allocate_fresh(request, driver);
+      if (fresh) return hand_out_fresh(**fresh, request);
+      if (fresh.code() != errc::out_of_memory) return std::move(fresh).error();
+    }
+    const bool more_may_come =
+        stats_.cached != bytes{} || releases_.any() || releases_.ended() != ended;
+    if (!more_may_come) break;
+    waits = true;
   }
   ++stats_.failures;
+  return no_room(request, std::move(refusal));
+}
+
+error block_cache::no_room(const block_request& request, error refusal) const {
   refusal.requested = request.size;
-  std::string detail = "the pool holds " + to_string(stats_.allocated.current) + " in " +
-                       std::to_string(stats_.blocks.current) + " live blocks and caches " +
-                       to_string(stats_.cached);
-  if (!refusal.detail.empty()) detail += "; " + refusal.detail;
-  refusal.detail = std::move(detail);
+  try {
+    std::string detail = "the pool holds " + to_string(stats_.allocated.current) + " in " +
+                         std::to_string(stats_.blocks.current) + " live blocks and caches " +
+                         to_string(stats_.cached);
+    if (!refusal.detail.empty()) detail += "; " + refusal.detail;
+    refusal.detail = std::move(detail);
+  } catch (const std::bad_alloc&) {  // then without details
+  }
   return refusal;
 }
 

@@ -14,13 +14,18 @@ namespace weir::inline v0 {
 namespace pools {
 
 /// The caches of a buffer_pool, made when a device is first seen. Shared by its handles. Any
-/// thread; the lock is held for a few instructions, and while the cache of a new device is made.
+/// thread; the lock is held for a few instructions, and while the cache of a new device is made. In
+/// a forked child the lock is not taken: whoever calls asks forked() first.
 class device_caches {
  public:
   explicit device_caches(cache_limits limits) : limits_{std::move(limits)} {}
 
+  [[nodiscard]] bool forked() const noexcept {
+    return generation_ != detail::fork_generation.load(std::memory_order_relaxed);
+  }
   /// The device's, made if need be. closed: the pool was.
   [[nodiscard]] result<std::shared_ptr<block_cache>> of(weir::device device) {
+    if (forked()) return detail::fork_error();
     const detail::mutex_lock lock{mutex_};
     if (closed_) return errc::closed;
     if (auto known = find_locked(device); known != nullptr) return known;
@@ -37,9 +42,10 @@ class device_caches {
     const detail::mutex_lock lock{mutex_};
     return closed_;
   }
-  [[nodiscard]] std::vector<std::shared_ptr<block_cache>> all() const {
-    const detail::mutex_lock lock{mutex_};
-    return caches_;
+  /// Calls it with each, without the lock.
+  template <class Call>
+  void for_each(const Call& call) const {
+    for (std::size_t index = 0; const auto cache = at(index); ++index) call(*cache);
   }
   [[nodiscard]] bool contains(const memory_home* home) const {
     const detail::mutex_lock lock{mutex_};
@@ -52,6 +58,11 @@ class device_caches {
   }
 
  private:
+  /// Null: there are no more.
+  [[nodiscard]] std::shared_ptr<block_cache> at(std::size_t index) const {
+    const detail::mutex_lock lock{mutex_};
+    return index < caches_.size() ? caches_[index] : nullptr;
+  }
   [[nodiscard]] std::shared_ptr<block_cache> find_locked(weir::device device) const
       WEIR_REQUIRES(mutex_) {
     for (const auto& cache : caches_)
@@ -60,6 +71,7 @@ class device_caches {
   }
 
   const cache_limits limits_;
+  const std::uint32_t generation_ = detail::fork_generation.load(std::memory_order_relaxed);
   mutable detail::mutex mutex_;
   std::vector<std::shared_ptr<block_cache>> caches_ WEIR_GUARDED_BY(mutex_);
   bool closed_ WEIR_GUARDED_BY(mutex_) = false;
@@ -67,29 +79,34 @@ class device_caches {
 
 namespace {
 
+/// Whether the caches can be used.
+result<void> check(const std::shared_ptr<device_caches>& caches) {
+  if (caches == nullptr) return errc::moved_from;
+  if (caches->forked()) return detail::fork_error();
+  return {};
+}
+
 /// Calls it with every cache; the sum, or the first failure.
 template <class Call>
 result<bytes> sum_over_all(const std::shared_ptr<device_caches>& caches, const Call& call) {
-  if (caches == nullptr) return errc::moved_from;
-  return guarded([&]() -> result<bytes> {
-    result<bytes> sum = bytes{};
-    for (const auto& cache : caches->all()) {
-      auto outcome = call(*cache);
-      if (!sum) continue;
-      if (outcome)
-        *sum += *outcome;
-      else
-        sum = std::move(outcome);
-    }
-    return sum;
+  WEIR_TRY(check(caches));
+  result<bytes> sum = bytes{};
+  caches->for_each([&](block_cache& cache) {
+    auto outcome = guarded([&] { return call(cache); });
+    if (!sum) return;
+    if (outcome)
+      *sum += *outcome;
+    else
+      sum = std::move(outcome);
   });
+  return sum;
 }
 
 /// Calls it with the cache of the device; nothing if there is none.
 template <class Call>
 result<bytes> with_device(const std::shared_ptr<device_caches>& caches, weir::device device,
                           const Call& call) {
-  if (caches == nullptr) return errc::moved_from;
+  WEIR_TRY(check(caches));
   const auto cache = caches->find(device);
   if (cache == nullptr) return bytes{};
   return guarded([&] { return call(*cache); });
@@ -111,19 +128,21 @@ result<buffer_pool> buffer_pool::create(buffer_pool_options options) {
         return nanoseconds{std::chrono::steady_clock::now().time_since_epoch()};
       };
   }
-  return buffer_pool{std::make_shared<pools::device_caches>(std::move(limits))};
+  return pools::guarded([&]() -> result<buffer_pool> {
+    return buffer_pool{std::make_shared<pools::device_caches>(std::move(limits))};
+  });
 }
 
 result<pooled_memory> buffer_pool::take(bytes size, const stream_ref& stream, contents initial,
                                         bytes alignment) const {
-  if (state_ == nullptr) return errc::moved_from;
+  WEIR_TRY(pools::check(state_));
   WEIR_TRY_VALUE(cache, pools::guarded([&] { return state_->of(stream.device()); }));
   return pooled_memory::create(cache, size, stream, initial, alignment);
 }
 
 result<pooled_memory> buffer_pool::try_take_cached(bytes size, const stream_ref& stream,
                                                    contents initial, bytes alignment) const {
-  if (state_ == nullptr) return errc::moved_from;
+  WEIR_TRY(pools::check(state_));
   if (state_->is_closed()) return errc::closed;
   const auto cache = state_->find(stream.device());
   if (cache == nullptr) return error{.code = errc::not_found, .requested = size};
@@ -131,15 +150,15 @@ result<pooled_memory> buffer_pool::try_take_cached(bytes size, const stream_ref&
 }
 
 result<void> buffer_pool::free(pooled_memory&& buffer, const stream_ref& stream) const {
-  if (state_ == nullptr) return errc::moved_from;
-  if (!buffer.empty() && !state_->contains(buffer.home_.get())) {
+  WEIR_TRY(pools::check(state_));
+  if (buffer.empty() || state_->contains(buffer.home_.get())) return buffer.free(stream);
+  return pools::guarded([&]() -> result<void> {
     return error{
         .code = errc::foreign_pointer,
         .detail = "a buffer of another pool: " +
                   observe::words_of({.address = reinterpret_cast<std::uintptr_t>(buffer.data()),
                                      .size = buffer.size()})};
-  }
-  return buffer.free(stream);
+  });
 }
 
 result<bytes> buffer_pool::trim(weir::device device, bytes keep) const {
@@ -159,7 +178,7 @@ result<bytes> buffer_pool::empty_cache() const {
 }
 
 buffer_pool_stats buffer_pool::stats(weir::device device) const {
-  if (state_ == nullptr) return {};
+  if (!pools::check(state_)) return {};
   const auto cache = state_->find(device);
   if (cache == nullptr) return {};
   const block_pool_stats blocks = cache->stats();
@@ -173,41 +192,41 @@ buffer_pool_stats buffer_pool::stats(weir::device device) const {
 
 buffer_pool_stats buffer_pool::stats() const {
   buffer_pool_stats sum;
-  if (state_ == nullptr) return sum;
-  for (const auto& cache : state_->all()) {
-    const buffer_pool_stats one = stats(cache->device());
+  if (!pools::check(state_)) return sum;
+  state_->for_each([&](const pools::block_cache& cache) {
+    const buffer_pool_stats one = stats(cache.device());
     sum.hits += one.hits;
     sum.misses += one.misses;
     sum.returns += one.returns;
     sum.cached += one.cached;
     sum.taken += one.taken;
     sum.taken_peak += one.taken_peak;
-  }
+  });
   return sum;
 }
 
 void buffer_pool::reset_peaks(weir::device device) const {
-  if (state_ == nullptr) return;
+  if (!pools::check(state_)) return;
   if (const auto cache = state_->find(device); cache != nullptr) cache->reset_peaks();
 }
 
 void buffer_pool::reset_peaks() const {
-  if (state_ == nullptr) return;
-  for (const auto& cache : state_->all()) cache->reset_peaks();
+  if (!pools::check(state_)) return;
+  state_->for_each([](auto& cache) { cache.reset_peaks(); });
 }
 
 void buffer_pool::reset_counters(weir::device device) const {
-  if (state_ == nullptr) return;
+  if (!pools::check(state_)) return;
   if (const auto cache = state_->find(device); cache != nullptr) cache->reset_counters();
 }
 
 void buffer_pool::reset_counters() const {
-  if (state_ == nullptr) return;
-  for (const auto& cache : state_->all()) cache->reset_counters();
+  if (!pools::check(state_)) return;
+  state_->for_each([](auto& cache) { cache.reset_counters(); });
 }
 
 result<void> buffer_pool::close() const {
-  if (state_ == nullptr) return errc::moved_from;
+  WEIR_TRY(pools::check(state_));
   state_->close();
   const auto close_cache = [](auto& cache) -> result<bytes> {
     WEIR_TRY(cache.close());

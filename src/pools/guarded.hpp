@@ -1,6 +1,7 @@
 // A host without memory is an error like any other.
 #pragma once
 
+#include <exception>
 #include <new>
 
 #include "base/host_memory.hpp"
@@ -8,11 +9,32 @@
 
 namespace weir::inline v0::pools {
 
-/// What `call` returns, or no_host_memory where it ran out of that.
+/// What `call` returns, or no_host_memory where it ran out of that. A device that is out of memory
+/// is another matter: a weir::out_of_memory that code of the user's throws reaches the caller.
 template <class Call>
 auto guarded(const Call& call) -> decltype(call()) {
   try {
     return call();
+  } catch (const out_of_memory&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return detail::no_host_memory();
+  }
+}
+
+/// The same for callers that must not throw: whatever code of the user's throws is an error.
+template <class Call>
+auto contained(const Call& call) noexcept -> decltype(call()) {
+  try {
+    try {
+      return call();
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& thrown) {
+      return error{.code = errc::system, .detail = thrown.what()};
+    } catch (...) {
+      return error{.code = errc::system};
+    }
   } catch (const std::bad_alloc&) {
     return detail::no_host_memory();
   }

@@ -17,13 +17,15 @@ using order::stamp;
 using order::stream_slot;
 
 enum class block_state : std::uint8_t {
-  live,     // the user's
-  cached,   // freed, in a bin
-  pending,  // freed; recorded streams may still use it
+  live,       // the user's
+  cached,     // freed, in a bin
+  pending,    // freed; recorded streams may still use it
+  releasing,  // on its way to the driver, or on its way from there
 };
 
 /// A piece of memory that came from the driver in one go. Owned by a block_cache, under its lock.
 struct block {
+  std::uint64_t key = 0;      // in the table: `address`, or a number that no address has
   std::uint64_t base = 0;     // what the driver returned
   std::uint64_t address = 0;  // what the user has or had: base, aligned
   std::uint64_t size = 0;
@@ -36,7 +38,7 @@ struct block {
   std::vector<stamp> others;  // of recorded streams; the epochs count from the free on
   std::uint64_t order = 0;    // of frees
   std::chrono::nanoseconds freed_at{};
-  block* before = nullptr;  // in its bin, or among the pending
+  block* before = nullptr;  // in its bin, among the pending, or among those that are released
   block* after = nullptr;
 
   /// Whether any stream may use it, and the driver may have it.

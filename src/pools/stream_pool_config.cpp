@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "device/finished_work.hpp"
+#include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 
 namespace weir::inline v0 {
@@ -45,9 +47,11 @@ result<void> set_threshold(const driver::table& calls, driver::CUmemoryPool pool
 }
 
 /// Memory comes into a pool by being allocated, and stays by the threshold.
-result<void> reserve_initial(device device, const driver::table& calls, driver::CUmemoryPool pool,
+result<void> reserve_initial(const context_scope& scope, driver::CUmemoryPool pool,
                              const stream_pool_config& config) {
   using attribute = stream_pool_attribute;
+  const device device = scope.device();
+  const auto& calls = scope.driver();
   WEIR_TRY_VALUE(stream, stream::create(device));
   device_address memory = 0;
   WEIR_TRY(
@@ -59,16 +63,17 @@ result<void> reserve_initial(device device, const driver::table& calls, driver::
   const bytes threshold = std::max(config.threshold, bytes{reserved ? *reserved : 0});
   const auto raised = set_threshold(calls, pool, threshold);
   WEIR_TRY(check(call::mem_free_async, calls.mem_free_async(memory, stream.handle())));
-  WEIR_TRY(stream.synchronize());  // from here on any stream may have it
+  WEIR_TRY(detail::wait_for_work(stream, scope));  // from here on any stream may have it
   if (!reserved) return reserved.error();
   WEIR_TRY(raised);
   WEIR_TRY(pools::set_attribute(calls, pool, attribute::used_peak, 0));
   return stream.close();
 }
 
-result<void> set_up(device device, const driver::table& calls, driver::CUmemoryPool pool,
+result<void> set_up(const context_scope& scope, driver::CUmemoryPool pool,
                     const stream_pool_config& config) {
   using attribute = stream_pool_attribute;
+  const auto& calls = scope.driver();
   const std::pair<attribute, bool> rules[] = {
       {attribute::reuse_follow_event_dependencies, config.reuse_follow_event_dependencies},
       {attribute::reuse_opportunistic, config.reuse_opportunistic},
@@ -77,7 +82,7 @@ result<void> set_up(device device, const driver::table& calls, driver::CUmemoryP
     if (!allowed) WEIR_TRY(pools::set_attribute(calls, pool, rule, 0));  // 1 is the driver's own
   }
   if (config.initial == bytes{}) return set_threshold(calls, pool, config.threshold);
-  return reserve_initial(device, calls, pool, config);
+  return reserve_initial(scope, pool, config);
 }
 
 }  // namespace
@@ -102,13 +107,15 @@ result<stream_pool> stream_pool::create(weir::device device, stream_pool_config 
   const auto properties = properties_of(device, config);
   driver::CUmemoryPool handle = nullptr;
   WEIR_TRY(check(call::mem_pool_create, calls.mem_pool_create(&handle, &properties), config.max));
-  if (const auto ready = set_up(device, calls, handle, config); !ready) {
+  auto created = pools::guarded([&]() -> result<stream_pool> {
+    WEIR_TRY(set_up(scope, handle, config));
+    return stream_pool{std::make_shared<pools::stream_pool_state>(
+        device_state::of(device), device_state::keep(device), handle,
+        pools::stream_pool_kind::created, config)};
+  });
+  if (!created)
     detail::report_failure(check(call::mem_pool_destroy, calls.mem_pool_destroy(handle)));
-    return ready.error();
-  }
-  return stream_pool{std::make_shared<pools::stream_pool_state>(
-      device_state::of(device), device_state::keep(device), handle,
-      pools::stream_pool_kind::created, config)};
+  return created;
 }
 
 }  // namespace weir::inline v0

@@ -2,6 +2,7 @@
 #include <memory>
 #include <mutex>
 
+#include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
 
 namespace weir::inline v0 {
@@ -22,9 +23,12 @@ result<stream_pool> stream_pool::default_of(weir::device device) {
     driver::CUmemoryPool handle = nullptr;
     WEIR_TRY(check(call::device_get_default_mem_pool,
                    scope.driver().device_get_default_mem_pool(&handle, home.native)));
-    home.default_pool = std::make_shared<pools::stream_pool_state>(
-        home, nullptr, handle, pools::stream_pool_kind::standard,
-        stream_pool_config{.threshold = {}});
+    WEIR_TRY(pools::guarded([&]() -> result<void> {
+      home.default_pool = std::make_shared<pools::stream_pool_state>(
+          home, nullptr, handle, pools::stream_pool_kind::standard,
+          stream_pool_config{.threshold = {}});
+      return {};
+    }));
   }
   // The runtime owns the table, so that it lasts as long as the driver's pool; a handle owns the
   // runtime.

@@ -9,6 +9,7 @@
 #include "observe/misuse.hpp"
 #include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
+#include "pools/thread_stream.hpp"
 #include "weir/base/checked.hpp"
 
 namespace weir::inline v0 {
@@ -41,6 +42,16 @@ result<bytes> padded_size(bytes size, bytes alignment) {
   return *sum;
 }
 
+/// Of memory that was freed all the same.
+error wrong_size(bytes given, bytes allocated) noexcept {
+  error reason{.code = errc::invalid_argument, .requested = given};
+  try {
+    reason.detail = "freed, but allocated with " + to_string(allocated);
+  } catch (const std::bad_alloc&) {  // then without details
+  }
+  return reason;
+}
+
 }  // namespace
 
 namespace pools {
@@ -71,14 +82,6 @@ driver::CUresult stream_pool_state::ask_within_ceiling(const context_scope& scop
                   : static_cast<driver::CUresult>(reserved.error().native);
 }
 
-/// Memory that others freed counts as free, wherever it lies, once the device has come that far.
-bool stream_pool_state::release_idle(const context_scope& scope, const stream_ref& stream) const {
-  if (!detail::wait_for_all_work(scope)) return false;
-  const auto& calls = scope.driver();
-  return calls.stream_synchronize(stream.handle()) == driver::CUDA_SUCCESS &&
-         calls.mem_pool_trim_to(handle_, 0) == driver::CUDA_SUCCESS;
-}
-
 error stream_pool_state::no_room(const context_scope& scope, bytes size) const {
   const auto text_of = [&calls = scope.driver(),
                         handle = handle_](stream_pool_attribute attribute) {
@@ -100,30 +103,64 @@ result<void*> stream_pool_state::allocate(bytes size, const stream_ref& stream, 
                  .detail = "an imported pool hands out no memory"};
   }
   WEIR_TRY(check_stream(stream));
+  if (home_.forked()) return detail::fork_error();
+  listen_on(stream.device());
+  memory_request request{size, padded, alignment};
+  WEIR_TRY_VALUE(at_once, ask_once(request, stream));
+  if (at_once) return *at_once;
+  // Memory that others freed counts as free, wherever it lies, once the device has come that far.
+  // Of the stream itself the driver wants the host to have waited for it alone.
+  {
+    const context_scope scope{stream.device()};
+    request.waited = detail::wait_for_all_work(scope) && detail::wait_for_work(stream, scope);
+  }
+  if (!request.waited) {
+    const stream_pool_session session{*this, stream.device()};
+    WEIR_TRY(session.ready());
+    return no_room(session.scope(), size);
+  }
+  WEIR_TRY_VALUE(later, ask_once(request, stream));
+  return *later;
+}
+
+result<std::optional<void*>> stream_pool_state::ask_once(const memory_request& request,
+                                                         const stream_ref& stream) {
   const stream_pool_session session{*this, stream.device()};
   WEIR_TRY(session.ready());
-  if (size == bytes{}) return nullptr;
+  if (request.size == bytes{}) return std::optional<void*>{nullptr};
   const context_scope& scope = session.scope();
   WEIR_TRY_VALUE(capture, capture_of(stream, scope));
-  if (!capture && config_.max != bytes{} && padded > config_.max) return no_room(scope, size);
-
+  if (!capture && config_.max != bytes{} && request.padded > config_.max)
+    return no_room(scope, request.size);
   device_address base = 0;
   auto native = driver::CUDA_SUCCESS;
   if (capture) {
-    native = ask_driver(scope, padded, stream, base);  // the graph's memory: no maximum of ours
+    native = ask_driver(scope, request.padded, stream, base);  // the graph's: no maximum of ours
   } else {
-    native = ask_within_ceiling(scope, padded, stream, base);
-    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY && release_idle(scope, stream)) {
-      native = ask_within_ceiling(scope, padded, stream, base);
-    }
-    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY) return no_room(scope, size);
+    if (request.waited && scope.driver().mem_pool_trim_to(handle_, 0) != driver::CUDA_SUCCESS)
+      return no_room(scope, request.size);  // nothing was released
+    native = ask_within_ceiling(scope, request.padded, stream, base);
+    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY && !request.waited)
+      return std::optional<void*>{};
+    if (native == driver::CUDA_ERROR_OUT_OF_MEMORY) return no_room(scope, request.size);
   }
-  WEIR_TRY(check(call::mem_alloc_from_pool_async, native, size));
-  const device_address address = checked_round_up(base, alignment.count()).value_or(base);
+  WEIR_TRY(check(call::mem_alloc_from_pool_async, native, request.size));
+  WEIR_TRY_VALUE(memory, enter(base, request, stream, capture, scope));
+  return std::optional<void*>{memory};
+}
+
+result<void*> stream_pool_state::enter(device_address base, const memory_request& request,
+                                       const stream_ref& stream,
+                                       const std::optional<capture_id>& capture,
+                                       const context_scope& scope) {
+  const device_address address = checked_round_up(base, request.alignment.count()).value_or(base);
   try {
-    allocations_.add(
-        address,
-        {.base = base, .size = size, .stream = stream, .capture = capture, .tag = current_tag()});
+    allocations_.add(address, {.base = base,
+                               .size = request.size,
+                               .stream = stream,
+                               .capture = capture,
+                               .tag = current_tag(),
+                               .thread = detail::thread_of(stream)});
   } catch (const std::bad_alloc&) {
     WEIR_TRY(check(call::mem_free_async, scope.driver().mem_free_async(base, stream.handle())));
     return detail::no_host_memory();
@@ -158,9 +195,7 @@ result<void> stream_pool_state::free(device_address address, std::optional<bytes
     return reason;
   }
   if (!size || *size == taken.block.size || taken.block.size == bytes{}) return {};
-  return error{.code = errc::invalid_argument,
-               .requested = *size,
-               .detail = "freed, but allocated with " + to_string(taken.block.size)};
+  return wrong_size(*size, taken.block.size);
 }
 
 result<void> stream_pool_state::free_owned(void* memory, bytes, const stream_ref* stream) {
@@ -168,7 +203,8 @@ result<void> stream_pool_state::free_owned(void* memory, bytes, const stream_ref
   if (stream != nullptr) return free(address, std::nullopt, *stream);
   if (home_.forked()) return detail::fork_error();
   WEIR_TRY_VALUE(block, allocations_.find(address));
-  if (block.stream_gone) return free_without_stream(block, address);
+  if (block.stream_gone || detail::is_of_another_thread(block.thread))
+    return free_without_stream(block, address);
   if (block.capture) {
     const context_scope scope{block.stream.device()};
     WEIR_TRY_VALUE(capture, capture_of(block.stream, scope));
@@ -179,13 +215,10 @@ result<void> stream_pool_state::free_owned(void* memory, bytes, const stream_ref
 
 result<void> stream_pool_state::free_without_stream(const stream_block& block,
                                                     device_address address) {
-  if (block.capture) return {};
-  const context_scope scope{device()};
-  if (!scope) return scope.error();
-  WEIR_TRY(detail::wait_for_all_work(scope));
-  WEIR_TRY_VALUE(substitute, stream::create(device()));
-  WEIR_TRY(free(address, std::nullopt, substitute));
-  return substitute.close();
+  if (block.capture) return {};  // the graph's
+  return detail::free_behind_all_work(block.stream.device(), device(), [&](const stream_ref& idle) {
+    return free(address, std::nullopt, idle);
+  });
 }
 
 }  // namespace pools
@@ -195,30 +228,28 @@ result<void> stream_pool_state::free_without_stream(const stream_block& block,
 result<void*> stream_pool::try_allocate(bytes size, const stream_ref& stream,
                                         bytes alignment) const {
   if (state_ == nullptr) return errc::moved_from;
-  return state_->allocate(size, stream, alignment);
+  return pools::guarded([&] { return state_->allocate(size, stream, alignment); });
 }
 
 result<void> stream_pool::try_deallocate(void* pointer, const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
   if (pointer == nullptr) return {};
-  return state_->free(address_of(pointer), std::nullopt, stream);
+  return pools::guarded([&] { return state_->free(address_of(pointer), std::nullopt, stream); });
 }
 
 result<void> stream_pool::try_deallocate(void* pointer, bytes size,
                                          const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
   if (pointer == nullptr) return {};
-  return state_->free(address_of(pointer), size, stream);
+  return pools::guarded([&] { return state_->free(address_of(pointer), size, stream); });
 }
 
 void stream_pool::deallocate(void* pointer, const stream_ref& stream) const noexcept {
-  const auto freed = pools::guarded([&] { return try_deallocate(pointer, stream); });
-  pools::report_failed_free(freed, pointer, detail::any_size);
+  pools::report_failed_free(try_deallocate(pointer, stream), pointer, detail::any_size);
 }
 
 void stream_pool::deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept {
-  const auto freed = pools::guarded([&] { return try_deallocate(pointer, size, stream); });
-  pools::report_failed_free(freed, pointer, size);
+  pools::report_failed_free(try_deallocate(pointer, size, stream), pointer, size);
 }
 
 result<stream_allocation> stream_pool::allocate_owned(bytes size, const stream_ref& stream,

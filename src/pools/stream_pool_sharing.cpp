@@ -3,7 +3,9 @@
 #include <new>
 #include <string>
 
+#include "pools/guarded.hpp"
 #include "pools/stream_pool_state.hpp"
+#include "pools/thread_stream.hpp"
 
 namespace weir::inline v0 {
 
@@ -62,9 +64,14 @@ result<stream_pool> stream_pool::import_descriptor(weir::device device, int numb
     return reason;
   }
   WEIR_TRY(check(call::mem_pool_import_from_shareable_handle, native));
-  return stream_pool{std::make_shared<pools::stream_pool_state>(
-      device_state::of(device), device_state::keep(device), handle, stream_pool_kind::imported,
-      stream_pool_config{.handles = stream_pool_handles::posix_descriptor})};
+  auto imported = pools::guarded([&]() -> result<stream_pool> {
+    return stream_pool{std::make_shared<pools::stream_pool_state>(
+        device_state::of(device), device_state::keep(device), handle, stream_pool_kind::imported,
+        stream_pool_config{.handles = stream_pool_handles::posix_descriptor})};
+  });
+  if (!imported)
+    detail::report_failure(check(call::mem_pool_destroy, scope.driver().mem_pool_destroy(handle)));
+  return imported;
 }
 
 result<stream_pool_pointer> stream_pool::export_pointer(const void* pointer) const {
@@ -73,7 +80,8 @@ result<stream_pool_pointer> stream_pool::export_pointer(const void* pointer) con
     return not_shared();
   }
   const device_address address = reinterpret_cast<std::uintptr_t>(pointer);
-  WEIR_TRY_VALUE(block, state_->allocations().find(address));
+  if (device_state::of(device()).forked()) return detail::fork_error();
+  WEIR_TRY_VALUE(block, pools::guarded([&] { return state_->allocations().find(address); }));
   // The driver gives away no pointer of a pool that was never given away itself.
   WEIR_TRY(export_descriptor());
   const stream_pool_session session{*state_};
@@ -97,6 +105,11 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
     return error{.code = errc::not_supported, .detail = "the pool is this process's own"};
   }
   if (&stream.device().driver() != &device().driver()) return errc::bad_stream;
+  if (device_state::of(device()).forked()) return detail::fork_error();
+  WEIR_TRY(pools::guarded([&]() -> result<void> {
+    state_->listen_on(stream.device());
+    return {};
+  }));
   const stream_pool_session session{*state_};
   WEIR_TRY(session.ready());
   const auto& calls = session.driver();
@@ -110,12 +123,15 @@ result<stream_allocation> stream_pool::import_pointer(const stream_pool_pointer&
     return reason;
   }
   WEIR_TRY(check(call::mem_pool_import_pointer, native));
-  // The driver answers with the same address again, and would take it back only once.
-  if (state_->allocations().contains(address)) return errc::already_mapped;
   std::size_t size = 0;
   if (calls.mem_get_address_range(nullptr, &size, address) != driver::CUDA_SUCCESS) size = 0;
+  // The driver answers with the same address again, and would take it back only once.
   try {
-    state_->allocations().add(address, {.base = address, .size = bytes{size}, .stream = stream});
+    const pools::stream_block block{.base = address,
+                                    .size = bytes{size},
+                                    .stream = stream,
+                                    .thread = detail::thread_of(stream)};
+    if (!state_->allocations().add_unless_live(address, block)) return errc::already_mapped;
   } catch (const std::bad_alloc&) {
     WEIR_TRY(check(call::mem_free_async, calls.mem_free_async(address, stream.handle())));
     return errc::no_host_memory;

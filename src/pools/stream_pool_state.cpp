@@ -30,13 +30,13 @@ stream_pool_state::stream_pool_state(detail::device_state& home,
       config_{config},
       own_ceiling_{ceiling_of(home, config)},
       handle_{handle} {
-  detail::add_listener(home_, *this);
+  ends_.listen_on(home_.handle());
 }
 
 stream_pool_state::~stream_pool_state() {
   // The child of a fork owns nothing, and a lock may be held by a thread that it does not have.
   if (home_.forked()) return;
-  detail::remove_listener(home_, *this);
+  ends_.stop();
   const context_scope scope{device()};
   const auto destroyed = scope ? destroy(scope) : result<void>{scope.error()};
   detail::report_failure(destroyed);
@@ -67,7 +67,8 @@ result<void> stream_pool_state::destroy(const context_scope& scope) {
 result<stream_pool_remains> stream_pool_state::close() {
   if (home_.forked()) return detail::fork_error();
   if (kind_ == stream_pool_kind::standard) {
-    return error{.code = errc::not_permitted, .detail = "a device's default pool stays"};
+    return error{.code = errc::not_permitted,
+                 .detail = "the device's default pool cannot be closed"};
   }
   const context_scope scope{device()};
   if (!scope) return scope.error();

@@ -9,6 +9,7 @@
 #include "device/state.hpp"
 #include "pools/allocation_table.hpp"
 #include "pools/memory_home.hpp"
+#include "pools/stream_ends.hpp"
 #include "weir/device/event.hpp"
 #include "weir/pool/stream_pool.hpp"
 
@@ -24,7 +25,7 @@ enum class stream_pool_kind : std::uint8_t {
 /// runtime, which it does not keep alive. Any thread.
 ///
 /// open_ keeps the handle good: whoever gives it to the driver holds it as a reader, close() as the
-/// writer. A free needs no handle, and so no lock.
+/// writer. Nobody holds it who waits for work. A free needs no handle, and so no lock.
 class stream_pool_state final : public memory_home, public detail::stream_listener {
  public:
   /// What close() and the destructor destroy. `keep_alive` is empty for a default pool.
@@ -43,6 +44,10 @@ class stream_pool_state final : public memory_home, public detail::stream_listen
   [[nodiscard]] const allocation_table& allocations() const noexcept { return allocations_; }
 
   [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment);
+  /// Allocations on streams of that device learn of the ends of their streams.
+  void listen_on(weir::device other) {
+    if (other != device()) ends_.listen_on(other);
+  }
   /// `size`, where there is one, is checked.
   result<void> free(device_address address, std::optional<bytes> size, const stream_ref& stream);
   /// Without a stream: on the one it was allocated for, come what may.
@@ -64,8 +69,20 @@ class stream_pool_state final : public memory_home, public detail::stream_listen
                                                     const stream_ref& stream,
                                                     device_address& address) const
       WEIR_REQUIRES_SHARED(open_);
-  [[nodiscard]] bool release_idle(const context_scope& scope, const stream_ref& stream) const
-      WEIR_REQUIRES_SHARED(open_);
+  /// A request, and whether the host has waited for the device since the driver refused it.
+  struct memory_request {
+    bytes size;
+    bytes padded;
+    bytes alignment;
+    bool waited = false;
+  };
+  /// One visit to the driver. Nothing: it has no memory, and was not waited for.
+  [[nodiscard]] result<std::optional<void*>> ask_once(const memory_request& request,
+                                                      const stream_ref& stream);
+  [[nodiscard]] result<void*> enter(device_address base, const memory_request& request,
+                                    const stream_ref& stream,
+                                    const std::optional<capture_id>& capture,
+                                    const context_scope& scope);
   [[nodiscard]] error no_room(const context_scope& scope, bytes size) const
       WEIR_REQUIRES_SHARED(open_);
   result<void> free_without_stream(const stream_block& block, device_address address);
@@ -81,6 +98,7 @@ class stream_pool_state final : public memory_home, public detail::stream_listen
   mutable detail::shared_mutex open_;
   driver::CUmemoryPool handle_ WEIR_GUARDED_BY(open_);  // null: closed
   allocation_table allocations_;
+  stream_ends ends_{*this};
 };
 
 /// One visit to the driver for a pool: the pool stays open, a context is current, and nothing that
