@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
+#include "base/host_memory.hpp"
 #include "buffers/interval.hpp"
+#include "pools/queueable.hpp"
 
 namespace weir::inline v0 {
 
@@ -49,19 +52,21 @@ result<void> write_once(const context_scope& bound, std::uint64_t to, const unsi
 
 }  // namespace
 
-result<void> copy_bytes(void* to, const void* from, bytes size, const stream_ref& stream) {
+result<void> copy_bytes(void* to, const void* from, bytes size, const stream_ref& stream) try {
   if (size == bytes{}) return {};
   WEIR_TRY(check_sides(to, from, size));
   const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
+  WEIR_TRY(pools::check_queueable(stream, bound));
   return check(
       call::memcpy_async,
       bound.driver().memcpy_async(address_of(to), address_of(from), size.count(), stream.handle()),
       size);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<void> copy_peer(void* to, device to_device, const void* from, device from_device, bytes size,
-                       const stream_ref& stream) {
+                       const stream_ref& stream) try {
   if (&to_device.driver() != &from_device.driver() ||
       &to_device.driver() != &stream.device().driver()) {
     return error{.code = errc::invalid_argument, .detail = "devices of different runtimes"};
@@ -71,25 +76,29 @@ result<void> copy_peer(void* to, device to_device, const void* from, device from
   WEIR_TRY_VALUE(target, to_device.context());
   WEIR_TRY_VALUE(source, from_device.context());
   const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
+  WEIR_TRY(pools::check_queueable(stream, bound));
   return check(call::memcpy_peer_async,
                bound.driver().memcpy_peer_async(address_of(to), target, address_of(from), source,
                                                 size.count(), stream.handle()),
                size);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-result<void> fill_bytes(void* to, std::uint8_t value, bytes size, const stream_ref& stream) {
+result<void> fill_bytes(void* to, std::uint8_t value, bytes size, const stream_ref& stream) try {
   if (size == bytes{}) return {};
   WEIR_TRY_VALUE(target, interval_of(to, size));
   const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
+  WEIR_TRY(pools::check_queueable(stream, bound));
   return check(call::memset_d8_async,
                bound.driver().memset_d8_async(target.first, value, size.count(), stream.handle()),
                size);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<void> fill_pattern(void* to, const void* pattern, bytes element, std::uint64_t count,
-                          const stream_ref& stream) {
+                          const stream_ref& stream) try {
   if (pattern == nullptr || element == bytes{}) return errc::invalid_argument;
   const auto size = checked_multiply(element, count);
   if (!size) return error{.code = errc::size_overflow, .requested = element};
@@ -98,7 +107,7 @@ result<void> fill_pattern(void* to, const void* pattern, bytes element, std::uin
   if (count == 0) return {};
   WEIR_TRY_VALUE(target, interval_of(to, *size));
   const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
+  WEIR_TRY(pools::check_queueable(stream, bound));
   const auto& calls = bound.driver();
   if (element.count() == sizeof(std::uint32_t) && target.first % sizeof(std::uint32_t) == 0) {
     std::uint32_t word = 0;
@@ -117,6 +126,8 @@ result<void> fill_pattern(void* to, const void* pattern, bytes element, std::uin
     filled += more;
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 }  // namespace weir::inline v0

@@ -1,9 +1,12 @@
 // Many copies in one driver call.
 #include <algorithm>
+#include <new>
 #include <string>
 #include <vector>
 
+#include "base/host_memory.hpp"
 #include "buffers/interval.hpp"
+#include "pools/queueable.hpp"
 #include "weir/buffer/copy.hpp"
 
 namespace weir::inline v0 {
@@ -97,16 +100,18 @@ result<void> queue_each(const context_scope& bound, const batch& copies, driver:
 
 }  // namespace
 
-result<void> copy_batch(std::span<const copy_item> items, const stream_ref& stream) {
+result<void> copy_batch(std::span<const copy_item> items, const stream_ref& stream) try {
   WEIR_TRY_VALUE(copies, prepare(items));
   if (copies.sizes.empty()) return {};
   const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
+  WEIR_TRY(pools::check_queueable(stream, bound));
   if (bound.driver().memcpy_batch_async != nullptr && !stream.is_legacy()) {
     WEIR_TRY_VALUE(captured, stream.is_capturing(bound));
     if (!captured) return queue_batch(bound, copies, stream.handle());
   }
   return queue_each(bound, copies, stream.handle());
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 }  // namespace weir::inline v0

@@ -1,7 +1,10 @@
 // Copies and fills of rows and planes.
+#include <new>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "buffers/interval.hpp"
+#include "pools/queueable.hpp"
 #include "weir/buffer/copy.hpp"
 
 namespace weir::inline v0 {
@@ -80,14 +83,14 @@ result<void> copy_2d(const pitched_memory& to, const const_pitched_memory& from,
 }
 
 result<void> copy_3d(const pitched_memory& to, const const_pitched_memory& from, const box& size,
-                     const stream_ref& stream) {
+                     const stream_ref& stream) try {
   if (is_empty(size)) return {};
   WEIR_TRY(check_sides(to, from, size));
   if (is_line(to, size) && is_line(from, size)) {
     return copy_bytes(to.data, from.data, size.width * (size.rows * size.planes), stream);
   }
   const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
+  WEIR_TRY(pools::check_queueable(stream, bound));
   if (size.planes == 1) {
     driver::CUDA_MEMCPY2D copy{};
     copy.srcMemoryType = copy.dstMemoryType = driver::CU_MEMORYTYPE_UNIFIED;
@@ -113,20 +116,24 @@ result<void> copy_3d(const pitched_memory& to, const const_pitched_memory& from,
   copy.Depth = size.planes;
   return check(call::memcpy_3d_async, bound.driver().memcpy_3d_async(&copy, stream.handle()),
                size.width * (size.rows * size.planes));
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 result<void> fill_2d(const pitched_memory& to, std::uint8_t value, bytes width, std::uint64_t rows,
-                     const stream_ref& stream) {
+                     const stream_ref& stream) try {
   const box size{width, rows, 1};
   if (is_empty(size)) return {};
   WEIR_TRY_VALUE(target, extent_of(to, size));
   if (is_line(to, size)) return fill_bytes(to.data, value, width * rows, stream);
   const context_scope bound{stream.device()};
-  if (!bound) return bound.error();
+  WEIR_TRY(pools::check_queueable(stream, bound));
   return check(call::memset_d2d8_async,
                bound.driver().memset_d2d8_async(target.first, to.pitch.count(), value,
                                                 width.count(), rows, stream.handle()),
                width * rows);
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 }  // namespace weir::inline v0

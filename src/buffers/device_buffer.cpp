@@ -3,8 +3,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <memory>
 
 #include "buffers/queue_wait.hpp"
+#include "device/finished_work.hpp"
+#include "pools/all_devices.hpp"
+#include "pools/guarded.hpp"
+#include "pools/thread_stream.hpp"
 #include "weir/buffer/copy.hpp"
 #include "weir/device/event.hpp"
 
@@ -13,25 +19,29 @@ namespace weir::inline v0 {
 result<device_buffer> device_buffer::create(any_resource memory, bytes size,
                                             const stream_ref& stream, contents initial,
                                             bytes alignment) {
-  if (!memory) return error{.code = errc::invalid_argument, .detail = "an empty resource"};
-  WEIR_TRY_VALUE(data, memory.try_allocate(size, stream, alignment));
-  device_buffer buffer;
-  buffer.memory_ = std::move(memory);
-  buffer.stream_ = stream;
-  buffer.data_ = data;
-  buffer.size_ = buffer.capacity_ = size;
-  buffer.alignment_ = alignment;
-  if (initial == contents::zeroed) WEIR_TRY(fill_bytes(data, 0, size, stream));
-  return buffer;
+  return pools::guarded([&]() -> result<device_buffer> {
+    if (!memory) return error{.code = errc::invalid_argument, .detail = "an empty resource"};
+    WEIR_TRY_VALUE(data, memory.try_allocate(size, stream, alignment));
+    device_buffer buffer;
+    buffer.memory_ = std::move(memory);
+    buffer.stream_ = stream;
+    buffer.thread_ = detail::thread_of(stream);
+    buffer.data_ = data;
+    buffer.size_ = buffer.capacity_ = size;
+    buffer.alignment_ = alignment;
+    if (initial == contents::zeroed) WEIR_TRY(fill_bytes(data, 0, size, stream));
+    return buffer;
+  });
 }
 
 device_buffer::~device_buffer() {
-  if (data_ != nullptr) memory_.deallocate(data_, capacity_, *stream_);
+  if (const auto freed = free(); !freed) report_error(freed.error());
 }
 
 device_buffer::device_buffer(device_buffer&& other) noexcept
     : memory_{std::move(other.memory_)},
       stream_{std::exchange(other.stream_, std::nullopt)},
+      thread_{other.thread_},
       data_{std::exchange(other.data_, nullptr)},
       size_{std::exchange(other.size_, {})},
       capacity_{std::exchange(other.capacity_, {})},
@@ -39,9 +49,10 @@ device_buffer::device_buffer(device_buffer&& other) noexcept
 
 device_buffer& device_buffer::operator=(device_buffer&& other) noexcept {
   if (this == &other) return *this;
-  if (data_ != nullptr) memory_.deallocate(data_, capacity_, *stream_);
+  if (const auto freed = free(); !freed) report_error(freed.error());
   memory_ = std::move(other.memory_);
   stream_ = std::exchange(other.stream_, std::nullopt);
+  thread_ = other.thread_;
   data_ = std::exchange(other.data_, nullptr);
   size_ = std::exchange(other.size_, {});
   capacity_ = std::exchange(other.capacity_, {});
@@ -49,13 +60,22 @@ device_buffer& device_buffer::operator=(device_buffer&& other) noexcept {
   return *this;
 }
 
+result<void> device_buffer::free() noexcept {
+  void* const data = std::exchange(data_, nullptr);
+  if (data == nullptr) return {};
+  return pools::contained([&]() -> result<void> {
+    if (!detail::is_of_another_thread(thread_))
+      return memory_.try_deallocate(data, capacity_, *stream_);
+    return detail::free_behind_all_work(
+        stream_->device(), memory_.device(),
+        [&](const stream_ref& idle) { return memory_.try_deallocate(data, capacity_, idle); });
+  });
+}
+
 result<void> device_buffer::close() noexcept {
-  if (!stream_) return {};
-  const any_resource memory = std::move(memory_);
-  const stream_ref stream = *stream_;
-  const raw_memory held = release();
-  if (held.data == nullptr) return {};
-  return memory.try_deallocate(held.data, held.size, stream);
+  auto freed = free();
+  static_cast<void>(release());
+  return freed;
 }
 
 device_buffer::raw_memory device_buffer::release() noexcept {
@@ -66,7 +86,24 @@ device_buffer::raw_memory device_buffer::release() noexcept {
   return released;
 }
 
+result<void> device_buffer::check_stream() const {
+  if (!stream_) return errc::moved_from;
+  if (!detail::is_of_another_thread(thread_)) return {};
+  return pools::guarded([]() -> result<void> {
+    return error{.code = errc::bad_stream,
+                 .detail =
+                     "the buffer belongs to the per-thread default stream of another thread; "
+                     "call hand_over() first"};
+  });
+}
+
 result<void> device_buffer::move_to(bytes capacity, bytes kept) {
+  WEIR_TRY(check_stream());
+  {
+    const context_scope bound{stream_->device()};
+    WEIR_TRY_VALUE(outside, detail::is_outside_captures(*stream_, bound));
+    if (!outside) return errc::capture_forbidden;
+  }
   WEIR_TRY_VALUE(fresh, create(memory_, capacity, *stream_, contents::undefined, alignment_));
   WEIR_TRY(copy_bytes(fresh.data_, data_, kept, *stream_));
   fresh.size_ = size_;
@@ -100,30 +137,42 @@ result<void> device_buffer::shrink_to_fit() {
 
 result<void> device_buffer::hand_over(const stream_ref& next) {
   if (!stream_) return errc::moved_from;
-  WEIR_TRY(buffers::queue_wait(next, *stream_));
-  stream_ = next;
-  return {};
+  return pools::guarded([&]() -> result<void> {
+    if (next.device() != memory_.device()) {
+      return error{.code = errc::bad_stream,
+                   .detail = "the stream is of another device than the buffer's memory"};
+    }
+    if (detail::is_of_another_thread(thread_)) {
+      const context_scope bound{stream_->device()};
+      WEIR_TRY(detail::wait_for_all_work(bound));
+    } else {
+      WEIR_TRY(buffers::queue_wait(next, *stream_));
+    }
+    stream_ = next;
+    thread_ = detail::thread_of(next);
+    return {};
+  });
 }
 
 result<void> device_buffer::record_stream(const stream_ref& other) {
-  if (!stream_) return errc::moved_from;
-  return buffers::queue_wait(*stream_, other);
+  WEIR_TRY(check_stream());
+  return pools::guarded([&] { return buffers::queue_wait(*stream_, other); });
 }
 
 namespace {
 
 result<void> check_part(const device_buffer& buffer, bytes offset, bytes size) {
-  if (!buffer) return errc::moved_from;
+  WEIR_TRY(buffer.check_stream());
   if (offset <= buffer.size() && size <= buffer.size() - offset) return {};
   return error{.code = errc::invalid_argument,
                .requested = size,
-               .detail = "a copy over the end of a buffer"};
+               .detail = "a copy of " + to_string(size) + " at offset " +
+                         std::to_string(offset.count()) + " exceeds the buffer of " +
+                         to_string(buffer.size())};
 }
 
-}  // namespace
-
-result<void> copy_between(device_buffer& to, bytes to_offset, const device_buffer& from,
-                          bytes from_offset, bytes size) {
+result<void> queue_copy(device_buffer& to, bytes to_offset, const device_buffer& from,
+                        bytes from_offset, bytes size) {
   WEIR_TRY(check_part(to, to_offset, size));
   WEIR_TRY(check_part(from, from_offset, size));
   if (size == bytes{}) return {};
@@ -141,8 +190,40 @@ result<void> copy_between(device_buffer& to, bytes to_offset, const device_buffe
                         : copy_bytes(target, source, size, stream));
   auto ordered = done.record(stream);
   if (ordered) ordered = from.stream().wait(done);
+  if (ordered) return ordered;
   // The source must not be freed before the copy is over: without the event this call waits for it.
-  return ordered ? ordered : stream.synchronize();
+  const context_scope bound{stream.device()};
+  return detail::wait_for_work(stream, bound);
+}
+
+}  // namespace
+
+result<void> copy_between(device_buffer& to, bytes to_offset, const device_buffer& from,
+                          bytes from_offset, bytes size) {
+  return pools::guarded([&] { return queue_copy(to, to_offset, from, from_offset, size); });
+}
+
+result<void> device_buffer::read(void* to, bytes offset, bytes size) const {
+  return pools::guarded([&]() -> result<void> {
+    WEIR_TRY(check_part(*this, offset, size));
+    if (size == bytes{}) return {};
+    if (to == nullptr) return errc::invalid_argument;
+    const context_scope bound{stream_->device()};
+    WEIR_TRY_VALUE(outside, detail::is_outside_captures(*stream_, bound));
+    if (!outside) return errc::capture_forbidden;
+    // Not into the caller's memory: where the wait fails, the copy may still be under way.
+    auto landing = std::make_unique<std::byte[]>(size.count());
+    const auto* const source = static_cast<const std::byte*>(data_) + offset.count();
+    WEIR_TRY(copy_bytes(landing.get(), source, size, *stream_));
+    auto waited = detail::wait_for_work(*stream_, bound);
+    if (!waited) waited = detail::wait_for_all_work(bound);
+    if (!waited) {
+      if (!detail::does_no_work(waited.error())) static_cast<void>(landing.release());
+      return waited;
+    }
+    std::memcpy(to, landing.get(), size.count());
+    return {};
+  });
 }
 
 }  // namespace weir::inline v0

@@ -2,8 +2,12 @@
 #include "weir/buffer/host_memory.hpp"
 
 #include <cstring>
+#include <new>
 
+#include "base/host_memory.hpp"
 #include "device/state.hpp"
+#include "pools/all_devices.hpp"
+#include "pools/relaxed_free.hpp"
 #include "weir/base/checked.hpp"
 #include "weir/device/event.hpp"
 
@@ -26,7 +30,7 @@ result<device_address> device_address_of(const context_scope& bound, void* host)
 namespace detail {
 
 result<mapped_block> mapped_block::create(weir::device home, bytes size, bytes alignment,
-                                          mapped_options settings) {
+                                          mapped_options settings) try {
   if (size == bytes{})
     return error{.code = errc::invalid_argument, .detail = "a buffer of nothing"};
   constexpr bytes page{4096};  // what the driver aligns host memory to
@@ -35,6 +39,7 @@ result<mapped_block> mapped_block::create(weir::device home, bytes size, bytes a
   const context_scope bound{home};
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{home};
+  if (!relaxed) return relaxed.error();
   unsigned flags = driver::host_alloc_portable | driver::host_alloc_device_map;
   if (settings.write_combined) flags |= driver::host_alloc_write_combined;
   mapped_block block;
@@ -50,6 +55,8 @@ result<mapped_block> mapped_block::create(weir::device home, bytes size, bytes a
   block.host_ = static_cast<std::byte*>(block.base_) + padding;
   std::memset(block.host_, 0, size.count());
   return block;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 mapped_block::~mapped_block() { report_failure(close()); }
@@ -77,12 +84,16 @@ result<void> mapped_block::close() noexcept {
   void* const base = std::exchange(base_, nullptr);
   host_ = nullptr;
   device_ = 0;
-  size_ = {};
+  const bytes size = std::exchange(size_, {});
   if (base == nullptr) return {};
   const context_scope bound{home->handle()};
   if (!bound) return bound.error();
-  const thread_capture_mode_guard relaxed{home->handle()};
-  return check(call::mem_free_host, bound.driver().mem_free_host(base));
+  // The driver waits for this device; the others may use the memory as well.
+  auto idle = pools::wait_for_other_devices(*home);
+  if (!idle) return pools::kept_memory(std::move(idle).error(), size);
+  return pools::free_relaxed(home->handle(), [&] {
+    return check(call::mem_free_host, bound.driver().mem_free_host(base));
+  });
 }
 
 }  // namespace detail
@@ -104,7 +115,7 @@ result<registered_memory> registered_memory::create(weir::device home,
 }
 
 result<registered_memory> registered_memory::pin(weir::device home, void* first, std::size_t size,
-                                                 unsigned flags) {
+                                                 unsigned flags) try {
   if (first == nullptr || size == 0) return errc::invalid_argument;
   if (!home.capabilities().host_register) {
     return error{.code = errc::not_supported, .detail = "the device cannot register host memory"};
@@ -112,6 +123,7 @@ result<registered_memory> registered_memory::pin(weir::device home, void* first,
   const context_scope bound{home};
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{home};
+  if (!relaxed) return relaxed.error();
   const auto native = bound.driver().mem_host_register(first, size, flags);
   if (native == driver::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
     auto reason = driver::make_error(call::mem_host_register, native, bytes{size});
@@ -126,6 +138,8 @@ result<registered_memory> registered_memory::pin(weir::device home, void* first,
   WEIR_TRY_VALUE(address, device_address_of(bound, first));
   registered.device_ = address;
   return registered;
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
 registered_memory::~registered_memory() { detail::report_failure(close()); }
@@ -154,8 +168,10 @@ result<void> registered_memory::close() noexcept {
   size_ = {};
   const context_scope bound{home->handle()};
   if (!bound) return bound.error();
-  const thread_capture_mode_guard relaxed{home->handle()};
-  return check(call::mem_host_unregister, bound.driver().mem_host_unregister(host));
+  WEIR_TRY(pools::wait_for_other_devices(*home));
+  return pools::free_relaxed(home->handle(), [&] {
+    return check(call::mem_host_unregister, bound.driver().mem_host_unregister(host));
+  });
 }
 
 }  // namespace weir::inline v0

@@ -1,10 +1,14 @@
 // Managed memory and its users.
 #include "buffers/managed_state.hpp"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
+#include "buffers/exclusive_devices.hpp"
+#include "device/finished_work.hpp"
+#include "pools/all_devices.hpp"
+#include "pools/guarded.hpp"
+#include "pools/relaxed_free.hpp"
 #include "weir/base/checked.hpp"
 #include "weir/driver/table.hpp"
 
@@ -17,35 +21,6 @@ namespace {
 
 /// The driver's least alignment of managed memory.
 constexpr bytes managed_alignment{256};
-
-/// Host views of global memory on devices without concurrent managed access: while there is one,
-/// nothing may be queued on the device, whatever it uses. One register for all buffers, because the
-/// rule is about all of them. Any thread.
-class viewed_devices {
- public:
-  void add(const detail::device_state& viewed) WEIR_EXCLUDES(mutex_) {
-    const detail::mutex_lock lock{mutex_};
-    viewed_.push_back(&viewed);
-  }
-  void remove(const detail::device_state& viewed) noexcept WEIR_EXCLUDES(mutex_) {
-    const detail::mutex_lock lock{mutex_};
-    const auto position = std::find(viewed_.begin(), viewed_.end(), &viewed);
-    if (position != viewed_.end()) viewed_.erase(position);
-  }
-  [[nodiscard]] bool contains(const detail::device_state& home) WEIR_EXCLUDES(mutex_) {
-    const detail::mutex_lock lock{mutex_};
-    return std::find(viewed_.begin(), viewed_.end(), &home) != viewed_.end();
-  }
-
- private:
-  detail::mutex mutex_;
-  std::vector<const detail::device_state*> viewed_ WEIR_GUARDED_BY(mutex_);
-};
-
-viewed_devices& all_viewed() {
-  static auto* const devices = new viewed_devices;  // buffers may outlive the statics
-  return *devices;
-}
 
 error view_lives() {
   return {.code = errc::not_ready, .detail = "the host has a view of managed memory"};
@@ -66,6 +41,7 @@ result<void> managed_state::allocate() {
   const context_scope bound{device()};
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{device()};
+  if (!relaxed) return relaxed.error();
   const unsigned flags =
       attached() == attachment::global ? driver::CU_MEM_ATTACH_GLOBAL : driver::CU_MEM_ATTACH_HOST;
   WEIR_TRY(check(call::mem_alloc_managed,
@@ -77,35 +53,37 @@ result<void> managed_state::allocate() {
 
 managed_state::~managed_state() {
   detail::report_failure(free());
-  if (home_->forked()) return;
-  const detail::mutex_lock lock{watch_mutex_};
-  for (detail::device_state* each : watched_) detail::remove_listener(*each, *this);
+  if (!forked()) ends_.stop();
 }
 
 attachment managed_state::attached() const {
+  if (forked()) return attachment::global;
   const detail::mutex_lock lock{mutex_};
   return mode_;
 }
 
 // --- Users ---------------------------------------------------------------------------------------
 
-void managed_state::watch(weir::device home) {
-  const detail::mutex_lock lock{watch_mutex_};
-  auto& state = detail::device_state::of(home);
-  if (std::find(watched_.begin(), watched_.end(), &state) != watched_.end()) return;
-  watched_.reserve(watched_.size() + 1);
-  detail::add_listener(state, *this);
-  watched_.push_back(&state);
+result<void> managed_state::check_runtime(const stream_ref& stream) const {
+  if (&stream.device().driver() == home_->calls) return {};
+  return error{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"};
 }
 
-bool managed_state::needs_idle_device() const noexcept {
-  return mode_ == attachment::global && !is_concurrent(device());
+bool managed_state::needs_idle_devices() const {
+  // Memory of one stream that was destroyed: the driver attaches it as it was allocated.
+  const bool is_global =
+      mode_ == attachment::global || (mode_ == attachment::single && !attached_to_.has_value());
+  return is_global && has_exclusive_device(*home_);
+}
+
+bool managed_state::is_of_one_stream() const {
+  return mode_ == attachment::single && attached_to_ && !is_concurrent(device());
 }
 
 result<void> managed_state::check_use(const stream_ref& stream) const {
   if (views_ != 0) return view_lives();
   if (is_concurrent(stream.device())) return {};
-  if (all_viewed().contains(detail::device_state::of(stream.device()))) return view_lives();
+  if (any_exclusive_view(*home_)) return view_lives();
   if (mode_ == attachment::host) {
     return error{.code = errc::not_permitted, .detail = "the memory is attached to the host"};
   }
@@ -115,18 +93,13 @@ result<void> managed_state::check_use(const stream_ref& stream) const {
   return {};
 }
 
-void managed_state::add_user(const stream_ref& stream) {
-  if (std::find(users_.begin(), users_.end(), stream) == users_.end()) users_.push_back(stream);
-}
-
 result<void> managed_state::record_stream(const stream_ref& stream) {
-  if (&stream.device().driver() != home_->calls) {
-    return error{.code = errc::bad_stream, .detail = "a stream of another runtime"};
-  }
-  watch(stream.device());
+  if (forked()) return detail::fork_error();
+  WEIR_TRY(check_runtime(stream));
+  ends_.listen_on(stream.device());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(check_use(stream));
-  add_user(stream);
+  uses_.add(stream);
   return {};
 }
 
@@ -135,14 +108,15 @@ result<void> managed_state::attach(attachment mode, const stream_ref& stream) {
     return error{.code = errc::invalid_argument,
                  .detail = "memory cannot be attached to a default stream"};
   }
-  if (&stream.device().driver() != home_->calls) return errc::bad_stream;
-  watch(stream.device());
+  if (forked()) return detail::fork_error();
+  WEIR_TRY(check_runtime(stream));
+  ends_.listen_on(stream.device());
   const detail::mutex_lock lock{mutex_};
   if (views_ != 0) return view_lives();
   const context_scope bound{stream.device()};
-  WEIR_TRY_VALUE(captured, stream.is_capturing(bound));
-  if (captured) return errc::capture_forbidden;
-  users_.reserve(users_.size() + 1);
+  WEIR_TRY_VALUE(outside, detail::is_outside_captures(stream, bound));
+  if (!outside) return errc::capture_forbidden;
+  uses_.add(stream);  // if the driver refuses, it is waited for in vain
   unsigned flags = driver::CU_MEM_ATTACH_GLOBAL;
   if (mode == attachment::host) flags = driver::CU_MEM_ATTACH_HOST;
   if (mode == attachment::single) flags = driver::CU_MEM_ATTACH_SINGLE;
@@ -150,127 +124,132 @@ result<void> managed_state::attach(attachment mode, const stream_ref& stream) {
                  bound.driver().stream_attach_mem_async(stream.handle(), base_, 0, flags)));
   mode_ = mode;
   attached_to_ = stream;
-  add_user(stream);
   return {};
 }
 
 void managed_state::stream_closing(const stream_ref& stream) noexcept {
+  if (forked()) return;
   const detail::mutex_lock lock{mutex_};
   if (attached_to_ == stream) attached_to_.reset();
-  const auto user = std::find(users_.begin(), users_.end(), stream);
-  if (user == users_.end()) return;
-  users_.erase(user);
-  // The stream cannot be waited for later; an event can.
-  try {
-    const auto captured = stream.is_capturing();
-    if (captured && *captured) return;
-    closed_users_.reserve(closed_users_.size() + 1);
-    auto mark = event::create(stream.device());
-    if (mark && mark->record(stream)) {
-      closed_users_.push_back(*std::move(mark));
-      return;
-    }
-  } catch (const std::bad_alloc&) {
-    // Then wait now.
-  }
-  detail::report_failure(stream.synchronize());
+  uses_.stream_closing(stream);
 }
 
 // --- Views ---------------------------------------------------------------------------------------
 
-result<bool> managed_state::settle(patience waiting) {
-  while (!users_.empty()) {
-    const stream_ref& user = users_.back();
-    WEIR_TRY_VALUE(captured, user.is_capturing());
-    if (captured) return errc::capture_forbidden;
-    if (waiting == patience::wait) {
-      WEIR_TRY(user.synchronize());
-    } else {
-      WEIR_TRY_VALUE(done, user.is_complete());
-      if (!done) return false;
-    }
-    users_.pop_back();
-  }
-  while (!closed_users_.empty()) {
-    if (waiting == patience::wait) {
-      WEIR_TRY(closed_users_.back().synchronize());
-    } else {
-      WEIR_TRY_VALUE(done, closed_users_.back().is_complete());
-      if (!done) return false;
-    }
-    closed_users_.pop_back();
-  }
-  return true;
-}
-
-result<void> managed_state::settle_behind(const event* behind, patience waiting) {
-  if (needs_idle_device()) {
-    if (waiting == patience::do_not_wait) {
-      return error{.code = errc::not_supported,
-                   .detail = "without concurrent managed access only waiting can tell"};
-    }
-    WEIR_TRY(settle(waiting));
-    return device().synchronize();
-  }
-  // Without concurrent access all work of that stream matters, not only the recorded one.
-  const bool is_single = mode_ == attachment::single && attached_to_ && !is_concurrent(device());
-  if (is_single) add_user(*attached_to_);
-  if (behind != nullptr && !is_single) {
-    WEIR_TRY(behind->synchronize());
-    users_.clear();
-    closed_users_.clear();
+result<void> managed_state::gather(awaited_work& work, const event* behind) {
+  using captures = stream_uses::captures;
+  if (needs_idle_devices()) {
+    WEIR_TRY(uses_.gather(work, captures::refused));
+    add_exclusive_devices(*home_, work);
     return {};
   }
-  WEIR_TRY_VALUE(done, settle(waiting));
-  if (!done) return errc::not_ready;
-  return {};
+  if (is_of_one_stream()) {
+    uses_.add(*attached_to_);
+  } else if (behind != nullptr) {
+    return {};
+  }
+  return uses_.gather(work, captures::refused);
+}
+
+void managed_state::add_view() {
+  if (!excludes_devices_ && needs_idle_devices()) {
+    begin_exclusive_view(*home_);
+    excludes_devices_ = true;
+  }
+  ++views_;
+}
+
+void managed_state::drop_view() noexcept {
+  if (--views_ == 0 && std::exchange(excludes_devices_, false)) end_exclusive_view(*home_);
 }
 
 result<void> managed_state::begin_view(patience waiting, const event* behind) {
   if (behind != nullptr && !*behind) return errc::moved_from;
-  if (home_->forked()) return detail::fork_error();
+  if (forked()) return detail::fork_error();
   const detail::mutex_lock lock{mutex_};
-  const bool needs_idle = needs_idle_device();
-  // Before the wait: work that is queued from now on would run beside the view.
-  if (needs_idle) all_viewed().add(*home_);
-  auto settled = settle_behind(behind, waiting);
-  if (!settled) {
-    if (needs_idle) all_viewed().remove(*home_);
-    return settled;
+  if (waiting == patience::do_not_wait) {
+    if (needs_idle_devices()) {
+      return error{.code = errc::not_supported,
+                   .detail = "without concurrent managed access only waiting can tell"};
+    }
+    if (is_of_one_stream()) uses_.add(*attached_to_);
+    WEIR_TRY_VALUE(done, uses_.poll());
+    if (!done) return errc::not_ready;
+    add_view();
+    return {};
   }
-  ++views_;
+  awaited_work work;
+  WEIR_TRY(gather(work, behind));
+  // Before the wait: work that is queued from now on would run beside the view.
+  add_view();
+  result<void> waited;
+  {
+    const detail::mutex_unlock unlocked{mutex_};
+    waited = pools::contained([&]() -> result<void> {
+      if (behind != nullptr) {
+        const thread_capture_mode_guard relaxed{device()};
+        if (!relaxed) return relaxed.error();
+        WEIR_TRY(behind->synchronize());
+      }
+      return work.wait();
+    });
+  }
+  if (!waited) {
+    drop_view();
+    return waited;
+  }
+  uses_.clear();  // since the view was counted no stream could be added
   return {};
 }
 
 void managed_state::end_view() noexcept {
-  if (home_->forked()) return;
+  if (forked()) return;
   const detail::mutex_lock lock{mutex_};
-  --views_;
-  if (needs_idle_device()) all_viewed().remove(*home_);  // the mode is fixed while a view lives
+  drop_view();
 }
 
 result<void> managed_state::wait_until_unused() {
+  if (forked()) return detail::fork_error();
   const detail::mutex_lock lock{mutex_};
   if (views_ != 0) return view_lives();
-  WEIR_TRY(settle(patience::wait));
-  return {};
+  awaited_work work;
+  WEIR_TRY(uses_.gather(work, stream_uses::captures::refused));
+  ++views_;  // keeps streams away until it is over
+  result<void> waited;
+  {
+    const detail::mutex_unlock unlocked{mutex_};
+    waited = work.wait();
+  }
+  --views_;
+  if (waited) uses_.clear();
+  return waited;
+}
+
+// --- The end -------------------------------------------------------------------------------------
+
+result<void> managed_state::wait_for_users() noexcept {
+  awaited_work work;
+  const auto gathered = pools::contained([&] {
+    const detail::mutex_lock lock{mutex_};
+    return uses_.gather(work, stream_uses::captures::ignored);
+  });
+  if (gathered) return work.wait();
+  // There is no host memory to tell them apart with: all devices are waited for.
+  const context_scope bound{device()};
+  WEIR_TRY(detail::wait_for_all_work(bound));
+  return pools::wait_for_other_devices(*home_);
 }
 
 result<void> managed_state::free() noexcept {
   if (base_ == 0) return {};
-  if (home_->forked()) return detail::fork_error();
-  const detail::mutex_lock lock{mutex_};
-  // A captured stream cannot be waited for, and runs nothing before its graph is launched.
-  std::erase_if(users_, [](const stream_ref& each) {
-    const auto captured = each.is_capturing();
-    return captured && *captured;
-  });
+  if (forked()) return detail::fork_error();
+  auto idle = pools::contained([&] { return wait_for_users(); });
+  const device_address base = std::exchange(base_, 0);
+  if (!idle && !detail::does_no_work(idle.error()))
+    return pools::kept_memory(std::move(idle).error(), size_);
   const context_scope bound{device()};
-  const thread_capture_mode_guard relaxed{device()};  // for the waits, too
-  result<void> outcome;
-  if (auto settled = settle(patience::wait); !settled) outcome = std::move(settled).error();
-  auto freed = free_plain(bound, std::exchange(base_, 0));
-  return outcome ? freed : outcome;
+  auto freed = pools::free_relaxed(device(), [&] { return free_plain(bound, base); });
+  return idle ? std::move(freed) : std::move(idle);
 }
 
 }  // namespace weir::inline v0::buffers

@@ -6,18 +6,26 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "buffers/stream_uses.hpp"
 #include "device/state.hpp"
+#include "pools/stream_ends.hpp"
 #include "weir/buffer/managed_memory.hpp"
 #include "weir/device/event.hpp"
 #include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0::buffers {
 
+/// Whether a view waits for the streams that use the memory.
+enum class view_patience : std::uint8_t { wait, do_not_wait };
+
 /// One managed allocation. Shared by its buffer and the buffer's views; freed with the last of
-/// them. The memory is the host's or the streams': views and users exclude each other, and the
-/// mutex is held while the one waits for the other to end. Any thread.
+/// them. The memory is the host's or the streams': views and users exclude each other. A view that
+/// waits for the streams counts as a view already, so that no stream is added meanwhile. Any
+/// thread.
 ///
-/// Locks, outer first: the device's listeners, then `mutex_`. So nothing is watched under `mutex_`.
+/// Nobody waits with `mutex_` held, so that neither the end of a stream nor another call has to
+/// wait, too. Locks, outer first: the device's listeners, then `mutex_`. So nothing is listened to
+/// under `mutex_`. In a forked child no lock is taken.
 class managed_state final : public detail::stream_listener {
  public:
   /// Without memory yet, which will be allocated with `mode`: global or host.
@@ -27,10 +35,12 @@ class managed_state final : public detail::stream_listener {
   managed_state& operator=(const managed_state&) = delete;
 
   [[nodiscard]] weir::device device() const noexcept { return home_->handle(); }
+  [[nodiscard]] bool forked() const noexcept { return home_->forked(); }
   [[nodiscard]] device_address base() const noexcept { return base_; }
   [[nodiscard]] device_address first() const noexcept { return first_; }
   [[nodiscard]] bytes size() const noexcept { return size_; }
   [[nodiscard]] bytes alignment() const noexcept { return alignment_; }
+  /// In a forked child: global.
   [[nodiscard]] attachment attached() const WEIR_EXCLUDES(mutex_);
 
   /// Once, before anything else.
@@ -40,28 +50,32 @@ class managed_state final : public detail::stream_listener {
   /// Queues the change on the stream; the new mode counts from now on.
   result<void> attach(attachment mode, const stream_ref& stream) WEIR_EXCLUDES(mutex_);
 
-  enum class patience : std::uint8_t { wait, do_not_wait };
+  using patience = view_patience;
   /// Begins a host view, once nobody uses the memory. `behind` null: behind all recorded streams.
   result<void> begin_view(patience waiting, const event* behind) WEIR_EXCLUDES(mutex_);
   void end_view() noexcept WEIR_EXCLUDES(mutex_);
   /// not_ready: a host view uses the memory.
   result<void> wait_until_unused() WEIR_EXCLUDES(mutex_);
 
-  /// Waits for the users and frees the memory, once.
+  /// Waits for the users and frees the memory, once. Memory that cannot be waited for stays
+  /// allocated: the error says how much.
   result<void> free() noexcept WEIR_EXCLUDES(mutex_);
 
   void stream_closing(const stream_ref& stream) noexcept override WEIR_EXCLUDES(mutex_);
 
  private:
-  /// Makes sure that stream_closing() is called for the device's streams.
-  void watch(weir::device home) WEIR_EXCLUDES(watch_mutex_);
-  /// Whether the host may use the memory only while the whole device is idle.
-  [[nodiscard]] bool needs_idle_device() const noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> check_runtime(const stream_ref& stream) const;
+  /// Whether the host may use the memory only while devices without concurrent access are idle.
+  [[nodiscard]] bool needs_idle_devices() const WEIR_REQUIRES(mutex_);
+  /// Whether all work of the stream that the memory is attached to matters, recorded or not.
+  [[nodiscard]] bool is_of_one_stream() const WEIR_REQUIRES(mutex_);
   result<void> check_use(const stream_ref& stream) const WEIR_REQUIRES(mutex_);
-  void add_user(const stream_ref& stream) WEIR_REQUIRES(mutex_);
-  /// Whether every user is done; waits for them with patience::wait.
-  result<bool> settle(patience waiting) WEIR_REQUIRES(mutex_);
-  result<void> settle_behind(const event* behind, patience waiting) WEIR_REQUIRES(mutex_);
+  /// What a view has to wait for.
+  result<void> gather(awaited_work& work, const event* behind) WEIR_REQUIRES(mutex_);
+  /// Counts a view, and keeps streams away meanwhile; throws std::bad_alloc.
+  void add_view() WEIR_REQUIRES(mutex_);
+  void drop_view() noexcept WEIR_REQUIRES(mutex_);
+  [[nodiscard]] result<void> wait_for_users() noexcept WEIR_EXCLUDES(mutex_);
 
   std::shared_ptr<detail::device_state> home_;
   device_address base_ = 0;
@@ -69,16 +83,14 @@ class managed_state final : public detail::stream_listener {
   bytes size_;
   bytes alignment_;
 
-  detail::mutex watch_mutex_;
-  std::vector<detail::device_state*> watched_ WEIR_GUARDED_BY(watch_mutex_);
-
+  pools::stream_ends ends_{*this};
   mutable detail::mutex mutex_;
   attachment mode_ WEIR_GUARDED_BY(mutex_);
   /// With attachment::single, while the stream lives.
   std::optional<stream_ref> attached_to_ WEIR_GUARDED_BY(mutex_);
-  std::vector<stream_ref> users_ WEIR_GUARDED_BY(mutex_);
-  std::vector<event> closed_users_ WEIR_GUARDED_BY(mutex_);  ///< recorded when the stream closed
+  stream_uses uses_ WEIR_GUARDED_BY(mutex_);
   unsigned views_ WEIR_GUARDED_BY(mutex_) = 0;
+  bool excludes_devices_ WEIR_GUARDED_BY(mutex_) = false;  // while there are views
 };
 
 }  // namespace weir::inline v0::buffers

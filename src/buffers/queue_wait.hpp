@@ -2,18 +2,16 @@
 #pragma once
 
 #include "weir/base/result.hpp"
-#include "weir/device/event.hpp"
 #include "weir/device/stream.hpp"
 
 namespace weir::inline v0::buffers {
 
 /// Work queued on `later` from now on waits for the work that is queued on `earlier` so far.
 /// Nothing where they are one stream.
-[[nodiscard]] inline result<void> queue_wait(const stream_ref& later, const stream_ref& earlier) {
-  if (earlier == later) return {};
-  WEIR_TRY_VALUE(mark, event::create(earlier.device()));
-  WEIR_TRY(mark.record(earlier));
-  return later.wait(mark);
-}
+///
+/// Inside a capture, `later` becomes part of the capture that `earlier` is in. capture_forbidden:
+/// `later` is being captured and `earlier` is not, or in another capture; or one of them is the
+/// legacy stream beside a capture. Whatever is refused leaves every capture valid.
+[[nodiscard]] result<void> queue_wait(const stream_ref& later, const stream_ref& earlier);
 
 }  // namespace weir::inline v0::buffers

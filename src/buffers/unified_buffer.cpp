@@ -7,18 +7,29 @@
 #include <cstring>
 
 #include "buffers/managed_state.hpp"
+#include "device/finished_work.hpp"
+#include "pools/guarded.hpp"
 #include "weir/buffer/copy.hpp"
 #include "weir/device/runtime.hpp"
 
 namespace weir::inline v0 {
 
 using buffers::managed_state;
+using patience = buffers::view_patience;
 using driver::call;
 using driver::check;
 
 namespace {
 
 void* pointer_to(device_address address) noexcept { return reinterpret_cast<void*>(address); }
+
+/// capture_forbidden: the stream is being captured, or is the legacy stream beside a capture.
+result<void> check_outside_captures(const stream_ref& stream) {
+  const context_scope bound{stream.device()};
+  WEIR_TRY_VALUE(outside, detail::is_outside_captures(stream, bound));
+  if (outside) return {};
+  return errc::capture_forbidden;
+}
 
 /// Memory without contents. Attached to the host unless it is to be global at once.
 result<std::shared_ptr<managed_state>> allocate(bytes size, bytes alignment, weir::device home,
@@ -110,6 +121,8 @@ result<void> advise(const managed_state& memory, detail::managed_block::part ran
                     driver::CUmem_advise advice, managed_place place) {
   const context_scope bound{memory.device()};
   if (!bound) return bound.error();
+  const thread_capture_mode_guard relaxed{memory.device()};
+  if (!relaxed) return relaxed.error();
   const auto& calls = bound.driver();
   const device_address first = memory.first() + range.offset.count();
   if (calls.mem_advise != nullptr) {
@@ -118,6 +131,58 @@ result<void> advise(const managed_state& memory, detail::managed_block::part ran
   }
   return check(call::mem_advise_v1,
                calls.mem_advise_v1(first, range.size.count(), advice, old_number(place)));
+}
+
+result<managed_range_info> read_info(const managed_state& memory,
+                                     detail::managed_block::part range) {
+  const context_scope bound{memory.device()};
+  if (!bound) return bound.error();
+  const thread_capture_mode_guard relaxed{memory.device()};
+  if (!relaxed) return relaxed.error();
+  const range_attributes attributes{bound, memory.first() + range.offset.count(), range.size};
+  managed_range_info info;
+  WEIR_TRY_VALUE(mostly, attributes.read<1>(driver::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY));
+  info.read_mostly = mostly[0] != 0;
+  WEIR_TRY_VALUE(preferred, attributes.place(driver::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+                                             driver::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE,
+                                             driver::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID));
+  info.preferred = preferred;
+  constexpr std::size_t most_processors = 65;  // more devices than any machine has, and the host
+  WEIR_TRY_VALUE(accessors,
+                 attributes.read<most_processors>(driver::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY));
+  for (const int number : accessors) {
+    if (const auto accessor = place_of_number(number)) info.accessed_by.push_back(*accessor);
+  }
+  WEIR_TRY_VALUE(last, attributes.place(driver::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
+                                        driver::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE,
+                                        driver::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID));
+  info.last_prefetch = last;
+  return info;
+}
+
+/// Queues the move of the pages. The stream is recorded as a user only once nothing forbids it.
+result<void> queue_prefetch(managed_state& memory, detail::managed_block::part range,
+                            managed_place target, const stream_ref& stream) {
+  const bool old_form = stream.device().driver().mem_prefetch_async == nullptr;
+  WEIR_TRY(check_place(memory, target, old_form));
+  // The driver requires this of the stream's device too, whatever the target.
+  WEIR_TRY(check_place(memory, stream.device(), old_form));
+  WEIR_TRY(check_outside_captures(stream));
+  WEIR_TRY(memory.record_stream(stream));
+  const context_scope bound{stream.device()};
+  if (!bound) return bound.error();
+  const auto& calls = bound.driver();
+  const device_address first = memory.first() + range.offset.count();
+  if (!old_form) {
+    return check(
+        call::mem_prefetch_async,
+        calls.mem_prefetch_async(first, range.size.count(), location(target), 0, stream.handle()),
+        range.size);
+  }
+  return check(
+      call::mem_prefetch_async_v1,
+      calls.mem_prefetch_async_v1(first, range.size.count(), old_number(target), stream.handle()),
+      range.size);
 }
 
 }  // namespace
@@ -139,15 +204,20 @@ void view_hold::drop() noexcept {
 result<managed_block> managed_block::create(bytes size, bytes alignment, contents initial,
                                             const void* values, const stream_ref& stream,
                                             attachment mode) {
+  return pools::guarded([&] { return create_on(stream, size, alignment, initial, values, mode); });
+}
+
+result<managed_block> managed_block::create_on(const stream_ref& stream, bytes size,
+                                               bytes alignment, contents initial,
+                                               const void* values, attachment mode) {
   if (size == bytes{}) {
-    return error{.code = errc::invalid_argument, .detail = "a unified buffer of nothing"};
+    return error{.code = errc::invalid_argument, .detail = "size must be greater than zero"};
   }
   const weir::device home = stream.device();
   if (!home.capabilities().managed_memory) {
     return error{.code = errc::not_supported, .detail = "the device has no managed memory"};
   }
-  WEIR_TRY_VALUE(captured, stream.is_capturing());
-  if (captured) return errc::capture_forbidden;
+  WEIR_TRY(check_outside_captures(stream));
   // Memory that the host writes first is attached to the host until then: so it may write while the
   // device works, with and without concurrent access.
   const bool is_host_first = values != nullptr || mode == attachment::host;
@@ -184,49 +254,29 @@ attachment managed_block::attached() const noexcept { return state_->attached();
 
 result<void> managed_block::record_stream(const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
-  return state_->record_stream(stream);
+  return pools::guarded([&] { return state_->record_stream(stream); });
 }
 
-result<view_hold> managed_block::view() const {
+result<view_hold> managed_block::begin_view(patience waiting, const event* behind) const {
   if (state_ == nullptr) return errc::moved_from;
-  WEIR_TRY(state_->begin_view(managed_state::patience::wait, nullptr));
+  WEIR_TRY(pools::guarded([&] { return state_->begin_view(waiting, behind); }));
   return view_hold{state_};
 }
+
+result<view_hold> managed_block::view() const { return begin_view(patience::wait, nullptr); }
 
 result<view_hold> managed_block::view(const event& behind) const {
-  if (state_ == nullptr) return errc::moved_from;
-  WEIR_TRY(state_->begin_view(managed_state::patience::wait, &behind));
-  return view_hold{state_};
+  return begin_view(patience::wait, &behind);
 }
 
 result<view_hold> managed_block::try_view() const {
-  if (state_ == nullptr) return errc::moved_from;
-  WEIR_TRY(state_->begin_view(managed_state::patience::do_not_wait, nullptr));
-  return view_hold{state_};
+  return begin_view(patience::do_not_wait, nullptr);
 }
 
 result<void> managed_block::prefetch(part range, managed_place target,
                                      const stream_ref& stream) const {
-  const bool old_form = stream.device().driver().mem_prefetch_async == nullptr;
-  WEIR_TRY(check_place(*state_, target, old_form));
-  // The driver requires this of the stream's device too, whatever the target.
-  WEIR_TRY(check_place(*state_, stream.device(), old_form));
-  WEIR_TRY(state_->record_stream(stream));
-  const context_scope bound{stream.device()};
-  WEIR_TRY_VALUE(captured, stream.is_capturing(bound));
-  if (captured) return errc::capture_forbidden;
-  const auto& calls = bound.driver();
-  const device_address first = state_->first() + range.offset.count();
-  if (!old_form) {
-    return check(
-        call::mem_prefetch_async,
-        calls.mem_prefetch_async(first, range.size.count(), location(target), 0, stream.handle()),
-        range.size);
-  }
-  return check(
-      call::mem_prefetch_async_v1,
-      calls.mem_prefetch_async_v1(first, range.size.count(), old_number(target), stream.handle()),
-      range.size);
+  if (state_->forked()) return fork_error();
+  return pools::guarded([&] { return queue_prefetch(*state_, range, target, stream); });
 }
 
 result<void> managed_block::read_mostly(part range, bool on) const {
@@ -242,16 +292,16 @@ result<void> managed_block::prefer(part range, std::optional<managed_place> plac
     return advise(*state_, range, driver::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, state_->device());
   }
   const bool old_form = state_->device().driver().mem_advise == nullptr;
-  WEIR_TRY(check_place(*state_, *place, old_form));
+  WEIR_TRY(pools::guarded([&] { return check_place(*state_, *place, old_form); }));
   return advise(*state_, range, driver::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, *place);
 }
 
 result<void> managed_block::accessed_by(part range, managed_place accessor, bool on) const {
-  if (accessor.is_host_node()) {
+  WEIR_TRY(pools::guarded([&]() -> result<void> {
+    if (!accessor.is_host_node()) return check_place(*state_, accessor, false);
     return error{.code = errc::invalid_argument,
-                 .detail = "the whole host accesses, no node of it"};
-  }
-  WEIR_TRY(check_place(*state_, accessor, false));
+                 .detail = "the accessor must be a device or the whole host, not a host node"};
+  }));
   return advise(
       *state_, range,
       on ? driver::CU_MEM_ADVISE_SET_ACCESSED_BY : driver::CU_MEM_ADVISE_UNSET_ACCESSED_BY,
@@ -259,32 +309,19 @@ result<void> managed_block::accessed_by(part range, managed_place accessor, bool
 }
 
 result<managed_range_info> managed_block::info(part range) const {
-  const context_scope bound{device()};
-  if (!bound) return bound.error();
-  const range_attributes attributes{bound, state_->first() + range.offset.count(), range.size};
-  managed_range_info info;
-  WEIR_TRY_VALUE(mostly, attributes.read<1>(driver::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY));
-  info.read_mostly = mostly[0] != 0;
-  WEIR_TRY_VALUE(preferred, attributes.place(driver::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
-                                             driver::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE,
-                                             driver::CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID));
-  info.preferred = preferred;
-  constexpr std::size_t most_processors = 65;  // more devices than any machine has, and the host
-  WEIR_TRY_VALUE(accessors,
-                 attributes.read<most_processors>(driver::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY));
-  for (const int number : accessors) {
-    if (const auto accessor = place_of_number(number)) info.accessed_by.push_back(*accessor);
-  }
-  WEIR_TRY_VALUE(last, attributes.place(driver::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
-                                        driver::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE,
-                                        driver::CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID));
-  info.last_prefetch = last;
-  return info;
+  return pools::guarded([&] { return read_info(*state_, range); });
 }
 
 result<void> managed_block::resize(bytes size, const stream_ref& stream) {
   if (state_ == nullptr) return errc::moved_from;
   if (size == bytes{}) return errc::invalid_argument;
+  if (state_->forked()) return fork_error();
+  return pools::guarded([&] { return move_to(size, stream); });
+}
+
+result<void> managed_block::move_to(bytes size, const stream_ref& stream) {
+  // In a capture the elements would be copied when the graph is launched, from freed memory.
+  WEIR_TRY(check_outside_captures(stream));
   const attachment mode = attached();
   WEIR_TRY(state_->wait_until_unused());
   managed_block fresh;
@@ -309,7 +346,7 @@ result<void> managed_block::resize(bytes size, const stream_ref& stream) {
 
 result<void> managed_block::attach(attachment mode, const stream_ref& stream) const {
   if (state_ == nullptr) return errc::moved_from;
-  return state_->attach(mode, stream);
+  return pools::guarded([&] { return state_->attach(mode, stream); });
 }
 
 }  // namespace detail

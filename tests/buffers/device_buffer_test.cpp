@@ -220,13 +220,17 @@ TEST_P(device_buffers, copies_between_them_keep_to_their_parts) {
     std::copy_n(values.begin(), 256, expected.begin() + 256);
     EXPECT_EQ(words_of(to.data(), 512, on), expected);
     WEIR_DONE(copy_between(to, 2048_B, from, 1024_B, 0_B));
-    const error refused{.code = errc::invalid_argument,
-                        .requested = 4_B,
-                        .detail = "a copy over the end of a buffer"};
-    EXPECT_EQ(copy_between(to, 2045_B, from, 0_B, 4_B).error(), refused);
-    EXPECT_EQ(copy_between(to, 0_B, from, 1021_B, 4_B).error(), refused);
-    EXPECT_EQ(copy_between(to, 2052_B, from, 0_B, 4_B).error(), refused);
-    EXPECT_EQ(copy_between(to, 0_B, from, 1028_B, 4_B).error(), refused);
+    const auto refused = [](const char* detail) {
+      return error{.code = errc::invalid_argument, .requested = 4_B, .detail = detail};
+    };
+    EXPECT_EQ(copy_between(to, 2045_B, from, 0_B, 4_B).error(),
+              refused("a copy of 4 B at offset 2045 exceeds the buffer of 2 KiB"));
+    EXPECT_EQ(copy_between(to, 0_B, from, 1021_B, 4_B).error(),
+              refused("a copy of 4 B at offset 1021 exceeds the buffer of 1 KiB"));
+    EXPECT_EQ(copy_between(to, 2052_B, from, 0_B, 4_B).error(),
+              refused("a copy of 4 B at offset 2052 exceeds the buffer of 2 KiB"));
+    EXPECT_EQ(copy_between(to, 0_B, from, 1028_B, 4_B).error(),
+              refused("a copy of 4 B at offset 1028 exceeds the buffer of 1 KiB"));
     device_buffer none;
     EXPECT_EQ(code_of(copy_between(none, 0_B, from, 0_B, 0_B)), errc::moved_from);
     EXPECT_EQ(code_of(copy_between(to, 0_B, none, 0_B, 0_B)), errc::moved_from);

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "buffers/simulated_test.hpp"
-#include "support/this_process.hpp"
 #include "weir/buffer/host_memory.hpp"
 #include "weir/buffer/unified_buffer.hpp"
 
@@ -121,15 +120,17 @@ TEST_F(managed_users, a_view_behind_an_event_forgets_who_was_recorded) {
   EXPECT_TRUE(some.try_view()) << "nobody is asked again";
 }
 
-TEST_F(managed_users, a_stream_that_cannot_be_marked_is_waited_for_when_it_closes) {
+TEST_F(managed_users, a_stream_that_cannot_be_marked_at_its_end_is_waited_for_by_the_next_view) {
   for (const call failing : {call::event_create, call::event_record}) {
     auto on = make_stream();
     auto some = make(on);
     launch(some.record_stream(on).value(), on);
     machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
     WEIR_DONE(on.close());
-    EXPECT_THAT(some.unsafe_span(), Each(1U)) << "the work is done";
-    EXPECT_THAT(some.try_view().value().span(), Each(1U));
+    EXPECT_THAT(some.unsafe_span(), Each(0U)) << "the end of a stream waits for nothing";
+    EXPECT_EQ(code_of(some.try_view()), errc::not_supported) << "only waiting can tell";
+    EXPECT_THAT(some.view().value().span(), Each(1U));
+    EXPECT_TRUE(some.try_view()) << "that is known now";
   }
 }
 
@@ -176,10 +177,12 @@ TEST_F(managed_users, a_view_that_fails_leaves_the_buffer_usable) {
   const auto on = make_stream();
   auto some = make(on);
   launch(some.record_stream(on).value(), on);
-  machine->fail(call::stream_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);  // the wait for all work fails, too
   EXPECT_EQ(code_of(some.view()), errc::driver_error);
   launch(some.record_stream(on).value(), on);
-  EXPECT_THAT(some.view().value().span(), Each(2U));
+  machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_THAT(some.view().value().span(), Each(2U)) << "the wait for all work will do";
 }
 
 TEST_F(managed_users, resizing_waits_for_those_who_use_the_old_memory) {
@@ -220,11 +223,22 @@ TEST_F(managed_users, closing_waits_and_returns_what_went_wrong) {
 
   some = make(on);
   launch(some.record_stream(on).value(), on);
-  machine->fail(call::stream_synchronize, 1, CUDA_ERROR_UNKNOWN);
-  const auto not_waited = some.close();
-  ASSERT_EQ(code_of(not_waited), errc::driver_error);
-  EXPECT_EQ(not_waited.error().call, "cuStreamSynchronize");
-  EXPECT_EQ(machine->calls(call::mem_free), 2U) << "it is freed all the same";
+  machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  WEIR_DONE(some.close());
+  EXPECT_TRUE(on.is_complete().value()) << "by a wait for all work";
+  EXPECT_EQ(machine->calls(call::mem_free), 3U);
+
+  some = make(on);
+  launch(some.record_stream(on).value(), on);
+  machine->fail(call::event_synchronize, 1, CUDA_ERROR_UNKNOWN);
+  machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);
+  const auto kept = some.close();
+  ASSERT_EQ(code_of(kept), errc::driver_error);
+  EXPECT_EQ(kept.error().call, "cuMemFree");
+  EXPECT_EQ(kept.error().requested, bytes{managed_words * sizeof(word)});
+  EXPECT_EQ(kept.error().detail,
+            "4 KiB stay allocated, because work that may use them could not be waited for");
+  EXPECT_EQ(machine->calls(call::mem_free), 5U) << "those of the wait alone";
 
   some = make(on);
   machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);
@@ -232,30 +246,20 @@ TEST_F(managed_users, closing_waits_and_returns_what_went_wrong) {
   EXPECT_FALSE(some);
 }
 
-TEST_F(managed_users, a_stream_that_closes_meanwhile_waits_for_the_free) {
+TEST_F(managed_users, a_stream_that_closes_meanwhile_does_not_wait_for_the_free) {
   auto closing = make_stream();
   const auto busy = make_stream();
   auto some = make(busy);
-  ASSERT_TRUE(some.record_stream(closing));
+  launch({some.record_stream(closing).value().data(), 1}, closing);
   machine->hold(busy.handle());
-  launch(some.record_stream(busy).value(), busy);
-  const auto waits = machine->calls(call::stream_synchronize);
+  launch({some.record_stream(busy).value().data() + 1, 1}, busy);
+  const auto waits = machine->calls(call::event_synchronize);
   std::thread freeing{[&] { WEIR_DONE(some.close()); }};
-  while (machine->calls(call::stream_synchronize) == waits) std::this_thread::yield();
-
-  std::atomic<pid_t> number{0};
-  std::atomic<bool> is_closed{false};
-  std::thread other{[&] {
-    number = ::gettid();
-    WEIR_DONE(closing.close());
-    is_closed = true;
-  }};
-  while (!is_closed && (number == 0 || !is_asleep(number))) std::this_thread::yield();
-  EXPECT_FALSE(is_closed) << "the free knows it as a user";
+  while (machine->calls(call::event_synchronize) == waits) std::this_thread::yield();
+  WEIR_DONE(closing.close());
+  EXPECT_EQ(machine->calls(call::mem_free), 0U) << "the free still waits";
   machine->release(busy.handle());
   freeing.join();
-  other.join();
-  EXPECT_TRUE(is_closed);
   EXPECT_EQ(machine->calls(call::mem_free), 1U);
 }
 
@@ -271,7 +275,7 @@ TEST_F(managed_users, what_a_destructor_cannot_free_is_reported) {
   EXPECT_EQ(reports[0].call, "cuMemFree");
 }
 
-TEST_F(managed_users, a_captured_user_is_not_waited_for_at_the_end) {
+TEST_F(managed_users, a_captured_user_is_waited_for_with_all_work_at_the_end) {
   const auto on = make_stream();
   const auto other = make_stream();
   const context_scope bound{gpu()};
@@ -282,11 +286,12 @@ TEST_F(managed_users, a_captured_user_is_not_waited_for_at_the_end) {
     launch(some.record_stream(other).value(), other);
     ASSERT_EQ(CUDA_SUCCESS, cu.stream_begin_capture(on.handle(), CU_STREAM_CAPTURE_MODE_GLOBAL));
     WEIR_DONE(some.close());
-    EXPECT_EQ(machine->calls(call::mem_free), 1U);
+    EXPECT_EQ(machine->calls(call::mem_free), 2U) << "of the wait, and of the memory";
   }
   CUgraph graph = nullptr;
   ASSERT_EQ(CUDA_SUCCESS, cu.stream_end_capture(on.handle(), &graph)) << "the capture is whole";
   EXPECT_EQ(CUDA_SUCCESS, cu.graph_destroy(graph));
+  EXPECT_TRUE(other.is_complete().value());
 }
 
 TEST_F(managed_users, a_view_frees_the_memory_of_a_buffer_that_went) {
@@ -566,8 +571,8 @@ TEST_F(exclusive_device, a_refused_view_leaves_all_buffers_usable) {
   EXPECT_EQ(code_of(one.try_view()), errc::not_supported);
   launch(one.record_stream(on).value(), on);
   launch(two.record_stream(on).value(), on);
-  for (const call failing : {call::stream_synchronize, call::ctx_synchronize}) {
-    machine->fail(failing, 1, CUDA_ERROR_UNKNOWN);
+  for (int i = 0; i < 2; ++i) {
+    machine->fail(call::mem_free, 1, CUDA_ERROR_UNKNOWN);  // of the wait for the device
     EXPECT_EQ(code_of(one.view()), errc::driver_error);
     launch(one.record_stream(on).value(), on);
     launch(two.record_stream(on).value(), on);
@@ -590,7 +595,7 @@ TEST_F(exclusive_device, the_last_view_lets_devices_in_again) {
   EXPECT_TRUE(two.record_stream(on));
 }
 
-TEST_F(exclusive_device, a_view_that_ends_lets_in_its_own_device_alone) {
+TEST_F(exclusive_device, the_last_view_of_all_devices_lets_them_in_again) {
   sim::machine_options settings;
   settings.devices.assign(2, sim::device_spec{.concurrent_managed_access = false});
   open(settings);
@@ -604,9 +609,10 @@ TEST_F(exclusive_device, a_view_that_ends_lets_in_its_own_device_alone) {
   EXPECT_EQ(code_of(two.record_stream(elsewhere)), errc::not_ready);
   second_view.reset();
   EXPECT_EQ(code_of(one.record_stream(on)), errc::not_ready);
-  EXPECT_TRUE(two.record_stream(elsewhere));
+  EXPECT_EQ(code_of(two.record_stream(elsewhere)), errc::not_ready) << "the host uses the other";
   first_view.reset();
   EXPECT_TRUE(one.record_stream(on));
+  EXPECT_TRUE(two.record_stream(elsewhere));
 }
 
 TEST_F(exclusive_device, a_view_of_host_memory_refuses_nobody_else) {

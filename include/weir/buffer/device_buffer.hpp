@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -29,6 +30,10 @@ namespace weir::inline v0 {
 /// The contents are undefined unless contents::zeroed is asked for. Keeps its resource alive; its
 /// stream must outlive it, or be left with hand_over(). Costs what the resource costs. One thread
 /// at a time.
+///
+/// The per-thread default stream means that of the thread which names it. On another thread the
+/// buffer can be handed over, closed and destroyed, which waits for all work of the device. Calls
+/// that would queue work on its stream are bad_stream there.
 class WEIR_API device_buffer {
  public:
   /// Memory that the caller must free with the resource.
@@ -49,7 +54,8 @@ class WEIR_API device_buffer {
   device_buffer(device_buffer&& other) noexcept;
   device_buffer& operator=(device_buffer&& other) noexcept;
 
-  /// Frees the memory now and returns the resource's answer. Empty afterwards in any case.
+  /// Frees the memory now and returns the resource's answer. Empty afterwards in any case: memory
+  /// that the resource does not take back stays allocated.
   result<void> close() noexcept;
   /// Passes the memory to the caller, in the stream's order. Empty afterwards.
   [[nodiscard]] raw_memory release() noexcept;
@@ -67,11 +73,16 @@ class WEIR_API device_buffer {
   [[nodiscard]] weir::device device() const { return memory_.device(); }
   [[nodiscard]] const any_resource& resource() const noexcept { return memory_; }
 
-  // moved_from: the buffer has no resource. A call that fails leaves the buffer as it was.
+  // moved_from: the buffer has no resource; bad_stream: it belongs to another thread's default
+  // stream. A call that fails leaves the buffer as it was.
+
+  /// Whether work can be queued on the buffer's stream here.
+  [[nodiscard]] result<void> check_stream() const;
 
   /// Changes the size; the bytes that both sizes have stay, new ones are undefined. Within the
   /// capacity nothing else happens; beyond it memory is allocated, copied and freed on the buffer's
-  /// stream.
+  /// stream. capture_forbidden: that stream is being captured, so that the bytes would be copied
+  /// only when the graph is launched, from memory that was freed.
   result<void> resize(bytes size);
   /// The same, but no bytes are kept, so none are copied.
   result<void> resize_discarding(bytes size);
@@ -81,16 +92,23 @@ class WEIR_API device_buffer {
   result<void> shrink_to_fit();
 
   /// The buffer belongs to `next` from now on, which waits for what is queued on the old stream.
+  /// bad_stream: `next` is of another device than the memory; capture_forbidden: one of the streams
+  /// is being captured and the other is outside of that capture.
   result<void> hand_over(const stream_ref& next);
   /// The buffer's stream waits for the work that is queued on `other` so far, so that the buffer
-  /// outlives its use there.
+  /// outlives its use there. capture_forbidden: as for hand_over().
   result<void> record_stream(const stream_ref& other);
+  /// Copies bytes to the host and waits for them. invalid_argument: they reach over the end;
+  /// capture_forbidden: the stream is being captured.
+  result<void> read(void* to, bytes offset, bytes size) const;
 
  private:
   result<void> move_to(bytes capacity, bytes kept);
+  result<void> free() noexcept;
 
   any_resource memory_;
   std::optional<stream_ref> stream_;
+  std::uint64_t thread_ = 0;  // whose default stream it is; 0: it is none
   void* data_ = nullptr;
   bytes size_{};
   bytes capacity_{};
@@ -100,7 +118,7 @@ class WEIR_API device_buffer {
 /// Queues a copy from one buffer to another, on one device or between two, on the stream of `to`
 /// and behind what is queued on the stream of `from`; that one then waits for the copy. So both
 /// streams may go on, and both buffers may be closed, at once. invalid_argument: a range reaches
-/// over a buffer's end, or they overlap.
+/// over a buffer's end, or they overlap; bad_stream, capture_forbidden: as for record_stream().
 WEIR_API result<void> copy_between(device_buffer& to, bytes to_offset, const device_buffer& from,
                                    bytes from_offset, bytes size);
 

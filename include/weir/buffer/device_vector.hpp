@@ -25,8 +25,8 @@ namespace weir::inline v0 {
 /// copy_from() write them.
 ///
 /// Everything is queued on the vector's stream (see device_buffer for passing it to another) and
-/// returns at once, get() alone waits. moved_from: the vector has no resource. One thread at a
-/// time.
+/// returns at once, get() alone waits. moved_from: the vector has no resource; bad_stream: it
+/// belongs to another thread's default stream. One thread at a time.
 template <class T>
 class device_vector {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
@@ -101,34 +101,34 @@ class device_vector {
 
   /// Queues a copy of `values` over the elements from `first` on.
   result<void> copy_from(std::span<const T> values, std::size_t first = 0) {
-    if (!buffer_) return errc::moved_from;
+    WEIR_TRY(buffer_.check_stream());
     WEIR_TRY_VALUE(target, span().part(first, values.size()));
     return copy(target, values, stream());
   }
   /// Queues a copy of the elements from `first` on to `values`.
   result<void> copy_to(std::span<T> values, std::size_t first = 0) const {
-    if (!buffer_) return errc::moved_from;
+    WEIR_TRY(buffer_.check_stream());
     WEIR_TRY_VALUE(source, span().part(first, values.size()));
     return copy(values, source, stream());
   }
   result<void> fill(const T& value) {
-    if (!buffer_) return errc::moved_from;
+    WEIR_TRY(buffer_.check_stream());
     return weir::fill(span(), value, stream());
   }
   /// Queues the writing of one element; `value` is read before the call returns. A driver call for
   /// each four bytes.
   result<void> set(std::size_t index, const T& value) {
-    if (!buffer_) return errc::moved_from;
+    WEIR_TRY(buffer_.check_stream());
     WEIR_TRY_VALUE(target, span().part(index, 1));
     return weir::fill(target, value, stream());
   }
-  /// One element, once the stream has completed the work that is queued so far.
+  /// One element, once the stream has completed the work that is queued so far. capture_forbidden:
+  /// the stream is being captured.
   [[nodiscard]] result<T> get(std::size_t index) const {
-    if (!buffer_) return errc::moved_from;
-    WEIR_TRY_VALUE(source, span().part(index, 1));
+    WEIR_TRY(buffer_.check_stream());
+    WEIR_TRY(span().part(index, 1));
     std::array<std::byte, sizeof(T)> raw{};
-    WEIR_TRY(copy_bytes(raw.data(), source.data(), bytes{sizeof(T)}, stream()));
-    WEIR_TRY(stream().synchronize());
+    WEIR_TRY(buffer_.read(raw.data(), bytes{sizeof(T)} * index, bytes{sizeof(T)}));
     return std::bit_cast<T>(raw);
   }
 

@@ -77,6 +77,8 @@ class pinned_buffer {
 
   /// Needs one that is not empty.
   [[nodiscard]] const stream_ref& stream() const noexcept { return memory_.stream(); }
+  /// As those of device_buffer.
+  [[nodiscard]] result<void> check_stream() const { return memory_.check_stream(); }
   result<void> hand_over(const stream_ref& next) { return memory_.hand_over(next); }
   result<void> record_stream(const stream_ref& other) { return memory_.record_stream(other); }
 

@@ -30,8 +30,9 @@ struct staging_options {
 /// Two pieces of pinned memory that take turns: while the bus copies the one, the host fills or
 /// empties the other.
 ///
-/// Copies are queued on the stream of its creation, which it must not outlive. Keeps its pool
-/// alive. One thread at a time. The pinned memory is allocated once, at the creation.
+/// Copies are queued on the stream of its creation, which it must not outlive. The per-thread
+/// default stream is that of the thread which creates it. Keeps its pool alive. One thread at a
+/// time. The pinned memory is allocated once, at the creation.
 class WEIR_API staging_buffer {
  public:
   /// invalid_argument: a chunk of nothing.
@@ -40,7 +41,8 @@ class WEIR_API staging_buffer {
                                                      staging_options settings = {});
 
   // capture_forbidden: the stream is being captured, which would see the first contents for ever.
-  // moved_from: the buffer is empty. A failure leaves the copies before it queued, and the buffer
+  // moved_from: the buffer is empty; bad_stream: it was made for another thread's default stream. A
+  // failure leaves the copies before it queued, and the buffer
   // usable.
 
   /// Queues copies of all of `from`. When it returns, `from` was read and may be changed or freed;
@@ -87,6 +89,9 @@ class WEIR_API staging_buffer {
     return const_cast<void*>(static_cast<const void*>(&function));
   }
   [[nodiscard]] result<void> ready_to_start() const;
+  [[nodiscard]] result<void> wait_for(const half& waited) const;
+  [[nodiscard]] result<void> record_done(half& used) const;
+  [[nodiscard]] result<void> wait_for_stream() const;
   [[nodiscard]] const stream_ref& stream() const noexcept { return halves_[0].memory.stream(); }
   result<void> upload_pieces(void* to, bytes size, piece_function produce, void* context);
   result<void> download_pieces(const void* from, bytes size, piece_function consume, void* context);

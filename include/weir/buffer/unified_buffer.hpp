@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <span>
@@ -32,7 +33,8 @@ namespace weir::inline v0 {
 
 namespace buffers {
 class managed_state;
-}
+enum class view_patience : std::uint8_t;
+}  // namespace buffers
 
 namespace detail {
 
@@ -84,6 +86,13 @@ class WEIR_API managed_block {
   result<void> resize(bytes size, const stream_ref& stream);
 
  private:
+  [[nodiscard]] static result<managed_block> create_on(const stream_ref& stream, bytes size,
+                                                       bytes alignment, contents initial,
+                                                       const void* values, attachment mode);
+  [[nodiscard]] result<view_hold> begin_view(buffers::view_patience waiting,
+                                             const event* behind) const;
+  result<void> move_to(bytes size, const stream_ref& stream);
+
   std::shared_ptr<buffers::managed_state> state_;
 };
 

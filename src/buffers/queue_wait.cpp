@@ -1,0 +1,39 @@
+// An event between two streams.
+#include "buffers/queue_wait.hpp"
+
+#include "device/finished_work.hpp"
+#include "pools/stream_pool_state.hpp"
+#include "weir/device/event.hpp"
+
+namespace weir::inline v0::buffers {
+
+namespace {
+
+error outside_of_the_capture() {
+  return {.code = errc::capture_forbidden,
+          .detail = "a captured stream cannot wait for work outside of its capture"};
+}
+
+}  // namespace
+
+result<void> queue_wait(const stream_ref& later, const stream_ref& earlier) {
+  if (earlier == later) return {};
+  const context_scope bound{earlier.device()};
+  WEIR_TRY_VALUE(from, pools::capture_of(earlier, bound));
+  {
+    const context_scope there{later.device()};
+    WEIR_TRY_VALUE(to, pools::capture_of(later, there));
+    if (to && from != to) return outside_of_the_capture();
+  }
+  WEIR_TRY_VALUE(mark, event::create(earlier.device()));
+  if (from) {
+    WEIR_TRY(mark.record(earlier, bound));
+  } else {
+    // A capture that takes `earlier` meanwhile must not take `later` along.
+    WEIR_TRY_VALUE(recorded, detail::record_behind(mark, earlier, bound));
+    if (!recorded) return outside_of_the_capture();
+  }
+  return later.wait(mark);
+}
+
+}  // namespace weir::inline v0::buffers
