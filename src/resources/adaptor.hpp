@@ -1,6 +1,7 @@
-// What the adaptors share: the check of their upstream.
+// What the adaptors share: the checks of their upstream.
 #pragma once
 
+#include "device/state.hpp"
 #include "weir/resource/resource.hpp"
 
 namespace weir::inline v0::resources {
@@ -9,6 +10,12 @@ namespace weir::inline v0::resources {
 [[nodiscard]] inline result<void> check_upstream(const any_resource& upstream) {
   if (upstream) return {};
   return error{.code = errc::invalid_argument, .detail = "there is no resource under the adaptor"};
+}
+
+/// Whether this is a forked child, where a thread that is not there may hold an adaptor's lock. To
+/// be asked before a lock is taken.
+[[nodiscard]] inline bool is_forked(const any_resource& upstream) {
+  return detail::device_state::of(upstream.device()).forked();
 }
 
 /// Whether more memory, freed by somebody or of another resource, could meet the request.

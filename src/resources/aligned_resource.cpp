@@ -40,13 +40,16 @@ struct aligned_resource::state {
 result<aligned_resource> aligned_resource::create(any_resource upstream, bytes alignment) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (!is_power_of_two(alignment.count())) return errc::bad_alignment;
-  return aligned_resource{std::make_shared<state>(std::move(upstream), alignment)};
+  return pools::guarded([&]() -> result<aligned_resource> {
+    return aligned_resource{std::make_shared<state>(std::move(upstream), alignment)};
+  });
 }
 
 result<void*> aligned_resource::try_allocate(bytes size, const stream_ref& stream,
                                              bytes alignment) const {
   state& self = *state_;
   if (!is_power_of_two(alignment.count())) return errc::bad_alignment;
+  if (resources::is_forked(self.upstream)) return detail::fork_error();
   if (size == bytes{}) return self.upstream.try_allocate(size, stream, resource_alignment);
   const bytes strictest = std::max(alignment, self.alignment);
   WEIR_TRY_VALUE(record, self.allocate(size, stream, strictest));
@@ -63,6 +66,7 @@ result<void*> aligned_resource::try_allocate(bytes size, const stream_ref& strea
 result<void> aligned_resource::try_deallocate(void* pointer, bytes size,
                                               const stream_ref& stream) const {
   state& self = *state_;
+  if (resources::is_forked(self.upstream)) return detail::fork_error();
   return resources::deallocate(self.live, pointer, size, [&](const state::record& record) {
     return self.upstream.try_deallocate(record.origin, record.origin_size, stream);
   });

@@ -4,8 +4,11 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "device/state.hpp"
+#include "pools/guarded.hpp"
+#include "pools/per_process.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 
 namespace weir::inline v0 {
@@ -24,10 +27,9 @@ struct registry {
   std::unordered_map<const detail::device_state*, entry> current;
 };
 
-/// Never destroyed: at the end of the process a destructor would meet a driver that is gone.
 registry& process_registry() {
-  static auto* const resources = new registry;
-  return *resources;
+  static constinit pools::per_process<registry> resources;
+  return resources.get();
 }
 
 any_resource find(const detail::device_state& key) {
@@ -40,35 +42,44 @@ any_resource find(const detail::device_state& key) {
 }  // namespace
 
 result<any_resource> current_resource(device home) {
+  if (detail::device_state::of(home).forked()) return detail::fork_error();
   for (const resource_scope* scope = innermost_scope; scope != nullptr; scope = scope->enclosing_)
     if (scope->memory_ && scope->memory_.device() == home) return scope->memory_;
-  const detail::device_state& key = detail::device_state::of(home);
-  if (any_resource known = find(key)) return known;
-  // Created without the lock; of two threads at once both get the one that was entered first.
-  WEIR_TRY_VALUE(allocator, caching_allocator::create(home));
-  registry& resources = process_registry();
-  const std::lock_guard lock{resources.mutex};
-  const auto [position, is_first] = resources.current.try_emplace(
-      &key, entry{std::move(allocator), detail::device_state::keep(home)});
-  return position->second.memory;
+  return pools::guarded([&]() -> result<any_resource> {
+    const detail::device_state& key = detail::device_state::of(home);
+    if (any_resource known = find(key)) return known;
+    // Created without the lock; of two threads at once both get the one that was entered first.
+    WEIR_TRY_VALUE(allocator, caching_allocator::create(home));
+    registry& resources = process_registry();
+    const std::lock_guard lock{resources.mutex};
+    const auto [position, is_first] = resources.current.try_emplace(
+        &key, entry{std::move(allocator), detail::device_state::keep(home)});
+    return position->second.memory;
+  });
 }
 
 result<any_resource> set_current_resource(device home, any_resource next) {
   if (next && next.device() != home)
     return error{.code = errc::invalid_argument, .detail = "a resource of another device"};
-  registry& resources = process_registry();
-  // Destroyed last, and without the lock: the runtime may end with it.
-  entry previous;
-  const std::lock_guard lock{resources.mutex};
-  const auto position = resources.current.find(&detail::device_state::of(home));
-  if (position != resources.current.end()) {
-    previous = std::move(position->second);
-    resources.current.erase(position);
-  }
-  if (next)
-    resources.current.emplace(&detail::device_state::of(home),
-                              entry{std::move(next), detail::device_state::keep(home)});
-  return previous.memory;
+  if (detail::device_state::of(home).forked()) return detail::fork_error();
+  return pools::guarded([&]() -> result<any_resource> {
+    registry& resources = process_registry();
+    // Destroyed last, and without the lock: the runtime may end with it.
+    entry previous;
+    const std::lock_guard lock{resources.mutex};
+    auto& current = resources.current;
+    const auto* const key = &detail::device_state::of(home);
+    if (!next) {
+      if (const auto known = current.find(key); known != current.end()) {
+        previous = std::move(known->second);
+        current.erase(known);
+      }
+      return previous.memory;
+    }
+    entry& entered = current[key];
+    previous = std::exchange(entered, entry{std::move(next), detail::device_state::keep(home)});
+    return previous.memory;
+  });
 }
 
 resource_scope::resource_scope(any_resource memory) noexcept

@@ -1,6 +1,8 @@
 // Allocating with the driver's own calls, freeing behind the stream, and freeing at the end.
 #include "resources/driver_memory.hpp"
 
+#include "device/finished_work.hpp"
+#include "pools/all_devices.hpp"
 #include "weir/base/checked.hpp"
 #include "weir/device/event.hpp"
 #include "weir/resource/resource.hpp"
@@ -26,6 +28,7 @@ result<void*> driver_memory::allocate(bytes size, const stream_ref& stream, byte
   const context_scope bound{device()};
   if (!bound) return bound.error();
   const thread_capture_mode_guard relaxed{device()};
+  if (!relaxed) return relaxed.error();
   WEIR_TRY_VALUE(address, allocate_(bound, size));
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   auto* const pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
@@ -47,25 +50,32 @@ result<void> driver_memory::deallocate(void* pointer, bytes size, const stream_r
                  .detail = "a graph that is being captured may still use the memory"};
   return resources::deallocate(live_, pointer, size, [&](const record&) -> result<void> {
     const thread_capture_mode_guard relaxed{device()};
-    WEIR_TRY(stream.synchronize());
+    if (!relaxed) return relaxed.error();
+    WEIR_TRY(detail::wait_for_work(stream, bound));
     return free_plain(bound, address_of(pointer));
   });
 }
 
 driver_memory::~driver_memory() {
+  // After a fork, or at the end of the process, the memory went with the driver.
+  if (home_->forked()) return;
   const auto live = live_.total();
   if (live.count == 0) return;
   const context_scope bound{device()};
-  if (!bound)
-    return;  // after a fork, or at the end of the process: the memory went with the driver
+  if (!bound) return;
   const thread_capture_mode_guard relaxed{device()};
-  const auto idle = device().synchronize();
+  auto idle = relaxed ? detail::wait_for_all_work(bound) : result<void>{relaxed.error()};
+  if (idle) idle = pools::wait_for_other_devices(*home_);
   if (!idle && idle.code() == errc::driver_gone) return;
-  detail::report_failure(idle);
   const error told = live_.leak("a resource ended");
-  live_.for_each([&](void* pointer, const record&) {
-    detail::report_failure(free_plain(bound, address_of(pointer)));
-  });
+  if (idle || detail::does_no_work(idle.error())) {
+    detail::report_failure(idle);
+    live_.for_each([&](void* pointer, const record&) {
+      detail::report_failure(free_plain(bound, address_of(pointer)));
+    });
+  } else {
+    report_error(pools::kept_memory(std::move(idle).error(), live.size));
+  }
   report_error(told);
 }
 

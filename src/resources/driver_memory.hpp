@@ -28,7 +28,7 @@ class driver_memory {
   [[nodiscard]] result<void*> allocate(bytes size, const stream_ref& stream, bytes alignment);
   result<void> deallocate(void* pointer, bytes size, const stream_ref& stream);
   [[nodiscard]] weir::device device() const noexcept { return home_->handle(); }
-  [[nodiscard]] bytes in_use() const { return live_.total().size; }
+  [[nodiscard]] bytes in_use() const { return home_->forked() ? bytes{} : live_.total().size; }
 
  private:
   struct record {

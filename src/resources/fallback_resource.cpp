@@ -28,12 +28,15 @@ result<fallback_resource> fallback_resource::create(any_resource primary, any_re
   WEIR_TRY(resources::check_upstream(alternate));
   if (primary.device() != alternate.device())
     return error{.code = errc::invalid_argument, .detail = "two resources of different devices"};
-  return fallback_resource{std::make_shared<state>(std::move(primary), std::move(alternate))};
+  return pools::guarded([&]() -> result<fallback_resource> {
+    return fallback_resource{std::make_shared<state>(std::move(primary), std::move(alternate))};
+  });
 }
 
 result<void*> fallback_resource::try_allocate(bytes size, const stream_ref& stream,
                                               bytes alignment) const {
   state& self = *state_;
+  if (resources::is_forked(self.primary)) return detail::fork_error();
   const any_resource* origin = &self.primary;
   auto pointer = origin->try_allocate(size, stream, alignment);
   if (!pointer && resources::is_shortage(pointer.code())) {
@@ -51,6 +54,7 @@ result<void*> fallback_resource::try_allocate(bytes size, const stream_ref& stre
 
 result<void> fallback_resource::try_deallocate(void* pointer, bytes size,
                                                const stream_ref& stream) const {
+  if (resources::is_forked(state_->primary)) return detail::fork_error();
   return resources::deallocate(state_->live, pointer, size, [&](const state::record& record) {
     return record.origin->try_deallocate(pointer, record.size, stream);
   });

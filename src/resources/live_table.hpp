@@ -14,6 +14,7 @@
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "observe/misuse.hpp"
+#include "pools/guarded.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/result.hpp"
 #include "weir/device/stream.hpp"
@@ -25,9 +26,11 @@ namespace weir::inline v0::resources {
 /// size.
 ///
 /// Always: a pointer is in the table from when it was handed out until just before the upstream
-/// frees it, because the upstream may hand it out again at once. The latest frees are remembered,
-/// so that a second free can be told from a foreign pointer if it comes soon. Any thread; the table
-/// is sharded, and a shard's lock is held for a look-up, never around a call of the upstream.
+/// frees it, because the upstream may hand it out again at once. There is room in the table for
+/// every record that was taken out, so that putting one back cannot fail. The latest frees are
+/// remembered, so that a second free can be told from a foreign pointer if it comes soon. Any
+/// thread; the table is sharded, and a shard's lock is held for a look-up, never around a call of
+/// the upstream.
 template <class Record>
 class live_table {
   /// With what is told where something is wrong with it.
@@ -37,9 +40,38 @@ class live_table {
     stream_id stream{};
   };
   using map = std::unordered_map<void*, held>;
+  struct shard;
 
  public:
-  using entry = typename map::node_type;
+  /// A record that was taken out, for an allocation that the upstream is about to free.
+  class taken_record {
+   public:
+    taken_record(taken_record&& other) noexcept
+        : home_{std::exchange(other.home_, nullptr)}, entry_{std::move(other.entry_)} {}
+    taken_record& operator=(taken_record&&) = delete;
+    ~taken_record() {
+      if (home_ == nullptr) return;
+      const detail::mutex_lock lock{home_->mutex};
+      --home_->taken;
+    }
+
+    [[nodiscard]] const Record& record() const noexcept { return entry_.mapped().record; }
+    /// The allocation is live after all: the upstream did not free it.
+    void put_back() noexcept {
+      shard& home = *std::exchange(home_, nullptr);
+      const detail::mutex_lock lock{home.mutex};
+      home.live.insert(std::move(entry_));
+      --home.taken;
+    }
+
+   private:
+    friend class live_table;
+    taken_record(shard& home, typename map::node_type entry) noexcept
+        : home_{&home}, entry_{std::move(entry)} {}
+
+    shard* home_;
+    typename map::node_type entry_;
+  };
 
   /// The allocation was made for that stream, with the thread's tag. no_host_memory: for the
   /// record.
@@ -47,6 +79,7 @@ class live_table {
     try {
       shard& home = shard_of(pointer);
       const detail::mutex_lock lock{home.mutex};
+      home.make_room();
       home.live.insert_or_assign(pointer,
                                  held{std::move(record), current_tag(), stream.known_id()});
       return {};
@@ -56,21 +89,15 @@ class live_table {
   }
 
   /// double_free or foreign_pointer where it is not live.
-  result<entry> take(void* pointer) {
+  result<taken_record> take(void* pointer) {
     shard& home = shard_of(pointer);
     const detail::mutex_lock lock{home.mutex};
-    entry taken = home.live.extract(pointer);
-    if (taken.empty()) return home.not_live(pointer);
-    home.freed[home.next_freed++ % home.freed.size()] = {pointer, taken.mapped().record.size,
-                                                         taken.mapped().tag, taken.mapped().stream};
-    return taken;
-  }
-
-  /// The allocation is live after all: the upstream did not free it.
-  void put_back(entry taken) {
-    shard& home = shard_of(taken.key());
-    const detail::mutex_lock lock{home.mutex};
-    home.live.insert(std::move(taken));
+    auto entry = home.live.extract(pointer);
+    if (entry.empty()) return home.not_live(pointer);
+    ++home.taken;
+    home.freed[home.next_freed++ % home.freed.size()] = {pointer, entry.mapped().record.size,
+                                                         entry.mapped().tag, entry.mapped().stream};
+    return taken_record{home, std::move(entry)};
   }
 
   /// Calls visit(pointer, record) for each; shards are locked meanwhile, one at a time.
@@ -106,7 +133,7 @@ class live_table {
       }
       return observe::leak(what, sum.count, sum.size, std::move(blocks));
     } catch (const std::bad_alloc&) {
-      return observe::leak(what, sum.count, sum.size, {});
+      return error{.code = errc::still_live, .requested = sum.size};
     }
   }
 
@@ -129,9 +156,16 @@ class live_table {
   struct shard {
     mutable detail::mutex mutex;
     map live WEIR_GUARDED_BY(mutex);
+    std::size_t taken WEIR_GUARDED_BY(mutex) = 0;  // records that may be put back
     std::array<freed_entry, 32> freed WEIR_GUARDED_BY(mutex){};
     std::size_t next_freed WEIR_GUARDED_BY(mutex) = 0;
 
+    /// For one more record, and for those that may be put back.
+    void make_room() WEIR_REQUIRES(mutex) {
+      const std::size_t needed = live.size() + taken + 1;
+      const float room = live.max_load_factor() * static_cast<float>(live.bucket_count());
+      if (static_cast<float>(needed) >= room) live.reserve(2 * needed + 8);
+    }
     [[nodiscard]] error not_live(void* pointer) const WEIR_REQUIRES(mutex) {
       for (const freed_entry& each : freed)
         if (each.pointer == pointer)
@@ -150,23 +184,32 @@ class live_table {
 };
 
 /// Takes `pointer` out of the table and has `free(record)` free it with the upstream; if that fails
-/// it is live again. A wrong size is an error, but the memory is freed all the same, with the size
-/// that was requested.
+/// or throws it is live again. A wrong size is an error, but the memory is freed all the same, with
+/// the size that was requested.
 template <class Record, class Free>
 result<void> deallocate(live_table<Record>& live, void* pointer, bytes size, Free&& free) {
   if (pointer == nullptr) return {};
-  WEIR_TRY_VALUE(taken, live.take(pointer));
-  const bytes requested = taken.mapped().record.size;
-  if (auto freed = free(taken.mapped().record); !freed) {
+  WEIR_TRY_VALUE(taken, pools::guarded([&] { return live.take(pointer); }));
+  const bytes requested = taken.record().size;
+  result<void> freed;
+  try {
+    freed = pools::guarded([&]() -> result<void> { return free(taken.record()); });
+  } catch (...) {
+    taken.put_back();
+    throw;
+  }
+  if (!freed) {
     // The driver's memory went with the driver: nobody can free it any more.
-    if (freed.code() != errc::driver_gone) live.put_back(std::move(taken));
+    if (freed.code() != errc::driver_gone) taken.put_back();
     return freed;
   }
   if (size == requested) return {};
-  return error{
-      .code = errc::invalid_argument,
-      .requested = size,
-      .detail = "freed with another size than it was allocated with, " + to_string(requested)};
+  error wrong{.code = errc::invalid_argument, .requested = size};
+  try {
+    wrong.detail = "freed with another size than it was allocated with, " + to_string(requested);
+  } catch (const std::bad_alloc&) {  // then without details
+  }
+  return wrong;
 }
 
 }  // namespace weir::inline v0::resources

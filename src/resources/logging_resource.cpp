@@ -9,11 +9,11 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <exception>
 #include <system_error>
 
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
+#include "pools/guarded.hpp"
 #include "resources/adaptor.hpp"
 #include "weir/device/virtual_memory.hpp"
 
@@ -86,14 +86,10 @@ struct logging_resource::state {
   /// No failure of the log may reach the request, not even an exception.
   void write(std::string_view text) noexcept WEIR_EXCLUDES(mutex) {
     const detail::mutex_lock lock{mutex};
-    result<void> written;
-    try {
-      written = sink(text);
-    } catch (const std::exception& thrown) {
-      written = error{.code = errc::system, .detail = thrown.what()};
-    } catch (...) {
-      written = errc::system;
-    }
+    auto written = pools::contained([&] {
+      mutex.assert_held();
+      return sink(text);
+    });
     if (!written) count_lost(std::move(written));
   }
   void log(const char* action, void* pointer, bytes size, const stream_ref& stream) noexcept
@@ -122,22 +118,28 @@ struct logging_resource::state {
 result<logging_resource> logging_resource::create(any_resource upstream, csv_sink sink) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (!sink) return error{.code = errc::invalid_argument, .detail = "there is nowhere to write to"};
-  auto shared = std::make_shared<state>(std::move(upstream), std::move(sink));
-  shared->write(header);
-  return logging_resource{std::move(shared)};
+  return pools::guarded([&]() -> result<logging_resource> {
+    auto shared = std::make_shared<state>(std::move(upstream), std::move(sink));
+    shared->write(header);
+    return logging_resource{std::move(shared)};
+  });
 }
 
 result<logging_resource> logging_resource::create(any_resource upstream, const std::string& path) {
   WEIR_TRY(resources::check_upstream(upstream));
-  descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)};
-  if (!file) return system_error(path, errno);
-  auto rows = std::make_shared<row_file>(std::move(file), path);
-  return create(std::move(upstream),
-                csv_sink{[rows](std::string_view text) { return rows->write(text); }});
+  return pools::guarded([&]() -> result<logging_resource> {
+    descriptor file{
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)};
+    if (!file) return system_error(path, errno);
+    auto rows = std::make_shared<row_file>(std::move(file), path);
+    return create(std::move(upstream),
+                  csv_sink{[rows](std::string_view text) { return rows->write(text); }});
+  });
 }
 
 result<void*> logging_resource::try_allocate(bytes size, const stream_ref& stream,
                                              bytes alignment) const {
+  if (resources::is_forked(state_->upstream)) return detail::fork_error();
   auto pointer = state_->upstream.try_allocate(size, stream, alignment);
   if (!pointer)
     state_->log("allocate failure", nullptr, size, stream);
@@ -148,21 +150,25 @@ result<void*> logging_resource::try_allocate(bytes size, const stream_ref& strea
 
 result<void> logging_resource::try_deallocate(void* pointer, bytes size,
                                               const stream_ref& stream) const {
+  if (resources::is_forked(state_->upstream)) return detail::fork_error();
   if (pointer != nullptr) state_->log("free", pointer, size, stream);
   return state_->upstream.try_deallocate(pointer, size, stream);
 }
 
 result<void> logging_resource::log_state() const {
+  if (resources::is_forked(state_->upstream)) return detail::fork_error();
   const detail::mutex_lock lock{state_->mutex};
   return state_->first_failure;
 }
 
 std::uint64_t logging_resource::lost_rows() const {
+  if (resources::is_forked(state_->upstream)) return 0;
   const detail::mutex_lock lock{state_->mutex};
   return state_->lost;
 }
 
 void logging_resource::reset_stats() const {
+  if (resources::is_forked(state_->upstream)) return;
   const detail::mutex_lock lock{state_->mutex};
   state_->lost = 0;
   state_->first_failure = result<void>{};

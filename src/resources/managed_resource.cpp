@@ -1,6 +1,7 @@
 // Managed memory: the one driver call that differs from plain memory.
 #include "weir/resource/managed_resource.hpp"
 
+#include "pools/guarded.hpp"
 #include "resources/driver_memory.hpp"
 
 namespace weir::inline v0 {
@@ -19,17 +20,19 @@ result<device_address> allocate_managed(const context_scope& bound, bytes size) 
 
 result<managed_resource> managed_resource::create(weir::device home) {
   if (!home.capabilities().managed_memory) return errc::not_supported;
-  return managed_resource{std::make_shared<resources::driver_memory>(home, &allocate_managed)};
+  return pools::guarded([&]() -> result<managed_resource> {
+    return managed_resource{std::make_shared<resources::driver_memory>(home, &allocate_managed)};
+  });
 }
 
 result<void*> managed_resource::try_allocate(bytes size, const stream_ref& stream,
                                              bytes alignment) const {
-  return state_->allocate(size, stream, alignment);
+  return pools::guarded([&] { return state_->allocate(size, stream, alignment); });
 }
 
 result<void> managed_resource::try_deallocate(void* pointer, bytes size,
                                               const stream_ref& stream) const {
-  return state_->deallocate(pointer, size, stream);
+  return pools::guarded([&] { return state_->deallocate(pointer, size, stream); });
 }
 
 weir::device managed_resource::device() const noexcept { return state_->device(); }

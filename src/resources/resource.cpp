@@ -1,7 +1,7 @@
 // Any resource: the calls that need no template.
 #include "weir/resource/resource.hpp"
 
-#include "base/host_memory.hpp"
+#include "pools/guarded.hpp"
 
 namespace weir::inline v0 {
 
@@ -12,12 +12,8 @@ result<void*> any_resource::try_allocate(bytes size, const stream_ref& stream,
 }
 
 void any_resource::deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept {
-  try {
-    if (const auto freed = try_deallocate(pointer, size, stream); !freed)
-      report_error(freed.error());
-  } catch (const std::bad_alloc&) {
-    report_error(detail::no_host_memory());
-  }
+  const auto freed = pools::contained([&] { return try_deallocate(pointer, size, stream); });
+  if (!freed) report_error(freed.error());
 }
 
 result<void> any_resource::try_deallocate(void* pointer, bytes size,

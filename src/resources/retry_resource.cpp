@@ -3,7 +3,9 @@
 
 #include <atomic>
 
+#include "pools/guarded.hpp"
 #include "resources/adaptor.hpp"
+#include "resources/budget.hpp"
 
 namespace weir::inline v0 {
 namespace {
@@ -30,6 +32,7 @@ class callback_scope {
 
   const void* resource_;
   callback_scope* enclosing_;
+  const resources::budget::user_call user_call_;
 };
 thread_local callback_scope* callback_scope::innermost = nullptr;
 
@@ -46,8 +49,10 @@ result<retry_resource> retry_resource::create(any_resource upstream, shortage_ca
                                               unsigned most_retries) {
   WEIR_TRY(resources::check_upstream(upstream));
   if (!callback) return error{.code = errc::invalid_argument, .detail = "there is no callback"};
-  return retry_resource{
-      std::shared_ptr<state>{new state{std::move(upstream), std::move(callback), most_retries}}};
+  return pools::guarded([&]() -> result<retry_resource> {
+    return retry_resource{
+        std::shared_ptr<state>{new state{std::move(upstream), std::move(callback), most_retries}}};
+  });
 }
 
 result<void*> retry_resource::try_allocate(bytes size, const stream_ref& stream,

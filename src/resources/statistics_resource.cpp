@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "pools/guarded.hpp"
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
 
@@ -75,12 +76,15 @@ struct statistics_resource::state {
 
 result<statistics_resource> statistics_resource::create(any_resource upstream) {
   WEIR_TRY(resources::check_upstream(upstream));
-  return statistics_resource{std::make_shared<state>(std::move(upstream))};
+  return pools::guarded([&]() -> result<statistics_resource> {
+    return statistics_resource{std::make_shared<state>(std::move(upstream))};
+  });
 }
 
 result<void*> statistics_resource::try_allocate(bytes size, const stream_ref& stream,
                                                 bytes alignment) const {
   state& self = *state_;
+  if (resources::is_forked(self.upstream)) return detail::fork_error();
   auto pointer = self.upstream.try_allocate(size, stream, alignment);
   if (!pointer || *pointer == nullptr) return pointer;
   if (auto entered = self.live.put(*pointer, {size}, stream); !entered) {
@@ -94,6 +98,7 @@ result<void*> statistics_resource::try_allocate(bytes size, const stream_ref& st
 result<void> statistics_resource::try_deallocate(void* pointer, bytes size,
                                                  const stream_ref& stream) const {
   state& self = *state_;
+  if (resources::is_forked(self.upstream)) return detail::fork_error();
   return resources::deallocate(
       self.live, pointer, size, [&](const state::record& record) -> result<void> {
         WEIR_TRY(self.upstream.try_deallocate(pointer, record.size, stream));
@@ -103,17 +108,20 @@ result<void> statistics_resource::try_deallocate(void* pointer, bytes size,
 }
 
 resource_stats statistics_resource::stats() const {
+  if (resources::is_forked(state_->upstream)) return {};
   const detail::mutex_lock lock{state_->mutex};
   return state_->sections.back();
 }
 
 void statistics_resource::reset_stats() const {
+  if (resources::is_forked(state_->upstream)) return;
   const detail::mutex_lock lock{state_->mutex};
   reset(state_->sections.back().bytes);
   reset(state_->sections.back().allocations);
 }
 
 resource_stats statistics_resource::push() const {
+  if (resources::is_forked(state_->upstream)) return {};
   const detail::mutex_lock lock{state_->mutex};
   const resource_stats enclosing = state_->sections.back();
   state_->sections.emplace_back();
@@ -121,6 +129,7 @@ resource_stats statistics_resource::push() const {
 }
 
 result<resource_stats> statistics_resource::pop() const {
+  if (resources::is_forked(state_->upstream)) return detail::fork_error();
   const detail::mutex_lock lock{state_->mutex};
   auto& sections = state_->sections;
   if (sections.size() == 1)

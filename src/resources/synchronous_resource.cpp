@@ -1,6 +1,8 @@
 // Requests without a stream: on one of the resource's own, waited for.
 #include "weir/resource/synchronous_resource.hpp"
 
+#include "device/finished_work.hpp"
+#include "pools/guarded.hpp"
 #include "resources/adaptor.hpp"
 
 namespace weir::inline v0 {
@@ -13,8 +15,10 @@ struct synchronous_resource::state {
 result<synchronous_resource> synchronous_resource::create(any_resource upstream) {
   WEIR_TRY(resources::check_upstream(upstream));
   WEIR_TRY_VALUE(own, stream::create(upstream.device()));
-  return synchronous_resource{
-      std::shared_ptr<state>{new state{std::move(upstream), std::move(own)}}};
+  return pools::guarded([&]() -> result<synchronous_resource> {
+    return synchronous_resource{
+        std::shared_ptr<state>{new state{std::move(upstream), std::move(own)}}};
+  });
 }
 
 result<void*> synchronous_resource::try_allocate(bytes size, bytes alignment) const {
@@ -22,7 +26,8 @@ result<void*> synchronous_resource::try_allocate(bytes size, bytes alignment) co
   WEIR_TRY_VALUE(pointer, state_->upstream.try_allocate(size, own, alignment));
   if (pointer == nullptr) return nullptr;
   // The memory may come with a wait for other work, queued on `own` alone.
-  if (auto waited = own.synchronize(); !waited) {
+  const context_scope bound{own.device()};
+  if (auto waited = detail::wait_for_work(own, bound); !waited) {
     state_->upstream.deallocate(pointer, size, own);
     return std::move(waited).error();
   }

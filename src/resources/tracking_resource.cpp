@@ -15,6 +15,7 @@
 #include <new>
 
 #include "base/host_memory.hpp"
+#include "pools/guarded.hpp"
 #include "resources/adaptor.hpp"
 #include "resources/live_table.hpp"
 
@@ -70,6 +71,7 @@ struct tracking_resource::state {
   state(any_resource under, tracking_options options)
       : upstream{std::move(under)}, settings{options} {}
   ~state() {
+    if (resources::is_forked(upstream)) return;
     if (live.total().count != 0) report_error(live.leak("tracking ended"));
   }
   state(const state&) = delete;
@@ -86,12 +88,15 @@ result<tracking_resource> tracking_resource::create(any_resource upstream,
   WEIR_TRY(resources::check_upstream(upstream));
   if (settings.depth == 0 || settings.depth > deepest)
     return error{.code = errc::invalid_argument, .detail = "a stack has 1 to 64 frames"};
-  return tracking_resource{std::make_shared<state>(std::move(upstream), settings)};
+  return pools::guarded([&]() -> result<tracking_resource> {
+    return tracking_resource{std::make_shared<state>(std::move(upstream), settings)};
+  });
 }
 
 result<void*> tracking_resource::try_allocate(bytes size, const stream_ref& stream,
                                               bytes alignment) const {
   state& self = *state_;
+  if (resources::is_forked(self.upstream)) return detail::fork_error();
   std::vector<void*> stack;
   if (self.settings.stacks) {  // what may fail comes first
     WEIR_TRY_VALUE(captured, stack_here(self.settings.depth));
@@ -115,6 +120,7 @@ result<void*> tracking_resource::try_allocate(bytes size, const stream_ref& stre
 
 result<void> tracking_resource::try_deallocate(void* pointer, bytes size,
                                                const stream_ref& stream) const {
+  if (resources::is_forked(state_->upstream)) return detail::fork_error();
   return resources::deallocate(state_->live, pointer, size, [&](const state::record& record) {
     return state_->upstream.try_deallocate(pointer, record.size, stream);
   });
@@ -122,6 +128,7 @@ result<void> tracking_resource::try_deallocate(void* pointer, bytes size,
 
 live_report tracking_resource::live() const {
   live_report report;
+  if (resources::is_forked(state_->upstream)) return report;
   state_->live.for_each([&](void*, const state::record& record) {
     report.allocations.push_back(record.allocation);
     report.size += record.size;

@@ -7,6 +7,7 @@
 
 #include "base/hexadecimal.hpp"
 #include "resources/resources_fixture.hpp"
+#include "support/captures.hpp"
 #include "weir/resource/managed_resource.hpp"
 #include "weir/resource/plain_resource.hpp"
 
@@ -85,7 +86,7 @@ TEST_F(driver_memory_test, a_free_that_fails_leaves_the_block_live) {
   void* const p = plain.try_allocate(4_KiB, stream).value();
   machine->fail(call::mem_free, 1, driver::CUDA_ERROR_INVALID_VALUE);
   EXPECT_FALSE(plain.try_deallocate(p, 4_KiB, stream));
-  machine->fail(call::stream_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
+  machine->fail(call::event_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
   EXPECT_FALSE(plain.try_deallocate(p, 4_KiB, stream));
   EXPECT_TRUE(plain.try_deallocate(p, 4_KiB, stream));
 }
@@ -134,16 +135,62 @@ TEST_F(driver_memory_test, the_end_waits_for_the_device_and_tells_what_fails) {
     static_cast<void>(plain.try_allocate(4_MiB, stream).value());
     static_cast<void>(plain.try_allocate(4_MiB, stream).value());
     ASSERT_TRUE(machine->launch(stream.handle(), "long work", {}, [&] { ran = true; }));
-    machine->fail(call::ctx_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
-    machine->fail(call::mem_free, 1, driver::CUDA_ERROR_INVALID_VALUE);
+    machine->fail(call::mem_free, 2, driver::CUDA_ERROR_INVALID_VALUE);
   }
   EXPECT_TRUE(ran);
-  EXPECT_EQ(machine->calls(call::mem_free), 2U) << "all are attempted";
+  EXPECT_EQ(machine->calls(call::mem_free), 3U) << "one of the wait, and all are attempted";
   const auto reported = take_reports();
-  ASSERT_EQ(reported.size(), 3U);
+  ASSERT_EQ(reported.size(), 2U);
+  EXPECT_EQ(reported[0].native, driver::CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(reported[1].code, errc::still_live);
+}
+
+TEST_F(driver_memory_test, AFreeOnTheLegacyStreamLeavesCapturesValid) {
+  const foreign_stream captured{gpu, driver::CU_STREAM_DEFAULT};
+  const stream_ref legacy = stream_ref::legacy(gpu);
+  const auto play = [&](const auto& memory) {
+    for (const auto mode : capture_modes) {
+      void* const p = memory.try_allocate(1_MiB, legacy).value();
+      bool ran = false;
+      const context_scope bound{gpu};
+      ASSERT_TRUE(machine->launch(legacy.handle(), "kernel", {}, [&] { ran = true; }));
+      checked_capture capture{captured, mode};
+      EXPECT_TRUE(memory.try_deallocate(p, 1_MiB, legacy));
+      EXPECT_TRUE(ran) << "it was waited for";
+      EXPECT_EQ(capture.end(), 0u);
+    }
+  };
+  play(plain_resource::create(gpu).value());
+  play(managed_resource::create(gpu).value());
+}
+
+TEST_F(driver_memory_test, TheEndLeavesCapturesValid) {
+  const foreign_stream captured{gpu};
+  auto plain = std::make_optional(plain_resource::create(gpu).value());
+  static_cast<void>(plain->try_allocate(1_MiB, stream).value());
+  checked_capture capture{captured};
+  plain.reset();
+  EXPECT_EQ(capture.end(), 0u);
+  const auto reported = take_reports();
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_EQ(reported[0].code, errc::still_live);
+}
+
+TEST_F(driver_memory_test, memory_that_cannot_be_waited_for_is_kept_and_reported) {
+  const bytes before = machine->used(device_id{0});
+  {
+    auto plain = plain_resource::create(gpu).value();
+    static_cast<void>(plain.try_allocate(8_MiB, stream).value());
+    machine->fail(call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);  // of the wait
+  }
+  EXPECT_EQ(machine->used(device_id{0}), before + 8_MiB);
+  const auto reported = take_reports();
+  ASSERT_EQ(reported.size(), 2U);
   EXPECT_EQ(reported[0].native, driver::CUDA_ERROR_UNKNOWN);
-  EXPECT_EQ(reported[1].native, driver::CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(reported[2].code, errc::still_live);
+  EXPECT_EQ(reported[0].requested, 8_MiB);
+  EXPECT_EQ(reported[0].detail,
+            "8 MiB stay allocated, because work that may use them could not be waited for");
+  EXPECT_EQ(reported[1].code, errc::still_live);
 }
 
 TEST_F(driver_memory_test, after_the_end_of_the_driver_there_is_nothing_to_tell) {
@@ -158,7 +205,8 @@ TEST_F(driver_memory_test, a_driver_that_goes_during_the_end_leaves_nothing_to_t
   {
     auto plain = plain_resource::create(gpu).value();
     static_cast<void>(plain.try_allocate(4_MiB, stream).value());
-    machine->fail(call::ctx_synchronize, 1, driver::CUDA_ERROR_DEINITIALIZED);
+    for (const call each : {call::mem_alloc, call::mem_host_alloc})  // of the wait
+      machine->fail(each, 1, driver::CUDA_ERROR_DEINITIALIZED);
   }
   EXPECT_EQ(machine->calls(call::mem_free), 0U) << "it went with the driver";
   EXPECT_THAT(take_reports(), ::testing::IsEmpty());

@@ -1,9 +1,13 @@
 // limiting_resource: the budget holds, at every moment and for every thread.
 #include <atomic>
+#include <semaphore>
+#include <stdexcept>
 #include <thread>
 
 #include "resources/resources_fixture.hpp"
+#include "support/watched_thread.hpp"
 #include "weir/resource/limiting_resource.hpp"
+#include "weir/resource/retry_resource.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -170,6 +174,127 @@ TEST_F(limiting_test, a_hopeless_request_disturbs_nobody) {
   }
   over = true;
   hopeless.join();
+}
+
+TEST_F(limiting_test, AnExceptionCostsNoBudget) {
+  const auto throwing = retry_resource::create(ledger, [](bytes, unsigned) -> bool {
+                          throw std::runtime_error{"callback"};
+                        }).value();
+  const auto limited = limiting_resource::create(throwing, 1_MiB).value();
+  for (int i = 0; i < 3; ++i) {
+    ledger.refuse({errc::out_of_memory});
+    EXPECT_THROW(static_cast<void>(limited.try_allocate(1_MiB, stream)), std::runtime_error);
+    EXPECT_EQ(limited.used(), 0_B);
+  }
+  void* const p = limited.try_allocate(1_MiB, stream).value();
+  EXPECT_TRUE(limited.try_deallocate(p, 1_MiB, stream));
+}
+
+TEST_F(limiting_test, NothingIsNullWhateverIsUsed) {
+  const auto limited = limiting_resource::create(ledger, 1_MiB).value();
+  void* const p = limited.try_allocate(512_KiB, stream).value();
+  limited.set_limit(1_KiB);
+  EXPECT_EQ(limited.try_allocate(0_B, stream).value(), nullptr);
+  EXPECT_TRUE(limited.try_deallocate(p, 512_KiB, stream));
+}
+
+/// A ledger that takes its time over large requests.
+class slow_resource {
+ public:
+  struct gate {
+    std::binary_semaphore begun{0};
+    std::binary_semaphore end{0};
+  };
+  explicit slow_resource(ledger_resource under)
+      : under_{std::move(under)}, gate_{std::make_shared<gate>()} {}
+
+  result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) {
+    if (size >= 1_MiB) {
+      gate_->begun.release();
+      gate_->end.acquire();
+    }
+    return under_.try_allocate(size, stream, alignment);
+  }
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) {
+    return under_.try_deallocate(pointer, size, stream);
+  }
+  [[nodiscard]] weir::device device() const { return under_.device(); }
+  [[nodiscard]] gate& slow() const { return *gate_; }
+  friend bool operator==(const slow_resource&, const slow_resource&) = default;
+
+ private:
+  ledger_resource under_;
+  std::shared_ptr<gate> gate_;
+};
+
+TEST_F(limiting_test, ARequestThatTheUpstreamRefusesMakesNoOtherOneFail) {
+  const slow_resource slow{ledger};
+  const auto limited = limiting_resource::create(slow, 1_MiB).value();
+  ledger.refuse({errc::out_of_memory});
+  std::thread large{
+      [&] { EXPECT_EQ(code_of(limited.try_allocate(1_MiB, stream)), errc::out_of_memory); }};
+  slow.slow().begun.acquire();
+  void* p = nullptr;
+  {
+    const watched_thread small{[&] { p = limited.try_allocate(1_KiB, stream).value_or(nullptr); }};
+    EXPECT_TRUE(small.falls_asleep()) << "it waits for the other one";
+    EXPECT_EQ(limited.used(), 0_B);
+    slow.slow().end.release();
+  }
+  large.join();
+  ASSERT_NE(p, nullptr);
+  EXPECT_EQ(limited.used(), 1_KiB);
+  EXPECT_TRUE(limited.try_deallocate(p, 1_KiB, stream));
+}
+
+TEST_F(limiting_test, ARequestFailsOnceTheOneBeforeItWasMet) {
+  const slow_resource slow{ledger};
+  const auto limited = limiting_resource::create(slow, 1_MiB).value();
+  void* p = nullptr;
+  std::thread large{[&] { p = limited.try_allocate(1_MiB, stream).value_or(nullptr); }};
+  slow.slow().begun.acquire();
+  std::optional<errc> refused;
+  {
+    const watched_thread small{[&] { refused = code_of(limited.try_allocate(1_KiB, stream)); }};
+    EXPECT_TRUE(small.falls_asleep());
+    slow.slow().end.release();
+  }
+  large.join();
+  EXPECT_EQ(refused, errc::limit_exceeded);
+  EXPECT_EQ(ledger.peak(), 1_MiB);
+  EXPECT_TRUE(limited.try_deallocate(p, 1_MiB, stream));
+}
+
+// Its callback may wait for the other thread's request, which must not wait for it.
+TEST_F(limiting_test, NobodyWaitsForARequestWhoseUserIsFreeingMemory) {
+  std::binary_semaphore begun{0};
+  std::binary_semaphore end{0};
+  const auto retrying = retry_resource::create(ledger, [&](bytes, unsigned) {
+                          begun.release();
+                          end.acquire();
+                          return false;
+                        }).value();
+  const auto limited = limiting_resource::create(retrying, 1_MiB).value();
+  ledger.refuse({errc::out_of_memory});
+  std::thread large{
+      [&] { EXPECT_EQ(code_of(limited.try_allocate(1_MiB, stream)), errc::out_of_memory); }};
+  begun.acquire();
+  EXPECT_EQ(code_of(limited.try_allocate(1_KiB, stream)), errc::limit_exceeded);
+  end.release();
+  large.join();
+}
+
+TEST_F(limiting_test, ACallbackThatAsksForMemoryDoesNotWaitForItself) {
+  std::optional<limiting_resource> limited;
+  std::optional<errc> inner;
+  const auto retrying = retry_resource::create(ledger, [&](bytes, unsigned) {
+                          inner = code_of(limited->try_allocate(1_KiB, stream));
+                          return false;
+                        }).value();
+  limited = limiting_resource::create(retrying, 1_MiB).value();
+  ledger.refuse({errc::out_of_memory});
+  EXPECT_EQ(code_of(limited->try_allocate(1_MiB, stream)), errc::out_of_memory);
+  EXPECT_EQ(inner, errc::limit_exceeded);
 }
 
 }  // namespace

@@ -91,14 +91,14 @@ TEST_F(pmr_test, memory_without_a_stream_is_safe_on_all) {
 
 TEST_F(pmr_test, a_wait_that_fails_loses_no_memory) {
   auto memory = synchronous_resource::create(ledger).value();
-  machine->fail(driver::call::stream_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
+  machine->fail(driver::call::event_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
   EXPECT_FALSE(memory.try_allocate(1_KiB));
   EXPECT_EQ(ledger.live(), 0U);
   void* const p = memory.allocate(1_KiB);
   EXPECT_TRUE(memory.try_deallocate(p, 1_KiB));
-  const auto waits = machine->calls(driver::call::stream_synchronize);
+  const auto waits = machine->calls(driver::call::event_synchronize);
   EXPECT_EQ(memory.try_allocate(0_B).value(), nullptr);
-  EXPECT_EQ(machine->calls(driver::call::stream_synchronize), waits) << "nothing to wait for";
+  EXPECT_EQ(machine->calls(driver::call::event_synchronize), waits) << "nothing to wait for";
   ledger.refuse_free({errc::bad_stream});
   EXPECT_EQ(code_of(memory.try_deallocate(p, 1_KiB)), errc::bad_stream);
 }

@@ -12,11 +12,15 @@ namespace weir::inline v0 {
 ///
 /// Always: the requested sizes of live memory sum up to at most the limit. A request is checked and
 /// takes its share of the budget in one step, so two threads cannot pass together where only one
-/// fits; a request that is refused, here or by the upstream, leaves the budget as it was and never
-/// makes another one fail. Requested sizes are counted; the upstream may round.
+/// fits; a request that is refused, here or by the upstream, or that ends with an exception, leaves
+/// the budget as it was. Requested sizes are counted; the upstream may round.
 ///
-/// A shared handle, never empty; keeps the upstream alive. Any thread. Costs an atomic exchange and
-/// a look-up under a lock of its own. Bad input: as said in resources.hpp.
+/// A request that has no room only because of others that the upstream is still asked for waits for
+/// these, for 10 s at most, so that they make it fail only if they are met. It does not wait for
+/// requests of its own thread, nor for those whose retry_resource is calling its callback.
+///
+/// A shared handle, never empty; keeps the upstream alive. Any thread. Costs two short locks and a
+/// look-up under a third. Bad input: as said in resources.hpp.
 class WEIR_API limiting_resource {
  public:
   /// invalid_argument: the upstream is empty.
@@ -24,11 +28,12 @@ class WEIR_API limiting_resource {
   limiting_resource(const limiting_resource&) = default;
   limiting_resource& operator=(const limiting_resource&) = default;
 
-  /// limit_exceeded: the budget has no room; the upstream was not called.
+  /// limit_exceeded: the budget has no room; the upstream was not called. Zero bytes are null.
   [[nodiscard]] result<void*> try_allocate(bytes size, const stream_ref& stream,
                                            bytes alignment = resource_alignment) const;
   result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const;
 
+  /// The requested sizes of live memory.
   [[nodiscard]] bytes used() const noexcept;
   [[nodiscard]] bytes limit() const noexcept;
   /// For requests from now on; memory beyond it stays until it is freed.
