@@ -1239,8 +1239,8 @@ typedef struct weir_shared_piece {
 } weir_shared_piece;
 
 /* Memory of another process, mapped here. Closing it waits until the device has done all its queued
- * work, then unmaps. weir_error_capture_forbidden: a stream is being captured, and the wait would
- * spoil that; it stays open, to be closed later. */
+ * work, then unmaps; captures stay valid. If the device cannot be waited for, it stays open, to be
+ * closed later. */
 typedef struct weir_imported weir_imported;
 
 enum { weir_read = 1, weir_read_write = 2 };

@@ -136,13 +136,14 @@ weir_error weir_imported_close(weir_imported* imported) {
     if (imported == nullptr) return {};
     WEIR_TRY_VALUE(object, find(imported));
     result<void> outcome;
+    // Where the devices cannot be waited for it stays open, and can be closed later.
     if (auto* const linked = std::get_if<imported_memory>(&object->memory)) {
       outcome = linked->close();
+      if (!outcome && linked->mapped_at() != 0) return outcome;
     } else if (const auto* const mapped = std::get_if<mapped_pieces>(&object->memory)) {
       outcome = sharing::wait_until_idle(mapped->device);
+      if (!sharing::may_unmap(outcome)) return outcome;
     }
-    // It stays open then, and can be closed when the capture is over.
-    if (!outcome && outcome.code() == errc::capture_forbidden) return outcome;
     object.reset();
     WEIR_TRY(take(imported));  // whoever else holds it unmaps it when done
     return outcome;

@@ -56,17 +56,17 @@ struct orphaned_mappings {
   std::vector<mapping> mappings;
 };
 
-result<void> exported::end_mappings() {
+exported::exported(weir::device device)
+    : home{detail::device_state::keep(device)}, orphans{std::make_shared<orphaned_mappings>()} {}
+
+result<void> exported::end_mappings() noexcept {
   auto idle = wait_until_idle(home->handle());
-  if (idle || idle.code() != errc::capture_forbidden) return idle;
-  try {
-    keep_until_idle(home->handle(), std::make_shared<orphaned_mappings>(orphaned_mappings{
-                                        std::exchange(range, std::nullopt), std::move(handles),
-                                        std::move(mappings)}));
-    return {};
-  } catch (const std::bad_alloc&) {
-    return idle;  // there is no memory to keep them with: they go at once
-  }
+  if (may_unmap(idle)) return idle;
+  *orphans = {std::exchange(range, std::nullopt), std::move(handles), std::move(mappings)};
+  place.keep_until_idle(home->handle(), std::move(orphans));
+  error reason = std::move(idle).error();
+  reason.requested = size;
+  return reason;
 }
 
 exported::~exported() {

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "sharing/device_idle.hpp"
 #include "sharing/session.hpp"
 #include "weir/base/checked.hpp"
@@ -109,77 +110,91 @@ result<void> session::unmap(std::shared_ptr<mapped> memory) noexcept {
 
 imported::imported(std::shared_ptr<grant> source, const share_ticket& ticket,
                    std::shared_ptr<mapped> memory)
-    : ticket_{ticket}, address_{memory->range.base() + ticket.offset.count()} {
-  accessors_.push_back(memory->home);
-  held_.source = std::move(source);
-  held_.memory = std::move(memory);
+    : ticket_{ticket},
+      home_{detail::device_state::keep(memory->home)},
+      address_{memory->range.base() + ticket.offset.count()} {
+  accessors_.push_back({memory->home});
+  held_->source = std::move(source);
+  held_->memory = std::move(memory);
 }
 
 imported::imported(std::shared_ptr<grant> source, const share_ticket& ticket, weir::device home,
                    device_address legacy)
-    : ticket_{ticket}, address_{legacy} {
-  accessors_.push_back(home);
-  held_.source = std::move(source);
-  held_.legacy_home = detail::device_state::keep(home);
-  held_.legacy = legacy;
+    : ticket_{ticket}, home_{detail::device_state::keep(home)}, address_{legacy} {
+  accessors_.push_back({home});
+  held_->source = std::move(source);
+  held_->legacy_home = detail::device_state::keep(home);
+  held_->legacy = legacy;
 }
 
 imported::~imported() {
   auto closed = close();
-  if (!closed && closed.code() == errc::capture_forbidden && busy_) {
-    try {
-      keep_until_idle(*busy_, std::make_shared<holding>(std::move(held_)));
-      return;
-    } catch (const std::bad_alloc&) {
-      // There is no memory to keep it with: it goes at once.
-    }
+  if (closed || home_->forked() || held_->source == nullptr) {
+    detail::report_failure(closed);
+    return;
   }
-  detail::report_failure(closed);
+  for (accessor& each : accessors_)
+    if (!each.is_idle) each.place.keep_until_idle(each.device, held_);
+  error reason = std::move(closed).error();
+  reason.requested = ticket_.size;
+  report_error(reason);
 }
 
 result<device_address> imported::address() const {
+  if (home_->forked()) return detail::fork_error();
   const detail::mutex_lock lock{mutex_};
-  if (held_.source == nullptr) return errc::closed;
-  WEIR_TRY(held_.source->check());
+  if (held_->source == nullptr) return errc::closed;
+  WEIR_TRY(held_->source->check());
   return address_;
 }
 
 device_address imported::mapped_at() const noexcept {
+  if (home_->forked()) return 0;
   const detail::mutex_lock lock{mutex_};
   return address_;
 }
 
-result<void> imported::allow(weir::device accessor) const {
+result<void> imported::allow(weir::device accessor) const try {
+  if (home_->forked()) return detail::fork_error();
   const detail::mutex_lock lock{mutex_};
-  if (held_.source == nullptr) return errc::closed;
-  if (held_.memory == nullptr) return errc::not_supported;
-  accessors_.push_back(accessor);
-  for (const mapping& each : held_.memory->mappings)
+  if (held_->source == nullptr) return errc::closed;
+  if (held_->memory == nullptr) return errc::not_supported;
+  accessors_.push_back({accessor});
+  for (const mapping& each : held_->memory->mappings)
     WEIR_TRY(each.set_access(accessor, ticket_.rights));
   return {};
+} catch (const std::bad_alloc&) {
+  return detail::no_host_memory();
 }
 
-/// capture_forbidden: `busy_` could not be waited for.
-result<void> imported::wait_for_devices() {
+result<void> imported::wait_for_accessors() {
   result<void> outcome;
-  for (const weir::device accessor : accessors_) {
-    auto idle = wait_until_idle(accessor);
-    if (idle) continue;
-    const bool is_capturing = idle.code() == errc::capture_forbidden;
-    if (is_capturing) busy_ = accessor;
-    if (is_capturing || outcome) outcome = std::move(idle);
+  for (std::size_t index = 0;; ++index) {
+    std::optional<weir::device> next;
+    {
+      const detail::mutex_lock lock{mutex_};
+      if (index == accessors_.size()) return outcome;  // there may be more than before
+      next = accessors_[index].device;
+    }
+    auto idle = wait_until_idle(*next);
+    const detail::mutex_lock lock{mutex_};
+    accessors_[index].is_idle = may_unmap(idle);
+    if (!idle && may_unmap(outcome)) outcome = std::move(idle);
   }
-  return outcome;
 }
 
 result<void> imported::close() noexcept {
+  if (home_->forked()) return detail::fork_error();
+  {
+    const detail::mutex_lock lock{mutex_};
+    if (held_->source == nullptr) return {};
+  }
+  auto idle = wait_for_accessors();
+  if (!may_unmap(idle)) return idle;
   const detail::mutex_lock lock{mutex_};
-  if (held_.source == nullptr) return {};
-  auto idle = wait_for_devices();
-  if (!idle && idle.code() == errc::capture_forbidden) return idle;
-  // A device that cannot be waited for, because it is lost or gone, does no more work.
+  if (held_->source == nullptr) return {};  // another thread has closed it meanwhile
   address_ = 0;
-  auto ended = held_.end();
+  auto ended = held_->end();
   return idle ? std::move(ended) : std::move(idle);
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/mutex.hpp"
 #include "device/state.hpp"
+#include "sharing/device_idle.hpp"
 #include "sharing/packet.hpp"
 #include "weir/share/session.hpp"
 
@@ -33,12 +34,14 @@ namespace weir::inline v0::sharing {
 /// Counts up; never the same twice in a process.
 [[nodiscard]] std::uint64_t next_number() noexcept;
 
+struct orphaned_mappings;
+
 /// Memory that can be exported: handles of its own, mapped, or a block of an allocator.
 ///
 /// Shared by the user's handles and by every session with an outstanding grant of it. Its
 /// destructor waits until the device has done all its queued work.
 struct exported {
-  explicit exported(weir::device device) : home{detail::device_state::keep(device)} {}
+  explicit exported(weir::device device);
   ~exported();
   exported(const exported&) = delete;
   exported& operator=(const exported&) = delete;
@@ -54,6 +57,9 @@ struct exported {
   std::optional<address_range> range;
   std::vector<physical_handle> handles;
   std::vector<mapping> mappings;  // behind the range, which must outlive them
+  /// For what is above, should it outlive this object.
+  std::shared_ptr<orphaned_mappings> orphans;
+  keeping_place place;
 
   // An allocator's.
   std::optional<caching_allocator> heap;
@@ -63,8 +69,9 @@ struct exported {
   std::atomic<bool> exposed{false};
 
  private:
-  /// Waits until its own memory may be unmapped, or passes it to keep_until_idle().
-  [[nodiscard]] result<void> end_mappings();
+  /// Waits until its own memory may be unmapped. After an error it stays mapped until a later wait
+  /// for the device succeeds.
+  [[nodiscard]] result<void> end_mappings() noexcept;
 };
 
 /// Handles of another process, mapped here.
@@ -109,8 +116,9 @@ struct incoming {
 /// Memory that was opened. Any thread.
 ///
 /// Released, by close() or its destructor, only when the devices that reach it have done all their
-/// queued work. While a capture forbids to wait for that it stays: close() says so, and the
-/// mappings of one that was destroyed go later (keep_until_idle).
+/// queued work. If a device cannot be waited for, close() returns why and leaves it open; memory
+/// that is destroyed then is reported, and stays mapped until a later wait for the device succeeds.
+/// Nobody waits with the lock held.
 class imported {
  public:
   imported(std::shared_ptr<grant> source, const share_ticket& ticket,
@@ -143,13 +151,20 @@ class imported {
     /// Unmaps it; nobody may use it any more.
     [[nodiscard]] result<void> end() noexcept;
   };
-  [[nodiscard]] result<void> wait_for_devices() WEIR_REQUIRES(mutex_);
+  /// A device that reaches the memory.
+  struct accessor {
+    weir::device device;
+    keeping_place place{};
+    bool is_idle = false;  // since a wait of close()
+  };
+  /// Waits for each accessor that there is. With the lock it is then closed, or stays as it was.
+  [[nodiscard]] result<void> wait_for_accessors() WEIR_EXCLUDES(mutex_);
 
   const share_ticket ticket_;
+  std::shared_ptr<detail::device_state> home_;
   mutable detail::mutex mutex_;
-  holding held_ WEIR_GUARDED_BY(mutex_);
-  mutable std::vector<weir::device> accessors_ WEIR_GUARDED_BY(mutex_);
-  std::optional<weir::device> busy_ WEIR_GUARDED_BY(mutex_);  // an accessor with a capture
+  std::shared_ptr<holding> held_ WEIR_GUARDED_BY(mutex_) = std::make_shared<holding>();
+  mutable std::vector<accessor> accessors_ WEIR_GUARDED_BY(mutex_);
   device_address address_ WEIR_GUARDED_BY(mutex_) = 0;
 };
 

@@ -39,17 +39,10 @@ class link_faults : public ::testing::Test {
     static_cast<void>(here().offer(memory).value());
     return there().receive(1s).value().open_memory().value();
   }
-  /// Captures a stream of weir's while `act` runs.
-  template <class Act>
-  void during_a_capture(const Act& act) {
-    const auto stream = weir::stream::create(gpu()).value();
-    const table& cu = machine->driver();
-    ASSERT_EQ(cu.stream_begin_capture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-              CUDA_SUCCESS);
-    act();
-    CUgraph graph = nullptr;
-    ASSERT_EQ(cu.stream_end_capture(stream.handle(), &graph), CUDA_SUCCESS);
-    ASSERT_EQ(cu.graph_destroy(graph), CUDA_SUCCESS);
+  /// The next wait for all work of a device fails: so many waits, the first and those after it.
+  void fail_waits(std::uint64_t count = 1) {
+    for (std::uint64_t i = 1; i <= count; ++i)
+      machine->fail(call::mem_free, i, CUDA_ERROR_ILLEGAL_STATE);
   }
 
   reports reported;
@@ -200,9 +193,9 @@ TEST_F(link_faults, of_legacy_memory_close_it_again) {
     EXPECT_EQ(good->mapped_at(), plain);
     EXPECT_EQ(good->size(), 2_MiB);
     EXPECT_EQ(own_handles::closed.size(), 2u);
-    const std::uint64_t waits = machine->calls(call::ctx_synchronize);
+    const std::uint64_t waits = machine->calls(call::mem_free);
     EXPECT_TRUE(good->close());
-    EXPECT_EQ(machine->calls(call::ctx_synchronize), waits + 1) << "for work that uses it";
+    EXPECT_EQ(machine->calls(call::mem_free), waits + 1) << "for work that uses it";
     EXPECT_EQ(good->mapped_at(), 0u);
     EXPECT_EQ(own_handles::closed, (addresses{plain, other, plain}));
     EXPECT_EQ(from.outstanding(), 0u);
@@ -227,47 +220,62 @@ TEST_F(link_faults, of_several_unmappings_are_told_by_the_first) {
   machine->clear_faults();
 }
 
-// Work that a capture forbids to wait for may go on; that of a lost device does not.
-TEST_F(link_faults, of_one_device_do_not_hide_the_capture_of_another) {
+TEST_F(link_faults, of_a_lost_device_do_not_hide_that_another_may_be_at_work) {
   const auto second = machine_runtime->device(device_id{1}).value();
   auto memory = shared_memory::create(gpu(), 2_MiB).value();
   const auto taken = share(memory);
   ASSERT_TRUE(taken.allow(second));
-  const auto far = weir::stream::create(second).value();
-  const context_scope on_second{second};
-  const table& cu = machine->driver();
-  ASSERT_EQ(cu.stream_begin_capture(far.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-            CUDA_SUCCESS);
-  machine->fail(call::ctx_synchronize, 1, CUDA_ERROR_ILLEGAL_STATE);  // of the first
-  EXPECT_EQ(code_of(taken.close()), errc::capture_forbidden);
-  EXPECT_NE(taken.mapped_at(), 0u);
-  CUgraph graph = nullptr;
-  ASSERT_EQ(cu.stream_end_capture(far.handle(), &graph), CUDA_SUCCESS);
-  ASSERT_EQ(cu.graph_destroy(graph), CUDA_SUCCESS);
+  machine->fail(call::mem_free, 1, CUDA_ERROR_ILLEGAL_ADDRESS);  // of the first: it is lost
+  machine->fail(call::mem_free, 2, CUDA_ERROR_ILLEGAL_STATE);    // of the second
+  const auto refused = taken.close();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_NE(taken.mapped_at(), 0u) << "it is open still";
+  EXPECT_EQ(here().outstanding(), 1u);
   EXPECT_TRUE(taken.close());
+  EXPECT_EQ(here().outstanding(), 0u);
 }
 
 TEST_F(link_faults, of_a_wait_leave_kept_mappings_for_the_next_one) {
   const auto memory = shared_memory::create(gpu(), 2_MiB).value();
   auto dropped = share(memory);
   const auto second = share(memory);
-  during_a_capture([&] { dropped = {}; });
+  fail_waits(2);
+  dropped = {};
+  const auto told = reported.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(told[0].requested, 2_MiB) << "so much stays mapped";
   EXPECT_EQ(here().outstanding(), 2u);
-  machine->fail(call::ctx_synchronize, 1, CUDA_ERROR_ILLEGAL_STATE);
   const auto closed = second.close();
   ASSERT_FALSE(closed);
   EXPECT_EQ(closed.error().native, CUDA_ERROR_ILLEGAL_STATE);
-  EXPECT_EQ(second.mapped_at(), 0u) << "a device that cannot be waited for does no more work";
+  EXPECT_NE(second.mapped_at(), 0u) << "its work may go on";
+  EXPECT_EQ(here().outstanding(), 2u);
+  EXPECT_TRUE(second.close());
+  EXPECT_EQ(here().outstanding(), 0u) << "what could not go then goes now";
+}
+
+TEST_F(link_faults, of_a_wait_keep_an_import_for_the_devices_that_may_use_it) {
+  const auto second = machine_runtime->device(device_id{1}).value();
+  const auto memory = shared_memory::create(gpu(), 2_MiB).value();
+  auto dropped = share(memory);
+  ASSERT_TRUE(dropped.allow(second));
+  machine->fail(call::mem_free, 2, CUDA_ERROR_ILLEGAL_STATE);  // of the second device
+  dropped = {};
+  EXPECT_EQ(reported.take().size(), 1u);
   EXPECT_EQ(here().outstanding(), 1u);
   { const auto waits = shared_memory::create(gpu(), 2_MiB).value(); }
+  EXPECT_EQ(here().outstanding(), 1u) << "the first device was idle before";
+  { const auto waits = shared_memory::create(second, 2_MiB).value(); }
   EXPECT_EQ(here().outstanding(), 0u);
 }
 
-// Only a capture that is still there keeps an import beyond its end.
-TEST_F(link_faults, of_an_end_are_reported_though_a_capture_forbade_an_earlier_one) {
+TEST_F(link_faults, of_an_end_are_reported_though_an_earlier_wait_failed) {
   const auto memory = shared_memory::create(gpu(), 2_MiB).value();
   auto taken = share(memory);
-  during_a_capture([&] { EXPECT_EQ(code_of(taken.close()), errc::capture_forbidden); });
+  fail_waits();
+  EXPECT_FALSE(taken.close());
   machine->fail(call::mem_unmap, 1, CUDA_ERROR_ILLEGAL_STATE);
   taken = {};
   machine->clear_faults();
@@ -278,12 +286,17 @@ TEST_F(link_faults, of_an_end_are_reported_though_a_capture_forbade_an_earlier_o
   EXPECT_EQ(here().outstanding(), 0u);
 }
 
-TEST_F(link_faults, of_a_capture_keep_the_exporters_memory_until_the_next_wait) {
+TEST_F(link_faults, of_a_wait_keep_the_exporters_memory_until_the_next_wait) {
   const bytes before = used();
   auto memory = shared_memory::create(gpu(), 6_MiB, {.unit = 2_MiB}).value();
   EXPECT_EQ(used(), before + 6_MiB);
-  during_a_capture([&] { memory = {}; });
+  fail_waits();
+  memory = {};
   EXPECT_EQ(used(), before + 6_MiB);
+  const auto told = reported.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].native, CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(told[0].requested, 6_MiB);
   { const auto waits = shared_memory::create(gpu(), 2_MiB).value(); }
   EXPECT_EQ(used(), before);
 }

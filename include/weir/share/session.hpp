@@ -126,9 +126,9 @@ class WEIR_API imported_memory {
   /// Lets another device reach it, with the granted rights. not_supported: legacy memory.
   result<void> allow(device accessor) const;
   /// Waits for the devices, unmaps, unless other imports share the mapping, and tells the exporter;
-  /// returns the driver's answer. capture_forbidden: a stream is being captured, and waiting would
-  /// invalidate the capture; it stays open. One whose last copy goes meanwhile stays mapped until
-  /// something else is closed after the capture.
+  /// returns the driver's answer. Captures stay valid. If a device cannot be waited for, it stays
+  /// open. If the last copy goes then, that is reported, and the memory stays mapped until a later
+  /// wait for the device succeeds.
   result<void> close() const;
 
  private:
