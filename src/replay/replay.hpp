@@ -79,7 +79,9 @@ struct settings {
   /// Whether the outcome gets a profile; play_profiled() is the better way to one. The driver is
   /// metered: one such replay at a time in a process.
   bool profiled = false;
-  /// Ends the replay at the first request that cannot be met: all figures are as of then.
+  /// Ends the replay at the first request that cannot be met. Figures that are measured are as of
+  /// then; those of the script are the whole script's: `allocations`, `requested_peak`, `events`
+  /// and `steady_time`.
   bool stops_when_out = false;
   /// Receives the allocator's events, in the order of the steps; not with driver_pool.
   event_sink* observer = nullptr;

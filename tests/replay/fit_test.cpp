@@ -129,6 +129,10 @@ TEST(fits, replays_end_at_the_first_request_that_is_not_met) {
   const outcome stopped = play(script, settings).value();
   EXPECT_EQ(1u, stopped.ooms);
   EXPECT_EQ(2u, stopped.stats.allocations);
+  EXPECT_EQ(8 * mib, stopped.reserved_peak);
+  EXPECT_EQ(10u, stopped.allocations) << "the script's";
+  EXPECT_EQ(10u, stopped.events);
+  EXPECT_EQ(40 * mib, stopped.requested_peak);
 }
 
 TEST(card_trials, end_at_the_first_request_that_is_not_met) {
