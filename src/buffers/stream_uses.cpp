@@ -116,8 +116,8 @@ result<bool> stream_uses::is_done(const use& asked) {
   if (asked.closed || detail::is_of_another_thread(asked.thread)) {
     return error{.code = errc::not_supported,
                  .detail =
-                     "only view() can tell whether the work of a stream has finished that was "
-                     "closed in a capture or is another thread's default stream"};
+                     "only view() can tell whether the work of this closed stream, or of another "
+                     "thread's default stream, has finished"};
   }
   WEIR_TRY_VALUE(capturing, asked.stream.is_capturing(bound));
   if (capturing) return is_being_captured();

@@ -23,7 +23,8 @@ class budget {
  public:
   static constexpr std::chrono::seconds longest_wait{10};
 
-  explicit budget(bytes limit) noexcept : limit_{limit.count()} {}
+  /// Throws std::bad_alloc.
+  explicit budget(bytes limit) : limit_{limit.count()} {}
 
   [[nodiscard]] bytes limit() const noexcept { return bytes{limit_.load()}; }
   void set_limit(bytes limit) noexcept WEIR_EXCLUDES(mutex_);

@@ -67,7 +67,9 @@ TEST_F(managed_waits, TheDefaultStreamsOfTwoThreadsAreTwoUsers) {
     launch({some.record_stream(own).value().data() + waited_words / 2, waited_words / 2}, own);
   }}.join();
   WEIR_DONE(own.synchronize());
-  EXPECT_THAT(some.view().value().span(), Each(1U)) << "both are done";
+  const auto view = some.view().value();
+  machine->host_read(view.data(), waited_words * sizeof(word));
+  EXPECT_THAT(view.span(), Each(1U)) << "both are done";
 }
 
 TEST_F(managed_waits, TheDefaultStreamOfThisThreadIsAskedAlone) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -38,7 +39,7 @@ class pinned_buffer {
   /// invalid_argument: `count` is zero; size_overflow: there is no such size.
   [[nodiscard]] static result<pinned_buffer> create(pinned_pool pool, std::size_t count,
                                                     const stream_ref& stream,
-                                                    contents initial = contents::undefined) {
+                                                    contents initial = contents::undefined) try {
     if (count == 0) return errc::invalid_argument;
     WEIR_TRY_VALUE(size, detail::size_of_elements(count, sizeof(T)));
     WEIR_TRY_VALUE(memory, device_buffer::create(std::move(pool), size, stream, contents::undefined,
@@ -46,6 +47,8 @@ class pinned_buffer {
     if (initial == contents::zeroed)
       std::fill_n(static_cast<std::byte*>(memory.data()), size.count(), std::byte{});
     return pinned_buffer{std::move(memory)};
+  } catch (const std::bad_alloc&) {  // of the host, for the resource
+    return errc::no_host_memory;
   }
   /// create() with contents::zeroed.
   [[nodiscard]] static result<pinned_buffer> zeroed(pinned_pool pool, std::size_t count,
