@@ -113,12 +113,12 @@ class WEIR_API observer_registration {
 /// which no room is found make driver calls (tens of microseconds).
 ///
 /// **Ownership.** A shared handle, as cheap to copy as a shared_ptr; const says which allocator it
-/// means, not what may be done with it. close(), or the end of the
-/// last handle, gives all memory back and reports what is still live to the error handler
-/// (errc::still_live, with count and bytes). Afterwards calls through copies return errc::closed;
-/// calls through a handle that was moved from return errc::moved_from. Memory must not be in use
-/// then: close() waits for the streams that freed memory, but does not know who uses blocks that
-/// were never freed.
+/// means, not what may be done with it. close(), or the end of the last handle, waits for all work
+/// that is queued on the device and its peers, gives all memory back and reports what is still live
+/// to the error handler (errc::still_live, with count and bytes). Memory that may still be in use,
+/// because the wait failed, stays mapped as long as the process. Afterwards calls through copies
+/// return errc::closed; calls through a handle that was moved from return errc::moved_from. Work
+/// that is queued after close() must not use the memory.
 ///
 /// **Bad input.** Zero bytes give a null pointer, and freeing null does nothing. A size that cannot
 /// be rounded is size_overflow; an alignment that is no power of two or above 2 MiB is
