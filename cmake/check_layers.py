@@ -3,7 +3,8 @@
 
 The build already hides headers of rooms that a room may not use. This finds what the build cannot: a
 path with "..", a header or folder that no room owns, a room that names one below it in the list, and
-a driver header of the CUDA toolkit, which weir does without.
+a driver header of the CUDA toolkit, which weir does without. It also finds waits that invalidate stream
+captures: rooms above `device` wait by src/device/finished_work.hpp.
 """
 
 import re
@@ -12,6 +13,12 @@ from pathlib import Path
 
 ROOM = re.compile(r"weir_room\((.*?)\)", re.S)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
+# Waits of the driver's that break captures, and who may use them: the rooms below, the C functions that
+# are these waits, and classes that wait for streams of their own, which nobody can capture.
+WAIT = re.compile(r"\b(ctx_synchronize|stream_synchronize|stream_query|ctx_record_event)\(|"
+                  r"\b(device_?|stream_?|ref)\.synchronize\(")
+WAITING_ROOMS = ("driver", "sim", "device", "capi", "replay")
+WAITING_FILES = ("src/placement/guarded_store_memory.cpp", "src/heap/backup.cpp")
 KEYWORDS = ("PUBLIC_HEADERS", "DEPENDS", "LIBRARIES")
 
 
@@ -70,6 +77,15 @@ def check_includes(file, where, room, rooms, owner, public, problems):
             problems.append(f'{place}: write "{room.name}/{path}" or "weir/...", not "{path}"')
 
 
+def check_waits(file, where, room, problems):
+    if room.name in WAITING_ROOMS or where in WAITING_FILES:
+        return
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+        if WAIT.search(line.split("//")[0]):
+            problems.append(f"{where}:{number}: this wait can invalidate a capture; use "
+                            "device/finished_work.hpp")
+
+
 def check(root):
     problems = []
     rooms = read_rooms(root, problems)
@@ -96,6 +112,7 @@ def check(root):
             if file.suffix in (".cpp", ".hpp", ".h", ".def", ".inc"):
                 where = file.relative_to(root).as_posix()
                 check_includes(file, where, rooms[folder.name], rooms, owner, False, problems)
+                check_waits(file, where, rooms[folder.name], problems)
     return problems
 
 

@@ -66,6 +66,14 @@ class CheckLayers(unittest.TestCase):
         self.write("include/weir/low/low.hpp", '#include "weir/high/high.hpp"\n')
         self.expect("include/weir/low/low.hpp:1", "room low may not use weir/high/high.hpp")
 
+    def test_waits_that_invalidate_captures(self):
+        for wait in ("driver.ctx_synchronize()", "driver().stream_query(handle)", "device_.synchronize()",
+                     "bound.driver().ctx_record_event(a, b)", "stream.synchronize()"):
+            self.write("src/high/b.cpp", f"// {wait}\n  WEIR_TRY({wait});  // {wait}\n")
+            self.expect("src/high/b.cpp:2", "can invalidate a capture")
+        self.write("src/high/b.cpp", "  WEIR_TRY(behind->synchronize());\n")
+        self.assertEqual(check_layers.check(self.root), [])
+
     def test_path_that_leaves_its_folder(self):
         self.write("src/low/a.cpp", '#include "../high/b.hpp"\n')
         self.expect("src/low/a.cpp:1", "leaves its folder")
