@@ -12,7 +12,7 @@ namespace weir::inline v0 {
 
 enum class contents : std::uint8_t {
   undefined,  ///< whatever was there
-  zeroed,     ///< zeros, by one fill queued on the memory's stream
+  zeroed,     ///< zeros, by one fill queued on the memory's stream; by the host if it is pinned
 };
 
 /// "undefined", "zeroed".
