@@ -1,6 +1,10 @@
 // Device buffers and their streams: of other threads, of other devices, in captures.
+#include <new>
+#include <optional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "buffers/simulated_test.hpp"
 #include "support/captures.hpp"
@@ -133,6 +137,40 @@ TEST_F(buffer_streams, ABufferIsNotHandedOverToAnotherDevice) {
     EXPECT_EQ(buffer.stream(), on.ref());
     WEIR_DONE(buffer.resize(2 * size_each));
     WEIR_DONE(buffer.close());
+  }
+}
+
+// --- Resources that throw ------------------------------------------------------------------------
+
+/// A resource whose frees throw.
+struct throwing_resource {
+  result<void*> try_allocate(bytes size, const stream_ref& stream, bytes alignment) const {
+    return under.try_allocate(size, stream, alignment);
+  }
+  result<void> try_deallocate(void* pointer, bytes size, const stream_ref& stream) const {
+    EXPECT_TRUE(under.try_deallocate(pointer, size, stream));
+    if (no_memory) throw std::bad_alloc{};
+    throw std::runtime_error{"a free"};
+  }
+  [[nodiscard]] weir::device device() const { return under.device(); }
+  friend bool operator==(const throwing_resource&, const throwing_resource&) = default;
+
+  bin_pool under;
+  bool no_memory;
+};
+
+TEST_F(buffer_streams, AResourceThatThrowsIsAnErrorOfTheEnd) {
+  const auto on = make_stream();
+  const auto pool = bin_pool::create(gpu()).value();
+  for (const bool no_memory : {false, true}) {
+    const errc expected = no_memory ? errc::no_host_memory : errc::system;
+    const throwing_resource memory{pool, no_memory};
+    auto closed = device_buffer::create(memory, size_each, on).value();
+    EXPECT_EQ(code_of(closed.close()), expected);
+    { const auto ended = device_buffer::create(memory, size_each, on).value(); }
+    const auto told = heard.take();
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_EQ(told[0].code, expected);
   }
 }
 

@@ -244,6 +244,27 @@ TEST_F(block_pool_capture_test, AnUpstreamGetsNothingBackThatIsInUse) {
   }
 }
 
+TEST_F(block_pool_capture_test, WhatCannotBeWaitedForAtTheEndIsKeptAndReported) {
+  const auto one = new_stream();
+  const auto source = std::make_shared<slab>(gpu(), 4_MiB);
+  {
+    const auto pool = bin_pool::create(gpu(), {}, source).value();
+    void* const p = pool.allocate(1_MiB, one);
+    write(one, p, 1_MiB);
+    pool.deallocate(p, one);
+    machine->fail(call::event_synchronize, 1, driver::CUDA_ERROR_UNKNOWN);
+    machine->fail(call::mem_free, 1, driver::CUDA_ERROR_UNKNOWN);  // of the wait for all work
+  }
+  EXPECT_TRUE(source->is_taken()) << "the kernel may still run";
+  const auto told = heard.take();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].native, driver::CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(told[0].requested, 1_MiB);
+  EXPECT_EQ(told[0].detail,
+            "1 MiB stay allocated, because work that may use them could not be waited for");
+  machine->run_until_idle();
+}
+
 TEST_F(block_pool_capture_test, LiveMemoryAtTheEndIsWaitedForOnOtherDevices) {
   const auto far = weir::stream::create(gpu(1)).value();
   const auto source = std::make_shared<slab>(gpu(), 4_MiB);
