@@ -121,7 +121,6 @@ struct placement_context {
   }
   void reserve(std::uint64_t more) noexcept {
     reserved += more;
-    supply.created(more);
     if (reserved > refused_at) refused_at = std::numeric_limits<std::uint64_t>::max();
     reserved_peak = reserved_peak < reserved ? reserved : reserved_peak;
   }
@@ -160,7 +159,9 @@ struct nearest_block {
 /// created and kept as free.
 class backing_store {
  public:
-  explicit backing_store(placement_context& shared, pool_id pool) : shared_{shared}, pool_{pool} {}
+  /// `of_device`: its memory is the device's and comes from the driver, not from a source.
+  explicit backing_store(placement_context& shared, pool_id pool, bool of_device = true)
+      : shared_{shared}, pool_{pool}, of_device_{of_device} {}
   virtual ~backing_store() = default;
   backing_store(const backing_store&) = delete;
   backing_store& operator=(const backing_store&) = delete;
@@ -267,15 +268,17 @@ class backing_store {
     reserved_ += more;
     reserved_peak_ = reserved_peak_ < reserved_ ? reserved_ : reserved_peak_;
     shared_.reserve(more);
+    if (of_device_) shared_.supply.created(more);
   }
   void remove_reserved(std::uint64_t less) noexcept {
     reserved_ -= less;
     shared_.reserved -= less;
-    shared_.supply.forget();
+    shared_.supply.released(of_device_ ? less : 0);
   }
 
   placement_context& shared_;
   pool_id pool_;
+  const bool of_device_;
   std::uint64_t reserved_ = 0;
   std::uint64_t reserved_peak_ = 0;
   std::uint64_t handed_out_ = 0;

@@ -9,8 +9,7 @@ namespace weir::inline v0::placement {
 
 result<bool> memory_supply::can_give(std::uint64_t needed, const physical_properties& properties,
                                      const context_scope& bound) {
-  if (needed > total_) return false;
-  if (has_refused(needed)) return false;
+  if (cannot_give(needed)) return false;
   if (!free_) {
     WEIR_TRY_VALUE(info, device_.memory_info());
     free_ = info.free.count();
@@ -28,7 +27,13 @@ result<bool> memory_supply::can_give(std::uint64_t needed, const physical_proper
 }
 
 void memory_supply::created(std::uint64_t size) noexcept {
+  held_ += size;
   if (free_) *free_ -= std::min(*free_, size);
+}
+
+void memory_supply::released(std::uint64_t size) noexcept {
+  held_ -= std::min(held_, size);
+  forget();
 }
 
 }  // namespace weir::inline v0::placement

@@ -47,7 +47,7 @@ result<std::unique_ptr<backing_store>> make_torch_segments(placement_context& sh
 
 torch_segments::torch_segments(placement_context& shared, pool_id pool,
                                segment_rules rules) noexcept
-    : backing_store{shared, pool},
+    : backing_store{shared, pool, rules.source == nullptr},
       rules_{std::move(rules)},
       classes_{class_index{shared.blocks}, class_index{shared.blocks}} {}
 

@@ -105,7 +105,7 @@ result<block_index> torch_segments::grow_fixed(const request& wanted, std::uint6
   if (size / unit > most_units || !shared_.may_reserve(size)) return no_block;
 
   const bool from_driver = rules_.source == nullptr;
-  if (from_driver && shared_.supply.has_refused(size)) return no_block;
+  if (from_driver && shared_.supply.cannot_give(size)) return no_block;
 
   const thread_capture_mode_guard relaxed{shared_.device};
   segment fresh{.size = size, .stream = wanted.stream, .holds = holds};
