@@ -270,7 +270,10 @@ result<void> block_cache::deallocate(void* pointer, bytes expected, const stream
   put_in_cache(*live, slot, now);
   // From here on it is freed, whatever else fails.
   if (closed_) {
-    const auto released = contained([&] { return release_down_to({}, driver); });
+    const auto released = contained([&] {
+      mutex_.assert_held();
+      return release_down_to({}, driver);
+    });
     if (!released) detail::report_failure(released.error());
   }
   if (expected == detail::any_size || expected == requested) return {};
