@@ -130,7 +130,6 @@ central_heap::central_heap(weir::device device, const allocator_options& options
                  .order = order_,
                  .unmap_at_once = options.debug_unmap,
                  .queues_waits = options.queued_waits},
-      foreign_uses_{device},
       foreign_listening_{*this},
       pinned_backup_{device, host_memory_kind::pinned, backup_held_},
       pageable_backup_{device, host_memory_kind::pageable, backup_held_} {

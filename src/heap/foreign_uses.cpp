@@ -27,8 +27,8 @@ result<std::shared_ptr<const event>> event_behind(const stream_ref& stream) {
 
 }  // namespace
 
-result<foreign_use> foreign_uses::describe(const stream_ref& stream) const {
-  if (detail::device_state::of(stream.device()).owner != detail::device_state::of(device_).owner)
+result<foreign_use> foreign_uses::describe(const stream_ref& stream, weir::device home) {
+  if (detail::device_state::of(stream.device()).owner != detail::device_state::of(home).owner)
     return error{.code = errc::bad_stream, .detail = "the stream belongs to another runtime"};
   if (stream.is_per_thread()) {
     return error{.code = errc::bad_stream,
@@ -47,9 +47,10 @@ result<foreign_use> foreign_uses::describe(const stream_ref& stream) const {
       .registration = streams_of(stream.device()).registration_of(identified->known_id())};
 }
 
-result<std::optional<weir::stream>> foreign_uses::make_joint_stream(bool exists) const {
+result<std::optional<weir::stream>> foreign_uses::make_joint_stream(weir::device home,
+                                                                    bool exists) {
   if (exists) return std::optional<weir::stream>{};
-  WEIR_TRY_VALUE(created, stream::create(device_));
+  WEIR_TRY_VALUE(created, stream::create(home));
   return std::optional<weir::stream>{std::move(created)};
 }
 

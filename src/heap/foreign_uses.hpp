@@ -35,13 +35,13 @@ struct foreign_use {
 /// Owned by the central heap, whose lock every call needs but the two that say otherwise.
 class foreign_uses {
  public:
-  explicit foreign_uses(weir::device device) noexcept : device_{device} {}
-
-  /// The use, with everything that the driver has to be asked for. Without the heap's lock.
-  [[nodiscard]] result<foreign_use> describe(const stream_ref& stream) const;
+  /// The use of memory of `home`, with everything that the driver has to be asked for. Without the
+  /// heap's lock.
+  [[nodiscard]] static result<foreign_use> describe(const stream_ref& stream, weir::device home);
   /// A joint stream for add(), if there is none yet. Without the heap's lock: the end of a stream
   /// tells every allocator of its device.
-  [[nodiscard]] result<std::optional<weir::stream>> make_joint_stream(bool exists) const;
+  [[nodiscard]] static result<std::optional<weir::stream>> make_joint_stream(weir::device home,
+                                                                             bool exists);
 
   [[nodiscard]] bool has_joint_stream() const noexcept { return joint_.has_value(); }
   /// The block is used by the stream; returns the slot that it has to wait for when it is freed.
@@ -67,7 +67,6 @@ class foreign_uses {
   /// A mark on the joint stream would be reached too early while it does not wait for everybody.
   void hold_joint_stream(order::stream_order& order) const noexcept;
 
-  weir::device device_;
   std::optional<weir::stream> joint_;
   std::unordered_map<block_index, std::vector<foreign_use>> uses_;
   std::size_t count_ = 0;          // of uses in uses_

@@ -48,14 +48,14 @@ std::vector<weir::device> central_heap::other_devices() const {
 }
 
 result<void> central_heap::record_foreign_stream(void* pointer, const stream_ref& stream) {
-  WEIR_TRY_VALUE(use, foreign_uses_.describe(stream));
+  WEIR_TRY_VALUE(use, foreign_uses::describe(stream, device_));
   foreign_listening_.add(stream.device());
   bool has_joint_stream = false;
   {
     const detail::mutex_lock lock{mutex_};
     has_joint_stream = foreign_uses_.has_joint_stream();
   }
-  WEIR_TRY_VALUE(joint, foreign_uses_.make_joint_stream(has_joint_stream));
+  WEIR_TRY_VALUE(joint, foreign_uses::make_joint_stream(device_, has_joint_stream));
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
   WEIR_TRY_VALUE(index, find_live(pointer));

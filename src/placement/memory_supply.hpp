@@ -21,9 +21,9 @@ constexpr std::uint64_t planned_without_question = std::uint64_t{64} << 20;
 /// long as it lasts.
 ///
 /// More than the device has beside what is held cannot be had, whoever else holds memory. Within
-/// that the driver reports how much is free. Where that is less than needed, one handle of the whole
-/// size is tried: for it the driver also gives up what its own pools cache. What was refused is not
-/// tried again by the same request. Owned by the placement_context; needs the heap's lock.
+/// that the driver reports how much is free. Where that is less than needed, one handle of the
+/// whole size is tried: for it the driver also gives up what its own pools cache. What was refused
+/// is not tried again by the same request. Owned by the placement_context; needs the heap's lock.
 class memory_supply {
  public:
   explicit memory_supply(weir::device device) noexcept

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
+
 #include "weir/base/bytes.hpp"
 #include "weir/device/runtime.hpp"
 #include "weir/sim/machine.hpp"
@@ -10,6 +13,7 @@
 namespace weir::placement {
 namespace {
 
+using namespace weir::literals;
 using driver::call;
 
 class memory_supply_test : public ::testing::Test {
@@ -27,7 +31,7 @@ class memory_supply_test : public ::testing::Test {
   }
 
   std::shared_ptr<sim::machine> machine;
-  std::optional<runtime> runtime_;
+  std::shared_ptr<runtime> runtime_;
   std::optional<weir::device> gpu;
 };
 
