@@ -223,9 +223,9 @@ class WEIR_API caching_allocator {
   /// released.
   result<bytes> trim(bytes keep = {}) const;
   /// The same by harder means, until at most `keep` bytes are reserved: waits for the work that may
-  /// use cached memory, and then evicts what is evictable, the lowest priority first. While a
-  /// stream is being captured it does what trim() does. Other threads allocate and free meanwhile.
-  /// Returns by how much less is reserved than before the call.
+  /// use cached memory, and then evicts what is evictable, the lowest priority first. While
+  /// captures are noticed (notice_captures()) it does what trim() does. Other threads allocate and
+  /// free meanwhile. Returns by how much less is reserved than before the call.
   result<bytes> shrink(bytes keep) const;
   /// The same as trim() for all that is not live, after waiting for the streams.
   result<bytes> empty_cache() const;

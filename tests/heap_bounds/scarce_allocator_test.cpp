@@ -1,0 +1,238 @@
+// The caching allocator where the host has no memory: whichever allocation fails in whichever
+// public call, it is told and nothing is lost.
+#include <array>
+#include <new>
+#include <thread>
+
+#include "support/scarce_machine.hpp"
+#include "weir/allocator/caching_allocator.hpp"
+#include "weir/device/stream_watch.hpp"
+
+namespace weir::testing_support {
+namespace {
+
+using namespace weir::literals;
+
+class counting_sink final : public event_sink {
+ public:
+  void on_event(const memory_event&) noexcept override { ++events; }
+  std::uint64_t events = 0;
+};
+
+class scarce_allocator : public scarce_machine {
+ protected:
+  /// Calls that return no result may throw std::bad_alloc, and nothing else.
+  template <class Call>
+  static void may_throw(const Call& call) {
+    try {
+      call();
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  /// Creates an allocator, runs `program` with it, and closes it.
+  template <class Program>
+  void sweep_with(const allocator_options& options, const Program& program) {
+    sweep([&] {
+      auto memory = caching_allocator::create(gpu(), options);
+      if (!met(memory)) return;
+      program(*memory);
+      met(memory->empty_cache());
+    });
+  }
+  template <class Program>
+  void sweep_policies(const Program& program) {
+    for (const auto policy : {placement_policy::balanced, placement_policy::compact,
+                              placement_policy::classic, placement_policy::classic_expandable}) {
+      SCOPED_TRACE(to_string(policy));
+      sweep_with({.policy = policy}, program);
+    }
+  }
+  template <class Memory>
+  void* take(const Memory& memory, bytes size, const stream_ref& on) {
+    const auto block = memory.try_allocate(size, on);
+    return met(block) ? *block : nullptr;
+  }
+  void give(const caching_allocator& memory, void* block, const stream_ref& on) {
+    if (block != nullptr) free([&] { return memory.try_deallocate(block, on); });
+  }
+};
+
+TEST_F(scarce_allocator, RequestsFreesAndQuestions) {
+  sweep_policies([&](caching_allocator& memory) {
+    std::array<void*, 5> blocks{};
+    for (std::size_t i = 0; i < blocks.size(); ++i)
+      blocks[i] = take(memory, 3_KiB * (std::uint64_t{1} << (3 * i)), i % 2 == 0 ? one : two);
+    if (blocks[0] != nullptr) {
+      met(memory.record_stream(blocks[0], two));
+      met(memory.size_of(blocks[0]));
+      met(memory.block_at(blocks[0]));
+      met(memory.describe_address(blocks[0]));
+      met(memory.handles_under(blocks[0]), errc::not_supported);
+      met(memory.try_deallocate(blocks[0], 1_B, one), errc::invalid_argument);
+    }
+    work(one);
+    work(two);
+    met(memory.try_deallocate(this, one), errc::foreign_pointer);
+    met(memory.record_stream(this, one), errc::foreign_pointer);
+    for (std::size_t i = 0; i < blocks.size(); ++i) give(memory, blocks[i], i % 2 == 0 ? one : two);
+    if (blocks[0] != nullptr) met(memory.forget_uses(blocks[0]));
+    give(memory, take(memory, 20_MiB, two), two);
+    met(memory.trim(1_MiB));
+    met(memory.shrink(1_MiB));
+    met(memory.release_stream(two));
+    met(memory.empty_cache());
+    may_throw([&] { static_cast<void>(memory.stats()); });
+    may_throw([&] { static_cast<void>(memory.stats_by_tag()); });
+    may_throw([&] { static_cast<void>(memory.snapshot()); });
+    may_throw([&] { static_cast<void>(memory.explain(1_GiB, one)); });
+    memory.reset_peaks();
+    memory.reset_counters();
+  });
+}
+
+TEST_F(scarce_allocator, RequestsThatCannotBeMet) {
+  sweep_policies([&](caching_allocator& memory) {
+    may_throw([&] {
+      const auto asked = memory.on_out_of_memory([](bytes) { return false; });
+      met(memory.try_allocate(1900_MiB, one), errc::out_of_memory);
+      void* const held = take(memory, 1_GiB, one);
+      work(one);
+      give(memory, held, one);
+      give(memory, take(memory, 600_MiB, two), two);
+      met(memory.try_allocate(1800_MiB, two), errc::out_of_memory);
+    });
+    met(memory.try_allocate(3_GiB, one), errc::out_of_memory);
+    met(memory.set_limit(4_MiB));
+    met(memory.try_allocate(64_MiB, one), errc::out_of_memory);
+    met(memory.set_limit_fraction(1.0));
+  });
+}
+
+TEST_F(scarce_allocator, TagsPoolsAndObservers) {
+  const auto weights = tag::named("scarce weights").value();
+  sweep_policies([&](caching_allocator& memory) {
+    counting_sink sink;
+    may_throw([&] {
+      const auto heard = memory.add_observer(sink);
+      const tag_scope scope{weights};
+      give(memory, take(memory, 4_MiB, one), one);
+    });
+    met(memory.set_limit(weights, 1_MiB));
+    {
+      const tag_scope scope{weights};
+      met(memory.try_allocate(2_MiB, one), errc::limit_exceeded);
+    }
+    met(memory.set_limit(weights, bytes::max()));
+    auto pool = memory.create_pool("scarce");
+    if (!met(pool)) return;
+    void* const inside = take(*pool, 5_MiB, one);
+    may_throw([&] { static_cast<void>(pool->snapshot()); });
+    give(memory, inside, one);
+    met(pool->set_fallback(true));
+    {
+      const pool_scope scope{*pool};
+      give(memory, take(memory, 1_MiB, two), two);
+    }
+    met(pool->empty_cache());
+    met(memory.empty_cache(pool->id()));
+  });
+}
+
+TEST_F(scarce_allocator, SuspendedMemory) {
+  const auto weights = tag::named("scarce suspended").value();
+  sweep_with({}, [&](caching_allocator& memory) {
+    if (!met(memory.declare_suspendable(weights, {.evictable = true}))) return;
+    void* block = nullptr;
+    {
+      const tag_scope scope{weights};
+      block = take(memory, 6_MiB, one);
+    }
+    work(one);
+    met(memory.reserve_backup(8_MiB));
+    met(memory.suspend(weights));
+    met(memory.is_suspended(weights) ? memory.resume(weights) : result<resume_outcome>{{}});
+    met(memory.suspend());
+    met(memory.resume());
+    met(memory.suspend_async(weights));
+    met(memory.resume_async(weights, one));
+    met(memory.suspend(weights, {.contents = suspended_contents::discard}));
+    met(memory.shrink({}));
+    // What is suspended is freed, too.
+    give(memory, block, one);
+    met(memory.trim_backup());
+  });
+}
+
+TEST_F(scarce_allocator, CapturesAndGraphs) {
+  sweep_policies([&](caching_allocator& memory) {
+    auto graph = memory.begin_capture(one);
+    if (!met(graph)) return;
+    {
+      const spared_memory spared;
+      const context_scope bound{gpu()};
+      ASSERT_EQ(machine->driver().stream_begin_capture(one.handle(),
+                                                       driver::CU_STREAM_CAPTURE_MODE_RELAXED),
+                driver::CUDA_SUCCESS);
+    }
+    give(memory, take(memory, 2_MiB, one), one);
+    give(memory, take(memory, 2_MiB, two), two);
+    met(memory.empty_cache());
+    {
+      const spared_memory spared;
+      const context_scope bound{gpu()};
+      driver::CUgraph captured = nullptr;
+      ASSERT_EQ(machine->driver().stream_end_capture(one.handle(), &captured),
+                driver::CUDA_SUCCESS);
+      ASSERT_EQ(machine->driver().graph_destroy(captured), driver::CUDA_SUCCESS);
+    }
+    may_throw([&] {
+      const auto notice = memory.notice_captures();
+      give(memory, take(memory, 3_MiB, two), two);
+    });
+  });
+}
+
+TEST_F(scarce_allocator, StreamsOfOthersAndOtherDevices) {
+  sweep_with({}, [&](caching_allocator& memory) {
+    if (!met(memory.enable_peer(gpu(1)))) return;
+    auto passing = stream::create(gpu());
+    if (!met(passing)) return;
+    void* const block = take(memory, 4_MiB, *passing);
+    if (block != nullptr) met(memory.record_stream(block, far));
+    if (block != nullptr) met(memory.record_stream(block, two));
+    work(far);
+    give(memory, block, *passing);
+    met(passing->close());
+    give(memory, take(memory, 4_MiB, two), two);
+    met(memory.empty_cache());
+  });
+}
+
+TEST_F(scarce_allocator, ThreadsWithCachesOfTheirOwn) {
+  sweep_with({}, [&](caching_allocator& memory) {
+    void* const block = take(memory, 64_KiB, one);
+    {
+      const spared_memory spared;  // of the thread; the allocator's memory is scarce there, too
+      std::thread other{[&] {
+        give(memory, block, one);
+        give(memory, take(memory, 64_KiB, one), one);
+      }};
+      other.join();
+    }
+    give(memory, take(memory, 64_KiB, one), one);
+  });
+}
+
+TEST_F(scarce_allocator, TheDebugPolicy) {
+  for (const debug_checks checks : {debug_checks::red_zones, debug_checks::guard_pages}) {
+    sweep_with({.debug = checks}, [&](caching_allocator& memory) {
+      void* const block = take(memory, 1000_B, one);
+      if (block != nullptr) met(memory.describe_address(block));
+      give(memory, block, one);
+      give(memory, take(memory, 5_MiB, two), two);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weir::testing_support
