@@ -21,11 +21,10 @@ namespace {
 /// is made of the thread's, the device's and the runtime's.
 constexpr std::uint64_t per_thread_mark = std::uint64_t{1} << 63;
 std::atomic<std::uint64_t> next_stream{1};
-std::atomic<std::uint64_t> next_thread{1};
 
 stream_id own_number(device_state& state, driver::CUstream handle) {
   if (handle == driver::per_thread_stream()) {
-    thread_local const std::uint64_t thread = next_thread.fetch_add(1, std::memory_order_relaxed);
+    const std::uint64_t thread = thread_number();
     return stream_id{
         per_thread_mark |
         state.runtime_tag->with(thread << 16 | static_cast<std::uint16_t>(state.id.number()))};
@@ -37,6 +36,13 @@ stream_id own_number(device_state& state, driver::CUstream handle) {
 }
 
 }  // namespace
+
+std::uint64_t thread_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  static constinit thread_local std::uint64_t number = 0;
+  if (number == 0) number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
 
 void add_listener(device_state& state, stream_listener& listener) {
   const std::lock_guard lock{state.listeners_mutex};

@@ -10,9 +10,6 @@
 
 namespace weir::inline v0::detail {
 
-/// A number of the calling thread that no other thread of the process ever has.
-[[nodiscard]] std::uint64_t thread_number() noexcept;
-
 /// The thread whose stream a reference means, for whoever stores the reference; 0: it means the
 /// same stream on every thread.
 [[nodiscard]] inline std::uint64_t thread_of(const stream_ref& stream) noexcept {

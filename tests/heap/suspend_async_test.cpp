@@ -837,12 +837,12 @@ TEST_F(suspend_async_test, any_call_may_fail) {
     SCOPED_TRACE(nth);
     auto memory = make_declared();
     std::vector<filled> blocks;
-    for (unsigned char i = 1; i <= 3; ++i) blocks.push_back(make_filled(memory, weights, 3_MiB, i));
+    for (unsigned char i = 1; i <= 3; ++i) blocks.push_back(make_filled(memory, weights, 1_MiB, i));
     ASSERT_TRUE(on.synchronize());
     machine->fail_any(
         nth, nth / stride % 2 == 0 ? driver::CUDA_ERROR_UNKNOWN : driver::CUDA_ERROR_OUT_OF_MEMORY);
     const auto before = machine->calls();
-    const auto going = memory.suspend_async(weights, {.chunk = 1_MiB});
+    const auto going = memory.suspend_async(weights, {.chunk = 512_KiB});
     static_cast<void>(memory.suspend(weights));
     const bool went = memory.is_suspended(weights);
     const auto coming = memory.resume_async(weights, on);
