@@ -1,4 +1,5 @@
 // Flushing thread caches to the stores: by half, by stream, or whole.
+#include <new>
 #include <utility>
 
 #include "heap/central_heap.hpp"
@@ -149,6 +150,12 @@ stream_bins* central_heap::ensure_bins(thread_cache& cache, stream_id id,
     stream_bins* const oldest = cache.least_recent();
     flush_bins(cache, *oldest);
     cache.remove_bins(oldest);
+  }
+  // Cached blocks return to the store where nothing may fail, so it must know the stream by now.
+  try {
+    if (pools_.front()->memory != nullptr) pools_.front()->memory->prepare_free(slot);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
   return cache.add_bins(id, slot);
 }

@@ -87,6 +87,7 @@ stream_slot stream_order::spare_slot() {
 
 stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   // What may throw comes first; until the slot is taken it is a spare one.
+  entry fresh;  // its queue of marks takes host memory
   const stream_slot slot = spare_slot();
   told_ends_.reserve(told_ends_.size() + count());
   const auto entered = slots_.emplace(id, slot).first;
@@ -99,7 +100,7 @@ stream_slot stream_order::add(const stream_ref& stream, stream_id id) {
   spare_.pop_back();
   for (entry& each : entries_) each.waited_for.erase(slot);
   entry& met = entries_[slot];
-  met = {};
+  met = std::move(fresh);
   met.id = id;
   met.handle = stream.handle();
   met.lasting = !rules_.unannounced_ends || stream.is_legacy();

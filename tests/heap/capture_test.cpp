@@ -280,6 +280,30 @@ TEST_F(graph_memory_test, of_a_pool_whose_blocks_left_the_capture_the_rest_goes)
   EXPECT_EQ(memory.snapshot().pools.size(), 1u);
 }
 
+/// A captured stream cannot be asked for its id, and references of per-thread streams have none.
+TEST_F(graph_memory_test, a_per_thread_stream_can_be_captured_without_thread_caches) {
+  for (const auto& options :
+       {allocator_options{.thread_cache = 0_B},
+        allocator_options{.policy = placement_policy::classic}, allocator_options{}}) {
+    auto memory = make(options);
+    const context_scope bound{gpu()};
+    const stream_ref stream = stream_ref::per_thread(gpu());
+    auto own = memory.begin_capture(stream).value();
+    ASSERT_EQ(machine->driver().stream_begin_capture(stream.handle(),
+                                                     driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+              driver::CUDA_SUCCESS);
+    const auto block = memory.try_allocate(1_MiB, stream);
+    EXPECT_TRUE(block) << block.error().message();
+    if (block) {
+      EXPECT_EQ(own.pool().stats().blocks.current, 1u);
+      EXPECT_TRUE(memory.try_deallocate(*block, stream));
+    }
+    driver::CUgraph graph = nullptr;
+    EXPECT_EQ(machine->driver().stream_end_capture(stream.handle(), &graph), driver::CUDA_SUCCESS);
+    EXPECT_EQ(machine->driver().graph_destroy(graph), driver::CUDA_SUCCESS);
+  }
+}
+
 TEST_F(graph_memory_test, two_captures_at_a_time_have_two_pools) {
   auto memory = make();
   const auto one = new_stream();

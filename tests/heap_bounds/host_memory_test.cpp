@@ -217,6 +217,48 @@ TEST_F(host_memory_test, a_pool_is_made_or_there_is_none) {
   EXPECT_GT(enough, 4);
 }
 
+/// Where memory is short, the request of a stream is served from memory that any stream may use.
+/// The thread's cache returns such a block later, in a call that cannot fail.
+TEST_F(host_memory_test, cached_blocks_of_a_new_stream_return_without_host_memory) {
+  for (long enough = 0; enough < 8; ++enough) {
+    caching_allocator memory = make({.limit = 128_MiB});
+    memory.deallocate(memory.allocate(40_MiB, *first), *first);
+    ASSERT_TRUE(first->synchronize());
+    ASSERT_TRUE(memory.trim(40_MiB));
+    memory.deallocate(memory.allocate(3_MiB, *second), *second);
+    {
+      const scarce_memory scarce{enough};
+      const auto trimmed = memory.trim();
+      EXPECT_TRUE(trimmed || trimmed.code() == errc::no_host_memory);
+    }
+    EXPECT_EQ(check(memory), "");
+    EXPECT_TRUE(memory.empty_cache());
+    EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  }
+}
+
+/// A stream whose first request fails is met by the next one as if nothing had happened.
+TEST_F(host_memory_test, a_stream_is_known_whole_or_not_at_all) {
+  bool failed = true;
+  for (long enough = 0; failed; ++enough) {
+    ASSERT_LT(enough, 100);
+    SCOPED_TRACE("after " + std::to_string(enough) + " allocations");
+    caching_allocator memory = make();
+    void* const met = memory.allocate(1_KiB, *first);
+    {
+      const scarce_memory scarce{enough};
+      const auto refused = memory.try_allocate(1_KiB, *second);
+      failed = scarce_memory::take_failure();
+      if (refused) memory.deallocate(*refused, *second);
+    }
+    void* const block = memory.allocate(2_KiB, *second);
+    EXPECT_EQ(memory.block_at(block).value().stream, second->id());
+    EXPECT_EQ(check(memory), "");
+    memory.deallocate(block, *second);
+    memory.deallocate(met, *first);
+  }
+}
+
 /// The only memory there is lies in another thread's cache.
 TEST_F(host_memory_test, a_thread_that_gets_no_cache_finds_what_others_keep) {
   long enough = 0;
