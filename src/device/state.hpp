@@ -55,6 +55,38 @@ class runtime_number {
   std::size_t value_;
 };
 
+/// The driver's numbers of per-thread default streams of one device, by thread. They cannot be
+/// queried while they are being captured, so they are kept when they are. Of more threads than it
+/// holds, those that asked longest ago are forgotten. Any thread; needs no host memory.
+class thread_stream_numbers {
+ public:
+  /// 0: not known.
+  [[nodiscard]] std::uint64_t of(std::uint64_t thread) noexcept {
+    const std::lock_guard lock{mutex_};
+    for (const entry& each : entries_)
+      if (each.thread == thread) return each.number;
+    return 0;
+  }
+  void keep(std::uint64_t thread, std::uint64_t number) noexcept {
+    const std::lock_guard lock{mutex_};
+    for (entry& each : entries_) {
+      if (each.thread != thread) continue;
+      each.number = number;
+      return;
+    }
+    entries_[next_++ % entries_.size()] = {thread, number};
+  }
+
+ private:
+  struct entry {
+    std::uint64_t thread = 0;  // see thread_number()
+    std::uint64_t number = 0;
+  };
+  std::mutex mutex_;
+  std::array<entry, 64> entries_{};
+  std::size_t next_ = 0;
+};
+
 /// Owned by its runtime; at the same address for as long as that lives. Everything but the context
 /// and the numbering of streams is fixed when the runtime is opened.
 struct device_state {
@@ -79,6 +111,9 @@ struct device_state {
   /// The driver's number of the legacy stream once it is known; 0: not yet. It cannot be queried
   /// while a stream that synchronises with it is being captured.
   std::atomic<std::uint64_t> legacy_number{0};
+
+  /// The driver's numbers of the default streams of the threads that asked last.
+  thread_stream_numbers thread_streams;
 
   /// Stream numbers for drivers that give none; see stream_ref::id().
   std::mutex numbers_mutex;

@@ -90,6 +90,9 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
   const auto native = scope.driver().stream_is_capturing(handle_, &status);
   if (native == driver::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
       (native == driver::CUDA_SUCCESS && status != driver::CU_STREAM_CAPTURE_STATUS_NONE)) {
+    const std::uint64_t known =
+        is_per_thread() ? home.thread_streams.of(detail::thread_number()) : 0;
+    if (known != 0) return stream_id{home.runtime_tag->with(known)};
     return error{.code = errc::capture_forbidden,
                  .call = driver::info(call::stream_get_id).symbol,
                  .detail = "a stream's id must be known before its capture begins"};
@@ -98,6 +101,7 @@ result<stream_id> stream_ref::id(const context_scope& scope) const {
   unsigned long long number = 0;
   WEIR_TRY(check(call::stream_get_id, get_id(handle_, &number)));
   if (is_legacy()) home.legacy_number.store(number, std::memory_order_relaxed);
+  if (is_per_thread()) home.thread_streams.keep(detail::thread_number(), number);
   return stream_id{home.runtime_tag->with(number)};
 }
 

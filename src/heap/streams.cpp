@@ -1,7 +1,5 @@
 // The streams of an allocator: which they are, and how far they have come.
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -10,33 +8,6 @@
 #include "order/mutation.hpp"
 
 namespace weir::inline v0::heap {
-namespace {
-
-/// The ids of this thread's default stream by allocator, where the allocator has no thread cache to
-/// keep them in. A captured stream cannot be asked for its id, so it must be known before. Holds
-/// the last few; what falls out is asked again.
-class own_stream_ids {
- public:
-  [[nodiscard]] stream_id of(std::uint64_t heap) const noexcept {
-    for (const entry& each : entries_)
-      if (each.heap == heap) return each.id;
-    return {};
-  }
-  void keep(std::uint64_t heap, stream_id id) noexcept {
-    entries_[next_++ % entries_.size()] = {heap, id};
-  }
-
- private:
-  struct entry {
-    std::uint64_t heap = 0;  // its serial number, which begins with 1
-    stream_id id{};
-  };
-  std::array<entry, 16> entries_{};
-  std::size_t next_ = 0;
-};
-constinit thread_local own_stream_ids own_streams;
-
-}  // namespace
 
 result<central_heap::identified_stream> central_heap::identify(const stream_ref& stream,
                                                                thread_cache* cache) {
@@ -49,10 +20,6 @@ result<central_heap::identified_stream> central_heap::identify(const stream_ref&
     return identified_stream{stream, cache->per_thread_stream};
   }
   const bool per_thread = stream.is_per_thread();  // its reference never knows its id
-  if (per_thread && cache == nullptr) {
-    const stream_id known = own_streams.of(serial_);
-    if (known != stream_id{}) return identified_stream{stream, known};
-  }
   stream_id id{};
   const auto identified = stream.identified();
   std::optional<error> refused;
@@ -74,7 +41,6 @@ result<central_heap::identified_stream> central_heap::identify(const stream_ref&
     return *std::move(refused);
   }
   if (per_thread && cache != nullptr) cache->per_thread_stream = id;
-  if (per_thread && cache == nullptr) own_streams.keep(serial_, id);
   return identified_stream{*identified, id};
 }
 
