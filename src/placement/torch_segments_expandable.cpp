@@ -158,6 +158,10 @@ result<void> torch_segments::map_pages(std::uint64_t address, std::uint64_t size
 }
 
 result<void> torch_segments::grant(const vmm::access& peer, const context_scope& bound) {
+  if (rules_.mapped) {
+    for (const auto& [base, home] : segments_)
+      WEIR_TRY(vmm::set_access(bound, base, bytes{home.size}, {&peer, 1}));
+  }
   if (!rules_.expandable) return {};
   result<void> outcome;
   for (const auto& [base, home] : segments_) {

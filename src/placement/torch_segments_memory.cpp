@@ -145,8 +145,7 @@ result<void> torch_segments::map_segment(segment& fresh, std::uint64_t& base,
     range = reserved;
     WEIR_TRY(vmm::map(bound, range, memory));
     mapped = true;
-    const vmm::access rights = vmm::access_for(shared_.device);
-    return vmm::set_access(bound, range, size, {&rights, 1});
+    return vmm::set_access(bound, range, size, shared_.rights);
   };
   auto outcome = attempt();
   if (outcome) {

@@ -49,6 +49,26 @@ TEST_F(peers, reach_what_the_allocator_has_and_what_it_will_have) {
   }
 }
 
+TEST_F(peers, reach_pools_in_segments) {
+  for (const bool splits : {true, false}) {
+    auto memory = make();
+    const auto stream = new_stream();
+    const pool_options segments{.segments = true, .splits = splits};
+    const auto pool = memory.create_pool("segments", segments).value();
+    void* const before = pool.allocate(3_MiB, stream);
+    EXPECT_FALSE(peer_reaches(before));
+    ASSERT_TRUE(memory.enable_peer(gpu(1)));
+    void* const later = pool.allocate(40_MiB, stream);
+    const auto second = memory.create_pool("later", segments).value();
+    void* const of_second = second.allocate(1_MiB, stream);
+    for (void* const each : {before, later, of_second}) {
+      EXPECT_TRUE(peer_reaches(each));
+      memory.deallocate(each, stream);
+    }
+    EXPECT_EQ(check(memory), "");
+  }
+}
+
 TEST_F(peers, of_the_classic_policy_reach_memory_through_their_context) {
   allocator_options settings;
   settings.policy = placement_policy::classic;
