@@ -73,6 +73,7 @@ def work(runs, prefix, until, limit):
         settings = {"WEIR_ORDER_FIRST_SEED": str(seed), "WEIR_ORDER_OPERATIONS": str(OPERATIONS),
                     "WEIR_HAZARD_FIRST_SEED": str(seed), "WEIR_HAZARD_PROGRAMS": "20000",
                     "WEIR_STRESS_SEED": str(seed), "WEIR_STRESS_SECONDS": "10",
+                    "WEIR_PROGRAMS_FIRST_SEED": str(seed), "WEIR_PROGRAMS_SECONDS": "10",
                     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
         left = until + GRACE - time.monotonic()
         try:

@@ -1,0 +1,66 @@
+// Random programs that mix streams of every kind, captures, suspended memory, pools, peers and
+// failing calls: no hazard, no wrong byte, no broken capture, nothing left in the end.
+//
+// WEIR_PROGRAMS_SECONDS chooses how long that goes on, WEIR_PROGRAMS_SEED runs the one program with
+// that seed, WEIR_PROGRAMS_FIRST_SEED begins with another seed than 1.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "../order/serialized_threads.hpp"
+#include "mixed_program.hpp"
+#include "support/environment.hpp"
+#include "support/sanitizers.hpp"
+#include "watchdog.hpp"
+
+namespace weir::programs_test {
+namespace {
+
+using steady = std::chrono::steady_clock;
+using testing_support::number_from;
+
+constexpr std::uint64_t steps_a_program = 400;
+constexpr std::size_t thread_count = 3;
+constexpr std::chrono::seconds patience{testing_support::is_sanitized ? 240 : 60};
+
+/// The first failure of the program with that seed; empty if there is none.
+std::string run_program(std::uint64_t seed) {
+  world machine{seed};
+  const watchdog guard{patience,
+                       [&] { return "seed " + std::to_string(seed) + machine.last_steps(); }};
+  rng turns{seed + 1};
+  {
+    mixed_program program{machine};
+    order_test::serialized_threads threads{thread_count};
+    for (std::uint64_t done = 0; done < steps_a_program && !machine.failed();) {
+      const std::size_t thread = turns.below(thread_count);
+      const std::uint64_t turn = 1 + turns.below(40);
+      threads.run(thread, [&] { program.run(turn, thread); });
+      done += turn;
+    }
+    for (std::size_t i = 0; i < thread_count; ++i) threads.run(i, [&] { program.end_captures(i); });
+    threads.run(0, [&] { program.finish(0); });
+  }
+  return machine.outcome();
+}
+
+TEST(mixed_programs, threads_that_take_turns) {
+  if (const std::uint64_t seed = number_from("WEIR_PROGRAMS_SEED", 0); seed != 0) {
+    const std::string failure = run_program(seed);
+    ASSERT_TRUE(failure.empty()) << failure;
+    return;
+  }
+  const auto end = steady::now() + std::chrono::seconds{number_from("WEIR_PROGRAMS_SECONDS", 18)};
+  const std::uint64_t first = number_from("WEIR_PROGRAMS_FIRST_SEED", 1);
+  std::uint64_t seed = first;
+  for (; steady::now() < end; ++seed) {
+    const std::string failure = run_program(seed);
+    ASSERT_TRUE(failure.empty()) << failure << "\nWEIR_PROGRAMS_SEED=" << seed << " runs it again";
+  }
+  RecordProperty("programs", std::to_string(seed - first));
+}
+
+}  // namespace
+}  // namespace weir::programs_test
