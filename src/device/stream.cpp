@@ -2,6 +2,7 @@
 #include "weir/device/stream.hpp"
 
 #include <atomic>
+#include <new>
 #include <utility>
 
 #include "device/state.hpp"
@@ -242,7 +243,7 @@ result<bool> stream_ref::is_capturing(const context_scope& scope) const {
   return status != driver::CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-result<stream> stream::create(weir::device owner, stream_options settings) {
+result<stream> stream::create(weir::device owner, stream_options settings) try {
   const context_scope scope{owner};
   if (!scope) return scope.error();
   const unsigned flags =
@@ -257,6 +258,8 @@ result<stream> stream::create(weir::device owner, stream_options settings) {
   created.id_ = number;
   created.home_->known_streams.add(created.ref());
   return created;
+} catch (const std::bad_alloc&) {
+  return error{.code = errc::no_host_memory};
 }
 
 stream::stream(std::shared_ptr<detail::device_state> home, ::CUstream_st* handle) noexcept

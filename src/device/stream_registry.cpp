@@ -2,6 +2,7 @@
 #include "device/stream_registry.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "device/state.hpp"
 
@@ -89,10 +90,12 @@ result<stream_ref> watchable(const stream_ref& stream) {
 
 }  // namespace
 
-result<void> watch_stream(const stream_ref& stream) {
+result<void> watch_stream(const stream_ref& stream) try {
   WEIR_TRY_VALUE(known, watchable(stream));
   detail::device_state::of(stream.device()).known_streams.add(known);
   return {};
+} catch (const std::bad_alloc&) {
+  return error{.code = errc::no_host_memory};
 }
 
 result<void> unwatch_stream(const stream_ref& stream) {
@@ -101,11 +104,13 @@ result<void> unwatch_stream(const stream_ref& stream) {
   return {};
 }
 
-result<stream_source_registration> watch_streams(weir::device device, stream_source source) {
+result<stream_source_registration> watch_streams(weir::device device, stream_source source) try {
   if (!source) return errc::invalid_argument;
   const auto home = detail::device_state::keep(device);
   const std::uint64_t key = home->known_streams.add_source(std::move(source));
   return stream_source_registration{home, key};
+} catch (const std::bad_alloc&) {
+  return error{.code = errc::no_host_memory};
 }
 
 stream_source_registration::stream_source_registration(std::shared_ptr<detail::device_state> home,

@@ -187,7 +187,11 @@ result<void> central_heap::close() {
       settle_caches();
       static_cast<void>(flush_all());
     }
-    outcome = release_all(leaked);
+    try {
+      outcome = release_all(leaked);
+    } catch (const std::bad_alloc&) {
+      outcome = no_host_memory();
+    }
     shares = shares_.remove_all();
   }
   // Streams that ended until now were told to the heap, which may have been waiting for them. Not
@@ -245,22 +249,24 @@ result<void> central_heap::wait_before_release(driver_access& driver) try {
   learn_from(work);
   return {};
 } catch (const std::bad_alloc&) {
-  return no_host_memory();
+  // Peers would have to be listed. A wait for this device alone needs no host memory.
+  if (placement_.rights.size() > 1) return no_host_memory();
+  result<void> waited;
+  static_cast<void>(without_lock([&] { waited = detail::wait_for_all_work(driver.enter()); }));
+  return waited;
 }
 
 namespace {
 
 /// Stores whose memory may still be in use. They last as long as the process.
-void keep_for_good(std::unique_ptr<backing_store> store) noexcept {
+void keep_for_good(std::unique_ptr<backing_store> store) noexcept try {
   static std::mutex mutex;
   static auto& kept = *new std::vector<std::unique_ptr<backing_store>>;
   const std::lock_guard lock{mutex};
-  try {
-    kept.reserve(kept.size() + 1);
-    kept.push_back(std::move(store));
-  } catch (const std::bad_alloc&) {
-    static_cast<void>(store.release());
-  }
+  kept.reserve(kept.size() + 1);
+  kept.push_back(std::move(store));
+} catch (const std::bad_alloc&) {
+  static_cast<void>(store.release());
 }
 
 }  // namespace
@@ -270,7 +276,10 @@ error central_heap::keep_memory(error reason, driver_access& driver) noexcept {
   std::uint64_t kept = 0;
   for (const auto& each : pools_) {
     if (each->memory == nullptr) continue;
-    static_cast<void>(each->memory->release(bytes::max(), driver.enter()));
+    try {
+      static_cast<void>(each->memory->release(bytes::max(), driver.enter()));
+    } catch (const std::bad_alloc&) {  // then it stays, too
+    }
     kept += each->memory->reserved();
     keep_for_good(std::move(each->memory));
   }

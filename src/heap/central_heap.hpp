@@ -611,7 +611,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
                                                     const stream_ref* ahead_of = nullptr)
       WEIR_REQUIRES(mutex_);
   void arrive(queued_move& move, bool came) noexcept WEIR_REQUIRES(mutex_);
-  /// Waits if another pool is on its way out.
+  /// Waits until pools that are on their way back have arrived.
+  [[nodiscard]] result<void> await_arrivals() WEIR_REQUIRES(mutex_);
+  /// Waits if another pool is on its way out, or on its way back with all its memory.
   [[nodiscard]] result<bool> await_leaving(const pool_state* asking) WEIR_REQUIRES(mutex_);
   [[nodiscard]] result<void> fit_under_limit(const moving_pools& moves, std::uint64_t needed,
                                              driver_access& driver) WEIR_REQUIRES(mutex_);

@@ -76,6 +76,12 @@ struct pool_state {
   [[nodiscard]] bool is_leaving() const noexcept {
     return where == residence::suspending && queued && !taken_back;
   }
+  /// One of the heap's threads brings it back, or ends a suspension that was called off. All its
+  /// memory is there, so nothing but that thread is waited for.
+  [[nodiscard]] bool is_arriving() const noexcept {
+    return queued &&
+           (where == residence::resuming || (where == residence::suspending && taken_back));
+  }
   /// Whether captured graphs know its addresses.
   [[nodiscard]] bool of_graphs() const noexcept { return of_capture || retains; }
   /// Whether what a stream freed stays that stream's. No event tells when replays are done with it,

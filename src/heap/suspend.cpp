@@ -731,17 +731,25 @@ result<bool> central_heap::evict(pool_state& asking, driver_access& driver) {
   return evict_for(&asking, driver);
 }
 
-/// What is on its way out anyway comes before what would have to go, whoever suspends it. False:
-/// nothing is. A thread does not wait for its own suspension, whose progress callback asks.
+/// What is on its way out anyway comes before what would have to go, whoever suspends it. So does
+/// what is on its way back and has all its memory: some of it may be free. False: nothing is. A
+/// thread does not wait for its own suspension, whose progress callback asks.
 result<bool> central_heap::await_leaving(const pool_state* asking) {
   const auto self = std::this_thread::get_id();
   const auto leaves = [&](const auto& each) {
-    return each.get() != asking && each->where == residence::suspending && !each->taken_back &&
-           each->moved_by != self;
+    if (each.get() == asking) return false;
+    if (each->is_arriving()) return true;
+    return each->where == residence::suspending && !each->taken_back && each->moved_by != self;
   };
   if (std::none_of(pools_.begin(), pools_.end(), leaves)) return false;
   WEIR_TRY(await_move());
   return true;
+}
+
+result<void> central_heap::await_arrivals() {
+  const auto arrives = [](const auto& each) { return each->is_arriving(); };
+  while (std::any_of(pools_.begin(), pools_.end(), arrives)) WEIR_TRY(await_move());
+  return {};
 }
 
 // --- Host memory ---------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ result<bytes> central_heap::empty_cache() try {
   WEIR_TRY(usable());
   const detail::mutex_lock lock{mutex_};
   WEIR_TRY(usable());
+  WEIR_TRY(await_arrivals());
   if (captures_.ended()) sweep_graphs();
   driver_access driver{placement_.device};
   WEIR_TRY(driver.entered());

@@ -405,7 +405,7 @@ result<bool> arena::release_handle(handle_number number, block_index run,
   ++shared_.handles_released;
   shared_.emit(
       {.kind = memory_event_kind::release, .pool = pool_, .address = start, .size = size.count()});
-  WEIR_TRY(vmm::release(bound, going.memory));
+  WEIR_TRY(release_surely(bound, going.memory));
   return true;
 }
 
@@ -490,7 +490,7 @@ result<void> arena::close(const context_scope& bound) {
     if (each.slots == 0) continue;
     if (!each.away) note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
     if (each.memory.handle == 0) continue;
-    note(vmm::release(bound, each.memory));
+    note(release_surely(bound, each.memory));
     shared_.emit({.kind = memory_event_kind::release,
                   .pool = pool_,
                   .address = address_of(each.slot),

@@ -153,7 +153,7 @@ result<void> torch_segments::map_pages(std::uint64_t address, std::uint64_t size
   auto outcome = attempt();
   if (outcome) return outcome;
   if (mapped) detail::report_failure(vmm::unmap(bound, address, bytes{size}));
-  for (const vmm::physical& each : pages) detail::report_failure(vmm::release(bound, each));
+  for (const vmm::physical& each : pages) detail::report_failure(release_surely(bound, each));
   return outcome;
 }
 

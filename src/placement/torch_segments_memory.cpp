@@ -155,7 +155,7 @@ result<void> torch_segments::map_segment(segment& fresh, std::uint64_t& base,
   }
   if (mapped) detail::report_failure(vmm::unmap(bound, range, size));
   if (range != 0) detail::report_failure(vmm::free(bound, range, size));
-  detail::report_failure(vmm::release(bound, memory));
+  detail::report_failure(release_surely(bound, memory));
   return outcome;
 }
 
@@ -197,7 +197,7 @@ result<void> torch_segments::give_back(std::uint64_t base, const segment& home,
   if (!rules_.mapped) return give_to_driver(base, home.size, bound);
   WEIR_TRY(vmm::unmap(bound, base, bytes{home.size}));
   // The memory is gone from here; what fails now is reported.
-  detail::report_failure(vmm::release(bound, home.memory));
+  detail::report_failure(release_surely(bound, home.memory));
   detail::report_failure(vmm::free(bound, base, bytes{home.size}));
   return {};
 }

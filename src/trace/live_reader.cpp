@@ -1,4 +1,5 @@
 // Reading live pages: asking for an update, and reading until a copy is consistent.
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -6,8 +7,8 @@
 #include <charconv>
 #include <compare>
 #include <cstddef>
-#include <filesystem>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -133,9 +134,14 @@ std::optional<page_name> parse_name(std::string_view file) {
 /// The pages in the order of their numbers; those of one process, or of all.
 std::vector<page_name> find_pages(std::optional<int> process) {
   std::vector<page_name> names;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator{folder, ignored}) {
-    const auto name = parse_name(entry.path().filename().string());
+  // Not std::filesystem: its iterators end the process where the host has no memory.
+  struct closing {
+    void operator()(DIR* open) const noexcept { ::closedir(open); }
+  };
+  const std::unique_ptr<DIR, closing> listed{::opendir(folder)};
+  if (listed == nullptr) return names;
+  while (const dirent* const entry = ::readdir(listed.get())) {
+    const auto name = parse_name(entry->d_name);
     if (name && (!process || name->process == *process)) names.push_back(*name);
   }
   std::sort(names.begin(), names.end());

@@ -159,13 +159,30 @@ TEST_F(heap_lifetime_test, an_end_that_fails_attempts_all_and_returns_the_first_
   memory.deallocate(memory.allocate(2_MiB, stream), stream);
   memory.deallocate(pool.allocate(4_MiB, stream), stream);
   const auto taken = machine->used(device_id{0});
-  machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
-  machine->fail(driver::call::mem_release, 2, driver::CUDA_ERROR_UNKNOWN);
+  for (int tries = 0; tries < 2; ++tries)
+    machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
   const auto closed = memory.close();
   ASSERT_FALSE(closed);
   EXPECT_EQ(closed.error().native, driver::CUDA_ERROR_ILLEGAL_STATE);
   EXPECT_LT(machine->used(device_id{0}), taken);
   EXPECT_TRUE(memory.close()) << "it is closed all the same";
+}
+
+TEST_F(heap_lifetime_test, a_release_that_fails_once_loses_nothing) {
+  const auto stream = new_stream();
+  const auto before = machine->used(device_id{0});
+  for (const auto segments : {false, true}) {
+    auto memory = make();
+    {
+      const auto pool = memory.create_pool("apart", {.segments = segments}).value();
+      memory.deallocate(pool.allocate(20_MiB, stream), stream);
+      machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_UNKNOWN);
+      ASSERT_TRUE(pool.empty_cache());
+      EXPECT_EQ(machine->used(device_id{0}), before);
+    }
+    ASSERT_TRUE(memory.close());
+  }
+  machine->clear_faults();
 }
 
 TEST_F(heap_lifetime_test, an_end_that_cannot_return_host_memory_says_so) {
@@ -174,7 +191,8 @@ TEST_F(heap_lifetime_test, an_end_that_cannot_return_host_memory_says_so) {
     auto memory = make();
     memory.deallocate(memory.allocate(2_MiB, stream), stream);
     ASSERT_TRUE(memory.reserve_backup(1_MiB));
-    if (pools_fail) machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
+    for (int tries = 0; pools_fail && tries < 2; ++tries)
+      machine->fail(driver::call::mem_release, 1, driver::CUDA_ERROR_ILLEGAL_STATE);
     machine->fail(driver::call::mem_free_host, 1, driver::CUDA_ERROR_UNKNOWN);
     const auto closed = memory.close();
     ASSERT_FALSE(closed);

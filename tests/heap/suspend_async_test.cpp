@@ -867,6 +867,41 @@ TEST_F(suspend_async_test, any_call_may_fail) {
   }
 }
 
+/// Nothing is live any more: the memory that comes back, or never left, serves the request.
+TEST_F(suspend_async_test, a_request_finds_what_is_freed_on_its_way_back) {
+  for (int round = 0; round < (is_sanitized ? 10 : 40); ++round) {
+    SCOPED_TRACE(round);
+    auto memory = make_declared();
+    machine->set_capacity(device_id{0}, 64_MiB + 12_MiB);
+    const filled block = make_filled(memory, weights, 8_MiB, 3);
+    ASSERT_TRUE(memory.suspend_async(weights));
+    if (round % 2 == 0) {
+      ASSERT_TRUE(arrives(memory, weights));
+    }
+    ASSERT_TRUE(memory.resume_async(weights, on));
+    memory.deallocate(block.at, on);
+    const auto served = memory.try_allocate(10_MiB, on);
+    ASSERT_TRUE(served) << served.error().message();
+    memory.deallocate(*served, on);
+    ASSERT_TRUE(memory.empty_cache());
+    EXPECT_EQ(memory.stats().reserved.current, 0_B);
+    EXPECT_EQ(used(), 0_B);
+  }
+}
+
+TEST_F(suspend_async_test, emptying_the_cache_waits_for_what_is_on_its_way_back) {
+  for (int round = 0; round < (is_sanitized ? 10 : 40); ++round) {
+    SCOPED_TRACE(round);
+    auto memory = make_declared();
+    const filled block = make_filled(memory, weights, 4_MiB, 3);
+    ASSERT_TRUE(memory.suspend_async(weights));
+    ASSERT_TRUE(memory.resume_async(weights, on));
+    memory.deallocate(block.at, on);
+    ASSERT_TRUE(memory.empty_cache());
+    EXPECT_EQ(memory.stats().reserved.current, 0_B);
+  }
+}
+
 /// Threads that send the same memory out and back, while others allocate and free there.
 TEST_F(suspend_async_test, callers_may_come_from_everywhere) {
   auto memory = make_declared();
