@@ -9,15 +9,30 @@ namespace {
 
 using driver::call;
 // Not thread_exchange_stream_capture_mode: without relaxed mode a call of weir may break a capture.
-constexpr std::array fallible{
-    call::mem_create,          call::mem_map,           call::mem_set_access,
-    call::mem_unmap,           call::mem_release,       call::mem_address_reserve,
-    call::event_create,        call::event_record,      call::event_query,
-    call::event_synchronize,   call::stream_wait_event, call::stream_get_id,
-    call::stream_is_capturing, call::mem_alloc,         call::mem_free,
-    call::mem_host_alloc,      call::mem_free_host,     call::memcpy_async,
-    call::mem_get_info,        call::mem_pool_create,   call::mem_alloc_from_pool_async,
-    call::mem_free_async,      call::ctx_push_current,  call::stream_get_capture_info};
+// Not mem_release: physical memory that the driver refuses to release may be lost.
+constexpr std::array fallible{call::mem_create,
+                              call::mem_map,
+                              call::mem_set_access,
+                              call::mem_unmap,
+                              call::mem_address_reserve,
+                              call::event_create,
+                              call::event_record,
+                              call::event_query,
+                              call::event_synchronize,
+                              call::stream_wait_event,
+                              call::stream_get_id,
+                              call::stream_is_capturing,
+                              call::mem_alloc,
+                              call::mem_free,
+                              call::mem_host_alloc,
+                              call::mem_free_host,
+                              call::memcpy_async,
+                              call::mem_get_info,
+                              call::mem_pool_create,
+                              call::mem_alloc_from_pool_async,
+                              call::mem_free_async,
+                              call::ctx_push_current,
+                              call::stream_get_capture_info};
 
 }  // namespace
 

@@ -194,7 +194,7 @@ bool lanes::put_after(lane_index next, const access_history& accesses, bool writ
   return true;
 }
 
-bool lanes::cover_secret(std::size_t device) {
+bool lanes::cover_unknown(std::size_t device) {
   lane_index known = no_lane;
   for (lane_index i = 0; i < entries_.size() && known == no_lane; ++i) {
     const bool counts = entries_[i].kind == lane_kind::weir_stream && entries_[i].device == device;
@@ -202,7 +202,9 @@ bool lanes::cover_secret(std::size_t device) {
   }
   if (known == no_lane) return false;
   for (lane_index i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].kind != lane_kind::secret || entries_[i].device != device) continue;
+    const bool unknown =
+        entries_[i].kind == lane_kind::secret || entries_[i].kind == lane_kind::driver_non_blocking;
+    if (!unknown || entries_[i].device != device) continue;
     const clock& seen = entries_[i].seen;
     if (seen.size() > i && !put_after(known, i, seen[i])) return false;
   }

@@ -91,9 +91,10 @@ class lanes {
   bool put_after(lane_index next, lane_index other, std::uint64_t operation);
   /// The same for every earlier access that conflicts with a read or write.
   bool put_after(lane_index next, const access_history& accesses, bool writes);
-  /// Orders a stream that weir knows behind the work of those it does not know, on one device.
-  /// suspend_async() waits for known streams only. False: not possible now.
-  bool cover_secret(std::size_t device);
+  /// Orders a stream that weir knows behind the work of those that an allocator may not know, on
+  /// one device. suspend_async() waits for known streams and for those that synchronise with the
+  /// legacy stream. False: not possible now.
+  bool cover_unknown(std::size_t device);
   /// The host waits for the lane.
   void synchronize(lane_index lane);
   /// The host waits for all work of both devices. No capture may be under way.

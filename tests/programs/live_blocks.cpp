@@ -187,8 +187,7 @@ bool live_blocks::free(block_number number) {
   const bool legacy_blocked =
       lanes_.kind(on) == lane_kind::legacy && lanes_.blocks_legacy(block.from->device());
   if (legacy_blocked) return false;
-  // A pool that knows no captures cannot free on a captured stream.
-  if (lanes_.is_captured(on) && !block.from->frees_in_captures()) return false;
+  if (lanes_.is_captured(on) && !block.from->frees_in_capture(lanes_.kind(on))) return false;
   world_.log("free block " + std::to_string(number) + " of " + block.from->name() +
              (unnamed ? " without a stream" : " on " + lanes_.text(on)));
   const std::optional<stream_ref> stream = unnamed ? std::nullopt : std::optional{name_of(on)};

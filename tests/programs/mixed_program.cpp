@@ -118,8 +118,7 @@ void mixed_program::change_pools() {
   blocks_.free_all(pool);
   if (blocks_.uses(pool)) return;
   world_.log("close " + pool.name());
-  const auto closed = faults_.call("close", [&] { return pool.close(); });
-  static_cast<void>(faults_.accept(closed, "close of a pool"));
+  world_.expect_ok(pool.close(), "close of a pool");
   pools_.erase(pools_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "../order/serialized_threads.hpp"
+#include "closing_beside_requests.hpp"
 #include "mixed_program.hpp"
 #include "support/environment.hpp"
 #include "support/sanitizers.hpp"
@@ -46,20 +47,30 @@ std::string run_program(std::uint64_t seed) {
   return machine.outcome();
 }
 
-TEST(mixed_programs, threads_that_take_turns) {
+/// Runs programs with one seed after the other for a while, or the one that was asked for.
+template <class Run>
+void run_all(const Run& run, std::uint64_t seconds) {
   if (const std::uint64_t seed = number_from("WEIR_PROGRAMS_SEED", 0); seed != 0) {
-    const std::string failure = run_program(seed);
+    const std::string failure = run(seed);
     ASSERT_TRUE(failure.empty()) << failure;
     return;
   }
-  const auto end = steady::now() + std::chrono::seconds{number_from("WEIR_PROGRAMS_SECONDS", 18)};
+  const auto end = steady::now() + std::chrono::seconds{seconds};
   const std::uint64_t first = number_from("WEIR_PROGRAMS_FIRST_SEED", 1);
   std::uint64_t seed = first;
   for (; steady::now() < end; ++seed) {
-    const std::string failure = run_program(seed);
+    const std::string failure = run(seed);
     ASSERT_TRUE(failure.empty()) << failure << "\nWEIR_PROGRAMS_SEED=" << seed << " runs it again";
   }
-  RecordProperty("programs", std::to_string(seed - first));
+  ::testing::Test::RecordProperty("programs", std::to_string(seed - first));
+}
+
+TEST(mixed_programs, threads_that_take_turns) {
+  run_all(run_program, number_from("WEIR_PROGRAMS_SECONDS", 24) * 3 / 4);
+}
+
+TEST(mixed_programs, closing_an_allocator_beside_requests) {
+  run_all(close_beside_requests, number_from("WEIR_PROGRAMS_SECONDS", 24) / 4);
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ void other_calls::use_brief_allocator() {
     }
   }
   if (random.one_in(3)) return;  // its last handle closes it
-  const auto closed = faults_.call("close", [&] { return brief.memory().close(); });
-  static_cast<void>(faults_.accept(closed, "close"));
+  // Never made to fail: memory that could not be waited for stays mapped, and keeps its machine.
+  world_.expect_ok(brief.memory().close(), "close");
 }
 
 void other_calls::change_streams() {

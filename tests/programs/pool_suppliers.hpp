@@ -36,6 +36,10 @@ class block_pool_supplier final : public pool_supplier {
   result<void> free(void* memory, const std::optional<stream_ref>& stream) override {
     return stream ? pool_.try_deallocate(memory, *stream) : pool_.try_deallocate(memory);
   }
+  /// The pool does not remember the id of a per-thread stream, and cannot ask for it then.
+  [[nodiscard]] bool frees_in_capture(lane_kind kind) const override {
+    return kind != lane_kind::per_thread;
+  }
   [[nodiscard]] bool holds(void*) const override { return true; }
   [[nodiscard]] bool records_streams() const override { return true; }
   result<void> record_stream(void* memory, const stream_ref& stream) override {
@@ -65,7 +69,7 @@ class stream_pool_supplier final : public pool_supplier {
     return pool_.try_deallocate(memory, *stream);
   }
   [[nodiscard]] bool frees_without_stream() const override { return false; }
-  [[nodiscard]] bool frees_in_captures() const override { return false; }
+  [[nodiscard]] bool frees_in_capture(lane_kind) const override { return false; }
   [[nodiscard]] bool holds(void*) const override { return true; }
   result<bytes> trim() override { return pool_.trim(); }
   result<bytes> empty_cache() override { return pool_.trim(); }

@@ -36,8 +36,8 @@ class supplier {
   [[nodiscard]] virtual bool holds(void* memory) const = 0;
 
   [[nodiscard]] virtual bool frees_without_stream() const { return true; }
-  /// Whether memory from outside a capture can be freed on a captured stream.
-  [[nodiscard]] virtual bool frees_in_captures() const { return true; }
+  /// Whether memory from outside a capture can be freed on a captured stream of that kind.
+  [[nodiscard]] virtual bool frees_in_capture(lane_kind) const { return true; }
   [[nodiscard]] virtual bool records_streams() const { return false; }
   virtual result<void> record_stream(void*, const stream_ref&) { return errc::not_supported; }
   /// Whether kernels of the other device reach the memory.

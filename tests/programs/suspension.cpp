@@ -43,7 +43,7 @@ void suspension::change_group(heap_supplier& heap, std::size_t index, bool captu
   const suspend_options options = choose();
   chosen.away = true;  // also after an error: resuming what is not suspended does nothing
   if (options.contents == suspended_contents::discard) blocks_.forget_contents(heap, index);
-  if (random.one_in(2) && lanes_.cover_secret(heap.device())) {
+  if (random.one_in(2) && lanes_.cover_unknown(heap.device())) {
     chosen.async = true;
     world_.log("suspend_async " + what);
     const auto begun = faults_.call("suspend_async", [&] {
@@ -81,7 +81,7 @@ void suspension::change_all(heap_supplier& heap, bool captures_run) {
   const suspend_options options = choose();
   heap.away = true;
   if (options.contents == suspended_contents::discard) blocks_.forget_contents(heap);
-  const bool async = random.one_in(2) && lanes_.cover_secret(heap.device());
+  const bool async = random.one_in(2) && lanes_.cover_unknown(heap.device());
   heap.async = heap.async || async;
   for (heap_supplier::group& each : heap.groups()) each.async = each.async || async;
   world_.log(std::string{async ? "suspend_async" : "suspend"} + " everything of " + heap.name());
