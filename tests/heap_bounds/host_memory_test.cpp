@@ -259,6 +259,38 @@ TEST_F(host_memory_test, a_stream_is_known_whole_or_not_at_all) {
   }
 }
 
+/// A thread that gets its cache during a capture knows its default stream from before.
+TEST_F(host_memory_test, a_per_thread_stream_stays_known_when_the_thread_gets_a_cache) {
+  bool failed = true;
+  for (long enough = 0; failed; ++enough) {
+    ASSERT_LT(enough, 100);
+    SCOPED_TRACE("after " + std::to_string(enough) + " allocations");
+    caching_allocator memory = make();
+    std::thread{[&] {
+      const context_scope bound{gpu()};
+      const stream_ref own = stream_ref::per_thread(gpu());
+      std::optional<result<graph_memory>> claim;
+      {
+        const scarce_memory scarce{enough};
+        claim.emplace(memory.begin_capture(own));
+        failed = scarce_memory::take_failure();
+      }
+      if (!*claim) return;
+      ASSERT_EQ(machine->driver().stream_begin_capture(own.handle(),
+                                                       driver::CU_STREAM_CAPTURE_MODE_GLOBAL),
+                driver::CUDA_SUCCESS);
+      const auto block = memory.try_allocate(1_KiB, own);
+      EXPECT_TRUE(block) << block.error().message();
+      if (block) {
+        EXPECT_TRUE(memory.try_deallocate(*block, own));
+      }
+      driver::CUgraph graph = nullptr;
+      EXPECT_EQ(machine->driver().stream_end_capture(own.handle(), &graph), driver::CUDA_SUCCESS);
+      EXPECT_EQ(machine->driver().graph_destroy(graph), driver::CUDA_SUCCESS);
+    }}.join();
+  }
+}
+
 /// The only memory there is lies in another thread's cache.
 TEST_F(host_memory_test, a_thread_that_gets_no_cache_finds_what_others_keep) {
   long enough = 0;

@@ -125,6 +125,10 @@ void captures::join(capture& now) {
                     lanes_.kind(side) != lane_kind::secret &&
                     (lanes_.kind(side) != lane_kind::per_thread || now.thread == lanes_.thread());
   if (!fits || now.kind != capture_notice_kind::declared) return;
+  // The allocator must know the stream's id, which it cannot ask for any more later.
+  const auto met = now.heap->memory().try_allocate(bytes{1}, lanes_.ref(side));
+  if (!met) return;
+  if (!world_.expect_ok(now.heap->memory().try_deallocate(*met, lanes_.ref(side)), "free")) return;
   auto fork = event::create(world_.gpu(lanes_.device(side)));
   if (!world_.expect_ok(fork, "event::create")) return;
   world_.log("take " + lanes_.text(side) + " into the capture of " + lanes_.text(now.main));
