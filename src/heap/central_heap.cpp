@@ -249,8 +249,8 @@ result<void> central_heap::wait_before_release(driver_access& driver) try {
   learn_from(work);
   return {};
 } catch (const std::bad_alloc&) {
-  // Peers would have to be listed. A wait for this device alone needs no host memory.
-  if (placement_.rights.size() > 1) return no_host_memory();
+  // A wait for this device alone needs no host memory, and is enough if no other one uses blocks.
+  if (placement_.rights.size() > 1 || foreign_uses_.has_joint_stream()) return no_host_memory();
   result<void> waited;
   static_cast<void>(without_lock([&] { waited = detail::wait_for_all_work(driver.enter()); }));
   return waited;

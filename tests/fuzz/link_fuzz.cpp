@@ -47,6 +47,12 @@ class link_fixture {
     theirs_.emplace(physical_handle::create(gpu(), unit, {.posix_descriptor = true}).value());
     good = vmm::export_descriptor(bound, theirs_->get()).value();
     nothing = descriptor{::open("/dev/null", O_RDWR | O_CLOEXEC)};
+    // The simulator opens the file behind plain memory once, when the first is allocated, as waits
+    // for a device do.
+    driver::CUdeviceptr little = 0;
+    require(bound.driver().mem_alloc(&little, 1) == driver::CUDA_SUCCESS &&
+                bound.driver().mem_free(little) == driver::CUDA_SUCCESS,
+            "no plain memory");
     set_error_handler([](const error& failed, void*) noexcept { require(false, failed.message()); },
                       nullptr);
     used_ = used();
