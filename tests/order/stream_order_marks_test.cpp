@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "order/all_work_wait.hpp"
@@ -857,15 +858,29 @@ TEST_F(StreamOrderMarks, a_captured_stream_is_known_by_the_handle_it_was_met_wit
   destroy(handle);
 }
 
-TEST_F(StreamOrderMarks, the_per_thread_handle_says_nothing_of_a_captured_stream) {
+TEST_F(StreamOrderMarks, a_captured_per_thread_stream_is_known_to_the_thread_that_met_it) {
   stream_order order{gpu};
   const stream_ref own = stream_ref::per_thread(gpu);
   EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
   begin_capture(own.handle());
-  const auto refused = order.slot_of(own, bound);
-  ASSERT_FALSE(refused) << "on another thread it is another stream";
-  EXPECT_EQ(refused.code(), errc::capture_forbidden);
+  EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
   end_capture(own.handle());
+  EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
+}
+
+TEST_F(StreamOrderMarks, the_per_thread_handle_says_nothing_of_another_threads_captured_stream) {
+  stream_order order{gpu};
+  const stream_ref own = stream_ref::per_thread(gpu);
+  EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
+  std::thread([&] {
+    const context_scope here{gpu};
+    begin_capture(own.handle());
+    const auto refused = order.slot_of(own, here);
+    ASSERT_FALSE(refused) << "on this thread it is another stream, never met";
+    EXPECT_EQ(refused.code(), errc::capture_forbidden);
+    end_capture(own.handle());
+    EXPECT_EQ(order.slot_of(own, here).value(), 2u);
+  }).join();
   EXPECT_EQ(order.slot_of(own, bound).value(), 1u);
 }
 
