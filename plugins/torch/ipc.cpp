@@ -1,6 +1,7 @@
 // Tensors between processes: export and import.
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +14,12 @@
 
 namespace weir_torch {
 namespace {
+
+/// What torch's own allocator of this version reads.
+constexpr torch_format own_format = TORCH_VERSION_MAJOR > 2 ||
+                                            (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
+                                        ? torch_format::with_kind
+                                        : torch_format::without_kind;
 
 constexpr const char* not_exportable =
     "this memory cannot be shared with other processes: weir.torch.enable() was called with "
@@ -31,7 +38,7 @@ torch_cuda::ShareableHandle share_plain(const weir::device& gpu, weir::device_ad
                               cuda.ipc_get_mem_handle(&native, base)));
   ipc_handle handle;
   std::memcpy(handle.plain.emplace().data(), &native, sizeof native);
-  return {static_cast<std::ptrdiff_t>(address - base), handle.serialize()};
+  return {static_cast<std::ptrdiff_t>(address - base), handle.serialize(own_format)};
 }
 
 }  // namespace
@@ -50,7 +57,7 @@ torch_cuda::ShareableHandle weir_allocator::shareIpcHandle(void* pointer) {
   const std::lock_guard lock{sharing_mutex_};
   ipc_server* server = ipc_server_.load(std::memory_order_acquire);
   if (server == nullptr) {
-    server = checked(ipc_server::open());
+    server = checked(ipc_server::open(own_format));
     ipc_server_.store(server, std::memory_order_release);
     update_slow_path();  // from now on frees withdraw offers
   }

@@ -2,12 +2,14 @@
 //
 //   handle       plain:64
 //              | version:u8 'c' plain:64
-//              | version:u8 'e' process:i32 0:u32 size:u64 count:u64 (number:i32)* [offer]
-//              | 0x7f 'e' 0:24 offer                                  handles of several sizes
+//              | version:u8 'e' process:i32 0:u32 size:u64 count:u64 [kind:i32 0:u32] (number:i32)*
+//              [offer] | 0x7f 'e' 0:24 offer                                  handles of several
+//              sizes
 //   offer        "weir" version:u8 flags:u8 token:16 socket_length:u8 socket count:u32 (size:u64)*
 //
-// The first three are torch's (CUDACachingAllocator.cpp), whose version is 2 as of torch 2.11. A
-// string of 64 bytes is always a plain handle; no other one has that length.
+// The first three are torch's (CUDACachingAllocator.cpp). From version 3 on, which torch 2.13
+// writes, `kind` is there: 0 or 1 is a list of descriptors, 2 memory of the fabric. A string of 64
+// bytes is always a plain handle; no other one has that length.
 #include "ipc_handle.hpp"
 
 #include <cstring>
@@ -19,11 +21,14 @@ constexpr std::string_view magic = "weir";
 constexpr std::uint8_t offer_version = 2;
 constexpr std::uint8_t opens_without_weir_flag = 1;
 
-constexpr std::uint8_t torch_version = 2;
+constexpr auto first_with_kind = static_cast<std::uint8_t>(torch_format::with_kind);
+constexpr std::uint32_t kind_descriptors = 1;
+constexpr std::uint32_t kind_fabric = 2;
 constexpr std::uint8_t refused_by_torch = 0x7f;
 constexpr char plain_type = 'c';
 constexpr char descriptors_type = 'e';
 constexpr std::size_t header_size = 24;
+constexpr std::size_t kind_size = 8;
 constexpr std::size_t fabric_handle_size = 64;
 
 template <class Number>
@@ -92,14 +97,28 @@ plain_handle take_plain(std::string_view text) noexcept {
   return handle;
 }
 
+weir::error of_the_fabric() {
+  return refusal(weir::errc::not_supported,
+                 "the memory is shared over the fabric, which weir does not open");
+}
+
 /// What follows version and type.
-weir::result<ipc_handle> parse_descriptors(std::string_view text, bool with_numbers) {
-  if (text.size() < header_size) return not_a_handle();
+weir::result<ipc_handle> parse_descriptors(std::string_view text, std::uint8_t version) {
+  const bool with_numbers = version != refused_by_torch;
+  const bool with_kind = with_numbers && version >= first_with_kind;
+  if (text.size() < header_size + (with_kind ? kind_size : 0)) return not_a_handle();
   process_descriptors descriptors;
   descriptors.process = static_cast<std::int32_t>(take<std::uint32_t>(text));
   static_cast<void>(take<std::uint32_t>(text));  // padding, which old versions of torch left unset
   descriptors.size = take<std::uint64_t>(text);
   const std::uint64_t count = take<std::uint64_t>(text);
+  if (with_kind) {
+    const auto kind = take<std::uint32_t>(text);
+    static_cast<void>(take<std::uint32_t>(text));  // padding
+    if (kind == kind_fabric) return of_the_fabric();
+    if (kind > kind_fabric)
+      return refusal(weir::errc::bad_version, "the handle was made by a later version of torch");
+  }
   ipc_handle handle;
   if (with_numbers) {
     if (count == 0 || count > ipc_handle::max_handles || descriptors.size == 0 ||
@@ -108,10 +127,8 @@ weir::result<ipc_handle> parse_descriptors(std::string_view text, bool with_numb
     for (std::string_view rest = text; descriptors.numbers.size() < count;)
       descriptors.numbers.push_back(static_cast<std::int32_t>(take<std::uint32_t>(rest)));
     const std::string_view rest = text.substr(count * sizeof(std::int32_t));
-    if (text.size() == count * fabric_handle_size && !rest.starts_with(magic)) {
-      return refusal(weir::errc::not_supported,
-                     "the memory is shared over the fabric, which weir does not open");
-    }
+    if (!with_kind && text.size() == count * fabric_handle_size && !rest.starts_with(magic))
+      return of_the_fabric();
     text = rest;
     handle.descriptors = std::move(descriptors);
     if (text.empty()) return handle;
@@ -123,9 +140,9 @@ weir::result<ipc_handle> parse_descriptors(std::string_view text, bool with_numb
 
 }  // namespace
 
-std::string ipc_handle::serialize() const {
+std::string ipc_handle::serialize(torch_format format) const {
   std::string text;
-  put(text, plain || descriptors ? torch_version : refused_by_torch);
+  put(text, plain || descriptors ? static_cast<std::uint8_t>(format) : refused_by_torch);
   text.push_back(plain ? plain_type : descriptors_type);
   if (plain) return text.append(plain->data(), plain->size());
   const process_descriptors none;
@@ -134,6 +151,10 @@ std::string ipc_handle::serialize() const {
   put(text, std::uint32_t{0});
   put(text, by_number.size);
   put(text, static_cast<std::uint64_t>(by_number.numbers.size()));
+  if (descriptors && format == torch_format::with_kind) {
+    put(text, kind_descriptors);
+    put(text, std::uint32_t{0});
+  }
   for (const std::int32_t number : by_number.numbers) put(text, static_cast<std::uint32_t>(number));
   if (offer) append(text, *offer);
   return text;
@@ -149,9 +170,9 @@ weir::result<ipc_handle> ipc_handle::parse(std::string_view text) {
   const auto version = take<std::uint8_t>(text);
   const char type = text.front();
   text.remove_prefix(1);
-  if (version > torch_version && version != refused_by_torch)
+  if (version > first_with_kind && version != refused_by_torch)
     return refusal(weir::errc::bad_version, "the handle was made by a later version of torch");
-  if (type == descriptors_type) return parse_descriptors(text, version != refused_by_torch);
+  if (type == descriptors_type) return parse_descriptors(text, version);
   if (type != plain_type || version == refused_by_torch || text.size() != sizeof(plain_handle))
     return not_a_handle();
   handle.plain = take_plain(text);

@@ -37,6 +37,12 @@ struct memory_offer {
   friend bool operator==(const memory_offer&, const memory_offer&) = default;
 };
 
+/// The version of torch's own format that a string begins with. Both are read.
+enum class torch_format : std::uint8_t {
+  without_kind = 2,  ///< torch 2.12 and earlier
+  with_kind = 3,     ///< torch 2.13 and later: says whether descriptors or fabric handles follow
+};
+
 /// A handle string, taken apart.
 ///
 /// torch's own allocator writes either `plain` or `descriptors`, and ignores what follows them.
@@ -53,7 +59,7 @@ struct ipc_handle {
   std::optional<memory_offer> offer;
 
   /// Of an offer, with or without descriptors; or of a plain handle.
-  [[nodiscard]] std::string serialize() const;
+  [[nodiscard]] std::string serialize(torch_format format) const;
   /// invalid_argument: not such a string; bad_version: of a later torch or weir; not_supported:
   /// memory that is shared over the fabric.
   [[nodiscard]] static weir::result<ipc_handle> parse(std::string_view text);

@@ -39,7 +39,7 @@ std::string socket_path(std::uint64_t number) {
 
 }  // namespace
 
-weir::result<ipc_server*> ipc_server::open() {
+weir::result<ipc_server*> ipc_server::open(torch_format format) {
   std::array<std::uint8_t, 4> seed{};
   WEIR_TRY(fill_randomly(seed));
   std::uint32_t number = 0;
@@ -53,7 +53,7 @@ weir::result<ipc_server*> ipc_server::open() {
     if (::getpid() == owner) static_cast<void>(::unlink(path.c_str()));
   });
   static_cast<void>(registered);
-  auto* const server = new ipc_server{std::move(socket)};
+  auto* const server = new ipc_server{std::move(socket), format};
   try {
     std::thread{[server] { server->serve(); }}.detach();
   } catch (const std::system_error& refused) {
@@ -94,7 +94,7 @@ weir::result<ipc_server::offered_memory> ipc_server::make_offer(
   return offered_memory{
       .token = handle.offer->token,
       .descriptors = std::make_shared<const ipc_server::descriptors>(std::move(exported)),
-      .handle = handle.serialize(),
+      .handle = handle.serialize(format_),
       .blocks = 0};
 }
 

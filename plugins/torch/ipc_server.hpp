@@ -37,8 +37,9 @@ class ipc_server {
  public:
   using exporter = std::function<weir::result<weir::descriptor>(const weir::vmm::physical&)>;
 
-  /// system, not_permitted: the socket cannot be created.
-  [[nodiscard]] static weir::result<ipc_server*> open();
+  /// Its handle strings are of torch's `format`. system, not_permitted: the socket cannot be
+  /// created.
+  [[nodiscard]] static weir::result<ipc_server*> open(torch_format format);
 
   /// Offers what lies under a block, until the block is withdrawn; the handle string.
   [[nodiscard]] weir::result<std::string> offer(std::uint64_t block,
@@ -66,7 +67,8 @@ class ipc_server {
     std::size_t offers = 0;
   };
 
-  explicit ipc_server(weir::share_listener socket) : socket_{std::move(socket)} {}
+  ipc_server(weir::share_listener socket, torch_format format)
+      : socket_{std::move(socket)}, format_{format} {}
   void serve() noexcept;
   void answer(const weir::share_channel& client) const;
   [[nodiscard]] weir::result<offered_memory> make_offer(
@@ -75,6 +77,7 @@ class ipc_server {
       const weir::vmm::physical& handle, const exporter& export_descriptor);
 
   const weir::share_listener socket_;
+  const torch_format format_;
   mutable std::mutex mutex_;
   offer_map offers_;
   std::unordered_map<std::uint64_t, offer_map::iterator> blocks_;

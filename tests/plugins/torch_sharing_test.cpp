@@ -64,20 +64,21 @@ TEST(ipc_handle, parses_its_own_serialization) {
   ipc_handle plain;
   plain.plain.emplace().fill('p');
   for (const ipc_handle& each : {several_sizes(), one_size(), plain}) {
-    const auto parsed = ipc_handle::parse(each.serialize());
+    const auto parsed = ipc_handle::parse(each.serialize(torch_format::without_kind));
     ASSERT_TRUE(parsed) << parsed.error().message();
     EXPECT_EQ(*parsed, each);
-    EXPECT_NE(each.serialize().size(), 64U) << "torch takes that for plain memory";
+    EXPECT_NE(each.serialize(torch_format::without_kind).size(), 64U)
+        << "torch takes that for plain memory";
   }
 }
 
 TEST(ipc_handle, begins_with_torchs_own_format_where_the_handles_have_one_size) {
-  const std::string text = one_size().serialize();
+  const std::string text = one_size().serialize(torch_format::without_kind);
   EXPECT_TRUE(text.starts_with(torch_segments(2, {"\7\0\0\0\x2c\1\0\0", 8})));
 }
 
 TEST(ipc_handle, is_refused_by_torch_where_they_have_several) {
-  const std::string text = several_sizes().serialize();
+  const std::string text = several_sizes().serialize(torch_format::without_kind);
   EXPECT_EQ(text[0], 0x7f) << "a version that torch does not know";
 }
 
@@ -98,7 +99,7 @@ TEST(ipc_handle, parses_torchs_own_handles) {
 
 TEST(ipc_handle, refuses_text_that_is_cut_or_too_long) {
   for (const ipc_handle& each : {several_sizes(), one_size()}) {
-    const std::string whole = each.serialize();
+    const std::string whole = each.serialize(torch_format::without_kind);
     for (std::size_t length = 0; length < whole.size(); ++length) {
       const auto parsed = ipc_handle::parse(std::string_view{whole}.substr(0, length));
       const bool plain = length == 64;
@@ -113,10 +114,55 @@ TEST(ipc_handle, refuses_text_that_is_cut_or_too_long) {
 }
 
 TEST(ipc_handle, refuses_other_versions) {
-  std::string later = several_sizes().serialize();
+  std::string later = several_sizes().serialize(torch_format::without_kind);
   later[2 + 24 + 4] = 3;
   EXPECT_EQ(ipc_handle::parse(later).code(), weir::errc::bad_version);
-  EXPECT_EQ(ipc_handle::parse(torch_segments(1, {"\7\0\0\0", 4}, 3)).code(),
+  EXPECT_EQ(ipc_handle::parse(torch_segments(1, {"\7\0\0\0", 4}, 4)).code(),
+            weir::errc::bad_version);
+  EXPECT_EQ(ipc_handle::parse("\4c" + std::string(64, 'x')).code(), weir::errc::bad_version);
+}
+
+// --- Of torch 2.13 and later: behind the count comes what kind of handles follow -----------------
+
+/// Kind and padding, little endian.
+std::string kind(char number) { return std::string{number} + std::string(7, '\0'); }
+
+TEST(ipc_handle, of_a_later_torch_are_read) {
+  const std::string numbers{"\7\0\0\0\x2c\1\0\0", 8};
+  for (const char each : {'\0', '\1'}) {
+    const auto parsed = ipc_handle::parse(torch_segments(2, kind(each) + numbers, 3));
+    ASSERT_TRUE(parsed) << parsed.error().message();
+    EXPECT_EQ(parsed->descriptors, one_size().descriptors);
+  }
+  const std::string plain(64, '\3');
+  const auto parsed = ipc_handle::parse("\3c" + plain);
+  ASSERT_TRUE(parsed) << parsed.error().message();
+  EXPECT_EQ(std::string(parsed->plain->data(), 64), plain);
+}
+
+TEST(ipc_handle, of_a_later_torch_are_written) {
+  const std::string text = one_size().serialize(torch_format::with_kind);
+  const std::string numbers{"\7\0\0\0\x2c\1\0\0", 8};
+  EXPECT_TRUE(text.starts_with(torch_segments(2, kind('\1') + numbers, 3)));
+  ipc_handle plain;
+  plain.plain.emplace().fill('p');
+  EXPECT_EQ(plain.serialize(torch_format::with_kind), "\3c" + std::string(64, 'p'));
+  for (const ipc_handle& each : {several_sizes(), one_size(), plain}) {
+    const auto parsed = ipc_handle::parse(each.serialize(torch_format::with_kind));
+    ASSERT_TRUE(parsed) << parsed.error().message();
+    EXPECT_EQ(*parsed, each);
+  }
+}
+
+TEST(ipc_handle, of_a_later_torch_are_refused_where_they_are_cut_or_of_another_kind) {
+  const std::string whole = one_size().serialize(torch_format::with_kind);
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    const auto parsed = ipc_handle::parse(std::string_view{whole}.substr(0, length));
+    EXPECT_EQ(static_cast<bool>(parsed), length == 64 || length == 2 + 32 + 2 * 4) << length;
+  }
+  EXPECT_EQ(ipc_handle::parse(torch_segments(2, kind('\2') + std::string(128, 'f'), 3)).code(),
+            weir::errc::not_supported);
+  EXPECT_EQ(ipc_handle::parse(torch_segments(1, kind('\3') + "\7\0\0\0", 3)).code(),
             weir::errc::bad_version);
 }
 
@@ -128,23 +174,23 @@ TEST(ipc_handle, refuses_memory_of_the_fabric) {
 TEST(ipc_handle, refuses_empty_handles_and_too_many) {
   ipc_handle odd = several_sizes();
   odd.offer->sizes = {0};
-  EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
+  EXPECT_FALSE(ipc_handle::parse(odd.serialize(torch_format::without_kind)));
   odd.offer->sizes.assign(ipc_handle::max_handles + 1, 1);
-  EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
+  EXPECT_FALSE(ipc_handle::parse(odd.serialize(torch_format::without_kind)));
   odd.offer->sizes.clear();
-  EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
+  EXPECT_FALSE(ipc_handle::parse(odd.serialize(torch_format::without_kind)));
   EXPECT_FALSE(ipc_handle::parse(torch_segments(0, "")));
   odd = one_size();
   odd.descriptors->process = -1;
-  EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
+  EXPECT_FALSE(ipc_handle::parse(odd.serialize(torch_format::without_kind)));
   odd = one_size();
   odd.descriptors->size = 0;
-  EXPECT_FALSE(ipc_handle::parse(odd.serialize()));
+  EXPECT_FALSE(ipc_handle::parse(odd.serialize(torch_format::without_kind)));
 }
 
 /// One for all tests: a server is never closed.
 ipc_server& server() {
-  static ipc_server& instance = *ipc_server::open().value();
+  static ipc_server& instance = *ipc_server::open(torch_format::without_kind).value();
   return instance;
 }
 
@@ -349,7 +395,7 @@ TEST_F(imported_block_test, shows_memory_by_the_numbers_of_its_descriptors) {
   ipc_handle handle = ipc_handle::parse(share(block)).value();
   ASSERT_TRUE(handle.descriptors) << "a small machine has handles of one size";
   handle.offer.reset();
-  auto imported = imported_block::open(gpu, handle.serialize());
+  auto imported = imported_block::open(gpu, handle.serialize(torch_format::without_kind));
   if (!imported && imported.code() != weir::errc::not_found)
     GTEST_SKIP() << imported.error().message();
   ASSERT_TRUE(imported) << imported.error().message();
@@ -368,7 +414,7 @@ TEST_F(imported_block_of_several_sizes, shows_all_of_it) {
   void* const block = memory.allocate(90_MiB, stream);
   const ipc_handle handle = ipc_handle::parse(share(block)).value();
   ASSERT_FALSE(handle.descriptors) << "a large block has handles of several sizes";
-  auto imported = imported_block::open(gpu, handle.serialize());
+  auto imported = imported_block::open(gpu, handle.serialize(torch_format::without_kind));
   ASSERT_TRUE(imported) << imported.error().message();
   std::uint64_t end = 0;
   for (const std::uint64_t size : handle.offer->sizes) {
@@ -415,7 +461,7 @@ TEST_F(imported_block_test, shows_plain_memory_of_another_process) {
   ipc_handle handle;
   EXPECT_EQ(::read(from_child[0], handle.plain.emplace().data(), sizeof(plain_handle)),
             static_cast<ssize_t>(sizeof(plain_handle)));
-  auto imported = imported_block::open(gpu, handle.serialize());
+  auto imported = imported_block::open(gpu, handle.serialize(torch_format::without_kind));
   EXPECT_TRUE(imported) << imported.error().message();
   if (imported) {
     const weir::context_scope bound{gpu};
