@@ -127,7 +127,7 @@ class Declarations(unittest.TestCase):
         self.assertIs(of("const weir_gauge*"), ctypes.POINTER(_native.structure("weir_gauge")))
         self.assertRaises(KeyError, of, "weir_unknown")
         self.assertIs(_native._parameter("uint8_t bytes[64]"), ctypes.POINTER(ctypes.c_uint8))
-        self.assertIs(_native._parameter("int32_t device"), ctypes.c_int32)
+        self.assertIs(_native._parameter("int32_t device").kind, ctypes.c_int32)
 
     def test_callbacks_have_their_types(self):
         called = _native.types.known["weir_out_of_memory_handler"]
@@ -149,8 +149,9 @@ class Declarations(unittest.TestCase):
     def test_functions_have_their_types(self):
         lib = _native.lib
         self.assertEqual((lib.weir_version.restype, lib.weir_version.argtypes), (ctypes.c_int32, []))
-        self.assertEqual((lib.weir_tag_name.restype, lib.weir_tag_name.argtypes), (ctypes.c_char_p, [ctypes.c_uint32]))
-        self.assertEqual(lib.weir_fill.argtypes,
+        self.assertEqual((lib.weir_tag_name.restype, [each.kind for each in lib.weir_tag_name.argtypes]),
+                         (ctypes.c_char_p, [ctypes.c_uint32]))
+        self.assertEqual([each.kind for each in lib.weir_fill.argtypes],
                          [ctypes.c_void_p, ctypes.c_uint8, ctypes.c_uint64, ctypes.c_void_p])
         self.assertEqual(lib.weir_reported_errors.restype, ctypes.c_uint64)
         quiet = _native.quiet("weir_fill")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """weir's objects in Python on a simulated GPU: memory, streams, errors, statistics, pools, recordings."""
 
+import copy
 import ctypes
 import dataclasses
 import gc
@@ -873,6 +874,54 @@ class Threads(Case):
         self.assertEqual(memory.stats("other").requested.current, 100)
         self.assertEqual(memory.stats("").requested.current, 200)
         del untagged
+
+
+class Copies(Case):
+    def test_what_owns_a_handle_is_neither_copied_nor_pickled(self):
+        memory = weir.Allocator(self.device)
+        stream = weir.Stream(self.device)
+        pool, pinned = memory.pool("copies"), weir.PinnedPool(self.device)
+        block, host = memory.allocate(MIB, stream), pinned.allocate(MIB, stream)
+        for owner in (memory, stream, pool, pinned, block, host, weir.Event(self.device)):
+            for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, f"a {type(owner).__name__} cannot be copied or pickled"):
+                    make(owner)
+        gc.collect()
+        self.assertEqual(memory.stats().blocks.current, 1)
+        self.assertNotEqual(memory.allocate(MIB, stream).ptr, block.ptr)
+
+    def test_a_dataclass_with_a_block_is_not_copied_either(self):
+        @dataclasses.dataclass
+        class Holder:
+            block: weir.Block
+
+        memory = weir.Allocator(self.device)
+        holder = Holder(memory.allocate(MIB))
+        self.assertRaises(TypeError, dataclasses.asdict, holder)
+        self.assertEqual(memory.stats().blocks.current, 1)
+
+
+class Numbers(Case):
+    def test_sizes_that_do_not_fit_are_refused(self):
+        memory, pool = weir.Allocator(self.device), weir.BinPool(self.device)
+        memory.limit = GIB
+        calls = (lambda size: setattr(memory, "limit", size), lambda size: memory.set_tag_limit("numbers", size),
+                 memory.trim, memory.allocate, memory.explain, pool.trim, pool.set_threshold)
+        for call in calls:
+            self.assertRaisesRegex(weir.InvalidArgument, "there are not so many bytes", call, 2**64)
+            self.assertRaisesRegex(ValueError, "a negative size", call, -1)
+            self.assertRaisesRegex(TypeError, "and no bool", call, True)
+        self.assertEqual(memory.limit, GIB)
+
+    def test_other_numbers_that_do_not_fit_are_refused(self):
+        memory = weir.Allocator(self.device)
+        for value in (2**64, -1):
+            with self.assertRaisesRegex(ctypes.ArgumentError, f"is {value}, but must be between 0 and {2**64 - 1}"):
+                memory.deallocate(value)
+        self.assertRaises(ctypes.ArgumentError, memory.allocate, 64, 1 << 70)  # a stream's handle
+        self.assertRaises(OverflowError, memory.suspend, chunk=2**64 + 512)
+        self.assertRaises(OverflowError, memory.declare_suspendable, "numbers", priority=2**31)
+        self.assertEqual(memory.stats().blocks.current, 0)
 
 
 if __name__ == "__main__":

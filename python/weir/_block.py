@@ -57,6 +57,10 @@ class Block:
         self._memory: Optional[Memory] = memory
         self._on_device = on_device
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Not copied and not pickled: a copy would free the memory of the original."""
+        raise TypeError("weir: a Block cannot be copied or pickled; copy its contents instead")
+
     def free(self, stream: Any = None) -> None:
         """Frees the memory, ordered on `stream` instead of its own where one is given. A second call
         does nothing."""

@@ -41,6 +41,8 @@ def as_bytes(size: Any) -> int:
         number = int(match[1]) * _UNITS[match[2] or "B"]
     else:
         try:
+            if isinstance(size, bool):
+                raise TypeError
             number = operator.index(size)
         except TypeError:
             raise TypeError("weir: a size is a number of bytes, or text such as '64 MiB', and no "
@@ -79,6 +81,10 @@ class Owned:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Not copied and not pickled: a copy would close the handle of the original."""
+        raise TypeError(f"weir: a {type(self).__name__} cannot be copied or pickled")
 
     def __enter__(self) -> Any:
         return self

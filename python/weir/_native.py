@@ -38,8 +38,49 @@ _PLAIN: Dict[str, Any] = {
 }
 
 
+# ctypes cuts numbers that do not fit. Here they are errors: ctypes.ArgumentError for parameters, OverflowError
+# for members of structures.
+_RANGES: Dict[Any, Tuple[int, int]] = {
+    ctypes.c_int32: (-2**31, 2**31 - 1),
+    ctypes.c_uint8: (0, 2**8 - 1),
+    ctypes.c_uint32: (0, 2**32 - 1),
+    ctypes.c_uint64: (0, 2**64 - 1),
+    ctypes.c_void_p: (0, 2**64 - 1),
+}
+
+
+def _does_not_fit(name: str, value: int, low: int, high: int) -> OverflowError:
+    return OverflowError(f"weir: {name} is {value}, but must be between {low} and {high}")
+
+
+class _Number:
+    """A parameter that is a number or an address: the type for ctypes, which refuses what does not fit."""
+
+    __slots__ = ("kind", "_low", "_high", "_name", "_is_size")
+
+    def __init__(self, kind: Any, name: str) -> None:
+        self.kind, self._name = kind, name
+        self._low, self._high = _RANGES[kind]
+        self._is_size = kind is ctypes.c_uint64
+
+    def from_param(self, value: Any) -> Any:
+        if isinstance(value, int):
+            if not self._low <= value <= self._high:
+                raise _does_not_fit(self._name, value, self._low, self._high)
+            if value is True and self._is_size:
+                raise TypeError(f"weir: {self._name} is a number, not True")
+        return self.kind.from_param(value)
+
+
 class Structure(ctypes.Structure):
     """A structure of weir.h; one that begins with its size knows it from the start."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, int):
+            low, high = _RANGES.get(dict(self._fields_)[name], (value, value))  # type: ignore[misc]
+            if not low <= value <= high:
+                raise _does_not_fit(name, value, low, high)
+        super().__setattr__(name, value)
 
     def __init__(self, *values: Any, **members: Any) -> None:
         super().__init__(*values, **members)
@@ -92,8 +133,9 @@ def functions() -> Iterator[Tuple[str, str, List[str]]]:
 
 
 def _parameter(declaration: str) -> Any:
-    kind, _, length = split(declaration)
-    return types.of(kind + "*" if length else kind)  # C passes arrays as pointers
+    kind, name, length = split(declaration)
+    meant = types.of(kind + "*" if length else kind)  # C passes arrays as pointers
+    return _Number(meant, name) if meant in _RANGES else meant
 
 
 # --- The library ------------------------------------------------------------------------------------

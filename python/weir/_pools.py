@@ -143,10 +143,10 @@ class StreamPool(Memory):
         """Every peak becomes the current value."""
         lib.weir_stream_pool_reset_peaks(self._handle)
 
-    def trim(self, keep: int = 0) -> int:
+    def trim(self, keep: Size = 0) -> int:
         """Releases memory that nothing uses any more to the driver until at most `keep` bytes are reserved,
         in the driver's whole units; waits for nothing. Returns how much was released."""
-        return _native.number(lib.weir_stream_pool_trim, self._handle, keep)
+        return _native.number(lib.weir_stream_pool_trim, self._handle, as_bytes(keep))
 
     # --- Other devices and processes --------------------------------------------------------------
 
@@ -249,18 +249,18 @@ class _BlockPool(Memory, close="weir_block_pool_close"):
         """Every count becomes 0; what is live, cached and reserved stays."""
         lib.weir_block_pool_reset_counters(self._handle)
 
-    def trim(self, keep: int = 0) -> int:
+    def trim(self, keep: Size = 0) -> int:
         """Releases cached memory that nothing uses any more to the driver until at most `keep` bytes are
         reserved; waits for nothing. Returns how much was released."""
-        return _native.number(lib.weir_block_pool_trim, self._handle, keep)
+        return _native.number(lib.weir_block_pool_trim, self._handle, as_bytes(keep))
 
     def empty_cache(self) -> int:
         """The same for all that is cached, after waiting for the streams."""
         return _native.number(lib.weir_block_pool_empty_cache, self._handle)
 
-    def set_threshold(self, most: Optional[int]) -> None:
+    def set_threshold(self, most: Optional[Size]) -> None:
         """From now on at most so much is cached; None caches everything."""
-        lib.weir_block_pool_set_threshold(self._handle, NO_LIMIT if most is None else most)
+        lib.weir_block_pool_set_threshold(self._handle, NO_LIMIT if most is None else as_bytes(most))
 
 
 class PinnedPool(_BlockPool):
