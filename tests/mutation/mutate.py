@@ -2,16 +2,11 @@
 """Plants faults in weir and counts which of them its tests notice.
 
     mutate.py [ROOM...] [--count N] [--seed S] [--only TEXT] [--jobs J]
-    mutate.py --sample FILE
 
-A room is a folder of src/ with its public headers, `tools`, `python` or `viewer`. For each, N faults are drawn by the
-seed among those on lines that some test reaches. C++: the faults of all rooms are compiled into one build, asleep
-(switch.hpp), and woken one at a time; a first run of the tests says which test comes by which fault, and only those
-run against it: the room's own first, then the contract suites. Python and the viewer have tools of their own beside
-this file.
-
-A sample names its faults, by room, so that it is the same whatever else changes, and it is quick: the room's own tests
-alone, compiled without optimising. Each of its faults must be noticed.
+A room is a folder of src/ with its public headers, or `tools`. For each, N faults are drawn by the seed among those on
+lines that some test reaches. The faults of all rooms are compiled into one build, inactive (switch.hpp), and activated
+one at a time. A first run of the tests says which test reaches which fault, and only those run against it: the room's
+own first, then the contract suites.
 
 Survivors are printed with file and line. A fault that changes nothing anyone could see is no survivor: equivalent.json
 holds those that were judged so, each with its reason.
@@ -28,7 +23,6 @@ import pickle
 import random
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -168,8 +162,8 @@ def draw(mutants, count, seed, taken):
 class Tree:
     """A copy of the sources with the faults in it, and its build. It stays between runs."""
 
-    def __init__(self, folder, jobs, quick):
-        self.source, self.build, self.jobs, self.quick = folder / "tree", folder / "build", jobs, quick
+    def __init__(self, folder, jobs):
+        self.source, self.build, self.jobs = folder / "tree", folder / "build", jobs
         self.source.mkdir(parents=True, exist_ok=True)
         self.said = ""  # what the last build printed
 
@@ -192,12 +186,11 @@ class Tree:
     def configure(self):
         if (self.build / "build.ninja").exists():
             return
-        level = "-O0" if self.quick else "-O1"
         subprocess.run(
             ["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Mutate",
-             "-DWEIR_WERROR=OFF", "-DWEIR_DEVELOPER=ON", "-DWEIR_MUTANTS=ON", f"-DWEIR_UNITY={self.quick}",
-             f"-DCMAKE_CXX_FLAGS={level} -w -include {self.source}/tests/mutation/switch.hpp",
-             f"-DCMAKE_C_FLAGS={level} -w"], check=True, stdout=subprocess.DEVNULL)
+             "-DWEIR_WERROR=OFF", "-DWEIR_DEVELOPER=ON", "-DWEIR_MUTANTS=ON", "-DWEIR_UNITY=OFF",
+             f"-DCMAKE_CXX_FLAGS=-O1 -w -include {self.source}/tests/mutation/switch.hpp",
+             "-DCMAKE_C_FLAGS=-O1 -w"], check=True, stdout=subprocess.DEVNULL)
 
     def make(self, targets):
         """Builds, and returns the lines of planted files that stood in the way, by file."""
@@ -374,13 +367,13 @@ def notice(mutant, programs):
 
 
 class Runner:
-    def __init__(self, tree, folder, jobs, contracts):
+    def __init__(self, tree, folder, jobs):
         shown = subprocess.run(["ctest", "--test-dir", tree.build, "--show-only=json-v1"], check=True,
                                capture_output=True, text=True).stdout
         every = [Program(each, tree.build) for each in json.loads(shown)["tests"]]
         self.programs = [each for each in every if each.command and Path(each.command[0]).exists()
                          and not LEFT_OUT.search(each.name) and not {"gpu", "package", "fuzz"} & set(each.labels)]
-        self.folder, self.jobs, self.contracts = folder, jobs, contracts
+        self.folder, self.jobs = folder, jobs
 
     def own(self, room):
         folders = OWN.get(room, [room])
@@ -389,7 +382,7 @@ class Runner:
 
     def asked(self, room):
         own = self.own(room)
-        return own + [each for each in self.programs if each.room in self.contracts and each not in own]
+        return own + [each for each in self.programs if each.room in CONTRACTS and each not in own]
 
     def reach(self, rooms):
         wanted = {each.name: each for room in rooms for each in self.asked(room)}
@@ -414,9 +407,9 @@ class Runner:
 # --- The whole -------------------------------------------------------------------------------------------
 
 
-def test_targets(rooms, contracts):
+def test_targets(rooms):
     """The targets of ninja that hold the programs of the rooms' tests, and the libraries that these load."""
-    folders = {each for room in rooms for each in OWN.get(room, [room])} | set(contracts)
+    folders = {each for room in rooms for each in OWN.get(room, [room])} | set(CONTRACTS)
     targets = []
     for folder in sorted(folders):
         file = ROOT / "tests" / folder / "CMakeLists.txt"
@@ -435,20 +428,16 @@ def run_rooms(rooms, options, results):
     taken, planted, chosen = {0}, collections.defaultdict(list), {}
     for room in rooms:
         every = find_all(room, files[room], database, options.jobs, folder)
-        if options.sample:
-            drawn = [each for each in every if each.id in options.sample[room]]
-            tell_missing(room, options, {each.id for each in drawn})
-        else:
-            drawn = draw(every, PLANTED * options.count, f"{options.seed}:{room}", taken)
+        drawn = draw(every, PLANTED * options.count, f"{options.seed}:{room}", taken)
         say(f"{room}: {len(every)} possible faults, {len(drawn)} drawn")
         chosen[room] = drawn
         for mutant in drawn:
             planted[mutant.file].append(mutant)
-    tree = Tree(folder, options.jobs, bool(options.sample))
+    tree = Tree(folder, options.jobs)
     say("build")
     stages = [[f"weir_{each}"] for each in files if each != "tools"]
-    plant_and_build(tree, planted, [*stages, test_targets(rooms, options.contracts)])
-    runner = Runner(tree, folder / "reach", options.jobs, options.contracts)
+    plant_and_build(tree, planted, [*stages, test_targets(rooms)])
+    runner = Runner(tree, folder / "reach", options.jobs)
     say("which test comes by which fault")
     runner.reach(rooms)
     for room in rooms:
@@ -470,50 +459,6 @@ def run_rooms(rooms, options, results):
     runner.try_all([each for room in rooms for each in results[room]["mutants"]], lambda: save(options, results))
 
 
-def build_product(room, options):
-    """What the tests of Python and of the viewer run on, from the planted tree."""
-    tree = Tree(options.folder, options.jobs, bool(options.sample))
-    if not tree.build.exists():
-        tree.write({})
-        tree.configure()
-    target, product = {"python": ("weir_shared", "src/libweir.so"),
-                       "viewer": ("report_page_maker", "tests/report_page/report_page_maker")}[room]
-    if tree.make([target]):
-        sys.exit("mutate.py: the planted tree does not build:\n" + tree.said[-4000:])
-    return tree.build / product
-
-
-def run_beside(room, options, results):
-    """Python's and the viewer's faults, by the tools beside this file."""
-    product = options.library if room == "python" and options.library else build_product(room, options)
-    command = {"python": [sys.executable, HERE / "python_mutants.py", "run", "--library", product,
-                          "--jobs", str(options.jobs)],
-               "viewer": ["node", HERE / "viewer_mutants.mjs", "run", "--maker", product,
-                          "--chromium", shutil.which("chromium-headless-shell") or "chromium"]}[room]
-    entries = []
-    command += ["--only", *options.sample[room]] if options.sample else ["--count", str(options.count),
-                                                                         "--seed", options.seed]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            entry = json.loads(line)
-            entry["by"] = entry["by"] if entry["state"] != "survived" else None
-            entries.append(entry)
-            tell(entry)
-    if process.returncode:
-        sys.exit(f"mutate.py: {room}: its tool ended with {process.returncode}")
-    if options.sample:
-        tell_missing(room, options, {each["id"] for each in entries})
-    excused = HERE / f"equivalent-{room}.json"
-    results[room] = {"equivalent": len(json.loads(excused.read_text())) if excused.exists() else 0,
-                     "mutants": entries}
-    save(options, results)
-
-
-def tell_missing(room, options, found):
-    for name in sorted(set(options.sample[room]) - found):
-        say(f"  there is no such fault any more, the sample needs another: {name}")
-
-
 def tell(mutant):
     if mutant["by"] is None:
         say(f"  survives: {mutant['file']}:{mutant['line']} {mutant['operator']}: {mutant['before']}  =>  "
@@ -524,14 +469,13 @@ def show(room, result):
     tried = result["mutants"]
     killed = sum(each["by"] is not None for each in tried)
     share = f"{100 * killed / len(tried):.0f} %" if tried else "-"
-    say(f"{room:10} {killed:4} of {len(tried):4} noticed ({share}), {result.get('equivalent', 0)} equivalent"
-        + (f"; no test reaches {result['compiled'] - result['reached']} of {result['compiled']}"
-           if "compiled" in result else ""))
+    say(f"{room:10} {killed:4} of {len(tried):4} noticed ({share}), {result['equivalent']} equivalent"
+        + f"; no test reaches {result['compiled'] - result['reached']} of {result['compiled']}")
 
 
 def save(options, results):
     options.folder.mkdir(parents=True, exist_ok=True)
-    name = f"results-{'sample' if options.sample else options.seed}-{'-'.join(results) if len(results) < 4 else 'all'}.json"
+    name = f"results-{options.seed}-{'-'.join(results) if len(results) < 4 else 'all'}.json"
     (options.folder / name).write_text(json.dumps(results, indent=1))
 
 
@@ -544,27 +488,16 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--least", type=float, default=0, help="fail where fewer percent of a room are noticed")
-    parser.add_argument("--sample", type=Path, help="the faults in this file, and no others")
-    parser.add_argument("--library", type=Path, help="a libweir.so for Python's tests; otherwise one is built")
     options = parser.parse_args()
-    options.sample = json.loads(options.sample.read_text()) if options.sample else None
-    options.folder = (options.folder or ROOT / "build" / ("mutate-sample" if options.sample else "mutate")).resolve()
-    options.contracts = [] if options.sample else CONTRACTS
-    if options.sample:
-        options.rooms, options.count, options.least = list(options.sample), sys.maxsize, 100
+    options.folder = (options.folder or ROOT / "build" / "mutate").resolve()
     options.equivalent = json.loads((HERE / "equivalent.json").read_text())
-    every = [*rooms_of_sources(), "python", "viewer"]
+    every = list(rooms_of_sources())
     unknown = set(options.rooms) - set(every)
     if unknown:
         parser.error(f"no room {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     rooms = options.rooms or every
     results = {}
-    compiled = [each for each in rooms if each not in ("python", "viewer")]
-    if compiled:
-        run_rooms(compiled, options, results)
-    for room in rooms:
-        if room in ("python", "viewer"):
-            run_beside(room, options, results)
+    run_rooms(rooms, options, results)
     say("")
     for room, result in results.items():
         show(room, result)
