@@ -10,7 +10,8 @@
 namespace weir::inline v0::heap {
 
 /// Whatever fails in here, the block is freed: what cannot be waited for now (a capture, a driver
-/// in trouble) is inspected in a later call, or when the allocator is closed.
+/// in trouble, no host memory) is inspected in a later call, or when the allocator is closed. A lack
+/// of host memory is no error of the free: a caller that tried again would free twice.
 result<void> central_heap::free_checked(block_index index, stream_slot slot,
                                         driver_access& driver) {
   block& block = blocks_[index];
@@ -21,17 +22,18 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
   block.become(block_kind::pending);
   block.stream = slot;
   foreign_uses_.join(index, order_);
-  result<void> outcome;
+  bool waitable = true;
   try {
     declared = waits.others;
     declared.push_back(waits.freed);
     waits.others = declared;  // pending until all of them are done
   } catch (const std::bad_alloc&) {
-    outcome = no_host_memory();
+    waitable = false;
   }
   pending_.add(std::move(waits));
   accounts_.pending(block.account, block.size() - block.out.waste, block.size());
-  if (!outcome) return outcome;
+  if (!waitable) return {};
+  result<void> outcome;
   awaited_frees_.push_back(&own);  // there is room
   try {
     outcome = wait_for(declared, driver);
@@ -45,6 +47,7 @@ result<void> central_heap::free_checked(block_index index, stream_slot slot,
   if (pools_to_sweep_ && usable()) sweep_pools(driver);
   std::erase(awaited_frees_, &own);
   if (own.damaged) return *std::move(own.damaged);
+  if (!outcome && outcome.code() == errc::no_host_memory) return {};
   return outcome;
 }
 

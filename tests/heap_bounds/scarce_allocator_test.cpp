@@ -182,6 +182,50 @@ TEST_F(scarce_allocator, StreamsOfOthersAndOtherDevices) {
   });
 }
 
+TEST_F(scarce_allocator, SuspendedMemory) {
+  const auto weights = tag::named("scarce weights").value();
+  for (const auto kind : {host_memory_kind::pinned, host_memory_kind::pageable}) {
+    SCOPED_TRACE(to_string(kind));
+    sweep_with({}, [&](caching_allocator& memory) {
+      if (!met(memory.declare_suspendable(weights))) return;
+      void* block = nullptr;
+      {
+        const tag_scope scope{weights};
+        block = take(memory, 4_MiB, one);
+      }
+      met(memory.suspend(weights, {.to = kind}));
+      met(memory.resume(weights));
+      met(memory.suspend_async(weights, {.to = kind}));
+      met(memory.resume_async(weights, one));
+      met(memory.suspend({.to = kind}));
+      met(memory.suspend(weights, {.contents = suspended_contents::discard}));
+      may_throw([&] { static_cast<void>(memory.is_suspended(weights)); });
+      const auto back = memory.resume();
+      if (!met(back)) {
+        const spared_memory spared;
+        ASSERT_TRUE(memory.resume());
+      }
+      give(memory, block, one);
+      met(memory.reserve_backup(1_MiB, kind));
+      met(memory.trim_backup());
+    });
+  }
+}
+
+TEST_F(scarce_allocator, BlocksThatAreChecked) {
+  for (const auto checks : {debug_checks::red_zones, debug_checks::guard_pages}) {
+    SCOPED_TRACE(to_string(checks));
+    sweep_with({.debug = checks}, [&](caching_allocator& memory) {
+      std::array<void*, 3> blocks{};
+      for (void*& each : blocks) each = take(memory, 300_KiB, one);
+      if (blocks[0] != nullptr) met(memory.record_stream(blocks[0], two));
+      for (void* const each : blocks) give(memory, each, one);
+      give(memory, take(memory, 4_MiB, two), two);
+      met(memory.empty_cache());
+    });
+  }
+}
+
 TEST_F(scarce_allocator, ThreadsWithCachesOfTheirOwn) {
   sweep_with({}, [&](caching_allocator& memory) {
     void* const block = take(memory, 64_KiB, one);
