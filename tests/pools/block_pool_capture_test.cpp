@@ -126,6 +126,24 @@ TEST_F(block_pool_capture_test, ABufferPoolLeavesThemValid) {
   }
 }
 
+TEST_F(block_pool_capture_test, ACapturedPerThreadStreamThatWasMetFreesAndIsRecorded) {
+  const auto other = new_stream();
+  const stream_ref own = stream_ref::per_thread(gpu());
+  const auto check = [&](auto pool) {
+    void* const first = pool.allocate(1_MiB, own);
+    void* const second = pool.allocate(1_MiB, other);
+    {
+      const checked_capture capture{own, driver::CU_STREAM_CAPTURE_MODE_RELAXED};
+      EXPECT_TRUE(pool.record_stream(second, own));
+      EXPECT_TRUE(pool.try_deallocate(first, own));
+    }
+    EXPECT_TRUE(pool.try_deallocate(second, other));
+    EXPECT_EQ(pool.stats().allocated.current, 0_B);
+  };
+  check(bin_pool::create(gpu()).value());
+  check(pinned_pool::create(gpu()).value());
+}
+
 TEST_F(block_pool_capture_test, TheFirstRequestOnTheLegacyStreamIsServed) {
   const foreign_stream captured{gpu(), driver::CU_STREAM_DEFAULT};
   const auto pool = make_bins();
