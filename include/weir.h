@@ -574,6 +574,17 @@ enum {
   weir_requests_wait = 1,  /* until another thread has resumed it */
   weir_requests_resume = 2 /* resumes it first */
 };
+/* Whose queued work weir_..._suspend_async() waits for before it takes the memory away. The calls
+ * that wait, and evictions, always wait for all streams. */
+enum {
+  /* All streams of the device. While the wait lasts, the driver keeps other threads from queueing
+   * work. */
+  weir_streams_all = 0,
+  /* Streams that the allocator has met in requests, that were given to weir_watch_stream(), or that
+   * synchronise with the legacy stream. Nobody is kept from queueing work. Memory that any other
+   * stream still uses is lost under it. */
+  weir_streams_known = 1
+};
 
 /* Told how far the copying of contents is, each time that a chunk has arrived; the last time `done`
  * is `total`. Called on the thread that suspends or resumes, without locks; it may use the
@@ -589,11 +600,13 @@ typedef struct weir_suspend_options {
   uint64_t chunk;                  /* the most bytes that one copy has; 0: 32 MiB */
   weir_progress_callback progress; /* null: nobody is told */
   void* context;                   /* of progress */
+  int32_t streams;                 /* weir_streams_...: of the calls that do not wait */
+  uint32_t reserved_0;
 } weir_suspend_options;
 #define WEIR_SUSPEND_OPTIONS_INIT                                                                \
   {                                                                                              \
     sizeof(weir_suspend_options), weir_contents_keep, weir_backup_pinned, weir_requests_fail, 0, \
-        NULL, NULL                                                                               \
+        NULL, NULL, weir_streams_all, 0                                                          \
   }
 
 typedef struct weir_resume_options {
@@ -691,9 +704,9 @@ WEIR_C_API weir_error weir_allocator_resume(weir_allocator* allocator,
                                             weir_resume_outcome* outcome);
 
 /* The same without waiting. Suspending returns at once, and a thread of the allocator's begins when
- * all work that was queued before is done; uses that are queued later are illegal from now on. What
- * fails after that goes to the error handler, and leaves the memory where it is. `progress` is
- * called on that thread, until then. */
+ * the work that was queued before is done, of all streams unless `streams` says otherwise; uses
+ * that are queued later are illegal from now on. What fails after that goes to the error handler,
+ * and leaves the memory where it is. `progress` is called on that thread, until then. */
 WEIR_C_API weir_error weir_allocator_suspend_tag_async(weir_allocator* allocator, uint32_t tag,
                                                        const weir_suspend_options* options);
 WEIR_C_API weir_error weir_pool_suspend_async(weir_pool* pool, const weir_suspend_options* options);

@@ -62,7 +62,8 @@ weir::suspend_progress progress_from(const py::object& function) {
   };
 }
 
-/// (contents, host memory, requests, chunk), numbered as in weir.h; chunk 0 is the initial one.
+/// (contents, host memory, requests, chunk, streams), numbered as in weir.h; chunk 0 is the initial
+/// one.
 weir::suspend_options options_from(const py::tuple& from) {
   weir::suspend_options options;
   options.contents = static_cast<weir::suspended_contents>(from[0].cast<int>());
@@ -70,6 +71,7 @@ weir::suspend_options options_from(const py::tuple& from) {
   options.requests = static_cast<weir::suspended_requests>(from[2].cast<int>());
   if (const auto chunk = from[3].cast<std::uint64_t>(); chunk != 0)
     options.chunk = weir::bytes{chunk};
+  options.streams = static_cast<weir::awaited_streams>(from[4].cast<int>());
   return options;
 }
 

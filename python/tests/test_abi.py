@@ -78,7 +78,7 @@ class Abi(unittest.TestCase):
             self.assertEqual(len(kind), sum(name.startswith(prefix) for name in values))
         from weir import _suspend
         for prefix, words in (("weir_contents_", _suspend.CONTENTS), ("weir_backup_", _suspend.KINDS),
-                              ("weir_requests_", _suspend.REQUESTS)):
+                              ("weir_requests_", _suspend.REQUESTS), ("weir_streams_", _suspend.STREAMS)):
             self.assertEqual({name: value for name, value in values.items() if name.startswith(prefix)},
                              {prefix + word: number for number, word in enumerate(words)})
         for name, member in weir.StreamPoolAttribute.__members__.items():

@@ -73,12 +73,14 @@ class Suspend(Case):
             self.assertEqual(self.ends(block), [9, 9])
         block.free()
         block = pool.allocate(2 * MIB, self.stream)
-        pool.suspend(wait=False, contents="discard")
+        pool.suspend(wait=False, contents="discard", streams="known")
         pool.suspend()
         self.assertTrue(pool.is_suspended)
         self.assertEqual(pool.resume(ahead_of=self.stream), weir.ResumeOutcome(2 * MIB, 0))
         block.free()
         pool.close()
+        with self.assertRaisesRegex(ValueError, "streams is one of 'all', 'known', not 'some'"):
+            self.memory.suspend(wait=False, streams="some")
         with self.assertRaisesRegex(ValueError, "only where suspend.. waits"):
             self.memory.suspend(wait=False, progress=print)
         with self.assertRaisesRegex(ValueError, "only where resume.. waits"):

@@ -257,7 +257,7 @@ class Reports(Case):
 class Suspension(Case):
     """What is chosen reaches the extension as weir.h numbers it, and what it answers becomes a value or an exception."""
 
-    KEEP, EVICTED = (0, 0, 0, 0), (0, 0, 2, 0)
+    KEEP, EVICTED = (0, 0, 0, 0, 0), (0, 0, 2, 0, 0)
 
     def setUp(self):
         self.weir_torch = self.make()
@@ -286,7 +286,7 @@ class Suspension(Case):
                                             requests="wait", chunk=4096)
         with self.weir_torch.tag("stash", suspendable=True):
             pass
-        self.assertEqual(self.extension.calls, [("declare_suspendable", 1, "stash", True, 3, (1, 1, 1, 4096)),
+        self.assertEqual(self.extension.calls, [("declare_suspendable", 1, "stash", True, 3, (1, 1, 1, 4096, 0)),
                                                 ("enter", "stash"), ("leave", "stash")])
 
     def test_a_tag_a_pool_the_pool_of_a_graph_and_everything(self):
@@ -305,10 +305,10 @@ class Suspension(Case):
     def test_without_waiting(self):
         self.extension.answers.update({"suspend_async": (0, 0, ""), "resume_async": (0, 0, "", 3, 2)})
         stream = types.SimpleNamespace(cuda_stream=77)
-        self.assertEqual(self.weir_torch.suspend("a", wait=False, chunk=512), weir.SuspendOutcome())
+        self.assertEqual(self.weir_torch.suspend("a", wait=False, chunk=512, streams="known"), weir.SuspendOutcome())
         self.assertEqual(self.weir_torch.resume("a", ahead_of=stream, device=2), weir.ResumeOutcome(3, 2))
         self.assertEqual(self.extension.calls,
-                         [("suspend_async", 1, "a", (0, 0, 0, 512)), ("resume_async", 2, "a", 77)])
+                         [("suspend_async", 1, "a", (0, 0, 0, 512, 1)), ("resume_async", 2, "a", 77)])
         with self.assertRaisesRegex(ValueError, "only where suspend.. waits"):
             self.weir_torch.suspend("a", wait=False, progress=print)
         with self.assertRaisesRegex(ValueError, "only where resume.. waits"):
@@ -316,7 +316,7 @@ class Suspension(Case):
 
     def test_what_is_chosen(self):
         self.weir_torch.suspend("a", contents="discard", to="pageable", requests="resume", chunk=512, device=0)
-        self.assertEqual(self.extension.calls, [("suspend", 0, "a", (1, 1, 2, 512), None)])
+        self.assertEqual(self.extension.calls, [("suspend", 0, "a", (1, 1, 2, 512, 0), None)])
         for arguments, words in (({"contents": 1}, "contents is one of 'keep', 'discard', not 1"),
                                  ({"to": "disk"}, "to is one of"), ({"requests": "hope"}, "requests is one of"),
                                  ({"chunk": 511}, "at least 512")):
@@ -331,7 +331,7 @@ class Suspension(Case):
             self.assertEqual(outcome, weir.SuspendOutcome(6, 5, 4))
             self.fake.torch.cuda.current_device = lambda: 0
             raise KeyError
-        self.assertEqual(self.told(), [("suspend", 1, "a", (0, 1, 0, 0), "function"),
+        self.assertEqual(self.told(), [("suspend", 1, "a", (0, 1, 0, 0, 0), "function"),
                                        ("resume", 1, "a", "function")])
 
     def test_what_progress_raises_goes_no_further(self):

@@ -92,6 +92,8 @@ struct weir_suspend_options {
   uint64_t chunk;
   weir_progress_callback progress;
   void* context;
+  int32_t streams;
+  uint32_t reserved_0;
 };
 struct weir_resume_options {
   uint32_t struct_size;

@@ -192,11 +192,11 @@ class Allocator(Memory, close="weir_allocator_close"):
         """Everything the allocator holds, block by block."""
         return _stats.snapshot(self._handle)
 
-    def explain(self, nbytes: int, stream: Any = None) -> str:
+    def explain(self, nbytes: Size, stream: Any = None) -> str:
         """What an out-of-memory report would say of such a request now: who holds the memory, and what
         would help."""
         with self._as_stream(stream) as known:
-            return _native.read_text(lib.weir_allocator_explain, self._handle, nbytes, known)
+            return _native.read_text(lib.weir_allocator_explain, self._handle, as_bytes(nbytes), known)
 
     def describe_address(self, address: int) -> str:
         """What an address is to the allocator, such as one that compute-sanitizer or cuda-gdb names: which
@@ -206,10 +206,10 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     # --- Release to the driver, limits ------------------------------------------------------------
 
-    def trim(self, keep: int = 0) -> int:
+    def trim(self, keep: Size = 0) -> int:
         """Releases memory that nothing uses any more to the driver until at most `keep` bytes are
         reserved; waits for nothing. Returns how much was released."""
-        return _native.number(lib.weir_allocator_trim, self._handle, keep)
+        return _native.number(lib.weir_allocator_trim, self._handle, as_bytes(keep))
 
     def empty_cache(self) -> int:
         """The same for all that is not live, after waiting for the streams."""
@@ -230,15 +230,16 @@ class Allocator(Memory, close="weir_allocator_close"):
         return None if most == NO_LIMIT else most
 
     @limit.setter
-    def limit(self, most: Union[int, float, None]) -> None:
+    def limit(self, most: Union[Size, float, None]) -> None:
         if isinstance(most, float):
             lib.weir_allocator_set_limit_fraction(self._handle, most)
         else:
-            lib.weir_allocator_set_limit(self._handle, NO_LIMIT if most is None else most)
+            lib.weir_allocator_set_limit(self._handle, NO_LIMIT if most is None else as_bytes(most))
 
-    def set_tag_limit(self, tag: str, most: Optional[int]) -> None:
+    def set_tag_limit(self, tag: str, most: Optional[Size]) -> None:
         """The most live memory with this tag; weir.LimitExceeded beyond it."""
-        lib.weir_allocator_set_tag_limit(self._handle, tag_number(tag), NO_LIMIT if most is None else most)
+        lib.weir_allocator_set_tag_limit(self._handle, tag_number(tag),
+                                         NO_LIMIT if most is None else as_bytes(most))
 
     def on_out_of_memory(self, callback: Callable[[int], bool]) -> "Reclaim":
         """`callback(needed)` is asked to free something before a request fails, and says whether it
@@ -263,7 +264,8 @@ class Allocator(Memory, close="weir_allocator_close"):
 
     def suspend(self, tag: Optional[str] = None, *, contents: str = "keep", to: str = "pinned",
                 requests: str = "fail", chunk: Optional[int] = None,
-                progress: Optional[Progress] = None, wait: bool = True) -> SuspendOutcome:
+                progress: Optional[Progress] = None, wait: bool = True,
+                streams: str = "all") -> SuspendOutcome:
         """Gives the physical memory of a declared tag, or of everything, back to the driver, after waiting
         for all work that was queued. Blocks stay live and keep their addresses, which nothing may use until
         resume(). All or nothing; of what is suspended already it does nothing.
@@ -276,8 +278,12 @@ class Allocator(Memory, close="weir_allocator_close"):
                   sys.excepthook and changes nothing.
         wait      False: returns at once, with an empty outcome; the memory goes when the work that was
                   queued before is done. What fails then goes to the error handler.
+        streams   with wait=False: "all" waits for the work of every stream, and keeps other threads from
+                  queueing work meanwhile. "known" waits only for streams that the allocator has met or that
+                  were given to watch_stream(); no other stream may use the memory.
         """
-        options = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress)
+        options = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress,
+                       streams=streams)
         if not wait:
             if tag is None:
                 return _suspend.suspend_later(lib.weir_allocator_suspend_async, self._handle, **options)
@@ -441,13 +447,13 @@ class Pool(Owned, close="weir_pool_close"):
 
     def suspend(self, *, contents: str = "keep", to: str = "pinned", requests: str = "fail",
                 chunk: Optional[int] = None, progress: Optional[Progress] = None,
-                wait: bool = True) -> SuspendOutcome:
+                wait: bool = True, streams: str = "all") -> SuspendOutcome:
         """As Allocator.suspend(), of this pool."""
+        options = dict(contents=contents, to=to, requests=requests, chunk=chunk, progress=progress,
+                       streams=streams)
         if not wait:
-            return _suspend.suspend_later(lib.weir_pool_suspend_async, self._handle, contents=contents, to=to,
-                                          requests=requests, chunk=chunk, progress=progress)
-        return _suspend.suspend(lib.weir_pool_suspend, self._handle, contents=contents, to=to,
-                                requests=requests, chunk=chunk, progress=progress)
+            return _suspend.suspend_later(lib.weir_pool_suspend_async, self._handle, **options)
+        return _suspend.suspend(lib.weir_pool_suspend, self._handle, **options)
 
     def resume(self, *, progress: Optional[Progress] = None, ahead_of: Any = None) -> ResumeOutcome:
         """As Allocator.resume(), of this pool."""

@@ -11,6 +11,7 @@ from ._stats import Gauge, ask
 
 # In the order of their numbers in weir.h.
 CONTENTS = ("keep", "discard")
+STREAMS = ("all", "known")
 KINDS = ("pinned", "pageable")
 REQUESTS = ("fail", "wait", "resume")
 
@@ -69,11 +70,13 @@ def _set_progress(options: Any, progress: Optional[Progress]) -> None:
 
 
 def suspend_options(contents: str = "keep", to: str = "pinned", requests: str = "fail",
-                    chunk: Optional[int] = None, progress: Optional[Progress] = None) -> Any:
+                    chunk: Optional[int] = None, progress: Optional[Progress] = None,
+                    streams: str = "all") -> Any:
     options = structure("weir_suspend_options")()
     options.contents = number_of(contents, CONTENTS, "contents")
     options.backup = number_of(to, KINDS, "to")
     options.requests = number_of(requests, REQUESTS, "requests")
+    options.streams = number_of(streams, STREAMS, "streams")
     if chunk is not None:
         if chunk < 512:  # 0 has a meaning in C
             raise ValueError("weir: a chunk has at least 512 bytes")

@@ -9,7 +9,7 @@ from ._errors import OutOfMemory as WeirOutOfMemory
 from ._errors import error_class
 from ._native import lib
 from ._stats import Gauge
-from ._suspend import CONTENTS, KINDS, REQUESTS, Progress, ResumeOutcome, SuspendOutcome, SuspendStats
+from ._suspend import CONTENTS, KINDS, REQUESTS, STREAMS, Progress, ResumeOutcome, SuspendOutcome, SuspendStats
 
 _OUT_OF_MEMORY = 4
 
@@ -28,11 +28,16 @@ def target(what: Target) -> Union[None, str, Tuple[int, int]]:
     return tuple(getattr(what, "id", what))  # type: ignore[arg-type,return-value]
 
 
-def options(contents: str, to: str, requests: str, chunk: Optional[int]) -> Tuple[int, int, int, int]:
+#: As the extension takes suspend()'s options: contents, host memory, requests, chunk, streams.
+Options = Tuple[int, int, int, int, int]
+
+
+def options(contents: str, to: str, requests: str, chunk: Optional[int], streams: str = "all") -> Options:
     if chunk is not None and chunk < 512:
         raise ValueError("weir: a chunk has at least 512 bytes")
     return (_suspend.number_of(contents, CONTENTS, "contents"), _suspend.number_of(to, KINDS, "to"),
-            _suspend.number_of(requests, REQUESTS, "requests"), chunk or 0)
+            _suspend.number_of(requests, REQUESTS, "requests"), chunk or 0,
+            _suspend.number_of(streams, STREAMS, "streams"))
 
 
 def checked(answer: Tuple[Any, ...]) -> Tuple[Any, ...]:
@@ -45,7 +50,7 @@ def checked(answer: Tuple[Any, ...]) -> Tuple[Any, ...]:
     return tuple(rest)
 
 
-def suspend(extension: Any, device: int, what: Target, chosen: Tuple[int, int, int, int],
+def suspend(extension: Any, device: int, what: Target, chosen: Options,
             progress: Optional[Progress], wait: bool) -> SuspendOutcome:
     if not wait:
         if progress is not None:

@@ -354,7 +354,7 @@ def declare_suspendable(tag: str, *, evictable: bool = False, priority: int = 0,
 
 def suspend(what: Target = None, *, contents: str = "keep", to: str = "pinned", requests: str = "fail",
             chunk: Optional[int] = None, progress: Optional[Progress] = None, wait: bool = True,
-            device: Device = None) -> SuspendOutcome:
+            streams: str = "all", device: Device = None) -> SuspendOutcome:
     """Gives physical memory back to the driver, after waiting for all work that was queued on the device; when
     it returns the memory is anybody's. Tensors stay, at their addresses, and must not be used until resume().
     All or nothing; of what is suspended already it does nothing.
@@ -370,11 +370,14 @@ def suspend(what: Target = None, *, contents: str = "keep", to: str = "pinned", 
               sys.excepthook and changes nothing.
     wait      False: returns at once, with an empty outcome; the memory goes when the work that was queued
               before is done, on a thread of weir's. What fails then goes to the error handler.
+    streams   with wait=False: "all" waits for the work of every stream, and keeps other threads from queueing
+              work meanwhile. "known" waits only for streams that weir has met; torch's own are among them.
+              No other stream may use the memory then.
 
     Raises weir.Error and its kinds: not_found for a tag that was not declared, NotSupported for a MemPool in
     segments and for memory that was sent to another process, capture_forbidden during a capture.
     """
-    chosen = _torch_suspend.options(contents, to, requests, chunk)
+    chosen = _torch_suspend.options(contents, to, requests, chunk, streams)
     return _torch_suspend.suspend(_enabled(), _index(device), what, chosen, progress, wait)
 
 

@@ -35,9 +35,11 @@ result<suspend_options> options_from(const weir_suspend_options* from,
   WEIR_TRY_VALUE(contents, choice_from(known.contents, suspended_contents::discard, "contents"));
   WEIR_TRY_VALUE(kind, choice_from(known.backup, host_memory_kind::pageable, "backup"));
   WEIR_TRY_VALUE(requests, choice_from(known.requests, suspended_requests::resume, "requests"));
+  WEIR_TRY_VALUE(streams, choice_from(known.streams, awaited_streams::known, "streams"));
   settings.contents = contents;
   settings.to = kind;
   settings.requests = requests;
+  settings.streams = streams;
   if (known.chunk != 0) settings.chunk = bytes{known.chunk};
   settings.progress = progress_from(known.progress, known.context);
   return settings;

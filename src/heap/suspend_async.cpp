@@ -1,9 +1,9 @@
 // Suspending and bringing back without waiting: what threads of the heap's carry on with.
 //
 // suspend_async leaves everything to the carrier of a queued_move, which begins when the work of
-// before is done. resume_async makes and maps the memory and queues the copies; the carrier waits
-// for them and enters that the memory is there. Until then the pool serves no request, so that
-// nothing new lies where a copy is still to come.
+// before is done: of all streams, or of those that the allocator knows. resume_async makes and maps
+// the memory and queues the copies; the carrier waits for them and enters that the memory is there.
+// Until then the pool serves no request, so that nothing new lies where a copy is still to come.
 //
 // A suspension can be taken back until its carrier has committed it: after the copies, and before
 // the first unmap. Nothing has happened to the memory by then but that it was read.
@@ -40,7 +40,8 @@ result<void> central_heap::suspend_async(const pool_selection& which,
   move.rights = placement_.rights;
   move.copies = take_copies();
   for (pool_state* const each : chosen) move.pools.push_back({.pool = each});
-  move.waits_for_all = !mark_users(move, driver);
+  const bool all_marked = mark_users(move, driver);
+  move.waits_for_all = !all_marked || options.streams == awaited_streams::all;
   begin_moves(move.pools, residence::suspending);
   for (const moving_pool& each : move.pools) each.pool->requests = options.requests;
   queued_.splice(queued_.end(), leaving);

@@ -51,4 +51,14 @@ std::string to_string(const resume_outcome& outcome) {
   return std::move(members).text();
 }
 
+std::string to_string(awaited_streams streams) {
+  switch (streams) {
+    case awaited_streams::all:
+      return "all";
+    case awaited_streams::known:
+      return "known";
+  }
+  return "unknown";
+}
+
 }  // namespace weir::inline v0

@@ -302,6 +302,9 @@ TEST_F(c_suspend, what_has_no_meaning_is_refused) {
   options.requests = 3;
   EXPECT_EQ(refused(), "invalid_argument: requests has no value 3");
   options = WEIR_SUSPEND_OPTIONS_INIT;
+  options.streams = 2;
+  EXPECT_EQ(refused(), "invalid_argument: streams has no value 2");
+  options = WEIR_SUSPEND_OPTIONS_INIT;
   options.chunk = 511;
   EXPECT_THAT(refused(), HasSubstr("a chunk has at least 512 bytes"));
   weir_suspendable_options bad = WEIR_SUSPENDABLE_OPTIONS_INIT;

@@ -51,6 +51,27 @@ class suspend_async_test : public suspend_test {
   }
 };
 
+TEST_F(suspend_async_test, streams_that_the_allocator_never_met_are_waited_for) {
+  auto memory = make_declared();
+  const filled block = make_filled(memory, weights, 4_MiB, 7);
+  const context_scope bound{gpu()};
+  driver::CUstream unknown = nullptr;
+  ASSERT_EQ(cuda().stream_create(&unknown, driver::CU_STREAM_NON_BLOCKING), driver::CUDA_SUCCESS);
+  auto ready = event::create(gpu()).value();
+  ASSERT_TRUE(ready.record(on));
+  ASSERT_EQ(cuda().stream_wait_event(unknown, ready.handle(), 0), driver::CUDA_SUCCESS);
+  const filled written{block.at, block.size, 9};
+  ASSERT_EQ(cuda().memset_d8_async(address(block.at), 9, block.size.count(), unknown),
+            driver::CUDA_SUCCESS);
+  ASSERT_TRUE(memory.suspend_async(weights));
+  ASSERT_TRUE(arrives(memory, weights));
+  ASSERT_TRUE(memory.resume(weights));
+  expect_contents(written);
+  EXPECT_THAT(machine->hazards(), IsEmpty());
+  memory.deallocate(block.at, on);
+  ASSERT_EQ(cuda().stream_destroy(unknown), driver::CUDA_SUCCESS);
+}
+
 TEST_F(suspend_async_test, memory_goes_when_the_work_of_before_is_done) {
   auto memory = make_declared();
   const auto stranger = new_stream();
@@ -74,10 +95,10 @@ TEST_F(suspend_async_test, memory_goes_when_the_work_of_before_is_done) {
   memory.deallocate(block.at, on);
 }
 
-TEST_F(suspend_async_test, work_that_is_queued_later_is_not_waited_for) {
+TEST_F(suspend_async_test, of_known_streams_work_that_is_queued_later_is_not_waited_for) {
   auto memory = make_declared();
   const auto block = make_filled(memory, weights, 4_MiB, 3);
-  ASSERT_TRUE(memory.suspend_async(weights));
+  ASSERT_TRUE(memory.suspend_async(weights, {.streams = awaited_streams::known}));
   const auto other = new_stream();
   const busy work{*machine, other};
   void* const plain = memory.allocate(1_MiB, other);

@@ -205,6 +205,8 @@ TEST(suspend_names, are_those_of_the_choices_and_fields) {
   EXPECT_EQ(to_string(suspended_requests::fail), "fail");
   EXPECT_EQ(to_string(suspended_requests::wait), "wait");
   EXPECT_EQ(to_string(suspended_requests::resume), "resume");
+  EXPECT_EQ(to_string(awaited_streams::all), "all");
+  EXPECT_EQ(to_string(awaited_streams::known), "known");
   EXPECT_EQ(to_string(suspend_outcome{64_MiB, 60_MiB, 2_MiB}),
             "released 64 MiB, saved 60 MiB, not_suspended 2 MiB");
   EXPECT_EQ(to_string(resume_outcome{64_MiB, 60_MiB}), "reserved 64 MiB, restored 60 MiB");

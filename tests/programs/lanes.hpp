@@ -92,8 +92,8 @@ class lanes {
   /// The same for every earlier access that conflicts with a read or write.
   bool put_after(lane_index next, const access_history& accesses, bool writes);
   /// Orders a stream that weir knows behind the work of those that an allocator may not know, on
-  /// one device. suspend_async() waits for known streams and for those that synchronise with the
-  /// legacy stream. False: not possible now.
+  /// one device. suspend_async() of awaited_streams::known does not wait for the others. False: not
+  /// possible now.
   bool cover_unknown(std::size_t device);
   /// The host waits for the lane.
   void synchronize(lane_index lane);

@@ -40,10 +40,12 @@ void suspension::change_group(heap_supplier& heap, std::size_t index, bool captu
     heap.settle(index);
     return blocks_.add_access(heap, index, on, lanes_.queue(on));
   }
-  const suspend_options options = choose();
+  suspend_options options = choose();
   chosen.away = true;  // also after an error: resuming what is not suspended does nothing
   if (options.contents == suspended_contents::discard) blocks_.forget_contents(heap, index);
-  if (random.one_in(2) && lanes_.cover_unknown(heap.device())) {
+  if (random.one_in(2)) {
+    if (random.one_in(2) && lanes_.cover_unknown(heap.device()))
+      options.streams = awaited_streams::known;
     chosen.async = true;
     world_.log("suspend_async " + what);
     const auto begun = faults_.call("suspend_async", [&] {
@@ -78,10 +80,12 @@ void suspension::change_all(heap_supplier& heap, bool captures_run) {
     blocks_.add_access(heap, no_group, on, lanes_.queue(on));
     return lanes_.synchronize(on);  // for the memory of graphs
   }
-  const suspend_options options = choose();
+  suspend_options options = choose();
   heap.away = true;
   if (options.contents == suspended_contents::discard) blocks_.forget_contents(heap);
-  const bool async = random.one_in(2) && lanes_.cover_unknown(heap.device());
+  const bool async = random.one_in(2);
+  if (async && random.one_in(2) && lanes_.cover_unknown(heap.device()))
+    options.streams = awaited_streams::known;
   heap.async = heap.async || async;
   for (heap_supplier::group& each : heap.groups()) each.async = each.async || async;
   world_.log(std::string{async ? "suspend_async" : "suspend"} + " everything of " + heap.name());

@@ -268,10 +268,11 @@ class WEIR_API caching_allocator {
   result<resume_outcome> resume(weir::tag of, const resume_options& options = {}) const;
   result<resume_outcome> resume(const resume_options& options = {}) const;
   /// The same without waiting: the call returns at once, and a thread of the allocator's suspends
-  /// the tag when the work that was queued before is done. Uses that are queued later are illegal
-  /// from now on. Until it is gone, a request to the tag fails, waits or takes it back, as
-  /// `requests` says; requests elsewhere that find no memory wait for it. What fails later goes to
-  /// the error handler, and leaves the memory where it is. Errors as with suspend().
+  /// the tag when the work that was queued before is done, of those streams that `options.streams`
+  /// names. Uses that are queued later are illegal from now on. Until it is gone, a request to the
+  /// tag fails, waits or takes it back, as `requests` says; requests elsewhere that find no memory
+  /// wait for it. What fails later goes to the error handler, and leaves the memory where it is.
+  /// Errors as with suspend().
   result<void> suspend_async(weir::tag of, const suspend_options& options = {}) const;
   result<void> suspend_async(const suspend_options& options = {}) const;
   /// Brings it back ahead of its use, without waiting for the copies: what is queued on `stream`

@@ -40,10 +40,23 @@ enum class suspended_requests : std::uint8_t {
   resume,  ///< resumes it first
 };
 
-/// "keep", "pinned", "fail", …
+/// Whose queued work suspend_async() waits for before it takes the memory away. suspend() and
+/// evictions wait for all streams.
+enum class awaited_streams : std::uint8_t {
+  /// All streams of the device, known to weir or not, also for work that is queued before the wait
+  /// begins. While it lasts, the driver keeps other threads from queueing work.
+  all,
+  /// Streams that the allocator has met in requests, that were given to watch_stream(), or that
+  /// synchronise with the legacy stream. Nobody is kept from queueing work, and later work is not
+  /// waited for. Memory that any other stream still uses is lost under it.
+  known,
+};
+
+/// "keep", "pinned", "fail", "all", …
 [[nodiscard]] WEIR_API std::string to_string(suspended_contents contents);
 [[nodiscard]] WEIR_API std::string to_string(host_memory_kind kind);
 [[nodiscard]] WEIR_API std::string to_string(suspended_requests requests);
+[[nodiscard]] WEIR_API std::string to_string(awaited_streams streams);
 
 /// Told how far the copying of contents is, each time that a chunk has arrived: so many bytes of
 /// all that are copied; the last time it is all. Called without locks on the thread that suspends
@@ -59,6 +72,7 @@ struct suspend_options {
   /// Contents are copied in pieces of at most this size, so that other copies pass between them.
   bytes chunk{std::uint64_t{32} << 20};
   suspend_progress progress{};
+  awaited_streams streams = awaited_streams::all;
 };
 
 struct resume_options {
