@@ -42,6 +42,10 @@ weir_allocator* installed() noexcept { return installed_allocator.load(std::memo
 void set_installed(weir_allocator* allocator) noexcept {
   installed_allocator.store(allocator, std::memory_order_release);
 }
+bool is_in_use() noexcept {
+  const weir_allocator* const allocator = installed();
+  return allocator != nullptr && torch_cuda::get() == allocator;
+}
 weir_allocator& installed_or_throw() {
   weir_allocator* const allocator = installed();
   TORCH_CHECK(allocator != nullptr, "call weir.torch.enable() first");

@@ -154,9 +154,10 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
     device_state* const state = find_state(device);
     return state != nullptr ? *state : create_state(device);
   }
-  /// The same, null if no memory of the device was requested yet.
+  /// The same, null if no memory of the device was requested yet or there is no such device.
   [[nodiscard]] device_state* find_state(c10::DeviceIndex device) const {
-    return states_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+    const auto index = static_cast<std::size_t>(device);  // a negative one becomes too large
+    return index < states_.size() ? states_[index].load(std::memory_order_acquire) : nullptr;
   }
   /// Starts and ends a recording of a device's memory.
   void record(c10::DeviceIndex device, const std::string& path, bool stacks);
@@ -182,6 +183,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
   };
 
   device_state& create_state(c10::DeviceIndex device);
+  /// Throws what torch's own allocator throws where CUDA has no such device.
+  void check_device(c10::DeviceIndex device) const;
   void update_slow_path();
   template <class Action>
   void for_each_device(const Action& action) const {
@@ -281,6 +284,8 @@ class weir_allocator final : public torch_cuda::CUDAAllocator {
 
 /// The allocator that is installed, or null.
 [[nodiscard]] weir_allocator* installed() noexcept;
+/// Whether torch asks it for memory: not if another allocator was set later.
+[[nodiscard]] bool is_in_use() noexcept;
 void set_installed(weir_allocator* allocator) noexcept;
 /// The same, or a RuntimeError in Python.
 [[nodiscard]] weir_allocator& installed_or_throw();

@@ -70,6 +70,11 @@ void weir_allocator::mark_stream_used(c10::DeviceIndex device, std::int64_t id) 
 void weir_allocator::init(int devices) { devices_ = std::max(devices_.load(), devices); }
 bool weir_allocator::initialized() { return devices_ > 0; }
 
+void weir_allocator::check_device(c10::DeviceIndex device) const {
+  TORCH_CHECK(device >= 0 && device < devices_.load(), "Invalid device argument ",
+              static_cast<int>(device), ": did you call init?");
+}
+
 device_state& weir_allocator::create_state(c10::DeviceIndex device) {
   check_index(device);
   const std::lock_guard lock{mutex_};

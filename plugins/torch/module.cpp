@@ -109,16 +109,14 @@ py::dict to_dict(const weir::memory_stats& stats) {
 }
 
 py::object stats(int device) {
-  const device_state* const state =
-      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  const device_state* const state = installed_or_throw().find_state(index_from(device));
   if (state == nullptr) return py::none();
   return to_dict(state->memory.stats());
 }
 
 /// The fields of report(), of one moment as far as possible.
 py::object describe(int device, std::uint64_t size) {
-  device_state* const state =
-      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  device_state* const state = installed_or_throw().find_state(index_from(device));
   if (state == nullptr) return py::none();
   const auto report =
       state->memory.explain(weir::bytes{size}, weir::stream_ref::legacy(state->gpu));
@@ -166,26 +164,24 @@ py::object describe(int device, std::uint64_t size) {
 }
 
 std::uint64_t trim(int device, std::uint64_t keep) {
-  device_state* const state =
-      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  device_state* const state = installed_or_throw().find_state(index_from(device));
   if (state == nullptr) return 0;
   return checked(state->memory.trim(weir::bytes{keep})).count();
 }
 
 void watch_stream(int device, std::int64_t handle) {
-  const device_state& state = installed_or_throw().state_of(static_cast<c10::DeviceIndex>(device));
+  const device_state& state = installed_or_throw().state_of(index_from(device));
   checked(weir::watch_stream({state.gpu, reinterpret_cast<cudaStream_t>(handle)}));
 }
 
 void release_stream(int device, std::int64_t handle) {
-  device_state* const state =
-      installed_or_throw().find_state(static_cast<c10::DeviceIndex>(device));
+  device_state* const state = installed_or_throw().find_state(index_from(device));
   if (state == nullptr) return;
   checked(weir::unwatch_stream({state->gpu, reinterpret_cast<cudaStream_t>(handle)}));
 }
 
 void mark_stream_used(int device, std::int64_t id) {
-  installed_or_throw().mark_stream_used(static_cast<c10::DeviceIndex>(device), id);
+  installed_or_throw().mark_stream_used(index_from(device), id);
 }
 
 /// A tag scope that Python enters and leaves, on one thread.
@@ -208,7 +204,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   namespace plugin = weir_torch;
   using gil_released = py::call_guard<py::gil_scoped_release>;
   module.def("install", &plugin::install, py::arg("options"), py::arg("exportable_if_possible"));
-  module.def("installed", [] { return plugin::installed() != nullptr; });
+  module.def("installed", [] { return plugin::is_in_use(); });
   module.def("stats", &plugin::stats);
   module.def("describe", &plugin::describe);
   module.def("trim", &plugin::trim, gil_released{});
@@ -218,14 +214,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "record",
       [](int device, const std::string& path, bool stacks) {
-        plugin::installed_or_throw().record(static_cast<c10::DeviceIndex>(device), path, stacks);
+        plugin::installed_or_throw().record(plugin::index_from(device), path, stacks);
       },
       gil_released{});
   module.def(
       "stop_recording",
-      [](int device) {
-        plugin::installed_or_throw().stop_recording(static_cast<c10::DeviceIndex>(device));
-      },
+      [](int device) { plugin::installed_or_throw().stop_recording(plugin::index_from(device)); },
       gil_released{});
   module.def(
       "mark", [](const std::string& text) { plugin::installed_or_throw().mark(text); },

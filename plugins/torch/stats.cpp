@@ -88,6 +88,7 @@ void weir_allocator::note_pool_reserves(device_state& state) {
 torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) {
   torch_cuda::DeviceStats stats;
   stats.max_split_size = -1;
+  check_device(device);
   device_state* const state = find_state(device);
   if (state == nullptr) return stats;
   const weir::memory_stats now = stats_of(*state);
@@ -131,6 +132,7 @@ torch_cuda::DeviceStats weir_allocator::getDeviceStats(c10::DeviceIndex device) 
 }
 
 void weir_allocator::resetAccumulatedStats(c10::DeviceIndex device) {
+  check_device(device);
   device_state* const state = find_state(device);
   if (state == nullptr) return;
   counters_at_reset now;
@@ -147,6 +149,7 @@ void weir_allocator::resetAccumulatedStats(c10::DeviceIndex device) {
 }
 
 void weir_allocator::resetPeakStats(c10::DeviceIndex device) {
+  check_device(device);
   device_state* const state = find_state(device);
   if (state == nullptr) return;
   note_pool_reserves(*state);

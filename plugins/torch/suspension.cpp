@@ -36,7 +36,7 @@ struct target {
 
 /// From None, a tag's name or torch's id of a pool.
 target target_from(int device, const py::object& what) {
-  target found{installed_or_throw().state_of(static_cast<c10::DeviceIndex>(device)), {}, {}};
+  target found{installed_or_throw().state_of(index_from(device)), {}, {}};
   if (what.is_none()) return found;
   if (py::isinstance<py::str>(what)) {
     found.tag = checked(weir::tag::named(what.cast<std::string>()));
@@ -93,7 +93,7 @@ auto without_gil(const Action& action) {
 py::tuple declare_suspendable(int device, const std::string& tag, bool evictable, int priority,
                               const py::tuple& eviction) {
   const weir::tag named = checked(weir::tag::named(tag));
-  device_state& state = installed_or_throw().state_of(static_cast<c10::DeviceIndex>(device));
+  device_state& state = installed_or_throw().state_of(index_from(device));
   const auto options = suspendable_from(evictable, priority, eviction);
   const auto declared =
       without_gil([&] { return state.memory.declare_suspendable(named, options); });
@@ -103,7 +103,7 @@ py::tuple declare_suspendable(int device, const std::string& tag, bool evictable
 void make_pool_suspendable(int device, const py::object& id, bool evictable, int priority,
                            const py::tuple& eviction) {
   const auto [first, second] = id.cast<std::pair<std::uint64_t, std::uint64_t>>();
-  device_state& state = installed_or_throw().state_of(static_cast<c10::DeviceIndex>(device));
+  device_state& state = installed_or_throw().state_of(index_from(device));
   state.pools.make_suspendable(MempoolId_t(first, second),
                                suspendable_from(evictable, priority, eviction));
 }
@@ -179,7 +179,7 @@ py::tuple suspend_stats(int device, const py::object& what) {
 }
 
 py::tuple reserve_backup(int device, std::uint64_t size, int kind) {
-  device_state& state = installed_or_throw().state_of(static_cast<c10::DeviceIndex>(device));
+  device_state& state = installed_or_throw().state_of(index_from(device));
   const auto reserved = without_gil([&] {
     return state.memory.reserve_backup(weir::bytes{size},
                                        static_cast<weir::host_memory_kind>(kind));
@@ -188,7 +188,7 @@ py::tuple reserve_backup(int device, std::uint64_t size, int kind) {
 }
 
 py::tuple trim_backup(int device) {
-  device_state& state = installed_or_throw().state_of(static_cast<c10::DeviceIndex>(device));
+  device_state& state = installed_or_throw().state_of(index_from(device));
   const auto released = without_gil([&] { return state.memory.trim_backup(); });
   return released ? success(released->count()) : failure(released.error());
 }

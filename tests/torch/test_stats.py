@@ -116,6 +116,14 @@ class Stats(AllocatorTest):
         self.assertEqual(nested["allocated_bytes"]["all"]["current"], allocated())
         del keep
 
+    def test_a_device_that_does_not_exist_is_an_error(self):
+        block(KIB)
+        for index in (-2, torch.cuda.device_count(), 63, 100):
+            for call in (torch.cuda.memory_stats, torch.cuda.memory_allocated, torch.cuda.reset_peak_memory_stats,
+                         torch.cuda.reset_accumulated_memory_stats):
+                with self.assertRaises((RuntimeError, AssertionError, ValueError), msg=f"{call.__name__}({index})"):
+                    call(index)
+
     def test_the_summary_can_be_written(self):
         keep = block(3 * MIB)
         for abbreviated in (False, True):
