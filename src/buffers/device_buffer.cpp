@@ -63,7 +63,7 @@ device_buffer& device_buffer::operator=(device_buffer&& other) noexcept {
 result<void> device_buffer::free() noexcept {
   void* const data = std::exchange(data_, nullptr);
   if (data == nullptr) return {};
-  return pools::contained([&]() -> result<void> {
+  return pools::freed_surely([&]() -> result<void> {
     if (!detail::is_of_another_thread(thread_))
       return memory_.try_deallocate(data, capacity_, *stream_);
     return detail::free_behind_all_work(

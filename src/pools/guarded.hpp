@@ -40,4 +40,15 @@ auto contained(const Call& call) noexcept -> decltype(call()) {
   }
 }
 
+/// A free for callers that must not throw. A driver call or a host allocation that fails once must
+/// not cost the memory, so such a free is tried twice. An error of another kind may mean that the
+/// memory is freed.
+template <class Free>
+result<void> freed_surely(const Free& call) noexcept {
+  auto freed = contained(call);
+  if (!freed && (freed.code() == errc::no_host_memory || freed.error().native != 0))
+    freed = contained(call);
+  return freed;
+}
+
 }  // namespace weir::inline v0::pools

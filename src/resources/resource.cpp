@@ -12,7 +12,7 @@ result<void*> any_resource::try_allocate(bytes size, const stream_ref& stream,
 }
 
 void any_resource::deallocate(void* pointer, bytes size, const stream_ref& stream) const noexcept {
-  const auto freed = pools::contained([&] { return try_deallocate(pointer, size, stream); });
+  const auto freed = pools::freed_surely([&] { return try_deallocate(pointer, size, stream); });
   if (!freed) report_error(freed.error());
 }
 

@@ -40,11 +40,13 @@ constexpr int reserved_flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 std::shared_ptr<capacity_claim> capacity_claim::take(state& machine, int device,
                                                      std::uint64_t size) {
+  auto claim = std::make_shared<capacity_claim>(machine, device);  // first: it may throw
   if (!machine.space.reserve_capacity(device, size)) {
     machine.pools->release_unused(device);
     if (!machine.space.reserve_capacity(device, size)) return nullptr;
   }
-  return std::make_shared<capacity_claim>(machine, device, size);
+  claim->size_ = size;
+  return claim;
 }
 
 capacity_claim::~capacity_claim() { machine_.space.release_capacity(device_, size_); }

@@ -107,9 +107,8 @@ class capacity_claim {
  public:
   /// Null if the device has no room, not even after its pools released what they do not use.
   static std::shared_ptr<capacity_claim> take(state& machine, int device, std::uint64_t size);
-  /// What take() makes, once the capacity is taken.
-  capacity_claim(state& machine, int device, std::uint64_t size)
-      : machine_{machine}, device_{device}, size_{size} {}
+  /// What take() makes; of nothing at first.
+  capacity_claim(state& machine, int device) : machine_{machine}, device_{device} {}
   ~capacity_claim();
   capacity_claim(const capacity_claim&) = delete;
   capacity_claim& operator=(const capacity_claim&) = delete;
@@ -117,7 +116,7 @@ class capacity_claim {
  private:
   state& machine_;
   int device_;
-  std::uint64_t size_;
+  std::uint64_t size_ = 0;
 };
 
 /// One mapped run of addresses. Regions never overlap. An address belongs to at most one.

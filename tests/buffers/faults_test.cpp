@@ -133,6 +133,32 @@ TEST(buffer_faults, buffers_pass_between_streams_or_stay) {
   });
 }
 
+/// The driver is asked for the stream's id at each free, so a free can fail.
+TEST(buffer_faults, a_buffer_of_a_foreign_stream_is_freed_though_a_call_fails) {
+  sweep([](fresh_machine& on) -> result<void> {
+    driver::CUstream handle = nullptr;
+    {
+      const context_scope bound{on.gpu()};
+      if (!bound) return bound.error();
+      WEIR_TRY(driver::check(
+          driver::call::stream_create,
+          on.machine->driver().stream_create(&handle, driver::CU_STREAM_NON_BLOCKING)));
+    }
+    const auto use = [&]() -> result<void> {
+      WEIR_TRY_VALUE(some,
+                     device_vector<word>::create(*on.memory, block_words, {on.gpu(), handle}));
+      return some.resize(2 * block_words);
+    };
+    auto outcome = use();
+    WEIR_TRY(on.memory->release_stream({on.gpu(), handle}));
+    const context_scope bound{on.gpu()};
+    if (!bound) return bound.error();
+    const auto destroyed =
+        driver::check(driver::call::stream_destroy, on.machine->driver().stream_destroy(handle));
+    return outcome ? destroyed : outcome;
+  });
+}
+
 TEST(buffer_faults, a_unified_buffer_is_created_whole_or_not_at_all) {
   for (const attachment mode : {attachment::global, attachment::host, attachment::single}) {
     sweep([mode](fresh_machine& on) -> result<void> {

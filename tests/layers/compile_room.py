@@ -1,5 +1,5 @@
 """Compiles small files with a room's include path: headers of lower rooms must be found, headers of
-higher rooms must not."""
+higher rooms must not. With --alone: each of the room's own public headers compiles by itself."""
 
 import argparse
 import subprocess
@@ -48,21 +48,36 @@ def main():
     parser.add_argument("--include", required=True)
     parser.add_argument("--visible", required=True)
     parser.add_argument("--hidden", required=True)
+    parser.add_argument("--alone", action="store_true")
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
     visible = [name for name in options.visible.split(";") if name]
     hidden = [name for name in options.hidden.split(";") if name]
 
+    wrong = compile_alone(options, visible[0]) if options.alone else look_around(options, visible, hidden)
+    for line in wrong:
+        print(line)
+    return 1 if wrong else 0
+
+
+def compile_alone(options, room):
+    """What is wrong with the room's public headers, which users include one at a time."""
     wrong = []
-    seen = [name for name in headers(options.views, visible) if not name.endswith(".def")]
-    if not seen:
-        wrong.append(f"no header to see in {visible}")
-    for name in public_headers(options.views, visible[0]):  # the room's own: users include them alone
+    for name in public_headers(options.views, room):
         if name in NOT_ALONE or name.endswith(".def"):
             continue
         compiles, said = compile_includes(options, name)
         if not compiles:
             wrong.append(f"{name} must compile by itself, but:\n{said}")
+    return wrong
+
+
+def look_around(options, visible, hidden):
+    """What is wrong with what the room can see."""
+    wrong = []
+    seen = [name for name in headers(options.views, visible) if not name.endswith(".def")]
+    if not seen:
+        wrong.append(f"no header to see in {visible}")
     # One file for all of them: the compiler names those it can see.
     out_of_sight = headers(options.views, hidden)
     probe = "".join(f'#if __has_include("{name}")\n#error visible: {name}\n#endif\n'
@@ -74,9 +89,7 @@ def main():
     compiles, said = compile_text(options, f'#if __has_include("{seen[0]}")\n#error visible\n#endif\n')
     if compiles or "visible" not in said:
         wrong.append(f"{seen[0]} is in sight, but the probe does not notice it")
-    for line in wrong:
-        print(line)
-    return 1 if wrong else 0
+    return wrong
 
 
 if __name__ == "__main__":

@@ -207,9 +207,16 @@ void heap_supplier::check() {
 void heap_supplier::check_empty() {
   check();
   const memory_stats before = memory_->stats();
-  if (before.blocks.current != 0)
+  if (before.blocks.current != 0) {
+    std::string live;
+    for (const pool_snapshot& each : memory_->snapshot().pools)
+      for (const block_info& block : each.blocks)
+        if (block.state == block_state::live)
+          live += ", " + to_string(block.requested) + " of stream " +
+                  std::to_string(block.stream.number()) + " in pool \"" + each.name + "\"";
     world_.fail(name() + ": all is freed, but " + std::to_string(before.blocks.current) +
-                " blocks are live");
+                " blocks are live" + live);
+  }
   // Memory whose asynchronous suspension has not ended stays until that has ended.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{10};
   bytes left{};
