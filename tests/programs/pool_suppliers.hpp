@@ -29,8 +29,8 @@ class block_pool_supplier final : public pool_supplier {
       : pool_supplier{std::move(name), device}, pool_{std::move(pool)} {}
 
   [[nodiscard]] result<supplied_block> allocate(bytes size, const stream_ref& stream) override {
-    const auto taken = pool_.try_allocate(size, stream);
-    if (!taken) return taken.error();
+    auto taken = pool_.try_allocate(size, stream);
+    if (!taken) return std::move(taken).error();
     return supplied_block{*taken};
   }
   result<void> free(void* memory, const std::optional<stream_ref>& stream) override {
@@ -60,8 +60,8 @@ class stream_pool_supplier final : public pool_supplier {
       : pool_supplier{std::move(name), device}, pool_{std::move(pool)} {}
 
   [[nodiscard]] result<supplied_block> allocate(bytes size, const stream_ref& stream) override {
-    const auto taken = pool_.try_allocate(size, stream);
-    if (!taken) return taken.error();
+    auto taken = pool_.try_allocate(size, stream);
+    if (!taken) return std::move(taken).error();
     return supplied_block{*taken};
   }
   result<void> free(void* memory, const std::optional<stream_ref>& stream) override {
@@ -74,8 +74,8 @@ class stream_pool_supplier final : public pool_supplier {
   result<bytes> trim() override { return pool_.trim(); }
   result<bytes> empty_cache() override { return pool_.trim(); }
   result<void> close() override {
-    const auto closed = pool_.close();
-    if (!closed) return closed.error();
+    auto closed = pool_.close();
+    if (!closed) return std::move(closed).error();
     return {};
   }
 
