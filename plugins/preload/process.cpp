@@ -53,6 +53,11 @@ process* process::get() noexcept try {
 
 void process::restart() noexcept { delete the_process.exchange(nullptr); }
 
+process::process(const real_driver& driver)
+    : driver_{driver}, captures_{[this](CUcontext context, bool any) {
+        if (const auto heap = existing_heap(context)) heap->notice_captures(any);
+      }} {}
+
 // --- Heaps --------------------------------------------------------------------------------------
 
 std::optional<int> process::current_device() const noexcept {
@@ -71,30 +76,51 @@ std::optional<int> process::device_of(CUcontext context) const noexcept {
   return calls().ctx_pop_current(&current) == CUDA_SUCCESS ? device : std::nullopt;
 }
 
-std::shared_ptr<device_heap> process::heap_of_current() {
+CUcontext process::current_context() const noexcept {
   CUcontext current = nullptr;
   if (calls().ctx_get_current == nullptr || calls().ctx_get_current(&current) != CUDA_SUCCESS)
     return nullptr;
-  return heap_of(current);
+  return current;
 }
 
-std::shared_ptr<device_heap> process::heap_of(CUstream stream) {
+CUcontext process::context_of(CUstream stream) const noexcept {
   if (stream == nullptr || stream == legacy_stream() || stream == per_thread_stream())
-    return heap_of_current();
+    return current_context();
   CUcontext context = nullptr;
   if (calls().stream_get_ctx == nullptr || calls().stream_get_ctx(stream, &context) != CUDA_SUCCESS)
     return nullptr;
-  return heap_of(context);
+  return context;
+}
+
+CUcontext process::primary_context(int device) const noexcept {
+  unsigned flags = 0;
+  int active = 0;
+  CUcontext context = nullptr;
+  // To retain a context that is not active would make it.
+  if (calls().device_primary_ctx_get_state(device, &flags, &active) != CUDA_SUCCESS ||
+      active == 0 || calls().device_primary_ctx_retain(&context, device) != CUDA_SUCCESS)
+    return nullptr;
+  static_cast<void>(calls().device_primary_ctx_release(device));
+  return context;
+}
+
+std::shared_ptr<device_heap> process::heap_of_current() { return heap_of(current_context()); }
+
+std::shared_ptr<device_heap> process::heap_of(CUstream stream) {
+  return heap_of(context_of(stream));
 }
 
 std::shared_ptr<device_heap> process::heap_of(CUcontext context) {
   if (context == nullptr) return nullptr;
-  {
-    const std::lock_guard lock{mutex_};
-    for (const auto& [device, heap] : heaps_)
-      if (heap->context() == context) return heap;
-  }
-  return make_heap(context);
+  auto known = existing_heap(context);
+  return known != nullptr ? known : make_heap(context);
+}
+
+std::shared_ptr<device_heap> process::existing_heap(CUcontext context) {
+  const std::lock_guard lock{mutex_};
+  for (const auto& [device, heap] : heaps_)
+    if (heap->context() == context) return heap;
+  return nullptr;
 }
 
 std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
@@ -110,7 +136,8 @@ std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
     const std::lock_guard lock{mutex_};
     if (unusable_.contains(*device)) return nullptr;
   }
-  auto made = device_heap::create(driver_, *device, context, captures_);
+  const auto captured = captures_.of(context);
+  auto made = device_heap::create(driver_, *device, context, captured);
   if (!made) {
     if (made.code() == weir::errc::not_found) {
       say_once(remark::other_context);
@@ -123,8 +150,8 @@ std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
   }
   const std::shared_ptr<device_heap>& heap = *made;
   if (weir::recorder* const recorder = traces_.of(*device, driver_)) heap->observe(*recorder);
-  const std::shared_lock no_capture_begins{captures_.mutex};
-  if (captures_.count.load() != 0) heap->notice_captures(true);
+  const auto held = captured->hold();
+  if (captured->any()) heap->notice_captures(true);
   std::vector<int> readers;
   {
     const std::lock_guard lock{mutex_};
@@ -176,6 +203,15 @@ void process::drop_heap(int device) {
   for (const served_block& each : blocks_.take_all(*heap))
     heap->memory().deallocate(reinterpret_cast<void*>(each.address));
   heap->close();
+}
+
+void process::forget_context(CUcontext context) {
+  if (context == nullptr) return;
+  captures_.end_context(context);
+  for (const served_block& each : blocks_.take_all(context)) {
+    traces_.freed(each, driver_);
+    if (!each.is_managed) leave(each.device, each.bytes);
+  }
 }
 
 int process::count_context(int device, int change) {
@@ -250,39 +286,6 @@ std::uint64_t process::passed_on(int device) {
 
 // --- Streams and peers --------------------------------------------------------------------------
 
-void process::capture_begins() {
-  const std::unique_lock nobody_waits{captures_.mutex};
-  if (captures_.count.fetch_add(1) != 0) return;
-  const std::lock_guard lock{mutex_};
-  for (const auto& [device, heap] : heaps_) heap->notice_captures(true);
-}
-
-void process::capture_ends() {
-  const std::unique_lock nobody_waits{captures_.mutex};
-  if (captures_.count.fetch_sub(1) != 1) return;
-  const std::lock_guard lock{mutex_};
-  for (const auto& [device, heap] : heaps_) heap->notice_captures(false);
-}
-
-namespace {
-
-std::pair<CUstream, std::uint64_t> key_of(CUstream stream) noexcept {
-  const bool is_of_thread = stream == per_thread_stream();
-  return {stream, is_of_thread ? static_cast<std::uint64_t>(pthread_self()) : 0};
-}
-
-}  // namespace
-
-bool process::add_capture(CUstream stream) {
-  const std::lock_guard lock{mutex_};
-  return captured_.insert(key_of(stream)).second;
-}
-
-bool process::remove_capture(CUstream stream) {
-  const std::lock_guard lock{mutex_};
-  return captured_.erase(key_of(stream)) != 0;
-}
-
 void process::forget_stream(CUstream stream) {
   std::vector<std::shared_ptr<device_heap>> heaps;
   {
@@ -290,7 +293,7 @@ void process::forget_stream(CUstream stream) {
     for (const auto& [device, heap] : heaps_) heaps.push_back(heap);
   }
   for (const auto& heap : heaps) heap->forget_stream(stream);
-  if (remove_capture(stream)) capture_ends();
+  captures_.end(stream);
 }
 
 void process::add_peer(int owner, int reader) {

@@ -65,7 +65,8 @@ class Case(unittest.TestCase):
 class Served(Case):
     def test_plain_memory(self):
         calls = self.compare(["basic"])
-        self.assertEqual(calls["cuMemAlloc_v2"], 3)  # of nothing, for nobody, and of 64 TiB
+        # Of nothing, for nobody and of 64 TiB, and one for the wait of each of the four frees.
+        self.assertEqual(calls["cuMemAlloc_v2"], 7)
         self.assertGreater(calls["cuMemCreate"], 0)
 
     def test_streams(self):
@@ -84,10 +85,21 @@ class Served(Case):
         waiting = self.calls()
         self.weir_run(program, "--free", "async")
         behind_events = self.calls()
-        self.assertEqual(waiting["cuCtxSynchronize"], 40)
+        # A free of the driver's own waits for the context, and leaves captures valid.
+        self.assertEqual(waiting["cuMemFree_v2"], 40)
         self.assertEqual(waiting.get("cuCtxRecordEvent", 0), 0)
+        self.assertEqual(waiting.get("cuCtxSynchronize", 0), 0)
         self.assertEqual(behind_events["cuCtxRecordEvent"], 40)
-        self.assertEqual(behind_events.get("cuCtxSynchronize", 0), 0)
+        self.assertEqual(behind_events.get("cuMemFree_v2", 0), 0)
+
+    def test_a_free_that_waits_does_not_stop_captures_of_other_devices(self):
+        for free in ("wait", "async"):
+            self.compare(["gate"], "--free", free, ways=["dlsym"], WEIR_SIM_MODE="manual")
+
+    def test_captures_that_nobody_ends(self):
+        for free in ("wait", "async"):
+            for scenario in ("unended", "unended_thread"):
+                self.compare([scenario], "--free", free, ways=["dlsym"])
 
     def test_threads(self):
         self.compare(["threads"])
@@ -97,6 +109,10 @@ class Served(Case):
 
     def test_reset(self):
         self.compare(["reset"])
+
+    def test_memory_that_goes_with_its_context_does_not_count(self):
+        for keep in (["--keep", "cuMemAlloc"], []):
+            self.compare(["resets"], "--limit", "1GiB", *keep, ways=["dlsym"])
 
     def test_release(self):
         self.compare(["releases"])
@@ -225,6 +241,11 @@ class Recording(Case):
         self.weir_run(self.program("dlsym", "reset"), "--record", trace)
         self.assertEqual(self.events(trace), (2, 2))
 
+    def test_memory_of_the_driver_ends_with_its_context(self):
+        trace = self.folder / "run.weirtrace"
+        self.weir_run(self.program("dlsym", "resets"), "--record-only", "--record", trace)
+        self.assertEqual(self.events(trace), (4, 4))
+
     def test_a_crash_leaves_what_was_recorded(self):
         trace = self.folder / "run.weirtrace"
         ran = self.weir_run(self.program("dlsym", "leave", "segv"), "--record", trace)
@@ -311,17 +332,18 @@ class Processes(Case):
         program = ["sh", "-c", '"$0" dlsym many 3; echo "$LD_PRELOAD"', arguments.opened]
         followed = self.weir_run(program)
         self.assertEqual(followed.stdout, f"3 allocations, 0 failures\n{arguments.preload}\n")
-        self.assertNotIn("cuMemAlloc_v2", self.calls())
+        self.assertIn("cuMemCreate", self.calls())
         alone = self.weir_run(program, "--no-children")
         self.assertEqual(alone.stdout, "3 allocations, 0 failures\n\n")
         self.assertEqual(self.calls()["cuMemAlloc_v2"], 3)
+        self.assertNotIn("cuMemCreate", self.calls())
         self.weir_run(self.program("dlsym", "many", 3), "--no-children")
-        self.assertNotIn("cuMemAlloc_v2", self.calls())
+        self.assertIn("cuMemCreate", self.calls())
 
     def test_what_is_preloaded_already_stays(self):
         ran = self.weir_run(self.program("linked", "many", 9), LD_PRELOAD=arguments.interposer)
         self.assertEqual((ran.stdout, ran.stderr), ("9 allocations, 0 failures\n", "interposer saw 9\n"))
-        self.assertNotIn("cuMemAlloc_v2", self.calls())
+        self.assertIn("cuMemCreate", self.calls())
         ran = self.weir_run(["sh", "-c", 'echo "$LD_PRELOAD"'], "--no-children",
                             LD_PRELOAD=arguments.interposer)
         self.assertEqual(ran.stdout, arguments.interposer + "\n")
