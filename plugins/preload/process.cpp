@@ -17,6 +17,19 @@ namespace {
 std::atomic<process*> the_process{nullptr};
 std::atomic<bool> forked{false};
 
+/// While a heap is made, on the thread that makes it: services that it goes without are told of.
+thread_local bool makes_heap = false;
+
+/// Other errors that weir reports are not for the program's output, in builds for debugging either.
+void note_error(const weir::error& reason, void*) noexcept {
+  if (!makes_heap) return;
+  try {
+    say_once(remark::no_service, reason.message());
+  } catch (const std::bad_alloc&) {
+    say_once(remark::no_service);
+  }
+}
+
 /// Whether an error says that it would be the same the next time.
 bool is_final(weir::errc code) noexcept {
   return code == weir::errc::driver_too_old || code == weir::errc::symbol_missing ||
@@ -36,8 +49,7 @@ process* process::get() noexcept try {
   if (driver == nullptr) return nullptr;
   static const int watches_forks = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
   if (watches_forks != 0) return nullptr;
-  // What weir finds wrong is not for the program's output, in builds for debugging either.
-  weir::set_error_handler([](const weir::error&, void*) noexcept {});
+  weir::set_error_handler(note_error, nullptr);
   auto made = std::make_unique<process>(*driver);
   process* first = nullptr;
   if (!the_process.compare_exchange_strong(first, made.get())) return first;
@@ -137,7 +149,9 @@ std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
     if (unusable_.contains(*device)) return nullptr;
   }
   const auto captured = captures_.of(context);
+  makes_heap = true;
   auto made = device_heap::create(driver_, *device, context, captured);
+  makes_heap = false;
   if (!made) {
     if (made.code() == weir::errc::not_found) {
       say_once(remark::other_context);
@@ -145,6 +159,8 @@ std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
       say_once(remark::unusable, made.error().message());
       const std::lock_guard lock{mutex_};
       unusable_.insert(*device);
+    } else {
+      say_once(remark::not_yet, made.error().message());
     }
     return nullptr;
   }

@@ -13,6 +13,8 @@ enum class remark {
   capture,        ///< an allocation that becomes a node of a graph
   ipc,            ///< cuIpcGetMemHandle of weir's memory
   no_recording,   ///< the trace cannot be written
+  no_service,     ///< a live page or budget that the environment requests
+  not_yet,        ///< weir cannot serve a request, but perhaps the next
   count,
 };
 

@@ -2,6 +2,7 @@
 """weir run on programs that know nothing of weir, on the simulator's driver library."""
 
 import argparse
+import fcntl
 import os
 import re
 import signal
@@ -166,6 +167,43 @@ class PassedOn(Case):
         self.assertRegex(ran.stderr, r"^weir run: weir serves nothing here, the driver everything: "
                                      r".*WEIR_HEAP_POLICY.*\n$")
         self.assertEqual(self.calls()["cuMemAlloc_v2"], 3)
+
+
+    def test_services_that_cannot_be_provided(self):
+        """The program is served without them, and each is told of once."""
+        pages = self.folder / "pages"
+        pages.mkdir(mode=0o700)
+        garbled = self.folder / "garbled"
+        garbled.mkdir(mode=0o700)
+        budget = f"floor=1MiB,folder={garbled}"
+        self.weir_run(self.program("dlsym", "many", 1), WEIR_BUDGET=budget)
+        for page in garbled.iterdir():
+            page.write_bytes(os.urandom(page.stat().st_size))
+        for variable, value in (("WEIR_BUDGET", f"floor=5GiB,folder={pages}"), ("WEIR_BUDGET", budget),
+                                ("WEIR_BUDGET", "floor=much"), ("WEIR_RECORD", str(self.folder / "no/such"))):
+            with self.subTest(variable=variable, value=value):
+                ran = self.weir_run(self.program("dlsym", "many", 50), **{variable: value})
+                self.assertEqual(ran.stdout, "50 allocations, 0 failures\n")
+                self.assertRegex(ran.stderr, "^weir run: the program runs without a service that it was to have: "
+                                             f".*{variable}: .*\n$")
+                self.assertEqual(len(ran.stderr.splitlines()), 1)
+                calls = self.calls()
+                self.assertEqual(calls["cuMemAlloc_v2"], 50)  # one for the wait of each free
+                self.assertGreater(calls["cuMemCreate"], 0)
+                self.assertEqual(calls["cuStreamCreateWithPriority"], 1)  # the heap is made once
+
+    def test_a_page_that_is_locked_costs_its_wait_once(self):
+        pages = self.folder / "pages"
+        pages.mkdir(mode=0o700)
+        budget = f"floor=1MiB,folder={pages}"
+        self.weir_run(self.program("dlsym", "many", 1), WEIR_BUDGET=budget)
+        page, = pages.iterdir()
+        with open(page) as locked:
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            ran = self.weir_run(self.program("dlsym", "many", 20), WEIR_BUDGET=budget)
+        self.assertEqual(ran.stdout, "20 allocations, 0 failures\n")
+        self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)
+        self.assertEqual(self.calls()["cuStreamCreateWithPriority"], 1)
 
 
 class Limits(Case):
