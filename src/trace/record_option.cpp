@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/environment.hpp"
+#include "base/part_file.hpp"
 #include "heap/allocator_created.hpp"
 #include "sharing/budget_option.hpp"
 #include "trace/live_option.hpp"
@@ -47,11 +48,7 @@ class process_recorders {
   static std::string numbered(std::string path, int number) {
     if (const auto placeholder = path.find("%p"); placeholder != path.npos)
       path.replace(placeholder, 2, std::to_string(getpid()));
-    if (number == 1) return path;
-    const auto dot = path.rfind('.');
-    const bool has_ending = dot != path.npos && path.find('/', dot) == path.npos && dot != 0;
-    path.insert(has_ending ? dot : path.size(), "." + std::to_string(number));
-    return path;
+    return detail::numbered_path(std::move(path), number);
   }
 
   struct process_recording {

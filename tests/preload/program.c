@@ -3,6 +3,7 @@
  * What it prints does not depend on addresses, so that two runs can be compared. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -497,6 +498,43 @@ static int runtimes(void) {
   return 0;
 }
 
+/* Closes descriptors that it does not know, as daemons do, and opens a file of its own. Those of
+ * the simulated driver are its memory, so only descriptors of recordings are closed. "unlink" as
+ * ARGUMENT: removes the recordings instead of opening a file. */
+static int closes(void) {
+  char bytes[64] = {0}, link[64], path[4096];
+  const int unlinks = strcmp(argument, "unlink") == 0;
+  int file = -1, count = 0;
+  begin(0);
+  allocate(MIB);
+  for (int i = 3; i < 256; ++i) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", i);
+    const ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 5 || strncmp(path + length - 5, ".part", 5) != 0) continue;
+    path[length] = 0;
+    close(i);
+    if (unlinks) unlink(path);
+    ++count;
+  }
+  printf("closed %d\n", count);
+  if (!unlinks) {
+    file = open(argument, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    printf("written %d\n", (int)write(file, "own", 3));
+  }
+  for (int i = 0; i < 500; ++i) p_cuMemFree(allocate(4096));
+  if (!unlinks) printf("read %d %s\n", (int)pread(file, bytes, 63, 0), bytes);
+  return 0;
+}
+
+/* Executes itself once. */
+static int again(void) {
+  begin(0);
+  p_cuMemFree(allocate(MIB));
+  fflush(stdout);
+  if (strcmp(argument, "last") != 0) execl(self, self, way, "again", "last", (char*)NULL);
+  return 0;
+}
+
 /* Holds 3 MiB until it is told to go on. */
 static int hold(void) {
   CUdeviceptr p;
@@ -523,13 +561,29 @@ static int leave(void) {
 static const struct {
   const char* name;
   int (*run)(void);
-} scenarios[] = {{"basic", basic},     {"many", many},     {"fill", fill},
-                 {"ordered", ordered}, {"hazard", hazard}, {"capture", capture},
-                 {"pools", pools},     {"reset", reset},   {"releases", releases},
-                 {"peers", peers},     {"ipc", ipc},       {"threads", threads},
-                 {"forks", forks},     {"child", child},   {"runtimes", runtimes},
-                 {"leave", leave},     {"hold", hold},     {"gate", gate},
-                 {"unended", unended}, {"resets", resets}, {"unended_thread", unended_thread}};
+} scenarios[] = {{"basic", basic},
+                 {"many", many},
+                 {"fill", fill},
+                 {"ordered", ordered},
+                 {"hazard", hazard},
+                 {"capture", capture},
+                 {"pools", pools},
+                 {"reset", reset},
+                 {"releases", releases},
+                 {"peers", peers},
+                 {"ipc", ipc},
+                 {"threads", threads},
+                 {"forks", forks},
+                 {"child", child},
+                 {"runtimes", runtimes},
+                 {"leave", leave},
+                 {"hold", hold},
+                 {"gate", gate},
+                 {"closes", closes},
+                 {"again", again},
+                 {"unended", unended},
+                 {"resets", resets},
+                 {"unended_thread", unended_thread}};
 
 int main(int count, char** words) {
   if (count < 3) return 2;

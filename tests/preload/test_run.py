@@ -302,6 +302,28 @@ class Recording(Case):
         running.run(arguments.weir, ["top", "--once"])
         self.assertEqual(list(pages.glob(f"weir.{process.pid}.*")), [])
 
+    def test_a_recording_stays_out_of_the_programs_own_files(self):
+        trace = self.folder / "run.weirtrace"
+        own = self.folder / "own"
+        ran = self.weir_run(self.program("dlsym", "closes", own), "--record", trace)
+        self.assertEqual((ran.stdout, ran.stderr), ("closed 1\nwritten 3\nread 3 own\n", ""))
+        self.assertEqual(own.read_bytes(), b"own")
+        self.assertEqual(self.events(trace), (501, 500))
+
+    def test_a_program_that_executes_itself_keeps_its_first_recording(self):
+        trace = self.folder / "run.weirtrace"
+        ran = self.weir_run(self.program("dlsym", "again"), "--record", trace)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(self.events(trace), (1, 1))
+        part, = self.folder.glob("run.weirtrace.*.part")
+        self.assertGreater(part.stat().st_size, 0)
+
+    def test_a_recording_that_fails_half_way_is_told_of(self):
+        trace = self.folder / "run.weirtrace"
+        ran = self.weir_run(self.program("dlsym", "closes", "unlink"), "--record", trace)
+        self.assertEqual((ran.stdout, ran.returncode), ("closed 1\n", 0))
+        self.assertRegex(ran.stderr, r"^weir run: the recording is not complete: .*\.part: .*No such file or directory\n$")
+
     def test_a_trace_that_is_there_stays(self):
         trace = self.folder / "run.weirtrace"
         trace.write_text("mine")
