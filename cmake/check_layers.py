@@ -4,7 +4,8 @@
 The build already hides headers of rooms that a room may not use. This finds what the build cannot: a
 path with "..", a header or folder that no room owns, a room that names one below it in the list, and
 a driver header of the CUDA toolkit, which weir does without. It also finds waits that invalidate stream
-captures: rooms above `device` wait by src/device/finished_work.hpp.
+captures: rooms above `device` wait by src/device/finished_work.hpp. And it finds getenv(), which set-uid
+programs must not use: sources call secure_getenv().
 """
 
 import re
@@ -17,6 +18,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 # are these waits, and classes that wait for streams of their own, which nobody can capture.
 WAIT = re.compile(r"\b(ctx_synchronize|stream_synchronize|stream_query|ctx_record_event)\(|"
                   r"\b(device_?|stream_?|ref)\.synchronize\(")
+ENVIRONMENT = re.compile(r"\bgetenv\(")
 WAITING_ROOMS = ("driver", "sim", "device", "capi", "replay")
 WAITING_FILES = ("src/placement/guarded_store_memory.cpp", "src/heap/backup.cpp")
 KEYWORDS = ("PUBLIC_HEADERS", "DEPENDS", "LIBRARIES")
@@ -77,6 +79,12 @@ def check_includes(file, where, room, rooms, owner, public, problems):
             problems.append(f'{place}: write "{room.name}/{path}" or "weir/...", not "{path}"')
 
 
+def check_environment(file, where, problems):
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+        if ENVIRONMENT.search(line.split("//")[0]):
+            problems.append(f"{where}:{number}: set-uid programs must ignore the environment; use secure_getenv()")
+
+
 def check_waits(file, where, room, problems):
     if room.name in WAITING_ROOMS or where in WAITING_FILES:
         return
@@ -113,6 +121,9 @@ def check(root):
                 where = file.relative_to(root).as_posix()
                 check_includes(file, where, rooms[folder.name], rooms, owner, False, problems)
                 check_waits(file, where, rooms[folder.name], problems)
+                check_environment(file, where, problems)
+    for file in sorted((root / "plugins").rglob("*.cpp")):
+        check_environment(file, file.relative_to(root).as_posix(), problems)
     return problems
 
 

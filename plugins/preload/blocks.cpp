@@ -51,11 +51,12 @@ bool block_table::has_any(const device_heap& heap) const noexcept {
   return false;
 }
 
-std::vector<served_block> block_table::take_all(const device_heap& heap) {
+template <class Matches>
+std::vector<served_block> block_table::take_where(const Matches& matches) {
   std::vector<served_block> taken;
   const std::lock_guard lock{mutex_};
   for (auto entry = blocks_.begin(); entry != blocks_.end();) {
-    if (entry->second.heap.get() != &heap) {
+    if (!matches(entry->second)) {
       ++entry;
       continue;
     }
@@ -63,6 +64,16 @@ std::vector<served_block> block_table::take_all(const device_heap& heap) {
     entry = blocks_.erase(entry);
   }
   return taken;
+}
+
+std::vector<served_block> block_table::take_all(const device_heap& heap) {
+  return take_where([&](const served_block& block) { return block.heap.get() == &heap; });
+}
+
+std::vector<served_block> block_table::take_all(weir::driver::CUcontext context) {
+  return take_where([&](const served_block& block) {
+    return block.kind == served_as::driver && block.context == context;
+  });
 }
 
 void block_table::clear() noexcept {

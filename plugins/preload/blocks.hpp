@@ -26,8 +26,9 @@ struct served_block {
   std::size_t bytes = 0;
   served_as kind = served_as::driver;
   int device = 0;
-  std::uint64_t serial = 0;             ///< counts the blocks of the process, from 1
-  std::uint64_t stream = 0;             ///< as recordings number it; only of the driver's
+  weir::driver::CUcontext context = nullptr;  ///< that it ends with; only of the driver's
+  std::uint64_t serial = 0;                   ///< counts the blocks of the process, from 1
+  std::uint64_t stream = 0;                   ///< as recordings number it; only of the driver's
   bool is_managed = false;              ///< does not count towards the limit; only of the driver's
   std::shared_ptr<device_heap> heap{};  ///< null: the driver's
 };
@@ -48,9 +49,14 @@ class block_table {
   [[nodiscard]] bool has_any(const device_heap& heap) const noexcept;
   /// Takes all blocks of a heap.
   [[nodiscard]] std::vector<served_block> take_all(const device_heap& heap);
+  /// Takes all blocks of the driver's that end with a context.
+  [[nodiscard]] std::vector<served_block> take_all(weir::driver::CUcontext context);
   void clear() noexcept;
 
  private:
+  template <class Matches>
+  [[nodiscard]] std::vector<served_block> take_where(const Matches& matches);
+
   mutable std::mutex mutex_;
   std::map<weir::driver::CUdeviceptr, served_block> blocks_;
   std::uint64_t last_serial_ = 0;

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "device/finished_work.hpp"
 #include "recordings.hpp"
 #include "settings.hpp"
 
@@ -21,9 +22,9 @@ using weir::error;
 
 }  // namespace
 
-weir::result<std::shared_ptr<device_heap>> device_heap::create(const real_driver& driver,
-                                                               int device, CUcontext context,
-                                                               capture_gate& captures) {
+weir::result<std::shared_ptr<device_heap>> device_heap::create(
+    const real_driver& driver, int device, CUcontext context,
+    std::shared_ptr<context_captures> captures) {
   if (driver.version < oldest_driver)
     return error{.code = errc::driver_too_old, .detail = "weir needs the driver of CUDA 11.2"};
   // A context that is not active is not the one that is current; to retain it would make it.
@@ -43,7 +44,7 @@ weir::result<std::shared_ptr<device_heap>> device_heap::create(const real_driver
   WEIR_TRY_VALUE(memory, weir::caching_allocator::create(gpu, options));
   WEIR_TRY_VALUE(plain, weir::stream::create(gpu));
   std::shared_ptr<device_heap> heap{
-      new device_heap{machine, gpu, memory, std::move(plain), captures}};
+      new device_heap{machine, gpu, memory, std::move(plain), std::move(captures)}};
   heap->device_ = device;
   heap->context_ = context;
   if (gpu.capabilities().memory_pools &&
@@ -53,12 +54,13 @@ weir::result<std::shared_ptr<device_heap>> device_heap::create(const real_driver
 }
 
 device_heap::device_heap(std::shared_ptr<weir::runtime> machine, weir::device gpu,
-                         weir::caching_allocator memory, weir::stream plain, capture_gate& captures)
+                         weir::caching_allocator memory, weir::stream plain,
+                         std::shared_ptr<context_captures> captures)
     : machine_{std::move(machine)},
       gpu_{gpu},
       memory_{std::move(memory)},
       plain_{std::move(plain)},
-      captures_{captures},
+      captures_{std::move(captures)},
       marks_{gpu} {}
 
 // --- Plain memory -------------------------------------------------------------------------------
@@ -74,33 +76,32 @@ weir::result<void*> device_heap::allocate_plain(std::size_t bytes) {
 
 CUresult device_heap::free_plain(void* pointer) {
   collect(false);
-  const std::shared_lock no_capture_begins{captures_.mutex};
-  if (captures_.count.load() != 0) {
-    // The driver frees under a capture, where its mode allows it; a wait would break the capture.
-    const std::lock_guard lock{mutex_};
-    pending_.push_back({pointer, std::nullopt});
-    return CUDA_SUCCESS;
-  }
   if (settings::get().frees_async && defer_behind_event(pointer)) return CUDA_SUCCESS;
-  if (const CUresult failure = synchronize(); failure != CUDA_SUCCESS) return failure;
+  if (const CUresult failure = wait_for_work(); failure != CUDA_SUCCESS) return failure;
   const auto freed = memory_.try_deallocate(pointer, plain_.ref());
   return freed ? CUDA_SUCCESS : answer_to(freed.error());
 }
 
-CUresult device_heap::synchronize() {
+CUresult device_heap::wait_for_work() {
   const weir::context_scope scope{gpu_};
   if (!scope) return answer_to(scope.error());
-  const CUresult answer = scope.driver().ctx_synchronize();
-  const auto checked = weir::driver::check(weir::driver::call::ctx_synchronize, answer);
-  if (!checked && checked.code() == errc::device_lost) lost_.store(true, std::memory_order_relaxed);
-  return answer;
+  const auto waited = weir::detail::wait_for_all_work(scope);
+  if (waited) return CUDA_SUCCESS;
+  if (waited.code() == errc::device_lost) lost_.store(true, std::memory_order_relaxed);
+  return answer_to(waited.error());
 }
 
 bool device_heap::defer_behind_event(void* pointer) {
   const weir::context_scope scope{gpu_};
-  if (!scope) return false;
+  const weir::thread_capture_mode_guard relaxed{gpu_};
+  if (!scope || !relaxed) return false;
   auto mark = marks_.acquire();
-  if (!mark || !mark->record_all(scope)) return false;  // a driver before CUDA 12.5: wait
+  if (!mark) return false;
+  {
+    // The call invalidates captures of the context.
+    const auto held = captures_->hold();
+    if (captures_->any() || !mark->record_all(scope)) return false;
+  }
   const std::lock_guard lock{mutex_};
   pending_.push_back({pointer, *std::move(mark)});
   return true;
@@ -111,30 +112,26 @@ void device_heap::collect(bool wait) {
   {
     const std::lock_guard lock{mutex_};
     if (pending_.empty()) return;
+    if (wait) done.swap(pending_);
   }
-  const std::shared_lock no_capture_begins{captures_.mutex};
-  if (captures_.count.load() != 0) return;  // to ask an event would break it
-  bool unmarked = false;
-  {
-    const std::lock_guard lock{mutex_};
-    // In the order of the frees, so that a mark that is not reached stands for those behind it.
-    while (!wait && !pending_.empty() && pending_.front().mark) {
-      const auto reached = pending_.front().mark->is_complete();
-      if (!reached || !*reached) break;
-      done.push_back(std::move(pending_.front()));
-      pending_.pop_front();
-    }
-    unmarked = !pending_.empty() && !pending_.front().mark;
-    if (wait || unmarked) {
-      for (pending_free& each : pending_) done.push_back(std::move(each));
-      pending_.clear();
-    }
-  }
-  if ((wait || unmarked) && synchronize() != CUDA_SUCCESS) {
+  if (wait) {
+    if (wait_for_work() == CUDA_SUCCESS) return free_pending(done);
     const std::lock_guard lock{mutex_};
     pending_.insert(pending_.begin(), std::make_move_iterator(done.begin()),
                     std::make_move_iterator(done.end()));
     return;
+  }
+  const weir::thread_capture_mode_guard relaxed{gpu_};
+  if (!relaxed) return;
+  {
+    const std::lock_guard lock{mutex_};
+    // In the order of the frees, so that a mark that is not reached stands for those behind it.
+    while (!pending_.empty()) {
+      const auto reached = pending_.front().mark.is_complete();
+      if (!reached || !*reached) break;
+      done.push_back(std::move(pending_.front()));
+      pending_.pop_front();
+    }
   }
   free_pending(done);
 }
@@ -142,7 +139,7 @@ void device_heap::collect(bool wait) {
 void device_heap::free_pending(std::deque<pending_free>& done) noexcept {
   for (pending_free& each : done) {
     memory_.deallocate(each.pointer, plain_.ref());
-    if (each.mark) static_cast<void>(marks_.release(*std::move(each.mark)));
+    static_cast<void>(marks_.release(std::move(each.mark)));
   }
 }
 

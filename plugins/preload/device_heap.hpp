@@ -5,22 +5,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <shared_mutex>
 #include <unordered_set>
 
+#include "captures.hpp"
 #include "real_driver.hpp"
 #include "weir/allocator/caching_allocator.hpp"
 #include "weir/device/runtime.hpp"
 
 namespace weir_preload {
-
-/// Which captures are under way, of all devices, and the gate that keeps waits for a whole context
-/// out of them: such a wait breaks every capture there, also another thread's.
-struct capture_gate {
-  std::shared_mutex mutex;    // exclusively where a capture begins; shared by who waits
-  std::atomic<int> count{0};  // changed with the mutex
-};
 
 /// A caching allocator with what cuMemAlloc's promises need besides.
 ///
@@ -36,10 +28,9 @@ struct capture_gate {
 class device_heap {
  public:
   /// `context` is to be the device's primary one: not_found, if it is not.
-  [[nodiscard]] static weir::result<std::shared_ptr<device_heap>> create(const real_driver& driver,
-                                                                         int device,
-                                                                         CUcontext context,
-                                                                         capture_gate& captures);
+  [[nodiscard]] static weir::result<std::shared_ptr<device_heap>> create(
+      const real_driver& driver, int device, CUcontext context,
+      std::shared_ptr<context_captures> captures);
   device_heap(const device_heap&) = delete;
   device_heap& operator=(const device_heap&) = delete;
 
@@ -77,13 +68,16 @@ class device_heap {
  private:
   struct pending_free {
     void* pointer;
-    std::optional<weir::event> mark;  // behind the work that may use it; none: that is not marked
+    weir::event mark;  // behind the work that may use it
   };
 
   device_heap(std::shared_ptr<weir::runtime> machine, weir::device gpu,
-              weir::caching_allocator memory, weir::stream plain, capture_gate& captures);
+              weir::caching_allocator memory, weir::stream plain,
+              std::shared_ptr<context_captures> captures);
 
-  [[nodiscard]] CUresult synchronize();
+  /// Waits for all work of the context, as cuMemFree does, and leaves captures valid.
+  [[nodiscard]] CUresult wait_for_work();
+  /// False: a capture is under way, or the driver is older than CUDA 12.5.
   [[nodiscard]] bool defer_behind_event(void* pointer);
   /// Frees what the context is done with; with `wait`, waits for it.
   void collect(bool wait);
@@ -93,7 +87,7 @@ class device_heap {
   weir::device gpu_;
   weir::caching_allocator memory_;
   weir::stream plain_;
-  capture_gate& captures_;
+  std::shared_ptr<context_captures> captures_;
   int device_ = 0;
   CUcontext context_ = nullptr;
   CUmemoryPool default_pool_ = nullptr;

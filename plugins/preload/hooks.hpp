@@ -53,6 +53,8 @@ WEIR_HOOKED cuDevicePrimaryCtxRelease(CUdevice device);
 WEIR_HOOKED cuDevicePrimaryCtxRelease_v2(CUdevice device);
 WEIR_HOOKED cuDevicePrimaryCtxReset(CUdevice device);
 WEIR_HOOKED cuDevicePrimaryCtxReset_v2(CUdevice device);
+WEIR_HOOKED cuCtxDestroy(CUcontext context);
+WEIR_HOOKED cuCtxDestroy_v2(CUcontext context);
 WEIR_HOOKED cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
 WEIR_HOOKED cuStreamDestroy(CUstream stream);
 WEIR_HOOKED cuStreamDestroy_v2(CUstream stream);

@@ -27,20 +27,40 @@ CUstream of_thread(CUstream stream) noexcept {
 
 template <hook Row>
 CUresult release_context(CUdevice device) noexcept {
+  CUcontext context = nullptr;
   // The heap holds the context, too, and lets it go before the program's last hold goes. Holds that
   // were taken in ways that nobody sees are possible, so memory that is live is never taken away.
   quietly([&](process& here) {
+    context = here.primary_context(device);
     if (here.count_context(device, -1) != 0) return;
     const auto heap = here.existing_heap(device);
     if (heap != nullptr && !here.blocks().has_any(*heap)) here.drop_heap(device);
   });
-  return pass<Row>(device);
+  const CUresult answer = pass<Row>(device);
+  if (answer == CUDA_SUCCESS && context != nullptr)
+    quietly([&](process& here) {
+      if (here.primary_context(device) == nullptr) here.forget_context(context);
+    });
+  return answer;
 }
 
 template <hook Row>
 CUresult reset_context(CUdevice device) noexcept {
-  quietly([&](process& here) { here.drop_heap(device); });
-  return pass<Row>(device);
+  CUcontext context = nullptr;
+  quietly([&](process& here) {
+    here.drop_heap(device);
+    context = here.primary_context(device);
+  });
+  const CUresult answer = pass<Row>(device);
+  if (answer == CUDA_SUCCESS) quietly([&](process& here) { here.forget_context(context); });
+  return answer;
+}
+
+template <hook Row>
+CUresult destroy_context(CUcontext context) noexcept {
+  const CUresult answer = pass<Row>(context);
+  if (answer == CUDA_SUCCESS) quietly([&](process& here) { here.forget_context(context); });
+  return answer;
 }
 
 /// Whether a capture of the stream is over: it may be refused to whoever ends it.
@@ -51,30 +71,40 @@ bool is_over(const process& here, CUstream stream) noexcept {
          status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/// Ends the captures of the thread's own default streams with the thread.
+struct end_of_thread {
+  ~end_of_thread() {
+    quietly([](process& here) { here.known_captures().end_thread(); });
+  }
+};
+
 template <class Begin>
 CUresult begin_capture(CUstream stream, const Begin& begin) noexcept {
-  bool is_counted = false;
+  CUcontext context = nullptr;
   quietly([&](process& here) {
-    here.capture_begins();
-    is_counted = true;
+    const CUcontext home = here.context_of(stream);
+    if (home == nullptr) return;
+    here.known_captures().begins(home);
+    context = home;
   });
   const CUresult answer = begin();
-  if (!is_counted) return answer;
+  if (context == nullptr) return answer;
   quietly([&](process& here) {
     bool is_known = false;
     try {
-      if (answer == CUDA_SUCCESS) is_known = here.add_capture(stream);
+      if (answer == CUDA_SUCCESS) is_known = here.known_captures().add(context, stream);
+      if (stream == per_thread_stream()) thread_local const end_of_thread at_end;
     } catch (const std::bad_alloc&) {
       is_known = true;  // its end will not be noticed: everything stays careful
     }
-    if (!is_known) here.capture_ends();
+    if (!is_known) here.known_captures().did_not_begin(context);
   });
   return answer;
 }
 
 CUresult end_capture(CUstream stream, CUresult answer) noexcept {
   quietly([&](process& here) {
-    if (is_over(here, stream) && here.remove_capture(stream)) here.capture_ends();
+    if (is_over(here, stream)) here.known_captures().end(stream);
   });
   return answer;
 }
@@ -109,6 +139,12 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device) {
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
   return reset_context<hook::cuDevicePrimaryCtxReset_v2>(device);
+}
+
+CUresult cuCtxDestroy(CUcontext context) { return destroy_context<hook::cuCtxDestroy>(context); }
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  return destroy_context<hook::cuCtxDestroy_v2>(context);
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {

@@ -71,7 +71,11 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, std::size_t bytes, unsigned fla
   try {
     const auto device = here->current_device();
     if (!device) return answer;
-    served_block block{.address = *address, .bytes = bytes, .device = *device, .stream = 1};
+    served_block block{.address = *address,
+                       .bytes = bytes,
+                       .device = *device,
+                       .context = here->current_context(),
+                       .stream = 1};
     block.is_managed = true;
     here->blocks().insert(block);
     here->traces().allocated(block, here->driver());

@@ -17,6 +17,19 @@ namespace {
 std::atomic<process*> the_process{nullptr};
 std::atomic<bool> forked{false};
 
+/// While a heap is made, on the thread that makes it: services that it goes without are told of.
+thread_local bool makes_heap = false;
+
+/// Other errors that weir reports are not for the program's output, in builds for debugging either.
+void note_error(const weir::error& reason, void*) noexcept {
+  if (!makes_heap) return;
+  try {
+    say_once(remark::no_service, reason.message());
+  } catch (const std::bad_alloc&) {
+    say_once(remark::no_service);
+  }
+}
+
 /// Whether an error says that it would be the same the next time.
 bool is_final(weir::errc code) noexcept {
   return code == weir::errc::driver_too_old || code == weir::errc::symbol_missing ||
@@ -36,8 +49,7 @@ process* process::get() noexcept try {
   if (driver == nullptr) return nullptr;
   static const int watches_forks = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
   if (watches_forks != 0) return nullptr;
-  // What weir finds wrong is not for the program's output, in builds for debugging either.
-  weir::set_error_handler([](const weir::error&, void*) noexcept {});
+  weir::set_error_handler(note_error, nullptr);
   auto made = std::make_unique<process>(*driver);
   process* first = nullptr;
   if (!the_process.compare_exchange_strong(first, made.get())) return first;
@@ -52,6 +64,11 @@ process* process::get() noexcept try {
 }
 
 void process::restart() noexcept { delete the_process.exchange(nullptr); }
+
+process::process(const real_driver& driver)
+    : driver_{driver}, captures_{[this](CUcontext context, bool any) {
+        if (const auto heap = existing_heap(context)) heap->notice_captures(any);
+      }} {}
 
 // --- Heaps --------------------------------------------------------------------------------------
 
@@ -71,30 +88,51 @@ std::optional<int> process::device_of(CUcontext context) const noexcept {
   return calls().ctx_pop_current(&current) == CUDA_SUCCESS ? device : std::nullopt;
 }
 
-std::shared_ptr<device_heap> process::heap_of_current() {
+CUcontext process::current_context() const noexcept {
   CUcontext current = nullptr;
   if (calls().ctx_get_current == nullptr || calls().ctx_get_current(&current) != CUDA_SUCCESS)
     return nullptr;
-  return heap_of(current);
+  return current;
 }
 
-std::shared_ptr<device_heap> process::heap_of(CUstream stream) {
+CUcontext process::context_of(CUstream stream) const noexcept {
   if (stream == nullptr || stream == legacy_stream() || stream == per_thread_stream())
-    return heap_of_current();
+    return current_context();
   CUcontext context = nullptr;
   if (calls().stream_get_ctx == nullptr || calls().stream_get_ctx(stream, &context) != CUDA_SUCCESS)
     return nullptr;
-  return heap_of(context);
+  return context;
+}
+
+CUcontext process::primary_context(int device) const noexcept {
+  unsigned flags = 0;
+  int active = 0;
+  CUcontext context = nullptr;
+  // To retain a context that is not active would make it.
+  if (calls().device_primary_ctx_get_state(device, &flags, &active) != CUDA_SUCCESS ||
+      active == 0 || calls().device_primary_ctx_retain(&context, device) != CUDA_SUCCESS)
+    return nullptr;
+  static_cast<void>(calls().device_primary_ctx_release(device));
+  return context;
+}
+
+std::shared_ptr<device_heap> process::heap_of_current() { return heap_of(current_context()); }
+
+std::shared_ptr<device_heap> process::heap_of(CUstream stream) {
+  return heap_of(context_of(stream));
 }
 
 std::shared_ptr<device_heap> process::heap_of(CUcontext context) {
   if (context == nullptr) return nullptr;
-  {
-    const std::lock_guard lock{mutex_};
-    for (const auto& [device, heap] : heaps_)
-      if (heap->context() == context) return heap;
-  }
-  return make_heap(context);
+  auto known = existing_heap(context);
+  return known != nullptr ? known : make_heap(context);
+}
+
+std::shared_ptr<device_heap> process::existing_heap(CUcontext context) {
+  const std::lock_guard lock{mutex_};
+  for (const auto& [device, heap] : heaps_)
+    if (heap->context() == context) return heap;
+  return nullptr;
 }
 
 std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
@@ -110,7 +148,10 @@ std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
     const std::lock_guard lock{mutex_};
     if (unusable_.contains(*device)) return nullptr;
   }
-  auto made = device_heap::create(driver_, *device, context, captures_);
+  const auto captured = captures_.of(context);
+  makes_heap = true;
+  auto made = device_heap::create(driver_, *device, context, captured);
+  makes_heap = false;
   if (!made) {
     if (made.code() == weir::errc::not_found) {
       say_once(remark::other_context);
@@ -118,13 +159,15 @@ std::shared_ptr<device_heap> process::make_heap(CUcontext context) {
       say_once(remark::unusable, made.error().message());
       const std::lock_guard lock{mutex_};
       unusable_.insert(*device);
+    } else {
+      say_once(remark::not_yet, made.error().message());
     }
     return nullptr;
   }
   const std::shared_ptr<device_heap>& heap = *made;
   if (weir::recorder* const recorder = traces_.of(*device, driver_)) heap->observe(*recorder);
-  const std::shared_lock no_capture_begins{captures_.mutex};
-  if (captures_.count.load() != 0) heap->notice_captures(true);
+  const auto held = captured->hold();
+  if (captured->any()) heap->notice_captures(true);
   std::vector<int> readers;
   {
     const std::lock_guard lock{mutex_};
@@ -176,6 +219,15 @@ void process::drop_heap(int device) {
   for (const served_block& each : blocks_.take_all(*heap))
     heap->memory().deallocate(reinterpret_cast<void*>(each.address));
   heap->close();
+}
+
+void process::forget_context(CUcontext context) {
+  if (context == nullptr) return;
+  captures_.end_context(context);
+  for (const served_block& each : blocks_.take_all(context)) {
+    traces_.freed(each, driver_);
+    if (!each.is_managed) leave(each.device, each.bytes);
+  }
 }
 
 int process::count_context(int device, int change) {
@@ -250,39 +302,6 @@ std::uint64_t process::passed_on(int device) {
 
 // --- Streams and peers --------------------------------------------------------------------------
 
-void process::capture_begins() {
-  const std::unique_lock nobody_waits{captures_.mutex};
-  if (captures_.count.fetch_add(1) != 0) return;
-  const std::lock_guard lock{mutex_};
-  for (const auto& [device, heap] : heaps_) heap->notice_captures(true);
-}
-
-void process::capture_ends() {
-  const std::unique_lock nobody_waits{captures_.mutex};
-  if (captures_.count.fetch_sub(1) != 1) return;
-  const std::lock_guard lock{mutex_};
-  for (const auto& [device, heap] : heaps_) heap->notice_captures(false);
-}
-
-namespace {
-
-std::pair<CUstream, std::uint64_t> key_of(CUstream stream) noexcept {
-  const bool is_of_thread = stream == per_thread_stream();
-  return {stream, is_of_thread ? static_cast<std::uint64_t>(pthread_self()) : 0};
-}
-
-}  // namespace
-
-bool process::add_capture(CUstream stream) {
-  const std::lock_guard lock{mutex_};
-  return captured_.insert(key_of(stream)).second;
-}
-
-bool process::remove_capture(CUstream stream) {
-  const std::lock_guard lock{mutex_};
-  return captured_.erase(key_of(stream)) != 0;
-}
-
 void process::forget_stream(CUstream stream) {
   std::vector<std::shared_ptr<device_heap>> heaps;
   {
@@ -290,7 +309,7 @@ void process::forget_stream(CUstream stream) {
     for (const auto& [device, heap] : heaps_) heaps.push_back(heap);
   }
   for (const auto& heap : heaps) heap->forget_stream(stream);
-  if (remove_capture(stream)) capture_ends();
+  captures_.end(stream);
 }
 
 void process::add_peer(int owner, int reader) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blocks.hpp"
+#include "captures.hpp"
 #include "device_heap.hpp"
 #include "real_driver.hpp"
 #include "recordings.hpp"
@@ -30,7 +31,7 @@ class process {
   /// For tests: forgets everything. No other thread may be inside.
   static void restart() noexcept;
 
-  explicit process(const real_driver& driver) noexcept : driver_{driver} {}
+  explicit process(const real_driver& driver);
 
   [[nodiscard]] const real_driver& driver() const noexcept { return driver_; }
   [[nodiscard]] const table& calls() const noexcept { return driver_.calls; }
@@ -50,6 +51,10 @@ class process {
   [[nodiscard]] std::optional<int> device_with_pool(CUmemoryPool default_pool) const noexcept;
   /// The device's context is about to end: its memory goes back.
   void drop_heap(int device);
+  /// A context has ended, and with it its captures and the memory that the driver served there.
+  void forget_context(CUcontext context);
+  /// The primary context of a device; null: it is not active.
+  [[nodiscard]] CUcontext primary_context(int device) const noexcept;
   /// The program's own count of the device's primary context, after this change of it.
   int count_context(int device, int change);
 
@@ -64,17 +69,14 @@ class process {
 
   // --- Streams and peers ------------------------------------------------------------------------
 
-  [[nodiscard]] capture_gate& captures() noexcept { return captures_; }
-  /// Before a capture begins, and if it did not begin after all or is over.
-  void capture_begins();
-  void capture_ends();
-  /// The stream's capture has begun, or is over. False: it was known already, or was not.
-  [[nodiscard]] bool add_capture(CUstream stream);
-  [[nodiscard]] bool remove_capture(CUstream stream);
+  [[nodiscard]] captures& known_captures() noexcept { return captures_; }
   void forget_stream(CUstream stream);
   /// `reader` reaches what `owner` has, now and later.
   void add_peer(int owner, int reader);
 
+  /// The context of the calling thread, or of a stream; null: there is none.
+  [[nodiscard]] CUcontext current_context() const noexcept;
+  [[nodiscard]] CUcontext context_of(CUstream stream) const noexcept;
   /// The device of the calling thread's context; none: it has no context.
   [[nodiscard]] std::optional<int> current_device() const noexcept;
   [[nodiscard]] std::optional<int> device_of(CUcontext context) const noexcept;
@@ -83,6 +85,7 @@ class process {
 
  private:
   [[nodiscard]] std::shared_ptr<device_heap> heap_of(CUcontext context);
+  [[nodiscard]] std::shared_ptr<device_heap> existing_heap(CUcontext context);
   [[nodiscard]] std::shared_ptr<device_heap> make_heap(CUcontext context);
   [[nodiscard]] bool make_room(int device, std::uint64_t rest);
   void fit_heap(int device, std::uint64_t rest);
@@ -90,7 +93,6 @@ class process {
   const real_driver& driver_;
   block_table blocks_;
   recordings traces_;
-  capture_gate captures_;
 
   std::mutex making_;  // held while a heap is made or dropped
   std::mutex mutex_;   // of what follows; never held around a driver call
@@ -98,7 +100,8 @@ class process {
   std::set<int> unusable_;  // devices that weir cannot serve
   std::map<int, int> context_counts_;
   std::set<std::pair<int, int>> peers_;
-  std::set<std::pair<CUstream, std::uint64_t>> captured_;  // with the thread, of its own stream
+
+  captures captures_;
 
   std::mutex limits_;  // held while the limit of a heap is changed
   std::map<int, std::uint64_t> passed_on_;
@@ -119,7 +122,8 @@ class process {
 [[nodiscard]] CUresult settle_freed(process& here, served_block block, CUresult answer) noexcept;
 
 /// Asks the driver for memory and keeps count of it: against the limit, in the table and in the
-/// trace. Where the driver has none, what weir caches goes back to it first.
+/// trace. Where the driver has none, what weir caches goes back to it first. Plain memory, which
+/// names no stream, ends with the current context; memory of pools with the device's primary one.
 template <class Request>
 [[nodiscard]] CUresult pass_counted(CUdeviceptr* address, std::size_t bytes, CUstream stream,
                                     const Request& request) noexcept {
@@ -136,11 +140,13 @@ template <class Request>
       here->leave(*device, bytes);
       return answer;
     }
-    const served_block block{.address = *address,
-                             .bytes = bytes,
-                             .kind = served_as::driver,
-                             .device = *device,
-                             .stream = here->stream_number(stream)};
+    const served_block block{
+        .address = *address,
+        .bytes = bytes,
+        .kind = served_as::driver,
+        .device = *device,
+        .context = stream == nullptr ? here->current_context() : here->primary_context(*device),
+        .stream = here->stream_number(stream)};
     try {
       here->blocks().insert(block);
     } catch (...) {

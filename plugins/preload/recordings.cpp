@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <new>
 #include <string>
 
 #include "remarks.hpp"
@@ -50,6 +51,14 @@ void emit(weir::recorder& recorder, const served_block& block, bool begins) noex
       .size = rounded};
   recorder.on_event(begins ? of_memory : of_block);
   recorder.on_event(begins ? of_block : of_memory);
+}
+
+void tell_of(const weir::error& reason) noexcept {
+  try {
+    say_once(remark::recording_ended, reason.message());
+  } catch (const std::bad_alloc&) {
+    say_once(remark::recording_ended);
+  }
 }
 
 }  // namespace
@@ -104,7 +113,9 @@ void recordings::freed(const served_block& block, const real_driver& driver) noe
 void recordings::stop() noexcept {
   const std::lock_guard lock{mutex_};
   for (const auto& [device, recorder] : recorders_)
-    if (recorder != nullptr) static_cast<void>(recorder->stop());
+    if (recorder != nullptr) {
+      if (const auto stopped = recorder->stop(); !stopped) tell_of(stopped.error());
+    }
 }
 
 }  // namespace weir_preload

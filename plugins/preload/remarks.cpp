@@ -22,6 +22,9 @@ constexpr std::array<std::string_view, static_cast<std::size_t>(remark::count)> 
     "cuIpcGetMemHandle knows no memory of weir's; --keep cuMemAlloc leaves cuMemAlloc to the "
     "driver",
     "nothing is recorded: ",
+    "the recording is not complete: ",
+    "the program runs without a service that it was to have: ",
+    "the driver serves what weir could not: ",
 };
 
 std::array<std::atomic<bool>, texts.size()> said{};

@@ -6,13 +6,16 @@
 namespace weir_preload {
 
 enum class remark {
-  unusable,       ///< weir cannot work here; everything is passed on
-  other_context,  ///< memory of a context that is not the device's primary one
-  own_pool,       ///< a pool that the program made
-  own_mapping,    ///< cuMemCreate
-  capture,        ///< an allocation that becomes a node of a graph
-  ipc,            ///< cuIpcGetMemHandle of weir's memory
-  no_recording,   ///< the trace cannot be written
+  unusable,         ///< weir cannot work here; everything is passed on
+  other_context,    ///< memory of a context that is not the device's primary one
+  own_pool,         ///< a pool that the program made
+  own_mapping,      ///< cuMemCreate
+  capture,          ///< an allocation that becomes a node of a graph
+  ipc,              ///< cuIpcGetMemHandle of weir's memory
+  no_recording,     ///< the trace cannot be written
+  recording_ended,  ///< the trace could not be written to its end
+  no_service,       ///< a live page or budget that the environment requests
+  not_yet,          ///< weir cannot serve a request, but perhaps the next
   count,
 };
 

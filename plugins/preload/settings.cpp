@@ -33,7 +33,7 @@ bool has_word(std::string_view list, std::string_view word) noexcept {
 
 /// What children of the program would find, but for what stood there before `weir run`.
 void hide_from_children() noexcept {
-  const char* const before = std::getenv("WEIR_RUN_PRELOAD");
+  const char* const before = secure_getenv("WEIR_RUN_PRELOAD");
   if (before != nullptr && *before != '\0') {
     ::setenv("LD_PRELOAD", before, 1);
   } else {

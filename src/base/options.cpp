@@ -1,11 +1,12 @@
 // Options to and from text. Each type knows how it reads and writes; the table does the rest.
 #include "weir/base/options.hpp"
 
+#include <stdlib.h>  // secure_getenv
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <concepts>
-#include <cstdlib>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -340,7 +341,7 @@ std::string to_string(const options& source) {
 
 result<options> options_from_environment(const environment& source, options initial) {
   const auto read = [&](const char* name, const char* variable) -> result<void> {
-    const char* const value = source ? source(variable) : std::getenv(variable);
+    const char* const value = source ? source(variable) : ::secure_getenv(variable);
     if (value == nullptr || *value == '\0') return {};
     auto done = set(initial, name, value);
     if (!done) return bad_option(std::string{variable} + ": " + done.error().detail);

@@ -6,10 +6,11 @@
 #include <cstdlib>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/environment.hpp"
 #include "base/mutex.hpp"
-#include "weir/share/budget.hpp"
 
 namespace weir::inline v0::budget {
 namespace {
@@ -24,12 +25,9 @@ class process_members {
     return instance;
   }
 
-  result<void> join(caching_allocator& allocator, std::string_view text) {
-    WEIR_TRY_VALUE(options, parse_budget(text));
-    WEIR_TRY_VALUE(member, budget_member::join(allocator, options));
+  void keep(std::unique_ptr<budget_member> member) {
     const detail::mutex_lock lock{mutex_};
     members_.push_back(std::move(member));
-    return {};
   }
 
  private:
@@ -45,15 +43,27 @@ class process_members {
   std::vector<std::unique_ptr<budget_member>> members_ WEIR_GUARDED_BY(mutex_);
 };
 
+result<std::unique_ptr<budget_member>> join(caching_allocator& allocator, std::string_view text) {
+  WEIR_TRY_VALUE(options, parse_budget(text));
+  return budget_member::join(allocator, options);
+}
+
 }  // namespace
 
-result<void> join_if_enabled(caching_allocator& allocator, const allocator_options& settings) {
-  if (settings.budget != "off") return process_members::get().join(allocator, settings.budget);
-  const char* const variable = secure_getenv("WEIR_BUDGET");
-  if (variable == nullptr || *variable == '\0' || std::string_view{variable} == "off") return {};
-  if (const auto joined = process_members::get().join(allocator, variable); !joined)
-    report_error(joined.error());
-  return {};
+result<std::unique_ptr<budget_member>> join_if_enabled(caching_allocator& allocator,
+                                                       const allocator_options& settings) {
+  const std::string_view requested = detail::environment_value("WEIR_BUDGET");
+  if (settings.budget != "off" && settings.budget != requested)
+    return join(allocator, settings.budget);
+  if (requested.empty() || requested == "off") return std::unique_ptr<budget_member>{};
+  auto joined = join(allocator, requested);
+  if (joined) return joined;
+  detail::report_unavailable("WEIR_BUDGET", joined.error());
+  return std::unique_ptr<budget_member>{};
+}
+
+void keep(std::unique_ptr<budget_member> member) {
+  if (member != nullptr) process_members::get().keep(std::move(member));
 }
 
 }  // namespace weir::inline v0::budget

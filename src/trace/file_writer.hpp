@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/part_file.hpp"
 #include "trace/event_codec.hpp"
 #include "trace/names.hpp"
 #include "trace/zstd.hpp"
@@ -21,9 +22,10 @@ constexpr std::size_t first_frame_events = std::size_t{1} << 10;
 /// What names of a frame may add up to before the next one is begun.
 constexpr std::size_t frame_names = std::size_t{1} << 20;
 
-/// Writes to `<path>.<process>.part`, which is a readable trace at every moment but for its last
-/// frame, and moves it to its place at the end. Without finish() the part stays where it is if
-/// anything was written to it, so that what a program recorded before it died can be read.
+/// Writes to `<path>.<process>.part` (detail::part_file), which is a readable trace at every moment
+/// but for its last frame, and moves it to its place at the end. Without finish() the part stays
+/// where it is if anything was written to it, so that what a program recorded before it died can be
+/// read.
 ///
 /// After a failure every further call returns that failure. One thread.
 class file_writer {
@@ -32,7 +34,7 @@ class file_writer {
   [[nodiscard]] static result<file_writer> create(const std::string& path, const zstd* library,
                                                   int level);
   ~file_writer();
-  file_writer(file_writer&& other) noexcept;
+  file_writer(file_writer&& other) noexcept = default;
   file_writer& operator=(file_writer&&) = delete;
 
   /// Entries for the tables; they are written before the next events.
@@ -51,17 +53,14 @@ class file_writer {
   /// what a cut file has can be read however early it was cut.
   [[nodiscard]] std::size_t next_frame_events() const noexcept;
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return written_; }
-  [[nodiscard]] const std::string& part() const noexcept { return part_; }
+  [[nodiscard]] const std::string& part() const noexcept { return file_.name(); }
 
  private:
-  file_writer(int file, std::string path, std::string part, const zstd* library,
-              int level) noexcept;
+  file_writer(detail::part_file file, const zstd* library, int level) noexcept;
   [[nodiscard]] result<void> write(std::string_view bytes);
   [[nodiscard]] result<void> fail(const char* problem, int reason);
 
-  int file_;
-  std::string path_;
-  std::string part_;
+  detail::part_file file_;
   const zstd* library_;
   int level_;
   name_encoder names_;

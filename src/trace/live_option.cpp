@@ -6,9 +6,11 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "weir/trace/live_page.hpp"
+#include "base/environment.hpp"
 
 namespace weir::inline v0::trace {
 namespace {
@@ -23,11 +25,9 @@ class process_pages {
     return instance;
   }
 
-  result<void> publish(caching_allocator& allocator) {
+  void keep(std::unique_ptr<live_page> page) {
     const std::lock_guard lock{mutex_};
-    WEIR_TRY_VALUE(page, live_page::publish(allocator));
     pages_.push_back(std::move(page));
-    return {};
   }
 
  private:
@@ -45,15 +45,22 @@ class process_pages {
 
 }  // namespace
 
-result<void> publish_if_enabled(caching_allocator& allocator, const allocator_options& settings) {
-  if (settings.live) return process_pages::get().publish(allocator);
-  const char* const variable = secure_getenv("WEIR_LIVE");
-  if (variable == nullptr || *variable == '\0') return {};
+result<std::unique_ptr<live_page>> publish_if_enabled(caching_allocator& allocator,
+                                                      const allocator_options& settings) {
+  const std::string_view value = detail::environment_value("WEIR_LIVE");
   options variables;
-  result<void> published = set(variables, "live", variable);
-  if (published && variables.live) published = process_pages::get().publish(allocator);
-  if (!published) report_error(published.error());
-  return {};
+  result<void> read;
+  if (!value.empty()) read = set(variables, "live", value);
+  if (!read) detail::report_unavailable("WEIR_LIVE", read.error());
+  if (!variables.live && !settings.live) return std::unique_ptr<live_page>{};
+  auto published = live_page::publish(allocator);
+  if (published || !variables.live) return published;
+  detail::report_unavailable("WEIR_LIVE", published.error());
+  return std::unique_ptr<live_page>{};
+}
+
+void keep(std::unique_ptr<live_page> page) {
+  if (page != nullptr) process_pages::get().keep(std::move(page));
 }
 
 }  // namespace weir::inline v0::trace

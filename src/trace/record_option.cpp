@@ -5,9 +5,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/environment.hpp"
+#include "base/part_file.hpp"
 #include "heap/allocator_created.hpp"
 #include "sharing/budget_option.hpp"
 #include "trace/live_option.hpp"
@@ -45,11 +48,7 @@ class process_recorders {
   static std::string numbered(std::string path, int number) {
     if (const auto placeholder = path.find("%p"); placeholder != path.npos)
       path.replace(placeholder, 2, std::to_string(getpid()));
-    if (number == 1) return path;
-    const auto dot = path.rfind('.');
-    const bool has_ending = dot != path.npos && path.find('/', dot) == path.npos && dot != 0;
-    path.insert(has_ending ? dot : path.size(), "." + std::to_string(number));
-    return path;
+    return detail::numbered_path(std::move(path), number);
   }
 
   struct process_recording {
@@ -70,33 +69,40 @@ class process_recorders {
   const pid_t process_ = getpid();
 };
 
-const char* variable(const char* name) noexcept {
-  const char* const value = secure_getenv(name);
-  return value == nullptr || *value == '\0' ? nullptr : value;
+}  // namespace
+
+namespace {
+
+result<void> record_if_enabled(caching_allocator& allocator, const allocator_options& settings) {
+  const std::string_view requested = detail::environment_value("WEIR_RECORD");
+  if (settings.record != "off" && settings.record != requested)
+    return process_recorders::get().record(allocator, settings.record, settings.record_stacks);
+  if (requested.empty() || requested == "off") return {};
+  options variables;
+  variables.record_stacks = settings.record_stacks;
+  const std::string_view stacks = detail::environment_value("WEIR_RECORD_STACKS");
+  if (!stacks.empty()) {
+    if (const auto parsed = set(variables, "record_stacks", stacks); !parsed)
+      detail::report_unavailable("WEIR_RECORD_STACKS", parsed.error());
+  }
+  const auto begun =
+      process_recorders::get().record(allocator, std::string{requested}, variables.record_stacks);
+  if (!begun) detail::report_unavailable("WEIR_RECORD", begun.error());
+  return {};
 }
 
 }  // namespace
 
-/// A file that the options name and that cannot be made is the caller's error; one that the
-/// environment names must not stop a program that knows nothing of it.
+/// What the options name and cannot be provided is the caller's error. What the environment names
+/// must not stop a program that knows nothing of it, also where the program took its options from
+/// the environment.
 result<void> heap::allocator_created(caching_allocator& allocator,
                                      const allocator_options& settings) try {
-  WEIR_TRY(budget::join_if_enabled(allocator, settings));
-  WEIR_TRY(trace::publish_if_enabled(allocator, settings));
-  if (settings.record != "off")
-    return process_recorders::get().record(allocator, settings.record, settings.record_stacks);
-  const char* const path = variable("WEIR_RECORD");
-  if (path == nullptr || std::string_view{path} == "off") return {};
-  const char* const stacks = variable("WEIR_RECORD_STACKS");
-  options variables;
-  if (stacks != nullptr) {
-    if (const auto parsed = set(variables, "record_stacks", stacks); !parsed)
-      report_error(parsed.error());
-  }
-  if (const auto recording_begun =
-          process_recorders::get().record(allocator, path, variables.record_stacks);
-      !recording_begun)
-    report_error(recording_begun.error());
+  WEIR_TRY_VALUE(member, budget::join_if_enabled(allocator, settings));
+  WEIR_TRY_VALUE(page, trace::publish_if_enabled(allocator, settings));
+  WEIR_TRY(record_if_enabled(allocator, settings));
+  budget::keep(std::move(member));
+  trace::keep(std::move(page));
   return {};
 } catch (const std::bad_alloc&) {
   return error{.code = errc::no_host_memory, .detail = "no host memory for a recording"};

@@ -111,6 +111,12 @@ class CheckLayers(unittest.TestCase):
         self.write("src/high/b.cpp", "#include <cuda.h>\n")
         self.expect("src/high/b.cpp:1", "CUDA toolkit")
 
+    def test_environment_that_set_uid_programs_would_read(self):
+        for place in ("src/high/b.cpp", "plugins/any/b.cpp"):
+            self.write(place, 'secure_getenv("X");\nstd::getenv("X");\n')
+            self.expect(f"{place}:2", "secure_getenv()")
+            self.write(place, "")
+
 
 if __name__ == "__main__":
     unittest.main()

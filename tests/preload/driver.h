@@ -37,6 +37,7 @@ typedef struct {
   CALL(cuStreamSynchronize, 2000, cuStreamSynchronize, (CUstream))                                \
   CALL(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2, (CUstream, int))                     \
   CALL(cuStreamEndCapture, 10000, cuStreamEndCapture, (CUstream, CUgraph*))                       \
+  CALL(cuLaunchHostFunc, 10000, cuLaunchHostFunc, (CUstream, void (*)(void*), void*))             \
   CALL(cuGraphDestroy, 10000, cuGraphDestroy, (CUgraph))                                          \
   CALL(cuMemGetInfo, 3020, cuMemGetInfo_v2, (size_t*, size_t*))                                   \
   CALL(cuMemAlloc, 3020, cuMemAlloc_v2, (CUdeviceptr*, size_t))                                   \

@@ -120,6 +120,10 @@ class served : public testing::Test {
     real_driver::replace(nullptr);
     ASSERT_EQ(CUDA_SUCCESS, real_.calls.ctx_set_current(nullptr));
   }
+  template <class Function>
+  void add_original(hook row, Function* function) {
+    real_.originals[static_cast<std::size_t>(row)] = reinterpret_cast<void*>(function);
+  }
   [[nodiscard]] bool is_served(CUdeviceptr address) {
     const auto block = process::get()->blocks().containing(address);
     return block && block->kind != served_as::driver;
@@ -134,13 +138,14 @@ TEST_F(served, plain_memory_is_weirs_and_is_reused) {
   ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&first, 1 << 20));
   EXPECT_TRUE(is_served(first));
   ASSERT_EQ(CUDA_SUCCESS, cuMemFree_v2(first));
-  EXPECT_EQ(1U, machine_->calls(call::ctx_synchronize));
+  EXPECT_EQ(0U, machine_->calls(call::ctx_synchronize));  // it would break captures
+  EXPECT_EQ(1U, machine_->calls(call::mem_free));  // the driver waits for all work, then frees
   EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(first));
   CUdeviceptr second = 0;
   ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&second, 1 << 20));
   EXPECT_EQ(first, second);
   ASSERT_EQ(CUDA_SUCCESS, cuMemFree_v2(second));
-  EXPECT_EQ(0U, machine_->calls(call::mem_alloc));
+  EXPECT_EQ(2U, machine_->calls(call::mem_alloc));  // one for each wait
 }
 
 TEST_F(served, a_fault_while_a_heap_is_made_leaves_the_request_to_the_driver) {
@@ -162,7 +167,7 @@ TEST_F(served, a_fault_while_a_heap_is_made_leaves_the_request_to_the_driver) {
 TEST_F(served, what_the_wait_answers_is_the_answer_of_the_free) {
   CUdeviceptr address = 0;
   ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&address, 4096));
-  machine_->fail(call::ctx_synchronize, 1, CUDA_ERROR_LAUNCH_FAILED);
+  machine_->fail(call::mem_free, 1, CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(CUDA_ERROR_LAUNCH_FAILED, cuMemFree_v2(address));
   EXPECT_TRUE(is_served(address));  // it is live
   EXPECT_EQ(CUDA_SUCCESS, cuMemFree_v2(address));
@@ -171,13 +176,13 @@ TEST_F(served, what_the_wait_answers_is_the_answer_of_the_free) {
 TEST_F(served, a_device_that_stopped_is_the_drivers_to_speak_of) {
   CUdeviceptr address = 0;
   ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&address, 4096));
-  machine_->fail(call::ctx_synchronize, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+  machine_->fail(call::mem_free, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemFree_v2(address));
   // Memory is cached, but the driver would not give any.
   CUdeviceptr later = 0;
   machine_->fail(call::mem_alloc, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc_v2(&later, 4096));
-  EXPECT_EQ(1U, machine_->calls(call::mem_alloc));
+  EXPECT_EQ(2U, machine_->calls(call::mem_alloc));  // the wait's and the request's
   EXPECT_EQ(CUDA_SUCCESS, cuMemFree_v2(address));
 }
 
@@ -213,7 +218,7 @@ TEST_F(served, what_weir_caches_is_there_for_the_driver) {
   real_.calls.ctx_get_current = another_context;
   ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&address, large));
   EXPECT_FALSE(is_served(address));
-  EXPECT_EQ(2U, machine_->calls(call::mem_alloc));
+  EXPECT_EQ(3U, machine_->calls(call::mem_alloc));  // one of the wait, two of the request
   EXPECT_EQ(CUDA_SUCCESS, cuMemFree_v2(address));
 }
 
@@ -253,28 +258,103 @@ TEST_F(served, threads_share_it_while_captures_come_and_go) {
     std::vector<std::thread> threads;
     for (unsigned seed = 0; seed < 3; ++seed) threads.emplace_back(work, seed);
     for (int i = 0; i < 50; ++i) {
-      process::get()->capture_begins();
-      process::get()->capture_ends();
+      process::get()->known_captures().begins(context);
+      process::get()->known_captures().did_not_begin(context);
     }
     for (std::thread& each : threads) each.join();
   }
   EXPECT_EQ(0, failures.load());
-  EXPECT_EQ(0U, machine_->calls(call::mem_alloc));
+  EXPECT_EQ(300U, machine_->calls(call::mem_alloc));  // one for each wait
   EXPECT_EQ(0U, machine_->calls(call::mem_alloc_async));
 }
 
-TEST_F(served, frees_during_a_capture_wait_for_its_end) {
+TEST_F(served, frees_during_a_capture_wait_for_work_and_leave_it_valid) {
+  CUstream captured = nullptr;
+  CUstream other = nullptr;
+  ASSERT_EQ(CUDA_SUCCESS, real_.calls.stream_create(&captured, CU_STREAM_NON_BLOCKING));
+  ASSERT_EQ(CUDA_SUCCESS, real_.calls.stream_create(&other, CU_STREAM_NON_BLOCKING));
+  add_original(hook::cuStreamBeginCapture_v2, real_.calls.stream_begin_capture);
+  add_original(hook::cuStreamEndCapture, real_.calls.stream_end_capture);
   CUdeviceptr first = 0;
   CUdeviceptr second = 0;
   ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&first, 4096));
-  process::get()->capture_begins();
+  ASSERT_EQ(CUDA_SUCCESS, cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  ASSERT_EQ(CUDA_SUCCESS, real_.calls.memset_d8_async(first, 1, 4096, other));
   EXPECT_EQ(CUDA_SUCCESS, cuMemFree_v2(first));
-  EXPECT_EQ(0U, machine_->calls(call::ctx_synchronize));
+  auto mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  ASSERT_EQ(CUDA_SUCCESS, real_.calls.thread_exchange_stream_capture_mode(&mode));
+  EXPECT_EQ(CUDA_SUCCESS, real_.calls.stream_query(other));  // the free has waited for it
+  ASSERT_EQ(CUDA_SUCCESS, real_.calls.thread_exchange_stream_capture_mode(&mode));
   ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&second, 4096));
-  EXPECT_NE(first, second);
-  process::get()->capture_ends();
+  EXPECT_EQ(first, second);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(CUDA_SUCCESS, cuStreamEndCapture(captured, &graph));
+  EXPECT_NE(nullptr, graph);
   ASSERT_EQ(CUDA_SUCCESS, cuMemFree_v2(second));
-  EXPECT_EQ(2U, machine_->calls(call::ctx_synchronize));
+  EXPECT_EQ(0U, machine_->calls(call::ctx_synchronize));
+}
+
+TEST_F(served, a_context_ends_with_its_memory_and_its_captures) {
+  CUcontext primary = nullptr;
+  ASSERT_EQ(CUDA_SUCCESS, real_.calls.ctx_get_current(&primary));
+  real_.calls.ctx_get_current = another_context;
+  CUcontext other = nullptr;
+  ASSERT_EQ(CUDA_SUCCESS, another_context(&other));
+  CUresult (*const refuse)(CUcontext) = [](CUcontext) { return CUDA_ERROR_INVALID_CONTEXT; };
+  CUresult (*const destroy)(CUcontext) = [](CUcontext) { return CUDA_SUCCESS; };
+  CUdeviceptr address = 0;
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(CUDA_SUCCESS, cuMemAlloc_v2(&address, 1 << 20));
+    process& here = *process::get();
+    here.known_captures().begins(other);
+    ASSERT_TRUE(here.known_captures().add(other, reinterpret_cast<CUstream>(0x77)));
+    add_original(hook::cuCtxDestroy_v2, refuse);
+    EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy_v2(other));
+    EXPECT_EQ(1U << 20, here.passed_on(0));
+    EXPECT_TRUE(here.known_captures().of(other)->any());
+    add_original(hook::cuCtxDestroy_v2, destroy);
+    EXPECT_EQ(CUDA_SUCCESS, cuCtxDestroy_v2(other));
+    EXPECT_EQ(0U, here.passed_on(0));
+    EXPECT_FALSE(here.known_captures().of(other)->any());
+    EXPECT_FALSE(here.blocks().containing(address));
+    EXPECT_EQ(CUDA_SUCCESS, real_.calls.mem_free(address));
+  }
+}
+
+TEST(captures_test, of_one_context_do_not_wait_for_those_of_another) {
+  std::vector<std::pair<CUcontext, bool>> changes;
+  captures known{[&](CUcontext context, bool any) { changes.emplace_back(context, any); }};
+  const auto first = reinterpret_cast<CUcontext>(0x1);
+  const auto second = reinterpret_cast<CUcontext>(0x2);
+  const auto stream = reinterpret_cast<CUstream>(0x10);
+  const auto free_waits = known.of(first)->hold();
+  known.begins(second);  // would never return if the contexts had one lock
+  EXPECT_TRUE(known.add(second, stream));
+  EXPECT_TRUE(known.of(second)->any());
+  EXPECT_FALSE(known.of(first)->any());
+  known.begins(second);
+  EXPECT_FALSE(known.add(second, stream));
+  known.did_not_begin(second);
+  known.end(stream);
+  known.end(stream);
+  EXPECT_FALSE(known.of(second)->any());
+  using change = std::pair<CUcontext, bool>;
+  EXPECT_THAT(changes, testing::ElementsAre(change{second, true}, change{second, false}));
+}
+
+TEST(captures_test, of_per_thread_streams_end_with_their_thread) {
+  captures known{[](CUcontext, bool) {}};
+  const auto context = reinterpret_cast<CUcontext>(0x1);
+  known.begins(context);
+  ASSERT_TRUE(known.add(context, per_thread_stream()));
+  std::thread{[&] {
+    known.begins(context);
+    ASSERT_TRUE(known.add(context, per_thread_stream()));
+    known.end_thread();
+  }}.join();
+  EXPECT_TRUE(known.of(context)->any());
+  known.end_thread();
+  EXPECT_FALSE(known.of(context)->any());
 }
 
 }  // namespace

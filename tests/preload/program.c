@@ -3,8 +3,10 @@
  * What it prints does not depend on addresses, so that two runs can be compared. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,6 +226,86 @@ static int capture(void) {
   return 0;
 }
 
+/* One thread frees memory of device 0, whose work waits for another thread. That one first begins a
+ * capture on device 1. */
+static atomic_int is_freeing, may_go_on;
+
+static void wait_to_go_on(void* unused) {
+  (void)unused;
+  while (!atomic_load(&may_go_on)) usleep(1000);
+}
+
+static void* free_behind_work(void* unused) {
+  CUdeviceptr p;
+  CUstream stream;
+  (void)unused;
+  begin(0);
+  p = allocate(MIB);
+  p_cuStreamCreate(&stream, 1);
+  printf("launch %d\n", p_cuLaunchHostFunc(stream, wait_to_go_on, NULL));
+  atomic_store(&is_freeing, 1);
+  printf("free %d\n", p_cuMemFree(p));
+  return NULL;
+}
+
+static int gate(void) {
+  CUgraph graph = NULL;
+  CUstream stream;
+  pthread_t freeing;
+  int codes[2];
+  alarm(20);
+  begin(1);
+  p_cuStreamCreate(&stream, 1);
+  pthread_create(&freeing, NULL, free_behind_work, NULL);
+  while (!atomic_load(&is_freeing)) usleep(1000);
+  usleep(50000); /* Only a free that has begun to wait can show the mistake. */
+  codes[0] = p_cuStreamBeginCapture(stream, 0);
+  codes[1] = p_cuStreamEndCapture(stream, &graph);
+  atomic_store(&may_go_on, 1);
+  pthread_join(freeing, NULL);
+  printf("begin %d end %d graph %d\n", codes[0], codes[1], graph != NULL);
+  return 0;
+}
+
+/* A capture that ends with its context. */
+static int unended(void) {
+  CUstream stream;
+  CUdeviceptr p = 0;
+  int count = 0;
+  begin(0);
+  p_cuMemFree(allocate(MIB));
+  p_cuStreamCreate(&stream, 1);
+  printf("begin %d\n", p_cuStreamBeginCapture(stream, 2));
+  printf("reset %d\n", p_cuDevicePrimaryCtxReset(0));
+  begin(0);
+  while (count < 40 && p_cuMemAlloc(&p, 256 * MIB) == 0 && p_cuMemFree(p) == 0) ++count;
+  printf("%d rounds\n", count);
+  return 0;
+}
+
+/* The same where a thread ends that captures its own default stream. */
+static void* capture_own_stream(void* unused) {
+  int (*begin_capture)(CUstream, int) = NULL;
+  (void)unused;
+  begin(0);
+  *(void**)&begin_capture = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuStreamBeginCapture_v2_ptsz");
+  printf("begin %d\n", begin_capture(NULL, 2));
+  return NULL;
+}
+
+static int unended_thread(void) {
+  CUdeviceptr p = 0;
+  pthread_t capturing;
+  int count = 0;
+  begin(0);
+  p_cuMemFree(allocate(MIB));
+  pthread_create(&capturing, NULL, capture_own_stream, NULL);
+  pthread_join(capturing, NULL);
+  while (count < 40 && p_cuMemAlloc(&p, 256 * MIB) == 0 && p_cuMemFree(p) == 0) ++count;
+  printf("%d rounds\n", count);
+  return 0;
+}
+
 static int pools(void) {
   CUmemPoolProps properties;
   CUmemoryPool pool = NULL;
@@ -263,6 +345,22 @@ static int reset(void) {
   p = allocate(MIB);
   printf("holds %d\n", holds(p, MIB, 4));
   printf("free %d\n", p_cuMemFree(p));
+  return 0;
+}
+
+/* Memory that goes with its context, again and again. */
+static int resets(void) {
+  CUdeviceptr p;
+  for (int round = 0; round < 4; ++round) {
+    begin(0);
+    p = allocate(400 * MIB);
+    printf("holds %d\n", holds(p, MIB, 3));
+    if (round % 2 == 0) {
+      printf("reset %d\n", p_cuDevicePrimaryCtxReset(0));
+    } else {
+      printf("release %d\n", p_cuDevicePrimaryCtxRelease(0));
+    }
+  }
   return 0;
 }
 
@@ -400,6 +498,43 @@ static int runtimes(void) {
   return 0;
 }
 
+/* Closes descriptors that it does not know, as daemons do, and opens a file of its own. Those of
+ * the simulated driver are its memory, so only descriptors of recordings are closed. "unlink" as
+ * ARGUMENT: removes the recordings instead of opening a file. */
+static int closes(void) {
+  char bytes[64] = {0}, link[64], path[4096];
+  const int unlinks = strcmp(argument, "unlink") == 0;
+  int file = -1, count = 0;
+  begin(0);
+  allocate(MIB);
+  for (int i = 3; i < 256; ++i) {
+    snprintf(link, sizeof link, "/proc/self/fd/%d", i);
+    const ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 5 || strncmp(path + length - 5, ".part", 5) != 0) continue;
+    path[length] = 0;
+    close(i);
+    if (unlinks) unlink(path);
+    ++count;
+  }
+  printf("closed %d\n", count);
+  if (!unlinks) {
+    file = open(argument, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    printf("written %d\n", (int)write(file, "own", 3));
+  }
+  for (int i = 0; i < 500; ++i) p_cuMemFree(allocate(4096));
+  if (!unlinks) printf("read %d %s\n", (int)pread(file, bytes, 63, 0), bytes);
+  return 0;
+}
+
+/* Executes itself once. */
+static int again(void) {
+  begin(0);
+  p_cuMemFree(allocate(MIB));
+  fflush(stdout);
+  if (strcmp(argument, "last") != 0) execl(self, self, way, "again", "last", (char*)NULL);
+  return 0;
+}
+
 /* Holds 3 MiB until it is told to go on. */
 static int hold(void) {
   CUdeviceptr p;
@@ -426,12 +561,29 @@ static int leave(void) {
 static const struct {
   const char* name;
   int (*run)(void);
-} scenarios[] = {{"basic", basic},     {"many", many},     {"fill", fill},
-                 {"ordered", ordered}, {"hazard", hazard}, {"capture", capture},
-                 {"pools", pools},     {"reset", reset},   {"releases", releases},
-                 {"peers", peers},     {"ipc", ipc},       {"threads", threads},
-                 {"forks", forks},     {"child", child},   {"runtimes", runtimes},
-                 {"leave", leave},     {"hold", hold}};
+} scenarios[] = {{"basic", basic},
+                 {"many", many},
+                 {"fill", fill},
+                 {"ordered", ordered},
+                 {"hazard", hazard},
+                 {"capture", capture},
+                 {"pools", pools},
+                 {"reset", reset},
+                 {"releases", releases},
+                 {"peers", peers},
+                 {"ipc", ipc},
+                 {"threads", threads},
+                 {"forks", forks},
+                 {"child", child},
+                 {"runtimes", runtimes},
+                 {"leave", leave},
+                 {"hold", hold},
+                 {"gate", gate},
+                 {"closes", closes},
+                 {"again", again},
+                 {"unended", unended},
+                 {"resets", resets},
+                 {"unended_thread", unended_thread}};
 
 int main(int count, char** words) {
   if (count < 3) return 2;

@@ -2,6 +2,7 @@
 """weir run on programs that know nothing of weir, on the simulator's driver library."""
 
 import argparse
+import fcntl
 import os
 import re
 import signal
@@ -65,7 +66,8 @@ class Case(unittest.TestCase):
 class Served(Case):
     def test_plain_memory(self):
         calls = self.compare(["basic"])
-        self.assertEqual(calls["cuMemAlloc_v2"], 3)  # of nothing, for nobody, and of 64 TiB
+        # Of nothing, for nobody and of 64 TiB, and one for the wait of each of the four frees.
+        self.assertEqual(calls["cuMemAlloc_v2"], 7)
         self.assertGreater(calls["cuMemCreate"], 0)
 
     def test_streams(self):
@@ -84,10 +86,21 @@ class Served(Case):
         waiting = self.calls()
         self.weir_run(program, "--free", "async")
         behind_events = self.calls()
-        self.assertEqual(waiting["cuCtxSynchronize"], 40)
+        # A free of the driver's own waits for the context, and leaves captures valid.
+        self.assertEqual(waiting["cuMemFree_v2"], 40)
         self.assertEqual(waiting.get("cuCtxRecordEvent", 0), 0)
+        self.assertEqual(waiting.get("cuCtxSynchronize", 0), 0)
         self.assertEqual(behind_events["cuCtxRecordEvent"], 40)
-        self.assertEqual(behind_events.get("cuCtxSynchronize", 0), 0)
+        self.assertEqual(behind_events.get("cuMemFree_v2", 0), 0)
+
+    def test_a_free_that_waits_does_not_stop_captures_of_other_devices(self):
+        for free in ("wait", "async"):
+            self.compare(["gate"], "--free", free, ways=["dlsym"], WEIR_SIM_MODE="manual")
+
+    def test_captures_that_nobody_ends(self):
+        for free in ("wait", "async"):
+            for scenario in ("unended", "unended_thread"):
+                self.compare([scenario], "--free", free, ways=["dlsym"])
 
     def test_threads(self):
         self.compare(["threads"])
@@ -97,6 +110,10 @@ class Served(Case):
 
     def test_reset(self):
         self.compare(["reset"])
+
+    def test_memory_that_goes_with_its_context_does_not_count(self):
+        for keep in (["--keep", "cuMemAlloc"], []):
+            self.compare(["resets"], "--limit", "1GiB", *keep, ways=["dlsym"])
 
     def test_release(self):
         self.compare(["releases"])
@@ -150,6 +167,43 @@ class PassedOn(Case):
         self.assertRegex(ran.stderr, r"^weir run: weir serves nothing here, the driver everything: "
                                      r".*WEIR_HEAP_POLICY.*\n$")
         self.assertEqual(self.calls()["cuMemAlloc_v2"], 3)
+
+
+    def test_services_that_cannot_be_provided(self):
+        """The program is served without them, and each is told of once."""
+        pages = self.folder / "pages"
+        pages.mkdir(mode=0o700)
+        garbled = self.folder / "garbled"
+        garbled.mkdir(mode=0o700)
+        budget = f"floor=1MiB,folder={garbled}"
+        self.weir_run(self.program("dlsym", "many", 1), WEIR_BUDGET=budget)
+        for page in garbled.iterdir():
+            page.write_bytes(os.urandom(page.stat().st_size))
+        for variable, value in (("WEIR_BUDGET", f"floor=5GiB,folder={pages}"), ("WEIR_BUDGET", budget),
+                                ("WEIR_BUDGET", "floor=much"), ("WEIR_RECORD", str(self.folder / "no/such"))):
+            with self.subTest(variable=variable, value=value):
+                ran = self.weir_run(self.program("dlsym", "many", 50), **{variable: value})
+                self.assertEqual(ran.stdout, "50 allocations, 0 failures\n")
+                self.assertRegex(ran.stderr, "^weir run: the program runs without a service that it was to have: "
+                                             f".*{variable}: .*\n$")
+                self.assertEqual(len(ran.stderr.splitlines()), 1)
+                calls = self.calls()
+                self.assertEqual(calls["cuMemAlloc_v2"], 50)  # one for the wait of each free
+                self.assertGreater(calls["cuMemCreate"], 0)
+                self.assertEqual(calls["cuStreamCreateWithPriority"], 1)  # the heap is made once
+
+    def test_a_page_that_is_locked_costs_its_wait_once(self):
+        pages = self.folder / "pages"
+        pages.mkdir(mode=0o700)
+        budget = f"floor=1MiB,folder={pages}"
+        self.weir_run(self.program("dlsym", "many", 1), WEIR_BUDGET=budget)
+        page, = pages.iterdir()
+        with open(page) as locked:
+            fcntl.flock(locked, fcntl.LOCK_EX)
+            ran = self.weir_run(self.program("dlsym", "many", 20), WEIR_BUDGET=budget)
+        self.assertEqual(ran.stdout, "20 allocations, 0 failures\n")
+        self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)
+        self.assertEqual(self.calls()["cuStreamCreateWithPriority"], 1)
 
 
 class Limits(Case):
@@ -225,6 +279,11 @@ class Recording(Case):
         self.weir_run(self.program("dlsym", "reset"), "--record", trace)
         self.assertEqual(self.events(trace), (2, 2))
 
+    def test_memory_of_the_driver_ends_with_its_context(self):
+        trace = self.folder / "run.weirtrace"
+        self.weir_run(self.program("dlsym", "resets"), "--record-only", "--record", trace)
+        self.assertEqual(self.events(trace), (4, 4))
+
     def test_a_crash_leaves_what_was_recorded(self):
         trace = self.folder / "run.weirtrace"
         ran = self.weir_run(self.program("dlsym", "leave", "segv"), "--record", trace)
@@ -242,6 +301,28 @@ class Recording(Case):
             self.assertEqual(process.wait(timeout=60), -signal.SIGKILL)
         running.run(arguments.weir, ["top", "--once"])
         self.assertEqual(list(pages.glob(f"weir.{process.pid}.*")), [])
+
+    def test_a_recording_stays_out_of_the_programs_own_files(self):
+        trace = self.folder / "run.weirtrace"
+        own = self.folder / "own"
+        ran = self.weir_run(self.program("dlsym", "closes", own), "--record", trace)
+        self.assertEqual((ran.stdout, ran.stderr), ("closed 1\nwritten 3\nread 3 own\n", ""))
+        self.assertEqual(own.read_bytes(), b"own")
+        self.assertEqual(self.events(trace), (501, 500))
+
+    def test_a_program_that_executes_itself_keeps_its_first_recording(self):
+        trace = self.folder / "run.weirtrace"
+        ran = self.weir_run(self.program("dlsym", "again"), "--record", trace)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(self.events(trace), (1, 1))
+        part, = self.folder.glob("run.weirtrace.*.part")
+        self.assertGreater(part.stat().st_size, 0)
+
+    def test_a_recording_that_fails_half_way_is_told_of(self):
+        trace = self.folder / "run.weirtrace"
+        ran = self.weir_run(self.program("dlsym", "closes", "unlink"), "--record", trace)
+        self.assertEqual((ran.stdout, ran.returncode), ("closed 1\n", 0))
+        self.assertRegex(ran.stderr, r"^weir run: the recording is not complete: .*\.part: .*No such file or directory\n$")
 
     def test_a_trace_that_is_there_stays(self):
         trace = self.folder / "run.weirtrace"
@@ -311,17 +392,18 @@ class Processes(Case):
         program = ["sh", "-c", '"$0" dlsym many 3; echo "$LD_PRELOAD"', arguments.opened]
         followed = self.weir_run(program)
         self.assertEqual(followed.stdout, f"3 allocations, 0 failures\n{arguments.preload}\n")
-        self.assertNotIn("cuMemAlloc_v2", self.calls())
+        self.assertIn("cuMemCreate", self.calls())
         alone = self.weir_run(program, "--no-children")
         self.assertEqual(alone.stdout, "3 allocations, 0 failures\n\n")
         self.assertEqual(self.calls()["cuMemAlloc_v2"], 3)
+        self.assertNotIn("cuMemCreate", self.calls())
         self.weir_run(self.program("dlsym", "many", 3), "--no-children")
-        self.assertNotIn("cuMemAlloc_v2", self.calls())
+        self.assertIn("cuMemCreate", self.calls())
 
     def test_what_is_preloaded_already_stays(self):
         ran = self.weir_run(self.program("linked", "many", 9), LD_PRELOAD=arguments.interposer)
         self.assertEqual((ran.stdout, ran.stderr), ("9 allocations, 0 failures\n", "interposer saw 9\n"))
-        self.assertNotIn("cuMemAlloc_v2", self.calls())
+        self.assertIn("cuMemCreate", self.calls())
         ran = self.weir_run(["sh", "-c", 'echo "$LD_PRELOAD"'], "--no-children",
                             LD_PRELOAD=arguments.interposer)
         self.assertEqual(ran.stdout, arguments.interposer + "\n")

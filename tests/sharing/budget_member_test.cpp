@@ -644,7 +644,7 @@ TEST_F(budget_test, an_allocator_joins_because_the_environment_says_so) {
     const auto memory = make();  // which works all the same
     const auto told = heard.take();
     ASSERT_EQ(told.size(), 1u);
-    EXPECT_EQ(told.front().detail, "budget: floor cannot be \"many\"");
+    EXPECT_EQ(told.front().detail, "WEIR_BUDGET: budget: floor cannot be \"many\"");
   }
   ASSERT_EQ(::setenv("WEIR_BUDGET", "off", 1), 0);
   { const auto memory = make(); }

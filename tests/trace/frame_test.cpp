@@ -188,6 +188,22 @@ class file_writer_test : public ::testing::Test {
   const std::vector<trace_event> events_{{.kind = trace_kind::limit}, {.kind = trace_kind::limit}};
 };
 
+/// Leaves the lowest descriptor, which is a program's input, to the next file that is opened.
+class without_input {
+ public:
+  without_input() { ::close(STDIN_FILENO); }
+  ~without_input() {
+    if (input_ < 0) return;
+    ::dup2(input_, STDIN_FILENO);
+    ::close(input_);
+  }
+  without_input(const without_input&) = delete;
+  without_input& operator=(const without_input&) = delete;
+
+ private:
+  const int input_ = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
+};
+
 TEST_F(file_writer_test, writes_names_before_events_and_an_end) {
   auto file = writer();
   EXPECT_EQ(file.part(), part_);
@@ -227,27 +243,59 @@ TEST_F(file_writer_test, leaves_its_part_if_there_is_something_in_it) {
   {
     auto file = writer();
     ASSERT_TRUE(file.write_events(events_, {}));
+    EXPECT_EQ(file.part(), folder_.path("a.") + std::to_string(getpid()) + ".2.part");
     file.abandon();
     file.abandon();
   }
-  EXPECT_EQ(folder_.files(), 0u);
+  EXPECT_TRUE(std::filesystem::exists(part_)) << "the part of another is left alone";
+  EXPECT_EQ(folder_.files(), 1u);
 }
 
-/// Leaves the lowest descriptor, which is a program's input, to the next file that is opened.
-class without_input {
- public:
-  without_input() { ::close(STDIN_FILENO); }
-  ~without_input() {
-    if (input_ < 0) return;
-    ::dup2(input_, STDIN_FILENO);
-    ::close(input_);
-  }
-  without_input(const without_input&) = delete;
-  without_input& operator=(const without_input&) = delete;
+TEST_F(file_writer_test, follows_no_link_and_opens_nothing_that_exists) {
+  write_bytes(folder_.path("other"), "of another");
+  std::filesystem::create_symlink(folder_.path("other"), part_);
+  ASSERT_EQ(::mkfifo((folder_.path("a.") + std::to_string(getpid()) + ".2.part").c_str(), 0600), 0);
+  auto file = writer();
+  EXPECT_EQ(file.part(), folder_.path("a.") + std::to_string(getpid()) + ".3.part");
+  ASSERT_TRUE(file.write_events(events_, {}));
+  ASSERT_TRUE(file.finish());
+  EXPECT_EQ(read_bytes(folder_.path("other")), "of another");
+  EXPECT_TRUE(std::filesystem::is_symlink(part_));
+  EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder_.path("a"))));
+}
 
- private:
-  const int input_ = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
-};
+TEST_F(file_writer_test, does_not_write_to_a_descriptor_that_is_the_programs_now) {
+  const without_input freed;
+  auto file = writer();
+  ASSERT_TRUE(file.write_events(events_, {}));
+  ::close(STDIN_FILENO);  // as closefrom() does
+  const int own = ::open(folder_.path("own").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(own, STDIN_FILENO);
+  ASSERT_EQ(::write(own, "own", 3), 3);
+  ASSERT_TRUE(file.write_events(events_, {}));
+  ASSERT_TRUE(file.finish());
+  EXPECT_EQ(read_bytes(folder_.path("own")), "own");
+  EXPECT_EQ(::lseek(own, 0, SEEK_CUR), 3) << "it is still open";
+  EXPECT_THAT(frames(folder_.path("a")),
+              ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::events, 2},
+                          std::pair{frame_kind::end, 1}));
+}
+
+TEST_F(file_writer_test, keeps_a_file_that_appeared_in_the_meantime) {
+  write_bytes(folder_.path("a"), "before");
+  auto file = writer();
+  ASSERT_TRUE(file.finish());
+  EXPECT_NE(read_bytes(folder_.path("a")), "before");
+  auto second = trace::file_writer::create(folder_.path("b.weirtrace"), nullptr, 0).value();
+  write_bytes(folder_.path("b.weirtrace"), "of another");
+  write_bytes(folder_.path("b.2.weirtrace"), "of a third");
+  ASSERT_TRUE(second.write_events(events_, {}));
+  ASSERT_TRUE(second.finish());
+  EXPECT_EQ(read_bytes(folder_.path("b.weirtrace")), "of another");
+  EXPECT_EQ(read_bytes(folder_.path("b.2.weirtrace")), "of a third");
+  EXPECT_THAT(frames(folder_.path("b.3.weirtrace")),
+              ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::end, 1}));
+}
 
 TEST_F(file_writer_test, may_have_any_descriptor) {
   const without_input freed;
@@ -342,49 +390,6 @@ TEST_F(file_writer_test, writes_once_what_was_written_whatever_failed_before) {
   ASSERT_TRUE(file->finish());
   EXPECT_THAT(frames(folder_.path("a")),
               ElementsAre(std::pair{frame_kind::events, 2}, std::pair{frame_kind::end, 1}));
-}
-
-// A pipe that is full makes the writer wait, where signals reach it.
-TEST_F(file_writer_test, goes_on_after_a_signal) {
-  ASSERT_EQ(::mkfifo(part_.c_str(), 0600), 0);
-  const int reader = ::open(part_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  ASSERT_GE(reader, 0);
-  ::fcntl(reader, F_SETPIPE_SZ, 4096);
-  struct sigaction interrupt {};
-  interrupt.sa_handler = [](int) {};
-  struct sigaction before {};
-  ASSERT_EQ(::sigaction(SIGUSR1, &interrupt, &before), 0);
-  auto file = writer();
-  const std::string program(200'000, 'p');
-  file.names().text(trace::name_kind::program, program);
-  result<void> outcome;
-  std::atomic<bool> is_done{false};
-  std::thread writing{[&] {
-    outcome = file.write_names();
-    is_done = true;
-  }};
-  std::string received;
-  std::array<char, 4096> piece{};
-  const auto receive = [&] {
-    const ssize_t length = ::read(reader, piece.data(), piece.size());
-    if (length > 0) received.append(piece.data(), static_cast<std::size_t>(length));
-    return length > 0;
-  };
-  while (!is_done) {
-    for (int i = 0; i < 20; ++i) {
-      ::pthread_kill(writing.native_handle(), SIGUSR1);
-      std::this_thread::yield();
-    }
-    receive();
-  }
-  writing.join();
-  while (receive()) {
-  }
-  ::sigaction(SIGUSR1, &before, nullptr);
-  ::close(reader);
-  ASSERT_TRUE(outcome) << outcome.error().detail;
-  EXPECT_EQ(received.size(), file.bytes_written());
-  EXPECT_TRUE(received.ends_with(program));
 }
 
 TEST_F(file_writer_test, stays_failed) {

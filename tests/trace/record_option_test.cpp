@@ -185,10 +185,41 @@ TEST(record_option, of_the_environment_stops_no_program_that_knows_nothing_of_it
            })
         .status;
   };
-  EXPECT_EQ(errors("no/such", ""), 2);
-  EXPECT_EQ(errors("run", "perhaps"), 2);
+  EXPECT_EQ(errors("no/such", ""), 1);  // reported once, not for each allocator
+  EXPECT_EQ(errors("run", "perhaps"), 1);
   EXPECT_THAT(expect_recorded(folder.path("run"), 5000).stacks, IsEmpty());
   EXPECT_EQ(errors("run", ""), 0);
+}
+
+TEST(record_option, of_the_environment_stops_no_program_that_takes_its_options_from_there) {
+  const scratch_folder folder;
+  const auto errors = [&](const char* variable, const std::string& value) {
+    return in_child([&] {
+             setenv(variable, value.c_str(), 1);
+             const auto before = reported_errors();
+             const auto settings = options_from_environment();
+             if (!settings) return 101;
+             const int status = allocate_twice(allocator_options::from(*settings));
+             return status != 0 ? 100 : static_cast<int>(reported_errors() - before);
+           })
+        .status;
+  };
+  EXPECT_EQ(errors("WEIR_RECORD", folder.path("no/such")), 1);
+  EXPECT_EQ(errors("WEIR_BUDGET", "floor=900GiB,folder=" + folder.path("pages")), 1);
+  EXPECT_EQ(errors("WEIR_BUDGET", "nonsense"), 1);
+  EXPECT_EQ(errors("WEIR_RECORD", folder.path("run")), 0);
+  expect_recorded(folder.path("run.2"), 9000);
+}
+
+TEST(record_option, of_the_program_is_its_own_error_beside_one_of_the_environment) {
+  const scratch_folder folder;
+  allocator_options settings;
+  settings.record = folder.path("no/such");
+  EXPECT_EQ(in_child([&] {
+              setenv("WEIR_RECORD", folder.path("run").c_str(), 1);
+              return allocate_twice(settings);
+            }).status,
+            2);
 }
 
 // --- Live pages ---------------------------------------------------------------------------------
@@ -225,7 +256,7 @@ TEST(live_option, works_through_the_environment_alone) {
   EXPECT_EQ(pages("on"), 2);
   EXPECT_EQ(pages("off"), 0);
   EXPECT_EQ(pages(""), 0);
-  EXPECT_EQ(pages("perhaps"), 20);  // an error for each allocator, and no page
+  EXPECT_EQ(pages("perhaps"), 10);  // one error, and no page
 }
 
 }  // namespace

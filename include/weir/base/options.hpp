@@ -81,7 +81,9 @@ struct options {
 /// Every option as a list that set_all() reads.
 [[nodiscard]] WEIR_API std::string to_string(const options& source);
 
-/// Answers the value of an environment variable, or null. Empty asks the process environment.
+/// Answers the value of an environment variable, or null. Empty asks the process environment, which
+/// is ignored in programs that run with other rights than their caller (set-uid, file
+/// capabilities).
 using environment = std::function<const char*(const char* variable)>;
 
 /// `initial`, overridden by the variables that are set; an empty variable counts as unset. The

@@ -1,0 +1,34 @@
+// Services that environment variables request.
+#include "base/environment.hpp"
+
+#include <stdlib.h>  // secure_getenv
+
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace weir::inline v0::detail {
+
+std::string_view environment_value(const char* variable) noexcept {
+  const char* const value = ::secure_getenv(variable);
+  return value == nullptr ? std::string_view{} : value;
+}
+
+void report_unavailable(const char* variable, const error& reason) noexcept try {
+  error reported = reason;
+  reported.detail = std::string{variable} + ": " + reason.detail;
+  // Never destroyed: allocators may be made until the process ends.
+  static std::mutex& mutex = *new std::mutex;
+  static auto& known = *new std::set<std::pair<std::string, errc>>;
+  {
+    const std::lock_guard lock{mutex};
+    if (!known.emplace(variable, reason.code).second) return;
+  }
+  report_error(reported);
+} catch (const std::bad_alloc&) {
+  report_error(reason);
+}
+
+}  // namespace weir::inline v0::detail

@@ -1,0 +1,129 @@
+// Files that get their name when they are whole.
+#include "base/part_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+namespace weir::inline v0::detail {
+namespace {
+
+/// Names that may be taken before giving up.
+constexpr int most_names = 1000;
+
+std::optional<file_identity> identity_of(int file) noexcept {
+  struct stat status {};
+  if (::fstat(file, &status) != 0) return std::nullopt;
+  return file_identity{status.st_dev, status.st_ino};
+}
+
+/// Of a regular file, not through a link.
+std::optional<file_identity> identity_at(const std::string& path) noexcept {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return file_identity{status.st_dev, status.st_ino};
+}
+
+}  // namespace
+
+std::string numbered_path(std::string path, int number) {
+  if (number == 1) return path;
+  const auto dot = path.rfind('.');
+  const bool has_ending = dot != path.npos && path.find('/', dot) == path.npos && dot != 0;
+  return path.insert(has_ending ? dot : path.size(), "." + std::to_string(number));
+}
+
+part_file::part_file(part_file&& other) noexcept
+    : file_{std::exchange(other.file_, -1)},
+      path_{std::move(other.path_)},
+      name_{std::move(other.name_)},
+      identity_{other.identity_},
+      before_{other.before_} {}
+
+int part_file::create(const std::string& path) {
+  path_ = path;
+  before_ = identity_at(path);
+  const std::string stem = path + "." + std::to_string(::getpid());
+  int reason = EEXIST;
+  for (int number = 1; reason == EEXIST && number <= most_names; ++number) {
+    name_ = stem + (number == 1 ? "" : "." + std::to_string(number)) + ".part";
+    file_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    reason = file_ < 0 ? errno : 0;
+  }
+  if (reason != 0) return reason;
+  const auto made = identity_of(file_);
+  if (!made) return errno;
+  identity_ = *made;
+  return 0;
+}
+
+int part_file::check_descriptor() {
+  if (file_ >= 0 && identity_of(file_) == identity_) return 0;
+  // The program closed it, and may have given the number to a file of its own.
+  file_ = ::open(name_.c_str(), O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (file_ < 0) return errno;
+  if (identity_of(file_) == identity_) return 0;
+  ::close(std::exchange(file_, -1));
+  return ESTALE;
+}
+
+int part_file::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    if (const int reason = check_descriptor(); reason != 0) return reason;
+    const ssize_t count = ::write(file_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return errno;
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return 0;
+}
+
+int part_file::truncate(std::uint64_t size) {
+  if (const int reason = check_descriptor(); reason != 0) return reason;
+  return ::ftruncate(file_, static_cast<off_t>(size)) == 0 ? 0 : errno;
+}
+
+int part_file::flush() {
+  if (const int reason = check_descriptor(); reason != 0) return reason;
+  if (::fsync(file_) == 0 || errno == EINVAL || errno == EROFS) return 0;
+  return errno;
+}
+
+int part_file::close() noexcept {
+  const int file = std::exchange(file_, -1);
+  if (file < 0 || identity_of(file) != identity_) return 0;
+  return ::close(file) == 0 ? 0 : errno;
+}
+
+void part_file::remove() noexcept {
+  if (file_ < 0) return;
+  close();
+  if (identity_at(name_) == identity_) ::unlink(name_.c_str());
+}
+
+int part_file::rename_to_free_name() {
+  int reason = EEXIST;
+  for (int number = 1; reason == EEXIST && number <= most_names; ++number) {
+    const std::string name = numbered_path(path_, number);
+    const bool renamed =
+        ::renameat2(AT_FDCWD, name_.c_str(), AT_FDCWD, name.c_str(), RENAME_NOREPLACE) == 0;
+    reason = renamed ? 0 : errno;
+  }
+  return reason;
+}
+
+int part_file::rename() {
+  if (identity_at(name_) != identity_) return ESTALE;
+  const auto now = identity_at(path_);
+  if (now && now != before_) {
+    const int reason = rename_to_free_name();
+    if (reason != EINVAL && reason != ENOSYS) return reason;  // of file systems without the call
+  }
+  return std::rename(name_.c_str(), path_.c_str()) == 0 ? 0 : errno;
+}
+
+}  // namespace weir::inline v0::detail

@@ -1,0 +1,65 @@
+// A file that gets its name when it is whole.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace weir::inline v0::detail {
+
+/// Which file it is, whatever its name or descriptor.
+struct file_identity {
+  dev_t device = 0;
+  ino_t number = 0;
+
+  friend bool operator==(const file_identity&, const file_identity&) = default;
+};
+
+/// A new file `<path>.<process>.part`, or `<path>.<process>.2.part` and so on where there is one,
+/// which is renamed to `path` at the end.
+///
+/// It never follows a link, opens a file that exists, or writes to a descriptor that has become
+/// another file's: if the program closed the descriptor, the part is opened again. A file that
+/// appeared at `path` in the meantime is kept, and this one gets a number before its ending. The
+/// destructor closes the part and leaves it. Functions return 0, or the reason as errno has it. One
+/// thread.
+class part_file {
+ public:
+  part_file() = default;
+  ~part_file() { close(); }
+  part_file(part_file&& other) noexcept;
+  part_file& operator=(part_file&&) = delete;
+
+  [[nodiscard]] int create(const std::string& path);
+  [[nodiscard]] int write(std::string_view bytes);
+  /// Cuts off what follows the first `size` bytes.
+  [[nodiscard]] int truncate(std::uint64_t size);
+  /// Whether the file system has everything.
+  [[nodiscard]] int flush();
+  [[nodiscard]] int rename();
+  /// Closes the part, and removes it.
+  void remove() noexcept;
+  int close() noexcept;
+
+  [[nodiscard]] bool is_open() const noexcept { return file_ >= 0; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+ private:
+  /// Makes sure that the descriptor is the part's.
+  [[nodiscard]] int check_descriptor();
+  [[nodiscard]] int rename_to_free_name();
+
+  int file_ = -1;
+  std::string path_;
+  std::string name_;
+  file_identity identity_;
+  std::optional<file_identity> before_;  // what was at `path`
+};
+
+/// `run.weirtrace` is `run.2.weirtrace` with the number 2, and as it is with 1.
+[[nodiscard]] std::string numbered_path(std::string path, int number);
+
+}  // namespace weir::inline v0::detail
