@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "formats/csv_trace.hpp"
-#include "formats/memory_map.hpp"
 #include "formats/output.hpp"
 
 namespace weir::inline v0::formats {
@@ -13,8 +12,7 @@ namespace {
 
 class csv_writer {
  public:
-  explicit csv_writer(const recording& source)
-      : source_{source}, has_reusable_{has_events(source, trace_kind::reusable)} {}
+  explicit csv_writer(const recording& source) : source_{source} {}
 
   std::string write() && {
     out_ = "op,id,bytes,stream,t_us\n";
@@ -29,11 +27,11 @@ class csv_writer {
         if (source_.real_addresses) numbers_[event.address] = ++last_number_;
         return line('a', event, std::to_string(event.size));
       case trace_kind::deallocate:
-        line('r', event, {});
-        if (!has_reusable_) line('f', event, {});
-        return;
+        return line('r', event, {});
       case trace_kind::reusable:
         return line('f', event, {});
+      case trace_kind::record_stream:
+        return line('s', event, {});
       default:
         return;  // a CSV trace has no line for it
     }
@@ -43,12 +41,14 @@ class csv_writer {
     const std::uint64_t id = source_.real_addresses ? numbers_[event.address] : event.address;
     const std::uint64_t stream =
         event.stream < source_.streams.size() ? source_.streams[event.stream] : 0;
-    fmt::format_to(std::back_inserter(out_), "{},{},{},{},{}\n", operation, id, size, stream,
+    fmt::format_to(std::back_inserter(out_), "{},{},{},{},{}", operation, id, size, stream,
                    event.time / 1000);
+    if (event.time % 1000 != 0)
+      fmt::format_to(std::back_inserter(out_), ".{:03}", event.time % 1000);
+    out_ += '\n';
   }
 
   const recording& source_;
-  const bool has_reusable_;
   std::unordered_map<std::uint64_t, std::uint64_t> numbers_;
   std::uint64_t last_number_ = 0;
   std::string out_;

@@ -1,6 +1,9 @@
 // Reading CSV traces and the peaks beside them.
 #include "formats/csv_trace.hpp"
 
+#include <algorithm>
+#include <optional>
+
 #include "formats/builder.hpp"
 #include "formats/lines.hpp"
 
@@ -19,15 +22,18 @@ class csv_reader {
     const auto& [op, id_text, size_text, stream_text, time_text] = *parts;
     const auto id = number(id_text);
     const auto stream = number(stream_text);
-    const auto time = number(time_text);
-    if (!id || !stream || !time) return "not a number";
-    if (*time > UINT64_MAX / 1000) return "the time is out of range";
-    trace_event event{.time = *time * 1000, .address = *id, .stream = builder_.stream(*stream)};
+    if (!id || !stream) return "not a number";
+    std::uint64_t time = 0;
+    if (const char* const problem = read_time(time_text, time)) return problem;
+    if (!start_) start_ = time;
+    time -= std::min(time, *start_);  // what goes back to before the first counts as the first
+    trace_event event{.time = time, .address = *id, .stream = builder_.stream(*stream)};
     if (op == "a") return allocate(size_text, event);
     if (!size_text.empty()) return "only an allocation has a size";
     if (op == "r") return deallocate(event);
     if (op == "f") return reusable(event);
-    return "the operation is none of a, r, f";
+    if (op == "s") return record_stream(event);
+    return "the operation is none of a, r, f, s";
   }
 
   recording finish() && {
@@ -37,11 +43,26 @@ class csv_reader {
   [[nodiscard]] std::size_t size() { return builder_.draft().events.size(); }
 
  private:
+  /// Microseconds with up to three decimals, as nanoseconds.
+  static const char* read_time(std::string_view text, std::uint64_t& out) {
+    const auto dot = text.find('.');
+    const std::string_view decimals = dot == text.npos ? std::string_view{} : text.substr(dot + 1);
+    const auto whole = number(text.substr(0, dot));
+    auto rest = decimals.empty() ? std::optional<std::uint64_t>{0} : number(decimals);
+    if (!whole || !rest || decimals.size() > 3 || (dot != text.npos && decimals.empty()))
+      return "not a number";
+    for (std::size_t i = decimals.size(); i < 3; ++i) *rest *= 10;
+    if (*whole > UINT64_MAX / 1000 || *rest > UINT64_MAX - *whole * 1000)
+      return "the time is out of range";
+    out = *whole * 1000 + *rest;
+    return nullptr;
+  }
+
   const char* allocate(std::string_view size_text, trace_event event) {
     const auto size = number(size_text);
     if (!size) return "not a number";
-    if (builder_.live(event.address) != nullptr || pending_.contains(event.address))
-      return "the block is allocated twice";
+    if (builder_.live(event.address) != nullptr) return "the block is allocated twice";
+    pending_.erase(event.address);  // the id is another block's from here on
     event.kind = trace_kind::allocate;
     event.size = *size;
     builder_.add(event);
@@ -74,7 +95,19 @@ class csv_reader {
     return nullptr;
   }
 
+  const char* record_stream(trace_event event) {
+    const auto* const block = builder_.live(event.address);
+    if (block == nullptr) {
+      return pending_.contains(event.address) ? "the block is used after its free"
+                                              : "the block was not allocated before";
+    }
+    event.kind = trace_kind::record_stream;
+    builder_.add(event);
+    return nullptr;
+  }
+
   recording_builder builder_;
+  std::optional<std::uint64_t> start_;
   std::unordered_map<std::uint64_t, std::uint64_t>
       pending_;  // size by id; freed and not yet reusable
 };
@@ -85,7 +118,8 @@ bool is_csv_trace(std::string_view text) noexcept {
   const std::string_view line = text.substr(0, text.find('\n'));
   if (line.starts_with('#')) return line.find(columns) != line.npos;
   if (line.starts_with(columns)) return true;
-  return line.size() > 2 && (line[0] == 'a' || line[0] == 'r' || line[0] == 'f') &&
+  return line.size() > 2 &&
+         (line[0] == 'a' || line[0] == 'r' || line[0] == 'f' || line[0] == 's') &&
          fields<5>(line).has_value();
 }
 

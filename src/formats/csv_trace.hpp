@@ -14,17 +14,19 @@ namespace weir::inline v0::formats {
 /// Whether the text looks like a CSV trace.
 [[nodiscard]] bool is_csv_trace(std::string_view text) noexcept;
 
-/// Operation a allocates, r frees, f says that other streams could have the memory. An id is one
-/// block until it is freed; ids are the recording's addresses, which are not real. Lines that begin
+/// Operation a allocates, r frees, f says that other streams could have the memory, s that the
+/// stream uses the block. f may be missing, also for some blocks only. An id is one block until it
+/// is freed; ids are the recording's addresses, which are not real. Times are microseconds, with up
+/// to three decimals; the recording begins with the first. Lines that begin
 /// with # and a line with the columns' names are skipped. invalid_argument with `name` and line: no
 /// event, or one that cannot be.
 [[nodiscard]] result<recording> read_csv_trace(std::string_view text, std::string_view name,
                                                const input_limits& limits = {});
 
-/// A CSV trace of what such a trace can say: blocks, streams, and times in whole microseconds. Ids
-/// are the recording's own where its addresses only tell blocks apart, else blocks are numbered in
-/// the order of their allocation. Where the recording does not say when memory could be used again,
-/// that is when it was freed.
+/// A CSV trace of what such a trace can say: blocks, streams, recorded streams and times. Ids are
+/// the recording's own where its addresses only tell blocks apart, else blocks are numbered in the
+/// order of their allocation. It is replayed as the recording is, but for pools, which a CSV trace
+/// does not have.
 [[nodiscard]] std::string csv_trace_of(const recording& recording);
 /// The same into a file, which appears when it is whole.
 [[nodiscard]] result<void> write_csv_trace(const recording& recording, const std::string& path);

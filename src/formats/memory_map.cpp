@@ -26,14 +26,15 @@ bool has_events(const recording& recording, trace_kind kind) {
                      [&](const trace_event& each) { return each.kind == kind; });
 }
 
-memory_map::memory_map(const recording& recording) noexcept
+memory_map::memory_map(const recording& recording)
     : has_addresses_{recording.real_addresses},
-      has_reusable_{has_events(recording, trace_kind::reusable)},
+      frees_{recording},
       has_reserved_{has_events(recording, trace_kind::reserve)} {}
 
 trace_event memory_map::apply(const trace_event& event) {
   trace_event placed = event;
   changes_.clear();
+  ++applied_;
   switch (event.kind) {
     case trace_kind::allocate:
       if (!has_addresses_) {
@@ -51,7 +52,7 @@ trace_event memory_map::apply(const trace_event& event) {
     case trace_kind::reusable:
     case trace_kind::record_stream:
       if (!has_addresses_) placed.address = addresses_[event.address];
-      if (event.kind == trace_kind::deallocate && has_reusable_) {
+      if (event.kind == trace_kind::deallocate && is_pending_free()) {
         if (const auto entry = blocks_.find(placed.address); entry != blocks_.end())
           entry->second.pending = true;
       } else if (event.kind != trace_kind::record_stream) {

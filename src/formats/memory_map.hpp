@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "formats/two_step_frees.hpp"
 #include "weir/trace/trace.hpp"
 
 namespace weir::inline v0::formats {
@@ -13,8 +14,8 @@ namespace weir::inline v0::formats {
 /// Whether an event of that kind is anywhere in the recording. Reads all its events.
 [[nodiscard]] bool has_events(const recording& recording, trace_kind kind);
 
-/// Follows the events of a recording one by one. Its addresses do not overlap: where those of the
-/// recording only tell blocks apart, each block gets one of its own. One thread.
+/// Follows the events of a recording one by one, from the first on. Its addresses do not overlap:
+/// where those of the recording only tell blocks apart, each block gets one of its own. One thread.
 ///
 /// A block always lies in reserved memory. Where the recording has reservations but not the one
 /// under a block, which came before it began, that memory appears with the first block that lies
@@ -35,7 +36,7 @@ class memory_map {
     std::uint64_t size = 0;
   };
 
-  explicit memory_map(const recording& recording) noexcept;
+  explicit memory_map(const recording& recording);
 
   /// Updates the map; returns the event with its address in the map.
   trace_event apply(const trace_event& event);
@@ -48,8 +49,8 @@ class memory_map {
   [[nodiscard]] const std::map<std::uint64_t, std::uint64_t>& reserved() const noexcept {
     return reserved_;
   }
-  /// Whether frees are recorded in two steps.
-  [[nodiscard]] bool has_reusable() const noexcept { return has_reusable_; }
+  /// Of the last event, a deallocate: whether a `reusable` follows.
+  [[nodiscard]] bool is_pending_free() const noexcept { return frees_.contains(applied_ - 1); }
 
  private:
   void end(std::uint64_t address);
@@ -57,7 +58,8 @@ class memory_map {
   void release(std::uint64_t address, std::uint64_t size);
 
   bool has_addresses_;
-  bool has_reusable_ = false;
+  two_step_frees frees_;
+  std::size_t applied_ = 0;  // events
   bool has_reserved_ = false;
   std::uint64_t next_address_ = std::uint64_t{1} << 40;  // made-up ones
   std::unordered_map<std::uint64_t, std::uint64_t> addresses_;

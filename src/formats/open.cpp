@@ -32,12 +32,12 @@ error with_name(std::string_view name, error problem) {
 }
 
 result<recording> read_decompressed(std::string_view bytes, std::string_view name,
-                                    const input_limits& limits) {
+                                    const input_limits& limits, const device_choice& choice) {
   if (bytes.empty()) return error{.code = errc::invalid_argument, .detail = "the file is empty"};
   if (is_trace(bytes))
     return read_trace_from(bytes, {.events = limits.events, .bytes = limits.bytes});
   if (is_csv_trace(bytes)) return read_csv_trace(bytes, name, limits);
-  if (is_pickle(bytes)) return read_torch_snapshot(bytes, name, limits);
+  if (is_pickle(bytes)) return read_torch_snapshot(bytes, name, limits, choice);
   if (is_rmm_log(bytes)) return read_rmm_log(bytes, name, limits);
   return error{.code = errc::invalid_argument,
                .detail = "neither a .weirtrace, a CSV trace, a PyTorch snapshot nor an RMM log"};
@@ -52,11 +52,11 @@ void add_peaks(recording& recording, const std::string& path, const input_limits
     recording.peaks = *std::move(peaks);
 }
 
-result<recording> read_content(std::string bytes, std::string_view name,
-                               const input_limits& limits) {
+result<recording> read_content(std::string bytes, std::string_view name, const input_limits& limits,
+                               const device_choice& choice) {
   auto content = decompress(std::move(bytes), limits);
   if (!content) return with_name(name, std::move(content).error());
-  auto recorded = read_decompressed(*content, name, limits);
+  auto recorded = read_decompressed(*content, name, limits, choice);
   if (!recorded) return with_name(name, std::move(recorded).error());
   if (recorded->program.empty()) recorded->program = title_of(name);
   return recorded;
@@ -65,15 +65,16 @@ result<recording> read_content(std::string bytes, std::string_view name,
 }  // namespace
 
 result<recording> read_recording_from(std::string_view bytes, std::string_view name,
-                                      const input_limits& limits) {
-  return read_content(std::string{bytes}, name, limits);
+                                      const input_limits& limits, const device_choice& choice) {
+  return read_content(std::string{bytes}, name, limits, choice);
 }
 
-result<recording> read_recording(const std::string& path, const input_limits& limits) {
+result<recording> read_recording(const std::string& path, const input_limits& limits,
+                                 const device_choice& choice) {
   WEIR_TRY_VALUE(bytes, read_file(path, limits));
   const bool is_standard = path == "-";
-  WEIR_TRY_VALUE(read,
-                 read_content(std::move(bytes), is_standard ? "standard input" : path, limits));
+  WEIR_TRY_VALUE(
+      read, read_content(std::move(bytes), is_standard ? "standard input" : path, limits, choice));
   if (read.peaks.empty() && !is_standard) add_peaks(read, path, limits);
   return std::move(read);
 }

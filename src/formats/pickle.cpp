@@ -376,6 +376,10 @@ const std::vector<pickle_value>& pickle::elements(const pickle_value& value) con
   return containers_[value.bits].values;
 }
 
+std::size_t pickle::members(const pickle_value& dict) const noexcept {
+  return dict.type == value_type::dict ? containers_[dict.bits].values.size() / 2 : 0;
+}
+
 const pickle_value* pickle::find(const pickle_value& dict, std::string_view key) const noexcept {
   if (dict.type != value_type::dict) return nullptr;
   const auto& values = containers_[dict.bits].values;

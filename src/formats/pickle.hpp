@@ -54,6 +54,8 @@ class pickle {
   [[nodiscard]] std::optional<std::string_view> text(const pickle_value& value) const noexcept;
   /// The elements of a list or tuple; none if it is neither.
   [[nodiscard]] const std::vector<pickle_value>& elements(const pickle_value& value) const noexcept;
+  /// How many members a dict has, which is what find() may cost; 0 of anything else.
+  [[nodiscard]] std::size_t members(const pickle_value& dict) const noexcept;
   /// What a dict has under the key, the last of several; null if it has none or is no dict.
   [[nodiscard]] const pickle_value* find(const pickle_value& dict,
                                          std::string_view key) const noexcept;

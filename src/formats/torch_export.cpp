@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "formats/memory_map.hpp"
 #include "formats/output.hpp"
@@ -40,6 +41,7 @@ class snapshot_writer {
     out_.begin_list();
     for (const trace_event& each : source_.events) annotation(each);
     out_.end_list();
+    write_own_events();
     out_.end_dict();
     return std::move(out_).finish();
   }
@@ -66,7 +68,8 @@ class snapshot_writer {
     return number < source_.streams.size() ? source_.streams[number] : 0;
   }
 
-  void entry(std::string_view action, const trace_event& event, std::uint32_t stack) {
+  void entry(std::string_view action, const trace_event& event, std::uint32_t stack,
+             bool is_invented = false) {
     item(entries_);
     out_.begin_dict();
     word("action", action);
@@ -83,6 +86,7 @@ class snapshot_writer {
          event.tag < source_.tags.size() ? source_.tags[event.tag] : std::string_view{});
     out_.word("pool_id");
     out_.pair(0, event.pool);
+    if (is_invented) number(invented_key, 1);
     if (stack != 0) frames(stack);
     out_.end_dict();
   }
@@ -90,7 +94,7 @@ class snapshot_writer {
   void history(const trace_event& recorded) {
     const trace_event event = map_.apply(recorded);
     if (event.kind != trace_kind::allocate) block_entries(event);
-    for (const memory_map::change& each : map_.changes()) segment_entry(each, event.time);
+    for (const memory_map::change& each : map_.changes()) segment_entry(each, event);
     if (event.kind == trace_kind::allocate) block_entries(event);
   }
 
@@ -100,12 +104,16 @@ class snapshot_writer {
         return entry("alloc", event, event.other);
       case trace_kind::deallocate:
         entry("free_requested", event, event.other);
-        if (!map_.has_reusable()) entry("free_completed", event, 0);
+        if (!map_.is_pending_free()) entry("free_completed", event, 0, true);
         return;
       case trace_kind::reusable:
         return entry("free_completed", event, 0);
       case trace_kind::out_of_memory:
         return entry("oom", event, 0);
+      case trace_kind::record_stream:
+      case trace_kind::pool_released:
+        own_events_.emplace_back(entries_, event);
+        return;
       default:
         return;  // torch has no such action
     }
@@ -113,8 +121,9 @@ class snapshot_writer {
 
   /// The viewer steps back through these from the segments at the end, and joins or splits only
   /// what has one stream: segments have all the same.
-  void segment_entry(const memory_map::change& change, std::uint64_t time) {
-    const trace_event event{.time = time, .address = change.address, .size = change.size};
+  void segment_entry(const memory_map::change& change, const trace_event& cause) {
+    const trace_event event{
+        .time = cause.time, .address = change.address, .size = change.size, .pool = cause.pool};
     entry(change.reserved ? "segment_map" : "segment_unmap", event, 0);
   }
 
@@ -211,18 +220,45 @@ class snapshot_writer {
     out_.end_dict();
   }
 
-  /// A remark is a moment: it begins and ends.
-  void annotation(const trace_event& event) {
-    if (event.kind != trace_kind::marker || event.other >= source_.texts.size()) return;
-    for (const std::string_view stage : {"START", "END"}) {
-      item(annotations_);
+  void write_own_events() {
+    out_.word(own_events_key);
+    out_.begin_list();
+    std::uint64_t count = 0;
+    for (const auto& [position, event] : own_events_) {
+      item(count);
       out_.begin_dict();
-      text("stage", stage);
-      text("name", source_.texts[event.other]);
-      number("device", 0);
+      word("action", name(event.kind));
+      number("before", position);
+      number("addr", event.address);
+      number("stream", stream_id(event.stream));
       number("time_us", event.time / 1000);
+      out_.word("pool_id");
+      out_.pair(0, event.pool);
       out_.end_dict();
     }
+    out_.end_list();
+  }
+
+  /// A marker is a moment: it begins and ends, unless it says which of both it is.
+  void annotation(const trace_event& event) {
+    if (event.kind != trace_kind::marker || event.other >= source_.texts.size()) return;
+    constexpr std::string_view begin = "begin of ";
+    constexpr std::string_view end = "end of ";
+    const std::string_view marker = source_.texts[event.other];
+    if (marker.starts_with(begin)) return stage("START", marker.substr(begin.size()), event);
+    if (marker.starts_with(end)) return stage("END", marker.substr(end.size()), event);
+    stage("START", marker, event);
+    stage("END", marker, event);
+  }
+
+  void stage(std::string_view stage, std::string_view name, const trace_event& event) {
+    item(annotations_);
+    out_.begin_dict();
+    text("stage", stage);
+    text("name", name);
+    number("device", 0);
+    number("time_us", event.time / 1000);
+    out_.end_dict();
   }
 
   /// Items that a reader takes at once; Python's own pickles have as many.
@@ -233,6 +269,7 @@ class snapshot_writer {
   std::uint64_t entries_ = 0;
   std::uint64_t blocks_ = 0;  // of the segment that is being written
   std::uint64_t annotations_ = 0;
+  std::vector<std::pair<std::uint64_t, trace_event>> own_events_;  // with their places
   pickle_writer out_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "formats/builder.hpp"
 #include "formats/pickle.hpp"
+#include "formats/segment_ranges.hpp"
 
 namespace weir::inline v0::formats {
 namespace {
@@ -22,7 +23,21 @@ struct entry {
   std::uint64_t stream = 0;
   std::uint64_t time = 0;  // microseconds
   const pickle_value* source = nullptr;
+  const pickle_value* pool = nullptr;  // its id; null: not said
 };
+
+/// What is known of reserved memory.
+struct segment_label {
+  std::uint64_t stream = 0;
+  const pickle_value* pool = nullptr;  // its id; null: not said
+};
+
+bool begins_segment(std::string_view action) noexcept {
+  return action == "segment_alloc" || action == "segment_map";
+}
+bool ends_segment(std::string_view action) noexcept {
+  return action == "segment_free" || action == "segment_unmap";
+}
 
 error no_snapshot(std::string reason) {
   return {.code = errc::invalid_argument, .detail = "not a PyTorch snapshot: " + std::move(reason)};
@@ -35,24 +50,27 @@ error no_snapshot(std::string reason) {
 class snapshot_reader {
  public:
   snapshot_reader(const pickle& tree, std::size_t size, const input_limits& limits) noexcept
-      : tree_{tree}, steps_{size}, limits_{limits} {}
+      : tree_{tree}, steps_{size}, comparisons_{most_comparisons * size}, limits_{limits} {}
 
-  result<recording> read() {
+  result<recording> read(const device_choice& choice) {
     const pickle_value& root = tree_.root();
     const pickle_value* segments = &root;  // a bare list is the segments alone
     const pickle_value* traces = nullptr;
     if (root.type == pickle_value::value_type::dict) {
-      segments = tree_.find(root, "segments");
-      traces = tree_.find(root, "device_traces");
+      segments = member(root, "segments");
+      traces = member(root, "device_traces");
     }
     if (segments == nullptr || segments->type != pickle_value::value_type::list)
       return no_snapshot("there is no list of segments");
-    device_ = choose_device(*segments, traces);
+    WEIR_TRY(choose_device(*segments, traces, choice));
     WEIR_TRY(read_history(traces));
     WEIR_TRY(find_leftovers(*segments));
+    find_earlier_segments();
     if (root.type == pickle_value::value_type::dict)
-      read_annotations(tree_.find(root, "external_annotations"));
+      read_annotations(member(root, "external_annotations"));
+    WEIR_TRY(read_own_events(root));
     WEIR_TRY(build());
+    if (comparisons_ == 0) return too_many();
     recording built = std::move(builder_).finish();
     if (built.events.size() > limits_.events) return too_large();
     built.device = "cuda:" + std::to_string(device_);
@@ -60,39 +78,107 @@ class snapshot_reader {
   }
 
  private:
-  [[nodiscard]] bool step() noexcept { return steps_ != 0 && steps_-- != 0; }
+  /// A dict's members are compared one by one. Those of real dicts take three bytes and more each,
+  /// and are asked for some ten times; a dict that the pickle names again and again is none.
+  static constexpr std::uint64_t most_comparisons = 64;
+
+  [[nodiscard]] bool step() noexcept { return comparisons_ != 0 && steps_ != 0 && steps_-- != 0; }
   static error too_many() { return no_snapshot("its parts refer to each other too often"); }
   static error too_large() {
     return {.code = errc::limit_exceeded,
             .detail = "the snapshot has more events than a reader takes"};
   }
 
+  [[nodiscard]] const pickle_value* member(const pickle_value& dict, std::string_view key) const {
+    if (comparisons_ == 0) return nullptr;
+    comparisons_ -= std::min<std::uint64_t>(comparisons_, tree_.members(dict));
+    return tree_.find(dict, key);
+  }
   [[nodiscard]] std::uint64_t natural(const pickle_value& dict, std::string_view key) const {
-    const pickle_value* const member = tree_.find(dict, key);
-    if (member == nullptr) return 0;
+    const pickle_value* const found = member(dict, key);
+    if (found == nullptr) return 0;
     // Handles of streams may have been written as signed numbers.
-    if (const auto value = tree_.integer(*member)) return static_cast<std::uint64_t>(*value);
-    return tree_.natural(*member).value_or(0);
+    if (const auto value = tree_.integer(*found)) return static_cast<std::uint64_t>(*value);
+    return tree_.natural(*found).value_or(0);
   }
   [[nodiscard]] std::string_view text(const pickle_value& dict, std::string_view key) const {
-    const pickle_value* const member = tree_.find(dict, key);
-    return member == nullptr ? std::string_view{} : tree_.text(*member).value_or("");
+    const pickle_value* const found = member(dict, key);
+    return found == nullptr ? std::string_view{} : tree_.text(*found).value_or("");
   }
 
-  std::uint64_t choose_device(const pickle_value& segments, const pickle_value* traces) const {
-    std::size_t most_events = 0;
-    std::uint64_t chosen = 0;
-    if (traces != nullptr) {
-      const auto& all = tree_.elements(*traces);
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        if (tree_.elements(all[i]).size() <= most_events) continue;
-        most_events = tree_.elements(all[i]).size();
-        chosen = i;
-      }
+  /// What is known of a device before it is chosen.
+  struct device_extent {
+    std::uint64_t bytes = 0;  // that it had reserved at most, or live where that is not said
+    std::size_t events = 0;
+  };
+
+  /// By device: its segments at the end, and its history before.
+  result<std::map<std::uint64_t, device_extent>> devices(const pickle_value& segments,
+                                                         const pickle_value* traces) {
+    std::map<std::uint64_t, device_extent> all;
+    for (const pickle_value& segment : tree_.elements(segments)) {
+      if (!step()) return too_many();
+      if (segment.type != pickle_value::value_type::dict)
+        return no_snapshot("a segment is no dict");
+      std::uint64_t size = natural(segment, "total_size");
+      if (const pickle_value* const blocks = member(segment, "blocks"); size == 0 && blocks)
+        for (const pickle_value& block : tree_.elements(*blocks)) {
+          if (!step()) return too_many();
+          size += natural(block, "size");
+        }
+      all[natural(segment, "device")].bytes += size;
     }
-    const auto& first = tree_.elements(segments);
-    if (most_events == 0 && !first.empty()) chosen = natural(first.front(), "device");
-    return chosen;
+    if (traces == nullptr) return all;
+    const auto& histories = tree_.elements(*traces);
+    for (std::size_t device = 0; device < histories.size(); ++device) {
+      const auto& history = tree_.elements(histories[device]);
+      if (history.empty()) continue;
+      device_extent& extent = all[device];
+      extent.events = history.size();
+      std::uint64_t reserved = 0;  // the change since the history began
+      std::uint64_t most_reserved = 0;
+      std::uint64_t live = 0;
+      std::uint64_t most_live = 0;
+      for (const pickle_value& each : history) {
+        if (!step()) return too_many();
+        const std::string_view action = text(each, "action");
+        const std::uint64_t size = natural(each, "size");
+        if (begins_segment(action)) reserved += size;
+        if (ends_segment(action)) reserved -= size;
+        if (action == "alloc") live += size;
+        if (action == "free_requested") live -= std::min(live, size);
+        if (static_cast<std::int64_t>(reserved - most_reserved) > 0) most_reserved = reserved;
+        most_live = std::max(most_live, live);
+      }
+      extent.bytes = std::max(extent.bytes - reserved + most_reserved, most_live);
+    }
+    return all;
+  }
+
+  /// The device that is asked for, or that which held the most; of equal ones that with the longest
+  /// history, then the first.
+  result<void> choose_device(const pickle_value& segments, const pickle_value* traces,
+                             const device_choice& choice) {
+    const std::size_t steps = steps_;  // this walk is another one
+    WEIR_TRY_VALUE(all, devices(segments, traces));
+    steps_ = steps;
+    if (!all.empty()) device_ = all.begin()->first;
+    std::string list;
+    for (const auto& [device, extent] : all) {
+      const device_extent& most = all[device_];
+      if (std::pair{extent.bytes, extent.events} > std::pair{most.bytes, most.events})
+        device_ = device;
+      list += (list.empty() ? "cuda:" : ", cuda:") + std::to_string(device) + " (at most " +
+              to_string(bytes{extent.bytes}) + ")";
+    }
+    if (choice.device) device_ = *choice.device;
+    if (!all.contains(device_) && choice.device)
+      return error{.code = errc::invalid_argument,
+                   .detail = "the snapshot has no device " + std::to_string(device_) +
+                             (all.empty() ? std::string{} : "; it has " + list)};
+    if (choice.remark != nullptr && all.size() > 1)
+      *choice.remark = "the snapshot has " + list + "; read is cuda:" + std::to_string(device_);
+    return {};
   }
 
   result<void> read_history(const pickle_value* traces) {
@@ -102,14 +188,15 @@ class snapshot_reader {
     for (const pickle_value& each : tree_.elements(all[device_])) {
       if (!step()) return too_many();
       if (history_.size() >= limits_.events) return too_large();
-      if (each.type != pickle_value::value_type::dict || tree_.find(each, "action") == nullptr)
+      if (each.type != pickle_value::value_type::dict || member(each, "action") == nullptr)
         return no_snapshot("entry " + std::to_string(history_.size()) + " has no action");
       history_.push_back({.action = text(each, "action"),
                           .address = natural(each, "addr"),
                           .size = natural(each, "size"),
                           .stream = natural(each, "stream"),
                           .time = natural(each, "time_us"),
-                          .source = &each});
+                          .source = &each,
+                          .pool = member(each, "pool_id")});
     }
     return {};
   }
@@ -129,18 +216,21 @@ class snapshot_reader {
         return no_snapshot("a segment is no dict");
       if (natural(segment, "device") != device_) continue;
       std::uint64_t address = natural(segment, "address");
-      const pickle_value* const blocks = tree_.find(segment, "blocks");
+      const segment_label label{natural(segment, "stream"), member(segment, "segment_pool_id")};
+      earlier_segments_.add(address, natural(segment, "total_size"), label);
+      const pickle_value* const blocks = member(segment, "blocks");
       if (blocks == nullptr) continue;
       for (const pickle_value& block : tree_.elements(*blocks)) {
         if (!step()) return too_many();
-        if (tree_.find(block, "address") != nullptr) address = natural(block, "address");
+        if (member(block, "address") != nullptr) address = natural(block, "address");
         const std::uint64_t size = natural(block, "size");
         if (text(block, "state") == "active_allocated" && !touched.contains(address)) {
-          const bool knows = tree_.find(block, "requested_size") != nullptr;
+          const bool knows = member(block, "requested_size") != nullptr;
           leftovers_.emplace(address, entry{.address = address,
                                             .size = knows ? natural(block, "requested_size") : size,
-                                            .stream = natural(segment, "stream"),
-                                            .source = &block});
+                                            .stream = label.stream,
+                                            .source = &block,
+                                            .pool = label.pool});
         }
         address += size;  // old snapshots name only the first block's place
       }
@@ -148,41 +238,138 @@ class snapshot_reader {
     return {};
   }
 
+  /// What was reserved before the history: the segments at its end, with its steps undone.
+  void find_earlier_segments() {
+    for (auto each = history_.rbegin(); each != history_.rend(); ++each) {
+      if (begins_segment(each->action)) earlier_segments_.remove(each->address, each->size);
+      if (ends_segment(each->action))
+        earlier_segments_.add(each->address, each->size, {each->stream, each->pool});
+    }
+    for (auto& [address, leftover] : leftovers_) {
+      if (leftover.pool != nullptr) continue;
+      if (const auto* const around = earlier_segments_.find(address))
+        leftover.pool = around->label.pool;
+    }
+  }
+
   void read_annotations(const pickle_value* list) {
     if (list == nullptr) return;
     for (const pickle_value& each : tree_.elements(*list)) {
       if (!step()) return;
       if (natural(each, "device") != device_) continue;
-      const bool ends = text(each, "stage") == "END";
-      annotations_.emplace_back(natural(each, "time_us"),
-                                (ends ? "end of " : "begin of ") + std::string{text(each, "name")});
+      add_annotation(natural(each, "time_us"), text(each, "stage") == "END", text(each, "name"));
     }
     std::stable_sort(annotations_.begin(), annotations_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+
+  /// One that ends where it begins, as markers are exported, is one marker by its name.
+  void add_annotation(std::uint64_t time, bool ends, std::string_view name) {
+    const std::string begin = "begin of " + std::string{name};
+    if (!ends) {
+      annotations_.emplace_back(time, begin);
+    } else if (!annotations_.empty() && annotations_.back() == std::pair{time, begin}) {
+      annotations_.back().second = name;
+    } else {
+      annotations_.emplace_back(time, "end of " + std::string{name});
+    }
+  }
+
+  /// What weir's export adds for events that PyTorch has no action for; see write_own_events().
+  result<void> read_own_events(const pickle_value& root) {
+    const pickle_value* const list = member(root, own_events_key);
+    is_exported_ = list != nullptr;
+    if (!is_exported_) return {};
+    for (const pickle_value& each : tree_.elements(*list)) {
+      if (!step()) return too_many();
+      own_events_.push_back({.action = text(each, "action"),
+                             .address = natural(each, "addr"),
+                             .size = natural(each, "before"),
+                             .stream = natural(each, "stream"),
+                             .time = natural(each, "time_us"),
+                             .source = &each,
+                             .pool = member(each, "pool_id")});
+    }
+    std::stable_sort(own_events_.begin(), own_events_.end(),
+                     [](const entry& a, const entry& b) { return a.size < b.size; });
+    return {};
   }
 
   // --- Building ---------------------------------------------------------------------------------
 
   result<void> build() {
     if (!history_.empty()) start_ = history_.front().time;
+    for (const auto& [address, range] : earlier_segments_.all()) {
+      const trace_event reserved{.address = address,
+                                 .size = range.end - address,
+                                 .stream = builder_.stream(range.label.stream),
+                                 .pool = pool_of(range.label.pool),
+                                 .kind = trace_kind::reserve};
+      builder_.add(reserved);
+      count_reserved(reserved);
+    }
     for (const auto& [address, leftover] : leftovers_) {
       WEIR_TRY_VALUE(stack, stack_of(*leftover.source));
       builder_.add({.address = address,
                     .size = leftover.size,
                     .stream = builder_.stream(leftover.stream),
                     .other = stack,
+                    .pool = pool_of(leftover.pool),
                     .kind = trace_kind::allocate});
     }
     if (!leftovers_.empty()) add_marker("what was there before the recording began", 0);
     auto next = annotations_.begin();
+    auto own = own_events_.begin();
     for (const entry& each : history_) {
+      for (; own != own_events_.end() && own->size <= position_of(each); ++own) add_own(*own);
       for (; next != annotations_.end() && next->first <= each.time; ++next)
         add_marker(next->second, time_since_start(next->first));
       WEIR_TRY(add(each));
     }
+    for (; own != own_events_.end(); ++own) add_own(*own);
     for (; next != annotations_.end(); ++next)
       add_marker(next->second, time_since_start(next->first));
+    if (has_reusable_) complete_pending();
     return {};
+  }
+
+  /// Blocks whose frees the history does not complete are in use to its end.
+  void complete_pending() {
+    for (auto& [address, event] : pending_) {
+      event.kind = trace_kind::reusable;
+      event.other = 0;
+      builder_.add(event);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t position_of(const entry& recorded) const noexcept {
+    return static_cast<std::uint64_t>(&recorded - history_.data());
+  }
+
+  void add_own(const entry& own) {
+    trace_event event{.time = time_since_start(own.time), .pool = pool_of(own.pool)};
+    if (own.action == name(trace_kind::pool_released) && event.pool != 0) {
+      event.kind = trace_kind::pool_released;
+      builder_.add(event);
+    } else if (own.action == name(trace_kind::record_stream) && builder_.live(own.address)) {
+      event.kind = trace_kind::record_stream;
+      event.address = own.address;
+      event.stream = builder_.stream(own.stream);
+      builder_.add(event);
+    }
+  }
+
+  /// A private pool without segments has been released: PyTorch keeps those of pools in use.
+  void count_reserved(const trace_event& event) {
+    if (event.pool == 0 || is_exported_) return;
+    std::uint64_t& reserved = reserved_by_pool_[event.pool];
+    const bool had_any = reserved != 0;
+    if (event.kind == trace_kind::reserve)
+      reserved += event.size;
+    else
+      reserved -= std::min(reserved, event.size);
+    if (had_any && reserved == 0)
+      builder_.add({.time = event.time, .pool = event.pool, .kind = trace_kind::pool_released});
   }
 
   [[nodiscard]] std::uint64_t time_since_start(std::uint64_t microseconds) const noexcept {
@@ -203,7 +390,7 @@ class snapshot_reader {
                      .address = recorded.address,
                      .size = recorded.size};
     next.stream = builder_.stream(recorded.stream);
-    next.pool = pool_of(*recorded.source);
+    next.pool = pool_of(recorded.pool);
     next.tag = tag_of(text(*recorded.source, "user_metadata"));
     if (recorded.action == "alloc") {
       WEIR_TRY_VALUE(stack, stack_of(*recorded.source));
@@ -226,17 +413,21 @@ class snapshot_reader {
       next.other = stack;
       next.kind = trace_kind::deallocate;
       builder_.add(next);
-      pending_[recorded.address] = true;
+      pending_[recorded.address] = next;
     } else if (recorded.action == "free_completed") {
       if (pending_.erase(recorded.address) == 0) return {};
+      if (member(*recorded.source, invented_key) != nullptr) return {};
+      has_reusable_ = true;
       next.kind = trace_kind::reusable;
       builder_.add(next);
-    } else if (recorded.action == "segment_alloc" || recorded.action == "segment_map") {
+    } else if (begins_segment(recorded.action)) {
       next.kind = trace_kind::reserve;
       builder_.add(next);
-    } else if (recorded.action == "segment_free" || recorded.action == "segment_unmap") {
+      count_reserved(next);
+    } else if (ends_segment(recorded.action)) {
       next.kind = trace_kind::release;
       builder_.add(next);
+      count_reserved(next);
     } else if (recorded.action == "oom") {
       next.address = 0;
       next.kind = trace_kind::out_of_memory;
@@ -248,10 +439,9 @@ class snapshot_reader {
     return {};
   }
 
-  std::uint16_t pool_of(const pickle_value& source) {
-    const pickle_value* const member = tree_.find(source, "pool_id");
-    if (member == nullptr) return 0;
-    const auto& ids = tree_.elements(*member);
+  std::uint16_t pool_of(const pickle_value* id) {
+    if (id == nullptr) return 0;
+    const auto& ids = tree_.elements(*id);
     if (ids.size() != 2) return 0;
     const std::pair key{tree_.integer(ids[0]).value_or(0), tree_.integer(ids[1]).value_or(0)};
     if (key == std::pair<std::int64_t, std::int64_t>{0, 0}) return 0;
@@ -276,7 +466,7 @@ class snapshot_reader {
 
   /// A stack is written once however often it is referred to: by the container, then by its frames.
   result<std::uint32_t> stack_of(const pickle_value& source) {
-    const pickle_value* const list = tree_.find(source, "frames");
+    const pickle_value* const list = member(source, "frames");
     if (list == nullptr || tree_.elements(*list).empty()) return 0u;
     const auto [known, inserted] = by_container_.try_emplace(list->bits, 0);
     if (!inserted) return known->second;
@@ -306,14 +496,20 @@ class snapshot_reader {
 
   const pickle& tree_;
   std::size_t steps_;
+  mutable std::uint64_t comparisons_;
   input_limits limits_;
   std::uint64_t device_ = 0;
   std::uint64_t start_ = 0;
   std::vector<entry> history_;
   std::map<std::uint64_t, entry> leftovers_;
+  segment_ranges<segment_label> earlier_segments_;
   std::vector<std::pair<std::uint64_t, std::string>> annotations_;
+  bool is_exported_ = false;       // by weir
+  std::vector<entry> own_events_;  // `size` is the position in the history
+  std::unordered_map<std::uint16_t, std::uint64_t> reserved_by_pool_;
   recording_builder builder_;
-  std::unordered_map<std::uint64_t, bool> pending_;
+  std::map<std::uint64_t, trace_event> pending_;  // frees that are not completed, by address
+  bool has_reusable_ = false;
   std::map<std::pair<std::int64_t, std::int64_t>, std::uint16_t> pools_;
   std::unordered_map<std::string_view, std::uint16_t> tags_;
   std::unordered_map<std::uint64_t, std::uint32_t> by_container_;
@@ -324,9 +520,9 @@ class snapshot_reader {
 }  // namespace
 
 result<recording> read_torch_snapshot(std::string_view bytes, std::string_view /*name*/,
-                                      const input_limits& most) {
+                                      const input_limits& most, const device_choice& choice) {
   WEIR_TRY_VALUE(tree, pickle::read(bytes, most));
-  return snapshot_reader{tree, bytes.size(), most}.read();
+  return snapshot_reader{tree, bytes.size(), most}.read(choice);
 }
 
 }  // namespace weir::inline v0::formats

@@ -1,6 +1,8 @@
 // PyTorch memory snapshots: what torch.cuda.memory._dump_snapshot writes, and what reads it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,15 +12,32 @@
 
 namespace weir::inline v0::formats {
 
-/// Reads a snapshot; of several devices the one with most events.
+/// Which device of a snapshot of several is read.
+struct device_choice {
+  /// Nothing: that which held the most bytes; of equal ones that with the longest history.
+  std::optional<std::uint64_t> device{};
+  /// Where not null: gets a sentence that lists the devices, if there are several.
+  std::string* remark = nullptr;
+};
+
+/// Reads one device of a snapshot.
 ///
-/// What was live before the history begins, because it was switched on late or its ring was full,
-/// is rebuilt from the frees and from the final segments: it is allocated at time 0, before a
-/// marker that says so. Annotations and snapshots become markers, user metadata tags. The streams
-/// that were recorded for a block are not in a snapshot; `reusable` says when they were done with
-/// it. invalid_argument: no pickle, or not of a snapshot.
+/// What was reserved and live before the history begins, because it was switched on late or its
+/// ring was full, is rebuilt from the history and from the final segments: it is reserved and
+/// allocated at time 0, before a marker that says so. Annotations and snapshots become markers,
+/// user metadata tags. The streams that were recorded for a block are not in a snapshot; `reusable`
+/// says when they were done with it. invalid_argument: no pickle, not of a snapshot, or without the
+/// device that is asked for.
 [[nodiscard]] result<recording> read_torch_snapshot(std::string_view bytes, std::string_view name,
-                                                    const input_limits& limits = {});
+                                                    const input_limits& limits = {},
+                                                    const device_choice& choice = {});
+
+/// Under this key an exported snapshot has the events that PyTorch has no action for and that a
+/// replay needs: recorded streams and released pools. `before` is a position in the history.
+inline constexpr std::string_view own_events_key = "weir_events";
+
+/// This key marks a free_completed of an exported snapshot that the recording does not have.
+inline constexpr std::string_view invented_key = "weir_invented";
 
 /// A snapshot that torch's own viewers read: the recording as the history of device 0, and what is
 /// reserved and live at its end as the segments. Where the recording does not say what was

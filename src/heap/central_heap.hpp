@@ -718,6 +718,9 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
   void update_observers() noexcept WEIR_REQUIRES(mutex_);
   /// Those that are in force: they were set before the observer came.
   void tell_limits(event_sink& sink) const noexcept WEIR_REQUIRES(mutex_);
+  /// Tells a new observer what a pool held when it was added.
+  void tell_existing(const pool_snapshot& pool, event_sink& sink) const noexcept
+      WEIR_REQUIRES(mutex_);
 
   // What the fast path reads; nothing here changes while a cache is in use.
   const std::uint64_t serial_;

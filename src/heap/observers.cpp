@@ -35,10 +35,46 @@ std::shared_ptr<observers> central_heap::add_observer(event_sink& sink) {
   const detail::mutex_lock lock{mutex_};
   if (!usable()) return nullptr;
   const thread_caches::stop stopped{caches_, own_cache()};
+  std::vector<pool_snapshot> existing;
+  if (sink.wants_existing()) {
+    settle_caches();
+    for (const auto& each : pools_) describe(*each, existing.emplace_back());
+  }
   observers_->add(sink);
   update_observers();
+  for (const pool_snapshot& each : existing) tell_existing(each, sink);
   tell_limits(sink);
   return observers_;
+}
+
+void central_heap::tell_existing(const pool_snapshot& pool, event_sink& sink) const noexcept {
+  const auto tell = [&](memory_event event) {
+    event.device = device_.id();
+    event.pool = pool.id;
+    sink.on_existing(event);
+  };
+  if (pool.id != pool_id{}) tell({.kind = memory_event_kind::pool_created});
+  memory_event mapped{.kind = memory_event_kind::reserve};
+  for (const physical_info& each : pool.physical) {  // handles that touch are told as one
+    if (mapped.size != 0 && mapped.address + mapped.size != each.address) {
+      tell(mapped);
+      mapped.size = 0;
+    }
+    if (mapped.size == 0) mapped.address = each.address;
+    mapped.size += each.size.count();
+  }
+  if (mapped.size != 0) tell(mapped);
+  for (const block_info& each : pool.blocks) {
+    if (each.state != block_state::live) continue;
+    tell({.kind = memory_event_kind::allocate,
+          .tag = each.tag.number(),
+          .stream = each.stream,
+          .address = each.address,
+          .size = each.requested.count(),
+          .rounded = each.size.count()});
+  }
+  if (pool.stats.suspended.count() != 0)
+    tell({.kind = memory_event_kind::suspended, .size = pool.stats.suspended.count()});
 }
 
 void central_heap::tell_limits(event_sink& sink) const noexcept {

@@ -7,6 +7,8 @@
 namespace weir::inline v0 {
 
 event_sink::~event_sink() = default;
+bool event_sink::wants_existing() const noexcept { return false; }
+void event_sink::on_existing(const memory_event& /*event*/) noexcept {}
 
 std::string_view name(memory_event_kind kind) noexcept {
   switch (kind) {

@@ -22,6 +22,11 @@ class backend {
   [[nodiscard]] virtual void* allocate(const step& request, const stream_ref& stream) = 0;
   virtual void free(void* block, const stream_ref& stream) = 0;
   virtual void record_stream(void* block, const stream_ref& stream) = 0;
+  /// The recorded program released the pool; its blocks may still live. Nothing where there are no
+  /// pools.
+  virtual void release_pool(std::uint16_t /*pool*/) {}
+  /// Gives back the memory of released pools that streams are done with.
+  virtual void sweep() {}
 
   /// The most that was reserved since the last call.
   [[nodiscard]] virtual std::uint64_t take_reserved_peak() = 0;

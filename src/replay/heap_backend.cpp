@@ -50,6 +50,15 @@ class heap_backend final : public backend {
     memory_.record_stream(block, stream).value();
   }
 
+  void release_pool(std::uint16_t number) override {
+    if (number >= pools_.size()) return;
+    pools_[number] = {};
+    has_released_ = true;
+    sweep();
+  }
+
+  void sweep() override { static_cast<void>(memory_.trim(bytes::max()).value()); }
+
   std::uint64_t take_reserved_peak() override {
     const std::uint64_t peak = memory_.stats().reserved.peak.count();
     memory_.reset_peaks();
@@ -70,12 +79,16 @@ class heap_backend final : public backend {
  private:
   const memory_pool& pool(std::uint16_t number) {
     if (pools_.size() <= number) pools_.resize(std::size_t{number} + 1);
-    if (!pools_[number]) pools_[number] = memory_.create_pool("recorded").value();
+    if (pools_[number]) return pools_[number];
+    // What was released while streams still used it goes before another pool takes memory.
+    if (has_released_) sweep();
+    pools_[number] = memory_.create_pool("recorded").value();
     return pools_[number];
   }
 
   caching_allocator memory_;
   observer_registration registration_;
+  bool has_released_ = false;
   std::vector<memory_pool> pools_;  // by the recording's number
 };
 

@@ -292,20 +292,20 @@ class search {
 
 }  // namespace
 
-std::vector<lifetime> lifetimes_between(const script& script, std::uint64_t from,
-                                        std::uint64_t to) {
-  const auto first = std::partition_point(script.steps.begin(), script.steps.end(),
-                                          [&](const step& each) { return each.time < from; });
-  const auto last = std::partition_point(first, script.steps.end(),
-                                         [&](const step& each) { return each.time <= to; });
+std::vector<lifetime> lifetimes_between(const script& script, std::size_t from, std::size_t to) {
+  const auto at = [&](std::size_t index) {
+    return script.steps.begin() + static_cast<std::ptrdiff_t>(std::min(index, script.steps.size()));
+  };
+  const auto first = at(from);
+  const auto last = at(std::max(from, to));
   const auto length = static_cast<std::uint32_t>(last - first);
   std::vector<lifetime> lifetimes(script.blocks);  // of no bytes until they are allocated
   // Step 0 is the moment before the first: what is alive then was there already.
   for (auto step_at = script.steps.begin(); step_at != last; ++step_at) {
     const auto index = step_at < first ? 0U : static_cast<std::uint32_t>(step_at - first) + 1;
-    lifetime& block = lifetimes[step_at->block];
-    if (step_at->action == action::allocate) block = {rounded(step_at->size), index, length + 1};
-    if (step_at->action == action::free) block.end = index;
+    if (step_at->action == action::allocate)
+      lifetimes[step_at->block] = {rounded(step_at->size), index, length + 1};
+    if (step_at->action == action::free) lifetimes[step_at->block].end = index;
   }
   std::erase_if(lifetimes,
                 [](const lifetime& each) { return each.size == 0 || each.begin >= each.end; });

@@ -20,10 +20,11 @@ struct lifetime {
   friend bool operator==(const lifetime&, const lifetime&) = default;
 };
 
-/// The blocks of `script` that are alive at some moment between the two times (nanoseconds), in the
-/// order of their allocation, with sizes rounded up to 512 bytes; those of zero bytes are left out.
-[[nodiscard]] std::vector<lifetime> lifetimes_between(const script& script, std::uint64_t from,
-                                                      std::uint64_t to);
+/// The blocks of `script` that are alive at some moment of the steps from … to - 1, or before the
+/// first of them, in the order of their allocation, with sizes rounded up to 512 bytes; those of
+/// zero bytes are left out. `to` may be past the last step.
+[[nodiscard]] std::vector<lifetime> lifetimes_between(const script& script, std::size_t from,
+                                                      std::size_t to);
 
 struct plan_settings {
   /// How long to search.

@@ -141,6 +141,10 @@ class player {
   template <bool profiled>
   void play(const step& request) {
     device_.set_time(request.time);
+    if (request.action == action::release_pool) [[unlikely]] {
+      release_pool(request);
+      return;
+    }
     const stream_ref& stream = device_.streams()[request.stream];
     void*& block = blocks_[request.block];
     if (request.action == action::allocate) {
@@ -166,6 +170,14 @@ class player {
       return true;
     });
     if (request.action == action::free) block = nullptr;
+  }
+
+  /// Where the recorded program had waited for the pool's work, the replay does, too.
+  void release_pool(const step& request) {
+    backend_.release_pool(request.pool);
+    if (request.size == 0) return;
+    for (const stream_ref& each : device_.streams()) each.synchronize().value();
+    backend_.sweep();
   }
 
   void note_oom(const step& request) {

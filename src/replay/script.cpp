@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "formats/two_step_frees.hpp"
+
 namespace weir::inline v0::replay {
 
 namespace {
@@ -12,6 +14,7 @@ struct known_block {
   std::uint32_t number = 0;
   std::uint32_t stream = 0;
   std::uint64_t size = 0;
+  bool frees_in_two_steps = false;
 };
 
 bool concerns_blocks(trace_kind kind) {
@@ -21,13 +24,10 @@ bool concerns_blocks(trace_kind kind) {
 
 class script_writer {
  public:
-  explicit script_writer(const recording& recording)
-      : has_reusable_{std::any_of(
-            recording.events.begin(), recording.events.end(),
-            [](const trace_event& each) { return each.kind == trace_kind::reusable; })} {
+  explicit script_writer(const recording& recording) : frees_{recording} {
     for (const trace_event& each : recording.events)
       script_.events += concerns_blocks(each.kind) ? 1 : 0;
-    script_.steps.reserve(script_.events - (has_reusable_ ? script_.events / 3 : 0));
+    script_.steps.reserve(script_.events - (frees_.empty() ? 0 : script_.events / 3));
   }
 
   script write(const recording& recording) {
@@ -35,14 +35,18 @@ class script_writer {
     std::uint64_t seen = 0;
     std::uint64_t first_steady = 0;
     std::uint64_t last_time = 0;
-    for (const trace_event& each : recording.events) {
+    for (std::size_t i = 0; i < recording.events.size(); ++i) {
+      const trace_event& each = recording.events[i];
+      if (each.kind == trace_kind::marker) script_.markers.push_back(script_.steps.size());
+      count_reserved(each);
+      if (each.kind == trace_kind::pool_released) release_pool(recording, i);
       if (!concerns_blocks(each.kind)) continue;
       if (seen++ == warm) {
         script_.warm_up = script_.steps.size();
         first_steady = each.time;
       }
       last_time = each.time;
-      add(each);
+      add(each, frees_.contains(i));
     }
     script_.steady_time = std::chrono::nanoseconds{last_time - first_steady};
     script_.streams = streams_.size();
@@ -50,18 +54,18 @@ class script_writer {
   }
 
  private:
-  void add(const trace_event& event) {
+  void add(const trace_event& event, bool frees_in_two_steps) {
     const auto entry = live_.find(event.address);
     if (event.kind == trace_kind::allocate) {
       // Its free was not recorded, but the address speaks for it.
       if (entry != live_.end()) free(event, entry->second.stream, entry);
-      allocate(event);
+      allocate(event, frees_in_two_steps);
       return;
     }
     if (entry == live_.end()) return;
     if (event.kind == trace_kind::reusable) {
       free(event, entry->second.stream, entry);
-    } else if (has_reusable_) {
+    } else if (entry->second.frees_in_two_steps) {
       return;
     } else if (event.kind == trace_kind::deallocate) {
       free(event, event.stream, entry);
@@ -70,9 +74,9 @@ class script_writer {
     }
   }
 
-  void allocate(const trace_event& event) {
+  void allocate(const trace_event& event, bool frees_in_two_steps) {
     const known_block allocated{static_cast<std::uint32_t>(script_.blocks++), event.stream,
-                                event.size};
+                                event.size, frees_in_two_steps};
     live_.emplace(event.address, allocated);
     put(event, action::allocate, event.stream, allocated);
     ++script_.allocations;
@@ -87,6 +91,38 @@ class script_writer {
     live_.erase(block);
   }
 
+  void count_reserved(const trace_event& event) {
+    if (event.pool == 0) return;
+    if (event.kind == trace_kind::reserve) reserved_[event.pool] += event.size;
+    if (event.kind == trace_kind::release) reserved_[event.pool] -= event.size;
+  }
+
+  /// A pool that no block came from has nothing to release.
+  void release_pool(const recording& recording, std::size_t index) {
+    const trace_event& event = recording.events[index];
+    if (event.pool == 0 || event.pool >= script_.pools) return;
+    script_.steps.push_back({.time = event.time,
+                             .size = is_gone(recording, index) ? 1U : 0U,
+                             .thread = event.thread,
+                             .pool = event.pool,
+                             .action = action::release_pool});
+    script_.threads = std::max<std::size_t>(script_.threads, std::size_t{event.thread} + 1);
+  }
+
+  /// Whether all that the pool had reserved is released before the next request.
+  [[nodiscard]] bool is_gone(const recording& recording, std::size_t index) const {
+    const std::uint16_t pool = recording.events[index].pool;
+    const auto entry = reserved_.find(pool);
+    if (entry == reserved_.end()) return false;
+    std::uint64_t left = entry->second;
+    for (++index; index < recording.events.size() && left != 0; ++index) {
+      const trace_event& next = recording.events[index];
+      if (next.kind == trace_kind::allocate) break;
+      if (next.kind == trace_kind::release && next.pool == pool) left -= next.size;
+    }
+    return left == 0;
+  }
+
   void put(const trace_event& event, action kind, std::uint32_t stream, const known_block& block) {
     const auto stream_number =
         streams_.try_emplace(stream, static_cast<std::uint32_t>(streams_.size()));
@@ -97,10 +133,11 @@ class script_writer {
   }
 
   script script_;
-  bool has_reusable_;
+  formats::two_step_frees frees_;
   std::uint64_t requested_ = 0;
   std::unordered_map<std::uint64_t, known_block> live_;
-  std::unordered_map<std::uint32_t, std::uint32_t> streams_;  // the recording's number to ours
+  std::unordered_map<std::uint16_t, std::uint64_t> reserved_;  // by pool
+  std::unordered_map<std::uint32_t, std::uint32_t> streams_;   // the recording's number to ours
 };
 
 }  // namespace

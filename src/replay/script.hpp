@@ -10,9 +10,11 @@
 
 namespace weir::inline v0::replay {
 
-enum class action : std::uint8_t { allocate, free, record_stream };
+enum class action : std::uint8_t { allocate, free, record_stream, release_pool };
 
-/// One request. `size` is the block's, as requested.
+/// One request. `size` is the block's, as requested. release_pool has no block; its `size` is 1 if
+/// the recorded memory of the pool went back to the driver then, which shows that no stream used it
+/// any more.
 struct step {
   std::uint64_t time = 0;  ///< nanoseconds since the recording began
   std::uint64_t size = 0;
@@ -28,12 +30,13 @@ static_assert(sizeof(step) == 32);
 ///
 /// Blocks are numbered from 0 in the order of their allocation; each is allocated once, before
 /// anything else happens to it, and freed at most once. Streams are numbered in the order of their
-/// first step; threads and pools are the recording's.
+/// first step; threads and pools are the recording's. A pool is released where the program, or the
+/// end of its last graph, released it.
 ///
-/// When is a block free? A recording of an allocator that says when it could use blocks again
-/// (`reusable`) answers it: the block is freed then, on its own stream, so that every policy sees
-/// memory come back at the moments at which it did. Elsewhere blocks are freed where the program
-/// freed them, and its record_stream calls are repeated.
+/// When is a block free? Where the recording says when it could be used again (`reusable`), the
+/// block is freed then, on its own stream, so that every policy sees memory come back at the
+/// moments at which it did. Other blocks are freed where the program freed them, and its
+/// record_stream calls for them are repeated.
 struct script {
   std::vector<step> steps;
   std::size_t blocks = 0;
@@ -41,6 +44,8 @@ struct script {
   std::size_t threads = 0;
   std::size_t pools = 0;  ///< the allocator's own among them
   std::uint64_t allocations = 0;
+  /// For each marker of the recording: how many steps come before it.
+  std::vector<std::size_t> markers;
   std::uint64_t requested_peak = 0;  ///< the most that was allocated and not yet free
   std::uint64_t events = 0;          ///< of the recording that concern blocks
   /// Where the first fifth of the events ends, as a step; and how long the rest took.

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "formats/two_step_frees.hpp"
 #include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::report {
@@ -250,16 +251,17 @@ history make_history(const recording& recording, const placement* placement) {
 
 std::uint64_t most_in_use(const recording& recording, const history& history) {
   const auto& events = recording.events;
-  if (std::none_of(events.begin(), events.end(),
-                   [](const trace_event& event) { return event.kind == trace_kind::reusable; })) {
-    return history.live.empty() ? 0 : history.live[history.peak];
-  }
+  const formats::two_step_frees frees{recording};
+  if (frees.empty()) return history.live.empty() ? 0 : history.live[history.peak];
   std::unordered_map<std::uint64_t, std::uint64_t> sizes;  // of what is in use, by address
   std::uint64_t in_use = 0;
   std::uint64_t most = 0;
-  for (const trace_event& event : events) {
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const trace_event& event = events[i];
     const bool is_request = event.kind == trace_kind::allocate;
-    if (!is_request && event.kind != trace_kind::reusable) continue;
+    const bool is_end = event.kind == trace_kind::reusable ||
+                        (event.kind == trace_kind::deallocate && !frees.contains(i));
+    if (!is_request && !is_end) continue;
     std::uint64_t& size = sizes[event.address];
     in_use -= std::exchange(size, is_request ? event.size : 0);
     in_use += size;

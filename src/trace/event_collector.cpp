@@ -176,8 +176,9 @@ void event_collector::add(const memory_event& event, const void* caller) noexcep
   if (is_forked()) [[unlikely]]
     return;
   std::uint64_t other = event.other.number();
-  if (options_.stacks && (event.kind == memory_event_kind::allocate ||
-                          event.kind == memory_event_kind::deallocate)) [[unlikely]] {
+  if (options_.stacks && caller != nullptr &&
+      (event.kind == memory_event_kind::allocate || event.kind == memory_event_kind::deallocate))
+      [[unlikely]] {
     other = stacks_.capture(caller);
   }
   const auto fill = [&](record& out) {
@@ -330,6 +331,7 @@ result<void> event_collector::drain_rings(bool all) {
     each->drain(*until, merger_.incoming());
     writer_.add_thread(each->number(), each->thread());
   }
+  if (stats().dropped != 0) merger_.expect_gaps();
   const bool is_over = !recording_.load(std::memory_order_relaxed);
   merged_.clear();
   merger_.merge_until(is_over ? UINT64_MAX : now, merged_);

@@ -39,7 +39,7 @@ class event_collector {
   ~event_collector();
 
   [[nodiscard]] result<void> begin();
-  /// `caller` is the return address with which the event's stack begins.
+  /// `caller` is the return address with which the event's stack begins; null: it has none.
   void add(const memory_event& event, const void* caller) noexcept;
   void marker(std::string_view text) noexcept;
   result<void> flush();

@@ -23,6 +23,7 @@ bool merger::is_possible(const record& next) const {
 /// it must go what its thread did before.
 bool merger::reorder(std::size_t index, std::size_t count) {
   const record& held = pending_[index];
+  if (has_gaps_ && held.kind != trace_kind::allocate) return false;
   const trace_kind missing_kind =
       held.kind == trace_kind::allocate ? trace_kind::deallocate : trace_kind::allocate;
   for (std::size_t i = index + 1; i < count && pending_[i].time <= held.time + slack_; ++i) {

@@ -13,13 +13,17 @@ namespace weir::inline v0::trace {
 /// leave open is decided by what can be: a block is freed after it was allocated and allocated
 /// again after it was freed. What cannot be in any order, because records are missing, is mended: a
 /// free of an unknown block is left out, and a block that is still there when its address is
-/// allocated again is freed first. One thread.
+/// allocated again is freed first. Once records were dropped, the free of an unknown block may be
+/// that of a block whose allocation is missing: then no later allocation is moved before it. One
+/// thread.
 class merger {
  public:
   explicit merger(std::uint64_t slack) noexcept : slack_{slack} {}
 
   /// More records; those of one thread come in their order.
   [[nodiscard]] std::vector<record>& incoming() noexcept { return pending_; }
+  /// Some records were dropped, or will be before the next merge_until().
+  void expect_gaps() noexcept { has_gaps_ = true; }
   /// Appends everything that happened before `settled` to `out`, in order. All records with times
   /// before it have come in.
   void merge_until(std::uint64_t settled, std::vector<record>& out);
@@ -40,6 +44,7 @@ class merger {
   std::vector<record> pending_;
   std::unordered_map<std::uint64_t, block> live_;
   std::uint64_t slack_;
+  bool has_gaps_ = false;
 };
 
 }  // namespace weir::inline v0::trace

@@ -45,6 +45,7 @@ recorder::~recorder() {
 void recorder::on_event(const memory_event& event) noexcept {
   state_->add(event, __builtin_return_address(0));
 }
+void recorder::on_existing(const memory_event& event) noexcept { state_->add(event, nullptr); }
 void recorder::marker(std::string_view text) noexcept { state_->marker(text); }
 result<void> recorder::flush() { return state_->flush(); }
 result<void> recorder::stop() { return state_->stop(); }

@@ -18,21 +18,46 @@ TEST(csv_trace, reads_events) {
                         .value();
   using enum trace_kind;
   const std::vector<trace_event> expected = {
-      {.time = 3000, .address = 1, .size = 100, .stream = 0, .kind = allocate},
-      {.time = 4000, .address = 2, .size = 200, .stream = 1, .kind = allocate},
-      {.time = 5000, .address = 1, .size = 100, .stream = 0, .kind = deallocate},
-      {.time = 5000, .address = 1, .size = 100, .stream = 1, .kind = reusable},
-      {.time = 6000, .address = 1, .size = 300, .stream = 0, .kind = allocate}};
+      {.time = 0, .address = 1, .size = 100, .stream = 0, .kind = allocate},
+      {.time = 1000, .address = 2, .size = 200, .stream = 1, .kind = allocate},
+      {.time = 2000, .address = 1, .size = 100, .stream = 0, .kind = deallocate},
+      {.time = 2000, .address = 1, .size = 100, .stream = 1, .kind = reusable},
+      {.time = 3000, .address = 1, .size = 300, .stream = 0, .kind = allocate}};
   EXPECT_EQ(read.events, expected);
   EXPECT_EQ(read.streams, (std::vector<std::uint64_t>{7, 9}));
   EXPECT_EQ(read.threads, std::vector<std::uint64_t>{0});
   EXPECT_FALSE(read.real_addresses);
 }
 
+TEST(csv_trace, begins_with_its_first_event_and_has_decimals_of_a_microsecond) {
+  const auto read = formats::read_csv_trace(
+                        "a,1,100,0,1700000000000000.25\n"
+                        "s,1,,7,1700000000000001\n"
+                        "r,1,,0,1700000000300000.5\n"
+                        "a,2,1,0,1600000000000000\n",  // before the first: time stands still
+                        "x")
+                        .value();
+  std::vector<std::uint64_t> times;
+  for (const trace_event& each : read.events) times.push_back(each.time);
+  EXPECT_EQ(times, (std::vector<std::uint64_t>{0, 750, 300'000'250, 300'000'250}));
+  EXPECT_EQ(
+      read.events[1],
+      (trace_event{.time = 750, .address = 1, .stream = 1, .kind = trace_kind::record_stream}));
+}
+
+TEST(csv_trace, an_id_is_another_block_once_it_was_freed) {
+  const auto read = formats::read_csv_trace("a,1,100,0,0\nr,1,,0,1\na,1,50,0,2\n", "x").value();
+  ASSERT_EQ(read.events.size(), 3u);
+  EXPECT_EQ(read.events[2].kind, trace_kind::allocate);
+  EXPECT_EQ(read.events[2].size, 50u);
+  // What comes behind it is about the new block.
+  EXPECT_FALSE(formats::read_csv_trace("a,1,100,0,0\nr,1,,0,1\na,1,50,0,2\nf,1,,0,3\n", "x"));
+}
+
 TEST(csv_trace, is_known_by_its_first_line) {
   for (const char* const text :
        {"op,id,bytes,stream,t_us", "# a trace: op,id,bytes,stream,t_us\n", "a,1,2,3,4\nx",
-        "r,1,,3,4", "f,1,,3,4", "op,id,bytes,stream,t_us,more"})
+        "r,1,,3,4", "f,1,,3,4", "s,1,,3,4", "op,id,bytes,stream,t_us,more"})
     EXPECT_TRUE(formats::is_csv_trace(text)) << text;
   for (const char* const text : {"", "# something else", "x\nop,id,bytes,stream,t_us", "b,1,2,3,4",
                                  "a,1,2,3", "a,1,2,3,4,5", "a"})
@@ -67,7 +92,12 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
   refused("a,2,1,0,x", "not a number");
   refused("a,2,1x,0,0", "not a number");
   refused("a,2,1,0,18446744073709552", "the time is out of range");
-  refused("x,2,,0,0", "the operation is none of a, r, f");
+  refused("x,2,,0,0", "the operation is none of a, r, f, s");
+  refused("a,2,1,0,1.", "not a number");
+  refused("a,2,1,0,.1", "not a number");
+  refused("a,2,1,0,1.0001", "not a number");
+  refused("a,2,1,0,18446744073709551.616", "the time is out of range");
+  refused("s,2,,0,0", "the block was not allocated before");
   refused("a,1,1,0,0", "the block is allocated twice");
   refused("r,2,,0,0", "the block was not allocated before");
   refused("f,1,,0,0", "the block is freed out of turn");
@@ -77,7 +107,7 @@ TEST(csv_trace, names_the_line_that_is_wrong) {
     ASSERT_FALSE(read) << lines;
     EXPECT_EQ(read.error().detail, "t.csv:3: " + why);
   };
-  refused_at_3("a,1,1,0,0", "the block is allocated twice");  // nobody could use it yet
+  refused_at_3("s,1,,0,0", "the block is used after its free");
   refused_at_3("r,1,,0,0", "the block is freed out of turn");
   refused_at_3("f,2,,0,0", "the block was not allocated before");
 }

@@ -146,22 +146,24 @@ TEST(exports, torch_snapshot) {
 }
 
 TEST(exports, csv_trace) {
-  // Without a word on when memory could be used again, that is at the free; ids are numbers.
+  // Where the recording does not say when memory could be used again, nor does the trace.
   EXPECT_EQ(formats::csv_trace_of(sample()),
             "op,id,bytes,stream,t_us\n"
             "a,1,1000,0,2\n"
-            "a,2,500,7,2\n"
-            "r,1,,0,4\n"
-            "f,1,,0,4\n");
+            "a,2,500,7,2.500\n"
+            "r,1,,0,4\n");
 }
 
 TEST(exports, csv_traces_are_read_back_as_they_were) {
   const std::string text =
       "op,id,bytes,stream,t_us\n"
-      "a,9,1000,3,2\n"
+      "a,9,1000,3,0\n"
+      "s,9,,5,1\n"
       "r,9,,3,4\n"
-      "a,4,10,3,5\n"
-      "f,9,,3,6\n";
+      "a,4,10,3,5.007\n"
+      "f,9,,3,6\n"
+      "r,4,,5,7\n"
+      "a,4,20,3,8\n";
   EXPECT_EQ(formats::csv_trace_of(formats::read_csv_trace(text, "x").value()), text);
 }
 
@@ -176,7 +178,7 @@ TEST(exports, csv_traces_number_the_blocks_of_real_addresses) {
                      {.time = 5000, .address = 0x100, .kind = deallocate}};
   EXPECT_EQ(formats::csv_trace_of(recorded),
             "op,id,bytes,stream,t_us\n"
-            "a,1,10,5,1\n"
+            "a,1,10,5,1.999\n"
             "r,1,,0,2\n"
             "f,1,,5,3\n"
             "a,2,20,5,4\n"

@@ -1,6 +1,7 @@
 // Snapshots for torch's viewers: the history, and what it leaves.
 #include <stdexcept>
 
+#include "formats/memory_map.hpp"
 #include "formats/pickle.hpp"
 #include "formats/torch_snapshot.hpp"
 #include "gmock/gmock.h"
@@ -111,6 +112,7 @@ TEST(torch_export, has_the_history) {
                   "alloc 4608 500 7 2 weights (0,2) N/A (run@run.cpp:70,0x1234@:0) ",
                   "alloc 5632 100 3 3  (0,0) N/A ",
                   "free_requested 5632 100 7 4  (0,0) N/A (f at g@h:x:0,only@file:0) ",
+                  "free_completed 5632 100 7 4  (0,0) N/A ",  // it does not say: at once
                   "alloc 6144 200 3 5  (0,0) N/A ", "free_requested 6144 200 3 6  (0,0) N/A ",
                   "free_completed 6144 200 3 7  (0,0) N/A ", "oom 0 1073741824 7 8  (0,1) N/A ",
                   "segment_unmap 7936 256 3 9  (0,0) N/A "));
@@ -124,13 +126,63 @@ TEST(torch_export, has_what_is_live_at_the_end) {
       view.lines(view.at("segments"), {"device", "address", "total_size", "allocated_size",
                                        "active_size", "requested_size", "stream", "segment_type",
                                        "segment_pool_id", "is_expandable", "frames"}),
-      ElementsAre("0 4096 3840 512 1024 600 3 large (0,0) true () "));
+      ElementsAre("0 4096 3840 512 512 500 3 large (0,0) true () "));
   EXPECT_THAT(view.lines(view.at(segments[0], "blocks"),
                          {"address", "size", "requested_size", "state", "frames"}),
               ElementsAre("4096 512 0 inactive () ",
                           "4608 512 500 active_allocated (run@run.cpp:70,0x1234@:0) ",
-                          "5120 512 0 inactive () ", "5632 512 100 active_pending_free () ",
-                          "6144 1792 0 inactive () "));
+                          "5120 2816 0 inactive () "));
+}
+
+TEST(torch_export, has_what_is_pending_at_the_end) {
+  recording recorded = with_pending_blocks();
+  // The block's free is completed behind the last event that is exported.
+  recorded.events.push_back({.time = 9000, .address = 0x1600, .kind = trace_kind::reusable});
+  formats::memory_map map{recorded};
+  for (std::size_t i = 0; i + 1 < recorded.events.size(); ++i) map.apply(recorded.events[i]);
+  ASSERT_TRUE(map.blocks().contains(0x1600));
+  EXPECT_TRUE(map.blocks().at(0x1600).pending);
+}
+
+/// What a replay needs of a recording comes back from its export.
+TEST(torch_export, keeps_frees_on_other_streams_recorded_streams_and_released_pools) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.streams = {3, 7};
+  recorded.pools = {"", "pool 0,1"};
+  recorded.threads = {0};
+  recorded.events = {
+      {.time = 0, .address = 0x1000, .size = 512, .pool = 1, .kind = allocate},
+      {.time = 1000, .address = 0x2000, .size = 512, .kind = allocate},
+      {.time = 2000, .address = 0x2000, .stream = 1, .kind = record_stream},
+      {.time = 3000, .address = 0x2000, .size = 512, .kind = deallocate},
+      {.time = 4000, .address = 0x1000, .size = 512, .stream = 1, .pool = 1, .kind = deallocate},
+      {.time = 5000, .pool = 1, .kind = pool_released},
+      {.time = 6000, .address = 0x3000, .size = 512, .kind = allocate},
+      {.time = 7000, .address = 0x3000, .size = 512, .stream = 1, .kind = deallocate},
+      {.time = 7000, .address = 0x3000, .size = 512, .kind = reusable}};
+  const auto again =
+      formats::read_torch_snapshot(formats::torch_snapshot_of(recorded), "x").value();
+  std::vector<trace_event> events;
+  for (const trace_event& each : again.events)
+    if (each.kind != reserve && each.kind != trace_kind::release) events.push_back(each);
+  EXPECT_EQ(events, recorded.events);
+  EXPECT_EQ(again.streams, recorded.streams);
+  EXPECT_EQ(again.pools, recorded.pools);
+}
+
+TEST(torch_export, keeps_markers_as_they_are) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.texts = {"step 1", "begin of step", "end of step", "begin of ", "end of x"};
+  for (std::uint32_t i = 0; i < 5; ++i)
+    recorded.events.push_back({.time = 1000 * i, .other = i, .kind = marker});
+  std::string bytes = formats::torch_snapshot_of(recorded);
+  for (int round = 0; round < 3; ++round) {
+    const auto again = formats::read_torch_snapshot(bytes, "x").value();
+    EXPECT_EQ(again.texts, recorded.texts);
+    bytes = formats::torch_snapshot_of(again);
+  }
 }
 
 TEST(torch_export, has_remarks_and_settings) {

@@ -193,6 +193,7 @@ TEST(torch_snapshot, has_every_action_and_all_that_it_says) {
            .stream = 2,
            .pool = 1,
            .kind = trace_kind::release},
+          {.time = 5000, .pool = 1, .kind = pool_released},  // it had no more
           {.time = 6000,
            .address = 0x1000,
            .size = 0x100,
@@ -294,10 +295,164 @@ TEST(torch_snapshot, rebuilds_what_was_there_before_its_history) {
           {.time = 1000, .address = 0x2000, .size = 20, .stream = 1, .kind = deallocate},
           {.time = 2000, .address = 0x2000, .size = 20, .stream = 2, .kind = reusable},
           {.time = 3000, .address = 0x2000, .size = 30, .stream = 2, .other = 2, .kind = allocate},
-          {.time = 4000, .address = 0x2000, .size = 30, .stream = 2, .kind = deallocate}}));
+          {.time = 4000, .address = 0x2000, .size = 30, .stream = 2, .kind = deallocate},
+          {.time = 4000, .address = 0x2000, .size = 30, .stream = 2, .kind = reusable}}));
   EXPECT_THAT(recorded.streams, ElementsAre(9, 7, 0));
   EXPECT_THAT(recorded.texts, ElementsAre("what was there before the recording began"));
   EXPECT_THAT(recorded.frames, ElementsAre("load", "forward at model.py:12"));
+}
+
+/// A segment at the end of a snapshot, in one block.
+py segment_at_end(std::int64_t address, std::int64_t size, const char* state, members more = {}) {
+  more.insert(more.end(), {{"address", address},
+                           {"total_size", size},
+                           {"blocks", py::list({py::dict({{"size", size}, {"state", state}})})}});
+  return py::dict(more);
+}
+
+TEST(torch_snapshot, rebuilds_what_was_reserved_before_its_history) {
+  const auto recorded =
+      read(py::dict(
+               {{"device_traces",
+                 py::list({py::list({entry("segment_alloc", 0x9000, 0x1000, 100),
+                                     entry("segment_free", 0x5000, 0x2000, 101, {{"stream", 7}}),
+                                     entry("segment_unmap", 0x1000, 0x400, 102),
+                                     entry("segment_map", 0x1000, 0x400, 103),
+                                     entry("segment_free", 0x9000, 0x1000, 104),
+                                     entry("segment_alloc", 0x7000, 0x1000, 105)})})},
+                {"segments", py::list({segment_at_end(0x1000, 0x2000, "inactive", {{"stream", 9}}),
+                                       segment_at_end(0x7000, 0x1000, "inactive")})}}))
+          .value();
+  EXPECT_EQ(recorded.events,
+            (std::vector<trace_event>{
+                {.address = 0x1000, .size = 0x400, .stream = 0, .kind = reserve},
+                {.address = 0x1400, .size = 0x1c00, .stream = 1, .kind = reserve},
+                {.address = 0x5000, .size = 0x2000, .stream = 2, .kind = reserve},
+                {.address = 0x9000, .size = 0x1000, .kind = reserve},
+                {.time = 1000, .address = 0x5000, .size = 0x2000, .stream = 2, .kind = release},
+                {.time = 2000, .address = 0x1000, .size = 0x400, .kind = release},
+                {.time = 3000, .address = 0x1000, .size = 0x400, .kind = reserve},
+                {.time = 4000, .address = 0x9000, .size = 0x1000, .kind = release},
+                {.time = 5000, .address = 0x7000, .size = 0x1000, .kind = reserve}}));
+  EXPECT_THAT(recorded.streams, ElementsAre(0, 9, 7));
+}
+
+TEST(torch_snapshot, says_when_a_private_pool_has_no_segments_left) {
+  const members pool{{"pool_id", py::pair(0, 1)}};
+  const auto recorded =
+      read_history(
+          {entry("segment_alloc", 0x1000, 64, 1, pool), entry("alloc", 0x1000, 64, 2, pool),
+           entry("segment_alloc", 0x2000, 64, 3, pool), entry("segment_free", 0x2000, 64, 4, pool),
+           entry("free_requested", 0x1000, 64, 5, pool),
+           entry("segment_free", 0x1000, 64, 6, pool)})
+          .value();
+  ASSERT_EQ(recorded.events.size(), 7u);
+  EXPECT_EQ(recorded.events.back(),
+            (trace_event{.time = 5000, .pool = 1, .kind = trace_kind::pool_released}));
+}
+
+TEST(torch_snapshot, keeps_blocks_in_use_whose_frees_its_history_does_not_complete) {
+  const auto recorded =
+      read_history({entry("alloc", 0x1000, 10, 1), entry("alloc", 0x2000, 20, 1),
+                    entry("free_requested", 0x1000, 10, 2), entry("free_requested", 0x2000, 20, 3),
+                    entry("free_completed", 0x2000, 20, 3), entry("alloc", 0x3000, 30, 9)})
+          .value();
+  EXPECT_EQ(
+      recorded.events.back(),
+      (trace_event{.time = 8000, .address = 0x1000, .size = 10, .kind = trace_kind::reusable}));
+  // Where it completes none, it does not know of it.
+  const auto without =
+      read_history({entry("alloc", 0x1000, 10, 1), entry("free_requested", 0x1000, 10, 2)}).value();
+  EXPECT_EQ(without.events.size(), 2u);
+}
+
+TEST(torch_snapshot, knows_the_pools_of_blocks_from_before_its_history) {
+  const auto recorded =
+      read(py::dict(
+               {{"device_traces",
+                 py::list({py::list(
+                     {entry("free_requested", 0x1000, 10, 100, {{"pool_id", py::pair(0, 1)}}),
+                      entry("free_requested", 0x5000, 20, 101),
+                      entry("segment_free", 0x5000, 0x1000, 102, {{"pool_id", py::pair(0, 2)}}),
+                      entry("free_requested", 0x9000, 30, 103)})})},
+                {"segments", py::list({segment_at_end(0x1000, 0x1000, "inactive",
+                                                      {{"segment_pool_id", py::pair(0, 1)}}),
+                                       segment_at_end(0x3000, 0x1000, "active_allocated",
+                                                      {{"segment_pool_id", py::pair(0, 3)}})})}}))
+          .value();
+  std::map<std::uint64_t, std::string> pools;
+  for (const trace_event& each : recorded.events)
+    if (each.kind == allocate) pools[each.address] = recorded.pools[each.pool];
+  EXPECT_EQ(pools,
+            (std::map<std::uint64_t, std::string>{
+                {0x1000, "pool 0,1"}, {0x3000, "pool 0,3"}, {0x5000, "pool 0,2"}, {0x9000, ""}}));
+}
+
+/// cuda:0 held 8 KiB once, cuda:1 64 bytes many times.
+std::string large_and_busy_device() {
+  std::vector<py> busy{entry("segment_alloc", 0x100, 64, 1)};
+  for (int i = 0; i < 9; ++i) {
+    busy.push_back(entry("alloc", 0x100, 64, 2 + i));
+    busy.push_back(entry("free_requested", 0x100, 64, 2 + i));
+  }
+  const std::vector<py> large{
+      entry("segment_alloc", 0x1000, 8192, 1), entry("alloc", 0x1000, 8192, 2),
+      entry("free_requested", 0x1000, 8192, 3), entry("segment_free", 0x1000, 8192, 4)};
+  return py::dict(
+             {{"device_traces", py::list({py::list(large), py::list(busy)})},
+              {"segments", py::list({segment_at_end(0x100, 64, "inactive", {{"device", 1}})})}})
+      .pickled();
+}
+
+TEST(torch_snapshot, of_several_devices_says_which_is_read_and_reads_which_is_asked_for) {
+  const std::string bytes = large_and_busy_device();
+  std::string remark;
+  const auto most = formats::read_torch_snapshot(bytes, "x", {}, {.remark = &remark}).value();
+  EXPECT_EQ(most.device, "cuda:0");
+  EXPECT_EQ(remark,
+            "the snapshot has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B); read is cuda:0");
+  const auto chosen =
+      formats::read_torch_snapshot(bytes, "x", {}, {.device = 1, .remark = &remark}).value();
+  EXPECT_EQ(chosen.device, "cuda:1");
+  EXPECT_EQ(chosen.events.size(), 19u);
+  EXPECT_EQ(remark,
+            "the snapshot has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B); read is cuda:1");
+  const auto missing = formats::read_torch_snapshot(bytes, "x", {}, {.device = 2});
+  EXPECT_EQ(missing.code(), errc::invalid_argument);
+  EXPECT_EQ(missing.error().detail,
+            "the snapshot has no device 2; it has cuda:0 (at most 8 KiB), cuda:1 (at most 64 B)");
+}
+
+TEST(torch_snapshot, of_one_device_needs_no_remark) {
+  std::string remark;
+  const std::string bytes =
+      py::dict({{"device_traces", py::list({py::list({entry("alloc", 1, 1, 1)}), py::list({})})},
+                {"segments", py::list({})}})
+          .pickled();
+  EXPECT_TRUE(formats::read_torch_snapshot(bytes, "x", {}, {.remark = &remark}));
+  EXPECT_EQ(remark, "");
+}
+
+/// A dict of many members that the list of segments names again and again: short to write down.
+std::string one_dict_many_times(int count) {
+  const auto number = [](int value) {
+    return std::string{"J"} + static_cast<char>(value & 255) + static_cast<char>(value >> 8 & 255) +
+           std::string(2, 0);
+  };
+  std::string bytes = "\x80\x02}q";
+  bytes += '\0';
+  bytes += '(';
+  for (int i = 0; i < count; ++i) bytes += number(i) + "K\x01";
+  bytes += "u0](";
+  for (int i = 0; i < count; ++i) bytes += std::string{"h"} + '\0';
+  return bytes + "e.";
+}
+
+TEST(torch_snapshot, does_not_search_one_large_dict_again_and_again) {
+  const auto refused = formats::read_torch_snapshot(one_dict_many_times(20'000), "x");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().detail, HasSubstr("refer to each other too often"));
+  EXPECT_TRUE(formats::read_torch_snapshot(one_dict_many_times(10), "x"));
 }
 
 TEST(torch_snapshot, mends_a_free_that_the_history_lacks) {
@@ -347,13 +502,14 @@ py several_devices(const py& annotations) {
   return py::dict(
       {{"device_traces",
         py::list({py::list({entry("alloc", 1, 1, 200)}),
-                  py::list({entry("alloc", 2, 2, 100), entry("alloc", 3, 3, 110)}),
-                  py::list({entry("alloc", 4, 4, 50), entry("alloc", 5, 5, 60)})})},
+                  py::list({entry("alloc", 2, 2, 100), entry("alloc", 3, 300, 110)}),
+                  py::list({entry("alloc", 4, 4, 50), entry("alloc", 5, 5, 60),
+                            entry("alloc", 6, 1, 70)})})},
        {"segments", py::list({segment(0, 0x100), segment(1, 0x200), segment(2, 0x300)})},
        {"external_annotations", annotations}});
 }
 
-TEST(torch_snapshot, is_of_the_first_device_with_most_events_and_its_annotations) {
+TEST(torch_snapshot, is_of_the_device_with_most_bytes_and_its_annotations) {
   const auto remark = [](std::int64_t device, const char* stage, const char* name,
                          std::int64_t time) {
     return py::dict({{"device", device}, {"stage", stage}, {"name", name}, {"time_us", time}});
@@ -373,7 +529,7 @@ TEST(torch_snapshot, is_of_the_first_device_with_most_events_and_its_annotations
                                       {.address = 2, .size = 2, .kind = allocate},
                                       {.time = 9000, .other = 3, .kind = marker},
                                       {.time = 10'000, .other = 4, .kind = marker},
-                                      {.time = 10'000, .address = 3, .size = 3, .kind = allocate},
+                                      {.time = 10'000, .address = 3, .size = 300, .kind = allocate},
                                       {.time = 20'000, .other = 5, .kind = marker}}));
   EXPECT_THAT(recorded.texts,
               ElementsAre("what was there before the recording began", "begin of early",
@@ -424,7 +580,7 @@ TEST(torch_snapshot, of_nothing_is_of_the_first_device) {
 }
 
 TEST(torch_snapshot, with_a_history_is_of_its_device_whatever_the_segments_say) {
-  const py segments = py::list({py::dict({{"device", 3}, {"address", 0x100}})});
+  const py segments = py::list({py::dict({{"device", 3}, {"address", 0x100}})});  // of no bytes
   const py traces = py::list({py::list({}), py::list({entry("alloc", 2, 2, 100)})});
   const auto recorded = read(py::dict({{"segments", segments}, {"device_traces", traces}})).value();
   EXPECT_EQ(recorded.device, "cuda:1");
@@ -542,7 +698,7 @@ TEST(torch_snapshot, reads_back_what_it_exports) {
   const std::string bytes = formats::torch_snapshot_of(read);
   const auto again = formats::read_torch_snapshot(bytes, "x").value();
   EXPECT_TRUE(steps(again) == steps(read));
-  EXPECT_EQ(again.texts.size(), 2 * read.texts.size());  // a moment begins and ends
+  EXPECT_EQ(again.texts, read.texts);  // a moment begins and ends
   // What only tells blocks apart gets places that do not overlap.
   const auto trace = formats::read_recording(data_file("traces/gpt2_two_steps.trace.gz")).value();
   const auto placed = formats::read_torch_snapshot(formats::torch_snapshot_of(trace), "x").value();

@@ -222,8 +222,9 @@ TEST(lifetimes, are_cut_to_the_window_and_rounded) {
        allocate(70, 5, 512)}));
   const auto all = lifetimes_between(steps, 0, UINT64_MAX);
   EXPECT_EQ((std::vector<lifetime>{{512, 1, 3}, {1024, 2, 6}, {512, 5, 8}, {512, 7, 8}}), all);
-  // Between 35 and 65: the first is gone, the second was there before, the last comes later.
-  const auto some = lifetimes_between(steps, 35, 65);
+  // From the fourth step on, without the last: the first is gone, the second was there before, the
+  // last comes later.
+  const auto some = lifetimes_between(steps, 3, 6);
   EXPECT_EQ((std::vector<lifetime>{{1024, 0, 3}, {512, 2, 4}}), some);
 }
 
@@ -233,15 +234,15 @@ TEST(lifetimes, of_a_window_that_begins_and_ends_with_an_event_have_both) {
        allocate(40, 3, 1536), event_at(50, trace_kind::deallocate, 2), allocate(50, 4, 2048),
        allocate(60, 5, 2560)}));
   EXPECT_EQ((std::vector<lifetime>{{512, 0, 1}, {1024, 0, 3}, {1536, 2, 5}, {2048, 4, 5}}),
-            lifetimes_between(steps, 30, 50));
+            lifetimes_between(steps, 2, 6));
   // Just after the first and just before the last: the block of the first is gone.
-  EXPECT_EQ((std::vector<lifetime>{{1024, 0, 2}, {1536, 1, 2}}), lifetimes_between(steps, 31, 49));
-  // A moment, with and without an event.
-  EXPECT_EQ((std::vector<lifetime>{{512, 0, 2}, {1024, 1, 2}}), lifetimes_between(steps, 20, 20));
-  EXPECT_EQ((std::vector<lifetime>{{512, 0, 1}, {1024, 0, 1}}), lifetimes_between(steps, 25, 25));
-  EXPECT_TRUE(lifetimes_between(steps, 0, 9).empty());
+  EXPECT_EQ((std::vector<lifetime>{{1024, 0, 2}, {1536, 1, 2}}), lifetimes_between(steps, 3, 4));
+  // One step, and none.
+  EXPECT_EQ((std::vector<lifetime>{{512, 0, 2}, {1024, 1, 2}}), lifetimes_between(steps, 1, 2));
+  EXPECT_EQ((std::vector<lifetime>{{512, 0, 1}, {1024, 0, 1}}), lifetimes_between(steps, 2, 2));
+  EXPECT_TRUE(lifetimes_between(steps, 0, 0).empty());
   EXPECT_EQ((std::vector<lifetime>{{1536, 0, 1}, {2048, 0, 1}, {2560, 0, 1}}),
-            lifetimes_between(steps, 61, UINT64_MAX));
+            lifetimes_between(steps, 7, UINT64_MAX));
 }
 
 TEST(lifetimes, count_every_step_and_round_what_can_be_rounded) {

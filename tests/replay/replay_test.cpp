@@ -398,6 +398,70 @@ TEST(replay, recorded_streams_pools_and_blocks_of_no_bytes_are_played) {
   }
 }
 
+/// Pools one after the other, each with a block of 64 MiB that is freed before the pool is
+/// released.
+recording pools_in_turn(std::uint16_t count) {
+  std::vector<trace_event> events;
+  for (std::uint16_t pool = 1; pool <= count; ++pool) {
+    const std::uint64_t time = std::uint64_t{pool} * 100'000'000;  // work is done long before
+    events.push_back(allocate(time, pool, 64 * testing_support::mib));
+    events.push_back(event_at(time + 1, trace_kind::deallocate, pool));
+    events.push_back(event_at(time + 50'000'000, trace_kind::pool_released, 0));
+    for (std::size_t i = events.size() - 3; i < events.size(); ++i) events[i].pool = pool;
+  }
+  recording all = recording_of({});
+  all.events = std::move(events);
+  all.pools.resize(std::size_t{count} + 1);
+  return all;
+}
+
+/// PyTorch's expandable segments grow by 20 MiB at a time.
+std::uint64_t reserved_for_64_mib(replay::policy policy) {
+  return (policy == policy::torch_expandable ? 80 : 64) * testing_support::mib;
+}
+
+TEST(replay, memory_of_pools_that_were_released_serves_others) {
+  const script steps = make_script(pools_in_turn(5));
+  for (const replay::policy policy : all_policies) {
+    const outcome found = play(steps, {.policy = policy}).value();
+    EXPECT_EQ(64 * testing_support::mib, found.requested_peak) << name(policy);
+    EXPECT_EQ(reserved_for_64_mib(policy), found.reserved_peak) << name(policy);
+    EXPECT_EQ(5u, found.allocations);
+  }
+}
+
+TEST(replay, waits_for_the_work_of_pools_whose_memory_went_back_at_their_release) {
+  recording recorded = pools_in_turn(5);
+  std::vector<trace_event> events;
+  std::uint64_t time = 0;  // too little for a stream to come to an end
+  for (trace_event each : recorded.events) {
+    each.time = ++time;
+    trace_event memory{.time = time,
+                       .address = std::uint64_t{each.pool} << 32U,
+                       .size = 64 * testing_support::mib,
+                       .pool = each.pool,
+                       .kind = trace_kind::reserve};
+    if (each.kind == trace_kind::allocate) events.push_back(memory);
+    events.push_back(each);
+    memory.kind = trace_kind::release;
+    if (each.kind == trace_kind::pool_released) events.push_back(memory);
+  }
+  recorded.events = events;
+  const script steps = make_script(recorded);
+  for (const replay::policy policy : all_policies)
+    EXPECT_EQ(reserved_for_64_mib(policy), play(steps, {.policy = policy})->reserved_peak)
+        << name(policy);
+}
+
+TEST(replay, blocks_outlive_the_release_of_their_pool) {
+  recording recorded = pools_in_turn(2);
+  std::swap(recorded.events[1].kind, recorded.events[2].kind);  // released, then freed
+  std::swap(recorded.events[1].address, recorded.events[2].address);
+  const outcome found = play(make_script(recorded), {.policy = policy::balanced}).value();
+  EXPECT_TRUE(found.is_complete());
+  EXPECT_EQ(64 * testing_support::mib, found.reserved_peak);
+}
+
 TEST(replay, without_the_device_it_says_so) {
   const auto outcome =
       play(script{}, {.target = {.simulated = false}, .driver = "/nonexistent/libcuda.so.1"});

@@ -14,6 +14,10 @@ std::vector<std::string> texts(const script& played) {
   for (const step& each : played.steps) {
     const auto number = [](auto value) { return std::to_string(value); };
     std::string text = number(each.time);
+    if (each.action == action::release_pool) {
+      all.push_back(text + " release " + number(each.pool));
+      continue;
+    }
     text += each.action == action::allocate ? " allocate "
             : each.action == action::free   ? " free "
                                             : " record ";
@@ -51,6 +55,44 @@ TEST(script, elsewhere_blocks_are_freed_where_the_program_did_and_streams_are_re
                    "5 allocate 1 of 32 on 1"}),
             texts(played));
   EXPECT_EQ(64u, played.requested_peak);
+}
+
+TEST(script, a_recording_may_say_of_some_blocks_only_when_they_were_reusable) {
+  const script played = make_script(recording_of(
+      {allocate(1, 100, 64, 0), event_at(2, trace_kind::record_stream, 100, 1),
+       event_at(3, trace_kind::deallocate, 100, 1), allocate(4, 200, 64, 0),
+       event_at(5, trace_kind::record_stream, 200, 1), event_at(6, trace_kind::deallocate, 200, 1),
+       event_at(7, trace_kind::reusable, 200, 1), allocate(8, 200, 16, 0),
+       event_at(9, trace_kind::deallocate, 200, 1)}));
+  EXPECT_EQ((lines{"1 allocate 0 of 64 on 0", "2 record 0 of 64 on 1", "3 free 0 of 64 on 1",
+                   "4 allocate 1 of 64 on 0", "7 free 1 of 64 on 0", "8 allocate 2 of 16 on 0",
+                   "9 free 2 of 16 on 1"}),
+            texts(played));
+  EXPECT_EQ(64u, played.requested_peak);
+}
+
+TEST(script, pools_are_released_where_they_were_if_a_block_came_from_them) {
+  trace_event request = allocate(2, 100, 64);
+  request.pool = 1;
+  const auto pool_event = [](std::uint64_t time, std::uint16_t pool) {
+    trace_event event = event_at(time, trace_kind::pool_released, 0);
+    event.pool = pool;
+    return event;
+  };
+  const script played =
+      make_script(recording_of({pool_event(1, 1), request, event_at(3, trace_kind::deallocate, 100),
+                                pool_event(4, 1), pool_event(5, 7), pool_event(6, 0)}));
+  EXPECT_EQ((lines{"2 allocate 0 of 64 on 0 from 1", "3 free 0 of 64 on 0", "4 release 1"}),
+            texts(played));
+  EXPECT_EQ(2u, played.events);
+}
+
+TEST(script, markers_stand_between_steps_whatever_their_times) {
+  const script played = make_script(
+      recording_of({event_at(1, trace_kind::marker, 0), allocate(1, 100, 64),
+                    event_at(1, trace_kind::marker, 0), event_at(1, trace_kind::marker, 0),
+                    event_at(1, trace_kind::deallocate, 100), event_at(1, trace_kind::marker, 0)}));
+  EXPECT_EQ((std::vector<std::size_t>{0, 1, 1, 2}), played.markers);
 }
 
 TEST(script, streams_are_numbered_as_they_come_and_threads_and_pools_are_the_recordings) {

@@ -35,4 +35,4 @@ def events_of(weir, trace):
     if ran.returncode != 0:
         raise RuntimeError(ran.stderr)
     kinds = [line.split(",")[0] for line in ran.stdout.splitlines()[1:]]
-    return kinds.count("a"), kinds.count("f")
+    return kinds.count("a"), kinds.count("r")

@@ -944,10 +944,11 @@ class Help(Case):
         for command, options in {
                 "doctor": "--help --driver --device --json",
                 "replay": "--help --policy --device --lag-us --capacity --profile --fit --card --jobs "
-                          "--format",
-                "plan": "--help --step --seconds --seed --output --force --json", "diff": "--help --top --json",
-                "report": "--help --output --policy --place --fit --capacity --force",
-                "export": "--help --output --format --place --force", "record": "--help --output",
+                          "--format --snapshot-device",
+                "plan": "--help --step --seconds --seed --output --force --json --device",
+                "diff": "--help --top --json --device",
+                "report": "--help --output --policy --place --fit --capacity --force --device",
+                "export": "--help --output --format --place --force --device", "record": "--help --output",
                 "run": "--help --limit --policy --record --record-stacks --record-only --live --option --free "
                        "--keep --children --no-children --python --quiet",
                 "top": "--help --seconds --once --sort --folder --format",

@@ -171,6 +171,28 @@ TEST(merge, leaves_out_what_happens_to_blocks_from_before_the_recording) {
                {0, 1, 2, 3});
 }
 
+TEST(merge, moves_no_allocation_before_a_free_once_records_were_dropped) {
+  // Thread 0 frees a block whose allocation was dropped; thread 1 gets the address next.
+  const std::vector<record> records = {record_of(0, 10, release, 1), record_of(1, 20, make, 1)};
+  merger target{slack};
+  target.incoming() = records;
+  target.expect_gaps();
+  std::vector<record> out;
+  target.merge_until(end, out);
+  EXPECT_EQ(rows(out), rows({records[1]}));
+}
+
+TEST(merge, puts_an_allocation_behind_a_free_also_once_records_were_dropped) {
+  const std::vector<record> records = {record_of(0, 5, make, 1), record_of(1, 10, make, 1),
+                                       record_of(0, 20, release, 1)};
+  merger target{slack};
+  target.incoming() = records;
+  target.expect_gaps();
+  std::vector<record> out;
+  target.merge_until(end, out);
+  EXPECT_EQ(rows(out), rows({records[0], records[2], records[1]}));
+}
+
 TEST(merge, mends_a_free_that_was_dropped) {
   const record first = record_of(1, 1, make, 1);
   const record second = record_of(2, 500, make, 1);

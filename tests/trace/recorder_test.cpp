@@ -111,7 +111,7 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
           path(), {.program = "test", .device = "sim", .device_capacity = gpu_.total_memory()})
           .value();
   auto observation = memory.add_observer(*recorder);
-  memory.deallocate(before, stream);  // left out: it was there before
+  memory.deallocate(before, stream);
   ASSERT_TRUE(memory.set_limit(64_GiB));
   ASSERT_TRUE(memory.set_limit(weights, 32_GiB));
   recorder->marker("begin");
@@ -143,7 +143,11 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
   EXPECT_TRUE(read.stacks.empty());
   const std::uint64_t page = 2 << 20;
   using enum trace_kind;
+  const std::uint64_t arena = number_of(before);
   const std::vector<trace_event> expected = {
+      {.address = arena, .size = page, .kind = reserve},
+      {.address = arena, .size = 1000, .extra = 1024, .kind = allocate},
+      {.address = arena, .size = 1000, .extra = 1024, .kind = deallocate},
       {.size = (64_GiB).count(), .kind = limit},
       {.size = (32_GiB).count(), .tag = 1, .kind = limit},
       {.kind = marker},
@@ -169,6 +173,113 @@ TEST_F(recorder_test, writes_what_an_allocator_did) {
   EXPECT_EQ(stats.threads, 1u);
   EXPECT_EQ(stats.file_size.count(), std::filesystem::file_size(path()));
   EXPECT_EQ(folder_.files(), 1u);
+}
+
+/// What is live and reserved at the end of a recording, by its events.
+struct held_memory {
+  std::uint64_t live = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t reserved = 0;
+  friend bool operator==(const held_memory&, const held_memory&) = default;
+};
+held_memory held_at_end(const recording& read) {
+  held_memory held;
+  std::map<std::uint64_t, std::uint64_t> blocks;
+  for (const trace_event& each : read.events) {
+    if (each.kind == trace_kind::allocate) blocks[each.address] = each.size;
+    if (each.kind == trace_kind::deallocate) blocks.erase(each.address);
+    if (each.kind == trace_kind::reserve) held.reserved += each.size;
+    if (each.kind == trace_kind::release) held.reserved -= each.size;
+  }
+  for (const auto& [address, size] : blocks) held.live += size;
+  held.blocks = blocks.size();
+  return held;
+}
+held_memory held_by(const caching_allocator& memory) {
+  const memory_stats stats = memory.stats();
+  return {stats.requested.current.count(), stats.blocks.current, stats.reserved.current.count()};
+}
+
+TEST_F(recorder_test, begins_with_what_an_allocator_holds) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto stream = weir::stream::create(gpu_).value();
+  const auto weights = tag::named("weights").value();
+  void* p = nullptr;
+  {
+    const tag_scope scope{weights};
+    p = memory.allocate(3_MiB, stream);
+  }
+  void* const small = memory.allocate(700_B, stream);
+  memory.deallocate(memory.allocate(900_B, stream), stream);  // cached: no block
+  const auto pool = memory.create_pool("kv").value();
+  void* const q = pool.allocate(bytes{5000}, stream);
+  ASSERT_TRUE(memory.set_limit(64_GiB));
+  auto recorder = weir::recorder::start(path(), {.stacks = true}).value();
+  auto observation = memory.add_observer(*recorder);
+  const held_memory before = held_by(memory);
+  ASSERT_TRUE(recorder->flush());
+  EXPECT_EQ(held_at_end(read_trace(part()).value()), before);
+  memory.deallocate(small, stream);
+  void* const more = memory.allocate(64_MiB, stream);
+  const held_memory after = held_by(memory);
+  observation.end();
+  const auto read = stop_and_read(*recorder);
+  EXPECT_EQ(held_at_end(read), after);
+  EXPECT_THAT(read.tags, ElementsAre("", "weights"));
+  EXPECT_THAT(read.pools, ElementsAre("", "pool " + std::to_string(pool.id().number())));
+  std::map<std::uint64_t, trace_event> existing;
+  for (const trace_event& each : read.events) {
+    if (each.kind == trace_kind::limit) break;
+    if (each.kind == trace_kind::allocate) existing[each.address] = each;
+  }
+  ASSERT_EQ(existing.size(), 3u);
+  EXPECT_EQ(existing[number_of(p)].tag, 1);
+  EXPECT_EQ(existing[number_of(p)].size, (3_MiB).count());
+  EXPECT_EQ(existing[number_of(p)].extra, (3_MiB).count());
+  EXPECT_EQ(existing[number_of(q)].pool, 1);
+  EXPECT_EQ(existing[number_of(small)].size, 700u);
+  EXPECT_EQ(existing[number_of(small)].extra, 1024u);
+  for (const auto& [address, each] : existing) EXPECT_EQ(each.other, 0u) << "a stack";
+  memory.deallocate(p, stream);
+  memory.deallocate(q, stream);
+  memory.deallocate(more, stream);
+}
+
+TEST_F(recorder_test, keeps_blocks_that_live_where_blocks_from_before_were_freed) {
+  auto memory = caching_allocator::create(gpu_).value();
+  const auto stream = weir::stream::create(gpu_).value();
+  constexpr int count = 200;
+  std::vector<void*> old(count);
+  for (void*& each : old) each = memory.allocate(4_MiB, stream);
+  auto recorder = weir::recorder::start(path()).value();
+  auto observation = memory.add_observer(*recorder);
+  // One thread frees the old blocks; the other gets their memory at once.
+  std::atomic<int> freed{0};
+  std::atomic<int> taken{0};
+  std::vector<void*> fresh;
+  std::thread freeing{[&] {
+    for (int i = 0; i < count; ++i) {
+      while (taken.load() < i) std::this_thread::yield();
+      memory.deallocate(old[static_cast<std::size_t>(i)], stream);
+      freed.store(i + 1);
+    }
+  }};
+  std::thread taking{[&] {
+    for (int i = 0; i < count; ++i) {
+      while (freed.load() <= i) std::this_thread::yield();
+      fresh.push_back(memory.allocate(4_MiB, stream));
+      taken.store(i + 1);
+    }
+  }};
+  freeing.join();
+  taking.join();
+  const held_memory truth = held_by(memory);
+  observation.end();
+  const auto read = stop_and_read(*recorder);
+  EXPECT_EQ(truth.blocks, std::uint64_t{count});
+  EXPECT_EQ(held_at_end(read), truth);
+  EXPECT_EQ(recorder_test::count(read, trace_kind::deallocate), std::size_t{count});
+  for (void* const each : fresh) memory.deallocate(each, stream);
 }
 
 TEST_F(recorder_test, writes_of_each_kind_what_it_says) {

@@ -33,6 +33,7 @@ struct diff_arguments {
   std::string after;
   std::size_t top = 10;
   bool as_json = false;
+  std::optional<std::uint64_t> device;  // of a snapshot
 };
 
 struct view {
@@ -65,7 +66,7 @@ std::string to_text(const replay::peak_summary& a, const replay::peak_summary& b
     for (std::size_t i = 0; i < changed.size() && i < top; ++i) {
       const replay::changed_group& group = changed[i];
       fmt::format_to(out, "  {:>12}  {:>7} -> {:<7} blocks  {}\n", signed_size(group.growth()),
-                     group.before.blocks, group.after.blocks, group.name);
+                     group.before.blocks, group.after.blocks, printable(group.name));
     }
     if (changed.size() > top)
       fmt::format_to(out, "  and {} more that grew less\n", changed.size() - top);
@@ -91,8 +92,8 @@ std::string to_json(const replay::peak_summary& a, const replay::peak_summary& b
 }
 
 int run_diff(const diff_arguments& args) {
-  const auto before = read_trace(diff_subcommand, args.before);
-  const auto after = read_trace(diff_subcommand, args.after);
+  const auto before = read_trace(diff_subcommand, args.before, args.device);
+  const auto after = read_trace(diff_subcommand, args.after, args.device);
   if (!before || !after) return failed;
   const bool damaged_before = warn_if_damaged(diff_subcommand, args.before, *before);
   const bool damaged_after = warn_if_damaged(diff_subcommand, args.after, *after);
@@ -116,6 +117,7 @@ void add_diff(CLI::App& application, int& exit_code) {
       ->type_name("N")
       ->capture_default_str();
   diff->add_flag("--json", args->as_json, "Write JSON, with all groups, instead of text");
+  add_snapshot_device(*diff, "--device", args->device);
   diff->footer(diff_explanation);
   diff->callback([args, &exit_code] { exit_code = run_diff(*args); });
 }

@@ -47,6 +47,7 @@ struct export_arguments {
   std::string format;
   std::string place = "none";
   bool overwrite = false;
+  std::optional<std::uint64_t> device;  // of a snapshot
 };
 
 /// Empty: "none". An error: no policy that says where its memory is.
@@ -107,7 +108,7 @@ int run_export(const export_arguments& args) {
     print_error(export_subcommand, output.error());
     return failed;
   }
-  auto recording = read_trace(export_subcommand, args.trace);
+  auto recording = read_trace(export_subcommand, args.trace, args.device);
   if (!recording) return failed;
   const bool damaged = warn_if_damaged(export_subcommand, args.trace, *recording);
   if (*placing) {
@@ -152,6 +153,7 @@ void add_export(CLI::App& application, int& exit_code) {
       ->type_name("POLICY")
       ->capture_default_str();
   exporting->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
+  add_snapshot_device(*exporting, "--device", args->device);
   exporting->footer(export_explanation);
   exporting->callback([args, &exit_code] { exit_code = run_export(*args); });
 }

@@ -42,22 +42,21 @@ struct plan_arguments {
   std::string output;
   bool as_json = false;
   bool overwrite = false;
+  std::optional<std::uint64_t> device;  // of a snapshot
 };
 
+/// Steps of the script, the last of them excluded.
 struct window {
-  std::uint64_t from = 0;
-  std::uint64_t to = std::numeric_limits<std::uint64_t>::max();
+  std::size_t from = 0;
+  std::size_t to = std::numeric_limits<std::size_t>::max();
 };
 
 /// Empty if the recording has no such step.
-std::optional<window> window_of(const recording& recording, std::optional<std::size_t> step) {
+std::optional<window> window_of(const replay::script& script, std::optional<std::size_t> step) {
   if (!step) return window{};
-  std::vector<std::uint64_t> marks;
-  for (const trace_event& each : recording.events)
-    if (each.kind == trace_kind::marker) marks.push_back(each.time);
-  if (*step >= marks.size()) return std::nullopt;
-  window between{.from = marks[*step]};
-  if (*step + 1 < marks.size()) between.to = marks[*step + 1];
+  if (*step >= script.markers.size()) return std::nullopt;
+  window between{.from = script.markers[*step]};
+  if (*step + 1 < script.markers.size()) between.to = script.markers[*step + 1];
   return between;
 }
 
@@ -111,15 +110,15 @@ int run_plan(const plan_arguments& args) {
     }
     output.emplace(std::move(*opened));
   }
-  const auto recording = read_trace(plan_subcommand, args.trace);
+  const auto recording = read_trace(plan_subcommand, args.trace, args.device);
   if (!recording) return failed;
   int exit_code = warn_if_damaged(plan_subcommand, args.trace, *recording) ? incomplete : 0;
-  const auto between = window_of(*recording, args.step);
+  const auto script = replay::make_script(*recording);
+  const auto between = window_of(script, args.step);
   if (!between) {
     print_error(plan_subcommand, fmt::format("{}: there is no step {}", args.trace, *args.step));
     return bad_usage;
   }
-  const auto script = replay::make_script(*recording);
   const auto blocks = replay::lifetimes_between(script, between->from, between->to);
   replay::plan_settings settings;
   settings.improve = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -164,6 +163,7 @@ void add_plan(CLI::App& application, int& exit_code) {
       ->type_name("FILE");
   plan->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
   plan->add_flag("--json", args->as_json, "Write JSON instead of text");
+  add_snapshot_device(*plan, "--device", args->device);
   plan->footer(plan_explanation);
   plan->callback([args, &exit_code] { exit_code = run_plan(*args); });
 }

@@ -35,6 +35,7 @@ struct replay_arguments {
   std::vector<std::string> traces;
   std::string policies = "balanced";
   std::string device = "sim";
+  std::optional<std::uint64_t> snapshot_device;
   std::uint64_t lag_us = 1000;
   std::string capacity;
   bool profile = false;
@@ -207,7 +208,19 @@ int print_fits(std::vector<task>& tasks, const std::vector<bytes>& cards,
   return exit_code;
 }
 
-int run_replay(const replay_arguments& args) {
+/// --device N is a snapshot's, as in the other commands; sim, cuda and cuda:N are where to play.
+replay_arguments with_snapshot_device(replay_arguments args) {
+  const auto is_digit = [](char letter) { return letter >= '0' && letter <= '9'; };
+  if (args.device.empty() || args.device.size() > 9 ||
+      !std::all_of(args.device.begin(), args.device.end(), is_digit))
+    return args;
+  args.snapshot_device = std::stoul(args.device);
+  args.device = "sim";
+  return args;
+}
+
+int run_replay(const replay_arguments& given) {
+  const replay_arguments args = with_snapshot_device(given);
   const auto policies = replay::parse_policies(args.policies);
   const auto settings = settings_of(args);
   const auto cards = cards_of(args);
@@ -225,7 +238,7 @@ int run_replay(const replay_arguments& args) {
   int exit_code = 0;
   std::vector<std::unique_ptr<subject>> subjects;
   for (const std::string& path : args.traces) {
-    auto recording = read_trace(replay_subcommand, path);
+    auto recording = read_trace(replay_subcommand, path, args.snapshot_device);
     if (!recording) {
       exit_code = failed;
       continue;
@@ -278,7 +291,9 @@ void add_replay(CLI::App& application, int& exit_code) {
                    "driver-pool and never-move; all is the first six")
       ->type_name("LIST")
       ->capture_default_str();
-  replay->add_option("--device", args->device, "Where: sim, cuda or cuda:N")
+  replay
+      ->add_option("--device", args->device,
+                   "Where: sim, cuda or cuda:N; a number alone is --snapshot-device")
       ->type_name("DEVICE")
       ->capture_default_str();
   replay
@@ -312,6 +327,7 @@ void add_replay(CLI::App& application, int& exit_code) {
       ->type_name("FORMAT")
       ->check(CLI::Validator{CLI::IsMember({"table", "csv", "json"})}.description(""))
       ->capture_default_str();
+  add_snapshot_device(*replay, "--snapshot-device", args->snapshot_device);
   replay->footer(replay_explanation);
   replay->callback([args, &exit_code] { exit_code = run_replay(*args); });
 }

@@ -47,6 +47,7 @@ struct report_arguments {
   bool fit = false;
   std::string capacity;
   bool overwrite = false;
+  std::optional<std::uint64_t> device;  // of a snapshot
 };
 
 /// Plays the policies; the one that places the blocks is played once for both.
@@ -173,7 +174,7 @@ struct run_report {
 /// Reads and plays one recording; null, with the reason printed, if that cannot be done.
 std::unique_ptr<run_report> make_run(const report_arguments& args, const policy_choice& policies,
                                      const std::string& path, std::string name) {
-  auto read = read_trace(report_subcommand, path);
+  auto read = read_trace(report_subcommand, path, args.device);
   if (!read) return nullptr;
   const bool is_incomplete = warn_if_damaged(report_subcommand, path, *read);
   auto made = std::make_unique<run_report>(std::move(*read), std::move(name));
@@ -285,6 +286,7 @@ void add_report(CLI::App& application, int& exit_code) {
                    "and what is in the way")
       ->type_name("SIZE");
   report->add_flag("-f,--force", args->overwrite, "Replace the file if it exists");
+  add_snapshot_device(*report, "--device", args->device);
   report->footer(report_explanation);
   report->callback([args, &exit_code] { exit_code = report_runs(*args); });
 }

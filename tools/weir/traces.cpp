@@ -1,18 +1,22 @@
 // Reading traces for the subcommands.
 #include "traces.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 #include <system_error>
 
 #include "formats/frames.hpp"
 #include "formats/open.hpp"
+#include "formats/utf8.hpp"
 
 namespace weir::command {
+
+using formats::utf8_length;
 
 std::string trace_name(std::string_view path) {
   constexpr std::array<std::string_view, 9> extensions{
@@ -38,16 +42,50 @@ void print_error(std::string_view subcommand, const error& error) {
   print_error(subcommand, error.detail.empty() ? error.message() : error.detail);
 }
 
-std::optional<recording> read_trace(std::string_view subcommand, const std::string& path) {
+std::optional<recording> read_trace(std::string_view subcommand, const std::string& path,
+                                    std::optional<std::uint64_t> device) {
+  std::string remark;
   auto read = [&] {
     const stage_line reading{"reading " + path};
-    auto recorded = formats::read_recording(path);
+    auto recorded = formats::read_recording(path, {}, {.device = device, .remark = &remark});
     if (recorded) formats::name_frames(*recorded);
     return recorded;
   }();
+  if (read && !remark.empty() && !device)
+    print_error(subcommand, path + ": " + remark + "; --device N reads another");
   if (read) return std::move(*read);
   print_error(subcommand, read.error());
   return std::nullopt;
+}
+
+void add_snapshot_device(CLI::App& subcommand, const std::string& names,
+                         std::optional<std::uint64_t>& device) {
+  subcommand
+      .add_option(names, device,
+                  "Of a PyTorch snapshot of several devices: the number of the one to read; else "
+                  "that which held the most")
+      ->type_name("N");
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  const auto escape = [&](char byte) {
+    fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(byte));
+  };
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const std::string_view letter = text.substr(0, std::max<std::size_t>(length, 1));
+    text.remove_prefix(letter.size());
+    const auto first = static_cast<unsigned char>(letter[0]);
+    const bool is_control = first < 0x20 || first == 0x7f ||
+                            (length == 2 && first == 0xc2 &&
+                             static_cast<unsigned char>(letter[1]) < 0xa0);  // the C1 controls
+    if (length == 0 || is_control)
+      for (const char byte : letter) escape(byte);
+    else
+      out += letter;
+  }
+  return out;
 }
 
 bool warn_if_damaged(std::string_view subcommand, const std::string& path,

@@ -1,6 +1,7 @@
 // Shared by the subcommands that read traces: reading them, naming them, printing errors.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -22,8 +23,19 @@ namespace weir::command {
 [[nodiscard]] std::string trace_name(std::string_view path);
 
 /// Reads a trace, "-" from the standard input; a failure is printed. Empty: nothing could be read.
+/// Of a snapshot of several devices one is read: `device`, or that which held the most. Which it is
+/// is printed.
 [[nodiscard]] std::optional<recording> read_trace(std::string_view subcommand,
-                                                  const std::string& path);
+                                                  const std::string& path,
+                                                  std::optional<std::uint64_t> device = {});
+
+/// Adds the option that chooses a snapshot's device, under `names`.
+void add_snapshot_device(CLI::App& subcommand, const std::string& names,
+                         std::optional<std::uint64_t>& device);
+
+/// Text of a file, safe to print on a terminal: control characters, and bytes that are not UTF-8,
+/// are written as \\x1b.
+[[nodiscard]] std::string printable(std::string_view text);
 
 /// Whether the file is damaged or lacks events, which is then printed.
 bool warn_if_damaged(std::string_view subcommand, const std::string& path,

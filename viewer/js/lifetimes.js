@@ -224,15 +224,31 @@ class Lifetimes {
     }
   }
 
+  // The frees that are followed by a moment from which the memory is reusable, as events.
+  twoStepFrees() {
+    const { recording } = this;
+    const found = new Set();
+    const later = new Set();  // addresses that become reusable
+    for (let i = this.events - 1; i >= 0; --i) {
+      const address = recording.address[i];
+      if (recording.kind[i] === kinds.reusable) later.add(address);
+      else if (recording.kind[i] === kinds.allocate) later.delete(address);
+      else if (recording.kind[i] === kinds.deallocate && later.delete(address)) found.add(i);
+    }
+    return found;
+  }
+
   // The most that was in use: from the request until the memory could be used again.
   mostInUse() {
     const { recording } = this;
     if (!recording.kind.subarray(0, this.events).includes(kinds.reusable)) return this.events ? this.live[this.peak] : 0;
+    const waits = this.twoStepFrees();
     const sizes = new Map();
     let [inUse, most] = [0, 0];
     for (let i = 0; i < this.events; ++i) {
       const isRequest = recording.kind[i] === kinds.allocate;
-      if (!isRequest && recording.kind[i] !== kinds.reusable) continue;
+      const isEnd = recording.kind[i] === kinds.reusable || (recording.kind[i] === kinds.deallocate && !waits.has(i));
+      if (!isRequest && !isEnd) continue;
       const address = recording.address[i];
       inUse -= sizes.get(address) ?? 0;
       sizes.delete(address);

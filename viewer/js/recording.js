@@ -6,7 +6,7 @@
 class FileProblem extends Error {}
 
 const kinds = {
-  allocate: 1, deallocate: 2, reusable: 3, recordStream: 4, wait: 5, reserve: 6, move: 7, release: 8, outOfMemory: 9, limit: 14, marker: 15, suspended: 16, resumed: 17,
+  allocate: 1, deallocate: 2, reusable: 3, recordStream: 4, wait: 5, reserve: 6, move: 7, release: 8, outOfMemory: 9, poolReleased: 13, limit: 14, marker: 15, suspended: 16, resumed: 17,
 };
 const lastKind = kinds.resumed;
 const isOfBlock = (kind) => kind >= kinds.deallocate && kind <= kinds.recordStream;

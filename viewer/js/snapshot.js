@@ -262,6 +262,64 @@ const naturalOf = (value, key) => {
 };
 const noSnapshot = (reason) => new FileProblem(`not a PyTorch snapshot: ${reason}`);
 
+const beginsSegment = (action) => action === 'segment_alloc' || action === 'segment_map';
+const endsSegment = (action) => action === 'segment_free' || action === 'segment_unmap';
+
+// Ranges of addresses that do not overlap, each with a label; by address.
+class SegmentRanges {
+  constructor() {
+    this.ranges = [];
+  }
+
+  // The place of the first range that ends behind the address.
+  place(address) {
+    let low = 0;
+    let high = this.ranges.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.ranges[middle].to > address) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+
+  // Adds those parts that are not there.
+  add(address, size, label) {
+    const end = address + size;
+    let from = address;
+    const added = [];
+    const first = this.place(address);
+    let last = first;
+    for (; last < this.ranges.length && this.ranges[last].from < end; ++last) {
+      const range = this.ranges[last];
+      if (from < range.from) added.push({ from, to: range.from, label });
+      added.push(range);
+      from = Math.max(from, range.to);
+    }
+    if (from < end) added.push({ from, to: end, label });
+    this.ranges.splice(first, last - first, ...added);
+  }
+
+  // Removes those parts that are there.
+  remove(address, size) {
+    const end = address + size;
+    const left = [];
+    const first = this.place(address);
+    let last = first;
+    for (; last < this.ranges.length && this.ranges[last].from < end; ++last) {
+      const { from, to, label } = this.ranges[last];
+      if (from < address) left.push({ from, to: address, label });
+      if (to > end) left.push({ from: end, to, label });
+    }
+    this.ranges.splice(first, last - first, ...left);
+  }
+
+  find(address) {
+    const range = this.ranges[this.place(address)];
+    return range && range.from <= address ? range : undefined;
+  }
+}
+
 // A container may be part of many others, so a small pickle can name an endless walk. Everything real takes a byte at
 // least: no walk has more steps than the file has bytes.
 class SnapshotReader {
@@ -272,7 +330,10 @@ class SnapshotReader {
     this.numbers = { streams: new Map(), pools: new Map(), tags: new Map(), stacks: new Map(), frames: new Map() };
     this.stackOfList = new Map();
     this.live = new Map();  // {size, stream} by address
-    this.pending = new Set();
+    this.pending = new Map();  // frees that are not completed, by address
+    this.hasReusable = false;
+    this.earlier = new SegmentRanges();
+    this.reservedByPool = new Map();
     this.lastTime = 0;
     this.start = 0;
   }
@@ -296,24 +357,61 @@ class SnapshotReader {
     return this.out.finish();
   }
 
-  // That with the longest history, or of the first segment.
-  chooseDevice(segments, traces) {
-    let most = 0;
-    let chosen = 0;
-    elementsOf(traces).forEach((each, i) => {
-      if (elementsOf(each).length <= most) return;
-      most = elementsOf(each).length;
-      chosen = i;
+  // {bytes, events} by device: the most that it had reserved, or live where that is not said, and how long its history is.
+  devices(segments, traces) {
+    const all = new Map();
+    const extentOf = (device) => all.get(device) ?? all.set(device, { bytes: 0, events: 0 }).get(device);
+    for (const segment of segments.values) {
+      this.step();
+      if (!isDict(segment)) throw noSnapshot('a segment is no dict');
+      let size = naturalOf(segment, 'total_size');
+      if (!size) {
+        for (const block of elementsOf(segment.find('blocks'))) {
+          this.step();
+          size += naturalOf(block, 'size');
+        }
+      }
+      extentOf(naturalOf(segment, 'device')).bytes += size;
+    }
+    elementsOf(traces).forEach((history, device) => {
+      const entries = elementsOf(history);
+      if (!entries.length) return;
+      let reserved = 0;  // the change since the history began
+      let mostReserved = 0;
+      let live = 0;
+      let mostLive = 0;
+      for (const entry of entries) {
+        this.step();
+        const action = textOf(entry, 'action');
+        const size = naturalOf(entry, 'size');
+        if (beginsSegment(action)) reserved += size;
+        if (endsSegment(action)) reserved -= size;
+        if (action === 'alloc') live += size;
+        if (action === 'free_requested') live -= Math.min(live, size);
+        mostReserved = Math.max(mostReserved, reserved);
+        mostLive = Math.max(mostLive, live);
+      }
+      const extent = extentOf(device);
+      extent.events = entries.length;
+      extent.bytes = Math.max(extent.bytes - reserved + mostReserved, mostLive);
     });
-    const [first] = segments.values;
-    return most === 0 && first !== undefined ? naturalOf(first, 'device') : chosen;
+    return [...all].sort(([a], [b]) => a - b);
+  }
+
+  // That which held the most; of equal ones that with the longest history, then the first.
+  chooseDevice(segments, traces) {
+    const { steps } = this;  // this walk is another one
+    const all = this.devices(segments, traces);
+    this.steps = steps;
+    if (!all.length) return 0;
+    return all.reduce((most, each) => (each[1].bytes > most[1].bytes || (each[1].bytes === most[1].bytes && each[1].events > most[1].events) ? each : most))[0];
   }
 
   entriesOf(traces) {
     return elementsOf(elementsOf(traces)[this.device]).map((source, i) => {
       this.step();
       if (!isDict(source) || source.find('action') === undefined) throw noSnapshot(`entry ${i} has no action`);
-      return { action: textOf(source, 'action'), address: naturalOf(source, 'addr'), size: naturalOf(source, 'size'), time: naturalOf(source, 'time_us'), source };
+      return { action: textOf(source, 'action'), address: naturalOf(source, 'addr'), size: naturalOf(source, 'size'), time: naturalOf(source, 'time_us'), source, pool: source.find('pool_id') };
     });
   }
 
@@ -322,31 +420,43 @@ class SnapshotReader {
   leftovers(entries, segments) {
     const touched = new Set();
     const found = new Map();
-    const put = (address, size, stream, source) => {
-      if (!found.has(address)) found.set(address, { address, size, stream, source });
+    const put = (address, size, stream, source, pool) => {
+      if (!found.has(address)) found.set(address, { address, size, stream, source, pool });
     };
-    for (const { action, address, size, source } of entries) {
+    for (const { action, address, size, source, pool } of entries) {
       if (action === 'alloc') touched.add(address);
       if (action !== 'free_requested' || touched.has(address)) continue;
       touched.add(address);
-      put(address, size, source.find('stream'), source);
+      put(address, size, source.find('stream'), source, pool);
     }
     for (const segment of segments.values) {
       this.step();
       if (!isDict(segment)) throw noSnapshot('a segment is no dict');
       if (naturalOf(segment, 'device') !== this.device) continue;
       let address = naturalOf(segment, 'address');
+      const label = { stream: segment.find('stream'), pool: segment.find('segment_pool_id') };
+      this.earlier.add(address, naturalOf(segment, 'total_size'), label);
       for (const block of elementsOf(segment.find('blocks'))) {
         this.step();
         if (member(block, 'address') !== undefined) address = naturalOf(block, 'address');
         const size = naturalOf(block, 'size');
         if (textOf(block, 'state') === 'active_allocated' && !touched.has(address)) {
-          put(address, member(block, 'requested_size') === undefined ? size : naturalOf(block, 'requested_size'), segment.find('stream'), block);
+          put(address, member(block, 'requested_size') === undefined ? size : naturalOf(block, 'requested_size'), label.stream, block, label.pool);
         }
         address = wrapped(address + size);  // old snapshots name only the first block's place
       }
     }
+    this.undo(entries);
+    for (const each of found.values()) each.pool ??= this.earlier.find(each.address)?.label.pool;
     return [...found.values()].sort((a, b) => a.address - b.address);
+  }
+
+  // What was reserved before the history: the segments at its end, with its steps undone.
+  undo(entries) {
+    for (const { action, address, size, source, pool } of [...entries].reverse()) {
+      if (beginsSegment(action)) this.earlier.remove(address, size);
+      if (endsSegment(action)) this.earlier.add(address, size, { stream: source.find('stream'), pool });
+    }
   }
 
   annotations() {
@@ -354,26 +464,48 @@ class SnapshotReader {
     for (const each of elementsOf(member(this.root, 'external_annotations'))) {
       if (this.steps-- <= 0) break;
       if (naturalOf(each, 'device') !== this.device) continue;
-      found.push({ time: naturalOf(each, 'time_us'), text: `${textOf(each, 'stage') === 'END' ? 'end of ' : 'begin of '}${textOf(each, 'name')}` });
+      const time = naturalOf(each, 'time_us');
+      const name = textOf(each, 'name');
+      const last = found[found.length - 1];
+      if (textOf(each, 'stage') !== 'END') found.push({ time, text: `begin of ${name}` });
+      else if (last && last.time === time && last.text === `begin of ${name}`) last.text = name;  // a moment, as markers are exported
+      else found.push({ time, text: `end of ${name}` });
     }
     return found.sort((a, b) => a.time - b.time);
   }
 
   build(entries, leftovers, annotations) {
     if (entries.length) this.start = entries[0].time;
-    for (const { address, size, stream, source } of leftovers) {
-      this.add({ address, size, stream: this.streamOf(stream), other: this.stackOf(source), kind: kinds.allocate });
+    for (const { from, to, label } of this.earlier.ranges) {
+      const event = { address: from, size: to - from, stream: this.streamOf(label.stream), pool: this.poolOf(label.pool), kind: kinds.reserve };
+      this.add(event);
+      this.countReserved(event);
+    }
+    for (const { address, size, stream, source, pool } of leftovers) {
+      this.add({ address, size, stream: this.streamOf(stream), pool: this.poolOf(pool), other: this.stackOf(source), kind: kinds.allocate });
     }
     if (leftovers.length) this.marker('what was there before the recording began', 0);
+    const own = elementsOf(member(this.root, 'weir_events')).map((source) => {
+      this.step();
+      return { before: naturalOf(source, 'before'), source };
+    }).sort((a, b) => a.before - b.before);
+    let nextOwn = 0;
+    const addOwn = (position) => {
+      for (; nextOwn < own.length && own[nextOwn].before <= position; ++nextOwn) this.ownEvent(own[nextOwn].source);
+    };
     let next = 0;
     const markUntil = (time) => {
       for (; next < annotations.length && annotations[next].time <= time; ++next) this.marker(annotations[next].text, this.since(annotations[next].time));
     };
-    for (const entry of entries) {
+    entries.forEach((entry, i) => {
+      addOwn(i);
       markUntil(entry.time);
       this.entry(entry);
-    }
+    });
+    addOwn(Infinity);
     markUntil(Infinity);
+    // Blocks whose frees the history does not complete are in use to its end.
+    if (this.hasReusable) for (const [, event] of [...this.pending].sort(([a], [b]) => a - b)) this.add({ ...event, kind: kinds.reusable });
   }
 
   since(microseconds) {
@@ -393,8 +525,8 @@ class SnapshotReader {
     this.out.texts.push(text);
   }
 
-  entry({ action, address, size, time, source }) {
-    const event = { time: this.since(time), address, size, stream: this.streamOf(source.find('stream')), pool: this.poolOf(source), tag: this.tagOf(source.find('user_metadata')) };
+  entry({ action, address, size, time, source, pool }) {
+    const event = { time: this.since(time), address, size, stream: this.streamOf(source.find('stream')), pool: this.poolOf(pool), tag: this.tagOf(source.find('user_metadata')) };
     if (action === 'alloc') {
       const other = this.stackOf(source);
       const before = this.live.get(address);  // the history of graph pools that are restored has blocks again that it never freed
@@ -404,18 +536,40 @@ class SnapshotReader {
     } else if (action === 'free_requested') {
       if (!this.live.has(address)) return;
       this.add({ ...event, other: this.stackOf(source), kind: kinds.deallocate });
-      this.pending.add(address);
+      this.pending.set(address, event);
     } else if (action === 'free_completed') {
-      if (this.pending.delete(address)) this.add({ ...event, kind: kinds.reusable });
-    } else if (action === 'segment_alloc' || action === 'segment_map') {
+      if (!this.pending.delete(address) || source.find('weir_invented') !== undefined) return;
+      this.hasReusable = true;
+      this.add({ ...event, kind: kinds.reusable });
+    } else if (beginsSegment(action)) {
       this.add({ ...event, kind: kinds.reserve });
-    } else if (action === 'segment_free' || action === 'segment_unmap') {
+      this.countReserved({ ...event, kind: kinds.reserve });
+    } else if (endsSegment(action)) {
       this.add({ ...event, kind: kinds.release });
+      this.countReserved({ ...event, kind: kinds.release });
     } else if (action === 'oom') {
       this.add({ ...event, address: 0, kind: kinds.outOfMemory });
     } else if (action === 'snapshot' || action === 'annotate') {
       this.marker(textOf(source, 'user_metadata') || action, event.time);
     }
+  }
+
+  // What weir's export adds for events that PyTorch has no action for.
+  ownEvent(source) {
+    const event = { time: this.since(naturalOf(source, 'time_us')), pool: this.poolOf(member(source, 'pool_id')) };
+    const action = textOf(source, 'action');
+    const address = naturalOf(source, 'addr');
+    if (action === 'pool_released' && event.pool) this.add({ ...event, kind: kinds.poolReleased });
+    else if (action === 'record_stream' && this.live.has(address)) this.add({ ...event, address, stream: this.streamOf(source.find('stream')), kind: kinds.recordStream });
+  }
+
+  // A private pool without segments has been released: PyTorch keeps those of pools in use.
+  countReserved({ kind, pool, size, time }) {
+    if (!pool || member(this.root, 'weir_events') !== undefined) return;
+    const before = this.reservedByPool.get(pool) ?? 0;
+    const now = kind === kinds.reserve ? before + size : Math.max(0, before - size);
+    this.reservedByPool.set(pool, now);
+    if (before && !now) this.add({ time, pool, kind: kinds.poolReleased });
   }
 
   // The number of a key, which is put into the table when it is new.
@@ -434,8 +588,8 @@ class SnapshotReader {
     return this.number(this.numbers.streams, id, this.out.streams, id);
   }
 
-  poolOf(source) {
-    const ids = elementsOf(source.find('pool_id'));
+  poolOf(id) {
+    const ids = elementsOf(id);
     if (ids.length !== 2) return 0;
     const key = ids.map((id) => (Number.isInteger(id) || typeof id === 'bigint' ? String(id) : '0')).join(',');
     if (key === '0,0' || this.out.pools.length > 65535) return 0;

@@ -65,6 +65,13 @@ class WEIR_API event_sink {
  public:
   virtual ~event_sink();
   virtual void on_event(const memory_event& event) noexcept = 0;
+
+  /// Whether on_existing() is to be called when the sink is added. The default is false.
+  [[nodiscard]] virtual bool wants_existing() const noexcept;
+  /// Receives what the allocator holds when the sink is added, before any on_event(): pool_created
+  /// for each pool, reserve for mapped memory, allocate for live blocks, suspended for pools that
+  /// are. The same rules as for on_event() hold. Ignored by default.
+  virtual void on_existing(const memory_event& event) noexcept;
 };
 
 }  // namespace weir::inline v0

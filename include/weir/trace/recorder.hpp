@@ -62,7 +62,8 @@ struct recorder_stats {
 /// If the file cannot be written any further, recording ends, the error goes to the error handler
 /// and is what stop() returns; what stood under the name stays as it was.
 ///
-/// Frees of memory that was allocated before the recording began are left out.
+/// Where it is added to an allocator that is in use already, the recording begins with what the
+/// allocator holds then: reservations, and live blocks, which have no stack.
 ///
 /// One allocator at a time: pools and addresses are told apart by their numbers alone. Outlives its
 /// registration with the allocator. Any thread may call anything at any time, but nothing else
@@ -79,6 +80,8 @@ class WEIR_API recorder final : public event_sink {
   recorder& operator=(const recorder&) = delete;
 
   void on_event(const memory_event& event) noexcept override;
+  [[nodiscard]] bool wants_existing() const noexcept override { return true; }
+  void on_existing(const memory_event& event) noexcept override;
   /// Puts a remark of the user's between the events.
   void marker(std::string_view text) noexcept;
 
