@@ -146,7 +146,6 @@ central_heap::central_heap(weir::device device, const allocator_options& options
   if (checks_ != debug_checks::off || policy_ == placement_policy::classic) {
     tool_regions_ = observe::tool_regions::create();
     if (tool_regions_ != nullptr) observers_->add(*tool_regions_);
-    placement_.tool = tool_regions_.get();
   }
   if (home_->make_block_watch) {
     block_watch_ = home_->make_block_watch();

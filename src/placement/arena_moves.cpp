@@ -396,15 +396,21 @@ result<bool> arena::release_handle(handle_number number, block_index run,
   }
   const std::uint64_t start = address_of(going.slot);
   const bytes size{going.slots * slot_size_};
-  WEIR_TRY(vmm::unmap(bound, start, size));
+  const auto tell = [&](memory_event_kind kind) {
+    shared_.emit({.kind = kind, .pool = pool_, .address = start, .size = size.count()});
+  };
+  // Before it goes: who registered the memory elsewhere must deregister it while it is there.
+  tell(memory_event_kind::release);
+  if (auto unmapped = vmm::unmap(bound, start, size); !unmapped) {
+    tell(memory_event_kind::reserve);
+    return std::move(unmapped).error();
+  }
   leave_hole(number, run, {});
   for (std::uint32_t i = going.slot; i < going.slot + going.slots; ++i) slots_[i] = {};
   handles_[number] = {};
   spare_handles_.push_back(number);
   remove_reserved(size.count());
   ++shared_.handles_released;
-  shared_.emit(
-      {.kind = memory_event_kind::release, .pool = pool_, .address = start, .size = size.count()});
   WEIR_TRY(release_surely(bound, going.memory));
   return true;
 }
@@ -488,13 +494,13 @@ result<void> arena::close(const context_scope& bound) {
   }
   for (const handle& each : handles_) {
     if (each.slots == 0) continue;
+    if (each.memory.handle != 0)
+      shared_.emit({.kind = memory_event_kind::release,
+                    .pool = pool_,
+                    .address = address_of(each.slot),
+                    .size = each.slots * slot_size_});
     if (!each.away) note(vmm::unmap(bound, address_of(each.slot), bytes{each.slots * slot_size_}));
-    if (each.memory.handle == 0) continue;
-    note(release_surely(bound, each.memory));
-    shared_.emit({.kind = memory_event_kind::release,
-                  .pool = pool_,
-                  .address = address_of(each.slot),
-                  .size = each.slots * slot_size_});
+    if (each.memory.handle != 0) note(release_surely(bound, each.memory));
   }
   for (block_index at = first_; at != no_block;) {
     const block& there = shared_.blocks[at];

@@ -73,8 +73,6 @@ struct placement_context {
   /// Null: nobody listens.
   event_sink* observer = nullptr;
   damage_sink* damaged = nullptr;
-  /// One that learns of memory before the driver takes it back, too, and not only behind it.
-  event_sink* tool = nullptr;
 
   void emit(memory_event event) const noexcept {
     if (observer == nullptr) return;

@@ -99,8 +99,11 @@ result<void> guarded_store::unmap(region_map::iterator position, const context_s
   // In this order either can be tried again.
   if (!gone.released) WEIR_TRY(vmm::release(bound, gone.memory));
   gone.released = true;
-  WEIR_TRY(vmm::unmap(bound, gone.start, size));
   emit(memory_event_kind::release, gone);
+  if (auto unmapped = vmm::unmap(bound, gone.start, size); !unmapped) {
+    emit(memory_event_kind::reserve, gone);
+    return unmapped;
+  }
   gone.memory = {};
   remove_reserved(size.count());
   ++shared_.handles_released;
@@ -162,10 +165,10 @@ result<void> guarded_store::close(const context_scope& bound) {
         if (each.index != no_block) shared_.blocks.recycle(each.index);
       }
       static_cast<void>(finish(bound));  // what an inspection that failed had queued
+      emit(memory_event_kind::release, home);
       note(vmm::unmap(bound, home.start, home.memory.size));
       if (!home.released) note(vmm::release(bound, home.memory));
       ++shared_.handles_released;
-      emit(memory_event_kind::release, home);
     }
     note(vmm::free(bound, base, bytes{home.size}));
   }

@@ -162,8 +162,6 @@ class torch_segments final : public backing_store {
   /// Gives the memory of a fixed segment back; on failure it has it still.
   [[nodiscard]] result<void> give_back(std::uint64_t base, const segment& home,
                                        const context_scope& bound) const;
-  [[nodiscard]] result<void> give_to_driver(std::uint64_t base, std::uint64_t size,
-                                            const context_scope& bound) const;
   [[nodiscard]] result<void> give_to_source(std::uint64_t base, std::uint64_t size) const;
   /// Whether a segment is free as a whole and at rest.
   [[nodiscard]] bool releasable(const segment& segment) const noexcept;

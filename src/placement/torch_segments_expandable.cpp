@@ -219,10 +219,13 @@ result<block_index> torch_segments::empty(block_index run, const segment& home,
                                           const context_scope& bound) {
   block_store& blocks = shared_.blocks;
   if (!blocks.prepare(2)) return no_host_memory();
-  WEIR_TRY(vmm::unmap(bound, address, bytes{size}));
+  emit(memory_event_kind::release, home.stream, address, size);
+  if (auto unmapped = vmm::unmap(bound, address, bytes{size}); !unmapped) {
+    emit(memory_event_kind::reserve, home.stream, address, size);
+    return std::move(unmapped).error();
+  }
   remove_reserved(size);
   shared_.handles_released += size / page_size(home.holds);
-  emit(memory_event_kind::release, home.stream, address, size);
 
   unlist(run, home);
   block_index hole = run;

@@ -194,26 +194,12 @@ result<void> torch_segments::give_back(std::uint64_t base, const segment& home,
                                        const context_scope& bound) const {
   if (!bound) return bound.error();  // no driver, or a forked child: a source is not called either
   if (rules_.source != nullptr) return give_to_source(base, home.size);
-  if (!rules_.mapped) return give_to_driver(base, home.size, bound);
+  if (!rules_.mapped) return free_plain(bound, base);
   WEIR_TRY(vmm::unmap(bound, base, bytes{home.size}));
   // The memory is gone from here; what fails now is reported.
   detail::report_failure(release_surely(bound, home.memory));
   detail::report_failure(vmm::free(bound, base, bytes{home.size}));
   return {};
-}
-
-/// A tool that watches the driver's calls as well forgets a heap whose memory is freed, and
-/// complains of being told so afterwards.
-result<void> torch_segments::give_to_driver(std::uint64_t base, std::uint64_t size,
-                                            const context_scope& bound) const {
-  const auto tell = [&](memory_event_kind kind) {
-    if (shared_.tool != nullptr)
-      shared_.tool->on_event({.kind = kind, .address = base, .size = size});
-  };
-  tell(memory_event_kind::release);
-  auto freed = free_plain(bound, base);
-  if (!freed) tell(memory_event_kind::reserve);
-  return freed;
 }
 
 result<void> torch_segments::give_to_source(std::uint64_t base, std::uint64_t size) const try {
@@ -248,7 +234,10 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
       ++at;
       continue;
     }
+    // Before it goes: who registered the memory elsewhere must deregister it while it is there.
+    emit(memory_event_kind::release, home.stream, base, size);
     if (auto freed = give_back(base, home, bound); !freed) {
+      emit(memory_event_kind::reserve, home.stream, base, size);
       if (rules_.source == nullptr) return std::move(freed).error();
       // One that the source does not take must not keep the others here.
       if (source_trouble) source_trouble = std::move(freed);
@@ -257,7 +246,6 @@ result<bytes> torch_segments::release_fixed(bytes most, const context_scope& bou
     }
     remove_reserved(size);
     ++shared_.handles_released;
-    emit(memory_event_kind::release, home.stream, base, size);
     at = forget(at);
     released += size;
   }
@@ -292,13 +280,13 @@ result<void> torch_segments::close(const context_scope& bound) {
     const segment& home = at->second;
     const std::uint64_t page = rules_.expandable ? page_size(home.holds) : home.size;
     for_each_stretch(home, [&](stretch with_memory) {
+      emit(memory_event_kind::release, home.stream, with_memory.address, with_memory.size);
       if (rules_.expandable) {
         note(vmm::unmap(bound, with_memory.address, bytes{with_memory.size}));
       } else {
         note(give_back(base, home, bound));
       }
       shared_.handles_released += with_memory.size / page;
-      emit(memory_event_kind::release, home.stream, with_memory.address, with_memory.size);
     });
     if (rules_.expandable) note(vmm::free(bound, base, bytes{home.size}));
     at = forget(at);

@@ -21,7 +21,8 @@ enum class memory_event_kind : std::uint8_t {
   wait,           ///< `stream` waits for `other` before it reuses memory
   reserve,        ///< address, size: physical memory was created and mapped there
   move,           ///< size bytes of physical memory went from `other_address` to address
-  release,        ///< address, size: physical memory went back to the driver
+  release,        ///< address, size: physical memory goes back to the driver, after this event; a
+                  ///< `reserve` follows if the driver refuses
   out_of_memory,  ///< size could not be had: no room, or the tag's limit
   capture_begin,  ///< stream, pool: allocations on the stream come from the pool now
   capture_end,    ///< stream, pool
