@@ -611,6 +611,15 @@ TEST_F(strange_page_tests, that_are_none_are_refused) {
   EXPECT_THAT(read(), HasSubstr("system: " + path));
 }
 
+TEST_F(strange_page_tests, of_another_user_are_not_believed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  page("1", young(1));
+  page("2", young(2));
+  EXPECT_EQ("1 2 ", read());
+  ASSERT_EQ(0, ::chown(files_[1].c_str(), 65534, 65534));  // the process is this user's
+  EXPECT_EQ("1 ", read());
+}
+
 TEST_F(strange_page_tests, that_are_cut_while_they_are_read_are_refused) {
   live::content old = young(5);
   old.time -= 2 * second;

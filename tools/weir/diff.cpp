@@ -9,6 +9,7 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "printable.hpp"
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/version.hpp"
@@ -65,7 +66,7 @@ std::string to_text(const replay::peak_summary& a, const replay::peak_summary& b
     for (std::size_t i = 0; i < changed.size() && i < top; ++i) {
       const replay::changed_group& group = changed[i];
       fmt::format_to(out, "  {:>12}  {:>7} -> {:<7} blocks  {}\n", signed_size(group.growth()),
-                     group.before.blocks, group.after.blocks, group.name);
+                     group.before.blocks, group.after.blocks, printable(group.name));
     }
     if (changed.size() > top)
       fmt::format_to(out, "  and {} more that grew less\n", changed.size() - top);

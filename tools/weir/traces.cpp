@@ -1,6 +1,8 @@
 // Reading traces for the subcommands.
 #include "traces.hpp"
 
+#include "printable.hpp"
+
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -31,7 +33,7 @@ std::string trace_name(std::string_view path) {
 }
 
 void print_error(std::string_view subcommand, std::string_view message) {
-  fmt::print(stderr, "weir {}: {}\n", subcommand, message);
+  fmt::print(stderr, "weir {}: {}\n", subcommand, printable_lines(message));
 }
 
 void print_error(std::string_view subcommand, const error& error) {
