@@ -35,7 +35,8 @@ weir::result<void> fill_randomly(std::span<std::uint8_t> buffer) {
 }
 
 std::string socket_path(std::uint64_t number) {
-  const char* folder = secure_getenv("XDG_RUNTIME_DIR");
+  const char* folder = secure_getenv("WEIR_SOCKET_FOLDER");
+  if (folder == nullptr || *folder == '\0') folder = secure_getenv("XDG_RUNTIME_DIR");
   if (folder == nullptr || *folder == '\0' || ::access(folder, W_OK) != 0 ||
       std::strlen(folder) > 60)
     folder = "/tmp";

@@ -138,7 +138,7 @@ std::vector<page_name> find_pages(std::optional<int> process) {
   struct closing {
     void operator()(DIR* open) const noexcept { ::closedir(open); }
   };
-  const std::unique_ptr<DIR, closing> listed{::opendir(folder)};
+  const std::unique_ptr<DIR, closing> listed{::opendir(folder().c_str())};
   if (listed == nullptr) return names;
   while (const dirent* const entry = ::readdir(listed.get())) {
     const auto name = parse_name(entry->d_name);

@@ -313,7 +313,7 @@ class Recording(Case):
 
     def test_a_crash_leaves_no_page_that_others_must_know_of(self):
         environment = running.clean_environment(LD_LIBRARY_PATH=str(Path(arguments.driver).parent))
-        pages = Path("/dev/shm")
+        pages = running.PAGES
         with subprocess.Popen([arguments.weir, "run", "--live", "--", *self.program("dlsym", "hold")], text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
             self.assertEqual(process.stdout.readline(), "ready\n")
@@ -369,7 +369,7 @@ class Recording(Case):
         self.assertEqual(process.returncode, 0)
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertIn("3 MiB", shown.stdout)
-        self.assertEqual(list(Path("/dev/shm").glob(f"weir.{process.pid}.*")), [])
+        self.assertEqual(list(running.PAGES.glob(f"weir.{process.pid}.*")), [])
 
 
 class Processes(Case):
