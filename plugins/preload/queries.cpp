@@ -30,7 +30,10 @@ bool put_attribute(const served_block& block, CUpointer_attribute attribute, voi
   constexpr std::uint64_t first_id = std::uint64_t{1} << 62;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(reinterpret_cast<std::uint64_t>(block.heap->context()));
+      // Stream-ordered memory belongs to its pool, not to a context.
+      return put(block.kind == served_as::ordered
+                     ? 0
+                     : reinterpret_cast<std::uint64_t>(block.heap->context()));
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return put(block.address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:

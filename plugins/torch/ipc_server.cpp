@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -21,6 +22,11 @@ using namespace std::chrono_literals;
 /// Below the kernel's limit for one message.
 constexpr std::size_t max_descriptors = 128;
 constexpr auto timeout = 5000ms;
+/// Clients that have connected and said nothing. Of more, the oldest is dropped.
+constexpr std::size_t max_clients = 64;
+constexpr auto idle_wait = std::chrono::milliseconds{1h};
+constexpr auto client_interval = 1ms;
+constexpr auto retry_interval = 50ms;
 
 weir::result<void> fill_randomly(std::span<std::uint8_t> buffer) {
   if (::getrandom(buffer.data(), buffer.size(), 0) == static_cast<ssize_t>(buffer.size()))
@@ -29,7 +35,8 @@ weir::result<void> fill_randomly(std::span<std::uint8_t> buffer) {
 }
 
 std::string socket_path(std::uint64_t number) {
-  const char* folder = secure_getenv("XDG_RUNTIME_DIR");
+  const char* folder = secure_getenv("WEIR_SOCKET_FOLDER");
+  if (folder == nullptr || *folder == '\0') folder = secure_getenv("XDG_RUNTIME_DIR");
   if (folder == nullptr || *folder == '\0' || ::access(folder, W_OK) != 0 ||
       std::strlen(folder) > 60)
     folder = "/tmp";
@@ -148,39 +155,63 @@ bool ipc_server::withdraw(std::uint64_t block) noexcept {
 }
 
 void ipc_server::serve() noexcept {
+  std::deque<waiting_client> clients;
   for (;;) {
     try {
-      const auto client = socket_.accept(1h);
-      if (client) answer(*client);
+      // Clients that have said nothing yet are asked again every millisecond, until their deadline.
+      auto accepted = socket_.accept(clients.empty() ? idle_wait : client_interval);
+      if (accepted) {
+        if (clients.size() == max_clients) clients.pop_front();
+        clients.push_back({*std::move(accepted), std::chrono::steady_clock::now() + timeout});
+      } else if (accepted.code() != weir::errc::not_ready) {
+        std::this_thread::sleep_for(retry_interval);  // no descriptors: clients wait in the backlog
+      }
+      std::erase_if(clients, [&](waiting_client& each) { return is_done_with(each); });
     } catch (...) {
-      // This client gets no answer and reports that; the next one is served.
+      // A client gets no answer and reports that; the next one is served.
     }
   }
 }
 
-void ipc_server::answer(const weir::share_channel& client) const {
-  const auto request = client.receive(timeout);
-  if (!request || request->from.user != ::geteuid()) return;
+bool ipc_server::is_done_with(waiting_client& client) const {
+  const auto request = client.channel.receive(0ms);
+  if (!request && request.code() == weir::errc::not_ready)
+    return std::chrono::steady_clock::now() >= client.deadline;
+  if (request && request->from.user == ::geteuid()) answer(client.channel, request->content);
+  return true;
+}
+
+void ipc_server::answer(weir::share_channel& client, std::span<const std::byte> token) const {
   std::shared_ptr<const ipc_server::descriptors> offered;
   {
     const std::lock_guard lock{mutex_};
     for (const auto& [names, memory] : offers_) {
-      if (request->content.size() == memory.token.size() &&
-          std::memcmp(request->content.data(), memory.token.data(), memory.token.size()) == 0)
+      if (token.size() == memory.token.size() &&
+          std::memcmp(token.data(), memory.token.data(), memory.token.size()) == 0)
         offered = memory.descriptors;
     }
   }
   if (offered == nullptr) {
     constexpr std::byte no{0};
-    static_cast<void>(client.send({&no, 1}, {}, timeout));
-    return;
+    static_cast<void>(client.send({&no, 1}, {}, 0ms));
+  } else if (offered->size() <= max_descriptors) {
+    send_all(client, *offered, 0ms);  // there is room for one message
+  } else {
+    // A client that does not read must not keep others waiting.
+    std::thread{[channel = std::move(client), offered] {
+      send_all(channel, *offered, timeout);
+    }}.detach();
   }
+}
+
+void ipc_server::send_all(const weir::share_channel& client, const descriptors& offered,
+                          std::chrono::milliseconds limit) {
   constexpr std::byte yes{1};
   std::vector<int> numbers;
-  for (const auto& each : *offered) {
+  for (const auto& each : offered) {
     numbers.push_back(each->get());
-    if (numbers.size() < max_descriptors && &each != &offered->back()) continue;
-    if (!client.send({&yes, 1}, numbers, timeout)) return;
+    if (numbers.size() < max_descriptors && &each != &offered.back()) continue;
+    if (!client.send({&yes, 1}, numbers, limit)) return;
     numbers.clear();
   }
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,7 +31,8 @@ namespace weir_torch {
 ///
 /// A Unix socket beside pidfd_getfd(): it needs no right to trace the other process, which
 /// containers and hardened kernels withhold, and says clearly when the memory is gone. Only
-/// processes of the same user are served, and only who knows a token.
+/// processes of the same user are served, and only who knows a token. A client that says nothing,
+/// or does not read, keeps no other client waiting.
 ///
 /// Never destroyed: the thread serves until the process ends. The socket's file goes at exit. In a
 /// forked child there is no thread, and no offer is made. Any thread.
@@ -67,10 +70,20 @@ class ipc_server {
     std::size_t offers = 0;
   };
 
+  /// Has connected, and not said what it wants.
+  struct waiting_client {
+    weir::share_channel channel;
+    std::chrono::steady_clock::time_point deadline;
+  };
+
   ipc_server(weir::share_listener socket, torch_format format)
       : socket_{std::move(socket)}, format_{format} {}
   void serve() noexcept;
-  void answer(const weir::share_channel& client) const;
+  /// Whether it was answered, or its time is over. Waits for nobody.
+  [[nodiscard]] bool is_done_with(waiting_client& client) const;
+  void answer(weir::share_channel& client, std::span<const std::byte> token) const;
+  static void send_all(const weir::share_channel& client, const descriptors& offered,
+                       std::chrono::milliseconds limit);
   [[nodiscard]] weir::result<offered_memory> make_offer(
       std::span<const weir::vmm::physical> handles, const exporter& export_descriptor);
   [[nodiscard]] weir::result<std::shared_ptr<const weir::descriptor>> descriptor_of(

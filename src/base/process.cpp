@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 #include <string_view>
@@ -30,6 +31,27 @@ std::string_view read_process_file(int number, const char* file, text_buffer& bu
   return {buffer.data(), size < 0 ? 0 : static_cast<std::size_t>(size)};
 }
 
+/// Reads "boottime <seconds> …" of a time namespace; 0: there is none.
+std::int64_t boot_offset_in(std::string_view text) noexcept {
+  constexpr std::string_view clock = "boottime";
+  const auto line = text.find(clock);
+  if (line == text.npos) return 0;
+  text.remove_prefix(line + clock.size());
+  const auto number = text.find_first_not_of(' ');
+  if (number == text.npos) return 0;
+  text.remove_prefix(number);
+  std::int64_t seconds = 0;
+  const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  return status == std::errc{} ? seconds : 0;
+}
+
+/// By how many ticks the kernel shifts the times that it shows this process (time namespaces).
+std::int64_t shown_shift() noexcept {
+  text_buffer buffer;
+  return boot_offset_in(read_process_file(::getpid(), "timens_offsets", buffer)) *
+         ::sysconf(_SC_CLK_TCK);
+}
+
 }  // namespace
 
 std::uint64_t start_of_process(int number) noexcept {
@@ -48,7 +70,10 @@ std::uint64_t start_of_process(int number) noexcept {
   }
   std::uint64_t start = 0;
   const auto [rest, status] = std::from_chars(text.data(), text.data() + text.size(), start);
-  return status == std::errc{} && rest != text.data() + text.size() ? start : 0;
+  if (status != std::errc{} || rest == text.data() + text.size()) return 0;
+  // As all processes of the computer see it, whatever their time namespace.
+  static const std::int64_t shift = shown_shift();
+  return start - static_cast<std::uint64_t>(shift);
 }
 
 process_identity own_process() noexcept {
@@ -67,6 +92,8 @@ bool began_after(int number, const timespec& time) noexcept {
   if (ticks == 0 || ::clock_gettime(CLOCK_REALTIME, &now) != 0 ||
       ::clock_gettime(CLOCK_BOOTTIME, &since_boot) != 0)
     return false;
+  // Both without the shift of a time namespace, which the clock has, too.
+  since_boot.tv_sec -= shown_shift() / ::sysconf(_SC_CLK_TCK);
   const auto start =
       static_cast<std::time_t>(ticks / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK)));
   return now.tv_sec - since_boot.tv_sec + start > time.tv_sec + 1;

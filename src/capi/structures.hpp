@@ -43,6 +43,13 @@ void copy_text(char (&into)[Size], std::string_view text) noexcept {
   return {};
 }
 
+/// No structure of any version is larger. A larger struct_size was never set by the program.
+inline constexpr std::size_t most_struct_size = 65536;
+
+[[nodiscard]] inline bool is_struct_size(std::size_t size, std::size_t first) noexcept {
+  return size >= first && size <= most_struct_size;
+}
+
 [[nodiscard]] inline error wrong_size(std::size_t size, std::size_t first) {
   return {.code = errc::bad_version,
           .detail = "struct_size is " + std::to_string(size) + ", the first version has " +
@@ -63,7 +70,8 @@ template <class Info>
 [[nodiscard]] result<void> check_size(const Info* into, const char* parameter = "info") {
   if (into == nullptr)
     return error{.code = errc::invalid_argument, .detail = std::string{parameter} + " is null"};
-  if (into->struct_size < sizeof(Info)) return wrong_size(into->struct_size, sizeof(Info));
+  if (!is_struct_size(into->struct_size, sizeof(Info)))
+    return wrong_size(into->struct_size, sizeof(Info));
   return {};
 }
 
@@ -81,7 +89,7 @@ template <class Info>
 [[nodiscard]] result<Info> take_in(const Info* from, const Info& initial) {
   if (from == nullptr) return initial;
   const std::size_t size = from->struct_size;
-  if (size < sizeof(Info)) return wrong_size(size, sizeof(Info));
+  if (!is_struct_size(size, sizeof(Info))) return wrong_size(size, sizeof(Info));
   const auto* const rest = reinterpret_cast<const std::byte*>(from) + sizeof(Info);
   if (std::any_of(rest, rest + (size - sizeof(Info)), [](std::byte b) { return b != std::byte{}; }))
     return error{.code = errc::bad_version,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -107,24 +108,32 @@ class backup_memory {
   backup_gauge& all_held_;
 };
 
+/// The heap whose progress callback the calling thread is in; null: it is in none. Such a thread
+/// must not wait until memory has arrived, as it arrives only after the callback returns.
+inline thread_local const void* heap_of_progress = nullptr;
+
 /// Adds up what was copied, and says so to whoever asked. Of one suspend or resume.
 class copy_meter {
  public:
-  copy_meter(const suspend_progress& progress, std::uint64_t total) noexcept
-      : progress_{progress}, total_{total} {}
+  copy_meter(const suspend_progress& progress, std::uint64_t total,
+             const void* heap = nullptr) noexcept
+      : progress_{progress}, total_{total}, heap_{heap} {}
 
   [[nodiscard]] bool has_reader() const noexcept { return static_cast<bool>(progress_); }
   void add(std::uint64_t size) noexcept {
     done_ += size;
+    const void* const before = std::exchange(heap_of_progress, heap_);
     try {
       progress_(bytes{done_}, bytes{total_});
     } catch (...) {  // the user's own; what is under way goes on
     }
+    heap_of_progress = before;
   }
 
  private:
   const suspend_progress& progress_;
   const std::uint64_t total_;
+  const void* const heap_;
   std::uint64_t done_ = 0;
 };
 

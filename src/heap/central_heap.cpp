@@ -172,6 +172,7 @@ result<void> central_heap::usable() const {
 
 result<void> central_heap::close() {
   if (home_->forked()) return detail::fork_error();
+  if (heap_of_progress == this) return refuse_in_progress();
   result<void> outcome;
   std::optional<error> leaked;
   std::vector<card_shares::share> shares;

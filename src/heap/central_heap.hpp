@@ -337,12 +337,20 @@ class central_heap final : public std::enable_shared_from_this<central_heap>,
     return usable();
   }
   /// Waits until a pool has arrived where it was going, or the heap is closed; the same holds.
+  /// not_permitted: the thread is in a progress callback, which would wait for itself.
   [[nodiscard]] result<void> await_move() WEIR_REQUIRES(mutex_) {
+    if (heap_of_progress == this) return refuse_in_progress();
     {
       const order::unnamed_stream others_name_theirs{order_};
       moved_.wait(mutex_);
     }
     return usable();
+  }
+  [[nodiscard]] static error refuse_in_progress() {
+    return {.code = errc::not_permitted,
+            .detail =
+                "a progress callback cannot wait for memory that is on its way, nor close "
+                "the allocator; do it after suspend() or resume() has returned"};
   }
   /// The calling thread's cache, created by its first request; null where there is none.
   [[nodiscard]] thread_cache* local() WEIR_EXCLUDES(mutex_);

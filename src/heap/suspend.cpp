@@ -430,7 +430,7 @@ result<void> central_heap::save_contents(std::vector<moving_pool>& moves,
           for (; next < pieces.size(); ++next) to.give(pieces[next]);
         }
       } const unused{backup(options.to), pieces, next};
-      copy_meter meter{options.progress, total};
+      copy_meter meter{options.progress, total, this};
       WEIR_TRY(copies.begin(options.to, options.chunk, meter, bound));
       for (moving_pool& each : moves) {
         each.saved.reserve(each.plan.contents.size() + pieces.size());
@@ -616,7 +616,7 @@ result<void> central_heap::bring_back(queued_move& move, const resume_options& o
   const context_scope& bound = driver.enter();
   std::uint64_t total = 0;
   for (const moving_pool& each : moves) total += size_of_all(each.pool->saved);
-  copy_meter meter{options.progress, total};
+  copy_meter meter{options.progress, total, this};
   auto done = [&]() -> result<void> {
     for (moving_pool& each : moves) {
       const auto& saved = each.pool->saved;
@@ -732,8 +732,8 @@ result<bool> central_heap::evict(pool_state& asking, driver_access& driver) {
 }
 
 /// What is on its way out anyway comes before what would have to go, whoever suspends it. So does
-/// what is on its way back and has all its memory: some of it may be free. False: nothing is. A
-/// thread does not wait for its own suspension, whose progress callback asks.
+/// what is on its way back and has all its memory: some of it may be free. False: nothing is, or a
+/// progress callback asks, which cannot wait.
 result<bool> central_heap::await_leaving(const pool_state* asking) {
   const auto self = std::this_thread::get_id();
   const auto leaves = [&](const auto& each) {
@@ -741,7 +741,7 @@ result<bool> central_heap::await_leaving(const pool_state* asking) {
     if (each->is_arriving()) return true;
     return each->where == residence::suspending && !each->taken_back && each->moved_by != self;
   };
-  if (std::none_of(pools_.begin(), pools_.end(), leaves)) return false;
+  if (heap_of_progress == this || std::none_of(pools_.begin(), pools_.end(), leaves)) return false;
   WEIR_TRY(await_move());
   return true;
 }

@@ -14,6 +14,8 @@
 #include <memory>
 #include <thread>
 
+#include "base/environment.hpp"
+
 namespace weir::inline v0::budget {
 namespace {
 
@@ -116,7 +118,11 @@ std::string card_name(const std::array<std::uint8_t, 16>& uuid) {
   return text;
 }
 
-std::string default_folder() { return "/dev/shm/weir.budget." + std::to_string(::geteuid()); }
+std::string default_folder() {
+  const std::string_view chosen = detail::environment_value("WEIR_BUDGET_FOLDER");
+  if (!chosen.empty()) return std::string{chosen};
+  return "/dev/shm/weir.budget." + std::to_string(::geteuid());
+}
 
 budget_row row_of(const place& from) {
   return {.process = from.process,

@@ -11,7 +11,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "sharing/session.hpp"
 #include "weir/share/ticket.hpp"
@@ -97,6 +101,7 @@ result<std::optional<share_message>> receive_now(int socket) {
   if (length == 0) return peer_closed();
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
       static_cast<std::size_t>(length) > share_channel::most_content) {
+    sharing::close_received(std::move(received.descriptors));
     return error{.code = errc::invalid_argument, .detail = "a message that is too large"};
   }
   received.content.resize(static_cast<std::size_t>(length));
@@ -106,6 +111,29 @@ result<std::optional<share_message>> receive_now(int socket) {
 }  // namespace
 
 namespace sharing {
+
+bool may_close_slowly(const descriptor& each) noexcept {
+  int domain = 0;
+  socklen_t length = sizeof(domain);
+  return ::getsockopt(each.get(), SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 &&
+         domain != AF_UNIX;
+}
+
+void close_received(std::vector<descriptor> unwanted) noexcept {
+  bool is_slow = false;
+  for (const descriptor& each : unwanted) {
+    if (!may_close_slowly(each)) continue;
+    const linger none{.l_onoff = 0, .l_linger = 0};
+    static_cast<void>(::setsockopt(each.get(), SOL_SOCKET, SO_LINGER, &none, sizeof(none)));
+    is_slow = true;
+  }
+  if (!is_slow) return;
+  try {
+    std::thread{[closed = std::move(unwanted)] {}}.detach();
+  } catch (const std::exception&) {
+    // Without a thread they are closed here; their sender had no time to set the option again.
+  }
+}
 
 result<void> wait_for_events(int socket, short events,
                              std::chrono::steady_clock::time_point deadline, int bell) {
@@ -241,15 +269,21 @@ result<share_listener> share_listener::listen(std::string path) {
   return listener;
 }
 
-share_listener::~share_listener() {
-  if (socket_) ::unlink(path_.c_str());
+share_listener::share_listener(descriptor socket, std::string path) noexcept
+    : socket_{std::move(socket)}, path_{std::move(path)}, owner_{::getpid()} {}
+
+share_listener::~share_listener() { remove(); }
+
+void share_listener::remove() const noexcept {
+  if (socket_ && owner_ == ::getpid()) ::unlink(path_.c_str());
 }
 
 share_listener& share_listener::operator=(share_listener&& other) noexcept {
   if (this == &other) return *this;
-  if (socket_) ::unlink(path_.c_str());
+  remove();
   socket_ = std::move(other.socket_);
   path_ = std::move(other.path_);
+  owner_ = other.owner_;
   return *this;
 }
 

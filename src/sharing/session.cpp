@@ -182,6 +182,10 @@ void session::handle(share_message& message) {
   const auto refuse = [this](error reason) WEIR_REQUIRES(mutex_) {
     queue_.push_back({.failure = std::move(reason)});
   };
+  if (std::any_of(message.descriptors.begin(), message.descriptors.end(), may_close_slowly)) {
+    close_received(std::move(message.descriptors));
+    return refuse(bad_message("a socket, where descriptors of memory belong"));
+  }
   if (message.from != peer_) return refuse(not_permitted("a message of another process"));
   auto decoded = decode_packet(message.content);
   if (!decoded) return refuse(std::move(decoded).error());
@@ -238,6 +242,7 @@ void session::handle_revocation(std::uint64_t number) {
 }
 
 result<std::unique_ptr<incoming>> session::receive(timeout limit) {
+  if (owner_ != ::getpid()) return detail::fork_error();
   const auto deadline = clock::now() + limit;
   listener self{*this};
   for (;;) {
@@ -269,6 +274,7 @@ result<std::unique_ptr<incoming>> session::receive(timeout limit) {
 }
 
 result<void> session::check() {
+  if (owner_ != ::getpid()) return detail::fork_error();
   const session_lock lock{*this};
   static_cast<void>(flush());
   receive_pending();
@@ -277,6 +283,7 @@ result<void> session::check() {
 }
 
 result<void> session::check(const grant& used) {
+  if (owner_ != ::getpid()) return detail::fork_error();
   const session_lock lock{*this};
   static_cast<void>(flush());
   receive_pending();
@@ -311,6 +318,7 @@ bool session::flush() {
 
 result<void> session::send(std::span<const std::byte> content, std::span<const int> descriptors,
                            timeout limit) {
+  if (owner_ != ::getpid()) return detail::fork_error();
   const auto deadline = clock::now() + limit;
   for (;;) {
     short events = POLLOUT;
@@ -385,6 +393,7 @@ result<void> session::revoke(std::uint64_t number, timeout limit) {
 }
 
 std::size_t session::outstanding() {
+  if (owner_ != ::getpid()) return 0;  // the grants are the parent's
   const session_lock lock{*this};
   receive_pending();
   return outgoing_grants_.size();

@@ -23,6 +23,12 @@
 
 namespace weir::inline v0::sharing {
 
+/// Whether it is a socket that close() may wait for: of a network. Memory never is.
+[[nodiscard]] bool may_close_slowly(const descriptor& each) noexcept;
+/// Closes descriptors that another process sent. To close such a socket may take as long as its
+/// sender likes (SO_LINGER), so it is closed on a thread of its own: no call with a deadline waits.
+void close_received(std::vector<descriptor> unwanted) noexcept;
+
 /// Waits until one of `events` (POLLIN, POLLOUT) is ready or the socket is closed, or until `bell`,
 /// if there is one, can be read. not_ready: the deadline has passed.
 [[nodiscard]] result<void> wait_for_events(int socket, short events,

@@ -14,10 +14,12 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
 
+#include "base/environment.hpp"
 #include "weir/base/error.hpp"
 #include "weir/observe/stats.hpp"
 
@@ -117,12 +119,16 @@ inline void wake_up(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-constexpr const char* folder = "/dev/shm/";
+/// Where live pages are: WEIR_LIVE_FOLDER, else /dev/shm. With a slash at its end.
+inline std::string folder() {
+  const std::string_view chosen = detail::environment_value("WEIR_LIVE_FOLDER");
+  return chosen.empty() ? "/dev/shm/" : std::string{chosen} + "/";
+}
 
 inline std::string name_of(int process) { return "weir." + std::to_string(process) + "."; }
 
 inline std::string path_of(int process, int number) {
-  return folder + name_of(process) + std::to_string(number);
+  return folder() + name_of(process) + std::to_string(number);
 }
 
 inline error system_error(std::string path) {

@@ -11,6 +11,7 @@
 #include "heap/central_heap.hpp"
 #include "trace/live_layout.hpp"
 #include "trace/live_leftovers.hpp"
+#include "weir/device/virtual_memory.hpp"
 
 namespace weir::inline v0 {
 namespace {
@@ -86,22 +87,28 @@ class live_page::publisher {
   result<void> start() {
     static std::atomic<int> count{0};
     remove_leftovers();
+    // A file without a name, where the file system has them: readers see the page when it is whole.
+    int file = ::open(folder().c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    const bool is_nameless = file >= 0;
     path_ = path_of(process_, ++count);
-    ::unlink(path_.c_str());  // of a process that had our number and crashed
-    const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                            S_IRUSR | S_IWUSR);
+    if (!is_nameless) {
+      ::unlink(path_.c_str());  // of a process that had our number and crashed
+      file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                    S_IRUSR | S_IWUSR);
+    }
     if (file < 0) return system_error(std::exchange(path_, {}));
+    const descriptor closed_at_end{file};
     // Allocated now: a page that cannot be had must not become a signal later.
     const int status = ::posix_fallocate(file, 0, sizeof(page));
     errno = status;
     if (status == 0) mapped_ = std::make_unique<mapped_page>(file, PROT_READ | PROT_WRITE);
-    ::close(file);
-    if (!mapped_ || !*mapped_) return system_error(path_);
+    if (!mapped_ || !*mapped_) return refuse(is_nameless);
     page& fresh = **mapped_;
     fresh.version = page_version;
     fresh.size = sizeof(page);
     update(0);
     fresh.magic = page_magic;  // last: without it no reader reads on
+    if (is_nameless && !give_name(file, count)) return refuse(true);
     try {
       thread_ = std::thread{[this] { run(); }};
     } catch (const std::system_error& refusal) {
@@ -114,6 +121,24 @@ class live_page::publisher {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
+  error refuse(bool is_nameless) {
+    return system_error(is_nameless ? std::exchange(path_, {}) : path_);
+  }
+
+  /// Names the page by the next number that others have not taken.
+  [[nodiscard]] bool give_name(int file, std::atomic<int>& count) {
+    const std::string source = "/proc/self/fd/" + std::to_string(file);
+    for (int tries = 0; tries < 16; ++tries) {
+      ::unlink(path_.c_str());  // of a process that had our number and crashed
+      if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, path_.c_str(), AT_SYMLINK_FOLLOW) == 0)
+        return true;
+      if (errno != EEXIST) return false;
+      path_ = path_of(process_, ++count);
+    }
+    errno = EEXIST;
+    return false;
+  }
+
   /// Takes a snapshot, and puts off the next so that they never take more than their share of time.
   void update(std::uint32_t request) {
     const auto heap = memory_.lock();

@@ -138,7 +138,7 @@ std::vector<page_name> find_pages(std::optional<int> process) {
   struct closing {
     void operator()(DIR* open) const noexcept { ::closedir(open); }
   };
-  const std::unique_ptr<DIR, closing> listed{::opendir(folder)};
+  const std::unique_ptr<DIR, closing> listed{::opendir(folder().c_str())};
   if (listed == nullptr) return names;
   while (const dirent* const entry = ::readdir(listed.get())) {
     const auto name = parse_name(entry->d_name);
@@ -175,19 +175,29 @@ result<live_view> view_of(const page_file& source, int process) {
   return view;
 }
 
-/// not_found: it is gone, or its process is, as far as that is asked.
+/// Whether the user who owns the page may speak for the process: this one, or the process's own.
+bool may_speak_for(uid_t owner, int process) noexcept {
+  if (owner == ::geteuid()) return true;
+  struct stat status {};
+  return ::stat(("/proc/" + std::to_string(process)).c_str(), &status) == 0 &&
+         status.st_uid == owner;
+}
+
+/// not_found: it is gone, its process is, as far as that is asked, or another user wrote it.
 result<live_view> read_page(const std::string& path, int process, std::int64_t patience,
                             bool of_running_process) {
   const auto refuse = [&](errc code, const char* reason) {
     return error{.code = code, .detail = path + ": " + reason};
   };
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0)
     return error{.code = errno == ENOENT ? errc::not_found : errc::system,
                  .detail = path + ": " + std::strerror(errno)};
   const page_file source{file};
   struct stat status {};
-  const bool is_file = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  const bool is_known = ::fstat(file, &status) == 0;
+  if (is_known && !may_speak_for(status.st_uid, process)) return errc::not_found;
+  const bool is_file = is_known && S_ISREG(status.st_mode);
   std::optional<page_file::heading> head;
   if (is_file && status.st_size >= static_cast<off_t>(sizeof(page))) head = source.head();
   // A process that runs writes the magic last.
@@ -214,7 +224,7 @@ result<live_view> read_page(const std::string& path, int process, std::int64_t p
 bool is_leftover(const std::string& path, int process) {
   const std::uint64_t ours = detail::process_namespace();
   if (ours == 0 || detail::start_of_process(process) != 0) return false;
-  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return false;
   const page_file source{file};
   struct stat status {};

@@ -814,7 +814,9 @@ void expect_to_know_its_version(const char* parameter,
     info.known.struct_size = static_cast<std::uint32_t>(size);
     return info;
   };
-  for (const std::size_t size : {std::size_t{0}, sizeof(Info) - 1}) {
+  // One that was forgotten may be anything.
+  for (const std::size_t size :
+       {std::size_t{0}, sizeof(Info) - 1, std::size_t{65537}, std::size_t{0xffff'ffff}}) {
     const auto untouched = before(size);
     EXPECT_EQ(said(call(&info.known)), "bad_version: struct_size is " + std::to_string(size) +
                                            ", the first version has " +
@@ -887,6 +889,9 @@ void expect_to_be_understood(Info info, const std::function<weir_error(const Inf
   const Info good = info;
   EXPECT_OK(call(nullptr));
   EXPECT_OK(call(&info));
+  info.struct_size = 0xffff'ffff;
+  EXPECT_EQ(said(call(&info)), "bad_version: struct_size is 4294967295, the first version has " +
+                                   std::to_string(sizeof(Info)));
   info.struct_size = sizeof(Info) - 1;
   EXPECT_EQ(said(call(&info)), "bad_version: struct_size is " + std::to_string(sizeof(Info) - 1) +
                                    ", the first version has " + std::to_string(sizeof(Info)));

@@ -30,7 +30,7 @@ using namespace trace::live;
 class page_file {
  public:
   page_file(const std::string& ending, std::string_view bytes)
-      : path_{folder + name_of(::getpid()) + ending},
+      : path_{folder() + name_of(::getpid()) + ending},
         file_{::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR)} {
     if (!file_) return;
     require(::write(file_.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()),

@@ -350,6 +350,27 @@ TEST_F(suspend_progress_test, every_chunk_that_has_arrived_is_told) {
   memory.deallocate(block.at, on);
 }
 
+TEST_F(suspend_progress_test, what_would_wait_for_itself_is_refused) {
+  auto memory = make();
+  ASSERT_TRUE(memory.declare_suspendable(weights));
+  const auto block = make_filled(memory, weights, 8_MiB, 5);
+  std::vector<errc> answers;
+  const auto act = [&](bytes, bytes) {
+    answers.push_back(memory.suspend(weights).code());
+    answers.push_back(memory.resume(weights).code());
+    answers.push_back(memory.close().code());
+  };
+  const auto refused =
+      testing::ElementsAre(errc::not_permitted, errc::not_permitted, errc::not_permitted);
+  ASSERT_TRUE(memory.suspend(weights, {.chunk = 8_MiB, .progress = act}));
+  EXPECT_THAT(answers, refused);
+  answers.clear();
+  ASSERT_TRUE(memory.resume(weights, {.progress = act}));
+  EXPECT_THAT(answers, refused);
+  expect_contents(block);
+  memory.deallocate(block.at, on);
+}
+
 TEST_F(suspend_progress_test, of_several_pools_it_is_the_sum) {
   auto memory = make();
   ASSERT_TRUE(memory.declare_suspendable(weights));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -304,6 +305,18 @@ TEST(ipc_server, serves_nobody_who_does_not_know_a_token) {
   offer.token[0] ^= 1;
   EXPECT_FALSE(fetch_descriptors(offer));
   server().withdraw(4);
+}
+
+TEST(ipc_server, does_not_let_silent_clients_keep_others_waiting) {
+  const auto offer = offer_in(server().offer(77, handles({{77, 2_MiB}}), export_file).value());
+  std::vector<weir::share_channel> silent;
+  for (int i = 0; i < 100; ++i)
+    silent.push_back(weir::share_channel::connect(offer.socket, std::chrono::seconds{1}).value());
+  // Served one after the other, each would be waited for for 5 s.
+  const auto fetched = fetch_descriptors(offer);
+  ASSERT_TRUE(fetched) << fetched.error().message();
+  EXPECT_EQ(1U, fetched->size());
+  EXPECT_TRUE(server().withdraw(77));
 }
 
 TEST(ipc_server, that_has_ended_is_an_error) {

@@ -129,6 +129,7 @@ static int ordered(void) {
   CUstream streams[2];
   CUdeviceptr p[2], plain, again;
   CUmemoryPool pool = NULL;
+  CUcontext owner = NULL;
   unsigned char byte = 0;
   unsigned long long used = 0;
   begin(0);
@@ -150,6 +151,8 @@ static int ordered(void) {
   printf("alloc %d\n", p_cuMemAllocAsync(&p[0], 3 * MIB, streams[0]));
   p_cuMemPoolGetAttribute(pool, 7, &used);
   printf("used %llu\n", used);
+  printf("context %d", p_cuPointerGetAttribute(&owner, 1, p[0]));
+  printf(" null %d\n", owner == NULL);
   p_cuStreamSynchronize(streams[0]);
   printf("free by cuMemFree: %d\n", p_cuMemFree(p[0])); /* the driver goes on counting it */
   p_cuMemPoolGetAttribute(pool, 8, &used);

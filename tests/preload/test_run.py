@@ -142,6 +142,27 @@ class Served(Case):
             self.compare(["basic"], "--policy", policy, ways=["runtime"])
 
 
+class RandomPrograms(Case):
+    SETTINGS = ([], ["--policy", "compact"], ["--policy", "classic"], ["--policy", "never_move"], ["--free", "async"],
+                ["--keep", "cuMemAlloc"], ["--keep", "cuMemAllocAsync"], ["--limit", "3GiB"], ["--record", "%"])
+
+    def test_answers_are_the_drivers(self):
+        """Random programs get the same answers with every setting as from the driver itself."""
+        for seed in range(1, 41):
+            program = [arguments.random, str(seed), "600"]
+            native = self.start(program)
+            self.assertEqual((native.returncode, native.stderr), (0, ""))
+            self.assertEqual(len(native.stdout.splitlines()), 601)
+            for flags in (self.SETTINGS[seed % len(self.SETTINGS)], self.SETTINGS[(seed * 5 + 2) % len(self.SETTINGS)]):
+                with self.subTest(seed=seed, flags=flags):
+                    trace = str(self.folder / f"{seed}.weirtrace")
+                    served = self.weir_run(program, "--quiet", *[trace if each == "%" else each for each in flags])
+                    self.assertEqual(served.returncode, 0, served.stderr)
+                    different = [lines for lines in zip(native.stdout.splitlines(), served.stdout.splitlines())
+                                 if lines[0] != lines[1]]
+                    self.assertEqual(different[:3], [])
+
+
 class PassedOn(Case):
     def test_graphs(self):
         self.compare(["capture"],
@@ -292,7 +313,7 @@ class Recording(Case):
 
     def test_a_crash_leaves_no_page_that_others_must_know_of(self):
         environment = running.clean_environment(LD_LIBRARY_PATH=str(Path(arguments.driver).parent))
-        pages = Path("/dev/shm")
+        pages = running.PAGES
         with subprocess.Popen([arguments.weir, "run", "--live", "--", *self.program("dlsym", "hold")], text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
             self.assertEqual(process.stdout.readline(), "ready\n")
@@ -348,7 +369,7 @@ class Recording(Case):
         self.assertEqual(process.returncode, 0)
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertIn("3 MiB", shown.stdout)
-        self.assertEqual(list(Path("/dev/shm").glob(f"weir.{process.pid}.*")), [])
+        self.assertEqual(list(running.PAGES.glob(f"weir.{process.pid}.*")), [])
 
 
 class Processes(Case):
@@ -548,7 +569,7 @@ class Library(Case):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name in ("weir", "preload", "driver", "opened", "linked", "plain", "interposer"):
+    for name in ("weir", "preload", "driver", "opened", "random", "linked", "plain", "interposer"):
         parser.add_argument(f"--{name}", required=True)
     arguments, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])

@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "sharing/sharing_fixture.hpp"
+#include "support/scratch.hpp"
 
 namespace weir::testing_support {
 namespace {
@@ -157,6 +158,21 @@ TEST(channels, send_when_there_is_room_again) {
   EXPECT_EQ(reason_of(one.send(some_bytes(9), {}, 20s)), "");
   reader.join();
   EXPECT_EQ(two.receive(1s).value().content, some_bytes(9));
+}
+
+TEST(listeners, leave_their_socket_alone_in_a_forked_child) {
+  const scratch_folder folder;
+  std::optional<share_listener> listener{share_listener::listen(folder.path("socket")).value()};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    listener.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(code_of(share_channel::connect(folder.path("socket"), 1s)), std::nullopt);
+  listener.reset();
+  EXPECT_EQ(folder.files(), 0u);
 }
 
 // The kernel lets a user have as many descriptors under way as a process may have open.

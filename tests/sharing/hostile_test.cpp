@@ -1,6 +1,8 @@
 // Everything the other process may do wrong, by mistake or not: each is one error, and nothing
 // more.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -106,6 +108,63 @@ class hostile_peer : public sharing_test {
   int passed_ = -1;
 };
 WEIR_CONTRACT(hostile_peer);
+
+/// A TCP socket whose close() waits for 20 s: bytes that nobody reads, and SO_LINGER.
+descriptor lingering_socket(descriptor& reader) {
+  const descriptor waiting{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const plain = reinterpret_cast<sockaddr*>(&address);
+  descriptor writer{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (::bind(waiting.get(), plain, length) != 0 || ::listen(waiting.get(), 1) != 0 ||
+      ::getsockname(waiting.get(), plain, &length) != 0 ||
+      ::connect(writer.get(), plain, length) != 0)
+    return {};
+  reader = descriptor{::accept4(waiting.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+  ::fcntl(writer.get(), F_SETFL, O_NONBLOCK);
+  const std::vector<char> bytes_sent(65536);
+  while (::write(writer.get(), bytes_sent.data(), bytes_sent.size()) > 0) {
+  }
+  const linger long_wait{.l_onoff = 1, .l_linger = 20};
+  ::setsockopt(writer.get(), SOL_SOCKET, SO_LINGER, &long_wait, sizeof(long_wait));
+  return writer;
+}
+
+TEST_P(hostile_peer, may_not_hold_up_calls_by_sockets_that_close_slowly) {
+  descriptor reader;
+  auto slow = lingering_socket(reader);
+  if (!slow) GTEST_SKIP() << "no network";
+  EXPECT_TRUE(other->end.send(sharing::encode_note({}), one(slow), 1s));
+  slow = descriptor{};  // the copy that is under way is the last
+  const auto begin = timer::now();
+  EXPECT_EQ(reason_of(link->receive(1s)),
+            "invalid_argument: a socket, where descriptors of memory belong");
+  EXPECT_TRUE(link->check());
+  EXPECT_LT(timer::now() - begin, 10s);
+  reader = descriptor{};
+  expect_usable(1);
+}
+
+// --- Forked copies -------------------------------------------------------------------------------
+
+TEST_P(hostile_peer, does_not_lose_messages_to_a_forked_child) {
+  other->say(sharing::encode_note({}));
+  const pid_t child = ::fork();  // touches no driver
+  if (child == 0) {
+    const bool refused = code_of(link->check()) == errc::driver_gone &&
+                         code_of(link->receive(0ms)) == errc::driver_gone &&
+                         code_of(link->send_note({})) == errc::driver_gone &&
+                         link->outstanding() == 0;
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(link->receive(1s)) << "the message is the parent's";
+  EXPECT_TRUE(hears_nothing());
+}
 
 // --- Greeting ------------------------------------------------------------------------------------
 

@@ -1,7 +1,15 @@
 """How the tests of the command run it: nothing of the caller's own settings reaches it."""
 
+import atexit
 import os
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
+
+# Live pages of the tests: those of others, whole or garbled, are not seen.
+PAGES = Path(tempfile.mkdtemp(prefix="weir_pages_", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+atexit.register(shutil.rmtree, PAGES, ignore_errors=True)
 
 
 def clean_environment(**more):
@@ -10,7 +18,7 @@ def clean_environment(**more):
              if not name.startswith("WEIR_") or name.startswith("WEIR_MUTANT")}
     # LeakSanitizer takes seconds a run, and the drivers here look for what was left behind themselves.
     clean["ASAN_OPTIONS"] = clean.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
-    return {**clean, "LC_ALL": "C", **more}
+    return {**clean, "LC_ALL": "C", "WEIR_LIVE_FOLDER": str(PAGES), **more}
 
 
 def run(program, words, environment=None, **how):

@@ -207,7 +207,7 @@ class Top(Case):
         share.end()
         self.assertEqual([each["name"] for each in self.rows(pids=pids)], ["both"])
         with contextlib.suppress(FileNotFoundError):  # what a killed process leaves
-            os.unlink(f"/dev/shm/weir.{live.pid}.1")
+            os.unlink(running.PAGES / f"weir.{live.pid}.1")
 
     def shown_on_a_terminal(self, *words, until, **environment):
         """What it writes to a terminal up to that text."""
@@ -242,7 +242,7 @@ class Top(Case):
 
     def test_pages_that_are_none_are_named_once_and_skipped(self):
         one = self.program("name=one", WEIR_LIVE="on")
-        garbled = Path(f"/dev/shm/weir.{one.pid}.99")
+        garbled = running.PAGES / f"weir.{one.pid}.99"
         garbled.write_bytes(b"garbled")
         self.addCleanup(garbled.unlink)
         ran = self.expect(self.top("--once"), 1)

@@ -165,7 +165,7 @@ class Replay(Case):
                     most = max(most, len(os.listdir(f"/proc/{replay.pid}/task")))
                 except OSError:
                     pass  # it ended meanwhile
-                pages.update(Path("/dev/shm").glob(f"weir.{replay.pid}.*"))
+                pages.update(running.PAGES.glob(f"weir.{replay.pid}.*"))
                 time.sleep(0.001)
             self.assertEqual(replay.returncode, 0)
         return most, pages
@@ -854,7 +854,7 @@ class Top(Case):
         self.expect(weir("top", "me"), 64)
 
     def test_what_is_no_page_is_refused(self):
-        page = Path(f"/dev/shm/weir.{os.getpid()}.1")
+        page = running.PAGES / f"weir.{os.getpid()}.1"
         page.write_bytes(b"weirlive" + bytes(20000))
         try:
             ran = self.expect(weir("top", os.getpid(), "--once"), 2)

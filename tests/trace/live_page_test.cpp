@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cstdlib>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "support/file_size_limit.hpp"
 #include "support/no_threads.hpp"
 #include "support/sanitizers.hpp"
+#include "support/scratch.hpp"
 #include "support/small_machine.hpp"
 #include "support/this_process.hpp"
 #include "trace/live_layout.hpp"
@@ -291,6 +293,59 @@ TEST_F(live_page_tests, need_a_thread_and_say_so) {
   EXPECT_FALSE(read_live_pages(::getpid())) << "nothing is left behind";
 }
 
+/// Sets a variable until the end of the scope.
+class variable_set {
+ public:
+  variable_set(const char* name, const std::string& value) : name_{name} {
+    if (const char* const now = std::getenv(name)) before_ = now;
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~variable_set() {
+    if (before_) {
+      ::setenv(name_, before_->c_str(), 1);
+    } else {
+      ::unsetenv(name_);
+    }
+  }
+  variable_set(const variable_set&) = delete;
+  variable_set& operator=(const variable_set&) = delete;
+
+ private:
+  const char* const name_;
+  std::optional<std::string> before_;
+};
+
+TEST_F(live_page_tests, are_in_the_folder_that_the_environment_names) {
+  const testing_support::scratch_folder scratch;
+  const variable_set chosen{"WEIR_LIVE_FOLDER", scratch.path("")};
+  auto memory = caching_allocator::create(gpu_).value();
+  testing_support::write_bytes(scratch.path("weir.1.1"), "garbled");
+  {
+    const auto page = live_page::publish(memory).value();
+    EXPECT_THAT(page->path(), StartsWith(scratch.path("")));
+    EXPECT_EQ(scratch.files(), 2u);
+    EXPECT_EQ(read_live_pages(::getpid()).value().size(), 1u);
+  }
+  EXPECT_EQ(scratch.files(), 1u);
+}
+
+TEST_F(live_page_tests, take_the_next_name_where_others_have_taken_one) {
+  const testing_support::scratch_folder scratch;
+  const variable_set chosen{"WEIR_LIVE_FOLDER", scratch.path("")};
+  auto memory = caching_allocator::create(gpu_).value();
+  std::string next;
+  {
+    const auto page = live_page::publish(memory).value();
+    const auto dot = page->path().rfind('.');
+    next = page->path().substr(0, dot + 1) +
+           std::to_string(std::stoi(page->path().substr(dot + 1)) + 1);
+  }
+  ASSERT_EQ(::mkdir(next.c_str(), 0700), 0);  // cannot be removed as a file can
+  const auto page = live_page::publish(memory);
+  ASSERT_TRUE(page) << page.error().message();
+  EXPECT_NE((*page)->path(), next);
+}
+
 TEST_F(live_page_tests, need_shared_memory_and_say_so) {
   auto memory = caching_allocator::create(gpu_).value();
   std::optional<testing_support::file_size_limit> full{sizeof(live::page) - 1};
@@ -298,7 +353,7 @@ TEST_F(live_page_tests, need_shared_memory_and_say_so) {
   full.reset();
   ASSERT_FALSE(page);
   EXPECT_EQ(page.code(), errc::system);
-  EXPECT_THAT(page.error().detail, StartsWith(live::folder + live::name_of(::getpid())));
+  EXPECT_THAT(page.error().detail, StartsWith(live::folder() + live::name_of(::getpid())));
   EXPECT_THAT(page.error().detail, EndsWith(": File too large"));
   EXPECT_EQ(read_live_pages(::getpid()).code(), errc::not_found) << "nothing is left behind";
 }
@@ -364,7 +419,8 @@ TEST_F(live_page_tests, go_with_their_object_and_keep_no_allocator) {
     auto memory = caching_allocator::create(gpu_).value();
     const auto page = live_page::publish(memory).value();
     path = page->path();
-    EXPECT_TRUE(path.starts_with("/dev/shm/weir." + std::to_string(::getpid()) + ".")) << path;
+    EXPECT_TRUE(path.starts_with(live::folder() + "weir." + std::to_string(::getpid()) + "."))
+        << path;
     ASSERT_TRUE(std::filesystem::exists(path));
     using std::filesystem::perms;
     EXPECT_EQ(perms::owner_read | perms::owner_write, std::filesystem::status(path).permissions());
@@ -447,7 +503,7 @@ class strange_page_tests : public ::testing::Test {
     for (const std::string& each : files_) ::unlink(each.c_str());
   }
   std::string file(const std::string& number, std::size_t size) {
-    const std::string path = live::folder + live::name_of(process_) + number;
+    const std::string path = live::folder() + live::name_of(process_) + number;
     const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     EXPECT_EQ(0, ::ftruncate(descriptor, static_cast<off_t>(size)));
     ::close(descriptor);
@@ -609,6 +665,15 @@ TEST_F(strange_page_tests, that_are_none_are_refused) {
   ::unlink(path.c_str());
   ASSERT_EQ(0, ::symlink("/dev/null", path.c_str()));
   EXPECT_THAT(read(), HasSubstr("system: " + path));
+}
+
+TEST_F(strange_page_tests, of_another_user_are_not_believed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  page("1", young(1));
+  page("2", young(2));
+  EXPECT_EQ("1 2 ", read());
+  ASSERT_EQ(0, ::chown(files_[1].c_str(), 65534, 65534));  // the process is this user's
+  EXPECT_EQ("1 ", read());
 }
 
 TEST_F(strange_page_tests, that_are_cut_while_they_are_read_are_refused) {

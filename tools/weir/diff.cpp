@@ -9,6 +9,7 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "printable.hpp"
 #include "traces.hpp"
 #include "weir/base/bytes.hpp"
 #include "weir/base/version.hpp"

@@ -11,6 +11,7 @@
 
 #include "commands.hpp"
 #include "json.hpp"
+#include "printable.hpp"
 #include "top.hpp"
 #include "traces.hpp"
 #include "weir/base/version.hpp"
@@ -62,7 +63,8 @@ void write_table(std::string& text, const live_view& view) {
   if (!view.tags.empty())
     fmt::format_to(out, "\n{:<32} {:>12} {:>12} {:>9}\n", "tag", "requested", "at most", "blocks");
   for (const live_tag& each : view.tags)
-    fmt::format_to(out, "{:<32} {:>12} {:>12} {:>9}\n", each.name.empty() ? "(no tag)" : each.name,
+    fmt::format_to(out, "{:<32} {:>12} {:>12} {:>9}\n",
+                   each.name.empty() ? "(no tag)" : printable(each.name),
                    to_string(each.requested.current), to_string(each.requested.peak), each.blocks);
   if (!view.streams.empty())
     fmt::format_to(out, "\n{:<12} {:>12} {:>12}\n", "stream", "live", "kept for it");

@@ -7,16 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <iterator>
 #include <system_error>
 
 #include "formats/frames.hpp"
 #include "formats/open.hpp"
-#include "formats/utf8.hpp"
+#include "printable.hpp"
 
 namespace weir::command {
-
-using formats::utf8_length;
 
 std::string trace_name(std::string_view path) {
   constexpr std::array<std::string_view, 9> extensions{
@@ -35,7 +32,7 @@ std::string trace_name(std::string_view path) {
 }
 
 void print_error(std::string_view subcommand, std::string_view message) {
-  fmt::print(stderr, "weir {}: {}\n", subcommand, message);
+  fmt::print(stderr, "weir {}: {}\n", subcommand, printable_lines(message));
 }
 
 void print_error(std::string_view subcommand, const error& error) {
@@ -65,27 +62,6 @@ void add_snapshot_device(CLI::App& subcommand, const std::string& names,
                   "Of a PyTorch snapshot of several devices: the number of the one to read; else "
                   "that which held the most")
       ->type_name("N");
-}
-
-std::string printable(std::string_view text) {
-  std::string out;
-  const auto escape = [&](char byte) {
-    fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(byte));
-  };
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const std::string_view letter = text.substr(0, std::max<std::size_t>(length, 1));
-    text.remove_prefix(letter.size());
-    const auto first = static_cast<unsigned char>(letter[0]);
-    const bool is_control = first < 0x20 || first == 0x7f ||
-                            (length == 2 && first == 0xc2 &&
-                             static_cast<unsigned char>(letter[1]) < 0xa0);  // the C1 controls
-    if (length == 0 || is_control)
-      for (const char byte : letter) escape(byte);
-    else
-      out += letter;
-  }
-  return out;
 }
 
 bool warn_if_damaged(std::string_view subcommand, const std::string& path,

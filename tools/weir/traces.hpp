@@ -33,10 +33,6 @@ namespace weir::command {
 void add_snapshot_device(CLI::App& subcommand, const std::string& names,
                          std::optional<std::uint64_t>& device);
 
-/// Text of a file, safe to print on a terminal: control characters, and bytes that are not UTF-8,
-/// are written as \\x1b.
-[[nodiscard]] std::string printable(std::string_view text);
-
 /// Whether the file is damaged or lacks events, which is then printed.
 bool warn_if_damaged(std::string_view subcommand, const std::string& path,
                      const recording& recording);

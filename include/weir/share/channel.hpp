@@ -86,11 +86,13 @@ class WEIR_API share_listener {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
-  share_listener(descriptor socket, std::string path) noexcept
-      : socket_{std::move(socket)}, path_{std::move(path)} {}
+  share_listener(descriptor socket, std::string path) noexcept;
+  /// Removes the socket's file, but not in a forked child: there it is the parent's.
+  void remove() const noexcept;
 
   descriptor socket_;
   std::string path_;
+  int owner_;  // the process that listens
 };
 
 }  // namespace weir::inline v0
