@@ -6,26 +6,34 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "formats/labels.hpp"
 #include "formats/memory_map.hpp"
 #include "formats/output.hpp"
+#include "formats/utf8.hpp"
 
 namespace weir::inline v0::formats {
 namespace {
 
-/// A JSON string. Bytes that are no ASCII letter are escaped one by one: names come from programs
-/// and may be anything, and a reader that gets invalid UTF-8 refuses the whole file.
+/// A JSON string. Names come from programs and may be anything, and a reader that gets invalid
+/// UTF-8 refuses the whole file: bytes that are not become U+FFFD.
 std::string json_text(std::string_view text) {
   std::string out = "\"";
-  for (const char letter : text) {
-    const auto code = static_cast<unsigned char>(letter);
-    if (letter == '"' || letter == '\\') {
-      out += '\\';
-      out += letter;
-    } else if (code < 0x20 || code >= 0x7f) {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const std::string_view letter = text.substr(0, std::max<std::size_t>(length, 1));
+    const auto code = static_cast<unsigned char>(letter[0]);
+    text.remove_prefix(letter.size());
+    if (length == 0) {
+      out += "\\ufffd";
+    } else if (letter == "\"" || letter == "\\") {
+      (out += '\\') += letter;
+    } else if (code < 0x20 || code == 0x7f) {
       fmt::format_to(std::back_inserter(out), "\\u{:04x}", code);
     } else {
       out += letter;
@@ -34,11 +42,75 @@ std::string json_text(std::string_view text) {
   return out += '"';
 }
 
+/// The live bytes of tags, as few series: the tags that held most have one each, the others share
+/// one, so that a counter's size does not grow with the number of tags. Tags of one name are one.
+class tag_series {
+ public:
+  explicit tag_series(const recording& source) {
+    std::map<std::string_view, std::uint64_t> most;  // live, by name
+    std::map<std::string_view, std::uint64_t> live;
+    std::unordered_map<std::uint64_t, std::pair<std::string_view, std::uint64_t>> blocks;
+    for (std::size_t i = 1; i < source.tags.size(); ++i) most[source.tags[i]] = 0;
+    for (const trace_event& each : source.events) {
+      const bool begins = each.kind == trace_kind::allocate;
+      if (!begins && each.kind != trace_kind::deallocate) continue;
+      if (const auto old = blocks.find(each.address); old != blocks.end()) {
+        live[old->second.first] -= old->second.second;
+        blocks.erase(old);
+      }
+      if (!begins || each.tag == 0 || each.tag >= source.tags.size()) continue;
+      const std::string_view name = source.tags[each.tag];
+      blocks.emplace(each.address, std::pair{name, each.size});
+      most[name] = std::max(most[name], live[name] += each.size);
+    }
+    choose(source, most);
+  }
+
+  /// Of an untagged block, too.
+  [[nodiscard]] std::size_t of_tag(std::uint16_t tag) const noexcept {
+    return tag < of_tag_.size() ? of_tag_[tag] : 0;
+  }
+  /// In JSON; the first is of blocks without a tag.
+  [[nodiscard]] const std::vector<std::string>& names() const noexcept { return names_; }
+
+ private:
+  static constexpr std::size_t most_series = 32;  // besides those of no tag and of the others
+
+  void choose(const recording& source, const std::map<std::string_view, std::uint64_t>& most) {
+    std::vector<std::pair<std::string_view, std::uint64_t>> order{most.begin(), most.end()};
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    const bool has_others = order.size() > most_series;
+    if (has_others) order.resize(most_series);
+    std::map<std::string_view, std::size_t> series;
+    names_.push_back(json_text(label_beside("no tag", source.tags)));
+    of_tag_.assign(source.tags.size(), 0);
+    // In the order of the tags, whoever held most.
+    for (const auto& [name, size] : order) series.emplace(name, 0);
+    for (std::size_t i = 1; i < source.tags.size(); ++i) {
+      const auto entry = series.find(source.tags[i]);
+      if (entry == series.end()) continue;
+      if (entry->second == 0) {
+        entry->second = names_.size();
+        names_.push_back(json_text(source.tags[i]));
+      }
+      of_tag_[i] = entry->second;
+    }
+    if (!has_others) return;
+    for (std::size_t i = 1; i < of_tag_.size(); ++i)
+      if (of_tag_[i] == 0) of_tag_[i] = names_.size();
+    names_.push_back(json_text(label_beside("other tags", source.tags)));
+  }
+
+  std::vector<std::size_t> of_tag_;
+  std::vector<std::string> names_;
+};
+
 class chrome_writer {
  public:
   chrome_writer(const recording& source, const chrome_options& options)
-      : source_{source}, options_{options} {
-    by_tag_.resize(source.tags.size());
+      : source_{source}, options_{options}, series_{source} {
+    now_.by_tag.resize(series_.names().size());
     has_reserved_ = has_events(source, trace_kind::reserve);
   }
 
@@ -53,12 +125,19 @@ class chrome_writer {
           i, source_.threads[i]);
     }
     for (const trace_event& each : source_.events) add(each);
-    counters();
+    end_interval();
     append("\n]}}\n");
     return fmt::to_string(out_);
   }
 
  private:
+  /// The counters of a moment.
+  struct counter_values {
+    std::uint64_t time = 0;
+    std::uint64_t live = 0;
+    std::uint64_t reserved = 0;
+    std::vector<std::uint64_t> by_tag;
+  };
   struct live_block {
     std::uint64_t number;
     std::uint64_t size;
@@ -85,8 +164,8 @@ class chrome_writer {
   }
 
   void add(const trace_event& event) {
-    if (changed_ && event.time / 1000 != last_time_ / 1000) counters();
-    last_time_ = event.time;
+    if (changed_ && event.time / 1000 != now_.time / 1000) end_interval();
+    now_.time = event.time;
     switch (event.kind) {
       case trace_kind::allocate: {
         const live_block block{next_number_++, event.size, event.tag};
@@ -103,12 +182,12 @@ class chrome_writer {
         }
         return;
       case trace_kind::reserve:
-        reserved_ += event.size;
-        changed_ = true;
+        now_.reserved += event.size;
+        note_change();
         return;
       case trace_kind::release:
-        reserved_ -= std::min(reserved_, event.size);
-        changed_ = true;
+        now_.reserved -= std::min(now_.reserved, event.size);
+        note_change();
         return;
       case trace_kind::marker:
         return moment(event,
@@ -124,8 +203,15 @@ class chrome_writer {
 
   void count(const live_block& block, bool begins) {
     const std::uint64_t change = begins ? block.size : std::uint64_t{0} - block.size;
-    requested_ += change;
-    if (block.tag < by_tag_.size()) by_tag_[block.tag] += change;
+    now_.live += change;
+    now_.by_tag[series_.of_tag(block.tag)] += change;
+    note_change();
+  }
+
+  /// Remembers the most of a microsecond, which is what is drawn of it besides its end.
+  void note_change() {
+    if (!changed_ || now_.live > most_live_.live) most_live_ = now_;
+    if (!changed_ || now_.reserved > most_reserved_.reserved) most_reserved_ = now_;
     changed_ = true;
   }
 
@@ -142,34 +228,45 @@ class chrome_writer {
          event.thread, microseconds(event.time), json_text(text));
   }
 
-  void counters() {
+  /// Ends a microsecond: its highest moments, where they are above its last, and the last.
+  void end_interval() {
     if (!changed_) return;
     changed_ = false;
+    const bool shows_live = most_live_.live > now_.live;
+    const bool shows_reserved = most_reserved_.reserved > now_.reserved &&
+                                (!shows_live || most_reserved_.reserved > most_live_.reserved);
+    const bool live_is_first = most_live_.time <= most_reserved_.time;
+    if (shows_live && live_is_first) counters(most_live_);
+    if (shows_reserved) counters(most_reserved_);
+    if (shows_live && !live_is_first) counters(most_live_);
+    counters(now_);
+  }
+
+  void counters(const counter_values& at) {
     item("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"memory\",\"args\":{{\"live\":{}",
-         microseconds(last_time_), requested_);
+         microseconds(at.time), at.live);
     // A recording without reservations leaves it out, rather than say 0.
-    if (has_reserved_) append(",\"reserved\":{}", reserved_);
+    if (has_reserved_) append(",\"reserved\":{}", at.reserved);
     append("}}}}");
-    if (by_tag_.size() < 2) return;
+    if (series_.names().size() < 2) return;
     item("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"live by tag\",\"args\":{{",
-         microseconds(last_time_));
-    for (std::size_t i = 0; i < by_tag_.size(); ++i)
-      append("{}{}:{}", i == 0 ? "" : ",", json_text(i == 0 ? "no tag" : source_.tags[i]),
-             by_tag_[i]);
+         microseconds(at.time));
+    for (std::size_t i = 0; i < at.by_tag.size(); ++i)
+      append("{}{}:{}", i == 0 ? "" : ",", series_.names()[i], at.by_tag[i]);
     append("}}}}");
   }
 
   const recording& source_;
   chrome_options options_;
+  tag_series series_;
   fmt::memory_buffer out_;
   bool has_reserved_ = false;
   bool first_ = true;
   bool changed_ = false;
-  std::uint64_t last_time_ = 0;
-  std::uint64_t requested_ = 0;
-  std::uint64_t reserved_ = 0;
+  counter_values now_;
+  counter_values most_live_;      // since the microsecond began
+  counter_values most_reserved_;  // likewise
   std::uint64_t next_number_ = 1;
-  std::vector<std::uint64_t> by_tag_;
   std::unordered_map<std::uint64_t, live_block> live_;
 };
 

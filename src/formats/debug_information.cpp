@@ -9,6 +9,9 @@
 #include <dwarf.h>
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -32,6 +35,17 @@ std::string text_of(const unsigned char* bits, int count) {
     text += digits[bits[i] & 15];
   }
   return text;
+}
+
+/// The path is what a trace says, which may be anybody's: a device, or a pipe without a writer, is
+/// not waited for. Negative: it cannot be opened, or is something else.
+int open_regular_file(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  struct stat found {};
+  if (descriptor < 0 || (::fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode)))
+    return descriptor;
+  ::close(descriptor);
+  return -1;
 }
 
 bool is_function(Dwarf_Die* die) {
@@ -115,7 +129,11 @@ class debug_information::file {
                                           .debuginfo_path = const_cast<char**>(&places)};
     session_ = dwfl_begin(&callbacks);
     if (session_ == nullptr) return false;
-    module_ = dwfl_report_offline(session_, path.c_str(), path.c_str(), -1);
+    const int descriptor = open_regular_file(path);
+    if (descriptor >= 0) {
+      module_ = dwfl_report_offline(session_, path.c_str(), path.c_str(), descriptor);
+      if (module_ == nullptr) ::close(descriptor);  // else it is the module's
+    }
     dwfl_report_end(session_, nullptr, nullptr);
     const unsigned char* bits = nullptr;
     GElf_Addr at = 0;

@@ -42,6 +42,7 @@ trace_event memory_map::apply(const trace_event& event) {
         next_address_ += rounded(event);
         addresses_[event.address] = placed.address;
       }
+      end_overlapped(placed.address, rounded(event));
       blocks_[placed.address] = {.size = event.size,
                                  .rounded = rounded(event),
                                  .stream = event.stream,
@@ -80,6 +81,22 @@ void memory_map::end(std::uint64_t address) {
   if (entry == blocks_.end()) return;
   if (!has_reserved_) release(address, entry->second.rounded);
   blocks_.erase(entry);
+}
+
+void memory_map::end_overlapped(std::uint64_t address, std::uint64_t size) {
+  auto next = blocks_.upper_bound(address);
+  if (next != blocks_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first < address && end_of(before->first, before->second.rounded) > address)
+      blocks_.erase(before);
+  }
+  const std::uint64_t last = end_of(address, size);
+  while (next != blocks_.end() && next->first < last) next = blocks_.erase(next);
+}
+
+bool memory_map::has_memory(std::uint64_t address) const {
+  const auto after = reserved_.upper_bound(address);
+  return after != reserved_.begin() && std::prev(after)->second > address;
 }
 
 void memory_map::reserve(std::uint64_t address, std::uint64_t size) {

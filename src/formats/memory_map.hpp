@@ -19,7 +19,8 @@ namespace weir::inline v0::formats {
 ///
 /// A block always lies in reserved memory. Where the recording has reservations but not the one
 /// under a block, which came before it began, that memory appears with the first block that lies
-/// there. Where it has none, memory comes and goes with each block.
+/// there. Where it has none, memory comes and goes with each block. A block that a later one
+/// overlaps has ended: its free was not recorded.
 class memory_map {
  public:
   struct block {
@@ -49,11 +50,14 @@ class memory_map {
   [[nodiscard]] const std::map<std::uint64_t, std::uint64_t>& reserved() const noexcept {
     return reserved_;
   }
+  /// Whether the address is reserved. That of a live block is not while the block is suspended.
+  [[nodiscard]] bool has_memory(std::uint64_t address) const;
   /// Of the last event, a deallocate: whether a `reusable` follows.
   [[nodiscard]] bool is_pending_free() const noexcept { return frees_.contains(applied_ - 1); }
 
  private:
   void end(std::uint64_t address);
+  void end_overlapped(std::uint64_t address, std::uint64_t size);
   void reserve(std::uint64_t address, std::uint64_t size);
   void release(std::uint64_t address, std::uint64_t size);
 

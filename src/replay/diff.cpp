@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "formats/frames.hpp"
+#include "formats/labels.hpp"
 #include "weir/base/bytes.hpp"
 
 namespace weir::inline v0::replay {
@@ -101,12 +102,13 @@ peak_summary summarize(const recording& recording) {
     peak_at = i + 1;
     summary.time = event.time;
   }
+  const std::string no_tag = formats::label_beside("(no tag)", recording.tags);
   live_walk second{recording};
   second.advance_to(peak_at);
   for (const auto& [address, event] : second.live()) {
     add(summary.live, *event);
     const bool tagged = event->tag != 0 && event->tag < recording.tags.size();
-    add(summary.by_tag[tagged ? recording.tags[event->tag] : "(no tag)"], *event);
+    add(summary.by_tag[tagged ? recording.tags[event->tag] : no_tag], *event);
     add(summary.by_size[size_class(event->size)], *event);
     add(summary.by_site[site_of(recording, *event)], *event);
   }

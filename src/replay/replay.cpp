@@ -11,6 +11,7 @@
 #include "replay/profiler.hpp"
 #include "replay/replay_device.hpp"
 #include "replay/replay_threads.hpp"
+#include "sim/host_refusals.hpp"
 
 namespace weir::inline v0::replay {
 
@@ -255,8 +256,14 @@ result<outcome> play(const script& script, const settings& settings) {
       settings.policy == policy::driver_pool ? make_driver_pool_backend : make_heap_backend;
   WEIR_TRY_VALUE(backend, make_backend(device->gpu(), settings));
   try {
+    const std::uint64_t refusals = sim::host_refusals();
     outcome outcome = player{script, settings, *device, *backend}.play();
     backend->close();
+    if (settings.target.simulated && sim::host_refusals() != refusals)
+      return error{.code = errc::no_host_memory,
+                   .detail =
+                       "the process has too few addresses for the simulated device; play "
+                       "fewer at a time (--jobs 1)"};
     return outcome;
   } catch (const failure& reason) {
     return reason.reason();

@@ -148,7 +148,9 @@ struct outcome {
 /// which get their turns in the recording's order, as fast as that goes.
 ///
 /// driver_unavailable, no_device: the device is not there; not_supported: it lacks what the policy
-/// needs. At most 8 replays on the simulator at a time in one process.
+/// needs; no_host_memory: the host has no addresses left for the simulated device, which others
+/// that are played at the same time may have. At most 8 replays on the simulator at a time in one
+/// process.
 [[nodiscard]] result<outcome> play(const script& script, const settings& settings);
 
 }  // namespace weir::inline v0::replay

@@ -38,6 +38,7 @@ std::vector<tally> tally_by(const recording& recording, const report::history& h
         const block_lifetime& freed = history.blocks[block];
         tally& total = out[key(freed)];
         total.live -= freed.size;
+        ++total.freed;
         total.lifetime += recording.events[freed.end].time - recording.events[freed.start].time;
       },
       [](std::uint32_t) {});

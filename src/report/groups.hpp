@@ -17,6 +17,7 @@ struct tally {
   std::uint64_t most = 0;      ///< live at a time
   std::uint64_t at_peak = 0;   ///< live when the most was live of all
   std::uint64_t at_end = 0;    ///< never freed
+  std::uint64_t freed = 0;     ///< blocks
   std::uint64_t lifetime = 0;  ///< nanoseconds from allocation to free, of all that were freed
   std::uint64_t live = 0;      ///< only while counting
 };

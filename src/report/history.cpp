@@ -185,10 +185,13 @@ class history_builder {
 
   void allocate(const trace_event& event, std::uint32_t index) {
     end(event.address, index);
-    const std::uint64_t size = size_within(event.address, event.size);
+    // An address that only tells blocks apart says nothing about how far a block can reach.
+    const auto bounded = [&](std::uint64_t size) {
+      return recording_.real_addresses ? size_within(event.address, size) : size;
+    };
+    const std::uint64_t size = bounded(event.size);
     const auto block = static_cast<std::uint32_t>(out_.blocks.size());
-    out_.blocks.push_back({event.address, size,
-                           size_within(event.address, std::max(size, event.extra)), index,
+    out_.blocks.push_back({event.address, size, bounded(std::max(size, event.extra)), index,
                            static_cast<std::uint32_t>(recording_.events.size()), site_of(event),
                            event.stream, event.tag, event.pool});
     place(out_.blocks.back(), block, index);

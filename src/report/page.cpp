@@ -49,6 +49,15 @@ struct layout {
   chunk_store store;
 };
 
+/// A snapshot, for one, says what was asked for, not what blocks took.
+bool knows_rounding(const analysis& data) {
+  const auto& events = data.source.recording.events;
+  return data.source.placement != nullptr ||
+         std::any_of(events.begin(), events.end(), [](const trace_event& each) {
+           return each.kind == trace_kind::allocate && each.extra != 0;
+         });
+}
+
 void pack_about(const analysis& data, packer& out) {
   const recording& recorded = data.source.recording;
   out.number(index_version).text(version_text());
@@ -63,9 +72,10 @@ void pack_about(const analysis& data, packer& out) {
   out.number(recorded.events.size())
       .number(recorded.events.empty() ? 0 : recorded.events.back().time);
   out.number(data.history.blocks.size()).number(data.history.peak);
-  std::uint64_t rounded = 0;
-  for (const block_lifetime& block : data.history.blocks) {
-    if (block.at(data.history.peak)) rounded += block.rounded;
+  std::uint64_t rounded = 0;  // of a recording that does not say
+  if (knows_rounding(data)) {
+    for (const block_lifetime& block : data.history.blocks)
+      if (block.at(data.history.peak)) rounded += block.rounded;
   }
   const auto& reserved = data.history.reserved;
   out.number(data.history.live.empty() ? 0 : data.history.live[data.history.peak]);
@@ -128,7 +138,8 @@ void pack_sites(const analysis& data, packer& out) {
     const site& origin = data.history.sites[i];
     out.number(i).text(site_label(recorded, origin));
     out.number(total.blocks).number(total.bytes).number(total.most).number(total.at_peak);
-    out.number(total.at_end).number(total.lifetime);
+    out.number(total.at_end);
+    out.number(total.freed == 0 ? 0 : total.lifetime / total.freed);
     std::size_t count = 0;
     if (origin.stack != 0) {
       for (const std::uint32_t frame : recorded.stacks[origin.stack - 1]) {

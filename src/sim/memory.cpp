@@ -1,6 +1,8 @@
 // Memory of a simulated machine: pages, the addresses they are mapped at, and capacity.
 #include "sim/memory.hpp"
 
+#include "sim/host_refusals.hpp"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -112,7 +114,10 @@ std::uint64_t memory::reserve_addresses(std::uint64_t size, std::uint64_t alignm
   const auto with_slack = checked_add(length, step);
   if (!with_slack) return 0;
   void* const at = ::mmap(nullptr, *with_slack, PROT_NONE, reserved_flags, -1, 0);
-  if (at == MAP_FAILED) return 0;
+  if (at == MAP_FAILED) {
+    ++host_refusals();
+    return 0;
+  }
   const std::uint64_t from = to_address(at);
   const std::uint64_t base = whole_pages(from, step);
   const std::uint64_t end = from + *with_slack;

@@ -113,6 +113,7 @@ TEST(exports, chrome_trace_of_little_says_no_more_than_is_known) {
           R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":2.003,"name":"marker"},)",
           R"({"ph":"i","s":"p","pid":1,"tid":0,"ts":2.004,"name":"marker"},)",
           R"({"ph":"e","cat":"block","pid":1,"tid":5,"id":2,"ts":2.999,"name":"5 bytes","args":{"address":"0x2","stream":0}},)",
+          R"({"ph":"C","pid":1,"ts":2.000,"name":"memory","args":{"live":15}},)",
           R"({"ph":"C","pid":1,"ts":2.999,"name":"memory","args":{"live":10}})"));
 }
 
@@ -138,7 +139,62 @@ TEST(exports, chrome_trace_escapes_what_json_cannot_hold) {
   EXPECT_THAT(
       chrome_lines(recorded),
       ElementsAre(
-          R"({"ph":"M","pid":1,"name":"process_name","args":{"name":"\"\\ \u001f\u007f\u00c3\u00a9~"}})"));
+          R"({"ph":"M","pid":1,"name":"process_name","args":{"name":"\"\\ \u001f\u007fé~"}})"));
+}
+
+/// The lines of a counter, from its arguments on.
+std::vector<std::string> counter_lines(const recording& recorded, const std::string& name) {
+  std::vector<std::string> found;
+  for (const std::string& line : chrome_lines(recorded, {.blocks = false})) {
+    if (line.find("\"name\":\"" + name + "\"") == line.npos) continue;
+    const auto begin = line.find("\"args\":{") + 7;
+    found.push_back(line.substr(begin, line.find('}', begin) + 1 - begin));
+  }
+  return found;
+}
+
+TEST(exports, chrome_trace_has_the_most_of_each_microsecond) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.streams = {0};
+  recorded.events = {{.time = 0, .address = 1, .size = 2, .kind = allocate},
+                     {.time = 5000, .address = 2, .size = 1000, .kind = allocate},
+                     {.time = 5000, .address = 3, .size = 50, .kind = reserve},
+                     {.time = 5300, .address = 2, .size = 1000, .kind = deallocate},
+                     {.time = 5400, .address = 3, .size = 50, .kind = trace_kind::release}};
+  EXPECT_THAT(counter_lines(recorded, "memory"),
+              ElementsAre(R"({"live":2,"reserved":0})", R"({"live":1002,"reserved":0})",
+                          R"({"live":1002,"reserved":50})", R"({"live":2,"reserved":0})"));
+}
+
+TEST(exports, chrome_trace_tells_tags_apart_whatever_their_names) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.streams = {0};
+  recorded.tags = {"", "no tag", "gr\xc3\xb6\xc3\x9f\x65", "no tag", "bad\xff"};
+  for (std::uint16_t tag = 0; tag < 5; ++tag)
+    recorded.events.push_back(
+        {.address = 100u + tag, .size = 1u << tag, .tag = tag, .kind = allocate});
+  EXPECT_THAT(
+      counter_lines(recorded, "live by tag"),
+      ElementsAre("{\"(no tag)\":1,\"no tag\":10,\"gr\xc3\xb6\xc3\x9f\x65\":4,\"bad\\ufffd\":16}"));
+}
+
+TEST(exports, chrome_trace_of_many_tags_has_those_that_held_most) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.streams = {0};
+  for (std::uint16_t tag = 1; tag <= 200; ++tag) {
+    recorded.tags.push_back("tag " + std::to_string(tag));
+    recorded.events.push_back(
+        {.time = tag * 1000u, .address = tag, .size = tag, .tag = tag, .kind = allocate});
+  }
+  const auto lines = counter_lines(recorded, "live by tag");
+  ASSERT_EQ(lines.size(), 200u);
+  EXPECT_EQ(std::count(lines.back().begin(), lines.back().end(), ':'), 34);
+  EXPECT_NE(lines.back().find("\"tag 169\":169,"), std::string::npos) << lines.back();
+  EXPECT_EQ(lines.back().find("\"tag 168\""), std::string::npos);
+  EXPECT_NE(lines.back().find("\"other tags\":14196}"), std::string::npos);  // 1 + … + 168
 }
 
 TEST(exports, torch_snapshot) {

@@ -1,4 +1,6 @@
 // Frames of recorded stacks get function, file and line.
+#include <sys/stat.h>
+
 #include "formats/frames.hpp"
 
 #include <gmock/gmock.h>
@@ -138,6 +140,19 @@ TEST(frames, that_become_one_text_become_one_frame) {
   formats::name_frames(recorded);
   EXPECT_THAT(recorded.frames, ElementsAre(formats::plain_text(elsewhere), "g at b.py:2"));
   EXPECT_THAT(recorded.stacks, ElementsAre(ElementsAre(0u, 1u), ElementsAre(0u, 1u)));
+}
+
+TEST(frames, of_a_pipe_or_a_device_are_not_waited_for) {
+  const scratch_folder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string{"/dev/zero"}}) {
+    recording recorded;
+    recorded.frames = {"f+0x1 at " + path + "+0x10 (build ab)"};
+    recorded.stacks = {{0}};
+    formats::name_frames(recorded);
+    EXPECT_EQ(recorded.frames, std::vector<std::string>{"f+0x1 at " + path});
+  }
 }
 
 TEST(frames, of_another_build_or_of_no_file_keep_what_is_known) {

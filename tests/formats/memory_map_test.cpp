@@ -101,6 +101,36 @@ TEST(memory_map, knows_blocks_and_what_is_reserved) {
   EXPECT_EQ(map.reserved(), (std::map<std::uint64_t, std::uint64_t>{{0x1000, 0x1f00}}));
 }
 
+TEST(memory_map, ends_blocks_that_a_later_one_overlaps) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.events = {{.address = 0x1000, .size = 512, .kind = allocate},
+                     {.address = 0x1200, .size = 512, .kind = allocate},
+                     {.address = 0x1400, .size = 512, .kind = allocate},
+                     {.address = 0x1100, .size = 512, .kind = allocate}};  // frees were dropped
+  formats::memory_map map{recorded};
+  for (const trace_event& each : recorded.events) map.apply(each);
+  std::vector<std::uint64_t> addresses;
+  for (const auto& [address, block] : map.blocks()) addresses.push_back(address);
+  EXPECT_EQ(addresses, (std::vector<std::uint64_t>{0x1100, 0x1400}));
+}
+
+TEST(memory_map, knows_which_blocks_have_memory) {
+  using enum trace_kind;
+  recording recorded;
+  recorded.events = {{.address = 0x1000, .size = 0x400, .kind = reserve},
+                     {.address = 0x1000, .size = 512, .kind = allocate},
+                     {.address = 0x1200, .size = 512, .kind = allocate},
+                     {.address = 0x1200, .size = 0x200, .kind = trace_kind::release}};  // suspended
+  formats::memory_map map{recorded};
+  for (const trace_event& each : recorded.events) map.apply(each);
+  EXPECT_EQ(map.blocks().size(), 2u);
+  EXPECT_TRUE(map.has_memory(0x1000));
+  EXPECT_TRUE(map.has_memory(0x11ff));
+  EXPECT_FALSE(map.has_memory(0x1200));
+  EXPECT_FALSE(map.has_memory(0xfff));
+}
+
 TEST(memory_map, rounds_sizes_that_are_not_recorded) {
   using enum trace_kind;
   recording recorded;

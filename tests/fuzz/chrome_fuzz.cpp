@@ -1,5 +1,6 @@
 // Any events as a Chrome trace: JSON, whatever names and numbers they have, that says how much
 // memory was live and which blocks were.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "formats/chrome_trace.hpp"
+#include "formats/utf8.hpp"
 #include "fuzz_input.hpp"
 
 namespace weir::fuzz {
@@ -154,17 +156,13 @@ class trace_check {
     require(item.at("args").at("stream") == stream, "another stream");
   }
 
-  /// Bytes as the letters that JSON has for them: UTF-8 of the same numbers.
+  /// What JSON says of bytes: letters of UTF-8 as they are, other bytes as U+FFFD.
   static std::string letters(std::string_view bytes) {
     std::string out;
-    for (const char each : bytes) {
-      const auto code = static_cast<unsigned char>(each);
-      if (code < 0x80) {
-        out += each;
-      } else {
-        out += static_cast<char>(0xc0 | code >> 6);
-        out += static_cast<char>(0x80 | (code & 0x3f));
-      }
+    while (!bytes.empty()) {
+      const std::size_t length = formats::utf8_length(bytes);
+      out += length == 0 ? "\xef\xbf\xbd" : bytes.substr(0, length);
+      bytes.remove_prefix(std::max<std::size_t>(length, 1));
     }
     return out;
   }

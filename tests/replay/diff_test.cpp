@@ -217,5 +217,13 @@ TEST(changes, between_equals_are_none) {
   EXPECT_EQ(13'594'206'920u, summary.live.bytes);
 }
 
+TEST(diff, a_tag_called_as_untagged_memory_is_another_group) {
+  recording recorded = recording_of({allocate(1, 100, 64), allocate(2, 200, 32)});
+  recorded.tags = {"", "(no tag)"};
+  recorded.events[1].tag = 1;
+  EXPECT_EQ((std::map<std::string, holding>{{"(no tag)", {32, 1}}, {"((no tag))", {64, 1}}}),
+            summarize(recorded).by_tag);
+}
+
 }  // namespace
 }  // namespace weir::replay

@@ -385,6 +385,32 @@ TEST(report_leaks, are_what_was_never_freed_by_site_and_tag) {
   EXPECT_TRUE(find_leaks(make_history(recording_writer{}.out)).empty());
 }
 
+TEST(report_history, ids_that_are_no_addresses_do_not_bound_sizes) {
+  recording_writer writer;
+  writer.out.real_addresses = false;
+  const std::uint64_t last = std::numeric_limits<std::uint64_t>::max();
+  writer.allocate(last, 100 * mib);
+  writer.allocate(last - 1, 100 * mib);
+  const report::history history = make_history(writer.out);
+  EXPECT_EQ(history.live[history.peak], 200 * mib);
+  EXPECT_EQ(history.blocks[0].rounded, 100 * mib);
+}
+
+TEST(report_history, some_blocks_may_say_when_they_were_reusable_and_others_not) {
+  recording_writer writer;
+  writer.allocate(0x1000, 100);
+  writer.deallocate(0x1000);  // free at once
+  writer.allocate(0x2000, 100);
+  writer.deallocate(0x2000);
+  writer.add(trace_kind::reusable).address = 0x2000;
+  EXPECT_EQ(most_in_use(writer.out, make_history(writer.out)), 100U);
+  writer.allocate(0x3000, 10);
+  writer.deallocate(0x3000);
+  writer.allocate(0x4000, 95);  // 0x3000 is in use still
+  writer.add(trace_kind::reusable).address = 0x3000;
+  EXPECT_EQ(most_in_use(writer.out, make_history(writer.out)), 105U);
+}
+
 TEST(report_groups, a_site_is_tallied_over_its_blocks) {
   recording_writer writer;
   writer.out.stacks = {{0}, {1}};
@@ -402,6 +428,7 @@ TEST(report_groups, a_site_is_tallied_over_its_blocks) {
   EXPECT_EQ(sites[0].most, 1500U);
   EXPECT_EQ(sites[0].at_peak, 300U) << "when the second had most";
   EXPECT_EQ(sites[0].at_end, 300U);
+  EXPECT_EQ(sites[0].freed, 2U);
   EXPECT_EQ(sites[0].lifetime, 5000U);
   EXPECT_EQ(sites[1].blocks, 1U);
   EXPECT_EQ(sites[1].most, 9000U);

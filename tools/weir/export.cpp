@@ -87,14 +87,17 @@ void print_summary(const recording& recording, const output_file& output) {
   formats::memory_map map{recording};
   for (const trace_event& each : recording.events) map.apply(each);
   std::uint64_t live = 0;
+  std::uint64_t suspended = 0;  // live, but without memory
   std::uint64_t reserved = 0;
-  for (const auto& [address, each] : map.blocks()) live += each.pending ? 0 : each.size;
+  for (const auto& [address, each] : map.blocks())
+    if (!each.pending) (map.has_memory(address) ? live : suspended) += each.size;
   for (const auto& [first, last] : map.reserved()) reserved += last - first;
   std::error_code ignored;
   fmt::print(output.is_standard() ? stderr : stdout,
-             "{}: {} events, {}; at the end {} bytes live in {} bytes reserved\n", path,
+             "{}: {} events, {}; at the end {} bytes live in {} bytes reserved{}\n", path,
              recording.events.size(),
-             to_string(bytes{std::filesystem::file_size(output.path(), ignored)}), live, reserved);
+             to_string(bytes{std::filesystem::file_size(output.path(), ignored)}), live, reserved,
+             suspended == 0 ? std::string{} : fmt::format(", {} bytes suspended", suspended));
 }
 
 int run_export(const export_arguments& args) {

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <memory>
+#include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "commands.hpp"
@@ -100,21 +103,33 @@ result<replay::settings> settings_of(const replay_arguments& args) {
   return settings;
 }
 
-/// Does `work` on every task, some at a time.
+/// Does `work` on every task, some at a time. What one throws is thrown here once all are done.
 template <class Work>
 void do_all(std::vector<task>& tasks, unsigned jobs, const Work& work) {
   std::atomic<std::size_t> next{0};
-  const auto go_on = [&] {
+  std::mutex mutex;
+  std::exception_ptr thrown;
+  const auto go_on = [&]() noexcept {
     while (true) {
       const std::size_t index = next.fetch_add(1);
       if (index >= tasks.size()) return;
-      work(tasks[index]);
+      try {
+        work(tasks[index]);
+      } catch (...) {
+        const std::lock_guard lock{mutex};
+        thrown = std::current_exception();
+        next = tasks.size();
+      }
     }
   };
   std::vector<std::thread> others;
-  for (unsigned i = 1; i < jobs; ++i) others.emplace_back(go_on);
+  try {
+    for (unsigned i = 1; i < jobs; ++i) others.emplace_back(go_on);
+  } catch (const std::system_error&) {  // then with those that there are
+  }
   go_on();
   for (std::thread& each : others) each.join();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 void profile_all(std::vector<task>& tasks) {
@@ -134,6 +149,12 @@ void play_all(std::vector<task>& tasks, unsigned jobs) {
     current.settings.progress = progress.part();
     current.outcome = replay::play(current.subject->script, current.settings);
   });
+  // All play in the addresses of one process: what found too few left is played by itself.
+  for (task& each : tasks) {
+    if (jobs == 1 || each.outcome || each.outcome.code() != errc::no_host_memory) continue;
+    each.settings.progress = {};
+    each.outcome = replay::play(each.subject->script, each.settings);
+  }
 }
 
 void fit_all(std::vector<task>& tasks, const std::vector<bytes>& cards, unsigned jobs) {
@@ -142,6 +163,10 @@ void fit_all(std::vector<task>& tasks, const std::vector<bytes>& cards, unsigned
     current.fit = replay::find_fit(current.subject->script, current.settings, cards);
     progress.add(1);
   });
+  for (task& each : tasks) {
+    if (jobs == 1 || each.fit || each.fit.code() != errc::no_host_memory) continue;
+    each.fit = replay::find_fit(each.subject->script, each.settings, cards);
+  }
 }
 
 std::optional<std::uint64_t> recorded_under(const subject& subject, replay::policy policy) {
@@ -160,7 +185,10 @@ int print_replays(std::vector<task>& tasks, const replay_arguments& args,
   for (task& each : tasks) {
     const std::string title = each.title();
     if (!each.outcome) {
-      print_error(replay_subcommand, fmt::format("{}: {}", title, each.outcome.error().message()));
+      const error& reason = each.outcome.error();
+      print_error(
+          replay_subcommand,
+          fmt::format("{}: {}", title, reason.detail.empty() ? reason.message() : reason.detail));
       exit_code = failed;
       continue;
     }

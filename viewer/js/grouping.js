@@ -45,7 +45,7 @@ const mostGroups = 12;
 // The totals of each key.
 function tallyBy(lifetimes, count, keyOf) {
   const { blocks, recording, peak, events } = lifetimes;
-  const out = Array.from({ length: count }, () => ({ blocks: 0, bytes: 0, most: 0, atPeak: 0, atEnd: 0, lifetime: 0, live: 0 }));
+  const out = Array.from({ length: count }, () => ({ blocks: 0, bytes: 0, most: 0, atPeak: 0, atEnd: 0, freed: 0, lifetime: 0, live: 0 }));
   lifetimes.walk((number) => {
     const block = blocks[number];
     const total = out[keyOf(block)];
@@ -59,6 +59,7 @@ function tallyBy(lifetimes, count, keyOf) {
     const block = blocks[number];
     const total = out[keyOf(block)];
     total.live -= block.size;
+    ++total.freed;
     total.lifetime += recording.time[block.end] - recording.time[block.start];
   });
   return out;

@@ -197,7 +197,8 @@ function usedAddresses({ blocks, spans, recording }, most = 1024) {
 function sitesOf({ recording, sites }, tallies) {
   const order = [...tallies.keys()].sort((a, b) => tallies[b].most - tallies[a].most);
   return order.slice(0, madeLimits.sites).map((number) => {
-    const { live, ...totals } = tallies[number];
+    const { live, freed, ...totals } = tallies[number];
+    totals.lifetime = freed ? Math.floor(totals.lifetime / freed) : 0;  // the mean, of those that were freed
     const { stack } = sites[number];
     return { number, label: siteLabel(recording, sites[number]), ...totals, frames: stack ? recording.stacks[stack - 1].slice(0, madeLimits.frames).map((frame) => recording.frames[frame]) : [] };
   });
@@ -207,6 +208,12 @@ function markersOf({ count, kind, other, time, texts }) {
   const found = [];
   for (let event = 0; event < count; ++event) if (kind[event] === kinds.marker && other[event] < texts.length) found.push({ event, time: time[event], text: texts[other[event]] });
   return found;
+}
+
+// A snapshot, for one, says what was asked for, not what blocks took.
+function knowsRounding({ kind, extra }, events) {
+  for (let i = 0; i < events; ++i) if (kind[i] === kinds.allocate && extra[i]) return true;
+  return false;
 }
 
 // What the page makes of a recording; `about` has the file's name and weir's version. Costs seconds for millions of events;
@@ -234,7 +241,7 @@ async function makeRun(recording, about, pause) {
   const index = {
     ...about, program: recording.program, device: recording.device, capacity: recording.capacity, dropped: recording.dropped,
     realAddresses: recording.realAddresses, placedBy: '', damage: recording.damage, events, duration: events ? recording.time[events - 1] : 0, blocks: blocks.length,
-    peak: { event: peak, live: events ? live[peak] : 0, inUse: lifetimes.mostInUse(), rounded: blocks.reduce((sum, block) => sum + (livesAt(block, peak) ? block.rounded : 0), 0) },
+    peak: { event: peak, live: events ? live[peak] : 0, inUse: lifetimes.mostInUse(), rounded: knowsRounding(recording, events) ? blocks.reduce((sum, block) => sum + (livesAt(block, peak) ? block.rounded : 0), 0) : 0 },
     knowsReserved: reserved !== null, reservedPeak: reserved ? reserved.reduce((most, size) => Math.max(most, size), 0) : 0, pageBytes: pageSize,
     groupings: groupings.map(({ name, labels }) => ({ name, labels })),
     shift: finest.shift, bins: finest.time.length, levels: levels.length, levelShift: madeLevelShift, tileBins: madeTileBins, blockLevels,

@@ -73,7 +73,9 @@ class Page {
       ['Most in use', sizeText(index.peak.inUse), index.peak.inUse > index.peak.live ? 'live, or freed and not yet reusable' : 'as much as was live'],
       [index.placedBy ? `Most reserved by ${index.placedBy}` : 'Most reserved', index.knowsReserved ? sizeText(index.reservedPeak) : 'not recorded',
         index.knowsReserved && index.peak.inUse ? `${(index.reservedPeak / index.peak.inUse).toFixed(3)} × most in use` : ''],
-      ['Rounding at the peak', sizeText(index.peak.rounded - index.peak.live), percentText(index.peak.rounded - index.peak.live, index.peak.live)],
+      index.peak.rounded >= index.peak.live
+        ? ['Rounding at the peak', sizeText(index.peak.rounded - index.peak.live), percentText(index.peak.rounded - index.peak.live, index.peak.live)]
+        : ['Rounding at the peak', '-', 'not recorded'],
       ['Recorded', timeText(index.duration), `${countText(index.events)} events`],
       ['Blocks', countText(index.blocks), `from ${countText(index.siteCount)} ${index.hasStacks ? 'sites' : 'sizes'}`],
       ['Out of memory', index.oomCount ? countText(index.oomCount) : 'never', ''],

@@ -187,7 +187,8 @@ class Series {
     }
     const [first, last, begin, end] = found;
     if (last - first <= 1) return first + 0.5;
-    return first + (last - first) * (end > begin ? Math.min(1, (time - begin) / (end - begin)) : 0);
+    // Before the first event there is nothing: the time may lie before the first bin.
+    return first + (last - first) * (end > begin ? Math.max(0, Math.min(1, (time - begin) / (end - begin))) : 0);
   }
 
   // The time of an event, as exactly as the bins know it.
@@ -205,6 +206,14 @@ class Series {
       return begin + (end - begin) * (event / binEvents - bin);
     }
     return 0;
+  }
+
+  // Whether timeAt(event) is exact already.
+  knowsTime(event) {
+    if (event >= this.index.events) return true;
+    const { bins, binEvents } = this.levels[0];
+    const bin = Math.min(bins - 1, Math.floor(event / binEvents));
+    return [bin, Math.min(bins - 1, bin + 1)].every((at) => this.tile(0, Math.floor(at / this.index.tileBins), 0));
   }
 
   // Until timeAt(event) is exact: it asks for the event's bin and for the next.

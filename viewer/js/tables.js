@@ -75,7 +75,7 @@ function showSites(page) {
     { label: 'In all', key: 'bytes', text_: sizeText },
     { label: 'Mean life', key: 'life', text_: (value) => (value < 0 ? '-' : timeText(value)) },
   ];
-  const rows = index.sites.map((site) => ({ ...site, life: site.blocks && site.lifetime ? site.lifetime / site.blocks : -1 }));
+  const rows = index.sites.map((site) => ({ ...site, life: site.lifetime || -1 }));
   const draw = () => {
     const filter = byId('site-filter').value.toLowerCase();
     const seen = rows.filter((row) => !filter || [row.label, ...row.frames].some((text) => text.toLowerCase().includes(filter)));

@@ -457,11 +457,24 @@ class Timeline {
     const near = this.index.markers.filter((m) => Math.abs((this.axis === 'time' ? m.time : m.event) - here) * this.stage.width < 5 * (this.to - this.from));
     tip.show(event.clientX, event.clientY,
       make('strong', {}, `${sizeText(column.total)} live`),
-      make('div', {}, `${timeText(this.page.series.timeAt(column.moment), 1000)}, event ${countText(column.moment)}`),
+      this.whenOf(column.moment),
       ...(column.reserved ? [make('div', {}, `${sizeText(column.reserved)} reserved`)] : []),
       ...otherLine,
       ...near.slice(0, 3).map((m) => make('div', {}, `“${m.text}”`)),
       make('table', {}, ...rows), make('div', { class: 'quiet' }, 'Click to look at this moment'));
+  }
+
+  // A moment's time: about, until the piece that knows it exactly is here.
+  whenOf(moment) {
+    const { series } = this.page;
+    const line = make('div', {});
+    const say = () => {
+      const time = series.timeAt(moment);
+      line.textContent = `${series.knowsTime(moment) ? timeText(time, 1000) : `about ${timeText(time)}`}, event ${countText(moment)}`;
+    };
+    say();
+    if (!series.knowsTime(moment)) series.loadTime(moment).then(say);
+    return line;
   }
 }
 

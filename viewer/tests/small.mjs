@@ -54,8 +54,8 @@ export const small = (changes = {}) => ({
   tags: ['no tag', 'weights', 'activations', 'other'], streams: ['stream 0', 'stream 7'],
   siteCount: 1002, hasStacks: true,
   sites: [
-    { number: 3, label: 'Linear.__init__ at model.py:41', blocks: 24, bytes: 24 * MiB, most: 24 * MiB, atPeak: 20 * MiB, atEnd: 4 * MiB, lifetime: 48_000_000, frames: ['allocate', 'Linear.__init__ at model.py:41', 'main'] },
-    { number: 5, label: 'softmax at model.py:131', blocks: 3000, bytes: 900 * MiB, most: 31 * MiB, atPeak: 30 * MiB, atEnd: 0, lifetime: 6_000, frames: ['allocate', 'softmax at model.py:131'] },
+    { number: 3, label: 'Linear.__init__ at model.py:41', blocks: 24, bytes: 24 * MiB, most: 24 * MiB, atPeak: 20 * MiB, atEnd: 4 * MiB, lifetime: 2_000_000, frames: ['allocate', 'Linear.__init__ at model.py:41', 'main'] },
+    { number: 5, label: 'softmax at model.py:131', blocks: 3000, bytes: 900 * MiB, most: 31 * MiB, atPeak: 30 * MiB, atEnd: 0, lifetime: 2, frames: ['allocate', 'softmax at model.py:131'] },
     { number: 8, label: 'KvCache.grow at serve.py:64', blocks: 7, bytes: 8 * MiB, most: 8 * MiB, atPeak: 8 * MiB, atEnd: 8 * MiB, lifetime: 0, frames: [] },
   ],
   leakCount: 5,

@@ -1,0 +1,17 @@
+// Labels of groups that have no name of their own.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace weir::inline v0::formats {
+
+/// `label`, in as many parentheses as it takes to be none of the names.
+[[nodiscard]] inline std::string label_beside(std::string label,
+                                              const std::vector<std::string>& names) {
+  while (std::find(names.begin(), names.end(), label) != names.end()) label = "(" + label + ")";
+  return label;
+}
+
+}  // namespace weir::inline v0::formats
