@@ -10,8 +10,8 @@
 namespace weir::inline v0::heap {
 
 /// Whatever fails in here, the block is freed: what cannot be waited for now (a capture, a driver
-/// in trouble, no host memory) is inspected in a later call, or when the allocator is closed. A lack
-/// of host memory is no error of the free: a caller that tried again would free twice.
+/// in trouble, no host memory) is inspected in a later call, or when the allocator is closed. A
+/// lack of host memory is no error of the free: a caller that tried again would free twice.
 result<void> central_heap::free_checked(block_index index, stream_slot slot,
                                         driver_access& driver) {
   block& block = blocks_[index];
