@@ -473,6 +473,12 @@ class Remarks(unittest.TestCase):
         said = self.run_weir("diff", empty, path).stdout
         self.assertIn("\\x1b]0;x\\x07 gr\u00f6\u00dfe \\xc2\\x9b\n", said)
         self.assertNotIn("\x1b", said)
+        history[0]["size"] = 2 << 30
+        history.append({**history[0], "addr": 1 << 40})
+        path.write_bytes(pickle.dumps({"segments": [], "device_traces": [history]}))
+        said = self.run_weir("report", path, "-o", self.folder / "page.html", "--capacity", "3GiB").stdout
+        self.assertIn("by tag: \\x1b]0;x\\x07", said)
+        self.assertNotIn("\x1b", said)
 
     def test_too_few_addresses_are_an_error_of_the_host(self):
         if "asan" in str(arguments.weir):
@@ -485,7 +491,7 @@ class Remarks(unittest.TestCase):
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (few, few)))
             self.assertEqual(ran.returncode, 2, ran.stderr)
             for policy in ("balanced", "compact"):
-                self.assertIn(f"one, {policy}: the process has too few addresses for the simulated device", ran.stderr)
+                self.assertRegex(ran.stderr, f"one, {policy}: .*the process has too few addresses for the simulated device")
             self.assertNotIn("could not be met", ran.stderr)
 
 

@@ -185,10 +185,7 @@ int print_replays(std::vector<task>& tasks, const replay_arguments& args,
   for (task& each : tasks) {
     const std::string title = each.title();
     if (!each.outcome) {
-      const error& reason = each.outcome.error();
-      print_error(
-          replay_subcommand,
-          fmt::format("{}: {}", title, reason.detail.empty() ? reason.message() : reason.detail));
+      print_error(replay_subcommand, fmt::format("{}: {}", title, each.outcome.error().message()));
       exit_code = failed;
       continue;
     }

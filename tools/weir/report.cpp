@@ -203,6 +203,17 @@ std::vector<std::string> names_of(const std::vector<std::string>& paths) {
   return names;
 }
 
+/// printable(), line by line.
+std::string printable_lines(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += printable(text.substr(0, end)) + "\n";
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
 /// What is said of the card, by run and policy.
 std::string card_summary(const std::vector<std::unique_ptr<run_report>>& runs) {
   std::string text;
@@ -211,7 +222,7 @@ std::string card_summary(const std::vector<std::unique_ptr<run_report>>& runs) {
     if (runs.size() > 1) text += run->source.file + ":\n";
     const report::history history = report::make_history(run->recorded);
     for (const replay::card_trial& trial : run->source.card)
-      text += report::card_text(run->recorded, history, trial);
+      text += printable_lines(report::card_text(run->recorded, history, trial));
   }
   return text;
 }
