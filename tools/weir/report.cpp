@@ -14,6 +14,7 @@
 #include "commands.hpp"
 #include "formats/output.hpp"
 #include "output.hpp"
+#include "printable.hpp"
 #include "replay/fit.hpp"
 #include "replay/replay.hpp"
 #include "report/card_report.hpp"
@@ -201,17 +202,6 @@ std::vector<std::string> names_of(const std::vector<std::string>& paths) {
     names.push_back(std::filesystem::path{path}.filename().string());
   if (names.size() == 2 && names[0] == names[1]) return paths;
   return names;
-}
-
-/// printable(), line by line.
-std::string printable_lines(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    out += printable(text.substr(0, end)) + "\n";
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return out;
 }
 
 /// What is said of the card, by run and policy.
