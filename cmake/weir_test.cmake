@@ -91,7 +91,7 @@ function(weir_register_ name default_label)
     set(test_LABELS ${default_label})
   endif()
   if(NOT test_TIMEOUT)
-    set(test_TIMEOUT 120)
+    set(test_TIMEOUT 300)
   endif()
   weir_patience_(test_TIMEOUT)
   if(gpu IN_LIST test_LABELS)  # where the report of ./dev gpu looks
