@@ -151,9 +151,6 @@ struct device_state {
 /// Queries the driver for what this device is and can do.
 [[nodiscard]] result<void> query_device(device_state& state, int ordinal);
 
-/// A number of the calling thread that no other thread of the process ever has. Never 0.
-[[nodiscard]] std::uint64_t thread_number() noexcept;
-
 void add_listener(device_state& state, stream_listener& listener);
 void remove_listener(device_state& state, stream_listener& listener) noexcept;
 

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/thread_number.hpp"
 #include "device/state.hpp"
 #include "weir/device/event.hpp"
 
@@ -37,13 +38,6 @@ stream_id own_number(device_state& state, driver::CUstream handle) {
 }
 
 }  // namespace
-
-std::uint64_t thread_number() noexcept {
-  static constinit std::atomic<std::uint64_t> last{0};
-  static constinit thread_local std::uint64_t number = 0;
-  if (number == 0) number = last.fetch_add(1, std::memory_order_relaxed) + 1;
-  return number;
-}
 
 void add_listener(device_state& state, stream_listener& listener) {
   const std::lock_guard lock{state.listeners_mutex};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/thread_number.hpp"
 #include "device/finished_work.hpp"
 #include "device/state.hpp"
 #include "weir/base/result.hpp"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/thread_number.hpp"
 #include "observe/own_work.hpp"
 #include "sim/dispatch.hpp"
 #include "sim/graphs.hpp"
@@ -134,18 +135,18 @@ void state::after(driver::call call) {
 // --- Threads and contexts ------------------------------------------------------------------------
 
 thread_state& state::thread() {
-  struct remembered {
+  // The machine that the thread called last: few threads use several in turn.
+  struct latest_machine {
     std::uint64_t serial = 0;
     thread_state* state = nullptr;
   };
-  thread_local std::array<remembered, slot_count> known{};
-  remembered& entry = known[static_cast<std::size_t>(slot)];
-  if (entry.serial != serial) {
-    threads_.push_back(std::make_unique<thread_state>());
-    threads_.back()->number = threads_.size();
-    entry = {serial, threads_.back().get()};
+  static constinit thread_local latest_machine latest{};
+  if (latest.serial != serial) {
+    thread_state& own = threads_[detail::thread_number()];
+    if (own.number == 0) own.number = threads_.size();
+    latest = {serial, &own};
   }
-  return *entry.state;
+  return *latest.state;
 }
 
 CUcontext state::context_of(int device) const noexcept {

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/block_book.hpp"
@@ -179,7 +180,7 @@ class state {
  private:
   std::thread background_;
   std::atomic<bool> background_stop_{false};
-  std::vector<std::unique_ptr<thread_state>> threads_;
+  std::unordered_map<std::uint64_t, thread_state> threads_;  // by detail::thread_number()
 };
 
 inline bool timeline::due() const noexcept {

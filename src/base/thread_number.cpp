@@ -1,0 +1,15 @@
+// A number for each thread of the process.
+#include "base/thread_number.hpp"
+
+#include <atomic>
+
+namespace weir::inline v0::detail {
+
+std::uint64_t thread_number() noexcept {
+  static constinit std::atomic<std::uint64_t> last{0};
+  static constinit thread_local std::uint64_t number = 0;
+  if (number == 0) number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
+
+}  // namespace weir::inline v0::detail

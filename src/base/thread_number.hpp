@@ -1,0 +1,14 @@
+// A number for each thread of the process.
+#pragma once
+
+#include <cstdint>
+
+#include "weir/base/export.hpp"
+
+namespace weir::inline v0::detail {
+
+/// A number of the calling thread that no other thread of the process ever has. Never 0. Costs a
+/// thread-local load.
+[[nodiscard]] std::uint64_t thread_number() noexcept;
+
+}  // namespace weir::inline v0::detail
