@@ -477,7 +477,7 @@ class Remarks(unittest.TestCase):
         history.append({**history[0], "addr": 1 << 40})
         path.write_bytes(pickle.dumps({"segments": [], "device_traces": [history]}))
         said = self.run_weir("report", path, "-o", self.folder / "page.html", "--capacity", "3GiB").stdout
-        self.assertIn("by tag: \\x1b]0;x\\x07", said)
+        self.assertIn("by tag: ?]0;x? gr\u00f6\u00dfe ?: 2 GiB in 1 block\n", said)
         self.assertNotIn("\x1b", said)
 
     def test_too_few_addresses_are_an_error_of_the_host(self):
