@@ -41,13 +41,20 @@ auto contained(const Call& call) noexcept -> decltype(call()) {
 }
 
 /// A free for callers that must not throw. A driver call or a host allocation that fails once must
-/// not cost the memory, so such a free is tried twice. An error of another kind may mean that the
-/// memory is freed.
+/// not cost the memory, so a free that returns such an error is tried again. After an error of
+/// another kind, or an exception of the user's code, the memory may be freed: there is no second
+/// attempt. If both fail, the first error is returned.
 template <class Free>
 result<void> freed_surely(const Free& call) noexcept {
-  auto freed = contained(call);
-  if (!freed && (freed.code() == errc::no_host_memory || freed.error().native != 0))
-    freed = contained(call);
+  bool returned = false;
+  auto freed = contained([&]() -> result<void> {
+    result<void> outcome = call();
+    returned = true;
+    return outcome;
+  });
+  if (!returned || freed) return freed;
+  const bool may_retry = freed.code() == errc::no_host_memory || freed.error().native != 0;
+  if (may_retry && contained(call)) return {};
   return freed;
 }
 
