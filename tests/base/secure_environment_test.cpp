@@ -25,6 +25,8 @@ TEST(secure_environment, DISABLED_child) {
   const auto settings = options_from_environment();
   ASSERT_TRUE(settings) << settings.error().message();
   EXPECT_EQ(to_string(options{}), to_string(*settings));
+  // Without the search for leaks at the end of a sanitizer's build: ptrace() refuses such programs.
+  std::_Exit(HasFailure() ? 1 : 0);
 }
 
 int run_child(const std::string& program) {
@@ -33,7 +35,6 @@ int run_child(const std::string& program) {
     ::setenv("WEIR_DRIVER", "/tmp/of_the_caller.so", 1);
     ::setenv("WEIR_RECORD", "/tmp/of_the_caller", 1);
     ::setenv("WEIR_HEAP_POLICY", "not a policy", 1);
-    ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // ptrace() refuses set-uid programs
     ::execl(program.c_str(), program.c_str(), "--gtest_also_run_disabled_tests",
             "--gtest_filter=secure_environment.DISABLED_child", nullptr);
     ::_exit(126);
