@@ -2,16 +2,17 @@
 # that weir works.
 #
 #   weir_test(name SOURCES file... [LIBRARIES library...] [LABELS label...] [TIMEOUT seconds]
-#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [THREADED] [OPTIMISED]
-#             [APART file...])
+#             [ARGUMENTS argument...] [ENVIRONMENT NAME=value...] [CHECKED] [OPTIMISED]
+#             [THREADED file... | THREADED ALL] [APART file...])
 #
 # Sources are compiled several at a time (WEIR_UNITY), but for those that APART names, because they call
 # things of their own as others do.
 #
 # CHECKED says that ./dev test builds and runs it with AddressSanitizer, and then not once more without
-# (of a test that needs a GPU: that its sources are those of such a test); THREADED, that ./dev test
-# builds and runs it with ThreadSanitizer as well. OPTIMISED says that the test's own code runs so long that
-# it is worth optimising.
+# (of a test that needs a GPU: that its sources are those of such a test). THREADED names the sources whose
+# tests use several threads, and what these need: with ThreadSanitizer the program consists of them, and
+# ./dev test builds and runs it with that as well. OPTIMISED says that the test's own code runs so long that it is worth
+# optimising.
 #
 # Labels say where a test runs. unit (the default), contract and scenario run everywhere; slow ones not
 # under sanitizers; tool (the command) and example not under ThreadSanitizer; script and package once, in
@@ -52,7 +53,7 @@ function(weir_test_code_ name optimised)
     add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/precompiled.cpp)
     weir_test_flags_(${headers} ${level})
     target_precompile_headers(${headers} PRIVATE <chrono> <functional> <memory> <random> <string>
-      <thread> <vector> <gmock/gmock.h> <gtest/gtest.h>)
+      <thread> <vector> <gmock/gmock.h> <gtest/gtest.h> <weir/weir.hpp>)
   endif()
   weir_test_flags_(${name} ${level})
   target_precompile_headers(${name} REUSE_FROM ${headers})
@@ -62,6 +63,11 @@ function(weir_test_flags_ name level)
   target_link_libraries(${name} PRIVATE weir_test_settings)
   if(WEIR_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name} PRIVATE ${level})
+  endif()
+  # The code of the library has every check. In that of the tests those of each pointer would take a
+  # quarter of the compilation; an invalid one ends the test all the same.
+  if(WEIR_SANITIZE MATCHES undefined)
+    target_compile_options(${name} PRIVATE -fno-sanitize=null,alignment,vptr,object-size)
   endif()
 endfunction()
 
@@ -114,10 +120,13 @@ function(weir_test_sources name)
 endfunction()
 
 function(weir_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;THREADED;OPTIMISED" "TIMEOUT"
-    "SOURCES;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT;APART")
+  cmake_parse_arguments(PARSE_ARGV 1 test "CHECKED;OPTIMISED" "TIMEOUT"
+    "SOURCES;THREADED;LIBRARIES;LABELS;ARGUMENTS;ENVIRONMENT;APART")
   if(WEIR_SANITIZE AND (slow IN_LIST test_LABELS OR gpu IN_LIST test_LABELS))
     return()  # it would be compiled for nothing
+  endif()
+  if(WEIR_SANITIZE MATCHES thread AND test_THREADED AND NOT test_THREADED STREQUAL "ALL")
+    set(test_SOURCES ${test_THREADED})
   endif()
   add_executable(${name} ${test_SOURCES})
   target_link_libraries(${name} PRIVATE ${test_LIBRARIES})
